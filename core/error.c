@@ -1,0 +1,90 @@
+/* Statuses and the per-thread error text. Nothing is printed here: the library returns errors. */
+#include <comm/comm.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static _Thread_local char last_error[COMM_ERROR_BYTES];
+
+int32_t comm_status_scope(comm_status status)
+{
+    if (status >= 0)
+        return COMM_SCOPE_NONE;
+    if (status > -20)
+        return COMM_SCOPE_CALL;
+    return status > -40 ? COMM_SCOPE_OBJECT : COMM_SCOPE_PROCESS;
+}
+
+const char *comm_status_name(comm_status status)
+{
+    static const struct {
+        comm_status status;
+        const char *name;
+    } names[] = {
+#define NAME(s) { s, #s }
+        NAME(COMM_OK), NAME(COMM_IN_PROGRESS),
+        NAME(COMM_ERR_INVALID), NAME(COMM_ERR_UNSUPPORTED), NAME(COMM_ERR_NO_MEMORY), NAME(COMM_ERR_NOT_FOUND),
+        NAME(COMM_ERR_TIMEOUT), NAME(COMM_ERR_SYSTEM), NAME(COMM_ERR_VERSION), NAME(COMM_ERR_TRUNCATED),
+        NAME(COMM_ERR_PEER_LOST), NAME(COMM_ERR_DEADLINE), NAME(COMM_ERR_MISMATCH), NAME(COMM_ERR_PROTOCOL),
+        NAME(COMM_ERR_ABORTED), NAME(COMM_ERR_BACKEND),
+        NAME(COMM_ERR_FORKED), NAME(COMM_ERR_BUG),
+#undef NAME
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].status == status)
+            return names[i].name;
+    return "unknown status";
+}
+
+comm_status comm__vfail(comm_status status, const char *format, va_list arguments)
+{
+    /* The arguments may point into last_error itself. */
+    char text[COMM_ERROR_BYTES];
+    vsnprintf(text, sizeof text, format, arguments);
+    memcpy(last_error, text, sizeof text);
+    return status;
+}
+
+comm_status comm__fail(comm_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    comm__vfail(status, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+comm_status comm__fail_while(comm_status status, const char *format, ...)
+{
+    char text[COMM_ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return comm__fail(status, "%s: %s", text, last_error);
+}
+
+const char *comm_last_error(void)
+{
+    return last_error;
+}
+
+void comm_free(void *memory)
+{
+    free(memory);
+}
+
+#define TEXT_OF(x) #x
+#define DOTTED(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+const char *comm_version(void)
+{
+    return DOTTED(COMM_VERSION_MAJOR, COMM_VERSION_MINOR, COMM_VERSION_PATCH);
+}
+
+int32_t comm_version_number(void)
+{
+    return COMM_VERSION_MAJOR * 10000 + COMM_VERSION_MINOR * 100 + COMM_VERSION_PATCH;
+}

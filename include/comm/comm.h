@@ -1,0 +1,580 @@
+/* comm.h: process groups, collectives and works for any framework in any language.
+ *
+ * libcomm is what PyTorch's c10d is inside PyTorch, as one small C library. A *store* brings
+ * processes together, a *group* is an ordered set of ranks, a *collective* called on a group is
+ * routed by device to a *backend*, and the backend completes a *work*.
+ *
+ *     #include <comm/comm.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void)
+ *     {
+ *         comm_group *world;
+ *         if (comm_init(NULL, &world) != COMM_OK) {
+ *             fprintf(stderr, "%s\n", comm_last_error());
+ *             return 1;
+ *         }
+ *         float value = (float)comm_group_rank(world);
+ *         if (comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL) != COMM_OK) {
+ *             fprintf(stderr, "%s\n", comm_last_error());
+ *             return 1;
+ *         }
+ *         printf("the ranks add up to %g\n", (double)value);
+ *         comm_group_close(world);
+ *         return 0;
+ *     }
+ *
+ * Run it with `commrun -n 4 ./hello`, torchrun, mpirun or srun: comm_init(NULL, ...) finds its rank.
+ *
+ * How to read this file. A function's comment says what it does for the caller, then, in this
+ * order and only where there is something to say:
+ *   Shapes    what the buffers hold.          Order    who must call it, and in what order.
+ *   Memory    *borrows* during the call, *keeps* until the named event, *takes* (the library
+ *             owns it now), *gives* (the caller owns it), *lends* (valid until the named event).
+ *   Threads   *any*, or *one at a time* per object.      Errors   which, and what they mean here.
+ *
+ * Contents: 1 status · 2 types · 3 options · 4 worlds and groups · 5 collectives · 6 point-to-point
+ * · 7 coalescing · 8 byte strings · 9 works · 10 looking inside
+ */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define COMM_VERSION_MAJOR 0
+#define COMM_VERSION_MINOR 1
+#define COMM_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define COMM_API __attribute__((visibility("default")))
+#else
+#define COMM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- 1 Status ---------------------------------------------------------------------------------
+ *
+ * Every call that can fail returns a comm_status; 0 is success. The code says what is still usable:
+ *
+ *   -1 .. -19   CALL     nothing happened; fix the call and go on
+ *   -20 .. -39  OBJECT   this group (or store) has ended; close it and open another
+ *   -40 .. -59  PROCESS  the library cannot be used any more in this process
+ */
+typedef int32_t comm_status;
+
+enum {
+    COMM_OK = 0,
+    COMM_IN_PROGRESS = 1, /* only from comm_work_status: not complete yet */
+
+    COMM_ERR_INVALID = -1,     /* an argument or a configuration text is wrong */
+    COMM_ERR_UNSUPPORTED = -2, /* legal, but the backend or the type cannot do it; never guessed */
+    COMM_ERR_NO_MEMORY = -3,
+    COMM_ERR_NOT_FOUND = -4,   /* no such key, group, backend, rank in group */
+    COMM_ERR_TIMEOUT = -5,     /* a wait ended; what was waited for goes on */
+    COMM_ERR_SYSTEM = -6,      /* the operating system refused; the text has its words */
+    COMM_ERR_VERSION = -7,     /* a struct or plugin is newer or older than can be understood */
+    COMM_ERR_TRUNCATED = -8,   /* a message was longer than the receive; the group is still usable */
+
+    COMM_ERR_PEER_LOST = -20, /* a rank died, left, or cannot be reached */
+    COMM_ERR_DEADLINE = -21,  /* an operation did not finish in its time and ended its group */
+    COMM_ERR_MISMATCH = -22,  /* ranks called different operations; the text spells out both */
+    COMM_ERR_PROTOCOL = -23,  /* bytes from a peer made no sense */
+    COMM_ERR_ABORTED = -24,   /* comm_group_abort, here or on another rank */
+    COMM_ERR_BACKEND = -25,   /* the backend's own library failed */
+
+    COMM_ERR_FORKED = -40, /* the handle was made before fork(); it lives on in the parent only */
+    COMM_ERR_BUG = -41,    /* libcomm broke its own rule; please report the text */
+};
+
+enum { COMM_SCOPE_NONE = 0, COMM_SCOPE_CALL = 1, COMM_SCOPE_OBJECT = 2, COMM_SCOPE_PROCESS = 3 };
+
+/* What is still usable after `status`: a COMM_SCOPE_ value.  Threads any. */
+COMM_API int32_t comm_status_scope(comm_status status);
+
+/* The name of a status, such as "COMM_ERR_PEER_LOST"; never NULL.  Memory lends, for ever.  Threads any. */
+COMM_API const char *comm_status_name(comm_status status);
+
+/* The text of this thread's latest failed call: what was being done, what happened, which rank and
+ * address, and the cure if it is known. Empty if no call has failed.
+ * Memory   lends, until this thread's next failing call.   Threads  any. */
+COMM_API const char *comm_last_error(void);
+
+/* Free memory that libcomm gave with the words "release with comm_free". NULL is fine.  Threads any. */
+COMM_API void comm_free(void *memory);
+
+/* The version of the library that is linked, "0.1.0", and the number major * 10000 + minor * 100 + patch. */
+COMM_API const char *comm_version(void);
+COMM_API int32_t comm_version_number(void);
+
+/* ---- 2 Types ---------------------------------------------------------------------------------- */
+
+typedef struct comm_group comm_group; /* an ordered set of ranks; the first one is the world */
+typedef struct comm_work comm_work;   /* one operation under way or done */
+typedef struct comm_store comm_store; /* comm/store.h */
+
+/* Element types. A 16- or 8-bit float is reduced in fp32. BYTE is for moving raw bytes: no reduce op
+ * takes it. BOOL is one byte, 0 is false and anything else true; results are 0 or 1. */
+typedef int32_t comm_dtype;
+enum {
+    COMM_DTYPE_I8 = 1,
+    COMM_DTYPE_U8 = 2,
+    COMM_DTYPE_I16 = 3,
+    COMM_DTYPE_U16 = 4,
+    COMM_DTYPE_I32 = 5,
+    COMM_DTYPE_U32 = 6,
+    COMM_DTYPE_I64 = 7,
+    COMM_DTYPE_U64 = 8,
+    COMM_DTYPE_BOOL = 9,
+    COMM_DTYPE_F16 = 10,
+    COMM_DTYPE_BF16 = 11,
+    COMM_DTYPE_F32 = 12,
+    COMM_DTYPE_F64 = 13,
+    COMM_DTYPE_F8E4M3 = 14, /* the OCP "fn" form: no infinities, overflow becomes NaN */
+    COMM_DTYPE_F8E5M2 = 15, /* OCP, with infinities */
+    COMM_DTYPE_C64 = 16,    /* two f32: real, imaginary */
+    COMM_DTYPE_C128 = 17,   /* two f64 */
+    COMM_DTYPE_BYTE = 18,
+};
+
+/* Reduce ops. The numbers are c10d's.
+ *
+ *   SUM PRODUCT      integers wrap around; BOOL: SUM is "or", PRODUCT is "and"
+ *   AVG              the sum divided by the number of ranks. Integers: the exact sum (it cannot
+ *                    overflow on the way), divided toward zero. Not for BOOL.
+ *   MIN MAX          not for complex. If any operand is NaN the result is the canonical quiet NaN,
+ *                    on every backend, size and path. -0 counts as smaller than +0.
+ *   BAND BOR BXOR    integers and BOOL only
+ *   PREMUL_SUM       each rank's input times its own options->premul, then summed. Not for BOOL.
+ *   USER             options->reduce_fn, in rank order
+ *
+ * The result is the same bits on every rank, and from run to run for the same shape. */
+typedef int32_t comm_redop;
+enum {
+    COMM_SUM = 0,
+    COMM_AVG = 1,
+    COMM_PRODUCT = 2,
+    COMM_MIN = 3,
+    COMM_MAX = 4,
+    COMM_BAND = 5,
+    COMM_BOR = 6,
+    COMM_BXOR = 7,
+    COMM_PREMUL_SUM = 8,
+    COMM_REDOP_USER = 9,
+};
+
+/* Kinds of memory that a buffer can be in. 0 means "the group's only device". */
+typedef int32_t comm_device;
+enum {
+    COMM_DEVICE_DEFAULT = 0,
+    COMM_DEVICE_CPU = 1,
+    COMM_DEVICE_CUDA = 2,
+    COMM_DEVICE_HIP = 3,
+    COMM_DEVICE_XPU = 4,
+};
+
+/* Names and sizes. An unknown number gives NULL or 0; an unknown name gives INVALID with the list
+ * of names. Names: "f32", "bf16", "f8e4m3" ...; "sum", "avg" ...; "cpu", "cuda" ...  Threads any. */
+COMM_API size_t comm_dtype_bytes(comm_dtype dtype);
+COMM_API const char *comm_dtype_name(comm_dtype dtype);
+COMM_API comm_status comm_dtype_parse(const char *name, comm_dtype *ret_dtype);
+COMM_API const char *comm_redop_name(comm_redop redop);
+COMM_API comm_status comm_redop_parse(const char *name, comm_redop *ret_redop);
+COMM_API const char *comm_device_name(comm_device device);
+
+/* 1 if `redop` can reduce `dtype`, else 0 (the CPU backends do every pair for which this is 1). */
+COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
+
+/* ---- 3 Options --------------------------------------------------------------------------------
+ *
+ * Every options struct begins with struct_bytes, set by its _INIT macro; every other field may stay
+ * zero, which means the default. A NULL options pointer means all defaults. A struct from a newer
+ * header is taken as long as the fields that this library does not know are zero. */
+
+#define COMM_TIMEOUT_DEFAULT ((int64_t)0)   /* an operation: the group's; a group: 30 min; a store: 5 min */
+#define COMM_TIMEOUT_INFINITE ((int64_t)-1) /* no deadline; abort and dead peers still end the wait */
+
+#define COMM_ANY_SOURCE (-1) /* comm_recv: from whichever rank sends first */
+#define COMM_ANY_TAG (-1)    /* comm_recv: with any tag. 0 is an ordinary tag and the default */
+
+/* A reduction of the user's: for each i, inout[i] = in[i] OP inout[i], where `in` comes from lower
+ * ranks than `inout` (MPI_User_function's order). The operation must be associative; it need not
+ * be commutative. It is called on a thread that drives the group, one call at a time per group, and must not call
+ * libcomm. */
+typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
+
+enum {
+    COMM_OP_RANK_ORDER = 1, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm */
+};
+
+typedef struct comm_op_options {
+    uint32_t struct_bytes;
+    uint32_t flags;          /* COMM_OP_ values */
+    int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE */
+    int32_t tag;             /* send and recv; 0 .. INT32_MAX, or COMM_ANY_TAG to receive */
+    comm_device device;      /* where the buffers are; needed only if the group has several devices */
+    void *stream;            /* the device's stream to be ordered with; unused on the CPU */
+    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype */
+    comm_reduce_fn reduce_fn; /* USER */
+    void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
+    const char *label;       /* borrows; a few words of yours that errors and records will show */
+} comm_op_options;
+#define COMM_OP_OPTIONS_INIT { (uint32_t)sizeof(comm_op_options), 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
+
+/* ---- 4 Worlds and groups ---------------------------------------------------------------------- */
+
+typedef struct comm_init_options {
+    uint32_t struct_bytes;
+    int32_t world_size;     /* 0: from the URL or the launcher */
+    int32_t rank;           /* read only if world_size is given */
+    const char *backend;    /* "tcp", "cpu:tcp,cuda:nccl", "cpu:tcp?lanes=4"; NULL: each device's default */
+    const char *rendezvous; /* "env://", "tcp://host:port?rank=0&world_size=2", "file:///path?..."; NULL: env:// */
+    comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
+    int64_t timeout_ms;     /* to come together, and then the default of every operation */
+    const char *name;       /* of the world, as errors show it; "world". Two worlds on one store need two names */
+    const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the store */
+} comm_init_options;
+#define COMM_INIT_OPTIONS_INIT { (uint32_t)sizeof(comm_init_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL }
+
+/* Come together with the other ranks and give the world group. With NULL options the rank, the world
+ * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
+ * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
+ * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
+ *
+ * Order    every rank of the world calls it.
+ * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
+ * Threads  any.
+ * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice), NOT_FOUND (no
+ *          such backend or scheme; no launcher), TIMEOUT (names the missing ranks), SYSTEM. */
+COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
+
+typedef struct comm_group_options {
+    uint32_t struct_bytes;
+    uint32_t flags;      /* none yet */
+    const char *backend; /* NULL: the parent's */
+    int64_t timeout_ms;  /* 0: the parent's */
+    const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's */
+} comm_group_options;
+#define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL }
+
+/* Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. No messages
+ * are sent and no store is asked, so it is cheap and cannot hang; the first use meets the others.
+ * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
+ *
+ * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same list
+ *          of ranks must be made in the same order by its members.
+ * Memory   borrows; gives *ret_group.
+ * Threads  any.
+ * Errors   INVALID (a rank twice, out of range, an empty list), NOT_FOUND (backend). */
+COMM_API comm_status comm_group_create(comm_group *parent, const int32_t *ranks, size_t count,
+                                       const comm_group_options *options, comm_group **ret_group);
+
+/* Divide `parent`: ranks that give the same `color` form a group, ordered by `key`, then by rank in the parent. A negative
+ * colour joins none and gets NULL.  Order  a collective of the parent.  (MPI_Comm_split, ncclCommSplit.) */
+COMM_API comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key,
+                                      const comm_group_options *options, comm_group **ret_group);
+
+/* The same ranks again, with their own sequence of operations, so that a library's traffic and its
+ * user's cannot mix.  Order  every rank of the group.  (MPI_Comm_dup.) */
+COMM_API comm_status comm_group_dup(comm_group *group, const comm_group_options *options, comm_group **ret_group);
+
+/* Divide `parent` into consecutive groups of `group_size` ranks and give the one that holds the caller. `group_size` must
+ * divide the parent's.  Order  every rank of the parent.  (c10d's new_subgroups.) */
+COMM_API comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const comm_group_options *options,
+                                          comm_group **ret_group);
+
+/* The group without `excluded` ranks, which do not call. Works on a group that has ended because those
+ * ranks died: the way to go on with the survivors, who must all name the same ranks.
+ * (ncclCommShrink, c10d's shrink_group.) */
+COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t excluded_count,
+                                       const comm_group_options *options, comm_group **ret_group);
+
+/* Give back a group. Unfinished works of this rank end with ABORTED; bytes already accepted are still
+ * delivered, within a bounded time. Other groups made from it live on. NULL is fine.
+ * Threads  one at a time, and no other call on this group at the same time.
+ * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed). */
+COMM_API comm_status comm_group_close(comm_group *group);
+
+/* End the group now: every pending operation, here and on the other ranks, ends with ABORTED and a
+ * text that names this rank and `reason` (NULL is fine). Returns at once, also while other threads wait on the group, which must
+ * then still be closed.  Threads any. */
+COMM_API comm_status comm_group_abort(comm_group *group, const char *reason);
+
+/* Wait until all works that were submitted to the group so far have completed; the first error wins.
+ * (c10d's _wait_for_pending_works.)  Threads any.  Errors  TIMEOUT, or a work's own. */
+COMM_API comm_status comm_group_flush(comm_group *group, int64_t timeout_ms);
+
+/* Queries.  Threads any.  Memory lends, until the group is closed. */
+COMM_API int32_t comm_group_rank(const comm_group *group);
+COMM_API int32_t comm_group_size(const comm_group *group);
+COMM_API const char *comm_group_name(const comm_group *group);
+COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised init string, "cpu:tcp" */
+COMM_API int64_t comm_group_timeout(const comm_group *group);
+COMM_API comm_status comm_group_set_timeout(comm_group *group, int64_t timeout_ms);
+COMM_API uint64_t comm_group_seq(const comm_group *group); /* collectives submitted so far */
+COMM_API comm_store *comm_group_store(comm_group *group);  /* the world's store, prefixed for this group: yours to use */
+COMM_API comm_status comm_group_status(const comm_group *group); /* OK, or why the group has ended */
+
+/* Ranks between groups: this group's rank -> the world's, and back. NOT_FOUND says that it is in no such group. */
+COMM_API comm_status comm_group_world_rank(const comm_group *group, int32_t rank, int32_t *ret_world_rank);
+COMM_API comm_status comm_group_rank_of(const comm_group *group, int32_t world_rank, int32_t *ret_rank);
+/* Write the world ranks of all members, in order; `ret_ranks` has room for comm_group_size of them. */
+COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_ranks);
+
+/* The open group of this process that has that name within `world`'s family.  Memory lends.  Errors NOT_FOUND. */
+COMM_API comm_status comm_group_find(comm_group *world, const char *name, comm_group **ret_group);
+
+/* Where this process runs, as its launcher says; all -1 and "none" if there is none. */
+typedef struct comm_launch_info {
+    uint32_t struct_bytes;
+    int32_t rank, world_size, local_rank, local_world_size;
+    const char *launcher; /* "commrun", "torchrun", "openmpi", "mpich", "slurm", "env", "none"; lends, for ever */
+} comm_launch_info;
+COMM_API comm_status comm_launch_query(comm_launch_info *ret_info);
+
+/* ---- 5 Collectives ----------------------------------------------------------------------------
+ *
+ * What holds for all of them:
+ *
+ * Shapes   counts are elements, of any size. Buffers are contiguous. Buffers of one call may not overlap, except in the in-place
+ *          form that each names. count 0 is legal (and still meets the others). A group of one rank is legal.
+ * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not,
+ *          both sides get MISMATCH with both calls spelled out. Groups are independent.
+ * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
+ *          work completes, borrows all arrays and options, and gives *ret_work (comm_work_release).
+ * Threads  any. Calls on one group from several threads are taken in arrival order.
+ * Errors   at once, and nothing happened: INVALID, UNSUPPORTED, NO_MEMORY, FORKED, or the reason why the group has ended.
+ *          Later, by the work (or by the call, if it waits): PEER_LOST, DEADLINE, MISMATCH, ABORTED, PROTOCOL.
+ *
+ * A "_v" form takes uneven blocks: counts[r] elements for rank r, at offsets[r] elements into the buffer;
+ * offsets == NULL means one after the other. Where every rank gives `counts`, all must give the same ones.
+ * A "_list" form takes one pointer per rank instead of one buffer; counts[r] are its elements. */
+
+/* `buffer` of `root` is copied to `buffer` of every rank.  Shapes  `count` elements. */
+COMM_API comm_status comm_broadcast(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t root,
+                                    const comm_op_options *options, comm_work **ret_work);
+
+/* Reduce `send` over all ranks; every rank gets the result.  Shapes  both `count`; in place: recv == send. */
+COMM_API comm_status comm_all_reduce(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                     comm_redop redop, const comm_op_options *options, comm_work **ret_work);
+
+/* Reduce `send` over all ranks; `root` gets the result. Elsewhere recv is not touched and may be NULL.
+ * In place at the root: recv == send. */
+COMM_API comm_status comm_reduce(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                 comm_redop redop, int32_t root, const comm_op_options *options,
+                                 comm_work **ret_work);
+
+/* Every rank gets every rank's `send`, in rank order.  Shapes  send `count`; recv `count` x ranks.
+ * In place: send == recv + rank * count. */
+COMM_API comm_status comm_all_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                     const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_all_gather_v(comm_group *group, const void *send, void *recv, const size_t *counts,
+                                       const size_t *offsets, comm_dtype dtype, const comm_op_options *options,
+                                       comm_work **ret_work);
+COMM_API comm_status comm_all_gather_list(comm_group *group, const void *send, void *const *recv,
+                                          const size_t *counts, comm_dtype dtype, const comm_op_options *options,
+                                          comm_work **ret_work);
+
+/* `root` gets every rank's `send`, in rank order. recv, counts and offsets are read at the root only, send_count
+ * everywhere: it must be what the root has for that rank, else MISMATCH. In place at the root: send == its block of recv. */
+COMM_API comm_status comm_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                 int32_t root, const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_gather_v(comm_group *group, const void *send, size_t send_count, void *recv,
+                                   const size_t *counts, const size_t *offsets, comm_dtype dtype, int32_t root,
+                                   const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_gather_list(comm_group *group, const void *send, size_t send_count, void *const *recv,
+                                      const size_t *counts, comm_dtype dtype, int32_t root,
+                                      const comm_op_options *options, comm_work **ret_work);
+
+/* The reverse: block r of the root's `send` goes to rank r. */
+COMM_API comm_status comm_scatter(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                  int32_t root, const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_scatter_v(comm_group *group, const void *send, const size_t *counts, const size_t *offsets,
+                                    void *recv, size_t recv_count, comm_dtype dtype, int32_t root,
+                                    const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_scatter_list(comm_group *group, const void *const *send, const size_t *counts, void *recv,
+                                       size_t recv_count, comm_dtype dtype, int32_t root,
+                                       const comm_op_options *options, comm_work **ret_work);
+
+/* Reduce over all ranks; rank r gets block r of the result.  Shapes  send `count` x ranks; recv `count`.
+ * In place: recv == send + rank * count. */
+COMM_API comm_status comm_reduce_scatter(comm_group *group, const void *send, void *recv, size_t count,
+                                         comm_dtype dtype, comm_redop redop, const comm_op_options *options,
+                                         comm_work **ret_work);
+COMM_API comm_status comm_reduce_scatter_v(comm_group *group, const void *send, void *recv, const size_t *counts,
+                                           comm_dtype dtype, comm_redop redop, const comm_op_options *options,
+                                           comm_work **ret_work);
+COMM_API comm_status comm_reduce_scatter_list(comm_group *group, const void *const *send, void *recv,
+                                              const size_t *counts, comm_dtype dtype, comm_redop redop,
+                                              const comm_op_options *options, comm_work **ret_work);
+
+/* Block j of rank i's `send` becomes block i of rank j's `recv`.  Shapes  both `count` x ranks; in place: recv == send
+ * (plain form only). In the _v and _list forms, what i sends to j must be what j expects from i, else MISMATCH. */
+COMM_API comm_status comm_all_to_all(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
+                                     const comm_op_options *options, comm_work **ret_work);
+COMM_API comm_status comm_all_to_all_v(comm_group *group, const void *send, const size_t *send_counts,
+                                       const size_t *send_offsets, void *recv, const size_t *recv_counts,
+                                       const size_t *recv_offsets, comm_dtype dtype, const comm_op_options *options,
+                                       comm_work **ret_work);
+COMM_API comm_status comm_all_to_all_list(comm_group *group, const void *const *send, const size_t *send_counts,
+                                          void *const *recv, const size_t *recv_counts, comm_dtype dtype,
+                                          const comm_op_options *options, comm_work **ret_work);
+
+/* Nobody leaves before everybody has come. */
+COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work);
+
+/* A barrier for finding out who is missing: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that have not
+ * come, and leaves the group usable. Uses point-to-point messages with a tag of its own. (c10d's monitored_barrier with
+ * wait_all_ranks.)  Threads any. */
+COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options);
+
+/* ---- 6 Point-to-point -------------------------------------------------------------------------
+ *
+ * Messages between one pair of ranks with the same tag arrive in the order sent. They are independent of
+ * collectives: neither waits for the other. Sending to oneself works (with a work, or a receive already
+ * posted). What arrives before its receive is held in bounded memory; then the sender waits. */
+
+/* Send `count` elements to `peer` with options->tag. Completes when `buffer` may be reused. (c10d's send and isend.) */
+COMM_API comm_status comm_send(comm_group *group, const void *buffer, size_t count, comm_dtype dtype, int32_t peer,
+                               const comm_op_options *options, comm_work **ret_work);
+
+/* Receive up to `count` elements from `peer` (or COMM_ANY_SOURCE) with options->tag (or COMM_ANY_TAG). A shorter message is fine:
+ * comm_work_received_count says how long it was. A longer one fills the buffer and fails with TRUNCATED; the group goes on. */
+COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t peer,
+                               const comm_op_options *options, comm_work **ret_work);
+
+/* ---- 7 Coalescing -----------------------------------------------------------------------------
+ *
+ * Between begin and end, this thread's calls on `group` (collectives, send and recv, with ret_work == NULL) are
+ * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and receives of one batch cannot
+ * block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
+ * The buffers are kept until that work completes. cancel forgets what was written down.
+ * Errors  INVALID (begin twice, end without begin, ret_work given inside). */
+COMM_API comm_status comm_coalesce_begin(comm_group *group);
+COMM_API comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work);
+COMM_API comm_status comm_coalesce_cancel(comm_group *group);
+
+/* ---- 8 Byte strings ---------------------------------------------------------------------------
+ *
+ * Byte strings of unequal length, such as serialised objects; the receivers need not know the lengths. These
+ * calls wait. (c10d's *_object collectives, without the pickle.) *ret_data holds the strings one after the other, and
+ * *ret_bytes[r] is the length of rank r's. Both are given: release each with comm_free. */
+COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
+                                           const comm_op_options *options, void **ret_data, size_t **ret_bytes);
+/* As above at the root; elsewhere both are NULL. */
+COMM_API comm_status comm_gather_bytes(comm_group *group, const void *send, size_t send_bytes, int32_t root,
+                                       const comm_op_options *options, void **ret_data, size_t **ret_bytes);
+/* The root's `data` reaches everyone else as *ret_data; at the root *ret_data is a copy. */
+COMM_API comm_status comm_broadcast_bytes(comm_group *group, const void *data, size_t bytes, int32_t root,
+                                          const comm_op_options *options, void **ret_data, size_t *ret_bytes);
+/* At the root, send[r] of send_bytes[r] goes to rank r; elsewhere both may be NULL. */
+COMM_API comm_status comm_scatter_bytes(comm_group *group, const void *const *send, const size_t *send_bytes,
+                                        int32_t root, const comm_op_options *options, void **ret_data,
+                                        size_t *ret_bytes);
+COMM_API comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, int32_t peer,
+                                     const comm_op_options *options);
+/* ret_source may be NULL; it tells who sent it when peer is COMM_ANY_SOURCE. */
+COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,
+                                     size_t *ret_bytes, int32_t *ret_source);
+
+/* ---- 9 Works ----------------------------------------------------------------------------------
+ *
+ * A work completes exactly once, with OK or an error. Releasing an unfinished work is legal: the operation goes on, and its
+ * buffers are still kept until it has completed (comm_group_flush tells). All works stay readable after their group is closed. */
+
+/* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own). The waiting thread
+ * itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */
+COMM_API comm_status comm_work_wait(comm_work *work, int64_t timeout_ms);
+/* Wait for all of `count` works; the first error wins, but all are waited for. NULL entries are skipped. */
+COMM_API comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms);
+/* *ret_done becomes 1 if the work has completed. Moves data along if nobody else does.  Errors  the work's own, once done. */
+COMM_API comm_status comm_work_test(comm_work *work, int32_t *ret_done);
+/* COMM_IN_PROGRESS, COMM_OK, or the error; does not drive anything. */
+COMM_API comm_status comm_work_status(const comm_work *work);
+/* The text of the work's error; "" if it has none (yet).  Memory lends, until the work is released. */
+COMM_API const char *comm_work_error(const comm_work *work);
+/* Let go of the handle; NULL is fine. */
+COMM_API void comm_work_release(comm_work *work);
+
+/* Order the device stream after the work, without blocking the host; on the CPU it waits. (c10d's Work.synchronize.) */
+COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
+
+/* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
+ * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait.
+ * `work` is borrowed during the call.  Errors  INVALID (a second callback). */
+typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
+COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
+
+/* A descriptor that becomes readable when the work completes, for poll and event loops.
+ * Memory  lends: it belongs to the work and is closed with it. */
+COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
+
+/* Facts about a completed work (-1 or 0 before).  Threads any. */
+COMM_API int32_t comm_work_source_rank(const comm_work *work);     /* of a receive */
+COMM_API int32_t comm_work_tag(const comm_work *work);             /* of a receive */
+COMM_API size_t comm_work_received_count(const comm_work *work);   /* elements, of a receive */
+COMM_API uint64_t comm_work_seq(const comm_work *work);            /* its number in the group; known at once */
+COMM_API int64_t comm_work_duration_ns(const comm_work *work);     /* from submission to completion */
+COMM_API const char *comm_work_op(const comm_work *work);          /* "all_reduce"; lends, for ever */
+
+/* ---- 10 Looking inside ------------------------------------------------------------------------ */
+
+/* The flight record: each group's last operations, always on, in a ring of fixed size.
+ * Write up to `room` of them, oldest first, to `ret_records`.  Threads any. */
+typedef struct comm_record {
+    uint64_t seq;             /* collectives count 1, 2, 3 ...; point-to-point has its own count */
+    const char *op;           /* lends, for ever */
+    comm_dtype dtype;
+    comm_redop redop;
+    int32_t peer;             /* root, destination or source; -1 if none */
+    int32_t tag;
+    uint64_t count;           /* elements */
+    comm_status status;       /* COMM_IN_PROGRESS, COMM_OK, or the error */
+    int64_t submitted_ns, completed_ns; /* CLOCK_REALTIME; 0 if not yet */
+    char label[24];
+} comm_record;
+COMM_API comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t room,
+                                        size_t *ret_count);
+
+/* Backends: how many are known, and of each its name, the devices it serves ("cpu"), where it came from ("built in" or a
+ * path), and whether it can be used here; if not, `reason` says why. Plugins that were found but not loaded are listed
+ * too. Memory lends, until the next call that loads a backend. */
+typedef struct comm_backend_info {
+    uint32_t struct_bytes;
+    int32_t usable;
+    const char *name, *version, *devices, *origin, *reason;
+} comm_backend_info;
+COMM_API size_t comm_backend_count(void);
+COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_info);
+/* Load a plugin from a shared object; registering one of your own is in comm/backend.h. */
+COMM_API comm_status comm_backend_load(const char *path);
+
+/* Parameters: every environment variable and backend option that libcomm reads. Lends, for ever. */
+typedef struct comm_param_info {
+    uint32_t struct_bytes;
+    const char *name;    /* as in the init string: "lanes" */
+    const char *env;     /* "COMM_TCP_LANES" */
+    const char *scope;   /* "core", "tcp" ... */
+    const char *value;   /* now in force */
+    const char *initial; /* the default */
+    const char *help;
+} comm_param_info;
+COMM_API size_t comm_param_count(void);
+COMM_API comm_status comm_param_query(size_t index, comm_param_info *ret_info);
+
+/* Logging. The library returns errors and logs only what a call cannot return: warnings by default, to stderr. COMM_LOG
+ * (error, warn, info, debug) sets the level. A callback takes the place of stderr; NULL restores it.
+ * It may be called from any thread, must not call libcomm, and borrows the text. */
+enum { COMM_LOG_ERROR = 1, COMM_LOG_WARN = 2, COMM_LOG_INFO = 3, COMM_LOG_DEBUG = 4 };
+typedef void (*comm_log_fn)(int32_t level, const char *text, void *context);
+COMM_API void comm_log_set(comm_log_fn fn, void *context);
+COMM_API void comm_log_set_level(int32_t level);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

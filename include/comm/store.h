@@ -1,0 +1,171 @@
+/* store.h: the key-value store that brings processes together.
+ *
+ * All stores behave alike (one conformance suite runs on all of them): `tcp` speaks PyTorch's TCPStore
+ * protocol byte for byte, as client and as server; `file` is one file on a shared file system; `hash` lives in
+ * this process; `prefix` puts a name before the keys of another store; and you can bring your own
+ * (comm_store_create). Keys are NUL-terminated UTF-8 of 1 to 8191 bytes; values are any bytes, up to 8 MiB.
+ *
+ * Threads  any, for every call on an open store. A call that waits does not block other threads' calls.
+ * Errors   each call may also return: TIMEOUT (names the keys, and how long it waited), PEER_LOST (the server went
+ *          away; close the store), SYSTEM, FORKED. The notation is that of comm/comm.h.
+ * `timeout_ms`: 0 is the store's own (5 minutes unless set), COMM_TIMEOUT_INFINITE waits for ever.
+ */
+#ifndef COMM_STORE_H
+#define COMM_STORE_H
+
+#include <comm/comm.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct comm_store_options {
+    uint32_t struct_bytes;
+    int32_t serve;         /* tcp: 1 runs the server in this process (on a thread of its own), until the store is closed */
+    int64_t timeout_ms;    /* to connect, and the default of every waiting call; 0: 5 minutes */
+    int32_t world_size;    /* tcp, serve: if > 0, open returns once so many clients have joined; file: how many will open it,
+                              so that the last to close removes the file. 0: not known */
+    int32_t listen_fd_plus_one; /* tcp, serve: an already listening socket, plus one; the store takes it */
+    const char *bind;      /* tcp, serve: the address to listen on; NULL: the URL's host if it is an address, else all */
+} comm_store_options;
+#define COMM_STORE_OPTIONS_INIT { (uint32_t)sizeof(comm_store_options), 0, 0, 0, 0, NULL }
+
+/* Open a store by its URL:
+ *   tcp://host:port      IPv6 in brackets; port 0 (serve only) lets the system choose: see comm_store_port
+ *   file:///path         a file that all ranks can reach; made if it is not there
+ *   hash://name          shared by all who open that name in this process; hash:// alone is a fresh one
+ * Memory  borrows; gives *ret_store (comm_store_close).
+ * Errors  INVALID (quotes the part of the URL), NOT_FOUND (unknown scheme), TIMEOUT (nobody answers: says host, address,
+ *         and the last refusal), SYSTEM (for example the port is taken). */
+COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
+
+/* Close; NULL is fine. A serving store ends its server, and with it the store of all its clients. Waiting
+ * calls of other threads end with ABORTED first. */
+COMM_API void comm_store_close(comm_store *store);
+
+/* A view of `store` in which every key begins with "prefix/" (PyTorch's PrefixStore). It lives on its own:
+ * the inner store stays open until the last view is closed.  Memory  gives *ret_store. */
+COMM_API comm_status comm_store_prefix(const char *prefix, comm_store *store, comm_store **ret_store);
+
+/* A second handle to the same data (tcp: on a connection of its own).  Memory  gives *ret_store. */
+COMM_API comm_status comm_store_clone(comm_store *store, comm_store **ret_store);
+
+/* What it is: "tcp", "file", "hash", "prefix" or your own name; the host and port of a tcp store (the chosen port for
+ * port 0; -1 and "" for others); the full URL for errors.  Memory  lends, until the store is closed. */
+COMM_API const char *comm_store_kind(const comm_store *store);
+COMM_API const char *comm_store_url(const comm_store *store);
+COMM_API const char *comm_store_host(const comm_store *store);
+COMM_API int32_t comm_store_port(const comm_store *store);
+COMM_API int64_t comm_store_timeout(const comm_store *store);
+COMM_API comm_status comm_store_set_timeout(comm_store *store, int64_t timeout_ms);
+
+/* Put; overwrites.  Shapes  0 bytes are a legal value. */
+COMM_API comm_status comm_store_set(comm_store *store, const char *key, const void *data, size_t bytes);
+
+/* Wait until the key exists, then give its value (with a NUL byte after it, not counted).  Memory gives *ret_data (comm_free). */
+COMM_API comm_status comm_store_get(comm_store *store, const char *key, int64_t timeout_ms, void **ret_data,
+                                    size_t *ret_bytes);
+
+/* Add to a decimal number, which begins at 0; gives the new one. add(key, 0) reads it.  Errors INVALID (the value is not a number,
+ * or it would overflow; the store is unharmed). */
+COMM_API comm_status comm_store_add(comm_store *store, const char *key, int64_t amount, int64_t *ret_value);
+
+/* If the value equals `expected`, or `expected` is empty and the key does not exist, store `desired`. Gives
+ * the value that the key has afterwards; for a key that does not exist and was not made, `expected` (c10d's rule).
+ * Memory  gives *ret_data (comm_free). */
+COMM_API comm_status comm_store_compare_set(comm_store *store, const char *key, const void *expected,
+                                            size_t expected_bytes, const void *desired, size_t desired_bytes,
+                                            void **ret_data, size_t *ret_bytes);
+
+/* Put `data` at the end of the value. */
+COMM_API comm_status comm_store_append(comm_store *store, const char *key, const void *data, size_t bytes);
+
+/* *ret_all is 1 if all keys exist. Never waits. */
+COMM_API comm_status comm_store_check(comm_store *store, const char *const *keys, size_t count, int32_t *ret_all);
+
+/* Wait until all keys exist.  Errors  TIMEOUT names the keys that are missing. */
+COMM_API comm_status comm_store_wait(comm_store *store, const char *const *keys, size_t count, int64_t timeout_ms);
+
+/* *ret_existed (may be NULL) is 1 if the key was there. */
+COMM_API comm_status comm_store_delete(comm_store *store, const char *key, int32_t *ret_existed);
+
+/* How many keys there are, with a store's own (tcp: "init/"; a prefix store counts the whole inner store). */
+COMM_API comm_status comm_store_num_keys(comm_store *store, int64_t *ret_count);
+
+/* All keys of this view, in no order.  Memory  gives *ret_keys, an array and its strings in one block (comm_free). */
+COMM_API comm_status comm_store_list_keys(comm_store *store, char ***ret_keys, size_t *ret_count);
+
+/* Several at once: multi_get waits for all of them; data[i] and bytes[i] are written, each data[i] given (comm_free). */
+COMM_API comm_status comm_store_multi_get(comm_store *store, const char *const *keys, size_t count, int64_t timeout_ms,
+                                          void **data, size_t *bytes);
+COMM_API comm_status comm_store_multi_set(comm_store *store, const char *const *keys, size_t count,
+                                          const void *const *data, const size_t *bytes);
+
+/* First-in first-out queues, in a name space of their own. pop waits unless timeout_ms is COMM_STORE_NO_WAIT, which
+ * gives NOT_FOUND on an empty queue. */
+#define COMM_STORE_NO_WAIT ((int64_t)-2)
+COMM_API comm_status comm_store_queue_push(comm_store *store, const char *key, const void *data, size_t bytes);
+COMM_API comm_status comm_store_queue_pop(comm_store *store, const char *key, int64_t timeout_ms, void **ret_data,
+                                          size_t *ret_bytes);
+COMM_API comm_status comm_store_queue_len(comm_store *store, const char *key, int64_t *ret_count);
+
+/* Wait until `world_size` callers have come to `key`; each use needs a fresh key.  Errors TIMEOUT says how many came. */
+COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int32_t world_size, int64_t timeout_ms);
+
+/* ---- A store of your own ----------------------------------------------------------------------
+ *
+ * Fill in what you have; `set`, `get` (or `wait` and `get`), `add`, `compare_set`, `check` and `remove` are needed, the rest is made from
+ * them where NULL. Functions may be called from any thread, at the same time. `get` waits as comm_store_get does. On failure
+ * return a status and write a text of at most `room` bytes to `error`. Memory that you give back must come from malloc(). */
+typedef struct comm_store_ops {
+    uint32_t struct_bytes;
+    const char *name; /* "redis" */
+    comm_status (*set)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room);
+    comm_status (*get)(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
+                       char *error, size_t room);
+    comm_status (*add)(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room);
+    comm_status (*compare_set)(void *context, const char *key, const void *expected, size_t expected_bytes,
+                               const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
+                               char *error, size_t room);
+    comm_status (*check)(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
+                         size_t room);
+    comm_status (*remove)(void *context, const char *key, int32_t *ret_existed, char *error, size_t room);
+    comm_status (*wait)(void *context, const char *const *keys, size_t count, int64_t timeout_ms, char *error,
+                        size_t room);
+    comm_status (*append)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room);
+    comm_status (*num_keys)(void *context, int64_t *ret_count, char *error, size_t room);
+    comm_status (*list_keys)(void *context, char ***ret_keys, size_t *ret_count, char *error, size_t room);
+    comm_status (*queue_push)(void *context, const char *key, const void *data, size_t bytes, char *error,
+                              size_t room);
+    comm_status (*queue_pop)(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
+                             char *error, size_t room);
+    comm_status (*queue_len)(void *context, const char *key, int64_t *ret_count, char *error, size_t room);
+    void (*close)(void *context);
+} comm_store_ops;
+
+/* Memory  borrows ops (it is copied); takes context (ops->close gets it back); gives *ret_store. */
+COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_store **ret_store);
+
+/* ---- Rendezvous -------------------------------------------------------------------------------
+ *
+ * Turn a URL into a store, a rank and a world size. comm_init does this for you. rank and world_size are taken from
+ * the URL's query (?rank=&world_size=), else from the arguments, else from the launcher; giving one twice is an error.
+ *   env://               MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, or what torchrun, mpirun, srun or commrun say
+ *   tcp://host:port      rank 0 serves, everybody connects
+ *   file:///path
+ * Arguments: world_size 0 means not given. Memory gives *ret_store. */
+COMM_API comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
+                                     comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size);
+
+/* Add a scheme. `fn` has comm_rendezvous's contract, and writes a text of at most `room` bytes to `error` if it
+ * fails.  Errors  INVALID (the scheme is taken, or is no scheme). */
+typedef comm_status (*comm_rendezvous_fn)(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
+                                          comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size,
+                                          void *context, char *error, size_t room);
+COMM_API comm_status comm_rendezvous_register(const char *scheme, comm_rendezvous_fn fn, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
