@@ -1,0 +1,88 @@
+/* A collective as data: a plan is a list of steps in rounds, for one rank. Algorithms (algo/) append steps and know nothing
+ * else; the engine executes them over links; the simulator in tests/simulate executes them for all ranks without any.
+ *
+ * What a plan speaks of are chunks, not bytes, so one plan serves every count and every slice:
+ *   - a vector op (broadcast, all_reduce, reduce) has one vector, cut evenly into `size` chunks (plan_chunk);
+ *   - a block op (all_gather, gather, scatter, reduce_scatter, all_to_all) has one block per rank: chunk r is rank r's.
+ * SEND and RECV are the user's buffers, which may be the same memory. A rank that has only its own block on a side
+ * (all_gather's SEND, reduce_scatter's RECV, gather's SEND, scatter's RECV) names it as chunk `rank`. SCRATCH is memory of the
+ * engine: numbered slots, each with room for the largest chunk; a region of k chunks takes k slots that follow each other.
+ *
+ * Rounds. All messages of a round go on at the same time; the next round begins when the round's messages are done here
+ * (a send is done when its buffer may be written). Local steps (copy, reduce ...) of a round run in order before its messages start.
+ * Within a round no message may write a region that another message or step of that round reads or writes, and one rank sends
+ * another at most one message. A round's k-th message from A to B is matched by round number, so both sides must count alike. */
+#ifndef COMM_TCP_PLAN_H
+#define COMM_TCP_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum plan_buffer { PLAN_SEND, PLAN_RECV, PLAN_SCRATCH };
+
+/* `count` chunks from `first`; in SCRATCH at slots slot, slot + 1, ...; the length is always that of the chunks. */
+struct plan_region {
+    uint8_t buffer;
+    int32_t first, count;
+    int32_t slot;
+};
+
+enum plan_step_kind {
+    PLAN_STEP_SEND,         /* source -> peer */
+    PLAN_STEP_RECV,         /* peer -> dst */
+    PLAN_STEP_RECV_REDUCE,  /* dst = received OP source, or source OP received if the source is from lower ranks */
+    PLAN_STEP_COPY,         /* dst = source; nothing if they are the same memory */
+    PLAN_STEP_REDUCE,       /* dst = source OP other */
+    PLAN_STEP_REDUCE_RANKS, /* dst = rank 0's OP rank 1's OP ... with one rounding; rank r's lies in scratch slot `slot` + r, this rank's in source */
+    PLAN_STEP_AVERAGE,      /* dst /= size if the redop is AVG: for sums made by RECV_REDUCE and REDUCE */
+};
+
+struct plan_step {
+    uint8_t kind;
+    uint8_t source_is_lower; /* RECV_REDUCE */
+    uint16_t round;
+    int32_t peer;            /* rank in the group; -1 for local steps */
+    struct plan_region dst, source, other;
+};
+
+struct plan {
+    int32_t rank, size;
+    int32_t root;
+    struct plan_step *steps; /* in order of rounds */
+    size_t step_count, step_room;
+    uint16_t round;          /* being appended to; afterwards: how many there are */
+    int32_t scratch_slots;   /* how many the regions need */
+    uint8_t ranged;          /* some region of SEND or RECV has several chunks: a block op can then not be sliced */
+    uint8_t failed;          /* out of memory, or an impossible step; the builder calls after it do nothing */
+};
+
+/* Begin an empty plan; finish frees it (a zeroed plan is fine). */
+void plan_init(struct plan *p, int32_t rank, int32_t size, int32_t root);
+void plan_finish(struct plan *p);
+
+/* Regions. */
+struct plan_region plan_chunk(enum plan_buffer buffer, int32_t chunk);
+struct plan_region plan_range(enum plan_buffer buffer, int32_t first, int32_t count);
+struct plan_region plan_all(const struct plan *p, enum plan_buffer buffer); /* chunks 0 .. size - 1 */
+struct plan_region plan_slot(int32_t slot, int32_t first, int32_t count);   /* SCRATCH, as long as those chunks */
+
+/* Steps; appended to the current round. */
+void plan_send(struct plan *p, int32_t peer, struct plan_region source);
+void plan_recv(struct plan *p, int32_t peer, struct plan_region dst);
+void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, struct plan_region source,
+                      int source_is_lower);
+void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source);
+void plan_reduce(struct plan *p, struct plan_region dst, struct plan_region source, struct plan_region other);
+void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot);
+void plan_average(struct plan *p, struct plan_region dst);
+void plan_next_round(struct plan *p);
+
+/* The elements [*ret_begin, *ret_end) of chunk `chunk` of `count` elements cut into `size`. The first count % size chunks are one longer. */
+static inline void plan_cut(size_t count, int32_t size, int32_t chunk, size_t *ret_begin, size_t *ret_end)
+{
+    size_t base = count / (size_t)size, more = count % (size_t)size, i = (size_t)chunk;
+    *ret_begin = i * base + (i < more ? i : more);
+    *ret_end = *ret_begin + base + (i < more ? 1 : 0);
+}
+
+#endif
