@@ -1,59 +1,108 @@
 /* What a kind of store implements, and the handle around it. store.c checks arguments, fills in what a kind lacks, and
  * keeps the reference count; a kind (hash.c file.c tcp_client.c prefix.c user.c) only does its own work.
  *
- * All functions may be called from any thread at the same time. On failure they return through comm__fail. A deadline is
- * absolute (base/clock.h). Keys are already checked and carry any prefix. NULL entries marked (may be NULL) are made from
- * the others by store.c. */
+ * All functions may be called from any thread at the same time. On failure they return through comm__fail. Keys are
+ * already checked and carry any prefix; a kind that was reached through a view is given the inner store as `s`. NULL
+ * entries marked (may be NULL) are made from the others by store.c.
+ *
+ * A call that waits is told until when, and for which handle, by a store_wait. When that handle is closed, the kind's
+ * `interrupt` is called: wake whoever waits in the store; each then asks store_wait_closed, and returns through
+ * store_fail_closed or waits on. (Two handles, a store and a view of it, can wait in one store; closing one does not
+ * end the waits of the other.) */
 #ifndef COMM_STORE_STORE_H
 #define COMM_STORE_STORE_H
 
 #include <comm/store.h>
 #include <stdatomic.h>
 
+struct store_wait {
+    int64_t began_ns, deadline_ns; /* base/clock.h */
+    const comm_store *handle;      /* the one the user called; not `s` if that is a view's inner store */
+};
+
 struct store_kind {
     const char *name;
     comm_status (*set)(comm_store *s, const char *key, const void *data, size_t bytes);
-    comm_status (*get)(comm_store *s, const char *key, int64_t deadline_ns, void **ret_data, size_t *ret_bytes);
+    comm_status (*get)(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data,
+                       size_t *ret_bytes);
     comm_status (*add)(comm_store *s, const char *key, int64_t amount, int64_t *ret_value);
     comm_status (*compare_set)(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
                                const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes);
     comm_status (*check)(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all);
     comm_status (*remove)(comm_store *s, const char *key, int32_t *ret_existed);
-    comm_status (*wait)(comm_store *s, const char *const *keys, size_t count, int64_t deadline_ns);  /* may be NULL */
-    comm_status (*append)(comm_store *s, const char *key, const void *data, size_t bytes);           /* may be NULL */
-    comm_status (*num_keys)(comm_store *s, int64_t *ret_count);                                      /* may be NULL */
-    comm_status (*list_keys)(comm_store *s, char ***ret_keys, size_t *ret_count);                    /* may be NULL */
-    comm_status (*multi_get)(comm_store *s, const char *const *keys, size_t count, int64_t deadline_ns, void **data,
-                             size_t *bytes);                                                         /* may be NULL */
+    comm_status (*wait)(comm_store *s, const char *const *keys, size_t count,
+                        const struct store_wait *wait);                                    /* may be NULL */
+    comm_status (*append)(comm_store *s, const char *key, const void *data, size_t bytes); /* may be NULL */
+    comm_status (*num_keys)(comm_store *s, int64_t *ret_count);                            /* may be NULL */
+    comm_status (*list_keys)(comm_store *s, char ***ret_keys, size_t *ret_count);          /* may be NULL */
+    comm_status (*multi_get)(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                             void **data, size_t *bytes); /* may be NULL */
     comm_status (*multi_set)(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                             const size_t *bytes);                                                   /* may be NULL */
-    comm_status (*queue_push)(comm_store *s, const char *key, const void *data, size_t bytes);       /* may be NULL */
-    comm_status (*queue_pop)(comm_store *s, const char *key, int64_t deadline_ns, int32_t may_wait, void **ret_data,
-                             size_t *ret_bytes);                                                     /* may be NULL */
-    comm_status (*queue_len)(comm_store *s, const char *key, int64_t *ret_count);                    /* may be NULL */
-    comm_status (*barrier)(comm_store *s, const char *key, int32_t world_size, int64_t deadline_ns); /* may be NULL */
-    comm_status (*clone)(comm_store *s, comm_store **ret_store); /* may be NULL: another reference */
-    void (*interrupt)(comm_store *s); /* may be NULL: make waiting calls return ABORTED */
-    void (*close)(comm_store *s);     /* the last reference is gone; frees the object */
+                             const size_t *bytes);                                             /* may be NULL */
+    comm_status (*queue_push)(comm_store *s, const char *key, const void *data, size_t bytes); /* may be NULL */
+    comm_status (*queue_pop)(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
+                             void **ret_data, size_t *ret_bytes);                 /* may be NULL */
+    comm_status (*queue_len)(comm_store *s, const char *key, int64_t *ret_count); /* may be NULL */
+    comm_status (*barrier)(comm_store *s, const char *key, int32_t world_size,
+                           const struct store_wait *wait); /* may be NULL */
+    comm_status (*clone)(comm_store *s, comm_store **ret_store);
+    void (*interrupt)(comm_store *s); /* see above */
+    void (*close)(comm_store *s);     /* the last reference is gone and no call is under way; frees the object */
 };
 
 /* Embedded first in each kind's own struct. */
 struct comm_store {
     const struct store_kind *kind;
-    atomic_int references;
+    atomic_int references; /* the user's, and those of the views upon it */
+    atomic_uint calls;     /* twice the calls under way, plus STORE_CLOSED */
     _Atomic int64_t timeout_ms;
     int32_t owner_pid; /* FORKED elsewhere */
     int32_t port;      /* -1 if none */
     char *host, *url;  /* heap; never NULL once open */
 };
 
-/* Fill in the base of a zeroed object; takes nothing, copies `url` and `host`. */
+enum { STORE_CLOSED = 1 }; /* comm_store_close was called */
+
+/* Fill in the base of a zeroed object; copies `url` and `host`. On failure store_finish is still right. */
 comm_status store_init(comm_store *s, const struct store_kind *kind, const char *url, const char *host, int32_t port,
                        int64_t timeout_ms);
-/* The reverse of store_init, for a kind's close. */
+/* The reverse of store_init, for a kind's close. Does not free `s`. */
 void store_finish(comm_store *s);
 
-/* The kinds' constructors; store.c routes comm_store_open to them by scheme. */
+static inline int store_wait_closed(const struct store_wait *wait)
+{
+    return (atomic_load(&wait->handle->calls) & STORE_CLOSED) != 0;
+}
+
+/* ABORTED, with its text. */
+comm_status store_fail_closed(const struct store_wait *wait);
+/* TIMEOUT: "wait for 2 keys in file:///x: 1 did not appear within 1000 ms: 'a'". Give the keys that are missing; `note`
+ * (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
+comm_status store_fail_timeout(const struct store_wait *wait, const char *const *missing, size_t count,
+                               const char *note);
+
+/* Call a store from inside, without its handle's checks: the kind's function, or what stands in for it if the
+ * kind has none. Views use these. */
+comm_status store_call_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait);
+comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes);
+comm_status store_call_num_keys(comm_store *s, int64_t *ret_count);
+comm_status store_call_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count);
+comm_status store_call_multi_get(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                                 void **data, size_t *bytes);
+comm_status store_call_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
+                                 const size_t *bytes);
+comm_status store_call_queue_push(comm_store *s, const char *key, const void *data, size_t bytes);
+comm_status store_call_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
+                                 void **ret_data, size_t *ret_bytes);
+comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_count);
+comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait);
+
+/* One more reference, and one less: the last one closes. */
+void store_ref(comm_store *s);
+void store_release(comm_store *s);
+
+/* The kinds' constructors; store.c routes comm_store_open to them by scheme. `options` is never NULL, is complete, and
+ * its timeout_ms is set (COMM_TIMEOUT_INFINITE or more than 0). */
 comm_status store_hash_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 comm_status store_file_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 comm_status store_tcp_open(const char *url, const comm_store_options *options, comm_store **ret_store);

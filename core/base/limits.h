@@ -1,0 +1,13 @@
+/* Every limit has a name here, and the reason for its number. */
+#ifndef COMM_CORE_LIMITS_H
+#define COMM_CORE_LIMITS_H
+
+#include <stddef.h>
+
+/* PyTorch's TCPStore server closes the connection of a client that sends more; 8192 less the "/" it puts in front. */
+#define LIMIT_STORE_KEY_BYTES ((size_t)8191)
+#define LIMIT_STORE_VALUE_BYTES ((size_t)8 << 20)
+/* Keys in one check, wait, multi_get or multi_set: the same server's limit. */
+#define LIMIT_STORE_KEYS ((size_t)131072)
+
+#endif
