@@ -1,0 +1,51 @@
+"""Count what `meson test` really did: testlog.py BUILD-FOLDER...
+
+Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and why it was skipped, and
+ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything failed, or if no test ran.
+"""
+import json
+import pathlib
+import sys
+
+PASSED = {"OK", "EXPECTEDFAIL"}
+SKIPPED = {"SKIP"}  # every other result is a failure: FAIL, TIMEOUT, ERROR, INTERRUPT, UNEXPECTEDPASS ...
+
+
+def results(folder):
+    """All tests of one build folder; a run that left no log counts as none."""
+    log = pathlib.Path(folder) / "meson-logs" / "testlog.json"
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_text(errors="replace").splitlines() if line.strip()]
+
+
+def last_words(test):
+    """A skipped test prints its reason; the last line of its output is the likeliest."""
+    text = (test.get("stdout") or "") + (test.get("stderr") or "")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+def main(folders):
+    passed = failed = skipped = 0
+    healthy = True
+    for folder in folders:
+        tests = results(folder)
+        for test in tests:
+            if test["result"] in PASSED:
+                passed += 1
+            elif test["result"] in SKIPPED:
+                skipped += 1
+                print(f"skipped: {test['name']}: {last_words(test)}")
+            else:
+                failed += 1
+                print(f"failed: {test['name']}: {test['result']} ({pathlib.Path(folder).name})")
+        if not any(test["result"] not in SKIPPED for test in tests):
+            healthy = False
+            print(f"{folder}: no test was run")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 0 if healthy and failed == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
