@@ -1,0 +1,400 @@
+/* The reduction kernels of one variant: this file is compiled once per instruction set (core/meson.build), with
+ * REDUCE_VARIANT as the variant's name. The loops are plain C without branches for the compiler to vectorise; only
+ * fp16, for which C has no type, has loops of its own. */
+#include "reduce_variant.h"
+#include "small_float.h"
+
+#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__))
+#include <immintrin.h>
+#endif
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+/* dst may be one of the sources, which is no dependence between iterations; the compiler cannot know. Clang takes this
+ * for an order to vectorise, which the scalar variant must not do. */
+#if defined(REDUCE_ONE_BY_ONE)
+#define INDEPENDENT
+#elif defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Elements as they lie in a user's buffer: at any address. */
+#define ELEMENT(type, name) typedef type name __attribute__((aligned(1), may_alias))
+ELEMENT(int8_t, i8);
+ELEMENT(uint8_t, u8);
+ELEMENT(int16_t, i16);
+ELEMENT(uint16_t, u16);
+ELEMENT(int32_t, i32);
+ELEMENT(uint32_t, u32);
+ELEMENT(int64_t, i64);
+ELEMENT(uint64_t, u64);
+ELEMENT(float, f32);
+ELEMENT(double, f64);
+
+/* ---- Element operations ---- */
+
+/* A NaN from arithmetic has the bits of one operand or the other as the compiler pleases; ranks must agree, so it gets
+ * one form. */
+static inline float settle_f32(float value)
+{
+    return value == value ? value : __builtin_nanf("");
+}
+
+static inline double settle_f64(double value)
+{
+    return value == value ? value : __builtin_nan("");
+}
+
+/* a - b is written a + negate(b) in complex products: given "product - product, product + product", gcc 12 makes one
+ * fused instruction of it in spite of -ffp-contract=off, and rounds otherwise than the other variants. */
+static inline float negate_f32(float value)
+{
+    return f32_of_bits(bits_of_f32(value) ^ 0x80000000u);
+}
+
+static inline double negate_f64(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits ^= 0x8000000000000000u;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* MIN and MAX of floats are those of integers once the bits below the sign are inverted in negative numbers: -0 lies
+ * below +0, and nothing rounds. `limit` is infinity, or the number above which a magnitude is NaN. */
+#define FLOAT_ORDER(bits, signed_type, unsigned_type)                                                                  \
+    static inline signed_type key_##bits(unsigned_type value)                                                          \
+    {                                                                                                                  \
+        signed_type s = (signed_type)value;                                                                            \
+        return (signed_type)(s ^ (signed_type)((unsigned_type)(s >> (bits - 1)) >> 1));                                \
+    }                                                                                                                  \
+    static inline unsigned_type min_float_##bits(unsigned_type a, unsigned_type b, unsigned_type limit,                \
+                                                 unsigned_type nan)                                                    \
+    {                                                                                                                  \
+        const unsigned_type magnitude = (unsigned_type)((unsigned_type)-1 >> 1);                                       \
+        unsigned_type least = key_##bits(a) < key_##bits(b) ? a : b;                                                   \
+        return ((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least;                                     \
+    }                                                                                                                  \
+    static inline unsigned_type max_float_##bits(unsigned_type a, unsigned_type b, unsigned_type limit,                \
+                                                 unsigned_type nan)                                                    \
+    {                                                                                                                  \
+        const unsigned_type magnitude = (unsigned_type)((unsigned_type)-1 >> 1);                                       \
+        unsigned_type most = key_##bits(a) > key_##bits(b) ? a : b;                                                    \
+        return ((a & magnitude) > limit || (b & magnitude) > limit) ? nan : most;                                      \
+    }
+FLOAT_ORDER(8, int8_t, uint8_t)
+FLOAT_ORDER(16, int16_t, uint16_t)
+FLOAT_ORDER(32, int32_t, uint32_t)
+FLOAT_ORDER(64, int64_t, uint64_t)
+
+/* ---- Kernels of two sources ---- */
+
+/* dst[i] = expression of a[i] and b[i], called x and y. */
+#define PAIR(name, element, expression)                                                                                \
+    static void name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                          \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const element *a = a_bytes, *b = b_bytes;                                                                      \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            element x = a[i], y = b[i];                                                                                \
+            dst[i] = (element)(expression);                                                                            \
+        }                                                                                                              \
+    }
+
+/* Signed integers wrap as unsigned ones do; the 16-bit product is made in 32 bits, since uint16_t would become int. */
+#define PAIR_BITS(width)                                                                                               \
+    PAIR(sum_##width, u##width, x + y)                                                                                 \
+    PAIR(product_##width, u##width, 1u * x * y)                                                                        \
+    PAIR(band_##width, u##width, (x & y))                                                                              \
+    PAIR(bor_##width, u##width, x | y)                                                                                 \
+    PAIR(bxor_##width, u##width, x ^ y)                                                                                \
+    PAIR(min_i##width, i##width, x < y ? x : y)                                                                        \
+    PAIR(max_i##width, i##width, x > y ? x : y)                                                                        \
+    PAIR(min_u##width, u##width, x < y ? x : y)                                                                        \
+    PAIR(max_u##width, u##width, x > y ? x : y)
+PAIR_BITS(8)
+PAIR_BITS(16)
+PAIR_BITS(32)
+PAIR_BITS(64)
+
+PAIR(or_bool, u8, (x | y) != 0)
+PAIR(and_bool, u8, (x != 0) & (y != 0))
+PAIR(xor_bool, u8, (x != 0) ^ (y != 0))
+
+PAIR(sum_f32, f32, settle_f32(x + y))
+PAIR(product_f32, f32, settle_f32(x *y))
+PAIR(sum_f64, f64, settle_f64(x + y))
+PAIR(product_f64, f64, settle_f64(x *y))
+
+#define PAIR_ORDER(name, width, limit, nan)                                                                            \
+    PAIR(min_##name, u##width, min_float_##width(x, y, limit, nan))                                                    \
+    PAIR(max_##name, u##width, max_float_##width(x, y, limit, nan))
+PAIR_ORDER(f16, 16, 0x7c00, 0x7e00)
+PAIR_ORDER(bf16, 16, 0x7f80, 0x7fc0)
+PAIR_ORDER(f32, 32, 0x7f800000u, 0x7fc00000u)
+PAIR_ORDER(f64, 64, 0x7ff0000000000000u, 0x7ff8000000000000u)
+PAIR_ORDER(f8e4m3, 8, 0x7e, 0x7f)
+PAIR_ORDER(f8e5m2, 8, 0x7c, 0x7e)
+
+#define PAIR_SMALL(name, element)                                                                                      \
+    PAIR(sum_##name, element, narrow_##name(widen_##name(x) + widen_##name(y)))                                        \
+    PAIR(product_##name, element, narrow_##name(widen_##name(x) * widen_##name(y)))
+PAIR_SMALL(bf16, u16)
+PAIR_SMALL(f8e4m3, u8)
+PAIR_SMALL(f8e5m2, u8)
+
+/* Complex numbers: sums are those of twice as many reals. */
+#define COMPLEX(name, real, settle, negate)                                                                            \
+    static void sum_##name(void *dst, const void *a, const void *b, size_t count)                                      \
+    {                                                                                                                  \
+        sum_##real(dst, a, b, 2 * count);                                                                              \
+    }                                                                                                                  \
+    static void product_##name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                \
+    {                                                                                                                  \
+        real *dst = dst_bytes;                                                                                         \
+        const real *a = a_bytes, *b = b_bytes;                                                                         \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            real ar = a[2 * i], ai = a[2 * i + 1], br = b[2 * i], bi = b[2 * i + 1];                                   \
+            dst[2 * i] = settle(ar * br + negate(ai * bi));                                                            \
+            dst[2 * i + 1] = settle(ar * bi + ai * br);                                                                \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void premultiply_##name(void *dst_bytes, const void *src_bytes, size_t count, const void *factor)           \
+    {                                                                                                                  \
+        real *dst = dst_bytes;                                                                                         \
+        const real *src = src_bytes;                                                                                   \
+        const real fr = ((const real *)factor)[0], fi = ((const real *)factor)[1];                                     \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            real sr = src[2 * i], si = src[2 * i + 1];                                                                 \
+            dst[2 * i] = settle(sr * fr + negate(si * fi));                                                            \
+            dst[2 * i + 1] = settle(sr * fi + si * fr);                                                                \
+        }                                                                                                              \
+    }
+COMPLEX(c64, f32, settle_f32, negate_f32)
+COMPLEX(c128, f64, settle_f64, negate_f64)
+
+/* ---- fp16, with the conversions of the machine where there are any ---- */
+
+#if defined(__AVX512F__)
+#define F16_LANES 16
+typedef __m512 f16_lanes;
+
+static inline f16_lanes f16_load(const u16 *src)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)src));
+}
+
+static inline void f16_store(u16 *dst, f16_lanes value)
+{
+    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    value = _mm512_mask_mov_ps(value, is_nan, _mm512_set1_ps(__builtin_nanf("")));
+    _mm256_storeu_si256((__m256i_u *)dst, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+#elif defined(__AVX2__) && defined(__F16C__)
+#define F16_LANES 8
+typedef __m256 f16_lanes;
+
+static inline f16_lanes f16_load(const u16 *src)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i_u *)src));
+}
+
+static inline void f16_store(u16 *dst, f16_lanes value)
+{
+    __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+    value = _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan);
+    _mm_storeu_si128((__m128i_u *)dst, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+#endif
+
+#ifdef F16_LANES
+/* The rest that does not fill a vector goes to the plain loop. */
+#define F16_PAIR(name, operator)                                                                                       \
+    PAIR(name##_f16_rest, u16, narrow_f16(widen_f16(x) operator widen_f16(y)))                                         \
+    static void name##_f16(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                    \
+    {                                                                                                                  \
+        u16 *dst = dst_bytes;                                                                                          \
+        const u16 *a = a_bytes, *b = b_bytes;                                                                          \
+        size_t i = 0;                                                                                                  \
+        for (; i + F16_LANES <= count; i += F16_LANES)                                                                 \
+            f16_store(dst + i, f16_load(a + i) operator f16_load(b + i));                                              \
+        name##_f16_rest(dst + i, a + i, b + i, count - i);                                                             \
+    }
+F16_PAIR(sum, +)
+F16_PAIR(product, *)
+#else
+PAIR_SMALL(f16, u16)
+#endif
+
+/* ---- Factors and divisors ---- */
+
+#define PREMULTIPLY(name, element, wide, expression)                                                                   \
+    static void premultiply_##name(void *dst_bytes, const void *src_bytes, size_t count, const void *factor)           \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const element *src = src_bytes;                                                                                \
+        element y_narrow = *(const element *)factor;                                                                   \
+        wide y = (wide)widen_##name(y_narrow);                                                                         \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            wide x = (wide)widen_##name(src[i]);                                                                       \
+            dst[i] = (element)(expression);                                                                            \
+        }                                                                                                              \
+    }
+#define widen_8(value) (value)
+#define widen_16(value) (value)
+#define widen_32(value) (value)
+#define widen_64(value) (value)
+#define widen_f32(value) (value)
+#define widen_f64(value) (value)
+PREMULTIPLY(8, u8, uint32_t, (x * y))
+PREMULTIPLY(16, u16, uint32_t, (x * y))
+PREMULTIPLY(32, u32, uint32_t, (x * y))
+PREMULTIPLY(64, u64, uint64_t, (x * y))
+PREMULTIPLY(f16, u16, float, narrow_f16(x *y))
+PREMULTIPLY(bf16, u16, float, narrow_bf16(x *y))
+PREMULTIPLY(f8e4m3, u8, float, narrow_f8e4m3(x *y))
+PREMULTIPLY(f8e5m2, u8, float, narrow_f8e5m2(x *y))
+PREMULTIPLY(f32, f32, float, settle_f32(x *y))
+PREMULTIPLY(f64, f64, double, settle_f64(x *y))
+
+#define DIVIDE(name, element, wide, expression)                                                                        \
+    static void divide_##name(void *data_bytes, size_t count, int32_t divisor)                                         \
+    {                                                                                                                  \
+        element *data = data_bytes;                                                                                    \
+        wide y = (wide)divisor;                                                                                        \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            wide x = (wide)widen_##name(data[i]);                                                                      \
+            data[i] = (element)(expression);                                                                           \
+        }                                                                                                              \
+    }
+DIVIDE(f16, u16, float, narrow_f16(x / y))
+DIVIDE(bf16, u16, float, narrow_bf16(x / y))
+DIVIDE(f8e4m3, u8, float, narrow_f8e4m3(x / y))
+DIVIDE(f8e5m2, u8, float, narrow_f8e5m2(x / y))
+DIVIDE(f32, f32, float, settle_f32(x / y))
+DIVIDE(f64, f64, double, settle_f64(x / y))
+
+static void divide_c64(void *data, size_t count, int32_t divisor)
+{
+    divide_f32(data, 2 * count, divisor);
+}
+
+static void divide_c128(void *data, size_t count, int32_t divisor)
+{
+    divide_f64(data, 2 * count, divisor);
+}
+
+/* ---- Sums in a wider type ---- */
+
+#define WIDE_STEP(name, element, wide, expression)                                                                     \
+    static void name(void *sum_bytes, const void *src_bytes, size_t count)                                             \
+    {                                                                                                                  \
+        wide *sum = sum_bytes;                                                                                         \
+        const element *src = src_bytes;                                                                                \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            element x = src[i];                                                                                        \
+            sum[i] = expression;                                                                                       \
+        }                                                                                                              \
+    }
+
+#define WIDE_FINISH(name, element, wide, expression)                                                                   \
+    static void finish_##name(void *dst_bytes, const void *sum_bytes, size_t count)                                    \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const wide *sum = sum_bytes;                                                                                   \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            dst[i] = expression;                                                                                       \
+    }
+
+#define WIDE_SMALL(name, element)                                                                                      \
+    WIDE_STEP(start_##name, element, f32, widen_##name(x))                                                             \
+    WIDE_STEP(add_##name, element, f32, sum[i] + widen_##name(x))                                                      \
+    WIDE_STEP(multiply_##name, element, f32, sum[i] * widen_##name(x))                                                 \
+    WIDE_FINISH(name, element, f32, narrow_##name(sum[i]))
+WIDE_SMALL(f16, u16)
+WIDE_SMALL(bf16, u16)
+WIDE_SMALL(f8e4m3, u8)
+WIDE_SMALL(f8e5m2, u8)
+
+/* AVG of integers. A double holds every sum of 2^20 32-bit integers, and such a sum divided by at most 2^20 never
+ * rounds up to the next integer; so dividing and then cutting off the fraction gives the exact quotient, in vector
+ * registers. */
+#define WIDE_INTEGER(name, element)                                                                                    \
+    WIDE_STEP(start_##name, element, f64, (double)x)                                                                   \
+    WIDE_STEP(add_##name, element, f64, sum[i] + (double)x)                                                            \
+    WIDE_FINISH(name, element, f64, (element)sum[i])
+WIDE_INTEGER(i8, i8)
+WIDE_INTEGER(u8, u8)
+WIDE_INTEGER(i16, i16)
+WIDE_INTEGER(u16, u16)
+WIDE_INTEGER(i32, i32)
+WIDE_INTEGER(u32, u32)
+
+__extension__ typedef __int128 int128;
+
+#define AVERAGE_64(name)                                                                                               \
+    static void average_##name(void *dst_bytes, const void *const *sources, size_t source_count, size_t count)         \
+    {                                                                                                                  \
+        name *dst = dst_bytes;                                                                                         \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            int128 sum = 0;                                                                                            \
+            for (size_t s = 0; s < source_count; s++)                                                                  \
+                sum += ((const name *)sources[s])[i];                                                                  \
+            dst[i] = (name)(sum / (int128)source_count);                                                               \
+        }                                                                                                              \
+    }
+AVERAGE_64(i64)
+AVERAGE_64(u64)
+
+/* ---- The table ---- */
+
+#define INTEGER_ROW(op)                                                                                                \
+    [COMM_DTYPE_I8] = op##_8, [COMM_DTYPE_U8] = op##_8, [COMM_DTYPE_I16] = op##_16, [COMM_DTYPE_U16] = op##_16,        \
+    [COMM_DTYPE_I32] = op##_32, [COMM_DTYPE_U32] = op##_32, [COMM_DTYPE_I64] = op##_64, [COMM_DTYPE_U64] = op##_64
+#define SMALL_ROW(op)                                                                                                  \
+    [COMM_DTYPE_F16] = op##_f16, [COMM_DTYPE_BF16] = op##_bf16, [COMM_DTYPE_F8E4M3] = op##_f8e4m3,                     \
+    [COMM_DTYPE_F8E5M2] = op##_f8e5m2
+#define FLOAT_ROW(op) SMALL_ROW(op), [COMM_DTYPE_F32] = op##_f32, [COMM_DTYPE_F64] = op##_f64
+#define COMPLEX_ROW(op) [COMM_DTYPE_C64] = op##_c64, [COMM_DTYPE_C128] = op##_c128
+#define SHORT_INTEGER_ROW(op)                                                                                          \
+    [COMM_DTYPE_I8] = op##_i8, [COMM_DTYPE_U8] = op##_u8, [COMM_DTYPE_I16] = op##_i16, [COMM_DTYPE_U16] = op##_u16,    \
+    [COMM_DTYPE_I32] = op##_i32, [COMM_DTYPE_U32] = op##_u32
+#define ORDERED_ROW(op) SHORT_INTEGER_ROW(op), [COMM_DTYPE_I64] = op##_i64, [COMM_DTYPE_U64] = op##_u64, FLOAT_ROW(op)
+
+#define VARIANT PASTE(comm__reduce_, REDUCE_VARIANT)
+extern const struct reduce_variant VARIANT;
+const struct reduce_variant VARIANT = {
+    .name = TEXT(REDUCE_VARIANT),
+    .pairs = {
+        [COMM_SUM] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum), [COMM_DTYPE_BOOL] = or_bool },
+        [COMM_AVG] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum) },
+        [COMM_PRODUCT] = { INTEGER_ROW(product), FLOAT_ROW(product), COMPLEX_ROW(product),
+                           [COMM_DTYPE_BOOL] = and_bool },
+        [COMM_MIN] = { ORDERED_ROW(min), [COMM_DTYPE_BOOL] = and_bool },
+        [COMM_MAX] = { ORDERED_ROW(max), [COMM_DTYPE_BOOL] = or_bool },
+        [COMM_BAND] = { INTEGER_ROW(band), [COMM_DTYPE_BOOL] = and_bool },
+        [COMM_BOR] = { INTEGER_ROW(bor), [COMM_DTYPE_BOOL] = or_bool },
+        [COMM_BXOR] = { INTEGER_ROW(bxor), [COMM_DTYPE_BOOL] = xor_bool },
+        [COMM_PREMUL_SUM] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum) },
+    },
+    .premultiply = { INTEGER_ROW(premultiply), FLOAT_ROW(premultiply), COMPLEX_ROW(premultiply) },
+    .divide = { FLOAT_ROW(divide), COMPLEX_ROW(divide) },
+    .widen = { SHORT_INTEGER_ROW(start), SMALL_ROW(start) },
+    .add = { SHORT_INTEGER_ROW(add), SMALL_ROW(add) },
+    .multiply = { SMALL_ROW(multiply) },
+    .narrow = { SHORT_INTEGER_ROW(finish), SMALL_ROW(finish) },
+    .average = { [COMM_DTYPE_I64] = average_i64, [COMM_DTYPE_U64] = average_u64 },
+};
