@@ -5,8 +5,10 @@
  *   - a vector op (broadcast, all_reduce, reduce) has one vector, cut evenly into `size` chunks (plan_chunk);
  *   - a block op (all_gather, gather, scatter, reduce_scatter, all_to_all) has one block per rank: chunk r is rank r's.
  * SEND and RECV are the user's buffers, which may be the same memory. A rank that has only its own block on a side
- * (all_gather's SEND, reduce_scatter's RECV, gather's SEND, scatter's RECV) names it as chunk `rank`. SCRATCH is memory of the
- * engine: numbered slots, each with room for the largest chunk; a region of k chunks takes k slots that follow each other.
+ * (all_gather's SEND, reduce_scatter's RECV, gather's SEND, scatter's RECV) names it as chunk `rank`. A broadcast leaves its root's
+ * RECV and the others' SEND alone; likewise a side that only the root has. SCRATCH is memory of the engine: numbered slots of
+ * exactly the largest chunk's length, without gaps between them; a region of k chunks takes k slots and lies in one piece from the
+ * first one's begin. (So what was written as one region may be read by other groupings only if all chunks have one length.)
  *
  * Rounds. All messages of a round go on at the same time; the next round begins when the round's messages are done here
  * (a send is done when its buffer may be written). Local steps (copy, reduce ...) of a round run in order before its messages start.
@@ -33,7 +35,8 @@ enum plan_step_kind {
     PLAN_STEP_RECV_REDUCE,  /* dst = received OP source, or source OP received if the source is from lower ranks */
     PLAN_STEP_COPY,         /* dst = source; nothing if they are the same memory */
     PLAN_STEP_REDUCE,       /* dst = source OP other */
-    PLAN_STEP_REDUCE_RANKS, /* dst = rank 0's OP rank 1's OP ... with one rounding; rank r's lies in scratch slot `slot` + r, this rank's in source */
+    PLAN_STEP_REDUCE_RANKS, /* dst = rank 0's OP rank 1's OP ... with one rounding: this rank's is in source, rank r's in scratch
+                             * at slot other.slot + r * source.count */
     PLAN_STEP_AVERAGE,      /* dst /= size if the redop is AVG: for sums made by RECV_REDUCE and REDUCE */
 };
 
@@ -66,7 +69,7 @@ struct plan_region plan_range(enum plan_buffer buffer, int32_t first, int32_t co
 struct plan_region plan_all(const struct plan *p, enum plan_buffer buffer); /* chunks 0 .. size - 1 */
 struct plan_region plan_slot(int32_t slot, int32_t first, int32_t count);   /* SCRATCH, as long as those chunks */
 
-/* Steps; appended to the current round. */
+/* Steps; appended to the current round. An algorithm closes each of its rounds, also the last one, with plan_next_round. */
 void plan_send(struct plan *p, int32_t peer, struct plan_region source);
 void plan_recv(struct plan *p, int32_t peer, struct plan_region dst);
 void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, struct plan_region source,
@@ -77,6 +80,12 @@ void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_regio
 void plan_average(struct plan *p, struct plan_region dst);
 void plan_next_round(struct plan *p);
 
+/* A rank or chunk number, counted round: -1 is the last, `size` is 0 again. */
+static inline int32_t plan_around(const struct plan *p, int32_t number)
+{
+    return (number % p->size + p->size) % p->size;
+}
+
 /* The elements [*ret_begin, *ret_end) of chunk `chunk` of `count` elements cut into `size`. The first count % size chunks are one longer. */
 static inline void plan_cut(size_t count, int32_t size, int32_t chunk, size_t *ret_begin, size_t *ret_end)
 {
@@ -84,5 +93,10 @@ static inline void plan_cut(size_t count, int32_t size, int32_t chunk, size_t *r
     *ret_begin = i * base + (i < more ? i : more);
     *ret_end = *ret_begin + base + (i < more ? 1 : 0);
 }
+
+/* Every algorithm: void algo_KIND_NAME(struct plan *p), in algo/KIND_NAME.c. */
+#define ALGO(kind, name, traits, help) void algo_##kind##_##name(struct plan *p);
+#include "algo.def"
+#undef ALGO
 
 #endif

@@ -1,0 +1,321 @@
+/* Which algorithm for which op: the rules, the user's overrides, and the two laid over each other. Pure functions; any
+ * thread. To change what is used when, edit the rules; to add an algorithm, see algo/README.md. */
+#include "select.h"
+
+#include <comm/backend.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* algo.def and the rules name an op as people do; these are its numbers. */
+enum {
+    KIND_broadcast = COMM_OP_BROADCAST,
+    KIND_all_reduce = COMM_OP_ALL_REDUCE,
+    KIND_reduce = COMM_OP_REDUCE,
+    KIND_all_gather = COMM_OP_ALL_GATHER,
+    KIND_gather = COMM_OP_GATHER,
+    KIND_scatter = COMM_OP_SCATTER,
+    KIND_reduce_scatter = COMM_OP_REDUCE_SCATTER,
+    KIND_all_to_all = COMM_OP_ALL_TO_ALL,
+    KIND_barrier = COMM_OP_BARRIER,
+};
+
+/* One row of algo.def: a name that the rules can refer to, the op's name, and the algorithm. */
+enum {
+#define ALGO(kind, name, traits, help) kind##_##name,
+#include "algo.def"
+#undef ALGO
+    ALGO_COUNT
+};
+
+static const struct algo algos[] = {
+#define ALGO(kind, name, traits, help) { KIND_##kind, #name, help, algo_##kind##_##name, traits },
+#include "algo.def"
+#undef ALGO
+};
+
+static const char *const op_names[] = {
+#define ALGO(kind, name, traits, help) #kind,
+#include "algo.def"
+#undef ALGO
+};
+
+/* ---- The rules -------------------------------------------------------------------------------- */
+
+#define KB ((size_t)1 << 10)
+#define MB ((size_t)1 << 20)
+#define ANY INT32_MAX
+#define ALL SIZE_MAX
+
+/* The first rule wins whose op is meant, whose limits are not exceeded, and whose algorithm has the traits that are
+ * needed. Each op ends with rules without limits that between them have every trait that is ever needed of it. `bytes`
+ * is as in select_query. */
+struct rule {
+    int algo;
+    int32_t max_size;
+    size_t max_bytes;
+    size_t slice_bytes; /* as in struct route */
+};
+
+static const struct rule rules[] = {
+    { all_reduce_recursive_doubling, ANY, 32 * KB, 0 },
+    { all_reduce_one_shot, 8, 2 * KB, 0 },
+    { all_reduce_direct, 16, 1 * MB, 0 },
+    { all_reduce_ring, ANY, ALL, 4 * MB },
+    { all_reduce_direct, ANY, ALL, 4 * MB },
+
+    { reduce_scatter_direct, 16, 1 * MB, 0 },
+    { reduce_scatter_ring, ANY, ALL, 1 * MB },
+    { reduce_scatter_direct, ANY, ALL, 1 * MB },
+
+    { all_gather_direct, 16, 1 * MB, 0 },
+    { all_gather_ring, ANY, ALL, 1 * MB },
+
+    { broadcast_binomial, ANY, ALL, 1 * MB },
+
+    { reduce_binomial, ANY, 8 * KB, 0 },
+    { reduce_direct_gather, ANY, ALL, 4 * MB },
+
+    { gather_linear, ANY, ALL, 0 },
+
+    { scatter_linear, ANY, ALL, 0 },
+
+    { all_to_all_direct, ANY, ALL, 0 },
+
+    { barrier_dissemination, ANY, ALL, 0 },
+};
+enum { RULE_COUNT = sizeof rules / sizeof *rules };
+
+/* ---- Overrides -------------------------------------------------------------------------------- */
+
+struct override {
+    const struct algo *algo;
+    size_t min_bytes, max_bytes;
+    size_t slice_bytes; /* SIZE_MAX: the rules' */
+};
+
+struct select_overrides {
+    size_t count;
+    struct override items[];
+};
+
+/* One item of the text, cut up; pointers lend from the text. */
+struct item {
+    const char *text;
+    size_t length;
+    char *error;
+    size_t room;
+};
+
+/* Complain about an item; always -1. */
+static int refuse(const struct item *item, const char *what)
+{
+    snprintf(item->error, item->room, "'%.*s': %s", (int)item->length, item->text, what);
+    return -1;
+}
+
+/* The length of what begins at `text` up to one of `ends` or `limit`. */
+static size_t word(const char *text, const char *limit, const char *ends)
+{
+    size_t length = 0;
+    while (text + length < limit && !strchr(ends, text[length]))
+        length++;
+    return length;
+}
+
+static int same(const char *name, const char *text, size_t length)
+{
+    return strlen(name) == length && memcmp(name, text, length) == 0;
+}
+
+/* "64K": digits and perhaps K, M or G. An empty word gives `empty`. */
+static int parse_bytes(const char *text, size_t length, size_t empty, size_t *ret_bytes)
+{
+    size_t bytes = 0, i = 0;
+    int shift = 0;
+    for (; i < length && text[i] >= '0' && text[i] <= '9'; i++) {
+        size_t digit = (size_t)(text[i] - '0');
+        if (bytes > (SIZE_MAX - digit) / 10)
+            return -1;
+        bytes = bytes * 10 + digit;
+    }
+    if (i > 0 && i + 1 == length) {
+        shift = text[i] == 'K' ? 10 : text[i] == 'M' ? 20 : text[i] == 'G' ? 30 : -1;
+        i++;
+    }
+    if (i != length || shift < 0 || bytes > SIZE_MAX >> shift)
+        return -1;
+    *ret_bytes = length == 0 ? empty : bytes << shift;
+    return 0;
+}
+
+/* Write what there is: the ops if `op` is NULL, else the algorithms for it. */
+static void list_names(const char *op, size_t op_length, char *text, size_t room)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < ALGO_COUNT && used < room; i++) {
+        const char *name = op ? algos[i].name : op_names[i];
+        if (op ? !same(op_names[i], op, op_length) : i > 0 && algos[i].kind == algos[i - 1].kind)
+            continue;
+        used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", name);
+    }
+}
+
+static const struct algo *find_algo(const struct item *item, const char *op, size_t op_length, const char *name,
+                                    size_t length)
+{
+    char names[512] = "", what[640];
+    for (size_t i = 0; i < ALGO_COUNT; i++)
+        if (same(op_names[i], op, op_length) && same(algos[i].name, name, length))
+            return &algos[i];
+    list_names(op, op_length, names, sizeof names);
+    if (names[0]) {
+        snprintf(what, sizeof what, "no such algorithm for %.*s; there are: %s", (int)op_length, op, names);
+    } else {
+        list_names(NULL, 0, names, sizeof names);
+        snprintf(what, sizeof what, "no such operation; there are: %s", names);
+    }
+    refuse(item, what);
+    return NULL;
+}
+
+/* op:algorithm[@[min]-[max]][/slice] */
+static int parse_item(const struct item *item, struct override *o)
+{
+    const char *at = item->text, *end = item->text + item->length;
+    size_t length = word(at, end, ":@/");
+    const char *op = at;
+    size_t op_length = length;
+    at += length;
+    if (at == end || *at != ':' || length == 0)
+        return refuse(item, "an override is OP:ALGORITHM[@MIN-MAX][/SLICE], as in all_reduce:ring@64K-1M");
+    at++;
+    length = word(at, end, "@/");
+    o->algo = find_algo(item, op, op_length, at, length);
+    if (!o->algo)
+        return -1;
+    at += length;
+    o->min_bytes = 0;
+    o->max_bytes = o->slice_bytes = SIZE_MAX;
+    if (at < end && *at == '@') {
+        size_t low = word(++at, end, "-/");
+        if (at + low == end || at[low] != '-')
+            return refuse(item, "a range is MIN-MAX; either may be left out, as in 64K-");
+        const char *high = at + low + 1;
+        length = word(high, end, "/");
+        if (parse_bytes(at, low, 0, &o->min_bytes) || parse_bytes(high, length, SIZE_MAX, &o->max_bytes) ||
+            o->min_bytes > o->max_bytes)
+            return refuse(item, "the range must be two numbers of bytes, such as 64K-1M, the smaller one first");
+        at = high + length;
+    }
+    if (at < end && (at + 1 == end || parse_bytes(at + 1, (size_t)(end - at - 1), 0, &o->slice_bytes)))
+        return refuse(item, "the slice must be a number of bytes, such as /512K, or /0 for none");
+    return 0;
+}
+
+struct select_overrides *select_overrides_create(const char *text, char *error, size_t room)
+{
+    size_t count = 0;
+    for (const char *c = text; *c; c++)
+        count += *c == ',';
+    struct select_overrides *o = calloc(1, sizeof *o + (count + 1) * sizeof *o->items);
+    if (!o) {
+        snprintf(error, room, "out of memory");
+        return NULL;
+    }
+    const char *at = text, *end = text + strlen(text);
+    while (*text) {
+        struct item item = { at, word(at, end, ","), error, room };
+        if (parse_item(&item, &o->items[o->count++])) {
+            select_overrides_destroy(o);
+            return NULL;
+        }
+        at += item.length;
+        if (at == end)
+            break;
+        at++;
+    }
+    return o;
+}
+
+void select_overrides_destroy(struct select_overrides *o)
+{
+    free(o);
+}
+
+/* ---- Choosing --------------------------------------------------------------------------------- */
+
+/* The slices that the rules give an algorithm, where it is used for the most bytes. */
+static size_t usual_slice(const struct algo *algo)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < RULE_COUNT; i++)
+        if (&algos[rules[i].algo] == algo)
+            bytes = rules[i].slice_bytes;
+    return bytes;
+}
+
+static int fits(const struct select_query *query, const struct algo *algo)
+{
+    return algo->kind == query->kind && (algo->traits & query->needs) == query->needs;
+}
+
+struct route select_route(const struct select_query *query, const struct select_overrides *overrides)
+{
+    for (size_t i = 0; overrides && i < overrides->count; i++) {
+        const struct override *o = &overrides->items[i];
+        if (fits(query, o->algo) && query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)
+            return (struct route){ o->algo, o->slice_bytes == SIZE_MAX ? usual_slice(o->algo) : o->slice_bytes };
+    }
+    for (size_t i = 0; i < RULE_COUNT; i++) {
+        const struct rule *r = &rules[i];
+        if (fits(query, &algos[r->algo]) && query->size <= r->max_size && query->bytes <= r->max_bytes)
+            return (struct route){ &algos[r->algo], r->slice_bytes };
+    }
+    return (struct route){ NULL, 0 };
+}
+
+/* ---- For printing ----------------------------------------------------------------------------- */
+
+static char rule_texts[RULE_COUNT][128];
+
+static void put_bytes(char *text, size_t room, size_t bytes, const char *none)
+{
+    if (bytes == 0 || bytes == SIZE_MAX)
+        snprintf(text, room, "%s", none);
+    else if (bytes % MB == 0)
+        snprintf(text, room, "%zuM", bytes / MB);
+    else if (bytes % KB == 0)
+        snprintf(text, room, "%zuK", bytes / KB);
+    else
+        snprintf(text, room, "%zu", bytes);
+}
+
+static void write_rule_texts(void)
+{
+    for (size_t i = 0; i < RULE_COUNT; i++) {
+        char ranks[16] = "", limit[24], slice[24];
+        if (rules[i].max_size != ANY)
+            snprintf(ranks, sizeof ranks, "-%d", rules[i].max_size);
+        put_bytes(limit, sizeof limit, rules[i].max_bytes, "");
+        put_bytes(slice, sizeof slice, rules[i].slice_bytes, "");
+        snprintf(rule_texts[i], sizeof *rule_texts, "%-14s  %5s ranks  %s%-6s  %-20s%s%s", op_names[rules[i].algo],
+                 ranks[0] ? ranks : "any", limit[0] ? "-" : " ", limit[0] ? limit : "any", algos[rules[i].algo].name,
+                 slice[0] ? "  in slices of " : "", slice);
+    }
+}
+
+const struct algo *select_algo_at(size_t index)
+{
+    return index < ALGO_COUNT ? &algos[index] : NULL;
+}
+
+const char *select_rule_at(size_t index)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (index >= RULE_COUNT)
+        return NULL;
+    pthread_once(&once, write_rule_texts);
+    return rule_texts[index];
+}
