@@ -67,8 +67,8 @@ static void append(struct plan *p, struct plan_step step)
     use_region(p, step.dst);
     use_region(p, step.source);
     use_region(p, step.other);
-    /* The user's SEND is const. */
-    if (step.kind != PLAN_STEP_SEND && step.dst.buffer == PLAN_SEND)
+    /* The user's SEND is const; an empty region lies nowhere. */
+    if (step.kind != PLAN_STEP_SEND && step.dst.buffer == PLAN_SEND && step.dst.count > 0)
         p->failed = 1;
     if (p->failed)
         return;

@@ -16,14 +16,17 @@ static int32_t unfold(int32_t number, int32_t pairs)
 }
 
 /* A rank cannot receive into what it is sending, and RECV may be SEND: so the sums alternate between two vectors of
- * scratch, and the last round goes to RECV. */
+ * scratch, and the last round goes to RECV. If the only round is the last one, `sum` may be the memory of RECV: then
+ * the partner's vector is received beside it, and reduced when both messages are done. */
 static void double_up(struct plan *p, struct plan_region sum, int32_t number, int32_t pairs, int32_t half)
 {
-    struct plan_region result = plan_all(p, PLAN_RECV);
-    if (half == 1) { /* the only round is the last one, and `sum` may be the memory of the result */
-        struct plan_region copy = plan_slot(0, 0, p->size);
-        plan_copy(p, copy, sum);
-        sum = copy;
+    struct plan_region result = plan_all(p, PLAN_RECV), beside = plan_slot(0, 0, p->size);
+    if (half == 1) {
+        plan_send(p, unfold(number ^ 1, pairs), sum);
+        plan_recv(p, unfold(number ^ 1, pairs), beside);
+        plan_next_round(p);
+        plan_reduce(p, result, number == 0 ? sum : beside, number == 0 ? beside : sum);
+        return;
     }
     for (int32_t distance = 1, k = 0; distance <= half; distance *= 2, k++) {
         int32_t partner = number ^ distance;
