@@ -1,0 +1,157 @@
+#include "train_options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sysexits.h>
+
+enum {
+    KEY_STEPS = 256,
+    KEY_BATCH,
+    KEY_SEED,
+    KEY_BUCKET,
+    KEY_RATE,
+    KEY_WINDOW,
+    KEY_HIDDEN,
+    KEY_BACKEND,
+    KEY_SAMPLE,
+    KEY_EVERY,
+    KEY_SPOIL
+};
+
+static const struct argp_option table[] = {
+    { "steps", KEY_STEPS, "N", 0, "training steps (1500)", 0 },
+    { "batch", KEY_BATCH, "N", 0, "samples per step, over all ranks (1024)", 0 },
+    { "window", KEY_WINDOW, "N", 0, "bytes that a prediction looks at (16)", 0 },
+    { "hidden", KEY_HIDDEN, "N", 0, "width of the two hidden layers (256)", 0 },
+    { "lr", KEY_RATE, "X", 0, "learning rate (0.002)", 0 },
+    { "seed", KEY_SEED, "N", 0, "of the first parameters and of every batch (1)", 0 },
+    { "bucket-bytes", KEY_BUCKET, "N", 0, "gradients are all-reduced in pieces of so many bytes (262144)", 0 },
+    { "backend", KEY_BACKEND, "TEXT", 0, "libcomm's init string, such as cpu:tcp", 0 },
+    { "every", KEY_EVERY, "N", 0, "report every N steps (a twentieth of all)", 0 },
+    { "sample", KEY_SAMPLE, "N", 0, "write N bytes of text of the model's own at the end (0)", 0 },
+    { "spoil", KEY_SPOIL, "RANK", 0, "change a parameter on one rank before the ranks compare theirs, to see it found",
+      0 },
+    { 0 },
+};
+
+/* A whole number within limits; otherwise an error by way of argp. */
+static error_t parse_number(const char *what, const char *text, uint64_t low, uint64_t high, uint64_t *ret_value,
+                            struct argp_state *state)
+{
+    char *end;
+
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    if (errno || end == text || *end || strchr(text, '-') || value < low || value > high) {
+        argp_error(state, "--%s takes a whole number from %llu to %llu, not '%s'", what, (unsigned long long)low,
+                   (unsigned long long)high, text);
+        return EINVAL;
+    }
+    *ret_value = value;
+    return 0;
+}
+
+static error_t parse_size(const char *what, const char *text, size_t low, size_t high, size_t *ret_value,
+                          struct argp_state *state)
+{
+    uint64_t value;
+    error_t error = parse_number(what, text, low, high, &value, state);
+
+    if (!error)
+        *ret_value = (size_t)value;
+    return error;
+}
+
+static error_t parse_rate(const char *text, double *ret_rate, struct argp_state *state)
+{
+    char *end;
+
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > 0.0 && value <= 1.0)) {
+        argp_error(state, "--lr takes a number above 0 and up to 1, not '%s'", text);
+        return EINVAL;
+    }
+    *ret_rate = value;
+    return 0;
+}
+
+static error_t parse(int key, char *text, struct argp_state *state)
+{
+    struct options *options = state->input;
+    uint64_t rank;
+    error_t error;
+
+    switch (key) {
+    case KEY_STEPS:
+        return parse_size("steps", text, 1, 1000000000, &options->steps, state);
+    case KEY_BATCH:
+        return parse_size("batch", text, 1, 1 << 20, &options->batch, state);
+    case KEY_WINDOW:
+        return parse_size("window", text, 1, 1024, &options->window, state);
+    case KEY_HIDDEN:
+        return parse_size("hidden", text, 1, 8192, &options->hidden, state);
+    case KEY_SEED:
+        return parse_number("seed", text, 0, UINT64_MAX, &options->seed, state);
+    case KEY_BUCKET:
+        return parse_size("bucket-bytes", text, sizeof(float), 1 << 30, &options->bucket_bytes, state);
+    case KEY_EVERY:
+        return parse_size("every", text, 1, 1000000000, &options->every, state);
+    case KEY_SAMPLE:
+        return parse_size("sample", text, 0, 1 << 20, &options->sample, state);
+    case KEY_SPOIL:
+        error = parse_number("spoil", text, 0, INT32_MAX, &rank, state);
+        if (!error)
+            options->spoil = (int64_t)rank;
+        return error;
+    case KEY_RATE:
+        return parse_rate(text, &options->learning_rate, state);
+    case KEY_BACKEND:
+        options->backend = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (options->path) {
+            argp_error(state, "one file, please, not '%s' as well", text);
+            return EINVAL;
+        }
+        options->path = text;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int options_parse(int argc, char **argv, int talk, struct options *ret_options)
+{
+    static const struct argp argp = {
+        table,
+        parse,
+        "[FILE]",
+        "Train a small model that predicts the next byte of FILE (without one: of libcomm's own sources), on all ranks "
+        "that a launcher started, or on one.\vThe samples of a step depend on the seed and the step only, so that any "
+        "number of "
+        "ranks sees the same loss, within rounding. The first 256 MiB of FILE are used; only rank 0 reads it.",
+        NULL,
+        NULL,
+        NULL
+    };
+
+    *ret_options = (struct options){ .steps = 1500,
+                                     .batch = 1024,
+                                     .window = 16,
+                                     .hidden = 256,
+                                     .bucket_bytes = 262144,
+                                     .seed = 1,
+                                     .learning_rate = 0.002,
+                                     .spoil = -1 };
+    if (!talk && !freopen("/dev/null", "w", stdout)) /* --help exits from within argp, on every rank */
+        return EX_OSERR;
+    error_t error = argp_parse(&argp, argc, argv, talk ? 0 : ARGP_NO_ERRS, NULL, ret_options);
+    if (error)
+        return EX_USAGE;
+    if (ret_options->every == 0)
+        ret_options->every = ret_options->steps < 20 ? 1 : ret_options->steps / 20;
+    return 0;
+}
