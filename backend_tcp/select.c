@@ -62,26 +62,40 @@ static const struct rule rules[] = {
     { all_reduce_recursive_doubling, ANY, 32 * KB, 0 },
     { all_reduce_one_shot, 8, 2 * KB, 0 },
     { all_reduce_direct, 16, 1 * MB, 0 },
+    { all_reduce_halving_doubling, ANY, 1 * MB, 0 },
     { all_reduce_ring, ANY, ALL, 4 * MB },
     { all_reduce_direct, ANY, ALL, 4 * MB },
 
     { reduce_scatter_direct, 16, 1 * MB, 0 },
+    { reduce_scatter_circulant, ANY, 512 * KB, 0 },
     { reduce_scatter_ring, ANY, ALL, 1 * MB },
     { reduce_scatter_direct, ANY, ALL, 1 * MB },
 
     { all_gather_direct, 16, 1 * MB, 0 },
+    { all_gather_bruck, ANY, 80 * KB, 0 },
     { all_gather_ring, ANY, ALL, 1 * MB },
 
-    { broadcast_binomial, ANY, ALL, 1 * MB },
+    { broadcast_binomial, 2, ALL, 0 },
+    { broadcast_binomial, ANY, 32 * KB, 0 },
+    { broadcast_scatter_direct, 16, 1 * MB, 0 },
+    { broadcast_chain, 32, ALL, 512 * KB },
+    { broadcast_scatter_ring, ANY, ALL, 4 * MB },
 
     { reduce_binomial, ANY, 8 * KB, 0 },
     { reduce_direct_gather, ANY, ALL, 4 * MB },
 
+    { gather_linear, 16, ALL, 0 },
+    { gather_binomial, ANY, 64 * KB, 0 },
     { gather_linear, ANY, ALL, 0 },
 
+    { scatter_linear, 16, ALL, 0 },
+    { scatter_binomial, ANY, 64 * KB, 0 },
     { scatter_linear, ANY, ALL, 0 },
 
-    { all_to_all_direct, ANY, ALL, 0 },
+    { all_to_all_direct, 16, ALL, 0 },
+    { all_to_all_bruck, ANY, 16 * KB, 0 },
+    { all_to_all_direct, 64, 2 * MB, 0 },
+    { all_to_all_pairwise, ANY, ALL, 0 },
 
     { barrier_dissemination, ANY, ALL, 0 },
 };

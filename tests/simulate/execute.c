@@ -32,7 +32,8 @@ struct run {
     struct world *w;
     struct lane *lanes;
     int32_t lane_count, finished;
-    int32_t begun; /* lanes that have begun: for the barrier */
+    int32_t begun;     /* lanes that have begun: for the barrier */
+    int32_t slow_rank; /* -1: none */
     struct event *bag;
     size_t bag_count, bag_room;
     size_t in_flight; /* messages posted and not arrived */
@@ -53,9 +54,16 @@ static int put(struct run *run, struct event event)
     return 0;
 }
 
+static int is_slow(const struct run *run, const struct event *event)
+{
+    return !event->message && run->lanes[event->lane].rank == run->slow_rank;
+}
+
 static struct event take(struct run *run)
 {
     size_t i = next_random(&run->w->random) % run->bag_count;
+    for (size_t tries = 0; tries < run->bag_count && is_slow(run, &run->bag[i]); tries++)
+        i = (i + 1) % run->bag_count;
     struct event event = run->bag[i];
     run->bag[i] = run->bag[--run->bag_count];
     return event;
@@ -274,7 +282,8 @@ static void run_close(struct run *run)
 
 int execute(struct world *w)
 {
-    struct run run = { .w = w };
+    uint64_t random = next_random(&w->random), size = (uint64_t)w->setting->size;
+    struct run run = { .w = w, .slow_rank = random & 1 ? (int32_t)((random >> 1) % size) : -1 };
     int result = run_open(&run);
     while (result == 0 && run.bag_count > 0) {
         struct event event = take(&run);
