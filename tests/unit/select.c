@@ -1,0 +1,245 @@
+/* Routing: for every op, size and need there is an algorithm that has it; overrides say what they mean or what is wrong
+ * with them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <comm/backend.h>
+#include <string.h>
+
+#include "select.h"
+
+static struct route route_with(const char *overrides, int32_t kind, int32_t size, size_t bytes, uint32_t needs)
+{
+    char error[256] = "";
+    struct select_overrides *o = overrides ? select_overrides_create(overrides, error, sizeof error) : NULL;
+    struct select_query query = { .kind = kind, .size = size, .bytes = bytes, .needs = needs };
+    assert_string_equal(error, "");
+    struct route route = select_route(&query, o);
+    select_overrides_destroy(o);
+    return route;
+}
+
+static const char *algo_with(const char *overrides, size_t bytes, uint32_t needs)
+{
+    return route_with(overrides, COMM_OP_ALL_REDUCE, 4, bytes, needs).algo->name;
+}
+
+/* What the engine may ask of an op: any that some algorithm of the kind has. */
+static void every_query_finds_an_algorithm_with_its_needs(void **state)
+{
+    static const int32_t sizes[] = { 1, 2, 3, 8, 9, 16, 17, 33, 1000, 100000 };
+    static const size_t bytes[] = { 0, 1, 256, 4096, 65536, 1 << 20, 1 << 24, (size_t)1 << 40 };
+    const struct algo *algo;
+    (void)state;
+    for (size_t a = 0; (algo = select_algo_at(a)); a++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
+                for (uint32_t wanted = 0; wanted < 2 * ALGO_AGREED; wanted++) {
+                    uint32_t needs = algo->traits & wanted;
+                    struct route route = route_with(NULL, algo->kind, sizes[s], bytes[b], needs);
+                    assert_non_null(route.algo);
+                    assert_int_equal(route.algo->kind, algo->kind);
+                    assert_int_equal(route.algo->traits & needs, needs);
+                }
+}
+
+static void ops_without_plans_have_no_route(void **state)
+{
+    (void)state;
+    assert_null(route_with(NULL, COMM_OP_SEND, 4, 8, 0).algo);
+    assert_null(route_with(NULL, 999, 4, 8, 0).algo);
+}
+
+static void larger_vectors_take_algorithms_that_send_less(void **state)
+{
+    (void)state;
+    assert_string_equal(algo_with(NULL, 8, 0), "recursive_doubling");
+    assert_string_equal(algo_with(NULL, 1 << 30, 0), "ring");
+    assert_string_equal(algo_with(NULL, 1 << 30, ALGO_ONE_ROUNDING), "direct");
+}
+
+static void an_override_holds_in_its_range_with_both_ends(void **state)
+{
+    const char *text = "all_reduce:one_shot@1K-64K";
+    (void)state;
+    assert_string_equal(algo_with(text, 1023, 0), algo_with(NULL, 1023, 0));
+    assert_string_equal(algo_with(text, 1024, 0), "one_shot");
+    assert_string_equal(algo_with(text, 65536, 0), "one_shot");
+    assert_string_equal(algo_with(text, 65537, 0), algo_with(NULL, 65537, 0));
+    assert_string_equal(algo_with("all_reduce:ring@-100", 100, 0), "ring");
+    assert_string_equal(algo_with("all_reduce:one_shot@1G-", (size_t)1 << 40, 0), "one_shot");
+    assert_string_equal(algo_with("all_reduce:one_shot", 1 << 30, 0), "one_shot");
+}
+
+static void the_first_override_that_fits_wins(void **state)
+{
+    const char *text = "broadcast:chain,all_reduce:ring@-1K,all_reduce:one_shot";
+    (void)state;
+    assert_string_equal(algo_with(text, 8, 0), "ring");
+    assert_string_equal(algo_with(text, 2048, 0), "one_shot");
+    assert_string_equal(route_with(text, COMM_OP_BROADCAST, 4, 8, 0).algo->name, "chain");
+    assert_string_equal(route_with(text, COMM_OP_REDUCE, 4, 8, 0).algo->name,
+                        route_with(NULL, COMM_OP_REDUCE, 4, 8, 0).algo->name);
+}
+
+static void an_override_without_the_needed_trait_is_passed_over(void **state)
+{
+    (void)state;
+    assert_string_equal(algo_with("all_reduce:ring", 8, ALGO_ONE_ROUNDING), "one_shot");
+    assert_string_equal(algo_with("all_reduce:ring,all_reduce:direct", 8, ALGO_ONE_ROUNDING), "direct");
+}
+
+static void slices_come_from_the_override_or_the_rules(void **state)
+{
+    (void)state;
+    assert_int_equal(route_with("all_reduce:ring/512K", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 512 << 10);
+    assert_int_equal(route_with("all_reduce:ring@1-2M/7", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 7);
+    assert_int_equal(route_with("all_reduce:ring/0", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 0);
+    assert_int_equal(route_with("all_reduce:ring", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes,
+                     route_with(NULL, COMM_OP_ALL_REDUCE, 4, 1 << 30, 0).slice_bytes);
+}
+
+static void an_empty_text_overrides_nothing(void **state)
+{
+    (void)state;
+    assert_string_equal(algo_with("", 8, 0), algo_with(NULL, 8, 0));
+}
+
+static void malformed_overrides_are_refused_with_a_reason(void **state)
+{
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        { "all_reduce", "'all_reduce': an override is OP:ALGORITHM" },
+        { ":ring", "an override is OP:ALGORITHM" },
+        { ",", "an override is OP:ALGORITHM" },
+        { "all_reduce:ring,", "an override is OP:ALGORITHM" },
+        { "all_reduce@1K:ring", "an override is OP:ALGORITHM" },
+        { "all_reduce:", "no such algorithm for all_reduce; there are: recursive_doubling, one_shot" },
+        { "all_reduce:rin", "'all_reduce:rin': no such algorithm" },
+        { "broadcast:ring", "no such algorithm for broadcast; there are: binomial, chain" },
+        { "allreduce:ring", "no such operation; there are: all_reduce, reduce_scatter" },
+        { "send:ring", "no such operation" },
+        { "all_reduce:ring@", "a range is MIN-MAX" },
+        { "all_reduce:ring@64K", "a range is MIN-MAX" },
+        { "all_reduce:ring@64K/1K", "a range is MIN-MAX" },
+        { "all_reduce:ring@K-", "must be two numbers of bytes" },
+        { "all_reduce:ring@1k-", "must be two numbers of bytes" },
+        { "all_reduce:ring@1KK-", "must be two numbers of bytes" },
+        { "all_reduce:ring@2M-1M", "the smaller one first" },
+        { "all_reduce:ring@1--2", "must be two numbers of bytes" },
+        { "all_reduce:ring@99999999999999999999-", "must be two numbers of bytes" },
+        { "all_reduce:ring@18446744073709551615K-", "must be two numbers of bytes" },
+        { "all_reduce:ring/", "the slice must be a number of bytes" },
+        { "all_reduce:ring/-1", "the slice must be a number of bytes" },
+        { "broadcast:chain,all_reduce:ring/x", "'all_reduce:ring/x': the slice" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char error[512] = "", tiny[4] = "";
+        assert_null(select_overrides_create(cases[i].text, error, sizeof error));
+        if (!strstr(error, cases[i].reason))
+            fail_msg("'%s' gave: %s", cases[i].text, error);
+        assert_null(select_overrides_create(cases[i].text, tiny, sizeof tiny)); /* the text is cut, not overrun */
+        assert_int_equal(strnlen(tiny, sizeof tiny), sizeof tiny - 1);
+    }
+    select_overrides_destroy(NULL);
+}
+
+static void names_are_unique_and_rules_can_be_printed(void **state)
+{
+    const struct algo *a, *b;
+    size_t rules = 0;
+    const char *rule;
+    (void)state;
+    for (size_t i = 0; (a = select_algo_at(i)); i++) {
+        assert_true(a->help[0] && a->name[0] && a->build);
+        for (size_t k = 0; k < i && (b = select_algo_at(k)); k++)
+            assert_false(a->kind == b->kind && strcmp(a->name, b->name) == 0);
+    }
+    for (; (rule = select_rule_at(rules)); rules++)
+        assert_true(strlen(rule) > 20 && strlen(rule) < 120);
+    assert_true(rules > 9);
+    assert_ptr_equal(select_rule_at(0), select_rule_at(0));
+}
+
+/* ---- plan.c ----------------------------------------------------------------------------------- */
+
+static void impossible_steps_fail_the_plan(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct plan p;
+        plan_init(&p, 1, 4, 0);
+        switch (i) {
+        case 0:
+            plan_send(&p, 1, plan_chunk(PLAN_SEND, 0)); /* to itself */
+            break;
+        case 1:
+            plan_send(&p, 4, plan_chunk(PLAN_SEND, 0));
+            break;
+        case 2:
+            plan_recv(&p, -1, plan_chunk(PLAN_RECV, 0));
+            break;
+        case 3:
+            plan_recv(&p, 0, plan_chunk(PLAN_SEND, 0)); /* SEND is const */
+            break;
+        case 4:
+            plan_copy(&p, plan_chunk(PLAN_RECV, 4), plan_chunk(PLAN_SEND, 0));
+            break;
+        case 5:
+            plan_copy(&p, plan_chunk(PLAN_RECV, -1), plan_chunk(PLAN_SEND, 0));
+            break;
+        case 6:
+            plan_copy(&p, plan_range(PLAN_RECV, 2, 3), plan_range(PLAN_SEND, 0, 3));
+            break;
+        default:
+            plan_copy(&p, plan_chunk(PLAN_RECV, 0), plan_slot(-1, 0, 1));
+            break;
+        }
+        assert_int_equal(p.failed, 1);
+        assert_int_equal(p.step_count, 0);
+        plan_copy(&p, plan_chunk(PLAN_RECV, 0), plan_chunk(PLAN_SEND, 0)); /* does nothing any more */
+        assert_int_equal(p.step_count, 0);
+        plan_finish(&p);
+        plan_finish(&p);
+    }
+}
+
+static void chunks_cover_the_vector_without_overlap(void **state)
+{
+    (void)state;
+    for (int32_t size = 1; size <= 9; size++)
+        for (size_t count = 0; count < 40; count++) {
+            size_t at = 0, begin, end, first;
+            plan_cut(count, size, 0, &begin, &first);
+            for (int32_t i = 0; i < size; i++, at = end) {
+                plan_cut(count, size, i, &begin, &end);
+                assert_int_equal(begin, at);
+                assert_true(end - begin <= first && end - begin + 1 >= first);
+            }
+            assert_int_equal(at, count);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_query_finds_an_algorithm_with_its_needs),
+        cmocka_unit_test(ops_without_plans_have_no_route),
+        cmocka_unit_test(larger_vectors_take_algorithms_that_send_less),
+        cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
+        cmocka_unit_test(the_first_override_that_fits_wins),
+        cmocka_unit_test(an_override_without_the_needed_trait_is_passed_over),
+        cmocka_unit_test(slices_come_from_the_override_or_the_rules),
+        cmocka_unit_test(an_empty_text_overrides_nothing),
+        cmocka_unit_test(malformed_overrides_are_refused_with_a_reason),
+        cmocka_unit_test(names_are_unique_and_rules_can_be_printed),
+        cmocka_unit_test(impossible_steps_fail_the_plan),
+        cmocka_unit_test(chunks_cover_the_vector_without_overlap),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
