@@ -1,0 +1,75 @@
+#!/bin/bash
+# Install into a fresh folder, and build and run a program against it as a stranger would:
+# consumer.sh pkg-config|cmake BUILD-FOLDER PREFIX SOURCE-FOLDER
+set -u
+how=$1 build=$2 prefix=$3 source=$4
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+skip()
+{
+    echo "skipped: $*"
+    exit 77
+}
+
+fail()
+{
+    echo "failed: $*"
+    exit 1
+}
+
+# The installation is moved by DESTDIR, so what finds the library must not depend on the prefix.
+command -v "$how" >/dev/null || skip "there is no $how"
+DESTDIR="$work" meson install -C "$build" --no-rebuild >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+installed=$work$prefix
+library=$(find "$installed" -name libcomm.so.0) && [ -n "$library" ] || fail "no libcomm.so.0 was installed"
+libdir=${library%/*}
+for program in commrun comm-bench comm-store comm-info; do
+    [ -x "$installed/bin/$program" ] || fail "$program was not installed"
+done
+export LD_LIBRARY_PATH=$libdir
+
+# run PROGRAM shared|static: it must work on 2 ranks, and need libcomm.so only if it is the shared one.
+run()
+{
+    if readelf -d "$1" | grep -q 'NEEDED.*libcomm\.so\.0'; then
+        [ "$2" = shared ] || fail "$1 needs libcomm.so, but should be static"
+    else
+        [ "$2" = static ] || fail "$1 does not need libcomm.so.0"
+    fi
+    "$installed/bin/commrun" -n 2 -- "$1" >"$work/output" 2>&1 || fail "$2: $(cat "$work/output")"
+    [ "$(grep -c 'the ranks add up to 1' "$work/output")" = 2 ] || fail "$2: $(cat "$work/output")"
+    echo "$how, $2: $(head -1 "$work/output")"
+}
+
+cp "$source/examples/hello.c" "$work/hello.c"
+cd "$work" || exit 1
+if [ "$how" = pkg-config ]; then
+    export PKG_CONFIG_PATH=$libdir/pkgconfig
+    # pkgconf finds the prefix from where the .pc file lies.
+    flags() { pkg-config --define-prefix "$@" libcomm; }
+    [ "$(pkg-config --modversion libcomm)" = "$("$installed/bin/comm-info" --version | grep -o '[0-9][0-9.]*' | head -1)" ] ||
+        fail "pkg-config and comm-info do not agree on the version"
+    libdir_flag=-L$libdir
+    gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag $(flags --cflags --libs) -o shared ||
+        fail "linking with the shared library"
+    gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag \
+        $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o static || fail "linking with the static library"
+else
+    cat >CMakeLists.txt <<'CMAKE'
+cmake_minimum_required(VERSION 3.16)
+project(consumer C)
+find_package(libcomm 0.1 CONFIG REQUIRED)
+add_executable(shared hello.c)
+target_link_libraries(shared PRIVATE libcomm::shared)
+add_executable(static hello.c)
+target_link_libraries(static PRIVATE libcomm::static)
+find_package(libcomm 9 CONFIG QUIET)
+if(libcomm_FOUND)
+  message(FATAL_ERROR "a request for version 9 was met")
+endif()
+CMAKE
+    cmake -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 || fail "$(cat log)"
+fi
+run ./shared shared
+run ./static static
