@@ -1,0 +1,40 @@
+"""tools/testlog.py, which says whether the tests passed, must not be fooled: counting.py SOURCE-FOLDER"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+# Results of each run (None: no log was left), the last line, and the exit status.
+CASES = [
+    ([["OK", "OK", "SKIP"]], "2 passed, 0 failed, 1 skipped", 0),
+    ([["OK", "EXPECTEDFAIL"]], "2 passed, 0 failed, 0 skipped", 0),
+    ([["OK", "FAIL"]], "1 passed, 1 failed, 0 skipped", 1),
+    ([["TIMEOUT", "ERROR", "INTERRUPT", "UNEXPECTEDPASS", "OK"]], "1 passed, 4 failed, 0 skipped", 1),
+    ([["A RESULT THAT MESON WILL HAVE ONE DAY", "OK"]], "1 passed, 1 failed, 0 skipped", 1),
+    ([["SKIP", "SKIP"]], "0 passed, 0 failed, 2 skipped", 1),
+    ([[]], "0 passed, 0 failed, 0 skipped", 1),
+    ([None], "0 passed, 0 failed, 0 skipped", 1),
+    ([["OK"], ["OK", "SKIP"], ["OK"]], "3 passed, 0 failed, 1 skipped", 0),
+    ([["OK"], None, ["OK"]], "2 passed, 0 failed, 0 skipped", 1),
+]
+
+
+def try_case(script, runs, last_line, status):
+    with tempfile.TemporaryDirectory() as work:
+        folders = []
+        for number, results in enumerate(runs):
+            folder = pathlib.Path(work, f"build-{number}")
+            (folder / "meson-logs").mkdir(parents=True)
+            folders.append(str(folder))
+            if results is not None:
+                rows = [json.dumps({"name": f"test {i}", "result": r, "stdout": "a reason\n"}) for i, r in enumerate(results)]
+                (folder / "meson-logs" / "testlog.json").write_text("".join(row + "\n" for row in rows))
+        done = subprocess.run([sys.executable, script, *folders], capture_output=True, text=True)
+    if done.stdout.splitlines()[-1] != last_line or done.returncode != status or done.stderr:
+        sys.exit(f"{runs}: exit status {done.returncode}, expected {status} and '{last_line}'\n{done.stdout}{done.stderr}")
+
+
+for case in CASES:
+    try_case(pathlib.Path(sys.argv[1], "tools", "testlog.py"), *case)
+print(f"{len(CASES)} cases")
