@@ -101,6 +101,25 @@ comm_status comm__param_parse_int(const char *scope, const char *name, const cha
     return parse(p, text, ret_value);
 }
 
+int comm__param_known(const char *scope, const char *name)
+{
+    return find(scope, name) != NULL;
+}
+
+comm_status comm__param_check(const char *scope, const char *name, const char *text)
+{
+    const struct param *p = find(scope, name);
+    int64_t value;
+    if (p)
+        return p->kind == PARAM_KIND_TEXT ? COMM_OK : parse(p, text, &value);
+    char names[256] = "";
+    for (size_t i = 0, used = 0; i < PARAM_COUNT && used < sizeof names; i++)
+        if (strcmp(table[i].scope, scope) == 0)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", table[i].name);
+    return *names ? comm__fail(COMM_ERR_INVALID, "there is no option '%s' of '%s'; it has %s", name, scope, names)
+                  : COMM_OK;
+}
+
 size_t comm_param_count(void)
 {
     return PARAM_COUNT;

@@ -1,0 +1,139 @@
+/* Takes a backend string apart. The string is copied once and cut in place. */
+#include "backend_string.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "dtype.h"
+
+#define DEFAULT_STRING "cpu:auto"
+
+int comm__backend_is_path(const char *name)
+{
+    return strchr(name, '/') != NULL;
+}
+
+static void lower(char *text)
+{
+    for (; *text; text++)
+        *text = (char)tolower((unsigned char)*text);
+}
+
+static comm_status refuse(const char *whole, const char *pair, const char *why)
+{
+    return comm__fail(COMM_ERR_INVALID, "backend string '%s': '%s' %s", whole, pair, why);
+}
+
+/* "lanes=4&simd=avx2"; `pair` is the whole pair, for errors. */
+static comm_status parse_options(const char *whole, const char *pair, char *text, struct backend_pair *p)
+{
+    char *rest;
+    for (char *word = text; word; word = rest) {
+        rest = strchr(word, '&');
+        if (rest)
+            *rest++ = '\0';
+        char *equals = strchr(word, '=');
+        if (!equals || equals == word)
+            return refuse(whole, pair, "has an option that is not name=value");
+        *equals = '\0';
+        lower(word);
+        for (size_t i = 0; i < p->option_count; i++)
+            if (strcmp(p->options[i].name, word) == 0)
+                return refuse(whole, pair, "gives an option twice");
+        if (p->option_count == BACKEND_OPTIONS_MOST)
+            return refuse(whole, pair, "has too many options");
+        p->options[p->option_count++] = (struct backend_option){ word, equals + 1 };
+    }
+    return COMM_OK;
+}
+
+static comm_status parse_device(const char *whole, const char *pair, char **name, comm_device *ret_device)
+{
+    *ret_device = COMM_DEVICE_DEFAULT;
+    char *colon = strchr(*name, ':');
+    if (!colon)
+        return COMM_OK;
+    *colon = '\0';
+    lower(*name);
+    if (comm__device_parse(*name, strlen(*name), ret_device) != COMM_OK || *ret_device == COMM_DEVICE_DEFAULT)
+        return refuse(whole, pair, "does not begin with a device (cpu, cuda, hip or xpu); write device:backend");
+    *name = colon + 1;
+    if (strchr(*name, ':'))
+        return refuse(whole, pair, "has more than one ':'; write device:backend");
+    return COMM_OK;
+}
+
+static comm_status parse_pair(const char *whole, const char *pair, char *text, struct backend_pair *p)
+{
+    char *question = strchr(text, '?');
+    if (question)
+        *question = '\0';
+    char *name = text;
+    comm_status status = parse_device(whole, pair, &name, &p->device);
+    if (status != COMM_OK)
+        return status;
+    if (*name == '\0')
+        return refuse(whole, pair, "names no backend; write device:backend");
+    if (!comm__backend_is_path(name)) {
+        lower(name);
+        if (name[strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_-")] != '\0')
+            return refuse(whole, pair, "is not a backend name (letters, digits, _ and -) nor a path (with a '/')");
+    }
+    p->name = name;
+    return question ? parse_options(whole, pair, question + 1, p) : COMM_OK;
+}
+
+static comm_status check_devices(const char *whole, const char *pair, const struct backend_string *s)
+{
+    const struct backend_pair *last = &s->pairs[s->count - 1];
+    for (size_t i = 0; i + 1 < s->count; i++) {
+        if (s->pairs[i].device == COMM_DEVICE_DEFAULT || last->device == COMM_DEVICE_DEFAULT)
+            return refuse(whole, pair,
+                          "and another pair: with several backends, each needs its device (device:backend)");
+        if (s->pairs[i].device == last->device)
+            return refuse(whole, pair, "gives a backend to a device that has one already");
+    }
+    return COMM_OK;
+}
+
+static comm_status parse(const char *whole, char *copy, char *quote, struct backend_string *s)
+{
+    char *rest;
+    for (char *text = copy; text; text = rest) {
+        rest = strchr(text, ',');
+        if (rest)
+            *rest++ = '\0';
+        strcpy(quote, text); /* as long as the whole: text is about to be cut */
+        if (s->count == BACKEND_PAIRS_MOST)
+            return refuse(whole, quote, "is one pair too many: there are not so many devices");
+        comm_status status = parse_pair(whole, quote, text, &s->pairs[s->count++]);
+        if (status == COMM_OK)
+            status = check_devices(whole, quote, s);
+        if (status != COMM_OK)
+            return status;
+    }
+    return COMM_OK;
+}
+
+comm_status comm__backend_string_parse(const char *text, struct backend_string *ret_string)
+{
+    const char *whole = text && *text ? text : DEFAULT_STRING;
+    struct backend_string s = { .memory = strdup(whole) };
+    char *quote = malloc(strlen(whole) + 1);
+    comm_status status = s.memory && quote ? parse(whole, s.memory, quote, &s)
+                                           : comm__fail(COMM_ERR_NO_MEMORY, "parsing a backend string");
+    free(quote);
+    if (status == COMM_OK)
+        *ret_string = s;
+    else
+        free(s.memory);
+    return status;
+}
+
+void comm__backend_string_finish(struct backend_string *string)
+{
+    free(string->memory);
+    string->memory = NULL;
+}

@@ -1,0 +1,39 @@
+/* The backend string of comm_init: "tcp", "cpu:tcp,cuda:nccl", "cpu:tcp?lanes=4", "cpu:/path/libcomm_mine.so". Parses;
+ * opens nothing. */
+#ifndef COMM_CORE_BACKEND_STRING_H
+#define COMM_CORE_BACKEND_STRING_H
+
+#include <comm/comm.h>
+#include <stddef.h>
+
+enum {
+    BACKEND_PAIRS_MOST = 4,    /* one for each device there is */
+    BACKEND_OPTIONS_MOST = 32, /* of one pair; more than any backend has */
+};
+
+struct backend_option {
+    const char *name, *value; /* name in lower case */
+};
+
+struct backend_pair {
+    comm_device device; /* COMM_DEVICE_DEFAULT: every one that the backend has */
+    const char *name;   /* in lower case, "auto", or a path as it was written */
+    struct backend_option options[BACKEND_OPTIONS_MOST];
+    size_t option_count;
+};
+
+struct backend_string {
+    struct backend_pair pairs[BACKEND_PAIRS_MOST];
+    size_t count;
+    char *memory; /* the strings above point into it */
+};
+
+/* Parse `text`; NULL and "" are "cpu:auto". Case does not matter outside of paths and values. On failure nothing is to
+ * be freed. Errors  INVALID; quotes the pair that is wrong. */
+comm_status comm__backend_string_parse(const char *text, struct backend_string *ret_string);
+void comm__backend_string_finish(struct backend_string *string);
+
+/* Is it a path to a shared object, not a name? */
+int comm__backend_is_path(const char *name);
+
+#endif

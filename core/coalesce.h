@@ -1,0 +1,26 @@
+/* Batches: calls of one thread on one group that are written down and submitted together. */
+#ifndef COMM_CORE_COALESCE_H
+#define COMM_CORE_COALESCE_H
+
+#include "group.h"
+
+/* This thread's open batch on the group, or NULL. */
+struct batch *comm__batch_of(const comm_group *group);
+
+/* Write down a prepared op; its arrays are copied. */
+comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel);
+
+/* A parent work's waiting and testing are those of its ops' works. */
+comm_status comm__batch_drive(struct batch *batch, int64_t deadline_ns);
+comm_status comm__batch_nudge(struct batch *batch);
+comm_status comm__batch_wait_stream(comm_work *parent, void *stream);
+
+/* The parent work is gone: the batch can be used again. And the end of all of a group's. */
+void comm__batch_return(struct batch *batch);
+void comm__batch_free_all(comm_group *group);
+
+/* Arrays of an op that must live until it completes: how long, and moved to the work's arena. */
+size_t comm__op_arrays_bytes(const comm_op *op, int32_t size);
+void comm__op_keep_arrays(comm_op *op, int32_t size, comm_work *work);
+
+#endif

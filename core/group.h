@@ -1,0 +1,152 @@
+/* Groups, the world they belong to, and the channels to their backends.
+ *
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock and batch_lock;
+ * monitor_lock comes before group->lock. A lock may be taken while those to its
+ * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
+ * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
+ * other lock is held in a backend's function, except open_lock in group_open of a world's state.
+ *
+ *   group.c        submitting, ending, queries      group_open.c   opening and closing; the world
+ *   group_make.c   create, split, dup, subgroups, shrink */
+#ifndef COMM_CORE_GROUP_H
+#define COMM_CORE_GROUP_H
+
+#include <comm/backend.h>
+#include <comm/store.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "backend_string.h"
+#include "base/error.h"
+#include "op.h"
+#include "recorder.h"
+#include "work.h"
+
+enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = 96 };
+
+/* A backend's state of the world group: opened once, shared by all groups of the world, closed last. */
+struct world_backend {
+    const comm_backend *backend;
+    void *state;
+    comm_store *store; /* a view for this backend's keys */
+};
+
+/* What the groups of one comm_init share; lives until the last of them is closed. */
+struct world {
+    atomic_int references; /* open groups */
+    char *name, *secret;
+    comm_store *store;         /* a view with the world's prefix */
+    comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
+    comm_group *root;          /* the world group; its memory is kept, as it is the token of the world states */
+    pthread_mutex_t open_lock; /* guards backends */
+    struct world_backend backends[WORLD_BACKENDS_MOST];
+    size_t backend_count;
+    pthread_mutex_t lock; /* guards the list of open groups */
+    comm_group *groups;
+};
+
+/* A group's way to one backend. Constant while the group is open. */
+struct channel {
+    const comm_backend *backend;
+    void *state;
+    const struct backend_pair *pair; /* with the options */
+    int is_world;                    /* the state is the world's: not ours to close */
+};
+
+/* How often this group has been the parent of one and the same list of ranks. */
+struct lineage {
+    uint64_t list, count;
+};
+
+struct monitor;
+
+struct comm_group {
+    struct world *world;
+    comm_group *next_open; /* guarded by world->lock */
+    uint32_t generation;   /* of forks */
+    int32_t rank, size;
+    int32_t *world_ranks;
+    uint64_t id;
+    char name[GROUP_NAME_BYTES];
+    char *backend_text; /* "cpu:tcp?lanes=4" */
+    struct backend_string string;
+    struct channel channels[BACKEND_PAIRS_MOST];
+    size_t channel_count;
+    struct channel
+        *routes[DEVICE_END]; /* by device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if there are several */
+    _Atomic int64_t timeout_ms;
+
+    atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
+    atomic_int unfinished; /* works that a backend has */
+    atomic_int drivers;    /* threads inside backend->progress */
+    atomic_int closing;
+
+    _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */
+    atomic_int ending;     /* whoever sets it writes ended_text */
+    char ended_text[COMM_ERROR_BYTES];
+
+    pthread_mutex_t lock; /* guards what follows */
+    _Atomic uint64_t seq; /* written with the lock, read without */
+    uint64_t peer_seq;
+    uint64_t works_taken;
+    comm_work *all_works, *free_works;
+    struct lineage *lineages;
+    size_t lineage_count;
+    comm_store *user_store;
+    pthread_mutex_t monitor_lock; /* held by comm_monitored_barrier throughout: one at a time */
+    struct monitor *monitor;
+
+    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while `lock` is held */
+    struct batch *free_batches;
+    _Atomic(comm_work *) returned_works; /* see work_return */
+    struct recorder recorder;
+};
+
+/* ---- group.c ---- */
+
+/* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. */
+comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
+
+/* The same for point-to-point messages of the library's own: a tag below COMM_ANY_TAG, no deadline, and flush does not
+ * wait for it. */
+comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work);
+
+/* Submit prepared ops to the channel; works has `count` taken entries, or is filled with `count` new ones if it is
+ * empty (NULLs). */
+comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
+                               size_t count);
+
+/* Can the group be used? FORKED, or why it ended; `call` begins the text. */
+comm_status comm__group_usable(const comm_group *group, const char *call);
+comm_status comm__fail_forked(const comm_group *group, const char *call);
+
+/* The group has ended: remember the first reason, and end its other channels than `from`. */
+void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text);
+/* The same from our side: end all channels. */
+void comm__group_abort(comm_group *group, comm_status status, const char *text);
+
+void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
+struct op_place comm__group_place(const comm_group *group);
+
+/* ---- group_open.c ---- */
+
+struct group_plan {
+    struct world *world; /* one reference is taken if the group opens */
+    const int32_t *world_ranks;
+    int32_t rank, size;
+    uint64_t id;
+    const char *name, *backend;
+    int64_t timeout_ms;
+};
+comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+
+void comm__group_ref(comm_group *group);
+void comm__group_unref(comm_group *group);
+
+/* Frees a world without groups; half-built ones and NULL are fine. */
+void comm__world_destroy(struct world *world, int32_t forked);
+
+/* monitored.c: what a closed group leaves of its monitored barriers. */
+void comm__monitor_destroy(struct monitor *monitor);
+
+#endif

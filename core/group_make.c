@@ -1,0 +1,266 @@
+/* Groups from groups. No messages: every member computes the same id from the parent, the list of ranks, and how often
+ * that list was used before; only split has to ask who wants what. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "fork.h"
+#include "group.h"
+
+/* A parent may have ended (shrink); it must only be of this process. */
+static comm_status check_parent(const comm_group *parent, const char *call, const comm_group_options *options,
+                                comm_group **ret_group)
+{
+    if (!parent || !ret_group)
+        return comm__fail(COMM_ERR_INVALID, "%s: %s is NULL", call, parent ? "ret_group" : "the group");
+    if (comm__forked_since(parent->generation))
+        return comm__fail_forked(parent, call);
+    comm_status status = comm__check_struct(options, sizeof *options, "comm_group_options");
+    if (status == COMM_OK && options && options->flags)
+        status = comm__fail(COMM_ERR_INVALID, "%s: options->flags is 0x%x; there are none yet", call, options->flags);
+    return status;
+}
+
+/* How often the parent has made a group of this list before. */
+static comm_status count_use(comm_group *parent, uint64_t list, uint64_t *ret_count)
+{
+    comm_status status = COMM_OK;
+    pthread_mutex_lock(&parent->lock);
+    size_t i = 0;
+    while (i < parent->lineage_count && parent->lineages[i].list != list)
+        i++;
+    if (i == parent->lineage_count) {
+        /* Doubling: room is the power of two at or above the count. */
+        if ((i & (i - 1)) == 0) {
+            struct lineage *grown = realloc(parent->lineages, (i ? i * 2 : 1) * sizeof *grown);
+            if (grown)
+                parent->lineages = grown;
+            else
+                status = comm__fail(COMM_ERR_NO_MEMORY, "making a group of '%s'", parent->name);
+        }
+        if (status == COMM_OK)
+            parent->lineages[parent->lineage_count++] = (struct lineage){ list, 0 };
+    }
+    if (status == COMM_OK)
+        *ret_count = parent->lineages[i].count++;
+    pthread_mutex_unlock(&parent->lock);
+    return status;
+}
+
+/* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. */
+static void write_name(const comm_group *parent, const int32_t *ranks, int32_t count, uint64_t use, char *name)
+{
+    int consecutive = 1;
+    for (int32_t i = 1; i < count; i++)
+        consecutive &= ranks[i] == ranks[i - 1] + 1;
+    int used = snprintf(name, GROUP_NAME_BYTES, "%.48s[%d", parent->name, ranks[0]);
+    if (consecutive && count > 1)
+        used += snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "-%d", ranks[count - 1]);
+    for (int32_t i = 1; !consecutive && i < count && i < 4; i++)
+        used += snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "%s,%d", i == 3 && count > 4 ? ",.." : "",
+                         i == 3 ? ranks[count - 1] : ranks[i]);
+    used += snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "]");
+    if (use)
+        snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "#%" PRIu64, use);
+}
+
+static comm_status check_ranks(const comm_group *parent, const char *call, const int32_t *ranks, size_t count)
+{
+    if (!ranks || count == 0 || count > (size_t)parent->size)
+        return comm__fail(COMM_ERR_INVALID, "%s from '%s': the list has %zu ranks; it needs 1 to %d", call,
+                          parent->name, ranks ? count : 0, parent->size);
+    uint8_t *seen = calloc((size_t)parent->size, 1);
+    if (!seen)
+        return comm__fail(COMM_ERR_NO_MEMORY, "%s from '%s'", call, parent->name);
+    comm_status status = COMM_OK;
+    for (size_t i = 0; status == COMM_OK && i < count; i++)
+        if (ranks[i] < 0 || ranks[i] >= parent->size)
+            status = comm__fail(COMM_ERR_INVALID, "%s from '%s': ranks[%zu] is %d; the ranks are 0 to %d", call,
+                                parent->name, i, ranks[i], parent->size - 1);
+        else if (seen[ranks[i]]++)
+            status = comm__fail(COMM_ERR_INVALID, "%s from '%s': rank %d is in the list twice", call, parent->name,
+                                ranks[i]);
+    free(seen);
+    return status;
+}
+
+/* `ranks` are checked. */
+static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count, const comm_group_options *given,
+                        comm_group **ret_group)
+{
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    if (given)
+        memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
+    int32_t rank = -1;
+    for (int32_t i = 0; i < count; i++)
+        if (ranks[i] == parent->rank)
+            rank = i;
+    if (rank < 0) {
+        *ret_group = NULL;
+        return COMM_OK;
+    }
+    int32_t *world_ranks = malloc((size_t)count * sizeof *world_ranks);
+    if (!world_ranks)
+        return comm__fail(COMM_ERR_NO_MEMORY, "making a group of %d ranks of '%s'", count, parent->name);
+    for (int32_t i = 0; i < count; i++)
+        world_ranks[i] = parent->world_ranks[ranks[i]];
+    uint64_t identity[3] = { parent->id, XXH64(world_ranks, (size_t)count * sizeof *world_ranks, 0), 0 };
+    comm_status status = count_use(parent, identity[1], &identity[2]);
+    char name[GROUP_NAME_BYTES];
+    write_name(parent, ranks, count, identity[2], name);
+    struct group_plan plan = {
+        .world = parent->world,
+        .world_ranks = world_ranks,
+        .rank = rank,
+        .size = count,
+        .id = XXH64(identity, sizeof identity, 0),
+        .name = options.name ? options.name : name,
+        .backend = options.backend ? options.backend : parent->backend_text,
+        .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(parent),
+    };
+    if (status == COMM_OK)
+        status = comm__group_open(&plan, ret_group);
+    free(world_ranks);
+    return status;
+}
+
+comm_status comm_group_create(comm_group *parent, const int32_t *ranks, size_t count, const comm_group_options *options,
+                              comm_group **ret_group)
+{
+    comm_status status = check_parent(parent, "comm_group_create", options, ret_group);
+    if (status == COMM_OK)
+        status = check_ranks(parent, "comm_group_create", ranks, count);
+    return status == COMM_OK ? make(parent, ranks, (int32_t)count, options, ret_group) : status;
+}
+
+/* Make a group of the ranks first, first + 1 ... */
+static comm_status make_range(comm_group *parent, int32_t first, int32_t count, const comm_group_options *options,
+                              comm_group **ret_group)
+{
+    int32_t *ranks = malloc((size_t)count * sizeof *ranks);
+    if (!ranks)
+        return comm__fail(COMM_ERR_NO_MEMORY, "making a group of %d ranks of '%s'", count, parent->name);
+    for (int32_t i = 0; i < count; i++)
+        ranks[i] = first + i;
+    comm_status status = make(parent, ranks, count, options, ret_group);
+    free(ranks);
+    return status;
+}
+
+comm_status comm_group_dup(comm_group *group, const comm_group_options *options, comm_group **ret_group)
+{
+    comm_status status = check_parent(group, "comm_group_dup", options, ret_group);
+    return status == COMM_OK ? make_range(group, 0, group->size, options, ret_group) : status;
+}
+
+comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const comm_group_options *options,
+                                 comm_group **ret_group)
+{
+    comm_status status = check_parent(parent, "comm_group_subgroups", options, ret_group);
+    if (status != COMM_OK)
+        return status;
+    if (group_size < 1 || parent->size % group_size != 0)
+        return comm__fail(COMM_ERR_INVALID,
+                          "comm_group_subgroups of '%s': %d ranks cannot be divided into groups of %d", parent->name,
+                          parent->size, group_size);
+    return make_range(parent, parent->rank / group_size * group_size, group_size, options, ret_group);
+}
+
+comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t excluded_count,
+                              const comm_group_options *options, comm_group **ret_group)
+{
+    comm_status status = check_parent(group, "comm_group_shrink", options, ret_group);
+    if (status == COMM_OK && excluded_count > 0)
+        status = check_ranks(group, "comm_group_shrink", excluded, excluded_count);
+    if (status != COMM_OK)
+        return status;
+    int32_t *ranks = malloc((size_t)group->size * sizeof *ranks), count = 0;
+    if (!ranks)
+        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_shrink of '%s'", group->name);
+    for (int32_t r = 0; r < group->size; r++) {
+        size_t i = 0;
+        while (i < excluded_count && excluded[i] != r)
+            i++;
+        if (i == excluded_count)
+            ranks[count++] = r;
+        else if (r == group->rank)
+            status = comm__fail(COMM_ERR_INVALID,
+                                "comm_group_shrink of '%s': rank %d excludes itself; excluded ranks do "
+                                "not call",
+                                group->name, r);
+    }
+    if (status == COMM_OK)
+        status = make(group, ranks, count, options, ret_group);
+    free(ranks);
+    return status;
+}
+
+/* ---- Split ---- */
+
+struct choice {
+    int32_t color, key;
+};
+
+struct member {
+    int32_t key, rank;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct member *x = a, *y = b;
+    if (x->key != y->key)
+        return x->key < y->key ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static comm_status make_of_color(comm_group *parent, const struct choice *choices, int32_t color,
+                                 const comm_group_options *options, comm_group **ret_group)
+{
+    struct member *members = malloc((size_t)parent->size * sizeof *members);
+    int32_t *ranks = malloc((size_t)parent->size * sizeof *ranks), count = 0;
+    comm_status status = COMM_OK;
+    if (!members || !ranks)
+        status = comm__fail(COMM_ERR_NO_MEMORY, "comm_group_split of '%s'", parent->name);
+    for (int32_t r = 0; status == COMM_OK && r < parent->size; r++)
+        if (choices[r].color == color)
+            members[count++] = (struct member){ choices[r].key, r };
+    if (status == COMM_OK) {
+        qsort(members, (size_t)count, sizeof *members, by_key);
+        for (int32_t i = 0; i < count; i++)
+            ranks[i] = members[i].rank;
+        status = make(parent, ranks, count, options, ret_group);
+    }
+    free(members);
+    free(ranks);
+    return status;
+}
+
+comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, const comm_group_options *options,
+                             comm_group **ret_group)
+{
+    comm_status status = check_parent(parent, "comm_group_split", options, ret_group);
+    if (status != COMM_OK)
+        return status;
+    if (!parent->routes[COMM_DEVICE_CPU])
+        return comm__fail(COMM_ERR_UNSUPPORTED,
+                          "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; use "
+                          "comm_group_create",
+                          parent->name, parent->backend_text);
+    struct choice mine = { color, key }, *choices = malloc((size_t)parent->size * sizeof *choices);
+    if (!choices)
+        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_split of '%s'", parent->name);
+    comm_op_options cpu = COMM_OP_OPTIONS_INIT;
+    cpu.device = COMM_DEVICE_CPU;
+    cpu.label = "split";
+    status = comm_all_gather(parent, &mine, choices, 2, COMM_DTYPE_I32, &cpu, NULL);
+    if (status == COMM_OK && color < 0)
+        *ret_group = NULL;
+    else if (status == COMM_OK)
+        status = make_of_color(parent, choices, color, options, ret_group);
+    free(choices);
+    return status;
+}

@@ -1,0 +1,371 @@
+/* Opening and closing: a group's channels to its backends, and the world that groups share. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "coalesce.h"
+#include "fork.h"
+#include "group.h"
+#include "registry.h"
+
+/* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
+#define CLOSE_PATIENCE_NS ((int64_t)10000000000)
+
+/* ---- Memory ---- */
+
+void comm__group_ref(comm_group *group)
+{
+    atomic_fetch_add_explicit(&group->references, 1, memory_order_relaxed);
+}
+
+void comm__group_unref(comm_group *group)
+{
+    if (atomic_fetch_sub_explicit(&group->references, 1, memory_order_acq_rel) != 1)
+        return;
+    comm__work_free_all(group);
+    comm__batch_free_all(group);
+    comm__recorder_finish(&group->recorder);
+    comm__backend_string_finish(&group->string);
+    pthread_mutex_destroy(&group->lock);
+    pthread_mutex_destroy(&group->batch_lock);
+    pthread_mutex_destroy(&group->monitor_lock);
+    free(group->lineages);
+    free(group->world_ranks);
+    free(group->backend_text);
+    free(group);
+}
+
+static comm_status group_create(const struct group_plan *plan, comm_group **ret_group)
+{
+    comm_group *group = calloc(1, sizeof *group);
+    if (!group)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", plan->name);
+    atomic_init(&group->references, 1);
+    pthread_mutex_init(&group->lock, NULL);
+    pthread_mutex_init(&group->batch_lock, NULL);
+    pthread_mutex_init(&group->monitor_lock, NULL);
+    group->world = plan->world;
+    group->generation = atomic_load(&comm__fork_generation);
+    group->rank = plan->rank;
+    group->size = plan->size;
+    group->id = plan->id;
+    atomic_init(&group->timeout_ms, plan->timeout_ms);
+    snprintf(group->name, sizeof group->name, "%s", plan->name);
+    comm_status status = comm__recorder_init(&group->recorder, (size_t)comm__param_int("core", "records"));
+    group->world_ranks = malloc((size_t)plan->size * sizeof *group->world_ranks);
+    if (status == COMM_OK && !group->world_ranks)
+        status = comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s' of %d ranks", plan->name, plan->size);
+    if (status != COMM_OK) {
+        comm__group_unref(group);
+        return status;
+    }
+    memcpy(group->world_ranks, plan->world_ranks, (size_t)plan->size * sizeof *group->world_ranks);
+    *ret_group = group;
+    return COMM_OK;
+}
+
+/* ---- Which backend for which device ---- */
+
+/* A backend of our own has its options in the parameter table: refuse one that is not there, or makes no sense. */
+static comm_status check_options(const comm_group *group, const struct backend_pair *pair, const char *backend)
+{
+    for (size_t i = 0; i < pair->option_count; i++) {
+        comm_status status = comm__param_check(backend, pair->options[i].name, pair->options[i].value);
+        if (status != COMM_OK)
+            return comm__fail_while(status, "backend string of group '%s'", group->name);
+    }
+    return COMM_OK;
+}
+
+static struct channel *channel_for(comm_group *group, const comm_backend *backend, const struct backend_pair *pair)
+{
+    for (size_t i = 0; i < group->channel_count; i++)
+        if (group->channels[i].backend == backend)
+            return &group->channels[i];
+    struct channel *channel = &group->channels[group->channel_count++];
+    channel->backend = backend;
+    channel->pair = pair;
+    return channel;
+}
+
+static comm_status route_pair(comm_group *group, const struct backend_pair *pair)
+{
+    const comm_backend *backend;
+    /* "auto" will weigh shared memory when there is such a backend. */
+    const char *name = strcmp(pair->name, "auto") == 0 ? "tcp" : pair->name;
+    comm_status status = comm__registry_find(name, &backend);
+    if (status != COMM_OK)
+        return comm__fail_while(status, "opening group '%s'", group->name);
+    uint32_t wanted = pair->device ? 1u << pair->device : backend->devices;
+    if ((backend->devices & wanted) == 0)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': backend '%s' does not serve device %s",
+                          group->name, backend->name, comm_device_name(pair->device));
+    status = check_options(group, pair, backend->name);
+    if (status != COMM_OK)
+        return status;
+    struct channel *channel = channel_for(group, backend, pair);
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+        if (wanted & (1u << d))
+            group->routes[d] = channel;
+    return COMM_OK;
+}
+
+/* The backend string again, with every name resolved: "cpu:tcp?lanes=4". */
+static comm_status write_backend_text(comm_group *group)
+{
+    size_t bytes = 0;
+    FILE *text = open_memstream(&group->backend_text, &bytes);
+    const char *comma = "";
+    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_END; d++) {
+        const struct channel *channel = group->routes[d];
+        if (!channel)
+            continue;
+        /* A path stays one: a group made from this one must find the same backend. */
+        const char *name = comm__backend_is_path(channel->pair->name) ? channel->pair->name : channel->backend->name;
+        fprintf(text, "%s%s:%s", comma, comm_device_name(d), name);
+        for (size_t i = 0; i < channel->pair->option_count; i++)
+            fprintf(text, "%c%s=%s", i ? '&' : '?', channel->pair->options[i].name, channel->pair->options[i].value);
+        comma = ",";
+    }
+    if (!text || fclose(text) != 0)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", group->name);
+    return COMM_OK;
+}
+
+static comm_status choose_backends(comm_group *group, const char *text)
+{
+    comm_status status = comm__backend_string_parse(text, &group->string);
+    for (size_t i = 0; status == COMM_OK && i < group->string.count; i++)
+        status = route_pair(group, &group->string.pairs[i]);
+    if (status != COMM_OK)
+        return status;
+    int devices = 0;
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+        if (group->routes[d]) {
+            devices++;
+            group->routes[COMM_DEVICE_DEFAULT] = group->routes[d];
+        }
+    if (devices > 1)
+        group->routes[COMM_DEVICE_DEFAULT] = NULL;
+    return write_backend_text(group);
+}
+
+/* ---- Channels ---- */
+
+static comm_group_info make_info(const comm_group *group, const struct channel *channel, const struct world_backend *wb)
+{
+    const struct world *world = group->world;
+    comm_device device = COMM_DEVICE_DEFAULT;
+    int devices = 0;
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+        if (group->routes[d] && group->routes[d] == channel) {
+            device = d;
+            devices++;
+        }
+    return (comm_group_info){
+        .struct_bytes = sizeof(comm_group_info),
+        .rank = group->rank,
+        .size = group->size,
+        .world_ranks = group->world_ranks,
+        .world_rank = group->world_ranks[group->rank],
+        .world_size = world->root ? world->root->size : group->size,
+        .id = group->id,
+        .name = group->name,
+        .secret = world->secret,
+        .store = wb->store,
+        .token = (void *)group,
+        .world_state = wb->state,
+        .device = devices == 1 ? device : COMM_DEVICE_DEFAULT,
+        .timeout_ms = atomic_load(&group->timeout_ms),
+    };
+}
+
+/* The backend's state of the world; opened for whichever group needs it first. Holds open_lock. */
+static comm_status open_world_backend(comm_group *group, const struct channel *channel, struct world_backend **ret_wb)
+{
+    struct world *world = group->world;
+    const comm_backend *backend = channel->backend;
+    for (size_t i = 0; i < world->backend_count; i++)
+        if (world->backends[i].backend == backend) {
+            *ret_wb = &world->backends[i];
+            return COMM_OK;
+        }
+    if (world->backend_count == WORLD_BACKENDS_MOST)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': one world can use %d backends", group->name,
+                          WORLD_BACKENDS_MOST);
+    struct world_backend *wb = &world->backends[world->backend_count];
+    char prefix[96];
+    snprintf(prefix, sizeof prefix, "backend/%s", backend->name);
+    memset(wb, 0, sizeof *wb);
+    wb->backend = backend;
+    comm_status status = comm_store_prefix(prefix, world->store, &wb->store);
+    if (status != COMM_OK)
+        return status;
+    comm_group *root = world->root ? world->root : group;
+    comm_group_info info = make_info(root, root == group ? channel : NULL, wb);
+    status = backend->group_open(&info, &wb->state);
+    if (status != COMM_OK) {
+        comm_store_close(wb->store);
+        return status;
+    }
+    world->backend_count++;
+    *ret_wb = wb;
+    return COMM_OK;
+}
+
+static comm_status open_channel(comm_group *group, struct channel *channel)
+{
+    struct world *world = group->world;
+    struct world_backend *wb = NULL;
+    pthread_mutex_lock(&world->open_lock);
+    comm_status status = open_world_backend(group, channel, &wb);
+    pthread_mutex_unlock(&world->open_lock);
+    if (status != COMM_OK)
+        return status;
+    if (!world->root) { /* this is the world group: its channel is the world's state */
+        channel->state = wb->state;
+        channel->is_world = 1;
+        return COMM_OK;
+    }
+    comm_group_info info = make_info(group, channel, wb);
+    return channel->backend->group_open(&info, &channel->state);
+}
+
+static void close_channels(comm_group *group, int32_t forked)
+{
+    for (size_t i = 0; i < group->channel_count; i++) {
+        struct channel *channel = &group->channels[i];
+        if (channel->state && !channel->is_world)
+            channel->backend->group_close(channel->state, forked);
+        channel->state = NULL;
+    }
+}
+
+comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group)
+{
+    struct world *world = plan->world;
+    comm_group *group = NULL;
+    comm_status status = group_create(plan, &group);
+    if (status != COMM_OK)
+        return status;
+    status = choose_backends(group, plan->backend);
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
+        status = open_channel(group, &group->channels[i]);
+    if (status != COMM_OK) {
+        close_channels(group, 0);
+        comm__group_unref(group);
+        return status;
+    }
+    pthread_mutex_lock(&world->lock);
+    if (!world->root) {
+        world->root = group;
+        comm__group_ref(group);
+    }
+    group->next_open = world->groups;
+    world->groups = group;
+    pthread_mutex_unlock(&world->lock);
+    atomic_fetch_add(&world->references, 1);
+    *ret_group = group;
+    return COMM_OK;
+}
+
+/* ---- Closing ---- */
+
+void comm__world_destroy(struct world *world, int32_t forked)
+{
+    if (!world)
+        return;
+    for (size_t i = 0; i < world->backend_count; i++) {
+        world->backends[i].backend->group_close(world->backends[i].state, forked);
+        comm_store_close(world->backends[i].store);
+    }
+    if (world->root)
+        comm__group_unref(world->root);
+    comm_store_close(world->store);
+    comm_store_close(world->rendezvous);
+    pthread_mutex_destroy(&world->open_lock);
+    pthread_mutex_destroy(&world->lock);
+    free(world->name);
+    free(world->secret);
+    free(world);
+}
+
+static void unlink_group(comm_group *group)
+{
+    struct world *world = group->world;
+    pthread_mutex_lock(&world->lock);
+    comm_group **link = &world->groups;
+    while (*link && *link != group)
+        link = &(*link)->next_open;
+    if (*link)
+        *link = group->next_open;
+    pthread_mutex_unlock(&world->lock);
+}
+
+/* Wait for a count to fall to zero. It is about to, or the backend broke its promise: so look often, and not for ever.
+ */
+static int settles(atomic_int *count)
+{
+    int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
+    while (atomic_load(count) > 0) {
+        if (clock_now_ns() > deadline_ns)
+            return 0;
+        struct timespec pause = { 0, 50000 };
+        nanosleep(&pause, NULL);
+    }
+    return 1;
+}
+
+static int end_works(comm_group *group)
+{
+    int unfinished = atomic_load(&group->unfinished);
+    if (unfinished > 0) {
+        char text[COMM_ERROR_BYTES];
+        snprintf(text, sizeof text, "rank %d closed group '%s' with %d unfinished operations", group->rank, group->name,
+                 unfinished);
+        comm__group_abort(group, COMM_ERR_ABORTED, text);
+    }
+    int settled = settles(&group->unfinished);
+    atomic_store(&group->closing, 1); /* see drive_once */
+    return settles(&group->drivers) && settled;
+}
+
+static comm_status close_forked(comm_group *group)
+{
+    struct world *world = group->world;
+    comm__fail_forked(group, "comm_group_close");
+    /* No locks: a thread that does not exist here may hold them. */
+    close_channels(group, 1);
+    if (atomic_fetch_sub(&world->references, 1) == 1)
+        comm__world_destroy(world, 1);
+    comm__group_unref(group);
+    return COMM_ERR_FORKED;
+}
+
+comm_status comm_group_close(comm_group *group)
+{
+    if (!group)
+        return COMM_OK;
+    if (comm__forked_since(group->generation))
+        return close_forked(group);
+    struct world *world = group->world;
+    unlink_group(group);
+    if (!end_works(group)) {
+        /* Freeing what a backend still uses would be worse than to lose it. */
+        return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %d aborted operations",
+                          group->name, group->backend_text, atomic_load(&group->unfinished));
+    }
+    comm__monitor_destroy(group->monitor);
+    group->monitor = NULL;
+    comm_store_close(group->user_store);
+    close_channels(group, 0);
+    if (atomic_fetch_sub(&world->references, 1) == 1)
+        comm__world_destroy(world, 0);
+    comm__group_unref(group);
+    return COMM_OK;
+}

@@ -1,0 +1,143 @@
+/* The table that backends get: what they may ask of the core. Thin wrappers, so that a plugin links to nothing of ours.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/param.h"
+#include "group.h"
+#include "reduce.h"
+#include "registry.h"
+
+static comm_status host_fail(comm_status status, const char *text)
+{
+    return comm__fail(status, "%s", text);
+}
+
+static void host_log(int32_t level, const char *text)
+{
+    comm__log(level, "%s", text);
+}
+
+static int32_t host_log_wanted(int32_t level)
+{
+    return comm__log_wanted(level);
+}
+
+static int32_t host_work_done(const comm_work *work)
+{
+    return work_is_done(work);
+}
+
+static void host_group_failed(void *group_token, comm_status status, const char *error)
+{
+    comm__group_end(group_token, NULL, status, error);
+}
+
+static void host_describe(void *group_token, const comm_op *op, char *text, size_t room)
+{
+    comm__group_describe(group_token, op, text, room);
+}
+
+static comm_status host_store_set(void *store, const char *key, const void *data, size_t bytes)
+{
+    return comm_store_set(store, key, data, bytes);
+}
+
+static comm_status host_store_get(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
+{
+    return comm_store_get(store, key, timeout_ms, ret_data, ret_bytes);
+}
+
+static comm_status host_store_add(void *store, const char *key, int64_t amount, int64_t *ret_value)
+{
+    return comm_store_add(store, key, amount, ret_value);
+}
+
+/* The option in the group's backend string, or NULL. */
+static const char *option_of(const comm_group *group, const char *backend, const char *name)
+{
+    for (size_t c = 0; group && c < group->channel_count; c++) {
+        const struct channel *channel = &group->channels[c];
+        for (size_t i = 0; strcmp(channel->backend->name, backend) == 0 && i < channel->pair->option_count; i++)
+            if (strcmp(channel->pair->options[i].name, name) == 0)
+                return channel->pair->options[i].value;
+    }
+    return NULL;
+}
+
+/* COMM_<BACKEND>_<NAME>, for backends that are not in our table. */
+static const char *foreign_variable(const char *backend, const char *name)
+{
+    char variable[160];
+    snprintf(variable, sizeof variable, "COMM_%s_%s", backend, name);
+    for (char *c = variable; *c; c++)
+        *c = (char)(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c == '-' ? '_' : *c);
+    const char *value = getenv(variable);
+    return value && *value ? value : NULL;
+}
+
+static const char *host_param_text(void *group_token, const char *backend, const char *name)
+{
+    const char *value = option_of(group_token, backend, name);
+    if (value)
+        return value;
+    return comm__param_known(backend, name) ? comm__param_text(backend, name) : foreign_variable(backend, name);
+}
+
+static int64_t host_param_int(void *group_token, const char *backend, const char *name, int64_t initial)
+{
+    const char *text = option_of(group_token, backend, name);
+    int64_t value;
+    if (comm__param_known(backend, name)) {
+        if (text && comm__param_parse_int(backend, name, text, &value) == COMM_OK)
+            return value;
+        return comm__param_int(backend, name);
+    }
+    if (!text)
+        text = foreign_variable(backend, name);
+    if (!text)
+        return initial;
+    char *end;
+    value = strtoll(text, &end, 10);
+    if (end != text && *end == '\0')
+        return value;
+    comm__log(COMM_LOG_WARN, "option '%s' of backend '%s': '%s' is not a number; using %lld", name, backend, text,
+              (long long)initial);
+    return initial;
+}
+
+#define TEXT_OF(x) #x
+#define DOTTED(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
+
+const comm_host comm__host = {
+    .struct_bytes = sizeof(comm_host),
+    .abi_major = COMM_BACKEND_ABI_MAJOR,
+    .abi_minor = COMM_BACKEND_ABI_MINOR,
+    .version = DOTTED(COMM_VERSION_MAJOR, COMM_VERSION_MINOR, COMM_VERSION_PATCH),
+    .fail = host_fail,
+    .last_error = comm_last_error,
+    .log = host_log,
+    .log_wanted = host_log_wanted,
+    .work_complete = comm__work_complete,
+    .work_received = comm__work_received,
+    .work_done = host_work_done,
+    .group_failed = host_group_failed,
+    .describe = host_describe,
+    .store_set = host_store_set,
+    .store_get = host_store_get,
+    .store_add = host_store_add,
+    .free_memory = comm_free,
+    .reduce_kernel = comm__reduce_kernel,
+    .reduce_many = comm__reduce_many,
+    .premultiply = comm__premultiply,
+    .divide = comm__divide,
+    .dtype_bytes = comm_dtype_bytes,
+    .dtype_name = comm_dtype_name,
+    .redop_name = comm_redop_name,
+    .op_name = comm__op_name,
+    .param_text = host_param_text,
+    .param_int = host_param_int,
+};

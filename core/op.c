@@ -1,0 +1,323 @@
+/* Checks an op before it gets its number, so that a wrong argument disturbs nobody. The texts are for the person who
+ * made the call. */
+#include "op.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+
+enum side { NONE, ONE, BLOCKS };
+enum in_place { NO, SAME, OWN };
+enum trait {
+    ROOTED = 1,
+    REDUCES = 2,
+    PEER = 4,
+    SEND_AT_ROOT = 8,
+    RECV_AT_ROOT = 16,
+    RECV_BUT_ROOT = 32,
+    COUNTS_AGREE = 64,
+};
+
+struct traits {
+    const char *name;
+    enum side send, recv;
+    enum in_place in_place;
+    int32_t traits;
+};
+
+static const struct traits table[COMM_OP_KIND_END] = {
+#define OP(kind, name, send, recv, in_place, traits) [COMM_OP_##kind] = { name, send, recv, in_place, traits },
+#include "op.def"
+#undef OP
+};
+
+const char *comm__op_name(int32_t kind)
+{
+    return kind > 0 && kind < COMM_OP_KIND_END ? table[kind].name : NULL;
+}
+
+int comm__op_is_peer(int32_t kind)
+{
+    return (table[kind].traits & PEER) != 0;
+}
+
+uint64_t comm__op_count(const comm_op *op)
+{
+    return op->send.count > op->recv.count ? op->send.count : op->recv.count;
+}
+
+/* What is being checked; every refusal begins with it. */
+struct check {
+    const comm_op *op;
+    const struct op_place *place;
+};
+
+__attribute__((format(printf, 3, 4))) static comm_status refuse(const struct check *c, comm_status status,
+                                                                const char *format, ...)
+{
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    const char *label = c->op->label;
+    return comm__fail(status, "%s%s%s%s on group '%s' (rank %d of %d): %s", comm__op_name(c->op->kind),
+                      label ? " '" : "", label ? label : "", label ? "'" : "", c->place->group_name, c->place->rank,
+                      c->place->size, text);
+}
+
+comm_status comm__check_struct(const void *options, size_t known, const char *name)
+{
+    if (!options)
+        return COMM_OK;
+    uint32_t bytes;
+    memcpy(&bytes, options, sizeof bytes);
+    if (bytes < sizeof bytes || bytes > 65536) {
+        char macro[64] = "";
+        for (size_t i = 0; name[i] && i < sizeof macro - 6; i++)
+            macro[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 'a' + 'A' : name[i]);
+        return comm__fail(COMM_ERR_INVALID, "%s: struct_bytes is %u; begin with `%s options = %s_INIT;`", name, bytes,
+                          name, macro);
+    }
+    for (size_t i = known; i < bytes; i++)
+        if (((const char *)options)[i] != 0)
+            return comm__fail(
+                COMM_ERR_VERSION,
+                "%s: a field at byte %zu is set that this libcomm (%s) does not know; it knows %zu bytes. "
+                "Link with the library that your header came with",
+                name, i, comm_version(), known);
+    return COMM_OK;
+}
+
+/* ---- Options, types, ranks ---- */
+
+static comm_status take_options(comm_op *op, const struct check *c, const comm_op_options *given)
+{
+    comm_status status = comm__check_struct(given, sizeof *given, "comm_op_options");
+    if (status != COMM_OK || !given)
+        return status;
+    comm_op_options options = COMM_OP_OPTIONS_INIT; /* the caller's may be shorter */
+    memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
+    op->label = options.label;
+    if (options.flags & ~(uint32_t)COMM_OP_RANK_ORDER)
+        return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);
+    if (options.flags & COMM_OP_RANK_ORDER)
+        op->flags |= COMM_OP_FLAG_RANK_ORDER;
+    if (table[op->kind].traits & PEER)
+        op->tag = options.tag;
+    op->device = options.device;
+    op->stream = options.stream;
+    op->premul = options.premul;
+    op->reduce_fn = options.reduce_fn;
+    op->reduce_context = options.reduce_context;
+    return COMM_OK;
+}
+
+static comm_status check_types(const struct check *c, const struct traits *t)
+{
+    const comm_op *op = c->op;
+    if (t->send != NONE || t->recv != NONE)
+        if (comm_dtype_bytes(op->dtype) == 0)
+            return refuse(c, COMM_ERR_INVALID, "there is no dtype %d", op->dtype);
+    if (!(t->traits & REDUCES))
+        return COMM_OK;
+    if (!comm_redop_name(op->redop))
+        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d", op->redop);
+    if (!comm_redop_takes(op->redop, op->dtype))
+        return refuse(c, COMM_ERR_UNSUPPORTED, "'%s' is not defined for dtype %s", comm_redop_name(op->redop),
+                      comm_dtype_name(op->dtype));
+    if (op->redop == COMM_REDOP_USER && !op->reduce_fn)
+        return refuse(c, COMM_ERR_INVALID, "the reduce op is 'user', but options->reduce_fn is NULL");
+    if (op->redop == COMM_PREMUL_SUM && !op->premul)
+        return refuse(c, COMM_ERR_INVALID, "the reduce op is 'premul_sum', but options->premul is NULL");
+    return COMM_OK;
+}
+
+static comm_status check_ranks(const struct check *c, const struct traits *t)
+{
+    const comm_op *op = c->op;
+    int32_t size = c->place->size;
+    if ((t->traits & ROOTED) && (op->root < 0 || op->root >= size))
+        return refuse(c, COMM_ERR_INVALID, "root is %d; the ranks are 0 to %d", op->root, size - 1);
+    if (!(t->traits & PEER))
+        return COMM_OK;
+    int receives = op->kind == COMM_OP_RECV;
+    if ((op->root < 0 || op->root >= size) && !(receives && op->root == COMM_ANY_SOURCE))
+        return refuse(c, COMM_ERR_INVALID, "peer is %d; the ranks are 0 to %d%s", op->root, size - 1,
+                      receives ? ", or COMM_ANY_SOURCE" : "");
+    if (op->tag < 0 && !(receives && op->tag == COMM_ANY_TAG))
+        return refuse(c, COMM_ERR_INVALID, "tag is %d; tags are 0 to %d%s", op->tag, INT32_MAX,
+                      receives ? ", or COMM_ANY_TAG" : "");
+    return COMM_OK;
+}
+
+/* ---- Buffers ---- */
+
+/* Bytes of the whole side, without gaps; NO_MEMORY's cousin: what does not fit into size_t is refused. */
+static comm_status side_bytes(const struct check *c, const char *name, const comm_buffers *side, enum side shape,
+                              size_t *ret_bytes)
+{
+    size_t elements = side->count, element_bytes = comm_dtype_bytes(c->op->dtype);
+    int overflows = 0;
+    if (shape == BLOCKS && side->counts) {
+        elements = 0;
+        for (int32_t r = 0; r < c->place->size; r++) {
+            size_t end = side->counts[r];
+            if (side->offsets)
+                overflows |= __builtin_add_overflow(end, side->offsets[r], &end);
+            overflows |= __builtin_add_overflow(elements, side->counts[r], &elements);
+            overflows |= end > PTRDIFF_MAX / element_bytes;
+        }
+    } else if (shape == BLOCKS) {
+        overflows = __builtin_mul_overflow(side->count, (size_t)c->place->size, &elements);
+    }
+    overflows |= __builtin_mul_overflow(elements, element_bytes, ret_bytes);
+    if (overflows || *ret_bytes > PTRDIFF_MAX)
+        return refuse(c, COMM_ERR_INVALID, "the %s buffer would be longer than the address space (count %zu of %s)",
+                      name, side->count, comm_dtype_name(c->op->dtype));
+    return COMM_OK;
+}
+
+static comm_status check_side(const struct check *c, const char *name, const comm_buffers *side, enum side shape,
+                              size_t *ret_bytes)
+{
+    if (shape == BLOCKS && (c->op->flags & COMM_OP_FLAG_UNEVEN) && !side->counts)
+        return refuse(c, COMM_ERR_INVALID, "the %s side's counts are NULL; give one count per rank", name);
+    comm_status status = side_bytes(c, name, side, shape, ret_bytes);
+    if (status != COMM_OK || *ret_bytes == 0)
+        return status;
+    if (!side->list)
+        return side->data ? COMM_OK
+                          : refuse(c, COMM_ERR_INVALID, "the %s buffer is NULL, but %zu bytes are to be there", name,
+                                   *ret_bytes);
+    for (int32_t r = 0; r < c->place->size; r++)
+        if (!side->list[r] && side->counts[r])
+            return refuse(c, COMM_ERR_INVALID, "the %s list's entry %d is NULL, but its count is %zu", name, r,
+                          side->counts[r]);
+    return COMM_OK;
+}
+
+static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return a_bytes && b_bytes && x < y + b_bytes && y < x + a_bytes;
+}
+
+/* One buffer against the blocks of the other side: it may be its own block, and touch none besides. */
+static comm_status check_own_block(const struct check *c, const comm_buffers *one, const comm_buffers *blocks)
+{
+    size_t element_bytes = comm_dtype_bytes(c->op->dtype), count, one_bytes = one->count * element_bytes;
+    const char *own = comm_op_block(blocks, element_bytes, c->place->rank, &count);
+    if (one->data == own)
+        return COMM_OK;
+    int bad = 0;
+    if (!blocks->counts)
+        bad = overlap(one->data, one_bytes, blocks->data, blocks->count * (size_t)c->place->size * element_bytes);
+    size_t offset = 0; /* not comm_op_block for each rank: that would be quadratic */
+    for (int32_t r = 0; blocks->counts && r < c->place->size && !bad; r++) {
+        size_t at = blocks->offsets ? blocks->offsets[r] : offset;
+        const char *block = blocks->list ? blocks->list[r] : (const char *)blocks->data + at * element_bytes;
+        bad = overlap(one->data, one_bytes, block, blocks->counts[r] * element_bytes);
+        offset += blocks->counts[r];
+    }
+    return bad ? refuse(c, COMM_ERR_INVALID,
+                        "send and recv overlap; the only in-place form is to give this rank's own block of the longer "
+                        "buffer as the other one")
+               : COMM_OK;
+}
+
+static comm_status check_overlap(const struct check *c, const struct traits *t, size_t send_bytes, size_t recv_bytes)
+{
+    const comm_op *op = c->op;
+    if (send_bytes == 0 || recv_bytes == 0 || t->in_place == NO)
+        return COMM_OK;
+    if (t->in_place == OWN)
+        return t->send == ONE ? check_own_block(c, &op->send, &op->recv) : check_own_block(c, &op->recv, &op->send);
+    int uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
+    if (op->send.list || op->recv.list || (op->send.data == op->recv.data && !uneven))
+        return COMM_OK;
+    /* With offsets the sides may interleave, so only the same beginning is surely wrong. */
+    if (op->send.offsets || op->recv.offsets ? op->send.data == op->recv.data
+                                             : overlap(op->send.data, send_bytes, op->recv.data, recv_bytes))
+        return refuse(c, COMM_ERR_INVALID, "send and recv overlap; %s",
+                      uneven ? "this form has no in-place form" : "in place is recv == send");
+    return COMM_OK;
+}
+
+/* ---- Signature ---- */
+
+/* Uneven counts that all ranks give are hashed; those that only one side knows are checked by the backend as blocks
+ * arrive. */
+static uint64_t signature(const comm_op *op, const struct traits *t, int32_t size)
+{
+    struct {
+        int32_t kind, dtype, redop, root;
+        uint32_t flags, zero;
+        uint64_t count;
+    } agreed;
+    int uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
+    memset(&agreed, 0, sizeof agreed);
+    agreed.kind = op->kind;
+    agreed.dtype = op->dtype;
+    agreed.redop = t->traits & REDUCES ? op->redop : 0;
+    agreed.root = op->root;
+    agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;
+    if (t->traits & COUNTS_AGREE)
+        agreed.flags |= op->flags & COMM_OP_FLAG_UNEVEN;
+    if (!(t->traits & PEER) && !(uneven || ((t->traits & ROOTED) && (t->send == BLOCKS || t->recv == BLOCKS))))
+        agreed.count = comm__op_count(op);
+    if (uneven && (t->traits & COUNTS_AGREE)) {
+        const comm_buffers *blocks = t->send == BLOCKS ? &op->send : &op->recv;
+        agreed.count = XXH64(blocks->counts, (size_t)size * sizeof *blocks->counts, 0);
+    }
+    return XXH64(&agreed, sizeof agreed, 0);
+}
+
+static void drop_absent_sides(comm_op *op, const struct traits *t, int32_t rank)
+{
+    int is_root = op->root == rank;
+    if (!is_root && (t->traits & SEND_AT_ROOT))
+        memset(&op->send, 0, sizeof op->send);
+    if ((!is_root && (t->traits & RECV_AT_ROOT)) || (is_root && (t->traits & RECV_BUT_ROOT)))
+        memset(&op->recv, 0, sizeof op->recv);
+}
+
+comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options)
+{
+    const struct traits *t = &table[op->kind];
+    struct check c = { op, place };
+    size_t send_bytes = 0, recv_bytes = 0;
+    op->struct_bytes = sizeof *op;
+    comm_status status = take_options(op, &c, options);
+    if (status == COMM_OK)
+        status = check_types(&c, t);
+    if (status == COMM_OK)
+        status = check_ranks(&c, t);
+    if (status != COMM_OK)
+        return status;
+
+    int is_root = !(t->traits & ROOTED) || op->root == place->rank;
+    drop_absent_sides(op, t, place->rank);
+    if (t->send == ONE || (t->send == BLOCKS && (is_root || !(t->traits & SEND_AT_ROOT))))
+        status = check_side(&c, "send", &op->send, t->send, &send_bytes);
+    if (status == COMM_OK && (t->recv == ONE || (t->recv == BLOCKS && (is_root || !(t->traits & RECV_AT_ROOT)))))
+        status = check_side(&c, "recv", &op->recv, t->recv, &recv_bytes);
+    if (status != COMM_OK)
+        return status;
+    if ((op->flags & COMM_OP_FLAG_UNEVEN) && (t->traits & COUNTS_AGREE)) {
+        comm_buffers *one = t->send == ONE ? &op->send : &op->recv;
+        one->count = (t->send == ONE ? &op->recv : &op->send)->counts[place->rank];
+        if (one->count && !one->data)
+            return refuse(&c, COMM_ERR_INVALID, "the %s buffer is NULL, but counts[%d] is %zu",
+                          t->send == ONE ? "send" : "recv", place->rank, one->count);
+        *(t->send == ONE ? &send_bytes : &recv_bytes) = one->count * comm_dtype_bytes(op->dtype);
+    }
+    status = check_overlap(&c, t, send_bytes, recv_bytes);
+    op->signature = signature(op, t, place->size);
+    return status;
+}

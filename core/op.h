@@ -1,0 +1,31 @@
+/* The op descriptor: names, checks and fingerprints. Pure functions; any thread. */
+#ifndef COMM_CORE_OP_H
+#define COMM_CORE_OP_H
+
+#include <comm/backend.h>
+
+/* The group that an op is for, as far as checking it needs to know. */
+struct op_place {
+    const char *group_name;
+    int32_t rank, size;
+};
+
+/* "all_reduce"; NULL for an unknown kind. */
+const char *comm__op_name(int32_t kind);
+
+/* Is it point-to-point, with a count of its own? */
+int comm__op_is_peer(int32_t kind);
+
+/* Refuse a struct whose struct_bytes is not from an _INIT macro, or that has unknown fields set: INVALID or VERSION.
+ * `known` is this library's size, `name` the type's. NULL is fine. */
+comm_status comm__check_struct(const void *options, size_t known, const char *name);
+
+/* Make a filled-in op fit to be submitted: drop the sides that this rank does not have, take the options over (may be
+ * NULL), refuse what is illegal with a text that names op, group, rank and argument, and compute the signature. Leaves
+ * device, seq and deadline_ns to the group. */
+comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options);
+
+/* How many elements the op speaks of in records: of a block for block ops. */
+uint64_t comm__op_count(const comm_op *op);
+
+#endif

@@ -1,0 +1,275 @@
+/* The table of backends: the built-in ones (builtin.def), those registered by the program, and plugins as they are
+ * loaded. */
+#include "registry.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend_string.h"
+#include "base/error.h"
+
+enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
+
+struct entry {
+    comm_backend backend; /* a copy: the plugin's own may be shorter */
+    char name[64], version[32], devices[64];
+    char origin[TEXT_BYTES];
+    char reason[TEXT_BYTES]; /* why it cannot be used; "" if it can */
+    int loaded;
+};
+
+/* Recursive, because an entry function may call the library. Guards the table; entries do not move and do not go. */
+static pthread_mutex_t lock;
+static struct entry *entries[REGISTRY_MOST];
+static size_t entry_count;
+
+#define BACKEND(name) const comm_backend *comm__##name##_entry(const comm_host *host);
+#include "builtin.def"
+#undef BACKEND
+
+static void add_builtin(void)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    const comm_backend *backend;
+#define BACKEND(name) comm__registry_add(comm__##name##_entry, "built in", &backend);
+#include "builtin.def"
+#undef BACKEND
+    (void)backend;
+}
+
+static void lock_table(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static _Thread_local int inside;
+    if (!inside) { /* add_builtin itself comes here through comm__registry_add */
+        inside = 1;
+        pthread_once(&once, add_builtin);
+        inside = 0;
+    }
+    pthread_mutex_lock(&lock);
+}
+
+static struct entry *find_loaded(const char *name)
+{
+    for (size_t i = 0; i < entry_count; i++)
+        if (entries[i]->loaded && strcmp(entries[i]->name, name) == 0)
+            return entries[i];
+    return NULL;
+}
+
+static struct entry *new_entry(const char *name, const char *origin)
+{
+    struct entry *e = entry_count < REGISTRY_MOST ? calloc(1, sizeof *e) : NULL;
+    if (!e)
+        return NULL;
+    snprintf(e->name, sizeof e->name, "%s", name);
+    snprintf(e->origin, sizeof e->origin, "%s", origin);
+    entries[entry_count++] = e;
+    return e;
+}
+
+/* ---- Taking one in ---- */
+
+/* Copy what the backend has of the vtable, or say why it does not fit. */
+static comm_status read_vtable(const comm_backend *theirs, const char *origin, comm_backend *ret_backend)
+{
+    if (theirs->abi_major != COMM_BACKEND_ABI_MAJOR)
+        return comm__fail(COMM_ERR_VERSION,
+                          "backend from %s: it was built for backend ABI %u.%u, libcomm %s has %d.%d; build it again "
+                          "with this libcomm's headers",
+                          origin, theirs->abi_major, theirs->abi_minor, comm_version(), COMM_BACKEND_ABI_MAJOR,
+                          COMM_BACKEND_ABI_MINOR);
+    if (theirs->struct_bytes < offsetof(comm_backend, submit) + sizeof theirs->submit)
+        return comm__fail(COMM_ERR_INVALID, "backend from %s: struct_bytes is %u, which ends before 'submit'", origin,
+                          theirs->struct_bytes);
+    memset(ret_backend, 0, sizeof *ret_backend);
+    memcpy(ret_backend, theirs, theirs->struct_bytes < sizeof *theirs ? theirs->struct_bytes : sizeof *theirs);
+    if (!theirs->name || !*theirs->name ||
+        theirs->name[strspn(theirs->name, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(theirs->name) > 63 ||
+        strcmp(theirs->name, "auto") == 0)
+        return comm__fail(COMM_ERR_INVALID,
+                          "backend from %s: its name '%s' is not 1 to 63 lower-case letters, digits, _ and - (nor "
+                          "'auto')",
+                          origin, theirs->name ? theirs->name : "");
+    const char *missing = !theirs->group_open    ? "group_open"
+                          : !theirs->group_abort ? "group_abort"
+                          : !theirs->group_close ? "group_close"
+                          : !theirs->submit      ? "submit"
+                                                 : NULL;
+    if (missing)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the slot %s is NULL, and it is needed", theirs->name,
+                          origin, missing);
+    if ((theirs->devices & ~1u) == 0)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: it serves no device", theirs->name, origin);
+    return COMM_OK;
+}
+
+static void write_devices(struct entry *e)
+{
+    size_t used = 0;
+    for (int32_t d = COMM_DEVICE_CPU; comm_device_name(d); d++)
+        if ((e->backend.devices & (1u << d)) && used < sizeof e->devices)
+            used += (size_t)snprintf(e->devices + used, sizeof e->devices - used, "%s%s", used ? "," : "",
+                                     comm_device_name(d));
+}
+
+static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, struct entry **ret_entry)
+{
+    comm_backend backend;
+    comm__fail(COMM_ERR_UNSUPPORTED, "it gave no reason");
+    const comm_backend *theirs = entry(&comm__host);
+    if (!theirs)
+        return comm__fail_while(COMM_ERR_UNSUPPORTED, "backend from %s cannot run here", origin);
+    comm_status status = read_vtable(theirs, origin, &backend);
+    if (status != COMM_OK)
+        return status;
+    struct entry *taken = find_loaded(backend.name);
+    if (taken)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the name is taken by the one from %s", backend.name,
+                          origin, taken->origin);
+    struct entry *e = new_entry(backend.name, origin);
+    if (!e)
+        return comm__fail(COMM_ERR_NO_MEMORY, "backend '%s' from %s: there are %zu backends already", backend.name,
+                          origin, entry_count);
+    e->backend = backend;
+    e->backend.name = e->name;
+    e->loaded = 1;
+    snprintf(e->version, sizeof e->version, "%s", backend.version ? backend.version : "");
+    write_devices(e);
+    *ret_entry = e;
+    return COMM_OK;
+}
+
+comm_status comm__registry_add(comm_backend_entry_fn entry, const char *origin, const comm_backend **ret_backend)
+{
+    struct entry *e = NULL;
+    lock_table();
+    comm_status status = add_locked(entry, origin, &e);
+    if (status == COMM_OK)
+        *ret_backend = &e->backend;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+comm_status comm_backend_register(comm_backend_entry_fn entry)
+{
+    const comm_backend *backend;
+    if (!entry)
+        return comm__fail(COMM_ERR_INVALID, "comm_backend_register: the entry function is NULL");
+    return comm__registry_add(entry, "registered by the program", &backend);
+}
+
+comm_status comm_backend_load(const char *path)
+{
+    const comm_backend *backend;
+    if (!path || !*path)
+        return comm__fail(COMM_ERR_INVALID, "comm_backend_load: the path is %s", path ? "empty" : "NULL");
+    lock_table();
+    comm_status status = comm__plugin_load(path, &backend);
+    if (status != COMM_OK) {
+        /* Remembered, so that comm_backend_query can say why. */
+        struct entry *e = new_entry(path, path);
+        if (e)
+            snprintf(e->reason, sizeof e->reason, "%s", comm_last_error());
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* ---- Finding ---- */
+
+static comm_status fail_unknown(const char *name, const char *places)
+{
+    char known[TEXT_BYTES] = "none";
+    size_t used = 0;
+    for (size_t i = 0; i < entry_count && used < sizeof known; i++)
+        if (entries[i]->loaded)
+            used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", entries[i]->name);
+    return comm__fail(COMM_ERR_NOT_FOUND,
+                      "there is no backend '%s'; known are %s, and libcomm_%s.so is not in %s (COMM_PLUGIN_PATH adds "
+                      "folders)",
+                      name, known, name, *places ? places : "any folder");
+}
+
+comm_status comm__registry_find(const char *name, const comm_backend **ret_backend)
+{
+    char places[TEXT_BYTES] = "";
+    comm_status status = COMM_OK;
+    const comm_backend *backend = NULL;
+    lock_table();
+    struct entry *e = find_loaded(name);
+    for (size_t i = 0; !e && i < entry_count; i++) /* a path that was loaded before */
+        if (entries[i]->loaded && comm__backend_is_path(name) && strcmp(entries[i]->origin, name) == 0)
+            e = entries[i];
+    if (e)
+        backend = &e->backend;
+    else if (comm__backend_is_path(name))
+        status = comm__plugin_load(name, &backend);
+    else
+        status = comm__plugin_find(name, &backend, places, sizeof places);
+    if (status == COMM_ERR_NOT_FOUND && !comm__backend_is_path(name))
+        fail_unknown(name, places);
+    pthread_mutex_unlock(&lock);
+    if (status == COMM_OK && backend->query) {
+        status = backend->query();
+        if (status != COMM_OK)
+            return comm__fail_while(status, "backend '%s' cannot be used here", backend->name);
+    }
+    if (status == COMM_OK)
+        *ret_backend = backend;
+    return status;
+}
+
+/* ---- Looking inside ---- */
+
+static void note_plugin(const char *name, const char *path, void *context)
+{
+    (void)context;
+    for (size_t i = 0; i < entry_count; i++)
+        if (strcmp(entries[i]->origin, path) == 0 || strcmp(entries[i]->name, name) == 0)
+            return;
+    struct entry *e = new_entry(name, path);
+    if (e)
+        snprintf(e->reason, sizeof e->reason, "found, but not loaded yet: name it in a backend string to load it");
+}
+
+size_t comm_backend_count(void)
+{
+    lock_table();
+    comm__plugin_each(note_plugin, NULL);
+    size_t count = entry_count;
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
+{
+    if (!ret_info || ret_info->struct_bytes < sizeof *ret_info)
+        return comm__fail(COMM_ERR_INVALID, "comm_backend_query: set struct_bytes to sizeof(comm_backend_info)");
+    lock_table();
+    struct entry *e = index < entry_count ? entries[index] : NULL;
+    size_t count = entry_count;
+    pthread_mutex_unlock(&lock);
+    if (!e)
+        return comm__fail(COMM_ERR_NOT_FOUND, "backend %zu: there are %zu", index, count);
+    int32_t usable = e->loaded;
+    if (e->loaded && e->backend.query) {
+        usable = e->backend.query() == COMM_OK;
+        pthread_mutex_lock(&lock);
+        snprintf(e->reason, sizeof e->reason, "%s", usable ? "" : comm_last_error());
+        pthread_mutex_unlock(&lock);
+    }
+    ret_info->usable = usable;
+    ret_info->name = e->name;
+    ret_info->version = e->version;
+    ret_info->devices = e->devices;
+    ret_info->origin = e->origin;
+    ret_info->reason = e->reason;
+    return COMM_OK;
+}

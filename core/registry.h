@@ -1,0 +1,23 @@
+/* The backends that this process knows. Entries are added and never removed, so what is found stays valid. */
+#ifndef COMM_CORE_REGISTRY_H
+#define COMM_CORE_REGISTRY_H
+
+#include <comm/backend.h>
+
+/* The backend of that name, or of that path to a shared object; loads a plugin if need be and asks it whether it can be
+ * used here. Errors  NOT_FOUND (says where it was looked for, and what there is), VERSION, INVALID, UNSUPPORTED. */
+comm_status comm__registry_find(const char *name, const comm_backend **ret_backend);
+
+/* Take a backend in. `origin` is "built in", "registered" or a path. (plugin.c and comm_backend_register.) */
+comm_status comm__registry_add(comm_backend_entry_fn entry, const char *origin, const comm_backend **ret_backend);
+
+/* plugin.c: load one shared object; look for the plugin of a name in the folders (NOT_FOUND: not there); call `found`
+ * with each plugin file there is. `places` gets the folders for an error text. */
+comm_status comm__plugin_load(const char *path, const comm_backend **ret_backend);
+comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t room);
+void comm__plugin_each(void (*found)(const char *name, const char *path, void *context), void *context);
+
+/* host.c: what backends get from us. */
+extern const comm_host comm__host;
+
+#endif

@@ -1,0 +1,485 @@
+/* Completion, waiting, callbacks and error texts of works, written once for all backends. */
+#include "work.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "coalesce.h"
+#include "fork.h"
+#include "group.h"
+#include "op.h"
+
+/* A backend ends an op at its deadline and knows who is missing, so the core gives it this long before it ends the
+ * group itself. */
+#define DEADLINE_GRACE_NS ((int64_t)2000000000)
+
+/* Whoever sets the second of these two runs the callback. */
+enum { CALLBACK_SET = 1, CALLBACK_DUE = 2 };
+
+/* ---- Pool ---- */
+
+static comm_work *work_create(comm_group *group)
+{
+    comm_work *work = calloc(1, sizeof *work);
+    if (!work)
+        return NULL;
+    work->group = group;
+    atomic_init(&work->fd, -1);
+    work->next_of_all = group->all_works;
+    group->all_works = work;
+    return work;
+}
+
+comm_work *comm__work_take(comm_group *group)
+{
+    if (!group->free_works)
+        group->free_works = atomic_exchange_explicit(&group->returned_works, NULL, memory_order_acquire);
+    comm_work *work = group->free_works;
+    if (work)
+        group->free_works = work->next_free;
+    else if (!(work = work_create(group)))
+        return NULL;
+    atomic_store_explicit(&work->state, WORK_PENDING, memory_order_relaxed);
+    atomic_store_explicit(&work->claimed, 0, memory_order_relaxed);
+    atomic_store_explicit(&work->callback, 0, memory_order_relaxed);
+    atomic_store_explicit(&work->has_callback, 0, memory_order_relaxed);
+    atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
+    atomic_store_explicit(&work->number, ++group->works_taken, memory_order_relaxed);
+    work->internal = 0;
+    work->channel = NULL;
+    work->parent = NULL;
+    work->batch = NULL;
+    work->kind = 0;
+    work->status = COMM_IN_PROGRESS;
+    work->completed_ns = 0;
+    work->source = work->tag = -1;
+    work->received_count = 0;
+    work->arena_used = 0;
+    comm__group_ref(group);
+    /* Release: flush may find the work in the list of all works and take a reference. */
+    atomic_store_explicit(&work->references, 2, memory_order_release);
+    return work;
+}
+
+/* The last reference is gone: back to the pool. Any thread; only comm__work_take empties the list, all of it at once,
+ * so that there is no ABA problem. */
+static void work_return(comm_work *work)
+{
+    comm_group *group = work->group;
+    free(work->error);
+    work->error = NULL;
+    int fd = atomic_exchange(&work->fd, -1);
+    if (fd >= 0)
+        close(fd);
+    if (work->batch)
+        comm__batch_return(work->batch);
+    comm_work *head = atomic_load_explicit(&group->returned_works, memory_order_relaxed);
+    do
+        work->next_free = head;
+    while (!atomic_compare_exchange_weak_explicit(&group->returned_works, &head, work, memory_order_release,
+                                                  memory_order_relaxed));
+    comm__group_unref(group);
+}
+
+void comm__work_ref(comm_work *work)
+{
+    atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
+}
+
+void comm_work_release(comm_work *work)
+{
+    if (work && atomic_fetch_sub_explicit(&work->references, 1, memory_order_acq_rel) == 1)
+        work_return(work);
+}
+
+void comm__work_drop(comm_work *work)
+{
+    comm_work_release(work);
+    comm_work_release(work);
+}
+
+void comm__work_free_all(comm_group *group)
+{
+    while (group->all_works) {
+        comm_work *work = group->all_works;
+        group->all_works = work->next_of_all;
+        free(work->arena);
+        free(work);
+    }
+}
+
+comm_status comm__work_reserve(comm_work *work, size_t bytes)
+{
+    if (bytes <= work->arena_bytes)
+        return COMM_OK;
+    void *arena = realloc(work->arena, bytes);
+    if (!arena)
+        return comm__fail(COMM_ERR_NO_MEMORY, "%zu bytes for the arguments of an operation", bytes);
+    work->arena = arena;
+    work->arena_bytes = bytes;
+    return COMM_OK;
+}
+
+void *comm__work_copy(comm_work *work, const void *data, size_t bytes)
+{
+    if (!data)
+        return NULL;
+    void *copy = (char *)work->arena + work->arena_used;
+    memcpy(copy, data, bytes);
+    work->arena_used += (bytes + 15) & ~(size_t)15;
+    return copy;
+}
+
+/* ---- Completion ---- */
+
+static _Thread_local struct {
+    int depth;
+    comm_work *first, *last;
+} deferred;
+
+static void wake(comm_work *work)
+{
+    if (atomic_exchange(&work->state, WORK_DONE) == WORK_SLEEPERS)
+        syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    /* Both orders (exchange then load here, store then load in comm_work_fd) are sequentially consistent: one of us
+     * writes it. */
+    int fd = atomic_load(&work->fd);
+    if (fd >= 0)
+        eventfd_write(fd, 1);
+}
+
+static void run_callback(comm_work *work)
+{
+    if (!(atomic_fetch_or(&work->callback, CALLBACK_DUE) & CALLBACK_SET))
+        return;
+    if (deferred.depth == 0) {
+        work->fn(work, work->status, work->context);
+        return;
+    }
+    comm__work_ref(work);
+    work->next_deferred = NULL;
+    if (deferred.first)
+        deferred.last->next_deferred = work;
+    else
+        deferred.first = work;
+    deferred.last = work;
+}
+
+void comm__callbacks_defer(void)
+{
+    deferred.depth++;
+}
+
+void comm__callbacks_run(void)
+{
+    if (--deferred.depth > 0)
+        return;
+    while (deferred.first) {
+        comm_work *work = deferred.first;
+        deferred.first = work->next_deferred;
+        work->fn(work, work->status, work->context);
+        comm_work_release(work);
+    }
+}
+
+/* One work of a batch is done; the last one completes the batch's own, with the status of the first that failed. */
+static void complete_parent(comm_work *work)
+{
+    comm_work *parent = work->parent, *none = NULL;
+    if (work->status != COMM_OK)
+        atomic_compare_exchange_strong(&parent->first_failed, &none, work);
+    if (atomic_fetch_sub(&parent->unfinished, 1) != 1)
+        return;
+    comm_work *failed = atomic_load(&parent->first_failed);
+    comm__work_complete(parent, failed ? failed->status : COMM_OK, failed ? failed->error : NULL);
+}
+
+void comm__work_complete(comm_work *work, comm_status status, const char *error)
+{
+    if (atomic_exchange(&work->claimed, 1)) {
+        comm__log(COMM_LOG_ERROR, "a backend completed %s #%" PRIu64 " twice; the second status, %s, is ignored",
+                  comm_work_op(work), work->seq, comm_status_name(status));
+        return;
+    }
+    comm_group *group = work->group;
+    work->status = status;
+    work->completed_ns = clock_now_ns();
+    if (status != COMM_OK)
+        work->error = strdup(error && *error ? error : comm_status_name(status));
+    if (work->channel)
+        comm__recorder_end(&group->recorder, work->record, status, work->completed_ns);
+    if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
+        comm__group_end(group, work->channel, status, work->error);
+    /* Before the waiter wakes: it may close the group next, and close aborts what it counts as unfinished. */
+    if (work->channel)
+        atomic_fetch_sub(&group->unfinished, 1);
+    wake(work);
+    run_callback(work);
+    if (work->parent)
+        complete_parent(work);
+    comm_work_release(work);
+}
+
+void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count)
+{
+    work->source = source;
+    work->tag = tag;
+    work->received_count = count;
+}
+
+/* ---- Waiting ---- */
+
+static void sleep_until(comm_work *work, int64_t deadline_ns)
+{
+    uint32_t pending = WORK_PENDING;
+    atomic_compare_exchange_strong(&work->state, &pending, WORK_SLEEPERS);
+    if (work_is_done(work))
+        return;
+    struct timespec until = { (time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000) };
+    /* FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time; wake-ups for nothing are the caller's to loop over. */
+    syscall(SYS_futex, &work->state, FUTEX_WAIT_BITSET_PRIVATE, WORK_SLEEPERS,
+            deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
+static int64_t deadline_with_grace(const comm_work *work)
+{
+    return work->deadline_ns > DEADLINE_NEVER - DEADLINE_GRACE_NS ? DEADLINE_NEVER
+                                                                  : work->deadline_ns + DEADLINE_GRACE_NS;
+}
+
+/* One turn: in the backend, unless its group is being closed or it has threads of its own. */
+static comm_status drive_once(comm_work *work, int64_t until_ns)
+{
+    comm_group *group = work->group;
+    struct channel *channel = work->channel;
+    comm_status status = COMM_OK;
+    if (!channel || !channel->backend->progress) {
+        if (until_ns)
+            sleep_until(work, until_ns);
+        return COMM_OK;
+    }
+    /* Sequentially consistent, as is the store of `closing` in comm_group_close: either we see it, or it sees us. */
+    atomic_fetch_add(&group->drivers, 1);
+    int closing = atomic_load(&group->closing);
+    if (!closing)
+        status = channel->backend->progress(channel->state, work, until_ns);
+    atomic_fetch_sub(&group->drivers, 1);
+    if (closing && until_ns)
+        sleep_until(work, until_ns);
+    return status;
+}
+
+/* The backend let the deadline and the grace pass: end the group, so that the waiter gets its answer. */
+static void enforce_deadline(comm_work *work)
+{
+    char who[COMM_ERROR_BYTES];
+    comm_group *group = work->group;
+    comm_op op = { .kind = work->kind, .seq = work->seq };
+    comm__group_describe(group, &op, who, sizeof who);
+    comm__fail(COMM_ERR_DEADLINE, "%s: not finished within %" PRId64 " ms", who,
+               (work->deadline_ns - work->submitted_ns) / 1000000);
+    comm__group_abort(group, COMM_ERR_DEADLINE, comm_last_error());
+}
+
+comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
+{
+    int enforced = 0;
+    if (work->batch) {
+        comm_status status = comm__batch_drive(work->batch, deadline_ns);
+        if (status != COMM_OK)
+            return status;
+    }
+    while (!work_is_done(work)) {
+        int64_t own_ns = enforced ? DEADLINE_NEVER : deadline_with_grace(work);
+        comm_status status = drive_once(work, deadline_ns < own_ns ? deadline_ns : own_ns);
+        if (work_is_done(work))
+            break;
+        if (status != COMM_OK)
+            return status;
+        int64_t now = clock_now_ns();
+        if (now >= own_ns) {
+            enforced = 1;
+            enforce_deadline(work);
+        }
+        if (now >= deadline_ns) {
+            char who[COMM_ERROR_BYTES];
+            comm_op op = { .kind = work->kind, .seq = work->seq };
+            comm__group_describe(work->group, &op, who, sizeof who);
+            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s: not finished yet; the operation goes on", who);
+        }
+    }
+    return COMM_OK;
+}
+
+comm_status comm__work_result(const comm_work *work)
+{
+    return work->status == COMM_OK ? COMM_OK : comm__fail(work->status, "%s", comm_work_error(work));
+}
+
+static comm_status check_work(const comm_work *work, const char *call)
+{
+    if (!work)
+        return comm__fail(COMM_ERR_INVALID, "%s: the work is NULL", call);
+    if (comm__forked_since(work->group->generation) && !work_is_done(work))
+        return comm__fail_forked(work->group, call);
+    return COMM_OK;
+}
+
+static int64_t wait_deadline(int64_t timeout_ms)
+{
+    return timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
+}
+
+static comm_status wait_until(comm_work *work, int64_t deadline_ns)
+{
+    comm_status status = check_work(work, "comm_work_wait");
+    if (status == COMM_OK && !work_is_done(work))
+        status = comm__work_drive(work, deadline_ns);
+    return status == COMM_OK ? comm__work_result(work) : status;
+}
+
+comm_status comm_work_wait(comm_work *work, int64_t timeout_ms)
+{
+    return wait_until(work, wait_deadline(timeout_ms));
+}
+
+comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms)
+{
+    if (!works && count > 0)
+        return comm__fail(COMM_ERR_INVALID, "comm_work_wait_all: the array is NULL, but count is %zu", count);
+    int64_t deadline_ns = wait_deadline(timeout_ms);
+    comm_status first = COMM_OK;
+    char text[COMM_ERROR_BYTES];
+    for (size_t i = 0; i < count; i++) {
+        comm_status status = works[i] ? wait_until(works[i], deadline_ns) : COMM_OK;
+        if (status == COMM_OK || first != COMM_OK)
+            continue;
+        first = status;
+        memcpy(text, comm_last_error(), sizeof text);
+    }
+    return first == COMM_OK ? COMM_OK : comm__fail(first, "%s", text);
+}
+
+comm_status comm_work_test(comm_work *work, int32_t *ret_done)
+{
+    comm_status status = check_work(work, "comm_work_test");
+    if (status == COMM_OK && !ret_done)
+        status = comm__fail(COMM_ERR_INVALID, "comm_work_test: ret_done is NULL");
+    if (status != COMM_OK)
+        return status;
+    if (!work_is_done(work))
+        status = work->batch ? comm__batch_nudge(work->batch) : drive_once(work, 0);
+    if (!work_is_done(work)) {
+        *ret_done = 0;
+        return status;
+    }
+    *ret_done = 1;
+    return comm__work_result(work);
+}
+
+comm_status comm_work_wait_stream(comm_work *work, void *stream)
+{
+    comm_status status = check_work(work, "comm_work_wait_stream");
+    if (status != COMM_OK)
+        return status;
+    if (work->batch)
+        return comm__batch_wait_stream(work, stream);
+    if (!work->channel || !work->channel->backend->wait_stream || work_is_done(work))
+        return comm_work_wait(work, 0);
+    return work->channel->backend->wait_stream(work->channel->state, work, stream);
+}
+
+/* ---- Being told ---- */
+
+comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context)
+{
+    comm_status status = check_work(work, "comm_work_on_complete");
+    if (status != COMM_OK)
+        return status;
+    if (!fn)
+        return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: the function is NULL");
+    if (atomic_exchange(&work->has_callback, 1))
+        return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: %s has a callback already", comm_work_op(work));
+    work->fn = fn;
+    work->context = context;
+    if (atomic_fetch_or(&work->callback, CALLBACK_SET) & CALLBACK_DUE)
+        fn(work, work->status, context);
+    return COMM_OK;
+}
+
+comm_status comm_work_fd(comm_work *work, int32_t *ret_fd)
+{
+    comm_status status = check_work(work, "comm_work_fd");
+    if (status == COMM_OK && !ret_fd)
+        status = comm__fail(COMM_ERR_INVALID, "comm_work_fd: ret_fd is NULL");
+    if (status != COMM_OK)
+        return status;
+    int fd = atomic_load(&work->fd), none = -1;
+    if (fd < 0) {
+        fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (fd < 0)
+            return comm__fail(COMM_ERR_SYSTEM, "comm_work_fd: eventfd: %s", strerror(errno));
+        if (!atomic_compare_exchange_strong(&work->fd, &none, fd)) {
+            close(fd);
+            fd = none;
+        }
+        if (atomic_load(&work->state) == WORK_DONE)
+            eventfd_write(fd, 1);
+    }
+    *ret_fd = fd;
+    return COMM_OK;
+}
+
+/* ---- Facts ---- */
+
+comm_status comm_work_status(const comm_work *work)
+{
+    if (!work)
+        return comm__fail(COMM_ERR_INVALID, "comm_work_status: the work is NULL");
+    return work_is_done(work) ? work->status : COMM_IN_PROGRESS;
+}
+
+const char *comm_work_error(const comm_work *work)
+{
+    return work && work_is_done(work) && work->error ? work->error : "";
+}
+
+int32_t comm_work_source_rank(const comm_work *work)
+{
+    return work && work_is_done(work) ? work->source : -1;
+}
+
+int32_t comm_work_tag(const comm_work *work)
+{
+    return work && work_is_done(work) ? work->tag : -1;
+}
+
+size_t comm_work_received_count(const comm_work *work)
+{
+    return work && work_is_done(work) ? work->received_count : 0;
+}
+
+uint64_t comm_work_seq(const comm_work *work)
+{
+    return work ? work->seq : 0;
+}
+
+int64_t comm_work_duration_ns(const comm_work *work)
+{
+    return work && work_is_done(work) ? work->completed_ns - work->submitted_ns : -1;
+}
+
+const char *comm_work_op(const comm_work *work)
+{
+    return work && work->kind ? comm__op_name(work->kind) : "coalesced";
+}

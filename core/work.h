@@ -1,0 +1,85 @@
+/* Works: one operation under way or done. They come from their group's pool, are completed exactly once, and go back to
+ * the pool when the last reference is gone; the group's memory stays as long as one of them is out.
+ *
+ * References: one of the caller's handle (or of the call that waits), one of the backend's until it has completed the
+ * work. Fields without a note are written before submit and only read afterwards. */
+#ifndef COMM_CORE_WORK_H
+#define COMM_CORE_WORK_H
+
+#include <comm/backend.h>
+#include <stdatomic.h>
+
+struct channel;
+struct batch;
+
+enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
+
+struct comm_work {
+    _Atomic uint32_t state;   /* WORK_; a futex. The release of DONE pairs with the acquire in work_is_done */
+    _Atomic uint32_t claimed; /* 1 once somebody completes it: the second one is a bug and is ignored */
+    atomic_int references;
+    uint8_t internal; /* of the library itself: flush does not wait for it */
+    comm_group *group;
+    struct channel *channel; /* where it runs; NULL for the one work of a batch */
+    int32_t kind;            /* 0: of a batch */
+    uint64_t seq, record;
+    _Atomic uint64_t number; /* how many works the group had submitted before it, for flush */
+    int64_t submitted_ns, deadline_ns;
+    size_t element_bytes;
+
+    /* Written by the completing thread before DONE. */
+    comm_status status;
+    char *error; /* heap, or NULL */
+    int64_t completed_ns;
+    int32_t source, tag;
+    size_t received_count;
+
+    atomic_int callback, has_callback; /* see run_callback and comm_work_on_complete */
+    comm_work_fn fn;
+    void *context;
+    _Atomic int fd; /* -1 until asked for */
+
+    struct comm_work *parent;                 /* the work of the batch that this op belongs to */
+    struct batch *batch;                      /* of a parent: its ops and their works */
+    _Atomic size_t unfinished;                /* of a parent: works of the batch */
+    _Atomic(struct comm_work *) first_failed; /* of a parent */
+
+    void *arena; /* copies of the op's arrays; kept for the next use */
+    size_t arena_bytes, arena_used;
+    struct comm_work *next_free, *next_of_all, *next_deferred;
+};
+
+static inline int work_is_done(const comm_work *work)
+{
+    return atomic_load_explicit(&work->state, memory_order_acquire) == WORK_DONE;
+}
+
+/* A fresh work with two references, and back. take needs group->lock; NULL if there is no memory. */
+comm_work *comm__work_take(comm_group *group);
+void comm__work_ref(comm_work *work);
+void comm__work_free_all(comm_group *group);
+
+/* Give up a work that was taken but never submitted. */
+void comm__work_drop(comm_work *work);
+
+/* Room in the work's arena for a copy that lives until it completes. arena_reserve first, with all that will be copied:
+ * growing moves it. */
+comm_status comm__work_reserve(comm_work *work, size_t bytes);
+void *comm__work_copy(comm_work *work, const void *data, size_t bytes);
+
+/* What the backend calls, through the host table. */
+void comm__work_complete(comm_work *work, comm_status status, const char *error);
+void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count);
+
+/* Drive the backend until the work is done (OK, whatever its own status) or the deadline passes (TIMEOUT). */
+comm_status comm__work_drive(comm_work *work, int64_t deadline_ns);
+
+/* The status of a finished work, with its text as this thread's error. */
+comm_status comm__work_result(const comm_work *work);
+
+/* Between begin and end, callbacks of works that this thread completes wait: the thread holds a lock that they may
+ * need. */
+void comm__callbacks_defer(void);
+void comm__callbacks_run(void);
+
+#endif
