@@ -11,6 +11,7 @@
 
 comm_status comm__recorder_init(struct recorder *r, size_t room)
 {
+    *r = (struct recorder){ .room = 0 };
     pthread_mutex_init(&r->lock, NULL);
     r->slots = calloc(room, sizeof *r->slots);
     r->room = r->slots ? room : 0;

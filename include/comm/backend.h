@@ -77,7 +77,7 @@ typedef struct comm_op {
     comm_dtype dtype;
     comm_redop redop;   /* reducing kinds */
     int32_t root;       /* rooted kinds: the root; SEND, RECV: the peer, or COMM_ANY_SOURCE; else -1 */
-    int32_t tag;        /* SEND, RECV */
+    int32_t tag;        /* SEND, RECV. Below COMM_ANY_TAG they are libcomm's own: tags like others, but a receive with COMM_ANY_TAG takes none */
     uint32_t flags;
     comm_device device;
     uint64_t seq;       /* collectives of this group count 1, 2, ...; point-to-point has a count of its own */

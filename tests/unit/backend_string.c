@@ -1,0 +1,105 @@
+/* The backend string: what it takes, and that what it refuses is quoted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <comm/comm.h>
+#include <string.h>
+
+#include "backend_string.h"
+
+static struct backend_string parsed(const char *text)
+{
+    struct backend_string s;
+    if (comm__backend_string_parse(text, &s) != COMM_OK)
+        fail_msg("'%s': %s", text, comm_last_error());
+    return s;
+}
+
+static void assert_refused(const char *text, const char *quoted)
+{
+    struct backend_string s;
+    assert_int_equal(comm__backend_string_parse(text, &s), COMM_ERR_INVALID);
+    if (!strstr(comm_last_error(), quoted))
+        fail_msg("'%s' does not quote '%s'", comm_last_error(), quoted);
+}
+
+static void nothing_is_auto_on_the_cpu(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct backend_string s = parsed(i ? "" : NULL);
+        assert_int_equal(s.count, 1);
+        assert_int_equal(s.pairs[0].device, COMM_DEVICE_CPU);
+        assert_string_equal(s.pairs[0].name, "auto");
+        comm__backend_string_finish(&s);
+    }
+}
+
+static void a_bare_name_is_for_all_devices(void **state)
+{
+    (void)state;
+    struct backend_string s = parsed("TCP");
+    assert_int_equal(s.count, 1);
+    assert_int_equal(s.pairs[0].device, COMM_DEVICE_DEFAULT);
+    assert_string_equal(s.pairs[0].name, "tcp");
+    comm__backend_string_finish(&s);
+}
+
+static void pairs_and_options_are_taken_apart(void **state)
+{
+    (void)state;
+    struct backend_string s = parsed("CPU:Tcp?Lanes=4&Label=MiXed,cuda:nccl");
+    assert_int_equal(s.count, 2);
+    assert_int_equal(s.pairs[0].device, COMM_DEVICE_CPU);
+    assert_string_equal(s.pairs[0].name, "tcp");
+    assert_int_equal(s.pairs[0].option_count, 2);
+    assert_string_equal(s.pairs[0].options[0].name, "lanes");
+    assert_string_equal(s.pairs[0].options[0].value, "4");
+    assert_string_equal(s.pairs[0].options[1].name, "label");
+    assert_string_equal(s.pairs[0].options[1].value, "MiXed");
+    assert_int_equal(s.pairs[1].device, COMM_DEVICE_CUDA);
+    assert_string_equal(s.pairs[1].name, "nccl");
+    comm__backend_string_finish(&s);
+}
+
+static void a_path_keeps_its_case(void **state)
+{
+    (void)state;
+    struct backend_string s = parsed("cpu:/opt/My/libcomm_Mine.so?a=b");
+    assert_string_equal(s.pairs[0].name, "/opt/My/libcomm_Mine.so");
+    assert_int_equal(s.pairs[0].option_count, 1);
+    comm__backend_string_finish(&s);
+}
+
+static void what_is_malformed_is_quoted(void **state)
+{
+    (void)state;
+    assert_refused("cpu:tcp,,cuda:nccl", "''");
+    assert_refused("cpu:tcp,cpu:shm", "'cpu:shm'");
+    assert_refused("tcp,cuda:nccl", "'cuda:nccl'");
+    assert_refused("cpu:tcp,nccl", "'nccl'");
+    assert_refused("tpu:tcp", "'tpu:tcp'");
+    assert_refused("cpu:", "'cpu:'");
+    assert_refused(":tcp", "':tcp'");
+    assert_refused("cpu:tcp:1", "'cpu:tcp:1'");
+    assert_refused("cpu:tcp?", "'cpu:tcp?'");
+    assert_refused("cpu:tcp?lanes", "'cpu:tcp?lanes'");
+    assert_refused("cpu:tcp?=4", "'cpu:tcp?=4'");
+    assert_refused("cpu:tcp?lanes=1&LANES=2", "'cpu:tcp?lanes=1&LANES=2'");
+    assert_refused("cpu:t c p", "'cpu:t c p'");
+    assert_refused("cpu:a,cuda:b,hip:c,xpu:d,cpu:e", "'cpu:e'");
+    assert_refused("default:tcp", "'default:tcp'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_auto_on_the_cpu),        cmocka_unit_test(a_bare_name_is_for_all_devices),
+        cmocka_unit_test(pairs_and_options_are_taken_apart), cmocka_unit_test(a_path_keeps_its_case),
+        cmocka_unit_test(what_is_malformed_is_quoted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,257 @@
+/* Groups: making, naming, ending, closing; joining a world; on the loopback backend. Ranks are threads. */
+#include <comm/comm.h>
+#include <comm/store.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "loopback.h"
+#include "ranks.h"
+
+#define WORLD "cpu:loopback"
+
+static int32_t sum_over(comm_group *group, int32_t value)
+{
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    return value;
+}
+
+static void groups_are_made_without_non_members(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world(WORLD), *group = NULL, *found, *other;
+    const int32_t ranks[] = { 3, 1, 4 };
+    int32_t mine = -1, listed[3];
+    CHECK(strcmp(comm_group_backend(world), WORLD) == 0);
+    CHECK_OK(comm_group_create(world, ranks, 3, NULL, &group));
+    CHECK((group != NULL) == (rank == 1 || rank == 3 || rank == 4));
+    CHECK_STATUS(comm_group_find(world, "no such", &found), COMM_ERR_NOT_FOUND);
+    if (group) {
+        CHECK(comm_group_size(group) == 3);
+        CHECK(comm_group_rank(group) == (rank == 3 ? 0 : rank == 1 ? 1 : 2));
+        CHECK_OK(comm_group_world_rank(group, comm_group_rank(group), &mine));
+        CHECK(mine == rank);
+        CHECK_OK(comm_group_rank_of(group, 4, &mine));
+        CHECK(mine == 2);
+        CHECK_STATUS(comm_group_rank_of(group, 0, &mine), COMM_ERR_NOT_FOUND);
+        CHECK_STATUS(comm_group_world_rank(group, 3, &mine), COMM_ERR_NOT_FOUND);
+        CHECK_OK(comm_group_ranks(group, listed));
+        CHECK(memcmp(listed, ranks, sizeof ranks) == 0);
+        CHECK_OK(comm_group_find(world, comm_group_name(group), &found));
+        CHECK(found == group && strcmp(comm_group_name(group), "world[3,1,4]") == 0);
+        CHECK(sum_over(group, rank) == 8);
+        CHECK_OK(comm_group_create(world, ranks, 3, NULL, &other)); /* the same list again is another group */
+        CHECK(strcmp(comm_group_name(other), "world[3,1,4]#1") == 0);
+        CHECK(sum_over(other, 1) == 3 && sum_over(group, 2) == 6);
+        CHECK_OK(comm_group_close(other));
+    }
+    const int32_t twice[] = { 1, 1 }, beyond[] = { 5 };
+    CHECK_STATUS(comm_group_create(world, twice, 2, NULL, &other), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("rank 1 is in the list twice");
+    CHECK_STATUS(comm_group_create(world, beyond, 1, NULL, &other), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_create(world, NULL, 0, NULL, &other), COMM_ERR_INVALID);
+    CHECK_OK(comm_group_close(world)); /* before its child */
+    if (group)
+        CHECK(sum_over(group, 1) == 3);
+    CHECK_OK(comm_group_close(group));
+}
+
+static void groups_are_divided(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world(WORLD), *half, *pair, *same;
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    options.name = "half";
+    options.timeout_ms = 1234;
+    CHECK_OK(comm_group_split(world, rank < 2 ? 0 : rank == 2 ? -1 : 7, -rank, &options, &half));
+    CHECK((half == NULL) == (rank == 2));
+    if (half) {
+        CHECK(comm_group_rank(half) == (rank < 2 ? 1 - rank : size - 1 - rank));
+        CHECK(comm_group_timeout(half) == 1234 && strcmp(comm_group_name(half), "half") == 0);
+        CHECK(sum_over(half, 1) == comm_group_size(half));
+    }
+    CHECK_OK(comm_group_subgroups(world, 2, NULL, &pair));
+    CHECK(comm_group_size(pair) == 2 && sum_over(pair, rank) == rank / 2 * 4 + 1);
+    CHECK_STATUS(comm_group_subgroups(world, 4, NULL, &same), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("6 ranks cannot be divided into groups of 4");
+    CHECK_OK(comm_group_dup(world, NULL, &same));
+    CHECK(sum_over(same, 1) == size);
+    CHECK(comm_group_seq(same) == 1);
+    CHECK_OK(comm_group_close(same));
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(half));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void abort_ends_the_group_and_shrink_goes_on(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world(WORLD), *rest = NULL;
+    const int32_t gone[] = { 1 };
+    if (rank == 1)
+        CHECK_OK(comm_group_abort(world, "out of coffee"));
+    else
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_ABORTED);
+    if (rank != 1) {
+        CHECK_ERROR_SAYS("rank 1 of group 'world' called comm_group_abort: out of coffee");
+        CHECK_OK(comm_group_shrink(world, gone, 1, NULL, &rest));
+        CHECK(sum_over(rest, 1) == size - 1);
+    }
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_ABORTED);
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void different_calls_are_a_mismatch(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world(WORLD);
+    float data[8] = { 0 };
+    CHECK_STATUS(comm_all_reduce(world, data, data, rank == 0 ? 8 : 7, COMM_DTYPE_F32, COMM_SUM, NULL, NULL),
+                 COMM_ERR_MISMATCH);
+    CHECK_OK(comm_group_close(world));
+}
+
+static void several_devices_must_be_told_apart(int rank, int size, void *arg)
+{
+    (void)rank, (void)arg;
+    comm_group *world = ranks_world("loopback");
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t value = 1;
+    CHECK(strcmp(comm_group_backend(world), "cpu:loopback,xpu:loopback") == 0);
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("options->device");
+    options.device = COMM_DEVICE_CUDA;
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, &options, NULL),
+                 COMM_ERR_UNSUPPORTED);
+    options.device = COMM_DEVICE_XPU;
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, &options, NULL));
+    CHECK(value == size && comm_group_seq(world) == 1);
+    CHECK_OK(comm_group_close(world));
+}
+
+static void byte_strings_travel(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world(WORLD);
+    char mine[16];
+    void *data;
+    size_t *lengths, length, at = 0;
+    int32_t source;
+    size_t bytes = (size_t)snprintf(mine, sizeof mine, "%.*s", rank, "abcdefgh");
+    CHECK_OK(comm_all_gather_bytes(world, mine, bytes, NULL, &data, &lengths));
+    for (int r = 0; r < size; at += lengths[r++])
+        CHECK(lengths[r] == (size_t)r && memcmp((char *)data + at, "abcdefgh", (size_t)r) == 0);
+    comm_free(data);
+    comm_free(lengths);
+    CHECK_OK(comm_gather_bytes(world, mine, bytes, 1, NULL, &data, &lengths));
+    CHECK((data != NULL) == (rank == 1));
+    CHECK(rank != 1 || lengths[size - 1] == (size_t)size - 1);
+    comm_free(data);
+    comm_free(lengths);
+    CHECK_OK(comm_broadcast_bytes(world, rank == 2 ? "hello" : NULL, rank == 2 ? 5 : 0, 2, NULL, &data, &length));
+    CHECK(length == 5 && strcmp(data, "hello") == 0);
+    comm_free(data);
+    const void *parts[] = { "zero", "", "two" };
+    const size_t part_bytes[] = { 4, 0, 3 };
+    CHECK_OK(
+        comm_scatter_bytes(world, rank == 0 ? parts : NULL, rank == 0 ? part_bytes : NULL, 0, NULL, &data, &length));
+    CHECK(length == part_bytes[rank] && memcmp(data, parts[rank], length) == 0);
+    comm_free(data);
+    if (rank == 2) {
+        comm_op_options options = COMM_OP_OPTIONS_INIT;
+        options.tag = COMM_ANY_TAG;
+        CHECK_OK(comm_recv_bytes(world, COMM_ANY_SOURCE, &options, &data, &length, &source));
+        CHECK(source == 1 && length == 3 && memcmp(data, "one", 3) == 0);
+        comm_free(data);
+    } else if (rank == 1) {
+        CHECK_OK(comm_send_bytes(world, "one", 3, 2, NULL));
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static void a_monitored_barrier_names_who_is_missing(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world(WORLD);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    options.timeout_ms = 200;
+    CHECK_OK(comm_monitored_barrier(world, NULL));
+    if (rank != 2) {
+        CHECK_STATUS(comm_monitored_barrier(world, &options), COMM_ERR_TIMEOUT);
+        if (rank == 0)
+            CHECK_ERROR_SAYS("1 rank has not come within 200 ms: 2");
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* the group is still usable */
+    options.timeout_ms = 10000;
+    if (rank == 2) { /* late for the second one: rank 0 says so when it is in the third */
+        CHECK_STATUS(comm_monitored_barrier(world, &options), COMM_ERR_TIMEOUT);
+    }
+    CHECK_OK(comm_monitored_barrier(world, &options));
+    CHECK_OK(comm_monitored_barrier(world, &options));
+    CHECK(comm_group_seq(world) == 1 && size == 4);
+    comm_record records[64];
+    size_t count;
+    CHECK_OK(comm_group_records(world, records, 64, &count));
+    CHECK(count > 3);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void joining_twice_or_too_late_is_refused(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    options.backend = WORLD;
+    options.name = "lonely";
+    options.timeout_ms = 300;
+    options.rank = rank;
+    options.world_size = size + 2;
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS("2 of 4 ranks have joined, missing: 2, 3");
+    options.timeout_ms = 300;
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("has joined already");
+    comm_init_options zero = { 0 };
+    CHECK_STATUS(comm_init(&zero, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("COMM_INIT_OPTIONS_INIT");
+    options.backend = "cpu:carrier-pigeon";
+    options.name = "pigeons";
+    options.world_size = size;
+    options.timeout_ms = 10000;
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_NOT_FOUND);
+    CHECK_ERROR_SAYS("there is no backend 'carrier-pigeon'");
+}
+
+static void a_forked_child_is_told_so(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world(WORLD);
+    pid_t child = fork();
+    if (child == 0) {
+        int ok = comm_barrier(world, NULL, NULL) == COMM_ERR_FORKED && strstr(comm_last_error(), "fork()") &&
+                 comm_group_close(world) == COMM_ERR_FORKED;
+        _exit(ok ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* the parent is unharmed */
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(void)
+{
+    const struct ranks_options threads = { .threads = 1, .limit_s = 60 };
+    if (comm_backend_register(loopback_entry) != COMM_OK)
+        return 1;
+    return ranks_run(5, &threads, groups_are_made_without_non_members, NULL) ||
+           ranks_run(6, &threads, groups_are_divided, NULL) ||
+           ranks_run(4, &threads, abort_ends_the_group_and_shrink_goes_on, NULL) ||
+           ranks_run(3, &threads, different_calls_are_a_mismatch, NULL) ||
+           ranks_run(2, &threads, several_devices_must_be_told_apart, NULL) ||
+           ranks_run(3, &threads, byte_strings_travel, NULL) ||
+           ranks_run(4, &threads, a_monitored_barrier_names_who_is_missing, NULL) ||
+           ranks_run(2, &threads, joining_twice_or_too_late_is_refused, NULL) ||
+           ranks_run(1, &threads, a_forked_child_is_told_so, NULL);
+}

@@ -1,0 +1,48 @@
+/* The flight record's ring. */
+#include "recorder.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+static void the_ring_keeps_the_last_ones_oldest_first(void **state)
+{
+    (void)state;
+    struct recorder r;
+    comm_record records[8];
+    uint64_t first = 0, last = 0;
+    assert_int_equal(comm__recorder_init(&r, 4), COMM_OK);
+    assert_int_equal(comm__recorder_read(&r, records, 8), 0);
+    for (uint64_t seq = 1; seq <= 10; seq++) {
+        comm_op op = {
+            .kind = COMM_OP_ALL_REDUCE, .seq = seq, .root = -1, .label = "a label longer than the room for it"
+        };
+        last = comm__recorder_begin(&r, &op, 1000);
+        if (seq == 1)
+            first = last;
+    }
+    comm__recorder_end(&r, first, COMM_ERR_ABORTED, 2000); /* dropped since: must not mark another */
+    comm__recorder_end(&r, last, COMM_OK, 2000);
+    assert_int_equal(comm__recorder_read(&r, records, 8), 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(records[i].seq, 7 + i);
+        assert_string_equal(records[i].op, "all_reduce");
+        assert_int_equal(records[i].status, i == 3 ? COMM_OK : COMM_IN_PROGRESS);
+        assert_string_equal(records[i].label, "a label longer than the");
+    }
+    assert_true(records[3].completed_ns - records[3].submitted_ns == 1000);
+    assert_true(records[2].completed_ns == 0);
+    assert_int_equal(comm__recorder_read(&r, records, 2), 2); /* the newest ones */
+    assert_int_equal(records[0].seq, 9);
+    comm__recorder_finish(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(the_ring_keeps_the_last_ones_oldest_first) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
