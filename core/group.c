@@ -67,7 +67,7 @@ static int remember_end(comm_group *group, comm_status status, const char *text)
 
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text)
 {
-    if (!remember_end(group, status, text))
+    if (!remember_end(group, status, text) || !from)
         return;
     for (size_t i = 0; i < group->channel_count; i++)
         if (&group->channels[i] != from && group->channels[i].state)

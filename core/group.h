@@ -120,7 +120,8 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
 comm_status comm__group_usable(const comm_group *group, const char *call);
 comm_status comm__fail_forked(const comm_group *group, const char *call);
 
-/* The group has ended: remember the first reason, and end its other channels than `from`. */
+/* The group has ended: remember the first reason, and end its other channels than `from`. NULL: some backend says so, perhaps
+ * with its locks held, and ends nothing by it; later calls are refused all the same. */
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text);
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
