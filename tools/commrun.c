@@ -145,7 +145,8 @@ static void on_rank_ended(struct run *run, struct rank *rank, int status)
     int by_signal = WIFSIGNALED(status);
     /* A rank that is killed takes others with it, within the same turn of the loop if the machine is slow: then the one
      * that was killed is the cause. */
-    int is_cause = by_signal && run->failed_rank && !run->failed_by_signal && uv_now(&run->loop) == run->failed_at;
+    int is_cause = by_signal && WTERMSIG(status) != SIGTERM && run->failed_rank && !run->failed_by_signal &&
+                   uv_now(&run->loop) == run->failed_at;
     if (status == 0 || (run->failed && !is_cause))
         return;
     run->failed_rank = rank;

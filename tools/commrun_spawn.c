@@ -85,15 +85,18 @@ static const char *const foreign[] = {
     "SLURM_STEPID",
 };
 
-static void put(char **env, size_t *count, char *pair)
+/* All entries are copies. */
+static void put(char **env, size_t *count, const char *pair)
 {
-    size_t name = strcspn(pair, "=") + 1;
-    for (size_t i = 0; i < *count; i++)
-        if (strncmp(env[i], pair, name) == 0) {
-            env[i] = pair;
-            return;
-        }
-    env[(*count)++] = pair;
+    size_t name = strcspn(pair, "=") + 1, i = 0;
+    while (i < *count && strncmp(env[i], pair, name) != 0)
+        i++;
+    if (i == *count)
+        (*count)++;
+    free(env[i]);
+    env[i] = strdup(pair);
+    if (!env[i])
+        abort();
 }
 
 static void put_text(char **env, size_t *count, const char *name, const char *value)
@@ -102,6 +105,7 @@ static void put_text(char **env, size_t *count, const char *name, const char *va
     if (asprintf(&pair, "%s=%s", name, value) < 0)
         abort();
     put(env, count, pair);
+    free(pair);
 }
 
 static void put_number(char **env, size_t *count, const char *name, int value)
@@ -111,7 +115,6 @@ static void put_number(char **env, size_t *count, const char *name, int value)
     put_text(env, count, name, text);
 }
 
-/* Never freed: it is a few kilobytes per rank, once. */
 static char **make_environment(const struct run *run, const struct rank *rank)
 {
     size_t count = 0, room = run->options.extra_count + 32;
@@ -127,7 +130,7 @@ static char **make_environment(const struct run *run, const struct rank *rank)
             keep &= strncmp(*e, foreign[i], bytes) != 0 || (*e)[bytes] != '=';
         }
         if (keep)
-            env[count++] = *e;
+            put(env, &count, *e);
     }
     put_number(env, &count, "RANK", rank->rank);
     put_number(env, &count, "WORLD_SIZE", run->world_size);
@@ -292,6 +295,9 @@ int spawn_rank(struct run *run, struct rank *rank)
     if (read(report[0], &exec_error, sizeof exec_error) == sizeof exec_error)
         fail_program(run, run->program_path, exec_error);
 done:
+    for (char **e = child.env; e && *e; e++)
+        free(*e);
+    free(child.env);
     close_fd(&child.in);
     for (int i = 0; i < 2; i++) {
         close_fd(&out[i]);
