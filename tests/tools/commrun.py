@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""commrun's promises, tried on real processes: commrun.py COMMRUN. Each run has a time limit of its own."""
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+COMMRUN = sys.argv[1]
+LIMIT_S = 30
+
+
+def start(*arguments, **options):
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.Popen([COMMRUN, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
+
+
+def finish(process, data=None):
+    try:
+        out, err = process.communicate(data, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return process.returncode, out, err.decode()
+
+
+def run(*arguments, data=None, **options):
+    if data is not None:
+        options["stdin"] = subprocess.PIPE
+    return finish(start(*arguments, **options), data)
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids):
+    end = time.monotonic() + LIMIT_S
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > end:
+            left = [pid for pid in pids if alive(pid)]
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            raise AssertionError(f"processes {left} were left behind")
+        time.sleep(0.01)
+
+
+def read_pids(process, count):
+    """The first `count` lines of stdout are pids, with or without a prefix."""
+    return [int(process.stdout.readline().split()[-1]) for _ in range(count)]
+
+
+class Output(unittest.TestCase):
+    def test_ranks_know_their_place_and_lines_their_rank(self):
+        status, out, err = run("-n", "3", "sh", "-c", "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2")
+        self.assertEqual((status, sorted(out.split(b"\n"))), (0, [b"", b"[0] 0/3 0/3", b"[1] 1/3 1/3", b"[2] 2/3 2/3"]))
+        self.assertEqual(sorted(err.split("\n")), ["", "[0] e", "[1] e", "[2] e"])
+
+    def test_binary_long_and_partial_lines_stay_whole(self):
+        program = "import sys; w = sys.stdout.buffer; w.write(b'a\\0\\xff\\r\\n' + b'x' * 300000 + b'\\n\\npart'); w.flush()"
+        status, out, _ = run("-n", "2", sys.executable, "-c", program)
+        self.assertEqual(status, 0)
+        for rank in (b"0", b"1"):
+            mine = [line for line in out.split(b"\n") if line.startswith(b"[" + rank + b"]")]
+            self.assertEqual(mine, [b"[%s] %s" % (rank, t) for t in (b"a\0\xff\r", b"x" * 300000, b"", b"part")])
+
+    def test_no_prefix_and_log_dir(self):
+        with tempfile.TemporaryDirectory() as folder:
+            status, out, _ = run("-n", "2", "--no-prefix", "--log-dir", folder + "/l", "sh", "-c", "echo hi $RANK")
+            self.assertEqual((status, sorted(out.split())), (0, [b"0", b"1", b"hi", b"hi"]))
+            with open(folder + "/l/rank-1.log") as log:
+                self.assertEqual(log.read(), "hi 1\n")
+
+    def test_stdin_goes_to_rank_0_only(self):
+        status, out, _ = run("-n", "2", "cat", data=b"words\n")
+        self.assertEqual((status, out), (0, b"[0] words\n"))
+
+    def test_a_reader_that_leaves_ends_the_run(self):
+        process = start("-n", "2", "yes")
+        process.stdout.readline()
+        process.stdout.close()
+        try:
+            self.assertEqual(process.wait(LIMIT_S), 128 + signal.SIGPIPE)
+        finally:
+            process.stderr.close()
+
+    def test_colours_on_a_terminal_only(self):
+        master, slave = pty.openpty()
+        process = subprocess.Popen([COMMRUN, "-n", "1", "echo", "hi"], stdin=subprocess.DEVNULL, stdout=slave,
+                                   env={**os.environ, "TERM": "xterm", "NO_COLOR": ""})
+        os.close(slave)
+        self.assertEqual(process.wait(LIMIT_S), 0)
+        self.assertIn(b"\x1b[36m[0]\x1b[0m hi", os.read(master, 1000))
+        os.close(master)
+
+
+class Failures(unittest.TestCase):
+    def test_the_failed_rank_is_named_once_and_last_with_its_words(self):
+        status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 1 ] || exec sleep 100; echo bad news >&2; exit 7")
+        self.assertEqual(status, 7)
+        self.assertRegex(err, r"(?s)commrun: rank 1 \(pid \d+\) exited with status 7; its last words on stderr:\n  bad news\n$")
+        self.assertEqual(err.count("commrun: "), 1)
+
+    def test_a_killed_rank_gives_128_and_its_signal(self):
+        status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 2 ] && kill -9 $$; exec sleep 100")
+        self.assertEqual(status, 137)
+        self.assertRegex(err, r"rank 2 \(pid \d+\) was killed by signal 9 \(SIGKILL\)\n$")
+
+    def test_a_program_that_is_not_there_is_one_error(self):
+        status, out, err = run("-n", "4", "no-such-program")
+        self.assertEqual((status, out, err), (127, b"", "commrun: cannot start 'no-such-program': No such file or directory\n"))
+        status, _, err = run("-n", "4", "/etc/passwd")
+        self.assertEqual((status, err), (126, "commrun: cannot start '/etc/passwd': Permission denied\n"))
+
+    def test_a_missing_interpreter_is_explained(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = folder + "/p"
+            with open(path, "w") as script:
+                script.write("#!/no/such/interpreter\n")
+            os.chmod(path, 0o755)
+            status, _, err = run("-n", "2", path)
+            self.assertEqual((status, err.count("\n")), (127, 1))
+            self.assertIn("interpreter", err)
+
+    def test_a_timeout_ends_the_ranks(self):
+        status, _, err = run("-n", "2", "--timeout", "0.3", "sleep", "100")
+        self.assertEqual(status, 124)
+        self.assertIn("--timeout 0.3 s", err)
+
+    def test_keep_going_lets_the_others_finish(self):
+        status, out, _ = run("-n", "2", "--keep-going", "sh", "-c", "[ $RANK = 0 ] && exit 3; sleep 0.3; echo done")
+        self.assertEqual((status, out), (3, b"[1] done\n"))
+
+    def test_wrong_options_are_refused(self):
+        for arguments in ([], ["-n", "0", "true"], ["-n", "x", "true"], ["true"], ["-n", "2"],
+                          ["-n", "1", "--nnodes", "2", "true"], ["-n", "1", "--node-rank", "1", "true"],
+                          ["-n", "1", "--bind", "socket", "true"], ["-n", "1", "--env", "X", "true"]):
+            self.assertEqual(run(*arguments)[0], 2, arguments)
+
+    def test_the_program_s_options_are_its_own(self):
+        self.assertEqual(run("-n", "1", "echo", "-n", "2", "--help")[1], b"[0] 2 --help\n")
+        self.assertEqual(run("-n", "1", "--", "echo", "-v")[1], b"[0] -v\n")
+
+
+class Environment(unittest.TestCase):
+    def test_variables_are_set_and_other_launchers_cleared(self):
+        surroundings = {**os.environ, "OMPI_COMM_WORLD_RANK": "5", "RANK": "9", "COMM_SECRET": ""}
+        status, out, _ = run("-n", "1", "--env", "MINE=a=b", "env", env=surroundings)
+        lines = out.decode().replace("[0] ", "").split("\n")
+        self.assertEqual(status, 0)
+        for wanted in ("RANK=0", "WORLD_SIZE=1", "COMM_LAUNCHER=commrun", "MINE=a=b", "MASTER_ADDR=127.0.0.1"):
+            self.assertEqual(lines.count(wanted), 1, wanted)
+        self.assertNotIn("OMPI_COMM_WORLD_RANK", out.decode())
+        self.assertRegex(out.decode(), r"COMM_SECRET=[0-9a-f]{64}\n")
+
+    def test_a_secret_that_is_given_is_kept(self):
+        self.assertEqual(run("-n", "1", "sh", "-c", "echo $COMM_SECRET", env={**os.environ, "COMM_SECRET": "s"})[1],
+                         b"[0] s\n")
+
+    def test_binding_divides_the_cores(self):
+        allowed = os.sched_getaffinity(0)
+        program = "import os; print(*sorted(os.sched_getaffinity(0)))"
+        status, out, _ = run("-n", "2", "--bind", "core", sys.executable, "-c", program)
+        sets = [{int(n) for n in line.split()[1:]} for line in out.decode().splitlines()]
+        self.assertEqual(status, 0)
+        self.assertEqual(len(sets), 2)
+        self.assertTrue(all(s and s <= allowed for s in sets))
+        if len(allowed) >= 4:
+            self.assertFalse(sets[0] & sets[1])
+
+
+class Signals(unittest.TestCase):
+    def test_ending_signals_reach_the_ranks(self):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = start("-n", "2", "sh", "-c", f"trap 'echo heard; exit 0' {number.name[3:]}; echo $$; while :; do sleep 0.05; done")
+            pids = read_pids(process, 2)
+            process.send_signal(number)
+            status, out, err = finish(process)
+            self.assertEqual((status, out.count(b"heard")), (128 + number, 2), err)
+            wait_until_gone(pids)
+
+    def test_user_signals_are_passed_on(self):
+        process = start("-n", "2", "sh", "-c", "trap 'echo heard; exit 0' USR1; echo $$; while :; do sleep 0.05; done")
+        read_pids(process, 2)
+        process.send_signal(signal.SIGUSR1)
+        status, out, _ = finish(process)
+        self.assertEqual((status, out.count(b"heard")), (0, 2))
+
+    def test_a_second_interrupt_kills(self):
+        process = start("-n", "2", "sh", "-c", "trap '' INT; echo $$; while :; do sleep 0.05; done")
+        pids = read_pids(process, 2)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        status, _, _ = finish(process)
+        self.assertIn(status, (130, 143))
+        wait_until_gone(pids)
+
+
+class NobodyStays(unittest.TestCase):
+    GRANDCHILDREN = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; echo $$; "
+
+    def test_grandchildren_end_with_a_good_run(self):
+        process = start("-n", "2", "sh", "-c", self.GRANDCHILDREN)
+        pids = read_pids(process, 6)
+        self.assertEqual(finish(process)[0], 0)
+        wait_until_gone(pids)
+
+    def test_grandchildren_end_when_a_rank_fails(self):
+        process = start("-n", "2", "sh", "-c", self.GRANDCHILDREN + "[ $RANK = 1 ] && exit 1; wait")
+        pids = read_pids(process, 5)
+        self.assertEqual(finish(process)[0], 1)
+        wait_until_gone(pids)
+
+    def test_nobody_outlives_a_commrun_that_is_killed(self):
+        process = start("-n", "2", "sh", "-c", self.GRANDCHILDREN + "wait")
+        pids = read_pids(process, 6)
+        process.kill()
+        process.wait(LIMIT_S)
+        wait_until_gone(pids)
+        process.stdout.close()
+        process.stderr.close()
+
+    def test_a_stopped_rank_ends_too(self):
+        process = start("-n", "2", "sh", "-c", "echo $$; [ $RANK = 0 ] && kill -STOP $$; sleep 0.2; exit 4")
+        pids = read_pids(process, 2)
+        self.assertEqual(finish(process)[0], 4)
+        wait_until_gone(pids)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
