@@ -1,0 +1,389 @@
+/* Groups: their queue of collectives, how they end, and how two ranks in different collectives find out. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tcp.h"
+
+/* ---- Making and finding ---- */
+
+comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group)
+{
+    struct tcp_group *g = calloc(1, sizeof *g);
+    if (g) {
+        g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
+        g->rank_of = malloc((size_t)m->size * sizeof *g->rank_of);
+        g->answers = calloc((size_t)info->size, sizeof *g->answers);
+    }
+    if (!g || !g->world_ranks || !g->rank_of || !g->answers) {
+        group_destroy(g);
+        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
+    }
+    g->mesh = m;
+    g->id = info->id;
+    g->rank = info->rank;
+    g->size = info->size;
+    g->name = info->name;
+    g->token = info->token;
+    g->tail = &g->head;
+    g->recvs_tail = &g->recvs;
+    early_list_init(&g->early);
+    early_list_init(&g->early_p2p);
+    memcpy(g->world_ranks, info->world_ranks, (size_t)info->size * sizeof *g->world_ranks);
+    for (int32_t i = 0; i < m->size; i++)
+        g->rank_of[i] = -1;
+    for (int32_t r = 0; r < g->size; r++)
+        g->rank_of[g->world_ranks[r]] = r;
+    g->lanes = (uint32_t)tcp_host->param_int(g->token, "tcp", "lanes", 4);
+    if (g->lanes < 1 || g->lanes > TCP_SLOTS_MOST)
+        g->lanes = 4;
+    g->slice_bytes = tcp_host->param_int(g->token, "tcp", "slice_bytes", 0);
+    const char *algo = tcp_host->param_text(g->token, "tcp", "algo");
+    char error[512];
+    if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
+        group_destroy(g);
+        return tcp_fail(COMM_ERR_INVALID, "COMM_TCP_ALGO (or the option 'algo'): %s", error);
+    }
+    *ret_group = g;
+    return COMM_OK;
+}
+
+void group_destroy(struct tcp_group *g)
+{
+    if (!g)
+        return;
+    while (g->plans) {
+        struct plan_entry *e = g->plans;
+        g->plans = e->next;
+        plan_finish(&e->plan);
+        free(e);
+    }
+    select_overrides_destroy(g->overrides);
+    free(g->world_ranks);
+    free(g->rank_of);
+    free(g->answers);
+    free(g->error);
+    free(g->scratch);
+    free(g->prepared);
+    free(g->step_pool);
+    free(g);
+}
+
+struct tcp_group *group_find(struct mesh *m, uint64_t id)
+{
+    struct tcp_group *g = m->groups;
+    while (g && g->id != id)
+        g = g->next;
+    return g;
+}
+
+struct tcp_op *op_get(struct mesh *m)
+{
+    struct tcp_op *op = m->op_pool;
+    if (op)
+        m->op_pool = op->next;
+    else
+        op = malloc(sizeof *op);
+    if (op)
+        memset(op, 0, sizeof *op);
+    return op;
+}
+
+void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room)
+{
+    tcp_host->describe(g->token, op, text, room);
+}
+
+/* ---- Completion ---- */
+
+/* The op's memory is put back at the end of the turn: code further up the stack still looks at it. */
+static void bury(struct tcp_op *op)
+{
+    struct mesh *m = op->group->mesh;
+    op->dying = 1;
+    op->next = m->dying;
+    m->dying = op;
+    if (!(op->op.flags & COMM_OP_FLAG_WAITING))
+        atomic_fetch_sub(&m->async_works, 1);
+}
+
+static void remember(struct tcp_group *g, const struct tcp_op *op)
+{
+    size_t i = op->op.seq % TCP_ENDED_REMEMBERED;
+    g->ended_seq = op->op.seq;
+    g->ended_signature[i] = op->op.signature;
+    g->ended_op[i] = op->op;
+}
+
+static int is_p2p(const struct tcp_op *op)
+{
+    return op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV;
+}
+
+void group_complete(struct tcp_op *op, comm_status status, const char *text)
+{
+    struct tcp_group *g = op->group;
+    if (op->dying)
+        return;
+    if (g->inquest == op)
+        g->inquest = NULL;
+    if (!is_p2p(op)) {
+        remember(g, op);
+        g->head = op->next;
+        if (!g->head)
+            g->tail = &g->head;
+    }
+    progress_done(g->mesh, op->work, status, text);
+    bury(op);
+    if (!is_p2p(op) && g->head)
+        g->mesh->ready = 1; /* The next one starts at the end of the turn, not on top of this stack. */
+}
+
+static void group_next(struct tcp_group *g)
+{
+    while (g->status == COMM_OK && g->head && !g->head->started) {
+        struct tcp_op *op = g->head;
+        engine_start(op);
+        if (g->head == op)
+            break;
+    }
+}
+
+void group_turn_end(struct mesh *m)
+{
+    while (m->ready || m->lost_pending) {
+        m->ready = 0;
+        for (struct tcp_group *g = m->groups; g; g = g->next)
+            group_next(g);
+        link_sweep_lost(m);
+    }
+    while (m->dying) {
+        struct tcp_op *op = m->dying;
+        m->dying = op->next;
+        op->next = m->op_pool;
+        m->op_pool = op;
+    }
+}
+
+/* ---- The end of a group ---- */
+
+static void forget(struct mesh *m, struct tcp_op *op)
+{
+    for (int32_t i = 0; i < m->size; i++)
+        if (m->links[i].state == LINK_UP || m->links[i].tx_head)
+            link_forget(&m->links[i], op);
+}
+
+static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status status, const char *text)
+{
+    struct mesh *m = g->mesh;
+    while (*list) {
+        struct tcp_op *op = *list;
+        *list = op->next;
+        forget(m, op);
+        char what[256], whole[1024];
+        group_describe(g, &op->op, what, sizeof what);
+        if (strncmp(text, what, strlen(what)) == 0)
+            snprintf(whole, sizeof whole, "%s", text);
+        else
+            snprintf(whole, sizeof whole, "%s: %s", what, text);
+        progress_done(m, op->work, status, whole);
+        bury(op);
+    }
+}
+
+static void tell_members(struct tcp_group *g)
+{
+    struct wire_header h = { .type = WIRE_FAIL, .group = g->id, .tag = g->status };
+    for (int32_t r = 0; r < g->size; r++) {
+        struct link *l = &g->mesh->links[g->world_ranks[r]];
+        if (r == g->rank || l->state == LINK_LOST || l->state == LINK_LEFT || g->mesh->closing)
+            continue;
+        mesh_want(g->mesh, l->peer);
+        struct wire_header copy = h;
+        link_send_text(l, &copy, g->error);
+    }
+}
+
+void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell)
+{
+    if (g->status != COMM_OK)
+        return;
+    char *copy = strdup(text);
+    g->status = status;
+    g->error = copy ? copy : strdup("");
+    g->inquest = NULL;
+    /* What is awaited from the peers is awaited no more. */
+    for (int32_t r = 0; r < g->size; r++) {
+        struct link *l = &g->mesh->links[g->world_ranks[r]];
+        uint32_t queued = l->tx_head ? 1 : 0;
+        while (l->interest > queued)
+            link_interest(l, -1);
+    }
+    for (struct tcp_group *other = g->mesh->groups; other; other = other->next)
+        if (other != g)
+            engine_restore_interest(other);
+    end_list(g, &g->head, status, text);
+    g->tail = &g->head;
+    end_list(g, &g->recvs, status, text);
+    g->recvs_tail = &g->recvs;
+    end_list(g, &g->sends, status, text);
+    early_list_clear(g->mesh, &g->early);
+    early_list_clear(g->mesh, &g->early_p2p);
+    tcp_host->group_failed(g->token, status, text);
+    if (tell)
+        tell_members(g);
+}
+
+static int p2p_needs(const struct tcp_group *g, int32_t rank)
+{
+    for (const struct tcp_op *op = g->sends; op; op = op->next)
+        if (op->op.root == rank)
+            return 1;
+    for (const struct tcp_op *op = g->recvs; op; op = op->next)
+        if (op->op.root == rank || (op->p2p_state == STEP_SENDING && op->matched_from == rank))
+            return 1;
+    return 0;
+}
+
+void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text)
+{
+    for (struct tcp_group *g = m->groups; g; g = g->next) {
+        int32_t rank = g->rank_of[l->peer];
+        if (rank < 0 || g->status != COMM_OK)
+            continue;
+        int needed = (g->head && engine_needs(g->head, l->peer)) || p2p_needs(g, rank);
+        if (l->state == LINK_LEFT && !needed)
+            continue;
+        char whole[768];
+        if (l->state == LINK_LEFT)
+            snprintf(whole, sizeof whole, "%s has closed its world before this rank was done with it",
+                     mesh_peer_text(m, l->peer));
+        else
+            snprintf(whole, sizeof whole, "%s", text);
+        group_fail(g, status, whole, 1);
+    }
+}
+
+/* ---- Ranks in different collectives ---- */
+
+void group_header(struct tcp_op *op, uint8_t type, struct wire_header *h)
+{
+    memset(h, 0, sizeof *h);
+    h->type = type;
+    h->kind = (uint8_t)op->op.kind;
+    h->dtype = (uint8_t)op->op.dtype;
+    h->redop = (uint8_t)op->op.redop;
+    h->group = op->group->id;
+    h->seq = op->op.seq;
+    h->signature = op->op.signature;
+    h->tag = op->op.root;
+    h->count = op->op.send.count ? op->op.send.count : op->op.recv.count;
+}
+
+static void spell(char *text, size_t room, int32_t kind, int32_t dtype, int32_t redop, int32_t root, uint64_t count)
+{
+    const char *op_name = tcp_host->op_name(kind), *dtype_name = tcp_host->dtype_name(dtype);
+    int n = snprintf(text, room, "%s(", op_name ? op_name : "an unknown operation");
+    if (kind != COMM_OP_BARRIER && n > 0 && (size_t)n < room)
+        n += snprintf(text + n, room - (size_t)n, "%llu x %s", (unsigned long long)count, dtype_name ? dtype_name : "?");
+    if ((kind == COMM_OP_ALL_REDUCE || kind == COMM_OP_REDUCE || kind == COMM_OP_REDUCE_SCATTER) && n > 0 &&
+        (size_t)n < room) {
+        const char *redop_name = tcp_host->redop_name(redop);
+        n += snprintf(text + n, room - (size_t)n, ", %s", redop_name ? redop_name : "?");
+    }
+    if (root >= 0 && n > 0 && (size_t)n < room)
+        n += snprintf(text + n, room - (size_t)n, ", root %d", (int)root);
+    if (n > 0 && (size_t)n < room)
+        snprintf(text + n, room - (size_t)n, ")");
+}
+
+static void mismatch(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *mine)
+{
+    char theirs[160], ours[160], text[768];
+    spell(theirs, sizeof theirs, h->kind, h->dtype, h->redop, h->tag, h->count);
+    spell(ours, sizeof ours, mine->kind, mine->dtype, mine->redop, mine->root,
+          mine->send.count ? mine->send.count : mine->recv.count);
+    snprintf(text, sizeof text,
+             "the ranks of group '%s' disagree on collective #%llu: rank %d called %s, %s called %s", g->name,
+             (unsigned long long)h->seq, (int)g->rank, ours, mesh_peer_text(g->mesh, l->peer), theirs);
+    group_fail(g, COMM_ERR_MISMATCH, text, 1);
+}
+
+int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
+                  uint64_t signature)
+{
+    if (op) {
+        if (signature == h->signature)
+            return 1;
+        mismatch(g, l, h, op);
+        return 0;
+    }
+    for (const struct tcp_op *queued = g->head; queued; queued = queued->next)
+        if (queued->op.seq == h->seq)
+            return group_matches(g, l, h, &queued->op, queued->op.signature);
+    if (h->seq <= g->ended_seq && g->ended_seq - h->seq < TCP_ENDED_REMEMBERED) {
+        const comm_op *past = &g->ended_op[h->seq % TCP_ENDED_REMEMBERED];
+        if (past->seq == h->seq)
+            return group_matches(g, l, h, past, g->ended_signature[h->seq % TCP_ENDED_REMEMBERED]);
+    }
+    return 1;
+}
+
+/* ---- Frames ---- */
+
+int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h)
+{
+    struct mesh *m = l->mesh;
+    int closed = 0;
+    for (size_t i = 0; i < m->closed_count && i < TCP_CLOSED_REMEMBERED; i++)
+        closed |= m->closed[i] == h->group;
+    if (!g && !closed)
+        return ++m->orphan_count < TCP_EARLY_MOST;
+    struct wire_header fail = { .type = WIRE_FAIL, .group = h->group, .tag = g ? g->status : COMM_ERR_PEER_LOST };
+    char text[128];
+    snprintf(text, sizeof text, "rank %d of the world has closed this group", (int)m->rank);
+    link_send_text(l, &fail, g ? g->error : text);
+    return 0;
+}
+
+static void peer_left(struct link *l)
+{
+    l->state = LINK_LEFT;
+    l->mesh->lost_pending = 1;
+}
+
+void group_frame(struct link *l, const struct wire_header *h, const char *text)
+{
+    struct mesh *m = l->mesh;
+    if (h->type == WIRE_CREDIT)
+        return;
+    if (h->type == WIRE_BYE) {
+        peer_left(l);
+        return;
+    }
+    struct tcp_group *g = group_find(m, h->group);
+    if (h->type == WIRE_QUERY) {
+        inquest_query(g, l, h);
+        return;
+    }
+    if (!g || g->status != COMM_OK) {
+        int promise = h->type == WIRE_RTS || h->type == WIRE_CTS;
+        if (promise && group_may_come(l, g, h))
+            early_add(m, &m->orphans, l->peer, h);
+        return;
+    }
+    if (g->rank_of[l->peer] < 0) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s is not in group '%s' but sends to it", mesh_peer_text(m, l->peer), g->name);
+        return;
+    }
+    if (h->type == WIRE_FAIL) {
+        comm_status status = h->tag < 0 && h->tag > -40 ? h->tag : COMM_ERR_PROTOCOL;
+        group_fail(g, status, text, 1);
+    } else if (h->type == WIRE_ANSWER) {
+        inquest_answer(g, l, h, text);
+    } else if (h->type == WIRE_RTS) {
+        (h->kind == COMM_OP_SEND ? p2p_rts : engine_rts)(g, l, h);
+    } else if (h->type == WIRE_CTS) {
+        (h->kind == COMM_OP_SEND ? p2p_cts : engine_cts)(g, l, h);
+    }
+}

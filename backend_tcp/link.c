@@ -1,0 +1,633 @@
+/* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no collectives: what a message is for is asked of
+ * engine.c and p2p.c when its header is here, and from then on the payload goes straight to its place.
+ *
+ * A link that fails only says so (link_lose); its groups are told by link_sweep_lost at the end of the turn, so that nobody's
+ * operation is completed under the feet of the code that is sending for it. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "tcp.h"
+
+/* ---- Frames out ---- */
+
+static struct tx *tx_get(struct mesh *m)
+{
+    struct tx *tx = m->tx_pool;
+    if (tx)
+        m->tx_pool = tx->next;
+    else
+        tx = malloc(sizeof *tx);
+    return tx;
+}
+
+static void tx_put(struct mesh *m, struct tx *tx)
+{
+    free(tx->owned);
+    tx->next = m->tx_pool;
+    m->tx_pool = tx;
+}
+
+static void tx_drop_all(struct link *l)
+{
+    if (l->tx_head)
+        link_interest(l, -1);
+    while (l->tx_head) {
+        struct tx *tx = l->tx_head;
+        l->tx_head = tx->next;
+        tx_put(l->mesh, tx);
+    }
+    l->tx_tail = &l->tx_head;
+}
+
+/* Point `iov` at what is left of the frame; returns how many pieces. */
+static int tx_pieces(const struct tx *tx, struct iovec *iov, size_t most)
+{
+    int n = 0;
+    size_t header_left = tx->sent < WIRE_HEADER_BYTES ? WIRE_HEADER_BYTES - tx->sent : 0;
+    if (header_left)
+        iov[n++] = (struct iovec){ (void *)(tx->header + WIRE_HEADER_BYTES - header_left), header_left };
+    size_t payload_sent = header_left ? 0 : tx->sent - WIRE_HEADER_BYTES;
+    size_t left = tx->payload_bytes - payload_sent;
+    if (left > most)
+        left = most;
+    if (left)
+        iov[n++] = (struct iovec){ (void *)(tx->payload + payload_sent), left };
+    return n;
+}
+
+static size_t tx_left(const struct tx *tx)
+{
+    return WIRE_HEADER_BYTES + tx->payload_bytes - tx->sent;
+}
+
+/* One system call's worth. Returns bytes, 0 if the socket is full, -1 if the link is lost. */
+static ssize_t write_pieces(struct link *l, struct iovec *iov, int pieces)
+{
+    for (;;) {
+        struct msghdr message = { .msg_iov = iov, .msg_iovlen = (size_t)pieces };
+        ssize_t n = sendmsg(l->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n >= 0)
+            return n;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return 0;
+        if (errno != EINTR) {
+            link_lose(l, COMM_ERR_PEER_LOST, "sending to %s failed: %s", mesh_peer_text(l->mesh, l->peer),
+                      strerror(errno));
+            return -1;
+        }
+    }
+}
+
+static void tx_done(struct link *l, struct tx *tx)
+{
+    struct tcp_op *op = tx->op;
+    uint32_t slot = tx->slot, step = tx->step;
+    tx_put(l->mesh, tx);
+    if (!op)
+        return;
+    if (op->op.kind == COMM_OP_SEND)
+        p2p_sent(op);
+    else
+        engine_sent(op, slot, step);
+}
+
+void link_flush(struct link *l)
+{
+    enum { PIECES = 32 };
+    while (l->state == LINK_UP && l->tx_head) {
+        struct iovec iov[PIECES];
+        int pieces = 0;
+        size_t total = 0;
+        for (struct tx *tx = l->tx_head; tx && pieces + 2 <= PIECES && total < TCP_SEND_MOST; tx = tx->next) {
+            int first = pieces;
+            pieces += tx_pieces(tx, iov + pieces, TCP_SEND_MOST);
+            for (int i = first; i < pieces; i++)
+                total += iov[i].iov_len;
+            if (tx_left(tx) > TCP_SEND_MOST)
+                break;
+        }
+        ssize_t n = write_pieces(l, iov, pieces);
+        if (n <= 0)
+            return;
+        size_t sent = (size_t)n;
+        while (l->tx_head && sent) {
+            struct tx *tx = l->tx_head;
+            size_t left = tx_left(tx);
+            if (sent < left) {
+                tx->sent += sent;
+                break;
+            }
+            sent -= left;
+            l->tx_head = tx->next;
+            if (!l->tx_head) {
+                l->tx_tail = &l->tx_head;
+                link_interest(l, -1);
+            }
+            tx_done(l, tx);
+        }
+    }
+}
+
+int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
+              uint32_t slot, uint32_t step)
+{
+    if (l->state == LINK_LOST || l->state == LINK_LEFT) {
+        l->mesh->lost_pending = 1;
+        return 0;
+    }
+    h->credit = l->credit_owed;
+    l->credit_owed = 0;
+    struct tx draft;
+    draft.sent = 0;
+    draft.payload = payload;
+    draft.payload_bytes = bytes;
+    wire_put_header(h, draft.header);
+    if (l->state == LINK_UP && !l->tx_head) {
+        struct iovec iov[2];
+        ssize_t n = write_pieces(l, iov, tx_pieces(&draft, iov, TCP_SEND_MOST));
+        if (n < 0)
+            return 0;
+        draft.sent = (size_t)n;
+        if (tx_left(&draft) == 0)
+            return 1;
+    }
+    struct tx *tx = tx_get(l->mesh);
+    if (!tx) {
+        link_lose(l, COMM_ERR_NO_MEMORY, "no memory to queue a message to rank %d", (int)l->peer);
+        return 0;
+    }
+    memcpy(tx->header, draft.header, sizeof tx->header);
+    tx->payload = payload;
+    tx->payload_bytes = bytes;
+    tx->sent = draft.sent;
+    tx->op = op;
+    tx->slot = slot;
+    tx->step = step;
+    tx->owned = NULL;
+    tx->next = NULL;
+    if (!l->tx_head)
+        link_interest(l, +1);
+    *l->tx_tail = tx;
+    l->tx_tail = &tx->next;
+    if (l->state == LINK_UP && draft.sent)
+        link_flush(l);
+    return 0;
+}
+
+void link_send_text(struct link *l, struct wire_header *h, const char *text)
+{
+    size_t bytes = strlen(text);
+    if (bytes > WIRE_TEXT_MOST)
+        bytes = WIRE_TEXT_MOST;
+    char *copy = malloc(bytes + 1);
+    if (!copy || l->state == LINK_LOST || l->state == LINK_LEFT) {
+        free(copy);
+        return;
+    }
+    memcpy(copy, text, bytes);
+    h->bytes = bytes;
+    struct tx **place = l->tx_tail;
+    if (link_send(l, h, copy, bytes, NULL, 0, 0) || *place == NULL)
+        free(copy);
+    else
+        (*place)->owned = copy;
+}
+
+/* ---- Bytes in ---- */
+
+/* Where the next payload bytes should be received to. */
+static uint8_t *sink_window(struct link *l, size_t *ret_bytes)
+{
+    struct sink *s = &l->sink;
+    size_t left = s->total - s->done;
+    switch (s->kind) {
+    case SINK_EARLY:
+        *ret_bytes = left;
+        return s->dst + s->done;
+    case SINK_TEXT:
+        *ret_bytes = left;
+        return l->text + s->done;
+    case SINK_COPY:
+        if (s->done < s->dst_bytes) {
+            *ret_bytes = left < s->dst_bytes - s->done ? left : s->dst_bytes - s->done;
+            return s->dst + s->done;
+        }
+        break;
+    case SINK_REDUCE:
+        memcpy(l->mesh->bounce, s->carry, s->carry_bytes);
+        *ret_bytes = left < TCP_BOUNCE_BYTES - s->carry_bytes ? left : TCP_BOUNCE_BYTES - s->carry_bytes;
+        return l->mesh->bounce + s->carry_bytes;
+    default:
+        break;
+    }
+    *ret_bytes = left < TCP_BOUNCE_BYTES ? left : TCP_BOUNCE_BYTES;
+    return l->mesh->bounce;
+}
+
+/* Reduce what lies at `data`, which begins with the carried bytes; keep a begun element for later. */
+static void sink_reduce(struct sink *s, const uint8_t *data, size_t bytes)
+{
+    size_t whole = bytes / s->element_bytes, offset = s->done - s->carry_bytes;
+    if (whole) {
+        const uint8_t *local = s->local + offset;
+        if (s->local_is_lower)
+            s->kernel(s->dst + offset, local, data, whole);
+        else
+            s->kernel(s->dst + offset, data, local, whole);
+    }
+    s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);
+    memmove(s->carry, data + whole * s->element_bytes, s->carry_bytes);
+}
+
+/* `n` payload bytes have come, at `data`: the window itself or somewhere in the read buffer. */
+static void sink_feed(struct link *l, const uint8_t *data, size_t n)
+{
+    struct sink *s = &l->sink;
+    uint8_t *bounce = l->mesh->bounce;
+    switch (s->kind) {
+    case SINK_EARLY:
+        if (data != s->dst + s->done)
+            memcpy(s->dst + s->done, data, n);
+        break;
+    case SINK_TEXT:
+        if (data != l->text + s->done)
+            memcpy(l->text + s->done, data, n);
+        break;
+    case SINK_COPY:
+        if (s->done < s->dst_bytes && data != s->dst + s->done)
+            memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);
+        break;
+    case SINK_REDUCE:
+        if (data == bounce + s->carry_bytes) {
+            sink_reduce(s, bounce, s->carry_bytes + n);
+        } else if (s->carry_bytes == 0) {
+            sink_reduce(s, data, n);
+        } else {
+            memcpy(bounce, s->carry, s->carry_bytes);
+            memcpy(bounce + s->carry_bytes, data, n);
+            sink_reduce(s, bounce, s->carry_bytes + n);
+        }
+        break;
+    default:
+        break;
+    }
+    s->done += n;
+}
+
+/* The payload is complete: tell whoever it was for. */
+static void sink_complete(struct link *l)
+{
+    struct sink s = l->sink;
+    struct wire_header h = l->in;
+    l->in.type = 0;
+    l->sink.kind = SINK_NONE;
+    l->sink.op = NULL;
+    if (h.type == WIRE_EAGER && s.kind != SINK_EARLY)
+        link_consumed(l, (size_t)h.bytes);
+    switch (s.kind) {
+    case SINK_COPY:
+    case SINK_REDUCE:
+        if (s.op && s.op->op.kind == COMM_OP_RECV)
+            p2p_received(s.op, s.total);
+        else if (s.op)
+            engine_received(s.op, s.slot, s.step);
+        break;
+    case SINK_EARLY:
+        early_completed(l->mesh, l, s.early);
+        break;
+    case SINK_TEXT:
+        l->text[s.total] = '\0';
+        group_frame(l, &h, (const char *)l->text);
+        break;
+    default:
+        break;
+    }
+}
+
+static void sink_keep_early(struct link *l, struct early_list *list, const struct wire_header *h)
+{
+    struct early *e = early_add(l->mesh, list, l->peer, h);
+    if (!e) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s sent more than %d messages that nobody has asked for, or memory ran out",
+                  mesh_peer_text(l->mesh, l->peer), TCP_EARLY_MOST);
+        l->sink.kind = SINK_DISCARD;
+        return;
+    }
+    l->sink.kind = SINK_EARLY;
+    l->sink.early = e;
+    l->sink.dst = e->data;
+}
+
+/* A message: find its receive, or a place to keep it. */
+static void message_frame(struct link *l, const struct wire_header *h)
+{
+    struct mesh *m = l->mesh;
+    struct tcp_group *g = group_find(m, h->group);
+    l->sink.kind = SINK_DISCARD;
+    if (!g || g->status != COMM_OK) {
+        if (group_may_come(l, g, h))
+            sink_keep_early(l, &m->orphans, h);
+        return;
+    }
+    int p2p = h->kind == COMM_OP_SEND;
+    if (p2p ? p2p_sink(g, l, h, &l->sink) : engine_sink(g, l, h, &l->sink))
+        return;
+    if (g->status != COMM_OK || l->state != LINK_UP)
+        return;
+    if (h->type == WIRE_DATA)
+        link_lose(l, COMM_ERR_PROTOCOL, "%s sent data that nobody asked for", mesh_peer_text(m, l->peer));
+    else
+        sink_keep_early(l, p2p ? &g->early_p2p : &g->early, h);
+}
+
+static void frame_begins(struct link *l, const struct wire_header *h)
+{
+    l->credit += h->credit;
+    if (l->credit > TCP_CREDIT_WINDOW) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s gave back more credit than it had received",
+                  mesh_peer_text(l->mesh, l->peer));
+        return;
+    }
+    l->in = *h;
+    memset(&l->sink, 0, offsetof(struct sink, carry));
+    l->sink.carry_bytes = 0;
+    l->sink.op = NULL;
+    switch (h->type) {
+    case WIRE_EAGER:
+    case WIRE_DATA:
+        message_frame(l, h);
+        l->sink.total = (size_t)h->bytes;
+        break;
+    case WIRE_FAIL:
+    case WIRE_ANSWER:
+        l->sink.kind = SINK_TEXT;
+        l->sink.total = (size_t)h->bytes;
+        break;
+    default:
+        l->in.type = 0;
+        group_frame(l, h, NULL);
+        return;
+    }
+    if (l->sink.total == 0 && l->state == LINK_UP)
+        sink_complete(l);
+}
+
+/* Work off what is in the read buffer. */
+static void parse(struct link *l)
+{
+    while (l->state == LINK_UP && l->rx_begin < l->rx_end) {
+        uint8_t *data = l->rx + l->rx_begin;
+        size_t have = l->rx_end - l->rx_begin;
+        if (l->in.type) {
+            size_t left = l->sink.total - l->sink.done, n = have < left ? have : left;
+            if (l->sink.kind == SINK_REDUCE && l->sink.carry_bytes + n > TCP_BOUNCE_BYTES)
+                n = TCP_BOUNCE_BYTES - l->sink.carry_bytes;
+            sink_feed(l, data, n);
+            l->rx_begin += n;
+            if (l->sink.done == l->sink.total)
+                sink_complete(l);
+            continue;
+        }
+        if (have < WIRE_HEADER_BYTES)
+            break;
+        struct wire_header h;
+        const char *wrong = wire_get_header(data, &h);
+        if (wrong) {
+            link_lose(l, COMM_ERR_PROTOCOL, "%s sent %s", mesh_peer_text(l->mesh, l->peer), wrong);
+            return;
+        }
+        l->rx_begin += WIRE_HEADER_BYTES;
+        frame_begins(l, &h);
+    }
+    if (l->rx_begin == l->rx_end) {
+        l->rx_begin = l->rx_end = 0;
+    } else if (l->rx_begin) {
+        memmove(l->rx, l->rx + l->rx_begin, l->rx_end - l->rx_begin);
+        l->rx_end -= l->rx_begin;
+        l->rx_begin = 0;
+    }
+}
+
+static void read_failed(struct link *l, ssize_t n)
+{
+    if (n == 0)
+        link_lose(l, COMM_ERR_PEER_LOST, "%s closed the connection: its process has ended, or was killed",
+                  mesh_peer_text(l->mesh, l->peer));
+    else
+        link_lose(l, COMM_ERR_PEER_LOST, "the connection to %s broke: %s", mesh_peer_text(l->mesh, l->peer),
+                  strerror(errno));
+}
+
+int link_read(struct link *l)
+{
+    int came = 0;
+    for (int turn = 0; turn < 16 && l->state == LINK_UP; turn++) {
+        struct iovec iov[2];
+        int pieces = 0;
+        size_t direct = 0;
+        if (l->in.type && l->rx_end == 0 && l->sink.total - l->sink.done > TCP_EARLY_INLINE) {
+            uint8_t *window = sink_window(l, &direct);
+            iov[pieces++] = (struct iovec){ window, direct };
+        }
+        if (!direct || direct == l->sink.total - l->sink.done)
+            iov[pieces++] = (struct iovec){ l->rx + l->rx_end, TCP_RX_BYTES - l->rx_end };
+        size_t room = iov[0].iov_len + (pieces > 1 ? iov[1].iov_len : 0);
+        ssize_t n = pieces == 1 ? recv(l->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT) : readv(l->fd, iov, pieces);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n <= 0) {
+            read_failed(l, n);
+            return 1;
+        }
+        came = 1;
+        size_t got = (size_t)n;
+        if (direct) {
+            size_t fed = got < direct ? got : direct;
+            sink_feed(l, iov[0].iov_base, fed);
+            got -= fed;
+            if (l->sink.done == l->sink.total)
+                sink_complete(l);
+        }
+        l->rx_end += got;
+        parse(l);
+        if ((size_t)n < room)
+            break; /* The socket is empty. */
+    }
+    return came;
+}
+
+/* ---- Credit and interest ---- */
+
+void link_consumed(struct link *l, size_t payload_bytes)
+{
+    l->credit_owed += (uint32_t)(payload_bytes + TCP_FRAME_COST);
+    if (l->credit_owed >= TCP_CREDIT_WINDOW / 4 && l->state == LINK_UP) {
+        struct wire_header h = { .type = WIRE_CREDIT };
+        link_send(l, &h, NULL, 0, NULL, 0, 0);
+    }
+}
+
+void link_interest(struct link *l, int change)
+{
+    struct mesh *m = l->mesh;
+    l->interest = (uint32_t)((int)l->interest + change);
+    if (l->interest && l->hot_index < 0) {
+        l->hot_index = m->hot_count;
+        m->hot[m->hot_count++] = l;
+    } else if (!l->interest && l->hot_index >= 0) {
+        struct link *last = m->hot[--m->hot_count];
+        m->hot[l->hot_index] = last;
+        last->hot_index = l->hot_index;
+        l->hot_index = -1;
+    }
+}
+
+void link_forget(struct link *l, struct tcp_op *op)
+{
+    if (l->sink.op == op && l->in.type) {
+        l->sink.kind = SINK_DISCARD;
+        l->sink.op = NULL;
+    }
+    struct tx **at = &l->tx_head;
+    while (*at) {
+        struct tx *tx = *at;
+        if (tx->op != op) {
+            at = &tx->next;
+            continue;
+        }
+        if (tx->sent == 0) {
+            *at = tx->next;
+            tx_put(l->mesh, tx);
+            if (!l->tx_head)
+                link_interest(l, -1);
+            continue;
+        }
+        /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. */
+        tx->op = NULL;
+        uint8_t *copy = malloc(tx->payload_bytes ? tx->payload_bytes : 1);
+        if (!copy) {
+            link_lose(l, COMM_ERR_NO_MEMORY, "no memory to finish a message to rank %d", (int)l->peer);
+            return;
+        }
+        memcpy(copy, tx->payload, tx->payload_bytes);
+        tx->payload = tx->owned = copy;
+        at = &tx->next;
+    }
+    l->tx_tail = at;
+}
+
+/* ---- Life ---- */
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct mesh *m = handle->loop->data;
+    m->open_handles--;
+    free(handle);
+}
+
+static void on_poll(uv_poll_t *handle, int status, int events)
+{
+    struct link *l = handle->data;
+    if (status < 0)
+        events = UV_READABLE; /* The read will say what is wrong. */
+    if (events & UV_WRITABLE) {
+        link_flush(l);
+        if (!l->tx_head)
+            link_poll(l, UV_READABLE);
+    }
+    if (events & UV_READABLE)
+        link_read(l);
+}
+
+void link_poll(struct link *l, int events)
+{
+    if (l->poll && l->poll_events != events && l->state == LINK_UP) {
+        l->poll_events = events;
+        uv_poll_start(l->poll, events, on_poll);
+    }
+}
+
+void link_close(struct link *l)
+{
+    if (l->poll) {
+        uv_poll_stop(l->poll);
+        uv_close((uv_handle_t *)l->poll, handle_closed);
+        l->poll = NULL;
+    }
+    if (l->fd >= 0) {
+        close(l->fd);
+        l->fd = -1;
+    }
+    l->in.type = 0;
+    l->rx_begin = l->rx_end = 0;
+}
+
+void link_up(struct link *l, int fd)
+{
+    struct mesh *m = l->mesh;
+    if (!l->rx)
+        l->rx = malloc(TCP_RX_BYTES);
+    l->poll = malloc(sizeof *l->poll);
+    if (!l->rx || !l->poll || uv_poll_init(&m->loop, l->poll, fd) != 0) {
+        free(l->poll);
+        l->poll = NULL;
+        close(fd);
+        link_lose(l, COMM_ERR_NO_MEMORY, "no memory for the connection to rank %d", (int)l->peer);
+        return;
+    }
+    m->open_handles++;
+    l->poll->data = l;
+    l->fd = fd;
+    l->state = LINK_UP;
+    l->credit = TCP_CREDIT_WINDOW;
+    l->credit_owed = 0;
+    l->poll_events = 0;
+    link_poll(l, UV_READABLE);
+    link_flush(l);
+}
+
+void link_lose(struct link *l, comm_status status, const char *format, ...)
+{
+    if (l->state == LINK_LOST)
+        return;
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    int left = l->state == LINK_LEFT;
+    l->state = left ? LINK_LEFT : LINK_LOST;
+    l->mesh->lost_pending = 1;
+    if (left)
+        return;
+    l->lost_status = status;
+    free(l->lost_text);
+    l->lost_text = strdup(text);
+    tcp_log(COMM_LOG_INFO, "rank %d: %s", (int)l->mesh->rank, text);
+}
+
+void link_sweep_lost(struct mesh *m)
+{
+    while (m->lost_pending) {
+        m->lost_pending = 0;
+        for (int32_t i = 0; i < m->size; i++) {
+            struct link *l = &m->links[i];
+            if (l->state != LINK_LOST && l->state != LINK_LEFT)
+                continue;
+            if (l->fd >= 0) {
+                /* An early frame whose payload will never be complete is of no use to anybody. */
+                if (l->in.type && l->sink.kind == SINK_EARLY)
+                    l->sink.early->from = -1;
+                link_close(l);
+            }
+            tx_drop_all(l);
+            group_peer_gone(m, l, l->state == LINK_LEFT ? COMM_ERR_PEER_LOST : l->lost_status,
+                            l->lost_text ? l->lost_text : "a connection was lost");
+        }
+    }
+}

@@ -1,0 +1,848 @@
+/* Who is where, and getting connected: the listener, the addresses that ranks publish in the store, and the handshake. A pair is
+ * connected when it first talks. If both sides begin at once, the lower rank's connection wins.
+ *
+ * Every process proves that it has the job's secret (or the world's nonce from the store); others are dropped and counted. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tcp.h"
+
+/* A connection that came in and has not proved yet who it is. */
+struct stranger {
+    struct mesh *mesh;
+    int fd;
+    uv_poll_t *poll;
+    int64_t give_up_ns;
+    uint8_t hello[WIRE_HELLO_BYTES], nonce[WIRE_NONCE_BYTES], proof[WIRE_PROOF_BYTES];
+    size_t got;
+    int32_t from; /* -1: hello not complete */
+};
+
+static void connect_next(struct link *l);
+
+/* ---- Texts ---- */
+
+const char *mesh_peer_text(struct mesh *m, int32_t peer)
+{
+    static _Thread_local char ring[4][128];
+    static _Thread_local unsigned next;
+    char *text = ring[next++ % 4];
+    const char *where = m->links[peer].where;
+    snprintf(text, sizeof ring[0], "rank %d%s%s%s", (int)peer, *where ? " (" : "", where, *where ? ")" : "");
+    return text;
+}
+
+static void address_text(const struct sockaddr_storage *a, char *text, size_t room)
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    if (a->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)a;
+        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
+        snprintf(text, room, "[%s]:%d", host, ntohs(six->sin6_port));
+    } else {
+        const struct sockaddr_in *four = (const struct sockaddr_in *)a;
+        inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
+        snprintf(text, room, "%s:%d", host, ntohs(four->sin_port));
+    }
+}
+
+/* ---- Sockets ---- */
+
+static void tune(struct mesh *m, int fd)
+{
+    int on = 1, idle = 10, interval = 5, probes = 3, silence_ms = 30000;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof silence_ms);
+    /* BBR, some systems' default, halves what loopback and private networks can do. Not allowed everywhere: never mind. */
+    if (*m->congestion)
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, m->congestion, (socklen_t)strlen(m->congestion));
+}
+
+static void handle_closed(uv_handle_t *handle)
+{
+    struct mesh *m = handle->loop->data;
+    m->open_handles--;
+    free(handle);
+}
+
+static uv_poll_t *poll_new(struct mesh *m, int fd, void *data)
+{
+    uv_poll_t *poll = malloc(sizeof *poll);
+    if (!poll || uv_poll_init(&m->loop, poll, fd) != 0) {
+        free(poll);
+        return NULL;
+    }
+    m->open_handles++;
+    poll->data = data;
+    return poll;
+}
+
+static void poll_end(uv_poll_t **poll)
+{
+    if (!*poll)
+        return;
+    uv_poll_stop(*poll);
+    uv_close((uv_handle_t *)*poll, handle_closed);
+    *poll = NULL;
+}
+
+/* Handshake messages are shorter than any socket buffer: one send takes all of it or the connection is no good. */
+static int send_all(int fd, const void *data, size_t bytes)
+{
+    return send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+/* ---- Coming in ---- */
+
+static void stranger_end(struct stranger *s, int refused)
+{
+    poll_end(&s->poll);
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+    s->mesh->stranger_count--;
+    if (refused) {
+        s->mesh->strangers_refused++;
+        tcp_log(COMM_LOG_INFO, "rank %d: a connection that is not of this job was refused (%llu so far)",
+                (int)s->mesh->rank, (unsigned long long)s->mesh->strangers_refused);
+    }
+}
+
+static void connecting_end(struct link *l)
+{
+    if (l->state != LINK_CONNECTING && l->state != LINK_CHALLENGED)
+        return;
+    poll_end(&l->poll);
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+}
+
+static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
+{
+    if (hello->version != WIRE_VERSION)
+        return WIRE_OTHER_VERSION;
+    if (hello->world != m->world || hello->to != m->rank || hello->from < 0 || hello->from >= m->size ||
+        hello->from == m->rank)
+        return WIRE_STRANGER;
+    const struct link *l = &m->links[hello->from];
+    if (l->state == LINK_UP || l->state == LINK_LEFT || l->state == LINK_LOST)
+        return WIRE_STRANGER;
+    int ours_under_way = l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED;
+    return ours_under_way && m->rank < hello->from ? WIRE_DUPLICATE : WIRE_WELCOME;
+}
+
+static void answer_hello(struct stranger *s)
+{
+    struct mesh *m = s->mesh;
+    struct wire_hello hello;
+    if (wire_get_hello(s->hello, &hello) != 0) {
+        stranger_end(s, 1);
+        return;
+    }
+    struct wire_challenge challenge = { .verdict = judge(m, &hello), .version = WIRE_VERSION };
+    wire_random(challenge.nonce, sizeof challenge.nonce);
+    memcpy(s->nonce, challenge.nonce, sizeof s->nonce);
+    wire_prove(m->secret, 'A', s->hello, challenge.nonce, challenge.proof);
+    uint8_t out[WIRE_CHALLENGE_BYTES];
+    wire_put_challenge(&challenge, out);
+    int sent = send_all(s->fd, out, sizeof out);
+    if (!sent || challenge.verdict != WIRE_WELCOME) {
+        stranger_end(s, challenge.verdict > WIRE_DUPLICATE);
+        return;
+    }
+    s->from = hello.from;
+    struct link *l = &m->links[hello.from];
+    connecting_end(l); /* We are the higher rank: the peer will have refused ours. */
+    l->state = LINK_AWAITED;
+    l->give_up_ns = s->give_up_ns;
+}
+
+static void admit(struct stranger *s)
+{
+    uint8_t proof[WIRE_PROOF_BYTES];
+    wire_prove(s->mesh->secret, 'C', s->hello, s->nonce, proof);
+    struct link *l = &s->mesh->links[s->from];
+    if (!wire_same(proof, s->proof, sizeof proof)) {
+        if (l->state == LINK_AWAITED)
+            l->state = LINK_IDLE;
+        stranger_end(s, 1);
+        if (l->tx_head || l->interest)
+            mesh_want(s->mesh, s->from);
+        return;
+    }
+    int fd = s->fd;
+    s->fd = -1;
+    struct sockaddr_storage a;
+    socklen_t bytes = sizeof a;
+    if (!*l->where && getpeername(fd, (struct sockaddr *)&a, &bytes) == 0)
+        address_text(&a, l->where, sizeof l->where);
+    stranger_end(s, 0);
+    if (l->state == LINK_AWAITED || l->state == LINK_IDLE || l->state == LINK_RESOLVING)
+        link_up(l, fd);
+    else
+        close(fd);
+}
+
+static void on_stranger(uv_poll_t *poll, int status, int events)
+{
+    struct stranger *s = poll->data;
+    (void)status;
+    (void)events;
+    for (;;) {
+        int proving = s->from >= 0;
+        uint8_t *into = proving ? s->proof : s->hello;
+        size_t want = proving ? WIRE_PROOF_BYTES : WIRE_HELLO_BYTES;
+        ssize_t n = recv(s->fd, into + s->got, want - s->got, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            if (proving && s->mesh->links[s->from].state == LINK_AWAITED)
+                s->mesh->links[s->from].state = LINK_IDLE;
+            int32_t from = s->from;
+            struct mesh *m = s->mesh;
+            stranger_end(s, s->from < 0);
+            if (from >= 0 && (m->links[from].tx_head || m->links[from].interest))
+                mesh_want(m, from);
+            return;
+        }
+        s->got += (size_t)n;
+        if (s->got < want)
+            continue;
+        s->got = 0;
+        if (proving) {
+            admit(s);
+            return;
+        }
+        answer_hello(s);
+        if (s->fd < 0)
+            return;
+    }
+}
+
+static struct stranger *stranger_new(struct mesh *m)
+{
+    for (int i = 0; i < TCP_STRANGERS_MOST; i++)
+        if (m->strangers[i].fd < 0)
+            return &m->strangers[i];
+    return NULL;
+}
+
+static void on_listener(uv_poll_t *poll, int status, int events)
+{
+    struct mesh *m = poll->data;
+    (void)status;
+    (void)events;
+    for (;;) {
+        int fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0)
+            return;
+        struct stranger *s = stranger_new(m);
+        if (!s) {
+            close(fd); /* They will try again. */
+            continue;
+        }
+        tune(m, fd);
+        memset(s, 0, sizeof *s);
+        s->mesh = m;
+        s->fd = fd;
+        s->from = -1;
+        s->give_up_ns = clock_now_ns() + TCP_HANDSHAKE_MS * 1000000ll;
+        s->poll = poll_new(m, fd, s);
+        m->stranger_count++;
+        if (!s->poll) {
+            stranger_end(s, 0);
+            continue;
+        }
+        uv_poll_start(s->poll, UV_READABLE, on_stranger);
+        progress_rearm(m, s->give_up_ns);
+    }
+}
+
+static comm_status listen_anywhere(struct mesh *m)
+{
+    int off = 0;
+    struct sockaddr_storage a;
+    socklen_t bytes = sizeof a;
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT };
+    struct sockaddr_in four = { .sin_family = AF_INET };
+    m->listener = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (m->listener >= 0) {
+        setsockopt(m->listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+        if (bind(m->listener, (struct sockaddr *)&six, sizeof six) != 0) {
+            close(m->listener);
+            m->listener = -1;
+        }
+    }
+    if (m->listener < 0) {
+        m->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&four, sizeof four) != 0)
+            return tcp_fail(COMM_ERR_SYSTEM, "binding a port for the other ranks: %s", strerror(errno));
+    }
+    if (listen(m->listener, 4096) != 0 || getsockname(m->listener, (struct sockaddr *)&a, &bytes) != 0)
+        return tcp_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
+    m->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                            : ((struct sockaddr_in *)&a)->sin_port);
+    m->listener_poll = poll_new(m, m->listener, m);
+    if (!m->listener_poll)
+        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");
+    uv_poll_start(m->listener_poll, UV_READABLE, on_listener);
+    return COMM_OK;
+}
+
+/* ---- The address book ---- */
+
+/* Does a comma list of names take this interface? "eth0,ib" are prefixes, "=eth0" is exact, "^lo,docker" excludes. */
+static int interface_wanted(const char *list, const char *name)
+{
+    if (!*list)
+        return 1;
+    int exclude = *list == '^';
+    const char *at = list + exclude;
+    while (*at) {
+        size_t n = strcspn(at, ",");
+        int exact = *at == '=';
+        const char *word = at + exact;
+        size_t length = n - (size_t)exact;
+        if (length && strncmp(word, name, length) == 0 && (!exact || name[length] == '\0'))
+            return !exclude;
+        at += n + (at[n] == ',');
+    }
+    return exclude;
+}
+
+/* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and implied. */
+static char *own_page(struct mesh *m)
+{
+    char *page = malloc(4096);
+    if (!page)
+        return NULL;
+    size_t used = (size_t)snprintf(page, 4096, "%s\n%s\n%d\n", m->host_name, m->host_identity, (int)m->port);
+    struct ifaddrs *all = NULL;
+    getifaddrs(&all);
+    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+        char text[INET6_ADDRSTRLEN];
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) ||
+            !interface_wanted(m->interfaces, i->ifa_name))
+            continue;
+        const void *raw = NULL;
+        if (i->ifa_addr->sa_family == AF_INET)
+            raw = &((struct sockaddr_in *)i->ifa_addr)->sin_addr;
+        else if (i->ifa_addr->sa_family == AF_INET6 &&
+                 !IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
+            raw = &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr;
+        if (raw && inet_ntop(i->ifa_addr->sa_family, raw, text, sizeof text) && used + strlen(text) + 2 < 4096)
+            used += (size_t)snprintf(page + used, 4096 - used, "%s\n", text);
+    }
+    freeifaddrs(all);
+    return page;
+}
+
+static int parse_address(const char *text, int port, struct sockaddr_storage *ret)
+{
+    struct sockaddr_in *four = (struct sockaddr_in *)ret;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)ret;
+    memset(ret, 0, sizeof *ret);
+    if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons((uint16_t)port);
+        return 1;
+    }
+    if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
+        six->sin6_family = AF_INET6;
+        six->sin6_port = htons((uint16_t)port);
+        return 1;
+    }
+    return 0;
+}
+
+/* Read a peer's page into link->candidates. */
+static int read_page(struct link *l, char *page)
+{
+    enum { MOST = 32 };
+    char *rest = page, *host = strsep(&rest, "\n"), *identity = strsep(&rest, "\n"), *port_text = strsep(&rest, "\n");
+    int port = port_text ? atoi(port_text) : 0;
+    free(l->candidates);
+    l->candidates = calloc(MOST, sizeof *l->candidates);
+    l->candidate_count = l->candidate_next = 0;
+    if (!l->candidates || !host || !identity || port < 1 || port > 65535)
+        return 0;
+    if (strcmp(identity, l->mesh->host_identity) == 0)
+        l->candidate_count += parse_address("127.0.0.1", port, &l->candidates[0]);
+    for (char *line; rest && l->candidate_count < MOST && (line = strsep(&rest, "\n"));)
+        l->candidate_count += parse_address(line, port, &l->candidates[l->candidate_count]);
+    char text[64] = "no address";
+    if (l->candidate_count)
+        address_text(&l->candidates[0], text, sizeof text);
+    snprintf(l->where, sizeof l->where, "%.24s %.50s", host, text);
+    return l->candidate_count > 0;
+}
+
+/* The store may be slow or far: it is asked on a thread of libuv's pool. */
+struct inquiry {
+    uv_work_t work;
+    struct mesh *mesh;
+    int32_t peer;
+    comm_status status;
+    char *page;
+    char error[256];
+};
+
+static void ask_store(uv_work_t *work)
+{
+    struct inquiry *q = work->data;
+    char key[32];
+    void *data = NULL;
+    size_t bytes = 0;
+    snprintf(key, sizeof key, "tcp/%d", (int)q->peer);
+    q->status = tcp_host->store_get(q->mesh->store, key, q->mesh->connect_ms, &data, &bytes);
+    if (q->status == COMM_OK)
+        q->page = strndup(data, bytes);
+    else
+        snprintf(q->error, sizeof q->error, "%s", tcp_host->last_error());
+    tcp_host->free_memory(data);
+}
+
+static void store_answered(uv_work_t *work, int cancelled)
+{
+    struct inquiry *q = work->data;
+    struct link *l = &q->mesh->links[q->peer];
+    q->mesh->open_handles--;
+    if (!cancelled && l->state == LINK_RESOLVING && !q->mesh->closing) {
+        if (q->status == COMM_OK && q->page && read_page(l, q->page))
+            connect_next(l);
+        else
+            link_lose(l, COMM_ERR_PEER_LOST, "rank %d has no usable address in the store: %s", (int)q->peer,
+                      q->status == COMM_OK ? "what it published makes no sense" : q->error);
+    }
+    free(q->page);
+    free(q);
+}
+
+/* ---- Going out ---- */
+
+static void attempt_failed(struct link *l, const char *why)
+{
+    char address[80] = "";
+    if (l->candidate_next > 0)
+        address_text(&l->candidates[l->candidate_next - 1], address, sizeof address);
+    snprintf(l->trouble, sizeof l->trouble, "%s: %s", address, why);
+    connecting_end(l);
+    connect_next(l);
+}
+
+static void on_connecting(uv_poll_t *poll, int status, int events);
+
+/* Try the next address; after the last one, all again until the time is over. */
+static void connect_next(struct link *l)
+{
+    struct mesh *m = l->mesh;
+    if (l->candidate_next >= l->candidate_count) {
+        if (clock_now_ns() >= l->give_up_ns) {
+            link_lose(l, COMM_ERR_PEER_LOST, "rank %d (%s) cannot reach %s: %s", (int)m->rank, m->host_name,
+                      mesh_peer_text(m, l->peer), l->trouble);
+            return;
+        }
+        l->candidate_next = 0;
+        l->state = LINK_CONNECTING; /* mesh_timer begins the next try. */
+        progress_rearm(m, clock_now_ns() + 50 * 1000000ll);
+        return;
+    }
+    const struct sockaddr_storage *a = &l->candidates[l->candidate_next++];
+    l->state = LINK_CONNECTING;
+    l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (l->fd < 0) {
+        attempt_failed(l, strerror(errno));
+        return;
+    }
+    tune(m, l->fd);
+    socklen_t bytes = a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    if (connect(l->fd, (const struct sockaddr *)a, bytes) != 0 && errno != EINPROGRESS) {
+        attempt_failed(l, strerror(errno));
+        return;
+    }
+    l->poll = poll_new(m, l->fd, l);
+    if (!l->poll) {
+        attempt_failed(l, "no memory");
+        return;
+    }
+    l->shake_got = 0;
+    uv_poll_start(l->poll, UV_WRITABLE, on_connecting);
+    progress_rearm(m, clock_now_ns() + 3000 * 1000000ll);
+}
+
+static void say_hello(struct link *l)
+{
+    struct mesh *m = l->mesh;
+    struct wire_hello hello = { WIRE_VERSION, m->world, m->rank, l->peer, { 0 } };
+    wire_random(hello.nonce, sizeof hello.nonce);
+    wire_put_hello(&hello, l->hello);
+    if (!send_all(l->fd, l->hello, sizeof l->hello)) {
+        attempt_failed(l, strerror(errno));
+        return;
+    }
+    l->state = LINK_CHALLENGED;
+    uv_poll_start(l->poll, UV_READABLE, on_connecting);
+}
+
+static void answer_challenge(struct link *l)
+{
+    struct mesh *m = l->mesh;
+    struct wire_challenge challenge;
+    uint8_t proof[WIRE_PROOF_BYTES];
+    if (wire_get_challenge(l->shake, &challenge) != 0) {
+        attempt_failed(l, "what answers there is not libcomm");
+        return;
+    }
+    wire_prove(m->secret, 'A', l->hello, challenge.nonce, proof);
+    if (!wire_same(proof, challenge.proof, sizeof proof)) {
+        attempt_failed(l, "what answers there does not have this job's secret");
+        return;
+    }
+    if (challenge.verdict == WIRE_DUPLICATE) {
+        connecting_end(l);
+        l->state = LINK_AWAITED;
+        l->give_up_ns = clock_now_ns() + TCP_HANDSHAKE_MS * 1000000ll;
+        progress_rearm(m, l->give_up_ns);
+        return;
+    }
+    if (challenge.verdict != WIRE_WELCOME) {
+        attempt_failed(l, challenge.verdict == WIRE_OTHER_VERSION ? "it speaks another version of the protocol"
+                                                                  : "it belongs to another world, or has closed it");
+        return;
+    }
+    wire_prove(m->secret, 'C', l->hello, challenge.nonce, proof);
+    if (!send_all(l->fd, proof, sizeof proof)) {
+        attempt_failed(l, strerror(errno));
+        return;
+    }
+    int fd = l->fd;
+    poll_end(&l->poll);
+    l->fd = -1;
+    address_text(&l->candidates[l->candidate_next - 1], l->trouble, sizeof l->trouble);
+    link_up(l, fd);
+}
+
+static void on_connecting(uv_poll_t *poll, int status, int events)
+{
+    struct link *l = poll->data;
+    (void)status;
+    (void)events;
+    if (l->state == LINK_CONNECTING) {
+        int failed = 0;
+        socklen_t bytes = sizeof failed;
+        getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &failed, &bytes);
+        if (failed)
+            attempt_failed(l, strerror(failed));
+        else
+            say_hello(l);
+        return;
+    }
+    ssize_t n = recv(l->fd, l->shake + l->shake_got, WIRE_CHALLENGE_BYTES - l->shake_got, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        attempt_failed(l, n == 0 ? "it closed the connection" : strerror(errno));
+        return;
+    }
+    l->shake_got += (size_t)n;
+    if (l->shake_got == WIRE_CHALLENGE_BYTES)
+        answer_challenge(l);
+}
+
+void mesh_want(struct mesh *m, int32_t peer)
+{
+    struct link *l = &m->links[peer];
+    if (l->state != LINK_IDLE || peer == m->rank || m->closing)
+        return;
+    struct inquiry *q = calloc(1, sizeof *q);
+    if (!q) {
+        link_lose(l, COMM_ERR_NO_MEMORY, "no memory to connect to rank %d", (int)peer);
+        return;
+    }
+    q->mesh = m;
+    q->peer = peer;
+    q->work.data = q;
+    l->state = LINK_RESOLVING;
+    l->give_up_ns = clock_now_ns() + m->connect_ms * 1000000;
+    m->open_handles++;
+    uv_queue_work(&m->loop, &q->work, ask_store, store_answered);
+}
+
+/* ---- Time ---- */
+
+void mesh_timer(struct mesh *m)
+{
+    int64_t now = clock_now_ns();
+    for (int i = 0; m->stranger_count && i < TCP_STRANGERS_MOST; i++)
+        if (m->strangers[i].fd >= 0 && now >= m->strangers[i].give_up_ns)
+            stranger_end(&m->strangers[i], 1);
+    for (int32_t i = 0; i < m->size; i++) {
+        struct link *l = &m->links[i];
+        if (l->state == LINK_CONNECTING && l->fd < 0) {
+            connect_next(l);
+        } else if (l->state == LINK_AWAITED && now >= l->give_up_ns) {
+            l->state = LINK_IDLE;
+            mesh_want(m, i);
+        } else if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED) && now >= l->give_up_ns) {
+            l->candidate_next = l->candidate_count;
+            attempt_failed(l, "no answer");
+        }
+    }
+}
+
+int64_t mesh_due_ns(const struct mesh *m)
+{
+    int64_t due = INT64_MAX, now = clock_now_ns();
+    if (m->stranger_count)
+        due = now + 1000 * 1000000ll;
+    for (int32_t i = 0; i < m->size; i++) {
+        const struct link *l = &m->links[i];
+        if (l->state == LINK_CONNECTING && l->fd < 0)
+            return now + 50 * 1000000ll;
+        if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_AWAITED) &&
+            l->give_up_ns < due)
+            due = l->give_up_ns;
+    }
+    return due;
+}
+
+/* ---- Open and close ---- */
+
+static void learn_identity(struct mesh *m)
+{
+    char boot[64] = "", net[64] = "";
+    gethostname(m->host_name, sizeof m->host_name - 1);
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f) {
+        if (fgets(boot, sizeof boot, f))
+            boot[strcspn(boot, "\n")] = '\0';
+        fclose(f);
+    }
+    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
+    if (n > 0)
+        net[n] = '\0';
+    snprintf(m->host_identity, sizeof m->host_identity, "%.40s %.40s", *boot ? boot : m->host_name, net);
+}
+
+static void read_parameters(struct mesh *m, void *token)
+{
+    m->eager_bytes = tcp_host->param_int(token, "tcp", "eager_bytes", 65536);
+    m->linger_ms = tcp_host->param_int(token, "tcp", "linger_ms", 2000);
+    m->connect_ms = tcp_host->param_int(token, "tcp", "connect_ms", 30000);
+    m->spin_ns = tcp_host->param_int(token, "tcp", "spin_us", 100) * 1000;
+    m->yield_ns = tcp_host->param_int(token, "tcp", "yield_us", 100) * 1000;
+    const char *congestion = tcp_host->param_text(token, "tcp", "congestion");
+    snprintf(m->congestion, sizeof m->congestion, "%s", congestion ? congestion : "");
+    const char *interfaces = tcp_host->param_text(token, "tcp", "interface");
+    snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
+    /* More ranks than cores on this host: the others need this core more than we need to look again. */
+    const char *local = getenv("LOCAL_WORLD_SIZE");
+    cpu_set_t cpus;
+    int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+    int ranks = local && atoi(local) > 0 ? atoi(local) : m->size;
+    if (local && cores == 1 && ranks > 1)
+        cores = (int)sysconf(_SC_NPROCESSORS_ONLN); /* Bound to one core each. */
+    if (ranks > cores)
+        m->spin_ns = 0;
+}
+
+static comm_status mesh_allocate(struct mesh *m)
+{
+    m->links = calloc((size_t)m->size, sizeof *m->links);
+    m->hot = calloc((size_t)m->size, sizeof *m->hot);
+    m->strangers = calloc(TCP_STRANGERS_MOST, sizeof *m->strangers);
+    if (!m->links || !m->hot || !m->strangers || posix_memalign((void **)&m->bounce, 4096, TCP_BOUNCE_BYTES) != 0)
+        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for %d links", (int)m->size);
+    for (int32_t i = 0; i < m->size; i++) {
+        struct link *l = &m->links[i];
+        l->mesh = m;
+        l->peer = i;
+        l->fd = -1;
+        l->hot_index = -1;
+        l->tx_tail = &l->tx_head;
+        l->credit = TCP_CREDIT_WINDOW;
+    }
+    for (int i = 0; i < TCP_STRANGERS_MOST; i++) {
+        m->strangers[i].fd = -1;
+        m->strangers[i].mesh = m;
+    }
+    return COMM_OK;
+}
+
+comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
+{
+    struct mesh *m = calloc(1, sizeof *m);
+    if (!m)
+        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory");
+    m->rank = info->world_rank;
+    m->size = info->world_size;
+    m->world = info->id;
+    m->store = info->store;
+    m->listener = -1;
+    m->secret = strdup(info->secret ? info->secret : "");
+    early_list_init(&m->orphans);
+    learn_identity(m);
+    read_parameters(m, info->token);
+    comm_status status = progress_start(m);
+    if (status == COMM_OK)
+        status = mesh_allocate(m);
+    if (status == COMM_OK)
+        status = listen_anywhere(m);
+    if (status == COMM_OK) {
+        char key[32], *page = own_page(m);
+        snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
+        status = page ? tcp_host->store_set(m->store, key, page, strlen(page))
+                      : tcp_fail(COMM_ERR_NO_MEMORY, "no memory");
+        free(page);
+    }
+    if (status == COMM_OK)
+        status = progress_helper(m);
+    if (status != COMM_OK) {
+        mesh_close(m, 0);
+        return status;
+    }
+    *ret_mesh = m;
+    return COMM_OK;
+}
+
+static int still_leaving(const struct mesh *m)
+{
+    for (int32_t i = 0; i < m->size; i++)
+        if (m->links[i].state == LINK_UP)
+            return 1;
+    return 0;
+}
+
+/* Say goodbye, deliver what was accepted, and wait for the peers' goodbyes, all within linger_ms. */
+static void say_goodbye(struct mesh *m)
+{
+    int64_t end = clock_now_ns() + m->linger_ms * 1000000;
+    m->closing = 1;
+    for (int32_t i = 0; i < m->size; i++) {
+        struct wire_header bye = { .type = WIRE_BYE };
+        if (m->links[i].state == LINK_UP)
+            link_send(&m->links[i], &bye, NULL, 0, NULL, 0, 0);
+    }
+    while (still_leaving(m) && clock_now_ns() < end) {
+        for (int32_t i = 0; i < m->size; i++) {
+            struct link *l = &m->links[i];
+            if (l->state == LINK_UP && l->tx_head)
+                link_poll(l, UV_READABLE | UV_WRITABLE);
+            else if (l->state == LINK_UP)
+                shutdown(l->fd, SHUT_WR);
+        }
+        progress_nap(m, 20);
+        group_turn_end(m);
+    }
+}
+
+static void walk_close(uv_handle_t *handle, void *argument)
+{
+    (void)argument;
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void close_loop(struct mesh *m)
+{
+    poll_end(&m->listener_poll);
+    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
+        if (m->strangers[i].fd >= 0)
+            stranger_end(&m->strangers[i], 0);
+    for (int32_t i = 0; m->links && i < m->size; i++) {
+        connecting_end(&m->links[i]);
+        link_close(&m->links[i]);
+    }
+    while (m->open_handles)
+        uv_run(&m->loop, UV_RUN_ONCE); /* Inquiries at the store end by their own time limit. */
+    uv_walk(&m->loop, walk_close, NULL);
+    while (uv_loop_close(&m->loop) == UV_EBUSY)
+        uv_run(&m->loop, UV_RUN_ONCE);
+}
+
+static void close_descriptors(struct mesh *m)
+{
+    for (int32_t i = 0; m->links && i < m->size; i++)
+        if (m->links[i].fd >= 0)
+            close(m->links[i].fd);
+    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
+        if (m->strangers[i].fd >= 0)
+            close(m->strangers[i].fd);
+}
+
+static void mesh_free(struct mesh *m)
+{
+    for (int32_t i = 0; m->links && i < m->size; i++) {
+        struct link *l = &m->links[i];
+        while (l->tx_head) {
+            struct tx *tx = l->tx_head;
+            l->tx_head = tx->next;
+            free(tx->owned);
+            free(tx);
+        }
+        free(l->rx);
+        free(l->candidates);
+        free(l->lost_text);
+    }
+    while (m->tx_pool) {
+        struct tx *tx = m->tx_pool;
+        m->tx_pool = tx->next;
+        free(tx);
+    }
+    while (m->op_pool) {
+        struct tcp_op *op = m->op_pool;
+        m->op_pool = op->next;
+        free(op);
+    }
+    while (m->early_pool) {
+        struct early *e = m->early_pool;
+        m->early_pool = e->next;
+        free(e);
+    }
+    free(m->links);
+    free(m->hot);
+    free(m->strangers);
+    free(m->bounce);
+    free(m->done);
+    free(m->secret);
+    free(m);
+}
+
+void mesh_close(struct mesh *m, int forked)
+{
+    if (forked) {
+        /* The loop, the thread and the sockets' peers are the parent's. */
+        close_descriptors(m);
+        if (m->listener >= 0)
+            close(m->listener);
+        return;
+    }
+    progress_stop(m);
+    pthread_mutex_lock(&m->lock);
+    if (m->links)
+        say_goodbye(m);
+    m->closing = 1;
+    if (m->links)
+        early_list_clear(m, &m->orphans);
+    close_loop(m);
+    if (m->listener >= 0)
+        close(m->listener);
+    pthread_mutex_unlock(&m->lock);
+    pthread_mutex_destroy(&m->lock);
+    mesh_free(m);
+}

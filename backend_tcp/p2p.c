@@ -1,0 +1,260 @@
+/* Send and receive: matching by source and tag, in the order sent. Short messages go out at once while there is credit; longer
+ * ones are announced (RTS) and wait until the receiver has posted its receive (CTS). */
+#include <string.h>
+
+#include "tcp.h"
+
+static int fits(const struct tcp_op *recv, int32_t from_rank, int32_t tag)
+{
+    return (recv->op.root == COMM_ANY_SOURCE || recv->op.root == from_rank) &&
+           (recv->op.tag == COMM_ANY_TAG ? tag >= 0 : recv->op.tag == tag);
+}
+
+static void list_remove(struct tcp_op **list, struct tcp_op *op)
+{
+    while (*list && *list != op)
+        list = &(*list)->next;
+    if (*list)
+        *list = op->next;
+}
+
+static void recv_remove(struct tcp_group *g, struct tcp_op *op)
+{
+    list_remove(&g->recvs, op);
+    struct tcp_op **at = &g->recvs;
+    while (*at)
+        at = &(*at)->next;
+    g->recvs_tail = at;
+}
+
+static struct link *link_of(struct tcp_group *g, int32_t rank)
+{
+    return &g->mesh->links[g->world_ranks[rank]];
+}
+
+static void message_header(struct tcp_op *op, uint8_t type, uint64_t seq, int32_t tag, struct wire_header *h)
+{
+    memset(h, 0, sizeof *h);
+    h->type = type;
+    h->kind = COMM_OP_SEND;
+    h->dtype = (uint8_t)op->op.dtype;
+    h->group = op->group->id;
+    h->seq = seq;
+    h->tag = tag;
+    h->count = op->bytes / op->element_bytes;
+    h->bytes = type == WIRE_CTS ? 0 : op->bytes;
+}
+
+/* A receive has its message, of `message_bytes`. */
+void p2p_received(struct tcp_op *op, size_t message_bytes)
+{
+    struct tcp_group *g = op->group;
+    if (op->op.root != COMM_ANY_SOURCE)
+        link_interest(link_of(g, op->op.root), -1);
+    recv_remove(g, op);
+    size_t got = message_bytes < op->bytes ? message_bytes : op->bytes;
+    tcp_host->work_received(op->work, op->matched_from, op->matched_tag, got / op->element_bytes);
+    if (message_bytes <= op->bytes) {
+        group_complete(op, COMM_OK, NULL);
+        return;
+    }
+    char what[256], text[512];
+    group_describe(g, &op->op, what, sizeof what);
+    snprintf(text, sizeof text, "%s: the message from rank %d with tag %d has %zu B, the receive room for %zu B", what,
+             (int)op->matched_from, (int)op->matched_tag, message_bytes, op->bytes);
+    group_complete(op, COMM_ERR_TRUNCATED, text);
+}
+
+void p2p_sent(struct tcp_op *op)
+{
+    list_remove(&op->group->sends, op);
+    group_complete(op, COMM_OK, NULL);
+}
+
+static void matched(struct tcp_op *recv, int32_t from, int32_t tag, uint64_t seq)
+{
+    recv->p2p_state = STEP_SENDING;
+    recv->matched_from = from;
+    recv->matched_tag = tag;
+    recv->matched_seq = seq;
+}
+
+static void clear_to_send(struct tcp_op *recv)
+{
+    struct wire_header h;
+    message_header(recv, WIRE_CTS, recv->matched_seq, recv->matched_tag, &h);
+    link_send(link_of(recv->group, recv->matched_from), &h, NULL, 0, NULL, 0, 0);
+}
+
+/* ---- To oneself ---- */
+
+static void deliver_to_self(struct tcp_op *send, struct tcp_op *recv)
+{
+    size_t n = send->bytes < recv->bytes ? send->bytes : recv->bytes;
+    if (n)
+        memcpy(recv->op.recv.data, send->op.send.data, n);
+    matched(recv, send->group->rank, send->op.tag, 0);
+    size_t bytes = send->bytes;
+    p2p_sent(send);
+    p2p_received(recv, bytes);
+}
+
+static struct tcp_op *send_to_self_for(struct tcp_group *g, const struct tcp_op *recv)
+{
+    struct tcp_op *first = NULL; /* The list is newest first; the oldest that fits is wanted. */
+    for (struct tcp_op *s = g->sends; s; s = s->next)
+        if (s->op.root == g->rank && fits(recv, g->rank, s->op.tag))
+            first = s;
+    return first;
+}
+
+/* ---- Posting ---- */
+
+static void post_send(struct tcp_op *op)
+{
+    struct tcp_group *g = op->group;
+    op->next = g->sends;
+    g->sends = op;
+    if (op->op.root == g->rank) {
+        for (struct tcp_op *r = g->recvs; r; r = r->next)
+            if (r->p2p_state == STEP_POSTED && fits(r, g->rank, op->op.tag)) {
+                deliver_to_self(op, r);
+                return;
+            }
+        return;
+    }
+    struct link *l = link_of(g, op->op.root);
+    struct wire_header h;
+    size_t cost = op->bytes + TCP_FRAME_COST;
+    op->matched_seq = ++g->sends_begun;
+    mesh_want(g->mesh, l->peer);
+    if (op->bytes <= (size_t)g->mesh->eager_bytes && l->credit >= (int64_t)cost) {
+        l->credit -= (int64_t)cost;
+        op->p2p_state = STEP_SENDING;
+        message_header(op, WIRE_EAGER, op->matched_seq, op->op.tag, &h);
+        if (link_send(l, &h, op->op.send.data, op->bytes, op, 0, 0))
+            p2p_sent(op);
+    } else {
+        op->p2p_state = STEP_AWAITS_CTS;
+        message_header(op, WIRE_RTS, op->matched_seq, op->op.tag, &h);
+        link_send(l, &h, NULL, 0, NULL, 0, 0);
+    }
+}
+
+static void take_early(struct tcp_op *op, struct early *e)
+{
+    struct tcp_group *g = op->group;
+    size_t bytes = (size_t)e->header.bytes;
+    matched(op, g->rank_of[e->from], e->header.tag, e->header.seq);
+    if (e->header.type == WIRE_RTS) {
+        clear_to_send(op);
+    } else if (!e->complete) {
+        e->claimed = op;
+        return;
+    } else if (bytes) {
+        memcpy(op->op.recv.data, e->data, bytes < op->bytes ? bytes : op->bytes);
+    }
+    int whole = e->header.type == WIRE_EAGER;
+    early_remove(&g->early_p2p, e);
+    early_free(g->mesh, e);
+    if (whole)
+        p2p_received(op, bytes);
+}
+
+static void post_recv(struct tcp_op *op)
+{
+    struct tcp_group *g = op->group;
+    op->p2p_state = STEP_POSTED;
+    op->next = NULL;
+    *g->recvs_tail = op;
+    g->recvs_tail = &op->next;
+    if (op->op.root != COMM_ANY_SOURCE)
+        link_interest(link_of(g, op->op.root), +1);
+    if (op->op.root == COMM_ANY_SOURCE || op->op.root == g->rank) {
+        struct tcp_op *send = send_to_self_for(g, op);
+        if (send) {
+            deliver_to_self(send, op);
+            return;
+        }
+    }
+    for (struct early *e = g->early_p2p.head; e; e = e->next)
+        if (!e->claimed && e->from >= 0 && fits(op, g->rank_of[e->from], e->header.tag)) {
+            take_early(op, e);
+            return;
+        }
+    /* Be connected to whom we wait for, so that its death is noticed. */
+    if (op->op.root == COMM_ANY_SOURCE)
+        for (int32_t r = 0; r < g->size; r++)
+            mesh_want(g->mesh, g->world_ranks[r]);
+    else
+        mesh_want(g->mesh, g->world_ranks[op->op.root]);
+}
+
+void p2p_submit(struct tcp_op *op)
+{
+    const comm_buffers *side = op->op.kind == COMM_OP_SEND ? &op->op.send : &op->op.recv;
+    op->bytes = side->count * op->element_bytes;
+    op->started = 1;
+    if (op->op.kind == COMM_OP_SEND)
+        post_send(op);
+    else
+        post_recv(op);
+}
+
+/* ---- Arrivals ---- */
+
+static struct tcp_op *posted_for(struct tcp_group *g, int32_t from_rank, int32_t tag)
+{
+    for (struct tcp_op *r = g->recvs; r; r = r->next)
+        if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag))
+            return r;
+    return NULL;
+}
+
+int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink)
+{
+    int32_t from = g->rank_of[l->peer];
+    struct tcp_op *op = NULL;
+    if (h->type == WIRE_DATA) {
+        for (struct tcp_op *r = g->recvs; r && !op; r = r->next)
+            if (r->p2p_state == STEP_SENDING && r->matched_from == from && r->matched_seq == h->seq)
+                op = r;
+    } else {
+        op = posted_for(g, from, h->tag);
+        if (op)
+            matched(op, from, h->tag, h->seq);
+    }
+    if (!op)
+        return 0;
+    ret_sink->kind = SINK_COPY;
+    ret_sink->dst = op->op.recv.data;
+    ret_sink->dst_bytes = op->bytes;
+    ret_sink->op = op;
+    return 1;
+}
+
+void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+{
+    int32_t from = g->rank_of[l->peer];
+    struct tcp_op *op = posted_for(g, from, h->tag);
+    if (op) {
+        matched(op, from, h->tag, h->seq);
+        clear_to_send(op);
+    } else if (!early_add(g->mesh, &g->early_p2p, l->peer, h)) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(g->mesh, l->peer));
+    }
+}
+
+void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+{
+    for (struct tcp_op *op = g->sends; op; op = op->next) {
+        if (op->p2p_state != STEP_AWAITS_CTS || op->matched_seq != h->seq || link_of(g, op->op.root) != l)
+            continue;
+        struct wire_header data;
+        op->p2p_state = STEP_SENDING;
+        message_header(op, WIRE_DATA, op->matched_seq, op->op.tag, &data);
+        if (link_send(l, &data, op->op.send.data, op->bytes, op, 0, 0))
+            p2p_sent(op);
+        return;
+    }
+}

@@ -1,0 +1,340 @@
+/* The mesh's lock and whoever drives the loop under it.
+ *
+ * A thread that waits for a work drives: it reads the links that something is awaited from (hot) in a tight loop, yields after a
+ * while, and at last sleeps in the kernel. When nobody waits the helper thread looks after the mesh: it sleeps outside the lock, in poll() on the
+ * loop's descriptor, so that taking the lock costs a waiting thread nothing. While somebody drives, the helper is parked.
+ *
+ * A completed work is handed to the core when the lock has been released (progress_leave): the user's callback may then call us. */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "tcp.h"
+
+static const int64_t NANOS = 1000000;
+
+/* ---- Completed works ---- */
+
+void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text)
+{
+    if (m->done_count == m->done_room) {
+        size_t room = m->done_room ? 2 * m->done_room : 64;
+        struct completion *grown = realloc(m->done, room * sizeof *grown);
+        if (!grown)
+            return; /* Out of memory for 16 bytes: the work's own deadline is what remains. */
+        m->done = grown;
+        m->done_room = room;
+    }
+    m->done[m->done_count++] = (struct completion){ work, status, text ? strdup(text) : NULL };
+}
+
+static void wake_parked(struct mesh *m)
+{
+    pthread_mutex_lock(&m->park_lock);
+    if (m->parked)
+        pthread_cond_broadcast(&m->park);
+    pthread_mutex_unlock(&m->park_lock);
+}
+
+/* Release the lock; hand over what is done. */
+static void unlock_and_complete(struct mesh *m)
+{
+    enum { FEW = 64 };
+    for (;;) {
+        struct completion few[FEW];
+        size_t n = m->done_count < FEW ? m->done_count : FEW;
+        memcpy(few, m->done, n * sizeof *few);
+        memmove(m->done, m->done + n, (m->done_count - n) * sizeof *few);
+        m->done_count -= n;
+        size_t more = m->done_count;
+        pthread_mutex_unlock(&m->lock);
+        for (size_t i = 0; i < n; i++) {
+            tcp_host->work_complete(few[i].work, few[i].status, few[i].error);
+            free(few[i].error);
+        }
+        if (n && atomic_load(&m->parked))
+            wake_parked(m);
+        if (!more)
+            return;
+        pthread_mutex_lock(&m->lock);
+    }
+}
+
+/* ---- The lock for short visits ---- */
+
+void progress_enter(struct mesh *m)
+{
+    if (pthread_mutex_trylock(&m->lock) == 0)
+        return;
+    atomic_fetch_add(&m->contenders, 1);
+    if (atomic_load(&m->sleeping))
+        uv_async_send(&m->wake);
+    pthread_mutex_lock(&m->lock);
+    atomic_fetch_sub(&m->contenders, 1);
+}
+
+void progress_leave(struct mesh *m)
+{
+    group_turn_end(m);
+    unlock_and_complete(m);
+}
+
+void progress_leave_quietly(struct mesh *m)
+{
+    group_turn_end(m);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- Timers ---- */
+
+static void on_timer(uv_timer_t *timer);
+
+static void arm(struct mesh *m, int64_t due_ns)
+{
+    m->timer_due_ns = due_ns;
+    if (due_ns == INT64_MAX) {
+        uv_timer_stop(&m->timer);
+        return;
+    }
+    int64_t left = due_ns - clock_now_ns();
+    uv_update_time(&m->loop);
+    uv_timer_start(&m->timer, on_timer, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct mesh *m = timer->data;
+    inquest_check(m, clock_now_ns());
+    mesh_timer(m);
+    int64_t a = inquest_due_ns(m), b = mesh_due_ns(m);
+    arm(m, a < b ? a : b);
+}
+
+void progress_rearm(struct mesh *m, int64_t due_ns)
+{
+    if (due_ns < m->timer_due_ns)
+        arm(m, due_ns);
+}
+
+static void on_nap(uv_timer_t *timer)
+{
+    (void)timer;
+}
+
+void progress_nap(struct mesh *m, uint64_t most_ms)
+{
+    uv_update_time(&m->loop);
+    uv_timer_start(&m->nap, on_nap, most_ms, 0);
+    uv_run(&m->loop, UV_RUN_ONCE);
+}
+
+static void on_wake(uv_async_t *async)
+{
+    (void)async;
+}
+
+/* ---- Driving ---- */
+
+static int poll_hot(struct mesh *m)
+{
+    enum { FEW = 8 };
+    int came = 0;
+    if (m->hot_count > FEW)
+        return uv_run(&m->loop, UV_RUN_NOWAIT), 0;
+    for (int32_t i = 0; i < m->hot_count; i++) {
+        struct link *l = m->hot[i];
+        if (l->state != LINK_UP)
+            continue;
+        if (l->tx_head)
+            link_flush(l);
+        came |= link_read(l);
+    }
+    return came;
+}
+
+/* Tell epoll what we wait for, before sleeping or leaving. */
+static void arm_links(struct mesh *m)
+{
+    for (int32_t i = 0; i < m->hot_count; i++)
+        if (m->hot[i]->tx_head)
+            link_poll(m->hot[i], UV_READABLE | UV_WRITABLE);
+}
+
+static void sleep_in_kernel(struct mesh *m, int64_t deadline_ns)
+{
+    int64_t left = deadline_ns == INT64_MAX ? 1000 * NANOS : deadline_ns - clock_now_ns();
+    if (left > 1000 * NANOS)
+        left = 1000 * NANOS;
+    uv_update_time(&m->loop);
+    uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
+    arm_links(m);
+    atomic_store(&m->sleeping, 1);
+    if (atomic_load(&m->contenders) == 0)
+        uv_run(&m->loop, UV_RUN_ONCE);
+    else
+        uv_run(&m->loop, UV_RUN_NOWAIT);
+    atomic_store(&m->sleeping, 0);
+    uv_timer_stop(&m->nap);
+}
+
+/* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
+static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
+{
+    int64_t idle_since = clock_now_ns(), now = idle_since;
+    for (unsigned turn = 1; !m->done_count && !tcp_host->work_done(work); turn++) {
+        if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
+            break;
+        int came = poll_hot(m);
+        if (m->ready || m->lost_pending || m->dying)
+            group_turn_end(m);
+        if (came) {
+            idle_since = 0;
+            continue;
+        }
+        if (turn % 64 == 0)
+            uv_run(&m->loop, UV_RUN_NOWAIT);
+        if (turn % 16 && m->spin_ns)
+            continue;
+        now = clock_now_ns();
+        if (!idle_since)
+            idle_since = now;
+        if (now >= deadline_ns)
+            break;
+        if (now - idle_since > m->spin_ns + m->yield_ns)
+            sleep_in_kernel(m, deadline_ns);
+        else if (now - idle_since > m->spin_ns)
+            sched_yield();
+    }
+    atomic_store_explicit(&m->driven_ns, now, memory_order_relaxed);
+}
+
+static void park(struct mesh *m, int64_t until_ns)
+{
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_mutex_lock(&m->park_lock);
+    atomic_fetch_add(&m->parked, 1);
+    pthread_cond_timedwait(&m->park, &m->park_lock, &t);
+    atomic_fetch_sub(&m->parked, 1);
+    pthread_mutex_unlock(&m->park_lock);
+}
+
+comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
+{
+    for (int first = 1; !tcp_host->work_done(work); first = 0) {
+        int64_t now = first ? 0 : clock_now_ns();
+        if (!first && now >= deadline_ns)
+            break;
+        if (atomic_load(&m->contenders))
+            sched_yield();
+        if (pthread_mutex_trylock(&m->lock) == 0) {
+            if (deadline_ns == 0) {
+                uv_run(&m->loop, UV_RUN_NOWAIT);
+                poll_hot(m);
+            } else {
+                drive(m, work, deadline_ns);
+            }
+            if (atomic_load(&m->async_works) > 0) {
+                arm_links(m);
+                uv_run(&m->loop, UV_RUN_NOWAIT);
+            }
+            progress_leave(m);
+            if (atomic_load(&m->parked))
+                wake_parked(m);
+        } else if (deadline_ns) {
+            /* Somebody else drives, and moves our data too. */
+            int64_t a_while = clock_now_ns() + NANOS;
+            park(m, a_while < deadline_ns ? a_while : deadline_ns);
+        }
+        if (deadline_ns == 0)
+            break;
+    }
+    return COMM_OK;
+}
+
+/* ---- The helper ---- */
+
+void progress_kick(struct mesh *m)
+{
+    if (atomic_load(&m->parked))
+        wake_parked(m);
+}
+
+static int somebody_drives(struct mesh *m)
+{
+    return atomic_load(&m->async_works) == 0 &&
+           clock_now_ns() - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < 5 * NANOS;
+}
+
+static void *helper_main(void *argument)
+{
+    struct mesh *m = argument;
+    int backend = uv_backend_fd(&m->loop);
+    while (!atomic_load(&m->stop)) {
+        if (somebody_drives(m) || pthread_mutex_trylock(&m->lock) != 0) {
+            park(m, clock_now_ns() + 5 * NANOS);
+            continue;
+        }
+        int64_t begun = clock_now_ns();
+        do {
+            poll_hot(m);
+            arm_links(m);
+            uv_run(&m->loop, UV_RUN_NOWAIT);
+            group_turn_end(m);
+        } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) &&
+                 clock_now_ns() - begun < m->spin_ns);
+        int wait_ms = uv_backend_timeout(&m->loop);
+        int more = m->done_count != 0;
+        progress_leave(m);
+        if (more)
+            continue;
+        if (wait_ms < 0 || wait_ms > 100)
+            wait_ms = 100;
+        struct pollfd p = { .fd = backend, .events = POLLIN };
+        poll(&p, 1, wait_ms);
+    }
+    return NULL;
+}
+
+comm_status progress_start(struct mesh *m)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_mutex_init(&m->park_lock, NULL);
+    pthread_cond_init(&m->park, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    m->timer_due_ns = INT64_MAX;
+    int failed = uv_loop_init(&m->loop);
+    if (failed)
+        return tcp_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
+    m->loop.data = m;
+    uv_async_init(&m->loop, &m->wake, on_wake);
+    uv_timer_init(&m->loop, &m->timer);
+    uv_timer_init(&m->loop, &m->nap);
+    m->timer.data = m->nap.data = m->wake.data = m;
+    return COMM_OK;
+}
+
+comm_status progress_helper(struct mesh *m)
+{
+    int failed = pthread_create(&m->helper, NULL, helper_main, m);
+    if (failed)
+        return tcp_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
+    m->helper_runs = 1;
+    return COMM_OK;
+}
+
+void progress_stop(struct mesh *m)
+{
+    atomic_store(&m->stop, 1);
+    if (m->helper_runs) {
+        uv_async_send(&m->wake);
+        wake_parked(m);
+        pthread_join(m->helper, NULL);
+        m->helper_runs = 0;
+    }
+}

@@ -1,0 +1,429 @@
+/* The objects of the tcp backend and who owns them.
+ *
+ * A mesh is one process's view of one world: one libuv loop, one link per peer it has talked to, and all the groups that were
+ * opened from the world. Everything in this file is guarded by mesh->lock, and whoever holds the lock may drive the loop: a thread that
+ * waits for a work, or the mesh's helper thread when nobody waits (progress.c). Completed works are handed to the core after the lock is
+ * released, so that a user's callback may call the library.
+ *
+ *   backend.c   the vtable: entry, open, submit, abort, close
+ *   engine.c    executes plans: rounds, slices, steps        plan.c algo/ select.c   what to execute
+ *   p2p.c       send and recv: matching by source and tag
+ *   early.c     frames that came before anybody asked for them
+ *   group.c     groups: failing, finding, mismatches         inquest.c   deadlines: who has not come
+ *   link.c      one connection: queue of frames out, state machine of bytes in
+ *   mesh.c      listener, addresses, connecting and shaking hands      wire.c   bytes
+ *   progress.c  the lock, waiting, the helper thread
+ */
+#ifndef COMM_TCP_TCP_H
+#define COMM_TCP_TCP_H
+
+#include <comm/backend.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <uv.h>
+
+#include "plan.h"
+#include "select.h"
+#include "wire.h"
+
+/* Limits, with their reasons. */
+enum {
+    TCP_CREDIT_WINDOW = 1 << 20,      /* bytes that a peer may send before they are asked for: bounds memory to 1 MiB a peer */
+    TCP_FRAME_COST = WIRE_HEADER_BYTES, /* what an eager frame costs besides its payload */
+    TCP_RX_BYTES = 64 << 10,          /* a link's read buffer: an eager message and its header fit */
+    TCP_BOUNCE_BYTES = 256 << 10,     /* what is received before it is reduced: fits L2; smaller reads cost 15 % */
+    TCP_SEND_MOST = 1 << 20,          /* per system call: more spills the cache without saving calls */
+    TCP_EARLY_MOST = 65536,           /* frames of one peer waiting for their receive; beyond it the peer misbehaves */
+    TCP_EARLY_INLINE = 256,           /* payloads up to this size need no allocation of their own */
+    TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
+    TCP_HANDSHAKE_MS = 10000,
+    TCP_SLOTS_MOST = 16,              /* slices of one op under way at a time */
+    TCP_CLOSED_REMEMBERED = 1024,     /* groups closed here whose late frames are answered, not kept */
+    TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
+};
+
+extern const comm_host *tcp_host;
+
+struct mesh;
+struct link;
+struct tcp_group;
+struct tcp_op;
+
+/* ---- Frames on their way out ------------------------------------------------------------------ */
+
+struct tx {
+    struct tx *next;
+    uint8_t header[WIRE_HEADER_BYTES];
+    const uint8_t *payload;
+    size_t payload_bytes;
+    size_t sent;        /* of header and payload together */
+    struct tcp_op *op;  /* to be told when it is sent; NULL if nobody cares */
+    uint32_t slot, step;
+    void *owned;        /* payload memory to free */
+};
+
+/* ---- Where incoming bytes go ------------------------------------------------------------------ */
+
+enum sink_kind { SINK_NONE, SINK_DISCARD, SINK_COPY, SINK_REDUCE, SINK_EARLY, SINK_TEXT };
+
+struct sink {
+    enum sink_kind kind;
+    uint8_t *dst;          /* COPY, REDUCE, EARLY */
+    size_t dst_bytes;      /* COPY: what does not fit is dropped (a truncated receive) */
+    const uint8_t *local;  /* REDUCE: the other operand */
+    int local_is_lower;
+    size_t element_bytes;
+    void (*kernel)(void *dst, const void *a, const void *b, size_t count);
+    size_t total, done;    /* payload bytes */
+    uint8_t carry[16];     /* REDUCE: the begun element */
+    uint32_t carry_bytes;
+    struct tcp_op *op;     /* COPY, REDUCE: whose receive it is */
+    uint32_t slot, step;
+    struct early *early;   /* EARLY */
+};
+
+/* A frame that came before its receive was posted (or a promise of one, or leave to send). */
+struct early {
+    struct early *next;
+    struct wire_header header;
+    int32_t from;            /* world rank */
+    uint8_t complete;        /* the payload is here */
+    uint8_t *data;           /* inline_data or heap */
+    struct tcp_op *claimed;  /* posted while the payload was still coming */
+    uint32_t slot, step;
+    uint8_t inline_data[TCP_EARLY_INLINE];
+};
+
+struct early_list {
+    struct early *head, **tail;
+};
+
+/* ---- Links ------------------------------------------------------------------------------------ */
+
+enum link_state {
+    LINK_IDLE,       /* never needed yet */
+    LINK_RESOLVING,  /* asking the store for the peer's addresses */
+    LINK_CONNECTING,
+    LINK_CHALLENGED, /* hello sent, waiting for the challenge */
+    LINK_AWAITED,    /* the peer is connecting to us */
+    LINK_UP,
+    LINK_LEFT,       /* the peer said goodbye */
+    LINK_LOST,
+};
+
+struct link {
+    struct mesh *mesh;
+    int32_t peer;         /* world rank */
+    enum link_state state;
+    int fd;
+    uv_poll_t *poll;      /* heap: libuv closes handles later */
+    int poll_events;
+    struct tx *tx_head, **tx_tail;
+    size_t early_count;
+    int32_t hot_index;    /* in mesh->hot while interest > 0, else -1 */
+    uint32_t interest;    /* receives and clearances awaited from the peer */
+    int64_t credit;       /* eager bytes that may still be sent */
+    uint32_t credit_owed; /* eager bytes consumed here and not given back yet */
+    uint8_t *rx;          /* TCP_RX_BYTES */
+    size_t rx_begin, rx_end;
+    struct wire_header in; /* the frame whose payload is coming; type 0: none */
+    struct sink sink;
+    uint8_t text[WIRE_TEXT_MOST + 1];
+    /* Connecting. */
+    char *address_book;    /* what the peer published */
+    struct sockaddr_storage *candidates;
+    int candidate_count, candidate_next;
+    int64_t give_up_ns;
+    uint8_t hello[WIRE_HELLO_BYTES];
+    uint8_t shake[WIRE_CHALLENGE_BYTES];
+    size_t shake_got;
+    char where[80];        /* "node-b 10.0.0.7:40213", for errors */
+    char trouble[256];     /* of the latest attempt */
+    comm_status lost_status;
+    char *lost_text;
+};
+
+/* ---- Operations ------------------------------------------------------------------------------- */
+
+enum step_state { STEP_TODO, STEP_POSTED, STEP_AWAITS_CTS, STEP_SENDING, STEP_DONE };
+
+struct step {
+    uint8_t state;
+    uint8_t cleared; /* CTS sent */
+};
+
+/* One slice under way. */
+struct slot {
+    uint8_t active;
+    uint32_t slice;
+    size_t begin, end;      /* elements: of the vector, or of each block */
+    uint16_t round;
+    uint32_t first, last;   /* the round's steps in the plan */
+    uint32_t pending;       /* messages of the round not done yet */
+    struct step *steps;     /* by index in the plan minus first; room for the widest round */
+    uint8_t *scratch;
+};
+
+/* A collective, a send or a receive. */
+struct tcp_op {
+    struct tcp_op *next;    /* in the group's queue or list, or the pool */
+    struct tcp_group *group;
+    comm_work *work;
+    comm_op op;
+    size_t element_bytes;
+    uint8_t started;
+    uint8_t dying;          /* completed; its memory waits for the end of the engine's turn */
+    /* Collectives. */
+    const struct plan *plan;
+    struct route route;
+    uint32_t slice_count, slice_next, slices_done;
+    size_t slice_elements;
+    uint32_t slot_count;
+    struct slot slots[TCP_SLOTS_MOST];
+    comm_buffers in;        /* SEND as the plan sees it: the user's, or a prepared copy */
+    /* Point-to-point. */
+    size_t bytes;           /* of the buffer; at a receive then of the message */
+    int32_t matched_from, matched_tag;
+    uint64_t matched_seq;
+    uint8_t p2p_state;      /* enum step_state */
+};
+
+/* ---- Groups ----------------------------------------------------------------------------------- */
+
+struct plan_entry {
+    struct plan_entry *next;
+    const struct algo *algo;
+    int32_t root;
+    uint32_t widest;        /* messages and local steps of the widest round */
+    struct plan plan;
+};
+
+struct answer {
+    uint8_t state;          /* 0: none yet, 1: answered */
+    struct wire_header header;
+    char text[160];
+};
+
+struct tcp_group {
+    struct tcp_group *next; /* in mesh->groups */
+    struct mesh *mesh;
+    uint64_t id;
+    int32_t rank, size;
+    int32_t *world_ranks;   /* [size] */
+    int32_t *rank_of;       /* [world size]; -1: not a member */
+    const char *name;
+    void *token;
+    comm_status status;     /* OK, or why it has ended */
+    char *error;
+    struct tcp_op *head, **tail; /* collectives in order; the head is running */
+    struct tcp_op *sends;   /* waiting for leave to send, or for the socket */
+    struct tcp_op *recvs, **recvs_tail;
+    uint64_t sends_begun;
+    uint64_t entered_seq;   /* the latest collective submitted */
+    comm_op entered;        /* and what it was */
+    uint64_t ended_seq;     /* the latest collective that ended here */
+    uint64_t ended_signature[TCP_ENDED_REMEMBERED];
+    comm_op ended_op[TCP_ENDED_REMEMBERED];
+    struct early_list early;     /* of collectives */
+    struct early_list early_p2p; /* in order of arrival */
+    struct plan_entry *plans;
+    struct select_overrides *overrides;
+    uint32_t lanes;
+    int64_t slice_bytes;    /* 0: as the route says */
+    uint8_t *scratch;
+    size_t scratch_bytes;
+    uint8_t *prepared;
+    size_t prepared_bytes;
+    struct step *step_pool;
+    size_t step_pool_room;
+    /* An inquest under way: whose deadline passed, what the others say. */
+    struct tcp_op *inquest;
+    int64_t inquest_end_ns;
+    struct answer *answers; /* [size] */
+};
+
+/* ---- The mesh --------------------------------------------------------------------------------- */
+
+struct completion {
+    comm_work *work;
+    comm_status status;
+    char *error;
+};
+
+struct mesh {
+    int32_t rank, size;
+    uint64_t world;         /* the world group's id */
+    char *secret;
+    void *store;
+    char host_name[64];
+    char host_identity[96]; /* equal: same kernel and network namespace, so loopback reaches */
+
+    /* progress.c */
+    pthread_mutex_t lock;
+    atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
+    atomic_int sleeping;    /* the driver sits in the kernel: wake it by uv_async_send */
+    atomic_int async_works; /* ops that nobody waits for, under way */
+    _Atomic int64_t driven_ns; /* when a waiting thread last drove */
+    pthread_mutex_t park_lock;
+    pthread_cond_t park;    /* waiting threads that do not drive, and the helper */
+    atomic_int parked;
+    pthread_t helper;
+    int helper_runs;
+    atomic_int stop;
+    int64_t spin_ns, yield_ns;
+
+    uv_loop_t loop;
+    uv_async_t wake;
+    uv_timer_t timer;       /* deadlines, handshakes */
+    uv_timer_t nap;         /* ends a driver's sleep */
+    int64_t timer_due_ns;
+
+    struct link *links;     /* [size] */
+    struct link **hot;      /* links that something is awaited from */
+    int32_t hot_count;
+    int ready;              /* some group's next collective may start */
+    int lost_pending;       /* some link has failed and its groups must be told */
+    struct tcp_group *groups;
+    struct early_list orphans; /* frames of groups that are not open here (yet) */
+    size_t orphan_count;
+    uint64_t closed[TCP_CLOSED_REMEMBERED];
+    size_t closed_count;
+    uint8_t *bounce;
+
+    struct tx *tx_pool;
+    struct tcp_op *op_pool;
+    struct early *early_pool;
+    struct tcp_op *dying;   /* ops to put back into the pool */
+    struct completion *done;
+    size_t done_count, done_room;
+
+    int listener;
+    uv_poll_t *listener_poll;
+    struct stranger *strangers;
+    int stranger_count;
+    uint64_t strangers_refused;
+    int32_t port;
+    int64_t eager_bytes, linger_ms, connect_ms;
+    char congestion[16];
+    char interfaces[128];
+    int closing;
+    int open_handles;
+};
+
+/* Write an error text and keep it as the thread's. */
+comm_status tcp_fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tcp_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+char *tcp_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* heap; NULL without memory */
+
+/* ---- mesh.c ---- */
+comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
+void mesh_close(struct mesh *m, int forked);
+/* Make sure that the link to a peer is up or on its way. */
+void mesh_want(struct mesh *m, int32_t peer);
+void mesh_timer(struct mesh *m); /* due handshakes and connects */
+int64_t mesh_due_ns(const struct mesh *m);
+/* "rank 3 (node-b 10.0.0.7:40213)" of a world rank; in a static ring of buffers of this thread. */
+const char *mesh_peer_text(struct mesh *m, int32_t peer);
+
+/* ---- link.c ---- */
+/* Put a frame on its way. Returns 1 if it was sent already (tx->op is then not told), else 0. `op` may be NULL. */
+int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
+              uint32_t slot, uint32_t step);
+/* A frame with a short text of its own. */
+void link_send_text(struct link *l, struct wire_header *h, const char *text);
+void link_up(struct link *l, int fd);
+/* Read what is there. Returns 1 if something came. */
+int link_read(struct link *l);
+void link_flush(struct link *l);
+void link_lose(struct link *l, comm_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void link_close(struct link *l);
+void link_interest(struct link *l, int change);
+void link_consumed(struct link *l, size_t payload_bytes);
+/* The op is over: its memory must not be read or written any more. */
+void link_forget(struct link *l, struct tcp_op *op);
+void link_poll(struct link *l, int events);
+void link_sweep_lost(struct mesh *m);
+
+/* ---- engine.c ---- */
+void engine_start(struct tcp_op *op);
+void engine_sent(struct tcp_op *op, uint32_t slot, uint32_t step);
+void engine_received(struct tcp_op *op, uint32_t slot, uint32_t step);
+/* An incoming message of a collective; fills the sink, or returns 0 if it must be kept as early. */
+int engine_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
+void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+/* Put an early frame's payload where the step wants it. */
+void engine_take_early(struct tcp_op *op, uint32_t slot, uint32_t step, const struct early *e);
+/* A rank of the group that the running collective waits for; -1 if none. */
+int32_t engine_awaits(const struct tcp_op *op);
+/* Count again what the group's ops await, after all interest in links was dropped. */
+void engine_restore_interest(struct tcp_group *g);
+/* 1 if the op has something to get from or to bring to that world rank. */
+int engine_needs(const struct tcp_op *op, int32_t world_rank);
+
+/* ---- p2p.c ---- */
+void p2p_submit(struct tcp_op *op);
+void p2p_sent(struct tcp_op *op);
+void p2p_received(struct tcp_op *op, size_t message_bytes);
+int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
+void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+
+/* ---- early.c ---- */
+struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct wire_header *h);
+/* Take the first that fits out of the list; NULL if there is none. `type` 0: EAGER or RTS. */
+struct early *early_find(struct early_list *list, int32_t from, uint8_t type, uint64_t seq, uint32_t slice,
+                         uint16_t round);
+void early_remove(struct early_list *list, struct early *e);
+void early_free(struct mesh *m, struct early *e);
+void early_list_init(struct early_list *list);
+void early_list_clear(struct mesh *m, struct early_list *list);
+/* The payload of a claimed or waiting frame is complete. */
+void early_completed(struct mesh *m, struct link *l, struct early *e);
+
+/* ---- group.c ---- */
+comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group);
+void group_destroy(struct tcp_group *g);
+struct tcp_group *group_find(struct mesh *m, uint64_t id);
+/* End the group: complete all its ops, tell the other members (unless they told us: tell = 0). */
+void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell);
+/* An op is done. */
+void group_complete(struct tcp_op *op, comm_status status, const char *text);
+/* The end of a turn: start what became first in its queue, tell the groups of lost links, put back what is done. */
+void group_turn_end(struct mesh *m);
+/* Frames of the control kind, and messages of groups; from link.c. */
+void group_frame(struct link *l, const struct wire_header *h, const char *text);
+/* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told. */
+int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h);
+/* Does this header belong to the collective that we have (or had) with that number? If not, both sides fail. */
+int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
+                  uint64_t signature);
+void group_header(struct tcp_op *op, uint8_t type, struct wire_header *ret_header);
+void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text);
+void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room);
+struct tcp_op *op_get(struct mesh *m);
+
+/* ---- inquest.c ---- */
+void inquest_check(struct mesh *m, int64_t now_ns); /* expired deadlines, inquests that are over */
+int64_t inquest_due_ns(const struct mesh *m);
+void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h);
+void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text);
+
+/* ---- progress.c ---- */
+comm_status progress_start(struct mesh *m);
+comm_status progress_helper(struct mesh *m);
+void progress_stop(struct mesh *m);
+void progress_nap(struct mesh *m, uint64_t most_ms); /* one turn of the loop, for closing */
+void progress_enter(struct mesh *m); /* take the lock for a short time */
+void progress_leave(struct mesh *m); /* release it and hand completed works to the core */
+void progress_leave_quietly(struct mesh *m); /* without handing over: for callers that hold locks of the core */
+void progress_rearm(struct mesh *m, int64_t due_ns); /* a deadline earlier than the timer's */
+comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
+void progress_kick(struct mesh *m); /* an op that nobody waits for has begun: the helper should look after it */
+void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text);
+
+#endif

@@ -1,0 +1,289 @@
+/* The hash store: a table in this process, shared by all who open the same name. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "store.h"
+#include "table.h"
+#include "view.h"
+
+struct hash_store {
+    comm_store base;
+    struct hash_store *next; /* guarded by names_lock */
+    char *name;              /* "" is shared with nobody */
+    pthread_mutex_t lock;    /* guards the table */
+    pthread_cond_t changed;
+    struct table *table;
+};
+
+static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct hash_store *names;
+
+static struct table_bytes text(const char *key)
+{
+    return (struct table_bytes){ key, strlen(key) };
+}
+
+static struct hash_store *enter(comm_store *s)
+{
+    struct hash_store *h = (struct hash_store *)s;
+    pthread_mutex_lock(&h->lock);
+    return h;
+}
+
+static comm_status leave(struct hash_store *h, comm_status status)
+{
+    pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+}
+
+static comm_status copy_out(struct table_bytes value, void **ret_data, size_t *ret_bytes)
+{
+    char *copy = malloc(value.bytes + 1);
+    if (!copy)
+        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a value of %zu B", value.bytes);
+    if (value.bytes)
+        memcpy(copy, value.data, value.bytes);
+    copy[value.bytes] = '\0';
+    *ret_data = copy;
+    *ret_bytes = value.bytes;
+    return COMM_OK;
+}
+
+/* Sleep until something changes; TIMEOUT or ABORTED (without a text) end it. */
+static comm_status sleep_until(struct hash_store *h, const struct store_wait *wait)
+{
+    if (store_wait_closed(wait))
+        return COMM_ERR_ABORTED;
+    if (wait->deadline_ns == DEADLINE_NEVER) {
+        pthread_cond_wait(&h->changed, &h->lock);
+        return COMM_OK;
+    }
+    if (clock_now_ns() >= wait->deadline_ns)
+        return COMM_ERR_TIMEOUT;
+    struct timespec until = { wait->deadline_ns / 1000000000, wait->deadline_ns % 1000000000 };
+    pthread_cond_timedwait(&h->changed, &h->lock, &until);
+    return COMM_OK;
+}
+
+static comm_status hash_set(comm_store *s, const char *key, const void *data, size_t bytes)
+{
+    struct hash_store *h = enter(s);
+    return leave(h, table_set(h->table, text(key), (struct table_bytes){ data, bytes }));
+}
+
+static comm_status hash_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data,
+                            size_t *ret_bytes)
+{
+    struct hash_store *h = enter(s);
+    struct table_bytes value;
+    comm_status status = COMM_OK;
+    while (!table_get(h->table, text(key), &value) && status == COMM_OK)
+        status = sleep_until(h, wait);
+    if (status == COMM_OK)
+        status = copy_out(value, ret_data, ret_bytes);
+    pthread_mutex_unlock(&h->lock);
+    if (status == COMM_ERR_ABORTED)
+        return store_fail_closed(wait);
+    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, NULL) : status;
+}
+
+static comm_status hash_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+{
+    struct hash_store *h = enter(s);
+    return leave(h, table_add(h->table, text(key), amount, ret_value));
+}
+
+static comm_status hash_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
+                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+{
+    struct hash_store *h = enter(s);
+    struct table_bytes value;
+    comm_status status = table_compare_set(h->table, text(key), (struct table_bytes){ expected, expected_bytes },
+                                           (struct table_bytes){ desired, desired_bytes }, &value, NULL);
+    if (status == COMM_OK)
+        status = copy_out(value, ret_data, ret_bytes);
+    return leave(h, status);
+}
+
+static comm_status hash_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+{
+    struct hash_store *h = enter(s);
+    int all = 1;
+    for (size_t i = 0; i < count && all; i++)
+        all = table_get(h->table, text(keys[i]), NULL);
+    *ret_all = all;
+    pthread_mutex_unlock(&h->lock);
+    return COMM_OK;
+}
+
+static comm_status hash_remove(comm_store *s, const char *key, int32_t *ret_existed)
+{
+    struct hash_store *h = enter(s);
+    int existed = table_remove(h->table, text(key));
+    if (ret_existed)
+        *ret_existed = existed;
+    return leave(h, COMM_OK);
+}
+
+static comm_status hash_append(comm_store *s, const char *key, const void *data, size_t bytes)
+{
+    struct hash_store *h = enter(s);
+    return leave(h, table_append(h->table, text(key), (struct table_bytes){ data, bytes }));
+}
+
+static comm_status hash_num_keys(comm_store *s, int64_t *ret_count)
+{
+    struct hash_store *h = enter(s);
+    *ret_count = (int64_t)table_count(h->table);
+    return leave(h, COMM_OK);
+}
+
+static comm_status hash_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+{
+    struct hash_store *h = enter(s);
+    return leave(h, table_queue_push(h->table, text(key), (struct table_bytes){ data, bytes }));
+}
+
+static comm_status hash_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
+                                  void **ret_data, size_t *ret_bytes)
+{
+    struct hash_store *h = enter(s);
+    comm_status status = COMM_OK;
+    while (status == COMM_OK && !table_queue_pop(h->table, text(key), ret_data, ret_bytes))
+        status = may_wait ? sleep_until(h, wait) : COMM_ERR_NOT_FOUND;
+    pthread_mutex_unlock(&h->lock);
+    if (status == COMM_ERR_NOT_FOUND)
+        return comm__fail(status, "queue_pop: the queue '%s' is empty", key);
+    if (status == COMM_ERR_ABORTED)
+        return store_fail_closed(wait);
+    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, NULL) : status;
+}
+
+static comm_status hash_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+{
+    struct hash_store *h = enter(s);
+    *ret_count = (int64_t)table_queue_len(h->table, text(key));
+    return leave(h, COMM_OK);
+}
+
+static comm_status hash_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+{
+    struct hash_store *h = enter(s);
+    size_t count = table_count(h->table), bytes = 0, cursor = 0, i = 0;
+    struct table_bytes key;
+    while (table_next(h->table, &cursor, &key, NULL))
+        bytes += key.bytes + 1;
+    char **keys = malloc(count * sizeof *keys + bytes + 1);
+    if (!keys)
+        return leave(h, comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", count));
+    char *at = (char *)(keys + count);
+    for (cursor = 0; table_next(h->table, &cursor, &key, NULL); i++) {
+        keys[i] = at;
+        memcpy(at, key.data, key.bytes);
+        at[key.bytes] = '\0';
+        at += key.bytes + 1;
+    }
+    *ret_keys = keys;
+    *ret_count = count;
+    return leave(h, COMM_OK);
+}
+
+static comm_status hash_clone(comm_store *s, comm_store **ret_store)
+{
+    return store_view("hash", "", s->url, s, ret_store);
+}
+
+static void hash_interrupt(comm_store *s)
+{
+    leave(enter(s), COMM_OK);
+}
+
+static void hash_close(comm_store *s)
+{
+    struct hash_store *h = (struct hash_store *)s;
+    pthread_mutex_lock(&names_lock);
+    struct hash_store **at = &names;
+    while (*at && *at != h)
+        at = &(*at)->next;
+    if (*at)
+        *at = h->next;
+    pthread_mutex_unlock(&names_lock);
+    table_destroy(h->table);
+    pthread_mutex_destroy(&h->lock);
+    pthread_cond_destroy(&h->changed);
+    free(h->name);
+    store_finish(s);
+    free(h);
+}
+
+static const struct store_kind hash_kind = {
+    .name = "hash",
+    .set = hash_set,
+    .get = hash_get,
+    .add = hash_add,
+    .compare_set = hash_compare_set,
+    .check = hash_check,
+    .remove = hash_remove,
+    .append = hash_append,
+    .num_keys = hash_num_keys,
+    .list_keys = hash_list_keys,
+    .queue_push = hash_queue_push,
+    .queue_pop = hash_queue_pop,
+    .queue_len = hash_queue_len,
+    .clone = hash_clone,
+    .interrupt = hash_interrupt,
+    .close = hash_close,
+};
+
+static comm_status hash_new(const char *url, const char *name, int64_t timeout_ms, struct hash_store **ret_store)
+{
+    struct hash_store *h = calloc(1, sizeof *h);
+    if (!h)
+        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    comm_status status = store_init(&h->base, &hash_kind, url, "", -1, timeout_ms);
+    if (status == COMM_OK)
+        status = table_create(&h->table);
+    if (status == COMM_OK && !(h->name = strdup(name)))
+        status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
+    if (status != COMM_OK) {
+        hash_close(&h->base);
+        return status;
+    }
+    *ret_store = h;
+    return COMM_OK;
+}
+
+comm_status store_hash_open(const char *url, const comm_store_options *options, comm_store **ret_store)
+{
+    const char *name = url + strlen("hash://");
+    struct hash_store *h = NULL;
+    pthread_mutex_lock(&names_lock);
+    for (h = *name ? names : NULL; h && strcmp(h->name, name) != 0;)
+        h = h->next;
+    if (h)
+        store_ref(&h->base);
+    pthread_mutex_unlock(&names_lock);
+    if (!h) {
+        comm_status status = hash_new(url, name, options->timeout_ms, &h);
+        if (status != COMM_OK)
+            return status;
+        pthread_mutex_lock(&names_lock);
+        h->next = names;
+        names = h;
+        pthread_mutex_unlock(&names_lock);
+    }
+    /* Every opener has a handle of its own upon the shared table. */
+    comm_status status = store_view("hash", "", url, &h->base, ret_store);
+    store_release(&h->base);
+    return status;
+}

@@ -1,0 +1,359 @@
+/* How the store client finds its server: resolve, connect, greet, and try again until the deadline.
+ *
+ * Which PyTorch the server is of shows in what it does with our greeting. Servers that do not understand one close the
+ * connection, so the next greeting goes out on a new one:
+ *
+ *   0 VALIDATE PING CHECK     2.5 and later, and ours
+ *   1 VALIDATE GETNUMKEYS*4 CHECK     2.2 to 2.4: no PING yet
+ *   2 CHECK in old numbers    1.13 to 2.0
+ *
+ * To a 1.13 server the first two read as a SET with a key of more than 2^56 bytes. That is more than any host
+ * can allocate, so it fails there and the connection is closed; a smaller number could leave it waiting for the bytes. This is why
+ * the nonce has its high bit where it has, and why there are four GETNUMKEYS. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "hub.h"
+#include "tcp_conn.h"
+
+enum hello { HELLO_MODERN, HELLO_NO_PING, HELLO_OLD, HELLO_COUNT };
+enum {
+    HELLO_MS = 5000,      /* a server that says nothing for so long did not understand the greeting */
+    STAGGER_MS = 200,     /* before the next address is tried beside one that does not answer */
+    ADDRESSES_MAX = 16,
+    PAUSE_FIRST_MS = 10,  /* between rounds; a client that is a moment early loses no more than this */
+    PAUSE_LAST_MS = 1000,
+    REFUSAL_BYTES = 256,
+};
+
+/* ---- Resolving ---- */
+
+/* getaddrinfo knows no deadline, so names are resolved on a thread that may be left behind: the last of the two who
+ * lets go frees this. */
+struct resolution {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int holders, done, error;
+    struct addrinfo *list;
+    char service[16];
+    char host[];
+};
+
+static void resolution_release(struct resolution *r)
+{
+    pthread_mutex_lock(&r->lock);
+    int left = --r->holders;
+    pthread_mutex_unlock(&r->lock);
+    if (left > 0)
+        return;
+    if (r->list)
+        freeaddrinfo(r->list);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->changed);
+    free(r);
+}
+
+static int lookup(const char *host, const char *service, int flags, struct addrinfo **ret_list)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags };
+    return getaddrinfo(host, service, &hints, ret_list);
+}
+
+static void *resolve_on_thread(void *argument)
+{
+    struct resolution *r = argument;
+    struct addrinfo *list = NULL;
+    int error = lookup(r->host, r->service, 0, &list);
+    pthread_mutex_lock(&r->lock);
+    r->done = 1;
+    r->error = error;
+    r->list = list;
+    pthread_cond_signal(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    resolution_release(r);
+    return NULL;
+}
+
+static struct resolution *resolution_create(const char *host, const char *service)
+{
+    size_t bytes = strlen(host) + 1;
+    struct resolution *r = calloc(1, sizeof *r + bytes);
+    if (!r)
+        return NULL;
+    memcpy(r->host, host, bytes);
+    snprintf(r->service, sizeof r->service, "%s", service);
+    r->holders = 2;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return r;
+}
+
+static int resolve_name(const char *host, const char *service, int64_t deadline_ns, struct addrinfo **ret_list)
+{
+    struct resolution *r = resolution_create(host, service);
+    if (!r)
+        return EAI_MEMORY;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, resolve_on_thread, r) != 0) {
+        r->holders = 1;
+        resolution_release(r);
+        return lookup(host, service, 0, ret_list);
+    }
+    pthread_detach(thread);
+    struct timespec until = { .tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000 };
+    int late = 0;
+    pthread_mutex_lock(&r->lock);
+    while (!r->done && !late)
+        late = deadline_ns == DEADLINE_NEVER ? pthread_cond_wait(&r->changed, &r->lock)
+                                             : pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    int error = r->done ? r->error : EAI_AGAIN;
+    if (r->done) {
+        *ret_list = r->list;
+        r->list = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+    resolution_release(r);
+    return error;
+}
+
+static int resolve(const struct tcp_peer *peer, int64_t deadline_ns, struct addrinfo **ret_list)
+{
+    char service[16];
+    snprintf(service, sizeof service, "%d", peer->port);
+    if (lookup(peer->host, service, AI_NUMERICHOST, ret_list) == 0)
+        return 0;
+    return resolve_name(peer->host, service, deadline_ns, ret_list);
+}
+
+/* ---- Connecting ---- */
+
+struct attempt {
+    int fd;
+    const struct addrinfo *address;
+};
+
+static void note_refusal(char *refusal, const struct addrinfo *a, const char *what)
+{
+    char host[64] = "?", port[16] = "?";
+    getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(refusal, REFUSAL_BYTES, "%s port %s: %s", host, port, what);
+}
+
+/* Begin to connect: 1 connected, 0 under way, -1 refused (noted). */
+static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, char *refusal)
+{
+    attempt->address = a;
+    attempt->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (attempt->fd >= 0 && connect(attempt->fd, a->ai_addr, a->ai_addrlen) == 0)
+        return 1;
+    if (attempt->fd >= 0 && errno == EINPROGRESS)
+        return 0;
+    note_refusal(refusal, a, strerror(errno));
+    if (attempt->fd >= 0)
+        close(attempt->fd);
+    attempt->fd = -1;
+    return -1;
+}
+
+/* Look at the attempts under way until one succeeds (its index), all have failed or the time is up (-1). */
+static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, char *refusal)
+{
+    for (;;) {
+        struct pollfd fds[ADDRESSES_MAX];
+        int alive = 0;
+        for (int i = 0; i < count; i++) {
+            fds[i] = (struct pollfd){ .fd = attempts[i].fd, .events = POLLOUT };
+            alive += attempts[i].fd >= 0;
+        }
+        int64_t left = clock_left_ms(until_ns);
+        if (alive == 0)
+            return -1;
+        int n = poll(fds, (nfds_t)count, left > INT_MAX ? INT_MAX : (int)left);
+        if (n == 0 && left == 0)
+            return -1;
+        for (int i = 0; n > 0 && i < count; i++) {
+            if (fds[i].fd < 0 || !fds[i].revents)
+                continue;
+            int error = 0;
+            socklen_t bytes = sizeof error;
+            getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+            if (error == 0)
+                return i;
+            note_refusal(refusal, attempts[i].address, strerror(error));
+            close(attempts[i].fd);
+            attempts[i].fd = -1;
+        }
+    }
+}
+
+/* One round over all addresses of all families; each gets a head start on the next. A socket, or -1 and the
+ * refusal. */
+static int connect_any(const struct addrinfo *list, int64_t deadline_ns, char *refusal)
+{
+    struct attempt attempts[ADDRESSES_MAX];
+    int count = 0, winner = -1;
+    for (const struct addrinfo *a = list; a && winner < 0 && count < ADDRESSES_MAX; a = a->ai_next) {
+        int result = attempt_begin(&attempts[count], a, refusal);
+        winner = result == 1 ? count : -1;
+        count += result >= 0;
+        int64_t stagger_ns = clock_now_ns() + STAGGER_MS * (int64_t)1000000;
+        if (result == 0)
+            winner = attempts_poll(attempts, count,
+                                   a->ai_next && stagger_ns < deadline_ns ? stagger_ns : deadline_ns, refusal);
+    }
+    if (winner < 0 && count > 0)
+        winner = attempts_poll(attempts, count, deadline_ns, refusal);
+    int fd = winner < 0 ? -1 : attempts[winner].fd;
+    for (int i = 0; i < count; i++) {
+        if (attempts[i].fd < 0 || i == winner)
+            continue;
+        note_refusal(refusal, attempts[i].address, "no answer");
+        close(attempts[i].fd);
+    }
+    return fd;
+}
+
+/* ---- Greeting ---- */
+
+static void put_check_ordered(struct tcp_conn *c)
+{
+    wire_put_query(&c->out, c->dialect, WIRE_CHECK);
+    wire_put_u64(&c->out, 1);
+    wire_put_string(&c->out, HUB_ORDERED_KEY, sizeof HUB_ORDERED_KEY - 1);
+}
+
+static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_ns)
+{
+    int64_t patience_ns = clock_now_ns() + HELLO_MS * (int64_t)1000000;
+    struct tcp_limit limit = { .deadline_ns = deadline_ns < patience_ns ? deadline_ns : patience_ns };
+    uint32_t nonce = ((uint32_t)getpid() & 0x00007fff) | 0x00ff0000;
+    c->dialect = hello == HELLO_OLD ? WIRE_DIALECT_OLD : WIRE_DIALECT_MODERN;
+    if (hello != HELLO_OLD) {
+        wire_put_u8(&c->out, WIRE_VALIDATE);
+        wire_put_u32(&c->out, WIRE_MAGIC);
+    }
+    if (hello == HELLO_MODERN) {
+        wire_put_u8(&c->out, WIRE_PING);
+        wire_put_u32(&c->out, nonce);
+    }
+    for (int i = 0; hello == HELLO_NO_PING && i < 4; i++)
+        wire_put_u8(&c->out, WIRE_NUM_KEYS);
+    put_check_ordered(c);
+
+    uint8_t reply[32];
+    size_t bytes = hello == HELLO_MODERN ? 4 : hello == HELLO_NO_PING ? 32 : 0;
+    uint8_t ready = WIRE_NOT_READY;
+    comm_status status = tcp_conn_send(c, &limit);
+    if (status == COMM_OK)
+        status = tcp_conn_read(c, &limit, reply, bytes);
+    if (status == COMM_OK)
+        status = tcp_conn_read_u8(c, &limit, &ready);
+    if (status == COMM_ERR_TIMEOUT)
+        return comm__fail(COMM_ERR_TIMEOUT, "no answer to the greeting");
+    if (status != COMM_OK)
+        return status;
+    if (ready > WIRE_NOT_READY || (hello == HELLO_MODERN && wire_u32(reply) != nonce))
+        return comm__fail(COMM_ERR_PROTOCOL, "the answer to the greeting is none of a store's");
+    c->ordered = ready == WIRE_READY;
+    return COMM_OK;
+}
+
+/* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the greeting. */
+static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, int64_t deadline_ns, char *refusal,
+                                  int *ret_understood)
+{
+    struct addrinfo *list = NULL;
+    *ret_understood = 1;
+    int error = resolve(peer, deadline_ns, &list);
+    if (error) {
+        snprintf(refusal, REFUSAL_BYTES, "%s: %s", peer->host, gai_strerror(error));
+        return NULL;
+    }
+    int fd = connect_any(list, deadline_ns, refusal);
+    freeaddrinfo(list);
+    if (fd < 0)
+        return NULL;
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    struct tcp_conn *c = NULL;
+    comm_status status = tcp_conn_create(fd, &c);
+    if (status == COMM_OK)
+        status = greet(c, hello, deadline_ns);
+    if (status == COMM_OK)
+        return c;
+    snprintf(refusal, REFUSAL_BYTES, "connected, but %s", comm_last_error());
+    tcp_conn_destroy(c);
+    *ret_understood = 0;
+    return NULL;
+}
+
+/* ---- Until the deadline ---- */
+
+/* All ranks of a job start together; the jitter keeps them from coming back together. */
+static void pause_before_next(int64_t *pause_ms, int64_t deadline_ns)
+{
+    uint32_t random = 0;
+    if (getrandom(&random, sizeof random, GRND_NONBLOCK) < 0)
+        random = (uint32_t)clock_now_ns();
+    int64_t ns = *pause_ms * 1000000 / 2 + (int64_t)(random % 1000) * *pause_ms * 1000;
+    int64_t left_ns = deadline_ns - clock_now_ns();
+    if (ns > left_ns)
+        ns = left_ns;
+    if (ns > 0) {
+        struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+        nanosleep(&t, NULL);
+    }
+    *pause_ms = *pause_ms * 3 / 2 < PAUSE_LAST_MS ? *pause_ms * 3 / 2 : PAUSE_LAST_MS;
+}
+
+comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
+{
+    char refusal[REFUSAL_BYTES] = "no answer";
+    int64_t pause_ms = PAUSE_FIRST_MS;
+    int attempts = 0;
+    int hello = peer->hello ? peer->hello - 1 : HELLO_MODERN;
+    for (;;) {
+        int understood;
+        attempts++;
+        struct tcp_conn *c = dial_once(peer, (enum hello)hello, deadline_ns, refusal, &understood);
+        if (c && c->ordered && hello == HELLO_OLD) { /* ours, which had to reset an earlier connection: greet it properly */
+            tcp_conn_destroy(c);
+            hello = HELLO_MODERN;
+            continue;
+        }
+        if (c) {
+            peer->hello = hello + 1;
+            *ret_conn = c;
+            return COMM_OK;
+        }
+        if (clock_left_ms(deadline_ns) == 0)
+            break;
+        int last = hello == HELLO_OLD || peer->hello || understood;
+        if (!understood && !peer->hello)
+            hello = (hello + 1) % HELLO_COUNT;
+        if (last)
+            pause_before_next(&pause_ms, deadline_ns);
+    }
+    return comm__fail(COMM_ERR_TIMEOUT,
+                      "connect to the store at %s port %d: no server answered within %lld ms (%d attempts); the last: "
+                      "%s; does the serving rank run there?",
+                      peer->host, peer->port, (long long)((clock_now_ns() - began_ns) / 1000000), attempts, refusal);
+}

@@ -1,0 +1,14 @@
+/* A listening socket for the store server. */
+#ifndef COMM_STORE_TCP_LISTEN_H
+#define COMM_STORE_TCP_LISTEN_H
+
+#include <comm/comm.h>
+
+/* Listen on `bind_to` (an address, or a name; NULL: all addresses, IPv6 and IPv4 in one socket) and `port` (0: the
+ * system chooses). A port in use is an error that names its owner, where /proc tells. Gives *ret_fd. */
+comm_status tcp_listen(const char *bind_to, int32_t port, int *ret_fd, int32_t *ret_port);
+
+/* The port that a socket is bound to, or -1. */
+int32_t tcp_listen_port(int fd);
+
+#endif
