@@ -584,8 +584,6 @@ void link_up(struct link *l, int fd)
     l->poll->data = l;
     l->fd = fd;
     l->state = LINK_UP;
-    l->credit = TCP_CREDIT_WINDOW;
-    l->credit_owed = 0;
     l->poll_events = 0;
     link_poll(l, UV_READABLE);
     link_flush(l);
