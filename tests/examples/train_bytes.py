@@ -116,7 +116,7 @@ def bad_input_is_one_error(program):
                  ([folder], "is a directory"), ([folder + "/none"], "No such file or directory"),
                  ([pipe], "is not a regular file"), (["/proc/self/mem"], "cannot be read"),
                  (["--batch", "0"], "--batch takes a whole number"), (["--bogus"], "unrecognized option"),
-                 ([program.text, "--backend", "cpu:nosuch"], "nosuch")]
+                 ([program.text, "--backend", "cpu:nosuch"], "there is no backend 'nosuch'")]
         if os.getuid() != 0:
             cases.append(([secret], "Permission denied"))
         for arguments, expected in cases:
