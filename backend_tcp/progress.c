@@ -46,8 +46,10 @@ static void unlock_and_complete(struct mesh *m)
     for (;;) {
         struct completion few[FEW];
         size_t n = m->done_count < FEW ? m->done_count : FEW;
-        memcpy(few, m->done, n * sizeof *few);
-        memmove(m->done, m->done + n, (m->done_count - n) * sizeof *few);
+        if (n) {
+            memcpy(few, m->done, n * sizeof *few);
+            memmove(m->done, m->done + n, (m->done_count - n) * sizeof *few);
+        }
         m->done_count -= n;
         size_t more = m->done_count;
         pthread_mutex_unlock(&m->lock);

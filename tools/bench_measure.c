@@ -1,0 +1,222 @@
+/* The timing method, the same as that of the programs in tools/peers, so that rows can be laid side by side:
+ *   1. check once with random data, then zero the buffers;
+ *   2. two iterations (twenty more if they are short) give an estimate; N = clamp(target / estimate, 4, 20000);
+ *      N/10 more iterations to warm up;
+ *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
+ *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row is the median of the values.
+ * The 99th percentile needs a clock in the loop, so it comes from a pass of its own, where each iteration counts as long
+ * as its slowest rank took. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "bench.h"
+
+enum { ITERATIONS_LEAST = 4, ITERATIONS_MOST = 20000, SINGLE_LEAST = 10 };
+static const double short_us = 200; /* an operation below this is estimated again, from 20 iterations */
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+/* Calls that may be in flight together, each with its buffers. */
+struct lane {
+    struct bench_call call;
+    comm_work *work;
+};
+
+struct lanes {
+    struct lane *lane;
+    size_t count;
+};
+
+static void lanes_finish(struct lanes *lanes)
+{
+    for (size_t i = 0; i < lanes->count; i++) {
+        if (lanes->lane[i].work) { /* only after an error: the buffers are in use until it completes */
+            comm_work_wait(lanes->lane[i].work, COMM_TIMEOUT_INFINITE);
+            comm_work_release(lanes->lane[i].work);
+        }
+        bench_call_finish(&lanes->lane[i].call);
+    }
+    free(lanes->lane);
+}
+
+static comm_status lane_wait(struct lane *lane)
+{
+    if (!lane->work)
+        return COMM_OK;
+    comm_status status = comm_work_wait(lane->work, COMM_TIMEOUT_INFINITE);
+    if (status == COMM_OK) {
+        comm_work_release(lane->work);
+        lane->work = NULL;
+    }
+    return status;
+}
+
+static comm_status iterate(struct lanes *lanes, long iterations)
+{
+    comm_status status = COMM_OK;
+    if (lanes->count == 1) {
+        struct bench_call *call = &lanes->lane[0].call;
+        for (long i = 0; i < iterations && status == COMM_OK; i++)
+            status = call->op->run(call, NULL);
+        return status;
+    }
+    for (long i = 0; i < iterations && status == COMM_OK; i++) {
+        struct lane *lane = &lanes->lane[(size_t)i % lanes->count];
+        status = lane_wait(lane);
+        if (status == COMM_OK)
+            status = lane->call.op->run(&lane->call, &lane->work);
+    }
+    for (size_t i = 0; i < lanes->count && status == COMM_OK; i++)
+        status = lane_wait(&lanes->lane[i]);
+    return status;
+}
+
+/* Element by element, the largest of all ranks. */
+static comm_status largest(comm_group *group, double *values, size_t count)
+{
+    return comm_all_reduce(group, values, values, count, COMM_DTYPE_F64, COMM_MAX, NULL, NULL);
+}
+
+static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
+{
+    double begin = now_us();
+    comm_status status = iterate(lanes, iterations);
+    *ret_us = (now_us() - begin) / (double)iterations;
+    return status;
+}
+
+/* Every rank gets the same number, because it comes from the slowest rank's estimate. */
+static comm_status choose_iterations(comm_group *group, struct lanes *lanes, const struct bench_method *method,
+                                     long *ret_iterations)
+{
+    double us = 0;
+    comm_status status = iterate(lanes, 1);
+    if (status == COMM_OK)
+        status = comm_barrier(group, NULL, NULL);
+    if (status == COMM_OK)
+        status = mean_of(lanes, 2, &us);
+    if (status == COMM_OK)
+        status = largest(group, &us, 1);
+    if (status == COMM_OK && us < short_us) {
+        status = mean_of(lanes, 20, &us);
+        if (status == COMM_OK)
+            status = largest(group, &us, 1);
+    }
+    double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
+    *ret_iterations = wanted > ITERATIONS_MOST ? ITERATIONS_MOST
+                      : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST : (long)wanted;
+    if (method->iterations)
+        *ret_iterations = method->iterations;
+    return status;
+}
+
+/* Check one call of the operation; the sum of all ranks' wrong elements. */
+static comm_status check(comm_group *group, struct bench_call *call, uint64_t *ret_errors)
+{
+    uint64_t seed = 0x6c6962636f6d6d00u + call->count; /* any, but the same on all ranks */
+    bench_call_prepare(call, seed);
+    comm_status status = call->op->run(call, NULL);
+    if (status != COMM_OK)
+        return status;
+    uint64_t wrong = bench_call_wrong(call, seed);
+    status = comm_all_reduce(group, &wrong, &wrong, 1, COMM_DTYPE_U64, COMM_SUM, NULL, NULL);
+    bench_call_clear(call);
+    *ret_errors = wrong;
+    return status;
+}
+
+/* Times of single iterations: the slowest rank's, sorted. `room` of them are measured into `times`. */
+static comm_status single_times(comm_group *group, struct lanes *lanes, double *times, size_t room)
+{
+    struct lanes one = { lanes->lane, 1 };
+    comm_status status = comm_barrier(group, NULL, NULL);
+    for (size_t i = 0; i < room && status == COMM_OK; i++)
+        status = mean_of(&one, 1, &times[i]);
+    return status == COMM_OK ? largest(group, times, room) : status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_quantile(double *values, size_t count, double p)
+{
+    qsort(values, count, sizeof *values, compare_doubles);
+    double rank = ceil(p * (double)count);
+    return values[rank < 1 ? 0 : (size_t)rank - 1];
+}
+
+static double median_of(double *values, size_t count)
+{
+    qsort(values, count, sizeof *values, compare_doubles);
+    return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static void summarise(struct bench_row *row, double *values, size_t value_count, double *times, size_t time_count,
+                      const struct bench_op *op)
+{
+    /* A ping-pong is there and back; its row is one way. */
+    double ways = op->from == BENCH_FROM_PEER ? 2 : 1;
+    row->median_us = median_of(values, value_count) / ways;
+    row->least_us = values[0] / ways;
+    row->most_us = values[value_count - 1] / ways;
+    row->p99_us = bench_quantile(times, time_count, 0.99) / ways;
+    row->algbw = row->median_us > 0 ? (double)row->bytes / row->median_us * 1e-3 : 0;
+    row->busbw = row->algbw * op->bus_factor(row->ranks);
+}
+
+/* Steps 2 to 4 on calls that are ready. */
+static comm_status measure(comm_group *group, struct lanes *lanes, const struct bench_method *method,
+                           struct bench_row *row)
+{
+    comm_status status = choose_iterations(group, lanes, method, &row->iterations);
+    if (status != COMM_OK)
+        return status;
+    size_t repeats = (size_t)method->repeats;
+    size_t singles = row->iterations > SINGLE_LEAST || method->iterations ? (size_t)row->iterations : SINGLE_LEAST;
+    double *values = calloc(repeats + singles, sizeof *values), *times = values + repeats;
+    if (!values)
+        return COMM_ERR_NO_MEMORY;
+    status = iterate(lanes, row->iterations > 10 ? row->iterations / 10 : 1);
+    for (size_t i = 0; i < repeats && status == COMM_OK; i++) {
+        status = comm_barrier(group, NULL, NULL);
+        if (status == COMM_OK)
+            status = mean_of(lanes, row->iterations, &values[i]);
+    }
+    if (status == COMM_OK)
+        status = largest(group, values, repeats);
+    if (status == COMM_OK)
+        status = single_times(group, lanes, times, singles);
+    if (status == COMM_OK)
+        summarise(row, values, repeats, times, singles, lanes->lane[0].call.op);
+    free(values);
+    return status;
+}
+
+comm_status bench_measure(comm_group *group, const struct bench_op *op, size_t bytes,
+                          const struct bench_call_options *call_options, const struct bench_method *method,
+                          struct bench_row *ret_row)
+{
+    struct bench_row row = { .op = op->name, .backend = comm_group_backend(group), .ranks = comm_group_size(group),
+                             .bytes = bytes };
+    struct lanes lanes = { calloc(method->depth, sizeof *lanes.lane), 0 };
+    comm_status status = lanes.lane ? COMM_OK : COMM_ERR_NO_MEMORY;
+    while (status == COMM_OK && lanes.count < method->depth)
+        status = bench_call_init(&lanes.lane[lanes.count++].call, op, group, bytes, call_options);
+    if (status == COMM_OK && method->check)
+        status = check(group, &lanes.lane[0].call, &row.errors);
+    if (status == COMM_OK)
+        status = measure(group, &lanes, method, &row);
+    if (status == COMM_OK)
+        *ret_row = row;
+    lanes_finish(&lanes);
+    return status;
+}

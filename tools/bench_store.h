@@ -1,0 +1,85 @@
+/* `comm-bench store`: what the TCP store's server does, and PyTorch's beside it, under one and the same load.
+ *   bench_store.c         what is measured, in which order, and the table of it
+ *   bench_store_server.c  starting and stopping the two servers, each in a process of its own
+ *   bench_store_load.c    many clients at once, and the waking of many
+ *   bench_store_wire.c    requests as bytes, in either dialect of the protocol (docs/store-protocol.md)
+ *
+ * The clients are bare sockets on purpose: a thousand of them in one thread cost little, and neither side's client
+ * library is in the figures. */
+#ifndef COMM_BENCH_STORE_H
+#define COMM_BENCH_STORE_H
+
+#include "bench.h"
+
+#define BENCH_CLIENTS_MOST 10000   /* each is a descriptor here and one in the server */
+#define BENCH_WAITERS_MOST 16      /* numbers in --waiters */
+#define BENCH_VALUE_BYTES_MOST (1 << 20)
+
+struct bench_store_options {
+    int clients;
+    long ops;
+    int keys;
+    size_t value_bytes;
+    int waiters[BENCH_WAITERS_MOST];
+    int waiter_counts;
+    int peer; /* 1: PyTorch's server too */
+};
+
+/* Returns the exit status. */
+int bench_store(const struct bench_store_options *options, enum bench_format format);
+
+/* ---- bench_store_server.c ---- */
+
+struct bench_server {
+    const char *name;
+    int pid;      /* 0: not running */
+    int lifeline; /* the server ends when this pipe closes */
+    int port;
+    int is_old;   /* speaks the dialect of PyTorch 1.13 to 2.1 only */
+};
+/* Start ours, or PyTorch's through /usr/bin/python3, on a port that the system chooses. 0, or -1 with a sentence in `error`. */
+int bench_server_start(struct bench_server *server, int is_pytorch, char *error, size_t room);
+void bench_server_stop(struct bench_server *server);
+
+/* ---- bench_store_wire.c ---- */
+
+/* Each writes one request to `out` and returns its length. */
+struct bench_wire {
+    int is_old;
+};
+size_t bench_wire_start(const struct bench_wire *wire, char *out); /* what a connection begins with; may be 0 */
+size_t bench_wire_set(const struct bench_wire *wire, char *out, const char *key, const void *value, size_t bytes);
+size_t bench_wire_get(const struct bench_wire *wire, char *out, const char *key);
+size_t bench_wire_add(const struct bench_wire *wire, char *out, const char *key, int64_t amount);
+size_t bench_wire_wait(const struct bench_wire *wire, char *out, const char *key);
+size_t bench_wire_check(const struct bench_wire *wire, char *out, const char *key);
+#define BENCH_KEY_BYTES 32      /* room for a key of ours, with its NUL */
+#define BENCH_REQUEST_BYTES 128 /* room for a request of ours, without the value */
+
+/* ---- bench_store_load.c ---- */
+
+enum bench_work { BENCH_WORK_SET, BENCH_WORK_GET, BENCH_WORK_ADD, BENCH_WORK_WAIT, BENCH_WORK_MIX, BENCH_WORK_END };
+
+struct bench_load {
+    int port;
+    struct bench_wire wire;
+    enum bench_work work;
+    int clients;
+    long ops; /* of all clients together */
+    int keys;
+    size_t value_bytes;
+};
+struct bench_load_result {
+    double ops_per_s, p50_us, p99_us;
+    long wrong; /* replies that were not what they must be */
+};
+/* Put the keys that the loads read. */
+int bench_load_fill(const struct bench_load *load, char *error, size_t room);
+/* Each client sends a request when it has the reply to the one before. 0, or -1 with a sentence in `error`. */
+int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room);
+
+/* Connect `waiters` clients, then `repeats` times: all wait for one fresh key, which is set; the microseconds until the last
+ * one has heard of it, into `ret_us`. */
+int bench_wake_run(const struct bench_load *load, int waiters, int repeats, double *ret_us, char *error, size_t room);
+
+#endif

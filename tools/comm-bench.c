@@ -1,0 +1,394 @@
+/* comm-bench: how fast is a collective here, and is it right? This file is the command line and one rank's run; bench.h is the
+ * map of the rest. */
+#include <argp.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "bench_store.h"
+
+enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
+
+struct arguments {
+    const struct bench_op *ops[BENCH_OPS_MOST];
+    size_t op_count;
+    int all_ops; /* "all": leave out what this number of ranks cannot do */
+    size_t sizes[BENCH_SIZES_MOST];
+    int size_count;
+    const char *bytes;
+    double factor;
+    struct bench_call_options call;
+    struct bench_method method;
+    enum bench_format format;
+    const char *backend, *plot, *bind;
+    int32_t ranks; /* -n, 0 if not given */
+    int store_mode;
+    struct bench_store_options store;
+};
+
+static const char summary[] =
+    "Measure collectives, check their results, and say how fast they are; or measure the store.\v"
+    "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, several "
+    "of them with commas, or all; or store.\n\n"
+    "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
+    "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
+    "buffer of gather and scatter, else the message. A time is the mean of back-to-back iterations on the slowest rank; "
+    "the median is over the repeats; p99 is of single iterations.\n\n"
+    "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
+static const char usage[] = "OP[,OP...]\nstore";
+
+enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
+       KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
+       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER };
+
+static const struct argp_option options[] = {
+    { NULL, 0, NULL, 0, "What to run:", 1 },
+    { "backend", KEY_BACKEND, "NAME", 0, "Such as tcp, cpu:tcp or \"cpu:tcp?lanes=4\"; default: as comm_init chooses", 0 },
+    { "bytes", KEY_BYTES, "LIST", 0, "Sizes: 8,1024,1M or a range 8:64M (default 8:64M)", 0 },
+    { "factor", KEY_FACTOR, "F", 0, "What a range multiplies by (default 4)", 0 },
+    { "dtype", KEY_DTYPE, "TYPE", 0, "Element type (default f32)", 0 },
+    { "redop", KEY_REDOP, "OP", 0, "Reduction (default sum)", 0 },
+    { "root", KEY_ROOT, "RANK", 0, "Of broadcast, reduce, gather and scatter (default 0)", 0 },
+    { "in-place", KEY_IN_PLACE, NULL, 0, "Input and output in the same memory where there is such a form", 0 },
+    { "out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Never (default: all_reduce and reduce are in place)", 0 },
+    { "async", KEY_ASYNC, "DEPTH", 0, "Keep so many operations in flight, each with buffers of its own", 0 },
+    { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
+    { "bind", KEY_BIND, "HOW", 0, "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
+    { NULL, 0, NULL, 0, "How to measure:", 2 },
+    { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60)", 0 },
+    { "iterations", KEY_ITERATIONS, "N", 0, "Iterate so often instead", 0 },
+    { "repeats", KEY_REPEATS, "N", 0, "Repeats, of which the median is taken (default 5)", 0 },
+    { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
+    { "no-check", KEY_NO_CHECK, NULL, 0, "Do not", 0 },
+    { NULL, 0, NULL, 0, "What to print:", 3 },
+    { "table", KEY_TABLE, NULL, 0, "A table for people (default)", 0 },
+    { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
+    { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
+    { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
+    { NULL, 0, NULL, 0, "comm-bench store:", 4 },
+    { "clients", KEY_CLIENTS, "N", 0, "Clients that are busy at the same time (default 16)", 0 },
+    { "ops", KEY_OPS, "N", 0, "Operations of each measurement (default 20000)", 0 },
+    { "keys", KEY_KEYS, "N", 0, "Different keys (default 1000)", 0 },
+    { "value-bytes", KEY_VALUE_BYTES, "BYTES", 0, "Length of a value (default 64)", 0 },
+    { "waiters", KEY_WAITERS, "LIST", 0, "Numbers of clients that wait for one key (default 1,10,100,1000)", 0 },
+    { "peer", KEY_PEER, "NAME", 0, "pytorch: measure PyTorch's server in turn with ours, by the same clients", 0 },
+    { 0 },
+};
+
+static long parse_number(struct argp_state *state, const char *what, const char *text, long least, long most)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < least || value > most)
+        argp_error(state, "%s: '%s' is not a number from %ld to %ld", what, text, least, most);
+    return value;
+}
+
+static double parse_real(struct argp_state *state, const char *what, const char *text, double above, double most)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value > above && value <= most))
+        argp_error(state, "%s: '%s' is not a number over %g and up to %g", what, text, above, most);
+    return value;
+}
+
+static void add_op(struct argp_state *state, struct arguments *a, const struct bench_op *op)
+{
+    if (a->op_count == BENCH_OPS_MOST)
+        argp_error(state, "more than %d operations", BENCH_OPS_MOST);
+    else
+        a->ops[a->op_count++] = op;
+}
+
+static void parse_ops(struct argp_state *state, struct arguments *a, const char *text)
+{
+    if (strcmp(text, "store") == 0) {
+        a->store_mode = 1;
+        return;
+    }
+    char *copy = strdup(text), *rest = copy, *name;
+    while (copy && (name = strsep(&rest, ","))) {
+        const struct bench_op *op = bench_op_find(name);
+        if (strcmp(name, "all") == 0) {
+            a->all_ops = 1;
+            for (size_t i = 0; (op = bench_op_at(i)); i++)
+                add_op(state, a, op);
+        } else if (op) {
+            add_op(state, a, op);
+        } else {
+            argp_error(state, "there is no operation '%s'; --help lists them", name);
+        }
+    }
+    free(copy);
+}
+
+static void parse_waiters(struct argp_state *state, struct arguments *a, const char *text)
+{
+    char error[160];
+    size_t numbers[BENCH_SIZES_MOST];
+    int count = bench_parse_sizes(text, 10, numbers, error, sizeof error);
+    if (count < 0)
+        argp_error(state, "--waiters: %s", error);
+    if (count > BENCH_WAITERS_MOST)
+        argp_error(state, "--waiters: more than %d numbers", BENCH_WAITERS_MOST);
+    a->store.waiter_counts = 0;
+    for (int i = 0; i < count && i < BENCH_WAITERS_MOST; i++) {
+        if (numbers[i] == 0 || numbers[i] > BENCH_CLIENTS_MOST)
+            argp_error(state, "--waiters: from 1 to %d", BENCH_CLIENTS_MOST);
+        a->store.waiters[a->store.waiter_counts++] = (int)numbers[i];
+    }
+}
+
+/* The options of `comm-bench store`. */
+static error_t parse_store_option(int key, char *arg, struct argp_state *state, struct arguments *a)
+{
+    size_t bytes;
+    switch (key) {
+    case KEY_CLIENTS: a->store.clients = (int)parse_number(state, "--clients", arg, 1, BENCH_CLIENTS_MOST); break;
+    case KEY_OPS: a->store.ops = parse_number(state, "--ops", arg, 1, 100000000); break;
+    case KEY_KEYS: a->store.keys = (int)parse_number(state, "--keys", arg, 1, 10000000); break;
+    case KEY_WAITERS: parse_waiters(state, a, arg); break;
+    case KEY_VALUE_BYTES:
+        if (bench_parse_bytes(arg, &bytes) != 0 || bytes > BENCH_VALUE_BYTES_MOST)
+            argp_error(state, "--value-bytes: '%s' is not a number of bytes up to %d", arg, BENCH_VALUE_BYTES_MOST);
+        else
+            a->store.value_bytes = bytes;
+        break;
+    case KEY_PEER:
+        if (strcmp(arg, "pytorch") != 0)
+            argp_error(state, "--peer: '%s' is not known; pytorch is", arg);
+        a->store.peer = 1;
+        break;
+    default: return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct arguments *a = state->input;
+    switch (key) {
+    case KEY_BACKEND: a->backend = arg; break;
+    case KEY_BYTES: a->bytes = arg; break;
+    case KEY_FACTOR: a->factor = parse_real(state, "--factor", arg, 1, 1e9); break;
+    case KEY_ROOT: a->call.root = (int32_t)parse_number(state, "--root", arg, 0, INT32_MAX); break;
+    case KEY_IN_PLACE: a->call.in_place = 1; break;
+    case KEY_OUT_OF_PLACE: a->call.in_place = 0; break;
+    case KEY_MS: a->method.target_ms = parse_real(state, "--ms", arg, 0, 1e6); break;
+    case KEY_ITERATIONS: a->method.iterations = parse_number(state, "--iterations", arg, 1, 100000000); break;
+    case KEY_REPEATS: a->method.repeats = parse_number(state, "--repeats", arg, 1, BENCH_REPEATS_MOST); break;
+    case KEY_ASYNC: a->method.depth = (size_t)parse_number(state, "--async", arg, 1, BENCH_DEPTH_MOST); break;
+    case KEY_CHECK: a->method.check = 1; break;
+    case KEY_NO_CHECK: a->method.check = 0; break;
+    case KEY_TABLE: a->format = BENCH_TABLE; break;
+    case KEY_CSV: a->format = BENCH_CSV; break;
+    case KEY_JSON: a->format = BENCH_JSON; break;
+    case KEY_PLOT: a->plot = arg; break;
+    case 'n': a->ranks = (int32_t)parse_number(state, "-n", arg, 1, 4096); break;
+    case KEY_DTYPE:
+        if (comm_dtype_parse(arg, &a->call.dtype) != COMM_OK)
+            argp_error(state, "--dtype: %s", comm_last_error());
+        break;
+    case KEY_REDOP:
+        if (comm_redop_parse(arg, &a->call.redop) != COMM_OK)
+            argp_error(state, "--redop: %s", comm_last_error());
+        break;
+    case KEY_BIND:
+        if (strcmp(arg, "core") != 0 && strcmp(arg, "none") != 0 && strcmp(arg, "auto") != 0)
+            argp_error(state, "--bind: '%s' is none of core, none, auto", arg);
+        a->bind = arg;
+        break;
+    case ARGP_KEY_ARG:
+        if (state->arg_num > 0)
+            argp_error(state, "one list of operations, please ('%s' is too much)", arg);
+        parse_ops(state, a, arg);
+        break;
+    case ARGP_KEY_NO_ARGS: argp_error(state, "which operation?"); break;
+    default: return parse_store_option(key, arg, state, a);
+    }
+    return 0;
+}
+
+/* What can only be seen when all options are known. */
+static void check_arguments(const struct argp *argp, struct arguments *a)
+{
+    char error[160] = "";
+    a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
+    for (size_t i = 0; i < a->op_count && !*error; i++)
+        if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_takes(a->call.redop, a->call.dtype))
+            snprintf(error, sizeof error, "%s does not reduce %s", comm_redop_name(a->call.redop),
+                     comm_dtype_name(a->call.dtype));
+    if (!*error && a->call.redop == COMM_REDOP_USER)
+        snprintf(error, sizeof error, "--redop: a user's reduction cannot be named here");
+    if (!*error)
+        return;
+    fprintf(stderr, "comm-bench: %s\n", error);
+    argp_help(argp, stderr, ARGP_HELP_SEE, (char *)"comm-bench");
+    exit(EXIT_USAGE);
+}
+
+/* Point stderr to nowhere; returns what gives it back. */
+static int hide_stderr(void)
+{
+    int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (saved >= 0 && nowhere >= 0)
+        dup2(nowhere, STDERR_FILENO);
+    if (nowhere >= 0)
+        close(nowhere);
+    return saved;
+}
+
+static void show_stderr(int saved)
+{
+    if (saved < 0)
+        return;
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+}
+
+/* ---- One rank ---- */
+
+static int fail(const comm_group *world, const char *doing)
+{
+    const char *text = comm_last_error();
+    fprintf(stderr, "comm-bench: rank %d: %s%s%s\n", world ? comm_group_rank(world) : -1, doing,
+            *doing ? ": " : "", *text ? text : "out of memory");
+    return EXIT_FAILED;
+}
+
+/* Does a world of so many ranks have this? A text for people if not. */
+static const char *unfit(const struct bench_op *op, const struct arguments *a, int32_t ranks)
+{
+    if (op->from == BENCH_FROM_PEER && ranks < 2)
+        return "needs 2 ranks";
+    return a->call.root >= ranks ? "has no such root" : NULL;
+}
+
+/* A barrier has no bytes, and so one row. */
+static size_t size_count(const struct arguments *a, const struct bench_op *op)
+{
+    return op->from == BENCH_FROM_NONE ? 1 : (size_t)a->size_count;
+}
+
+/* Measure everything; rows come out on rank 0. Returns the exit status. */
+static int measure_all(comm_group *world, const struct arguments *a, struct bench_report *report)
+{
+    int is_first = comm_group_rank(world) == 0;
+    uint64_t errors = 0;
+    size_t total = 0, done = 0;
+    for (size_t i = 0; i < a->op_count; i++)
+        total += size_count(a, a->ops[i]);
+    for (size_t i = 0; i < a->op_count; i++) {
+        const struct bench_op *op = a->ops[i];
+        const char *reason = unfit(op, a, comm_group_size(world));
+        if (reason && is_first)
+            fprintf(stderr, "comm-bench: %s %s (world of %d)\n", op->name, reason, comm_group_size(world));
+        if (reason && !a->all_ops)
+            return EXIT_USAGE;
+        for (size_t k = 0; k < size_count(a, op) && !reason; k++) {
+            size_t bytes = op->from == BENCH_FROM_NONE ? 0 : a->sizes[k];
+            struct bench_row row;
+            if (is_first)
+                bench_report_progress(report, op->name, bytes, done++, total);
+            if (bench_measure(world, op, bytes, &a->call, &a->method, &row) != COMM_OK)
+                return fail(world, "");
+            errors += row.errors;
+            if (is_first && bench_report_row(report, &row) != 0)
+                return fail(world, "keeping the rows");
+        }
+    }
+    return errors ? EXIT_WRONG : EXIT_SUCCESS;
+}
+
+static int run_world(comm_group *world, const struct arguments *a)
+{
+    int is_first = comm_group_rank(world) == 0;
+    struct bench_report report = { .format = a->format, .out = stdout, .dtype = comm_dtype_name(a->call.dtype),
+                                   .redop = comm_redop_name(a->call.redop) };
+    if (is_first)
+        bench_report_begin(&report);
+    int result = measure_all(world, a, &report);
+    if (is_first && bench_report_end(&report) != 0) {
+        fprintf(stderr, "comm-bench: the output could not be written\n");
+        result = EXIT_FAILED;
+    }
+    char error[256];
+    if (is_first && a->plot && bench_plot(a->plot, report.rows, report.row_count, error, sizeof error) != 0) {
+        fprintf(stderr, "comm-bench: %s\n", error);
+        result = EXIT_FAILED;
+    }
+    free(report.rows);
+    return result;
+}
+
+static int join_and_run(comm_init_options *init, const struct arguments *a)
+{
+    comm_group *world;
+    init->backend = a->backend;
+    if (comm_init(init, &world) != COMM_OK)
+        return fail(NULL, "joining");
+    int result = run_world(world, a);
+    if (comm_group_close(world) != COMM_OK && result == EXIT_SUCCESS)
+        result = fail(NULL, "leaving");
+    return result;
+}
+
+/* A rank that -n started. */
+static int run_spawned(const struct bench_spawned *self, void *context)
+{
+    char url[64];
+    comm_store *store;
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", self->port);
+    if (comm_store_open(url, NULL, &store) != COMM_OK)
+        return fail(NULL, "meeting the others");
+    comm_init_options init = COMM_INIT_OPTIONS_INIT;
+    init.store = store;
+    init.rank = self->rank;
+    init.world_size = self->ranks;
+    init.secret = self->secret;
+    int result = join_and_run(&init, context);
+    comm_store_close(store);
+    return result;
+}
+
+static int run_launched(const comm_launch_info *launch, struct arguments *a)
+{
+    if (strcmp(launch->launcher, "none") == 0) {
+        fprintf(stderr, "comm-bench: no launcher is here: give -n RANKS, or run it as "
+                        "commrun -n RANKS comm-bench ...\n");
+        return EXIT_USAGE;
+    }
+    if (strcmp(a->bind, "core") == 0)
+        bench_bind(launch->local_rank >= 0 ? launch->local_rank : launch->rank);
+    comm_init_options init = COMM_INIT_OPTIONS_INIT;
+    return join_and_run(&init, a);
+}
+
+int main(int argc, char **argv)
+{
+    static struct arguments a = {
+        .bytes = "8:64M", .factor = 4, .call = { COMM_DTYPE_F32, COMM_SUM, 0, -1 },
+        .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto",
+        .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
+                   .waiter_counts = 4 },
+    };
+    const struct argp argp = { options, parse_option, usage, summary, NULL, NULL, NULL };
+    comm_launch_info launch = { .struct_bytes = sizeof launch, .rank = -1, .launcher = "none" };
+    if (comm_launch_query(&launch) != COMM_OK)
+        launch.launcher = "none";
+    argp_err_exit_status = EXIT_USAGE;
+    int hidden = launch.rank > 0 ? hide_stderr() : -1; /* under a launcher one rank complains for all */
+    argp_parse(&argp, argc, argv, 0, NULL, &a);
+    check_arguments(&argp, &a);
+    show_stderr(hidden);
+    if (a.store_mode)
+        return bench_store(&a.store, a.format);
+    if (!a.ranks)
+        return run_launched(&launch, &a);
+    int enough = a.ranks <= bench_core_count();
+    return bench_spawn(a.ranks, strcmp(a.bind, "core") == 0 || (strcmp(a.bind, "auto") == 0 && enough), run_spawned,
+                       &a);
+}
