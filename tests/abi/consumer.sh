@@ -69,7 +69,7 @@ if(libcomm_FOUND)
   message(FATAL_ERROR "a request for version 9 was met")
 endif()
 CMAKE
-    cmake -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 || fail "$(cat log)"
+    cmake -G Ninja -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 || fail "$(cat log)"
 fi
 run ./shared shared
 run ./static static
