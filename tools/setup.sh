@@ -4,7 +4,7 @@
 # runs meson.
 
 # To build the library, the programs and the example.
-needed_packages="gcc libc6-dev meson ninja-build pkg-config libuv1-dev libsodium-dev libxxhash-dev"
+needed_packages="gcc libc6-dev meson ninja-build pkg-config libuv1-dev libsodium-dev libxxhash-dev libjansson-dev"
 
 # To build the tests at all.
 test_packages="libcmocka-dev"
