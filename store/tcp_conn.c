@@ -54,7 +54,9 @@ static int is_closed(const struct tcp_limit *limit)
 {
     if (limit->wait && store_wait_closed(limit->wait))
         return 1;
-    return limit->store && (atomic_load(&limit->store->calls) & STORE_CLOSED);
+    /* A closed handle with no call inside lives on for the views of it, whose requests come here too. */
+    unsigned calls = limit->store ? atomic_load(&limit->store->calls) : 0;
+    return (calls & STORE_CLOSED) && calls > STORE_CLOSED;
 }
 
 /* Wait until the socket is ready for `events`. */

@@ -117,7 +117,8 @@ static void under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys(vo
         if (attempt == 1)
             setenv("TORCHELASTIC_RESTART_COUNT", "1", 1);
         assert_int_equal(comm_rendezvous("env://", 0, 0, TIMEOUT_MS, &store, &rank, &world_size), COMM_OK);
-        assert_int_equal(comm_store_set(store, "mine", "v", 1), COMM_OK);
+        if (comm_store_set(store, "mine", "v", 1) != COMM_OK)
+            fail_msg("%s", comm_last_error());
         assert_int_equal(comm_store_check(store, (const char *[]){ "mine" }, 1, &there), COMM_OK);
         assert_int_equal(there, 1);
         comm_store_close(store);
