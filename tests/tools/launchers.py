@@ -71,6 +71,15 @@ class Launchers(unittest.TestCase):
         status, out, err = output([COMMRUN, "-n", "3", "--no-prefix", PLACE], self.env)
         self.assertEqual((status, out), (0, ["", "commrun 0/3", "commrun 1/3", "commrun 2/3"]), err)
 
+    def test_pytorch_under_commrun(self):
+        python = "/usr/bin/python3"
+        if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
+            self.skipTest("PyTorch is not installed")
+        program = ("import torch, torch.distributed as d; d.init_process_group('gloo'); x = torch.ones(1) + d.get_rank(); "
+                   "d.all_reduce(x); print(x.item())")
+        status, out, err = output([COMMRUN, "-n", "2", "--no-prefix", python, "-c", program], self.env)
+        self.assertEqual((status, out), (0, ["", "3.0", "3.0"]), err)
+
     def slurm(self, rank, **more):
         return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "3", "SLURM_LOCALID": str(rank), "SLURM_NODEID": "0",
                 "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0", "TMPDIR": self.folder.name, **more}
