@@ -218,6 +218,9 @@ static int compare_parameters(struct trainer *trainer)
         printf("the parameters are bitwise equal on all ranks (%d, hash %016llx)\n", trainer->ranks,
                (unsigned long long)mine);
     free(hashes);
+    /* A launcher ends all ranks when the first one fails: none may before rank 0 has spoken. */
+    if (different && comm_barrier(trainer->world, NULL, NULL) != COMM_OK)
+        return fail(trainer, "waiting for rank 0's report");
     return different > 0;
 }
 
