@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct trainer {
     struct options options;
@@ -246,6 +247,15 @@ static void write_sample(struct trainer *trainer)
     free(tail);
 }
 
+/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the others
+ * stay for a moment: rank 0 must have spoken by then. */
+static int leave(const comm_launch_info *launch, int status)
+{
+    if (status && launch->rank > 0)
+        sleep(1);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     struct trainer trainer = { 0 };
@@ -256,7 +266,7 @@ int main(int argc, char **argv)
     (void)comm_launch_query(&launch);
     int status = options_parse(argc, argv, launch.rank <= 0, &trainer.options);
     if (status)
-        return status;
+        return leave(&launch, status);
     status = join(&trainer, &launch);
     if (!status)
         status = text_load(trainer.world, trainer.options.path, trainer.options.window + 1, &trainer.text) ||
@@ -271,5 +281,5 @@ int main(int argc, char **argv)
     buckets_destroy(&trainer.buckets);
     free(trainer.contexts);
     free(trainer.targets);
-    return status;
+    return leave(&launch, status);
 }
