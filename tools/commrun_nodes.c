@@ -114,12 +114,6 @@ int nodes_join(struct run *run)
 {
     char key[NODE_KEY_BYTES], text[64];
     int64_t claims = 0;
-    struct nodes *nodes = calloc(1, sizeof *nodes);
-    if (!nodes)
-        abort();
-    nodes->run = run;
-    uv_mutex_init(&nodes->lock);
-    uv_cond_init(&nodes->stop_cond);
     node_key(key, "claim", run->options.node_rank);
     if (comm_store_add(run->store, key, 1, &claims) != COMM_OK)
         return fail_store(run, "joining the other nodes");
@@ -143,6 +137,12 @@ int nodes_join(struct run *run)
     }
     if (share_secret(run) != 0)
         return -1;
+    struct nodes *nodes = calloc(1, sizeof *nodes);
+    if (!nodes)
+        abort();
+    nodes->run = run;
+    uv_mutex_init(&nodes->lock);
+    uv_cond_init(&nodes->stop_cond);
     run->nodes = nodes;
     return 0;
 }
