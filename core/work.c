@@ -160,7 +160,8 @@ static void wake(comm_work *work)
 
 static void run_callback(comm_work *work)
 {
-    if (!(atomic_fetch_or(&work->callback, CALLBACK_DUE) & CALLBACK_SET))
+    /* DUE already: comm_work_on_complete saw the work done before we came here, and has called the function itself. */
+    if (atomic_fetch_or(&work->callback, CALLBACK_DUE) != CALLBACK_SET)
         return;
     if (deferred.depth == 0) {
         work->fn(work, work->status, work->context);
@@ -412,7 +413,8 @@ comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *contex
         return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: %s has a callback already", comm_work_op(work));
     work->fn = fn;
     work->context = context;
-    if (atomic_fetch_or(&work->callback, CALLBACK_SET) & CALLBACK_DUE)
+    int done = work_is_done(work);
+    if ((atomic_fetch_or(&work->callback, done ? CALLBACK_SET | CALLBACK_DUE : CALLBACK_SET) & CALLBACK_DUE) || done)
         fn(work, work->status, context);
     return COMM_OK;
 }
