@@ -5,7 +5,8 @@
  * in two, or while it does not read its replies. The replies to all that one read brought go out in one send.
  *
  * A connection that waits (WAIT, BARRIER) keeps what it sends afterwards until the wait is over, so that replies
- * come in the order of requests; only a CANCEL_WAIT among it is acted on at once. */
+ * come in the order of requests; only a CANCEL_WAIT among it is acted on at once. Clients of the old dialect cannot
+ * cancel: they give up after a while and send their next request, so that any request of theirs ends their wait. */
 #include "tcp_server.h"
 
 #include <errno.h>
@@ -271,10 +272,15 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
     return (ssize_t)done;
 }
 
-/* While the connection waits: is there a CANCEL_WAIT in what it has sent since? Then it has waited long enough. */
+/* While the connection waits: does it say, in what it has sent since, that it has waited long enough? */
 static int look_for_cancel(struct connection *c)
 {
     struct wire_request request;
+    if (c->parser.dialect == WIRE_DIALECT_OLD && c->held.bytes > 0) {
+        hub_cancel(c->server->hub, &c->client);
+        c->waiting = 0;
+        return 0;
+    }
     while (c->ahead < c->held.bytes) {
         enum wire_verdict verdict =
             wire_parse(&c->parser, c->held.data + c->ahead, c->held.bytes - c->ahead, &request);
