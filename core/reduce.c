@@ -210,13 +210,24 @@ static comm_dtype wide_type(const struct many *m)
     return m->redop == COMM_MIN || m->redop == COMM_MAX ? 0 : COMM_DTYPE_F32;
 }
 
+static comm_status refuse_pair(comm_redop redop, comm_dtype dtype)
+{
+    const char *op = comm_redop_name(redop), *type = comm_dtype_name(dtype);
+    if (!op || !type)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "reducing: there is no %s %d", op ? "dtype" : "reduce op",
+                          op ? dtype : redop);
+    return comm__fail(COMM_ERR_UNSUPPORTED, "reducing: there is no kernel for '%s' of dtype %s", op, type);
+}
+
 comm_status comm__reduce_many(void *dst, const void *const *sources, size_t source_count, size_t count,
                               comm_redop redop, comm_dtype dtype)
 {
     struct many m = { variant(), sources, source_count, redop, dtype, comm__reduce_kernel(redop, dtype) };
-    if (!m.kernel || source_count > MOST_SOURCES)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "reducing %zu buffers of dtype %d: reduce op %d cannot", source_count,
-                          dtype, redop);
+    if (!m.kernel)
+        return refuse_pair(redop, dtype);
+    if (source_count > MOST_SOURCES)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "reducing %zu buffers at once: the most is %d", source_count,
+                          MOST_SOURCES);
     size_t bytes = comm_dtype_bytes(dtype);
     if (source_count == 1) {
         reduce_one(&m, dst, count, bytes);
