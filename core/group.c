@@ -335,6 +335,23 @@ const char *comm_group_backend(const comm_group *group)
     return group ? group->backend_text : "";
 }
 
+const char *comm_group_description(const comm_group *group)
+{
+    return group && group->description ? group->description : "";
+}
+
+comm_device comm_group_device(const comm_group *group)
+{
+    comm_device only = COMM_DEVICE_DEFAULT;
+    for (int32_t d = COMM_DEVICE_CPU; group && d < DEVICE_END; d++)
+        if (group->routes[d]) {
+            if (only != COMM_DEVICE_DEFAULT)
+                return COMM_DEVICE_DEFAULT;
+            only = d;
+        }
+    return only;
+}
+
 int64_t comm_group_timeout(const comm_group *group)
 {
     return group ? atomic_load_explicit(&group->timeout_ms, memory_order_relaxed) : 0;
@@ -424,6 +441,18 @@ comm_status comm_group_find(comm_group *world, const char *name, comm_group **re
                           world->world->name, name);
     *ret_group = group;
     return COMM_OK;
+}
+
+int32_t comm_group_count(const comm_group *world)
+{
+    int32_t count = 0;
+    if (!world || comm__forked_since(world->generation))
+        return -1;
+    pthread_mutex_lock(&world->world->lock);
+    for (const comm_group *group = world->world->groups; group; group = group->next_open)
+        count++;
+    pthread_mutex_unlock(&world->world->lock);
+    return count;
 }
 
 comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t room, size_t *ret_count)

@@ -68,6 +68,7 @@ struct comm_group {
     int32_t *world_ranks;
     uint64_t id;
     char name[GROUP_NAME_BYTES];
+    char *description;
     char *backend_text; /* "cpu:tcp?lanes=4" */
     struct backend_string string;
     struct channel channels[BACKEND_PAIRS_MOST];
@@ -137,6 +138,7 @@ struct group_plan {
     int32_t rank, size;
     uint64_t id;
     const char *name, *backend;
+    const char *description; /* may be NULL */
     int64_t timeout_ms;
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);

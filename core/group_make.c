@@ -119,6 +119,7 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
         .size = count,
         .id = XXH64(identity, sizeof identity, 0),
         .name = options.name ? options.name : name,
+        .description = options.description,
         .backend = options.backend ? options.backend : parent->backend_text,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(parent),
     };
@@ -168,6 +169,36 @@ comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const c
                           "comm_group_subgroups of '%s': %d ranks cannot be divided into groups of %d", parent->name,
                           parent->size, group_size);
     return make_range(parent, parent->rank / group_size * group_size, group_size, options, ret_group);
+}
+
+comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, const size_t *counts,
+                                      size_t group_count, const comm_group_options *options, comm_group **ret_group)
+{
+    static const char call[] = "comm_group_subgroups_list";
+    comm_status status = check_parent(parent, call, options, ret_group);
+    if (status == COMM_OK && (!counts || group_count == 0))
+        status = comm__fail(COMM_ERR_INVALID, "%s from '%s': there are no counts", call, parent->name);
+    if (status != COMM_OK)
+        return status;
+    size_t total = 0, first = 0, mine = group_count;
+    for (size_t g = 0; g < group_count; g++) {
+        if (counts[g] == 0 || counts[g] > (size_t)parent->size)
+            return comm__fail(COMM_ERR_INVALID, "%s from '%s': counts[%zu] is %zu; it needs 1 to %d", call,
+                              parent->name, g, counts[g], parent->size);
+        total += counts[g];
+    }
+    status = check_ranks(parent, call, ranks, total);
+    for (size_t g = 0, at = 0; status == COMM_OK && g < group_count; at += counts[g++])
+        for (size_t i = at; i < at + counts[g]; i++)
+            if (ranks[i] == parent->rank) {
+                first = at;
+                mine = g;
+            }
+    if (status == COMM_OK && mine == group_count)
+        *ret_group = NULL;
+    else if (status == COMM_OK)
+        status = make(parent, ranks + first, (int32_t)counts[mine], options, ret_group);
+    return status;
 }
 
 comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t excluded_count,

@@ -37,6 +37,7 @@ void comm__group_unref(comm_group *group)
     free(group->lineages);
     free(group->world_ranks);
     free(group->backend_text);
+    free(group->description);
     free(group);
 }
 
@@ -58,7 +59,8 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     snprintf(group->name, sizeof group->name, "%s", plan->name);
     comm_status status = comm__recorder_init(&group->recorder, (size_t)comm__param_int("core", "records"));
     group->world_ranks = malloc((size_t)plan->size * sizeof *group->world_ranks);
-    if (status == COMM_OK && !group->world_ranks)
+    group->description = plan->description ? strdup(plan->description) : NULL;
+    if (status == COMM_OK && (!group->world_ranks || (plan->description && !group->description)))
         status = comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s' of %d ranks", plan->name, plan->size);
     if (status != COMM_OK) {
         comm__group_unref(group);

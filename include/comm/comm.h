@@ -33,8 +33,8 @@
  *             owns it now), *gives* (the caller owns it), *lends* (valid until the named event).
  *   Threads   *any*, or *one at a time* per object.      Errors   which, and what they mean here.
  *
- * Contents: 1 status · 2 types · 3 options · 4 worlds and groups · 5 collectives · 6 point-to-point
- * · 7 coalescing · 8 byte strings · 9 works · 10 looking inside
+ * Contents: 1 status · 2 types · 3 options · 4 worlds and groups · 5 meshes · 6 collectives
+ * · 7 point-to-point · 8 coalescing · 9 byte strings · 10 works · 11 looking inside
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -257,8 +257,9 @@ typedef struct comm_group_options {
     const char *backend; /* NULL: the parent's */
     int64_t timeout_ms;  /* 0: the parent's */
     const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's */
+    const char *description; /* a few words of yours, for comm_group_description; NULL: "" */
 } comm_group_options;
-#define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL }
+#define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL, NULL }
 
 /* Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. No messages
  * are sent and no store is asked, so it is cheap and cannot hang; the first use meets the others.
@@ -286,6 +287,14 @@ COMM_API comm_status comm_group_dup(comm_group *group, const comm_group_options 
 COMM_API comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const comm_group_options *options,
                                           comm_group **ret_group);
 
+/* Divide `parent` as you list it: `ranks` holds one group after the other, of counts[0], counts[1] ... ranks each, and a
+ * member's rank is its place in its list. Gives the one that holds the caller, or NULL if none does.
+ * Order    every listed rank, with the same lists.  (c10d's new_subgroups_by_enumeration.)
+ * Errors   INVALID (a rank in two groups or twice, out of range, an empty group). */
+COMM_API comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, const size_t *counts,
+                                               size_t group_count, const comm_group_options *options,
+                                               comm_group **ret_group);
+
 /* The group without `excluded` ranks, which do not call. Works on a group that has ended because those
  * ranks died: the way to go on with the survivors, who must all name the same ranks.
  * (ncclCommShrink, c10d's shrink_group.) */
@@ -311,7 +320,9 @@ COMM_API comm_status comm_group_flush(comm_group *group, int64_t timeout_ms);
 COMM_API int32_t comm_group_rank(const comm_group *group);
 COMM_API int32_t comm_group_size(const comm_group *group);
 COMM_API const char *comm_group_name(const comm_group *group);
+COMM_API const char *comm_group_description(const comm_group *group); /* "" if it was given none */
 COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised init string, "cpu:tcp" */
+COMM_API comm_device comm_group_device(const comm_group *group); /* its only kind of device; DEFAULT if it has several */
 COMM_API int64_t comm_group_timeout(const comm_group *group);
 COMM_API comm_status comm_group_set_timeout(comm_group *group, int64_t timeout_ms);
 COMM_API uint64_t comm_group_seq(const comm_group *group); /* collectives submitted so far */
@@ -326,6 +337,8 @@ COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_rank
 
 /* The open group of this process that has that name within `world`'s family.  Memory lends.  Errors NOT_FOUND. */
 COMM_API comm_status comm_group_find(comm_group *world, const char *name, comm_group **ret_group);
+/* How many groups of `world`'s family are open in this process. (c10d's get_pg_count.) */
+COMM_API int32_t comm_group_count(const comm_group *world);
 
 /* Where this process runs, as its launcher says; all -1 and "none" if there is none. */
 typedef struct comm_launch_info {
@@ -335,7 +348,68 @@ typedef struct comm_launch_info {
 } comm_launch_info;
 COMM_API comm_status comm_launch_query(comm_launch_info *ret_info);
 
-/* ---- 5 Collectives ----------------------------------------------------------------------------
+/* ---- 5 Meshes ----------------------------------------------------------------------------------
+ *
+ * A mesh lays ranks out as a grid of one or more dimensions, in row-major order, and has a group along each: 8 ranks as
+ * 2 x 4 with the names "dp" and "tp" have groups of 2 along dp and of 4 along tp. (c10d's DeviceMesh.) A sub-mesh is a view of
+ * some dimensions, through the caller's own place in the others; it shares their groups. All views are handles of their
+ * own, to be destroyed in any order; the groups are closed with the last one.
+ *
+ * Names may be NULL altogether; then dimensions are known by number only. Ranks in results are world ranks.
+ * Threads  any, but destroying, and using a handle that is destroyed. */
+typedef struct comm_mesh comm_mesh;
+
+/* Lay out ranks of `parent`: all of them in order (ranks NULL, rank_count 0), or `ranks`, any of its ranks in any order.
+ * `shape` and `names` have `dims` entries (1 to 32).
+ *
+ * Order    every rank of the mesh calls it, with the same arguments. Others may, and get *ret_mesh = NULL. No messages are sent.
+ * Memory   borrows; gives *ret_mesh (comm_mesh_destroy). `parent` may be closed before it. The options are those of the groups:
+ *          with a name "grid", the groups are called "grid.dp" and so on; without description they get "mesh_dp".
+ * Errors   INVALID: the shape's product is not the number of ranks, a rank or a name twice, an empty name. */
+COMM_API comm_status comm_mesh_create(comm_group *parent, const int32_t *ranks, size_t rank_count,
+                                      const int32_t *shape, const char *const *names, size_t dims,
+                                      const comm_group_options *options, comm_mesh **ret_mesh);
+
+/* A mesh of groups that are there already, one per dimension. `ranks` are the world ranks of the whole grid in row-major order;
+ * it may be NULL for one group. Group i must be the caller's line along dimension i, in order.
+ * Memory   keeps the groups until the last view is destroyed; they are not closed with it. */
+COMM_API comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *names, size_t dims,
+                                           const int32_t *ranks, comm_mesh **ret_mesh);
+
+/* The view of some dimensions, named in the mesh's order: of "dp", "cp", "tp" one can take "dp", or "dp" and "tp", but not "tp"
+ * and "dp". Names made by comm_mesh_flatten count. No messages are sent.
+ * Memory   gives *ret_mesh.   Errors  NOT_FOUND (lists the names), INVALID (the order). */
+COMM_API comm_status comm_mesh_sub(comm_mesh *mesh, const char *const *names, size_t count, comm_mesh **ret_mesh);
+
+/* All dimensions of this view as one, with a group of its own over them; `name` NULL joins the names: "dp_cp". The mesh
+ * and its other views know the name from then on. Asked again, it is the same group.
+ * Order    every rank of the view.   Memory  gives *ret_mesh, of one dimension.   Errors  INVALID (the name is taken). */
+COMM_API comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_group_options *options,
+                                       comm_mesh **ret_mesh);
+
+/* Give back a view; NULL is fine. The last one closes the groups that the mesh made (see comm_group_close).
+ * Threads  one at a time, and no call on its groups at the same time. */
+COMM_API comm_status comm_mesh_destroy(comm_mesh *mesh);
+
+/* Queries. An unknown dimension gives -1, "" or NOT_FOUND. */
+COMM_API int32_t comm_mesh_dims(const comm_mesh *mesh);                    /* how many dimensions */
+COMM_API int32_t comm_mesh_size(const comm_mesh *mesh, int32_t dim);       /* ranks along it */
+COMM_API int32_t comm_mesh_rank_count(const comm_mesh *mesh);              /* ranks in all: the product */
+COMM_API const char *comm_mesh_dim_name(const comm_mesh *mesh, int32_t dim); /* lends, until the last view is destroyed */
+COMM_API comm_status comm_mesh_dim(const comm_mesh *mesh, const char *name, int32_t *ret_dim);
+/* The group along a dimension, and all of them (room for comm_mesh_dims).  Memory lends, until the last view is destroyed. */
+COMM_API comm_status comm_mesh_group(const comm_mesh *mesh, int32_t dim, comm_group **ret_group);
+COMM_API comm_status comm_mesh_groups(const comm_mesh *mesh, comm_group **ret_groups);
+/* Where the caller stands: along one dimension, which is its rank in that group, and along all (room for comm_mesh_dims). */
+COMM_API int32_t comm_mesh_local_rank(const comm_mesh *mesh, int32_t dim);
+COMM_API comm_status comm_mesh_coordinates(const comm_mesh *mesh, int32_t *ret_coordinates);
+/* Who stands where: another rank's coordinates in this view (NOT_FOUND if it is not in it), the rank at coordinates, and all
+ * ranks of the view in row-major order (room for comm_mesh_rank_count). */
+COMM_API comm_status comm_mesh_coordinates_of(const comm_mesh *mesh, int32_t world_rank, int32_t *ret_coordinates);
+COMM_API comm_status comm_mesh_rank_at(const comm_mesh *mesh, const int32_t *coordinates, int32_t *ret_world_rank);
+COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_ranks);
+
+/* ---- 6 Collectives ----------------------------------------------------------------------------
  *
  * What holds for all of them:
  *
@@ -431,7 +505,7 @@ COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *opti
  * wait_all_ranks.)  Threads any. */
 COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options);
 
-/* ---- 6 Point-to-point -------------------------------------------------------------------------
+/* ---- 7 Point-to-point -------------------------------------------------------------------------
  *
  * Messages between one pair of ranks with the same tag arrive in the order sent. They are independent of
  * collectives: neither waits for the other. Sending to oneself works (with a work, or a receive already
@@ -446,7 +520,7 @@ COMM_API comm_status comm_send(comm_group *group, const void *buffer, size_t cou
 COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                                const comm_op_options *options, comm_work **ret_work);
 
-/* ---- 7 Coalescing -----------------------------------------------------------------------------
+/* ---- 8 Coalescing -----------------------------------------------------------------------------
  *
  * Between begin and end, this thread's calls on `group` (collectives, send and recv, with ret_work == NULL) are
  * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and receives of one batch cannot
@@ -457,7 +531,7 @@ COMM_API comm_status comm_coalesce_begin(comm_group *group);
 COMM_API comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work);
 COMM_API comm_status comm_coalesce_cancel(comm_group *group);
 
-/* ---- 8 Byte strings ---------------------------------------------------------------------------
+/* ---- 9 Byte strings ---------------------------------------------------------------------------
  *
  * Byte strings of unequal length, such as serialised objects; the receivers need not know the lengths. These
  * calls wait. (c10d's *_object collectives, without the pickle.) *ret_data holds the strings one after the other, and
@@ -480,7 +554,7 @@ COMM_API comm_status comm_send_bytes(comm_group *group, const void *data, size_t
 COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,
                                      size_t *ret_bytes, int32_t *ret_source);
 
-/* ---- 9 Works ----------------------------------------------------------------------------------
+/* ---- 10 Works ----------------------------------------------------------------------------------
  *
  * A work completes exactly once, with OK or an error. Releasing an unfinished work is legal: the operation goes on, and its
  * buffers are still kept until it has completed (comm_group_flush tells). All works stay readable after their group is closed. */
@@ -520,7 +594,7 @@ COMM_API uint64_t comm_work_seq(const comm_work *work);            /* its number
 COMM_API int64_t comm_work_duration_ns(const comm_work *work);     /* from submission to completion */
 COMM_API const char *comm_work_op(const comm_work *work);          /* "all_reduce"; lends, for ever */
 
-/* ---- 10 Looking inside ------------------------------------------------------------------------ */
+/* ---- 11 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
  * Write up to `room` of them, oldest first, to `ret_records`.  Threads any. */

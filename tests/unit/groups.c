@@ -83,6 +83,39 @@ static void groups_are_divided(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void groups_are_enumerated(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world(WORLD), *mine, *untouched = (comm_group *)&mine;
+    const int32_t ranks[] = { 4, 0, 1, 3, 2 };
+    const size_t counts[] = { 2, 3 }, empty[] = { 2, 0, 3 }, beyond[] = { 2, 7 };
+    const int32_t overlap[] = { 4, 0, 1, 0, 2 };
+    CHECK(size == 6 && comm_group_count(world) == 1 && comm_group_device(world) == COMM_DEVICE_CPU);
+    CHECK(strcmp(comm_group_description(world), "") == 0);
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    options.description = "every second Tuesday";
+    CHECK_OK(comm_group_subgroups_list(world, ranks, counts, 2, &options, &mine));
+    CHECK((mine == NULL) == (rank == 5));
+    CHECK(comm_group_count(world) == (mine ? 2 : 1));
+    if (mine) {
+        CHECK(comm_group_size(mine) == (rank == 4 || rank == 0 ? 2 : 3));
+        CHECK(comm_group_rank(mine) == (int[]){ 1, 0, 2, 1, 0 }[rank]);
+        CHECK(sum_over(mine, rank) == (rank == 4 || rank == 0 ? 4 : 6));
+        CHECK(strcmp(comm_group_description(mine), "every second Tuesday") == 0);
+    }
+    CHECK_STATUS(comm_group_subgroups_list(world, overlap, counts, 2, NULL, &untouched), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("rank 0 is in the list twice");
+    CHECK_STATUS(comm_group_subgroups_list(world, ranks, empty, 3, NULL, &untouched), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("counts[1] is 0");
+    CHECK_STATUS(comm_group_subgroups_list(world, ranks, beyond, 2, NULL, &untouched), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_subgroups_list(world, ranks, NULL, 2, NULL, &untouched), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_subgroups_list(world, NULL, counts, 2, NULL, &untouched), COMM_ERR_INVALID);
+    CHECK(untouched == (comm_group *)&mine);
+    CHECK_OK(comm_group_close(mine));
+    CHECK(comm_group_count(world) == 1 && comm_group_count(NULL) == -1);
+    CHECK_OK(comm_group_close(world));
+}
+
 static void abort_ends_the_group_and_shrink_goes_on(int rank, int size, void *arg)
 {
     (void)arg;
@@ -121,6 +154,7 @@ static void several_devices_must_be_told_apart(int rank, int size, void *arg)
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     int32_t value = 1;
     CHECK(strcmp(comm_group_backend(world), "cpu:loopback,xpu:loopback") == 0);
+    CHECK(comm_group_device(world) == COMM_DEVICE_DEFAULT);
     CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("options->device");
     options.device = COMM_DEVICE_CUDA;
@@ -249,6 +283,7 @@ int main(void)
         return 1;
     return ranks_run(5, &threads, groups_are_made_without_non_members, NULL) ||
            ranks_run(6, &threads, groups_are_divided, NULL) ||
+           ranks_run(6, &threads, groups_are_enumerated, NULL) ||
            ranks_run(4, &threads, abort_ends_the_group_and_shrink_goes_on, NULL) ||
            ranks_run(3, &threads, different_calls_are_a_mismatch, NULL) ||
            ranks_run(2, &threads, several_devices_must_be_told_apart, NULL) ||
