@@ -39,10 +39,11 @@ static void adopt_orphans(struct tcp_group *g)
         next = e->next;
         if (e->header.group != g->id)
             continue;
-        early_remove(&m->orphans, e);
-        struct early_list *list = e->header.kind == COMM_OP_SEND ? &g->early_p2p : &g->early;
-        *list->tail = e;
-        list->tail = &e->next;
+        struct early_list *list = e->from < 0 ? NULL : early_list_of(g, e->from, e->header.kind);
+        if (list)
+            early_move(e, list);
+        else
+            early_drop(m, e); /* Its sender is gone, or not a member. */
     }
     if (!m->orphans.head)
         m->orphan_count = 0;
@@ -89,8 +90,8 @@ static void tcp_group_close(void *state, int32_t forked)
         progress_enter(m);
         if (g->head || g->recvs || g->sends)
             group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished", 1);
-        early_list_clear(m, &g->early);
-        early_list_clear(m, &g->early_p2p);
+        early_lists_clear(m, g->early, g->size);
+        early_lists_clear(m, g->early_p2p, g->size);
         struct tcp_group **at = &m->groups;
         while (*at && *at != g)
             at = &(*at)->next;
@@ -129,6 +130,18 @@ static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *w
     return op;
 }
 
+/* What members have sent for this collective before we called it must be for the same one. A member's frames come in the
+ * order of its collectives. */
+static void check_early(struct tcp_op *op)
+{
+    struct tcp_group *g = op->group;
+    for (int32_t r = 0; r < g->size; r++)
+        for (struct early *e = g->early[r].head; e && e->header.seq <= op->op.seq; e = e->next)
+            if (e->header.seq == op->op.seq && e->from >= 0 &&
+                !group_matches(g, &g->mesh->links[e->from], &e->header, &op->op, op->op.signature))
+                return;
+}
+
 static void begin(struct tcp_op *op)
 {
     struct tcp_group *g = op->group;
@@ -142,13 +155,10 @@ static void begin(struct tcp_op *op)
     }
     g->entered_seq = op->op.seq;
     g->entered = op->op;
-    for (struct early *e = g->early.head; e; e = e->next)
-        if (e->header.seq == op->op.seq && e->from >= 0 &&
-            !group_matches(g, &g->mesh->links[e->from], &e->header, &op->op, op->op.signature))
-            break;
     op->next = NULL;
     *g->tail = op;
     g->tail = &op->next;
+    check_early(op); /* If they are not, this ends the group, and the op with it. */
     if (g->head == op)
         g->mesh->ready = 1;
 }

@@ -11,9 +11,47 @@ void early_list_init(struct early_list *list)
     list->tail = &list->head;
 }
 
+struct early_list *early_lists_create(int32_t size)
+{
+    struct early_list *lists = malloc((size_t)size * sizeof *lists);
+    for (int32_t i = 0; lists && i < size; i++)
+        early_list_init(&lists[i]);
+    return lists;
+}
+
+struct early_list *early_list_of(struct tcp_group *g, int32_t from, int32_t kind)
+{
+    int32_t rank = g->rank_of[from];
+    return rank < 0 ? NULL : &(kind == COMM_OP_SEND ? g->early_p2p : g->early)[rank];
+}
+
 static size_t payload_bytes(const struct wire_header *h)
 {
     return h->type == WIRE_EAGER ? (size_t)h->bytes : 0;
+}
+
+static void list_append(struct early_list *list, struct early *e)
+{
+    e->next = NULL;
+    e->list = list;
+    *list->tail = e;
+    list->tail = &e->next;
+}
+
+static void list_remove(struct early *e)
+{
+    struct early **at = &e->list->head;
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    if (!*at)
+        e->list->tail = at;
+}
+
+void early_move(struct early *e, struct early_list *list)
+{
+    list_remove(e);
+    list_append(list, e);
 }
 
 struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct wire_header *h)
@@ -26,8 +64,8 @@ struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, c
         m->early_pool = e->next;
     else if (!(e = malloc(sizeof *e)))
         return NULL;
-    e->next = NULL;
     e->header = *h;
+    e->arrival = m->arrivals++;
     e->from = from;
     e->complete = payload_bytes(h) == 0;
     e->claimed = NULL;
@@ -38,39 +76,25 @@ struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, c
         return NULL;
     }
     l->early_count++;
-    *list->tail = e;
-    list->tail = &e->next;
+    list_append(list, e);
     return e;
 }
 
-struct early *early_find(struct early_list *list, int32_t from, uint8_t type, uint64_t seq, uint32_t slice,
-                         uint16_t round)
+struct early *early_find(struct early_list *list, uint8_t type, uint64_t seq, uint32_t slice, uint16_t round)
 {
     for (struct early *e = list->head; e; e = e->next) {
         const struct wire_header *h = &e->header;
         int type_fits = type ? h->type == type : h->type == WIRE_EAGER || h->type == WIRE_RTS;
-        if (e->from == from && h->seq == seq && h->slice == slice && h->round == round && type_fits && !e->claimed)
+        if (h->seq == seq && h->slice == slice && h->round == round && type_fits && e->from >= 0 && !e->claimed)
             return e;
     }
     return NULL;
 }
 
-void early_remove(struct early_list *list, struct early *e)
-{
-    struct early **at = &list->head;
-    while (*at && *at != e)
-        at = &(*at)->next;
-    if (!*at)
-        return;
-    *at = e->next;
-    if (!*at)
-        list->tail = at;
-    e->next = NULL;
-}
-
-void early_free(struct mesh *m, struct early *e)
+void early_drop(struct mesh *m, struct early *e)
 {
     int32_t from = e->from;
+    list_remove(e);
     if (from >= 0) {
         struct link *l = &m->links[from];
         l->early_count--;
@@ -90,11 +114,14 @@ void early_free(struct mesh *m, struct early *e)
 
 void early_list_clear(struct mesh *m, struct early_list *list)
 {
-    while (list->head) {
-        struct early *e = list->head;
-        early_remove(list, e);
-        early_free(m, e);
-    }
+    while (list->head)
+        early_drop(m, list->head);
+}
+
+void early_lists_clear(struct mesh *m, struct early_list *lists, int32_t size)
+{
+    for (int32_t i = 0; i < size; i++)
+        early_list_clear(m, &lists[i]);
 }
 
 void early_completed(struct mesh *m, struct link *l, struct early *e)
@@ -104,21 +131,18 @@ void early_completed(struct mesh *m, struct link *l, struct early *e)
     struct tcp_op *op = e->claimed;
     if (!op)
         return;
-    /* The receive was posted while the payload was coming; the list it stands in is that of the op's kind. */
-    struct tcp_group *g = op->group;
+    /* The receive was posted while the payload was coming. */
     e->claimed = NULL;
     if (op->op.kind == COMM_OP_RECV) {
         size_t bytes = (size_t)e->header.bytes;
         if (bytes)
             memcpy(op->op.recv.data, e->data, bytes < op->bytes ? bytes : op->bytes);
-        early_remove(&g->early_p2p, e);
-        early_free(m, e);
+        early_drop(m, e);
         p2p_received(op, bytes);
     } else {
         engine_take_early(op, e->slot, e->step, e);
         uint32_t slot = e->slot, step = e->step;
-        early_remove(&g->early, e);
-        early_free(m, e);
+        early_drop(m, e);
         engine_received(op, slot, step);
     }
 }

@@ -259,10 +259,9 @@ static void post_send(struct tcp_op *op, struct slot *slot, uint32_t index)
     mesh_want(m, l->peer);
     if (l->state == LINK_LOST || l->state == LINK_LEFT)
         m->lost_pending = 1;
-    struct early *cts = early_find(&g->early, l->peer, WIRE_CTS, op->op.seq, slot->slice, slot->round);
+    struct early *cts = early_find(&g->early[step->peer], WIRE_CTS, op->op.seq, slot->slice, slot->round);
     if (cts) {
-        early_remove(&g->early, cts);
-        early_free(m, cts);
+        early_drop(m, cts);
         send_now(op, slot, index, WIRE_DATA);
     } else if (!needs_clearance(op, bytes) && l->credit >= (int64_t)cost) {
         l->credit -= (int64_t)cost;
@@ -350,7 +349,7 @@ static void post_recv(struct tcp_op *op, struct slot *slot, uint32_t index)
     mesh_want(m, l->peer);
     if (l->state == LINK_LOST || l->state == LINK_LEFT)
         m->lost_pending = 1;
-    struct early *e = early_find(&g->early, l->peer, 0, op->op.seq, slot->slice, slot->round);
+    struct early *e = early_find(&g->early[step->peer], 0, op->op.seq, slot->slice, slot->round);
     if (e && !lengths_agree(op, l, &e->header, bytes))
         return;
     if (e && e->header.type == WIRE_EAGER) {
@@ -361,16 +360,14 @@ static void post_recv(struct tcp_op *op, struct slot *slot, uint32_t index)
             return;
         }
         engine_take_early(op, (uint32_t)(slot - op->slots), index, e);
-        early_remove(&g->early, e);
-        early_free(m, e);
+        early_drop(m, e);
         link_interest(l, -1);
         step_done(slot, index);
         return;
     }
     int asked = e != NULL;
     if (e) {
-        early_remove(&g->early, e);
-        early_free(m, e);
+        early_drop(m, e);
     }
     if (asked || needs_clearance(op, bytes))
         clear_to_send(op, slot, index, bytes);
@@ -515,7 +512,7 @@ void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h
         return;
     int64_t index = find_step(g, l, h, 1, &slot);
     if (index < 0) {
-        if (h->seq > g->ended_seq && !early_add(g->mesh, &g->early, l->peer, h))
+        if (h->seq > g->ended_seq && !early_add(g->mesh, early_list_of(g, l->peer, h->kind), l->peer, h))
             link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(g->mesh, l->peer));
         return;
     }
@@ -533,7 +530,7 @@ void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h
         return;
     int64_t index = find_step(g, l, h, 0, &slot);
     if (index < 0 || slot->steps[index - slot->first].state == STEP_TODO) {
-        if (h->seq > g->ended_seq && !early_add(g->mesh, &g->early, l->peer, h))
+        if (h->seq > g->ended_seq && !early_add(g->mesh, early_list_of(g, l->peer, h->kind), l->peer, h))
             link_lose(l, COMM_ERR_PROTOCOL, "%s cleared too many messages", mesh_peer_text(g->mesh, l->peer));
         return;
     }

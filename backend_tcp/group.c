@@ -13,8 +13,10 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
         g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
         g->rank_of = malloc((size_t)m->size * sizeof *g->rank_of);
         g->answers = calloc((size_t)info->size, sizeof *g->answers);
+        g->early = early_lists_create(info->size);
+        g->early_p2p = early_lists_create(info->size);
     }
-    if (!g || !g->world_ranks || !g->rank_of || !g->answers) {
+    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->early || !g->early_p2p) {
         group_destroy(g);
         return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
@@ -26,8 +28,6 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
     g->token = info->token;
     g->tail = &g->head;
     g->recvs_tail = &g->recvs;
-    early_list_init(&g->early);
-    early_list_init(&g->early_p2p);
     memcpy(g->world_ranks, info->world_ranks, (size_t)info->size * sizeof *g->world_ranks);
     for (int32_t i = 0; i < m->size; i++)
         g->rank_of[i] = -1;
@@ -61,6 +61,8 @@ void group_destroy(struct tcp_group *g)
     free(g->world_ranks);
     free(g->rank_of);
     free(g->answers);
+    free(g->early);
+    free(g->early_p2p);
     free(g->error);
     free(g->scratch);
     free(g->prepared);
@@ -70,10 +72,16 @@ void group_destroy(struct tcp_group *g)
 
 struct tcp_group *group_find(struct mesh *m, uint64_t id)
 {
-    struct tcp_group *g = m->groups;
-    while (g && g->id != id)
-        g = g->next;
-    return g;
+    /* Whoever is found moves to the front: messages come in bursts for one group, and a world may have a thousand. */
+    for (struct tcp_group **at = &m->groups; *at; at = &(*at)->next) {
+        struct tcp_group *g = *at;
+        if (g->id != id)
+            continue;
+        *at = g->next;
+        g->next = m->groups;
+        return m->groups = g;
+    }
+    return NULL;
 }
 
 struct tcp_op *op_get(struct mesh *m)
@@ -227,8 +235,8 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
     end_list(g, &g->recvs, status, text);
     g->recvs_tail = &g->recvs;
     end_list(g, &g->sends, status, text);
-    early_list_clear(g->mesh, &g->early);
-    early_list_clear(g->mesh, &g->early_p2p);
+    early_lists_clear(g->mesh, g->early, g->size);
+    early_lists_clear(g->mesh, g->early_p2p, g->size);
     tcp_host->group_failed(g->token, status, text);
     if (tell)
         tell_members(g);

@@ -332,6 +332,11 @@ static void message_frame(struct link *l, const struct wire_header *h)
             sink_keep_early(l, &m->orphans, h);
         return;
     }
+    struct early_list *early = early_list_of(g, l->peer, h->kind);
+    if (!early) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s is not in group '%s' but sends to it", mesh_peer_text(m, l->peer), g->name);
+        return;
+    }
     int p2p = h->kind == COMM_OP_SEND;
     if (p2p ? p2p_sink(g, l, h, &l->sink) : engine_sink(g, l, h, &l->sink))
         return;
@@ -340,7 +345,7 @@ static void message_frame(struct link *l, const struct wire_header *h)
     if (h->type == WIRE_DATA)
         link_lose(l, COMM_ERR_PROTOCOL, "%s sent data that nobody asked for", mesh_peer_text(m, l->peer));
     else
-        sink_keep_early(l, p2p ? &g->early_p2p : &g->early, h);
+        sink_keep_early(l, early, h);
 }
 
 static void frame_begins(struct link *l, const struct wire_header *h)

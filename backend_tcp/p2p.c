@@ -20,11 +20,12 @@ static void list_remove(struct tcp_op **list, struct tcp_op *op)
 
 static void recv_remove(struct tcp_group *g, struct tcp_op *op)
 {
-    list_remove(&g->recvs, op);
     struct tcp_op **at = &g->recvs;
-    while (*at)
+    while (*at != op)
         at = &(*at)->next;
-    g->recvs_tail = at;
+    *at = op->next;
+    if (!*at)
+        g->recvs_tail = at;
 }
 
 static struct link *link_of(struct tcp_group *g, int32_t rank)
@@ -155,10 +156,31 @@ static void take_early(struct tcp_op *op, struct early *e)
         memcpy(op->op.recv.data, e->data, bytes < op->bytes ? bytes : op->bytes);
     }
     int whole = e->header.type == WIRE_EAGER;
-    early_remove(&g->early_p2p, e);
-    early_free(g->mesh, e);
+    early_drop(g->mesh, e);
     if (whole)
         p2p_received(op, bytes);
+}
+
+static struct early *first_early_from(const struct tcp_op *op, int32_t rank)
+{
+    for (struct early *e = op->group->early_p2p[rank].head; e; e = e->next)
+        if (!e->claimed && e->from >= 0 && fits(op, rank, e->header.tag))
+            return e;
+    return NULL;
+}
+
+/* The message that was sent first and fits; from any source, the one that came first. */
+static struct early *first_early(const struct tcp_op *op)
+{
+    if (op->op.root != COMM_ANY_SOURCE)
+        return first_early_from(op, op->op.root);
+    struct early *first = NULL;
+    for (int32_t r = 0; r < op->group->size; r++) {
+        struct early *e = first_early_from(op, r);
+        if (e && (!first || e->arrival < first->arrival))
+            first = e;
+    }
+    return first;
 }
 
 static void post_recv(struct tcp_op *op)
@@ -177,11 +199,11 @@ static void post_recv(struct tcp_op *op)
             return;
         }
     }
-    for (struct early *e = g->early_p2p.head; e; e = e->next)
-        if (!e->claimed && e->from >= 0 && fits(op, g->rank_of[e->from], e->header.tag)) {
-            take_early(op, e);
-            return;
-        }
+    struct early *e = first_early(op);
+    if (e) {
+        take_early(op, e);
+        return;
+    }
     /* Be connected to whom we wait for, so that its death is noticed. */
     if (op->op.root == COMM_ANY_SOURCE)
         for (int32_t r = 0; r < g->size; r++)
@@ -240,7 +262,7 @@ void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
     if (op) {
         matched(op, from, h->tag, h->seq);
         clear_to_send(op);
-    } else if (!early_add(g->mesh, &g->early_p2p, l->peer, h)) {
+    } else if (!early_add(g->mesh, &g->early_p2p[from], l->peer, h)) {
         link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(g->mesh, l->peer));
     }
 }

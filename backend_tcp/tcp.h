@@ -89,8 +89,10 @@ struct sink {
 /* A frame that came before its receive was posted (or a promise of one, or leave to send). */
 struct early {
     struct early *next;
+    struct early_list *list; /* that it stands in */
     struct wire_header header;
-    int32_t from;            /* world rank */
+    int32_t from;            /* world rank; -1: its payload will never be complete */
+    uint64_t arrival;        /* counts up over all senders: who was first, for a receive from anybody */
     uint8_t complete;        /* the payload is here */
     uint8_t *data;           /* inline_data or heap */
     struct tcp_op *claimed;  /* posted while the payload was still coming */
@@ -228,8 +230,9 @@ struct tcp_group {
     uint64_t ended_seq;     /* the latest collective that ended here */
     uint64_t ended_signature[TCP_ENDED_REMEMBERED];
     comm_op ended_op[TCP_ENDED_REMEMBERED];
-    struct early_list early;     /* of collectives */
-    struct early_list early_p2p; /* in order of arrival */
+    /* [size] each, by the sender's rank, in order of arrival: a rank that runs far ahead must not be searched through for another's frame. */
+    struct early_list *early;     /* of collectives */
+    struct early_list *early_p2p;
     struct plan_entry *plans;
     struct select_overrides *overrides;
     uint32_t lanes;
@@ -289,6 +292,7 @@ struct mesh {
     int lost_pending;       /* some link has failed and its groups must be told */
     struct tcp_group *groups;
     struct early_list orphans; /* frames of groups that are not open here (yet) */
+    uint64_t arrivals;
     size_t orphan_count;
     uint64_t closed[TCP_CLOSED_REMEMBERED];
     size_t closed_count;
@@ -374,14 +378,19 @@ void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);
 void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h);
 
 /* ---- early.c ---- */
+/* Where a group keeps what a member sends early; NULL if the sender is not a member. */
+struct early_list *early_list_of(struct tcp_group *g, int32_t from, int32_t kind);
 struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct wire_header *h);
-/* Take the first that fits out of the list; NULL if there is none. `type` 0: EAGER or RTS. */
-struct early *early_find(struct early_list *list, int32_t from, uint8_t type, uint64_t seq, uint32_t slice,
-                         uint16_t round);
-void early_remove(struct early_list *list, struct early *e);
-void early_free(struct mesh *m, struct early *e);
+/* The first that fits; NULL if there is none. `type` 0: EAGER or RTS. */
+struct early *early_find(struct early_list *list, uint8_t type, uint64_t seq, uint32_t slice, uint16_t round);
+void early_move(struct early *e, struct early_list *list);
+/* Take it out of its list and forget it. */
+void early_drop(struct mesh *m, struct early *e);
 void early_list_init(struct early_list *list);
 void early_list_clear(struct mesh *m, struct early_list *list);
+/* [size] empty lists; NULL without memory. */
+struct early_list *early_lists_create(int32_t size);
+void early_lists_clear(struct mesh *m, struct early_list *lists, int32_t size);
 /* The payload of a claimed or waiting frame is complete. */
 void early_completed(struct mesh *m, struct link *l, struct early *e);
 
