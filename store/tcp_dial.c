@@ -29,6 +29,7 @@
 #include "base/error.h"
 #include "hub.h"
 #include "tcp_conn.h"
+#include "tcp_listen.h"
 
 enum hello { HELLO_MODERN, HELLO_NO_PING, HELLO_OLD, HELLO_COUNT };
 enum {
@@ -70,7 +71,8 @@ static void resolution_release(struct resolution *r)
 static int lookup(const char *host, const char *service, int flags, struct addrinfo **ret_list)
 {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags };
-    return getaddrinfo(host, service, &hints, ret_list);
+    /* Without a name, it gives the loopback's addresses. */
+    return getaddrinfo(tcp_is_localhost(host) ? NULL : host, service, &hints, ret_list);
 }
 
 static void *resolve_on_thread(void *argument)

@@ -9,12 +9,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/error.h"
 
 enum { BACKLOG = 65535 }; /* the kernel cuts it down to somaxconn: a whole job may connect in one moment */
+
+int tcp_is_localhost(const char *host)
+{
+    static const char name[] = "localhost";
+    size_t bytes = strlen(host), own = sizeof name - 1;
+    bytes -= bytes > 0 && host[bytes - 1] == '.';
+    if (bytes < own || strncasecmp(host + bytes - own, name, own) != 0)
+        return 0;
+    return bytes == own || host[bytes - own - 1] == '.';
+}
 
 int32_t tcp_listen_port(int fd)
 {
@@ -147,6 +158,8 @@ static comm_status listen_at(const char *host, int32_t port, int *ret_fd)
     snprintf(service, sizeof service, "%d", port);
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
     struct addrinfo *list = NULL;
+    if (tcp_is_localhost(host))
+        host = "127.0.0.1"; /* the first that clients try after ::1 has refused, and the one that every host has */
     int failure = getaddrinfo(host, service, &hints, &list);
     if (failure)
         return comm__fail(COMM_ERR_INVALID, "serve a store on '%s': %s", host, gai_strerror(failure));

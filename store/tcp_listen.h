@@ -8,6 +8,10 @@
  * system chooses). A port in use is an error that names its owner, where /proc tells. Gives *ret_fd. */
 comm_status tcp_listen(const char *bind_to, int32_t port, int *ret_fd, int32_t *ret_port);
 
+/* Is it the name of this host's loopback (RFC 6761)? It means 127.0.0.1 and ::1 whatever a resolver would say; a
+ * container may have neither /etc/hosts nor a name server to ask. */
+int tcp_is_localhost(const char *host);
+
 /* The port that a socket is bound to, or -1. */
 int32_t tcp_listen_port(int fd);
 

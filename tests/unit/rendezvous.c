@@ -129,6 +129,28 @@ static void under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys(vo
     comm_store_close(agent);
 }
 
+/* A bare chroot has no /etc/hosts, and no name server knows these. */
+static void localhost_needs_no_resolver(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "localhost", "LocalHost.", "any.thing.localhost" };
+    comm_store *server, *client;
+    comm_store_options options = COMM_STORE_OPTIONS_INIT;
+    options.serve = 1;
+    options.bind = "localhost";
+    assert_int_equal(comm_store_open("tcp://localhost:0", &options, &server), COMM_OK);
+    options = (comm_store_options)COMM_STORE_OPTIONS_INIT;
+    options.timeout_ms = TIMEOUT_MS;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char url[64];
+        snprintf(url, sizeof url, "tcp://%s:%d", names[i], comm_store_port(server));
+        if (comm_store_open(url, &options, &client) != COMM_OK)
+            fail_msg("%s", comm_last_error());
+        comm_store_close(client);
+    }
+    comm_store_close(server);
+}
+
 static comm_status meet_nowhere(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                 comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size, void *context,
                                 char *error, size_t room)
@@ -169,6 +191,7 @@ int main(void)
         cmocka_unit_test(what_is_missing_is_named_with_the_cure),
         cmocka_unit_test(a_world_of_one_needs_no_meeting_point),
         cmocka_unit_test(under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys),
+        cmocka_unit_test(localhost_needs_no_resolver),
         cmocka_unit_test(a_scheme_of_the_user_s_is_called),
     };
     return cmocka_run_group_tests_name("rendezvous", tests, NULL, NULL);
