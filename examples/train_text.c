@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -102,10 +103,10 @@ static int by_name(const FTSENT **left, const FTSENT **right)
 static int append_sources(struct buffer *buffer)
 {
     char here[PATH_MAX], root[PATH_MAX + sizeof SOURCE_FROM_HERE];
-    ssize_t bytes = readlink("/proc/self/exe", here, sizeof here - 1);
-    if (bytes < 0)
-        return complain("where this program lies cannot be found out (%s); give a text file", strerror(errno));
-    here[bytes] = '\0';
+    const char *started_as = (const char *)getauxval(AT_EXECFN); /* a bare chroot has no /proc/self/exe */
+    if (!started_as || !realpath(started_as, here))
+        return complain("where this program lies cannot be found out (%s); give a text file",
+                        started_as ? strerror(errno) : "the kernel does not say");
     snprintf(root, sizeof root, "%s/%s", dirname(here), SOURCE_FROM_HERE);
 
     char *folders[] = { root, NULL };

@@ -82,6 +82,8 @@ build()
 {
     local folder=$1
     shift
+    # Programs find the library beside them, for which the loader asks /proc; a bare chroot may have none.
+    [ -e /proc/self/exe ] || export LD_LIBRARY_PATH=$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     if [ -e "$folder/build.ninja" ]; then
         [ $# = 0 ] || meson configure "$folder" "$@" || return
     else

@@ -11,7 +11,7 @@ import unittest
 
 COMMRUN, PLACE = sys.argv[1:3]
 LIMIT_S = 60
-BARE = {"PATH": os.environ["PATH"]}
+BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
 
 def free_port():
@@ -100,13 +100,13 @@ class Launchers(unittest.TestCase):
         late = subprocess.Popen([PLACE], env={**BARE, **self.slurm(0, SLURM_STEP_NUM_NODES="1")}, stdout=subprocess.PIPE)
         try:
             name = None
-            while not name:
+            while not name and late.poll() is None:
                 name = next(iter(glob.glob(self.folder.name + "/libcomm-*-0")), None)
         finally:
             late.kill()
             late.wait()
             late.stdout.close()
-        self.assertTrue(os.path.exists(name))
+        self.assertTrue(name and os.path.exists(name))
         ranks = together([lone, self.slurm(2, SLURM_STEP_NUM_NODES="1"), self.slurm(0, SLURM_STEP_NUM_NODES="1")])
         self.assertEqual([r[2] for r in ranks], [0, 0, 0], ranks)
         self.assert_no_meeting_file_left()
