@@ -31,11 +31,13 @@ void progress_done(struct mesh *m, comm_work *work, comm_status status, const ch
     m->done[m->done_count++] = (struct completion){ work, status, text ? strdup(text) : NULL };
 }
 
+/* Waiting threads: something is done, or the place of the driver is free. */
 static void wake_parked(struct mesh *m)
 {
+    if (!atomic_load(&m->parked))
+        return;
     pthread_mutex_lock(&m->park_lock);
-    if (m->parked)
-        pthread_cond_broadcast(&m->park);
+    pthread_cond_broadcast(&m->park);
     pthread_mutex_unlock(&m->park_lock);
 }
 
@@ -57,7 +59,7 @@ static void unlock_and_complete(struct mesh *m)
             tcp_host->work_complete(few[i].work, few[i].status, few[i].error);
             free(few[i].error);
         }
-        if (n && atomic_load(&m->parked))
+        if (n)
             wake_parked(m);
         if (!more)
             return;
@@ -243,8 +245,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
                 uv_run(&m->loop, UV_RUN_NOWAIT);
             }
             progress_leave(m);
-            if (atomic_load(&m->parked))
-                wake_parked(m);
+            wake_parked(m);
+            if (atomic_load(&m->async_works) > 0)
+                progress_kick(m);
         } else if (deadline_ns) {
             /* Somebody else drives, and moves our data too. */
             int64_t a_while = clock_now_ns() + NANOS;
@@ -260,8 +263,25 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 
 void progress_kick(struct mesh *m)
 {
-    if (atomic_load(&m->parked))
-        wake_parked(m);
+    atomic_fetch_add(&m->helper_kicks, 1);
+    if (!atomic_load(&m->helper_parked))
+        return;
+    pthread_mutex_lock(&m->park_lock);
+    pthread_cond_signal(&m->helper_park);
+    pthread_mutex_unlock(&m->park_lock);
+}
+
+/* Lie down for a while, unless somebody has kicked since `kicks` was read. */
+static void helper_park(struct mesh *m, unsigned kicks)
+{
+    int64_t until_ns = clock_now_ns() + 5 * NANOS;
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_mutex_lock(&m->park_lock);
+    atomic_store(&m->helper_parked, 1);
+    if (atomic_load(&m->helper_kicks) == kicks)
+        pthread_cond_timedwait(&m->helper_park, &m->park_lock, &t);
+    atomic_store(&m->helper_parked, 0);
+    pthread_mutex_unlock(&m->park_lock);
 }
 
 static int somebody_drives(struct mesh *m)
@@ -275,8 +295,9 @@ static void *helper_main(void *argument)
     struct mesh *m = argument;
     int backend = uv_backend_fd(&m->loop);
     while (!atomic_load(&m->stop)) {
+        unsigned kicks = atomic_load(&m->helper_kicks);
         if (somebody_drives(m) || pthread_mutex_trylock(&m->lock) != 0) {
-            park(m, clock_now_ns() + 5 * NANOS);
+            helper_park(m, kicks);
             continue;
         }
         int64_t begun = clock_now_ns();
@@ -308,6 +329,7 @@ comm_status progress_start(struct mesh *m)
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->park_lock, NULL);
     pthread_cond_init(&m->park, &monotonic);
+    pthread_cond_init(&m->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
     m->timer_due_ns = INT64_MAX;
     int failed = uv_loop_init(&m->loop);
@@ -335,7 +357,7 @@ void progress_stop(struct mesh *m)
     atomic_store(&m->stop, 1);
     if (m->helper_runs) {
         uv_async_send(&m->wake);
-        wake_parked(m);
+        progress_kick(m);
         pthread_join(m->helper, NULL);
         m->helper_runs = 0;
     }

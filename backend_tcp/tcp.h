@@ -272,8 +272,11 @@ struct mesh {
     atomic_int async_works; /* ops that nobody waits for, under way */
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */
     pthread_mutex_t park_lock;
-    pthread_cond_t park;    /* waiting threads that do not drive, and the helper */
+    pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;
+    pthread_cond_t helper_park; /* the helper's own: a waiting thread that woke it at each op would pay two switches */
+    atomic_int helper_parked;
+    atomic_uint helper_kicks;   /* counts, so that a kick just before the helper lies down is not lost */
     pthread_t helper;
     int helper_runs;
     atomic_int stop;
