@@ -71,9 +71,10 @@ static size_t largest_chunk(const struct tcp_op *op, size_t slice_elements)
     return most < slice_elements ? most : slice_elements;
 }
 
-static size_t slot_stride(const struct tcp_op *op)
+/* Of this slice: the last one may be shorter, and its slots then lie closer together, without gaps. */
+static size_t slot_stride(const struct tcp_op *op, const struct slot *slot)
 {
-    return largest_chunk(op, op->slice_elements) * op->element_bytes;
+    return largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
 }
 
 /* Elements [begin, end) of a block of `count`, cut down to the slice. */
@@ -99,7 +100,7 @@ static uint8_t *region(const struct tcp_op *op, const struct slot *slot, const s
         plan_cut(slot->end - slot->begin, size, r->first + r->count - 1, &unused, &end);
         *ret_count = end - begin;
         if (r->buffer == PLAN_SCRATCH)
-            return slot->scratch + (size_t)r->slot * slot_stride(op);
+            return slot->scratch + (size_t)r->slot * slot_stride(op, slot);
         const comm_buffers *side = r->buffer == PLAN_SEND ? &op->in : &op->op.recv;
         return side->data ? (uint8_t *)side->data + (slot->begin + begin) * op->element_bytes : NULL;
     }
@@ -122,7 +123,7 @@ static uint8_t *region(const struct tcp_op *op, const struct slot *slot, const s
     }
     *ret_count = total;
     if (r->buffer == PLAN_SCRATCH)
-        return slot->scratch + (size_t)r->slot * slot_stride(op);
+        return slot->scratch + (size_t)r->slot * slot_stride(op, slot);
     return at ? at + begin * op->element_bytes : NULL;
 }
 
@@ -156,8 +157,8 @@ static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan
         group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce", 1);
         return;
     }
-    size_t stride = slot_stride(op) * (size_t)step->source.count;
-    uint8_t *first = slot->scratch + (size_t)step->other.slot * slot_stride(op);
+    size_t stride = slot_stride(op, slot) * (size_t)step->source.count;
+    uint8_t *first = slot->scratch + (size_t)step->other.slot * slot_stride(op, slot);
     for (int32_t r = 0; r < size; r++)
         sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
     if (op->op.redop == COMM_REDOP_USER) {
@@ -600,8 +601,8 @@ static uint32_t needs_of(const struct tcp_op *op)
     int integer = o->dtype <= COMM_DTYPE_BOOL;
     int rounds = o->redop == COMM_SUM || o->redop == COMM_AVG || o->redop == COMM_PRODUCT || o->redop == COMM_PREMUL_SUM;
     if (reduces && ((narrow && rounds) || (integer && o->redop == COMM_AVG) || o->redop == COMM_REDOP_USER ||
-                    (o->flags & COMM_OP_FLAG_RANK_ORDER)))
-        needs |= ALGO_ONE_ROUNDING;
+                    (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
+        needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
         needs |= o->kind == COMM_OP_ALL_GATHER || o->kind == COMM_OP_REDUCE_SCATTER ? ALGO_AGREED : ALGO_UNEVEN;
     return needs;
@@ -694,7 +695,7 @@ static int prepare_input(struct tcp_op *op)
 static int prepare_slots(struct tcp_op *op, const struct plan_entry *entry)
 {
     struct tcp_group *g = op->group;
-    size_t scratch = (size_t)entry->plan.scratch_slots * slot_stride(op);
+    size_t scratch = (size_t)entry->plan.scratch_slots * largest_chunk(op, op->slice_elements) * op->element_bytes;
     size_t steps = (size_t)entry->widest * op->slot_count * sizeof(struct step);
     uint8_t *step_memory = (uint8_t *)g->step_pool;
     if (!grow(&step_memory, &g->step_pool_room, steps))
