@@ -242,7 +242,7 @@ static void deliver(struct part *send, struct part *recv, struct done *done)
     size_t room = recv->op.recv.count * element;
     if (bytes && room)
         memcpy(recv->op.recv.data, send->op.send.data, bytes < room ? bytes : room);
-    host->work_received(recv->work, send->rank, send->op.tag, bytes / element);
+    host->work_received(recv->work, send->rank, send->op.tag, (bytes < room ? bytes : room) / element);
     finish(done, send, COMM_OK, NULL);
     finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, "the message is longer than the receive");
 }

@@ -1,0 +1,16 @@
+/* Runs a program as one rank. */
+#ifndef COMM_TESTS_DIFFERENTIAL_EXECUTE_H
+#define COMM_TESTS_DIFFERENTIAL_EXECUTE_H
+
+#include "program.h"
+
+struct execution {
+    const struct program *program;
+    int first_step, last_step; /* --only-steps */
+    const char *again;         /* the command line's part that runs this program again */
+};
+
+/* For ranks_run; arg is a struct execution. */
+void execute(int rank, int size, void *arg);
+
+#endif

@@ -1,0 +1,88 @@
+/* What random programs found, once each and without chance. Each claim is run by name, as a test of its own. */
+#include <comm/comm.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+/* ---- A world of one ---- */
+
+static void one_rank_gives_one_form(int rank, int size, void *arg)
+{
+    enum { MOST = 1200000 };
+    static const size_t counts[] = { 1, 5000, MOST };
+    static const comm_redop redops[] = { COMM_MIN, COMM_MAX };
+    uint16_t *nan = malloc(MOST * sizeof *nan);
+    uint8_t *truth = malloc(MOST);
+    comm_group *world = ranks_world("cpu:tcp");
+    (void)rank, (void)size, (void)arg;
+    for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+        size_t count = counts[c];
+        for (size_t i = 0; i < count; i++) {
+            nan[i] = 0xfcb5;
+            truth[i] = 7;
+        }
+        CHECK_OK(comm_all_reduce(world, nan, nan, count, COMM_DTYPE_F16, redops[c % 2], NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, truth, truth, count, COMM_DTYPE_BOOL, COMM_BXOR, NULL, NULL));
+        for (size_t i = 0; i < count; i++)
+            CHECK(nan[i] == 0x7e00 && truth[i] == 1);
+    }
+    CHECK_OK(comm_group_close(world));
+    free(nan);
+    free(truth);
+}
+
+/* ---- Slices that are not of one length, with algorithms that regroup blocks in scratch ---- */
+
+static void last_slice_is_shorter(int rank, int size, void *arg)
+{
+    enum { COUNT = 2831, RANKS = 7 };
+    static int16_t send[COUNT * RANKS], recv[COUNT * RANKS];
+    comm_group *world = ranks_world("cpu:tcp?slice_bytes=1000");
+    (void)arg;
+    for (int i = 0; i < COUNT * size; i++)
+        send[i] = (int16_t)(rank * 1000 + i % 997);
+    for (int32_t root = 0; root < size; root += 3) {
+        memset(recv, -1, sizeof recv);
+        CHECK_OK(comm_gather(world, send, recv, COUNT, COMM_DTYPE_I16, root, NULL, NULL));
+        for (int i = 0; rank == root && i < COUNT * size; i++)
+            CHECK(recv[i] == (int16_t)(i / COUNT * 1000 + i % COUNT % 997));
+        CHECK_OK(comm_scatter(world, send, recv, COUNT, COMM_DTYPE_I16, root, NULL, NULL));
+        for (int i = 0; i < COUNT; i++)
+            CHECK(recv[i] == (int16_t)(root * 1000 + (rank * COUNT + i) % 997));
+        memset(recv, -1, sizeof recv);
+        CHECK_OK(comm_all_gather(world, send, recv, COUNT, COMM_DTYPE_I16, NULL, NULL));
+        for (int i = 0; i < COUNT * size; i++)
+            CHECK(recv[i] == (int16_t)(i / COUNT * 1000 + i % COUNT % 997));
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static int claim_one_rank_gives_one_form(void)
+{
+    return ranks_run(1, NULL, one_rank_gives_one_form, NULL);
+}
+
+static int claim_last_slice_is_shorter(void)
+{
+    setenv("COMM_TCP_ALGO", "gather:binomial,scatter:binomial,all_gather:bruck", 1);
+    return ranks_run(7, NULL, last_slice_is_shorter, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct {
+        const char *name;
+        int (*run)(void);
+    } claims[] = {
+        { "one_rank_gives_one_form", claim_one_rank_gives_one_form },
+        { "last_slice_is_shorter", claim_last_slice_is_shorter },
+    };
+    for (size_t i = 0; argc == 2 && i < sizeof claims / sizeof *claims; i++)
+        if (strcmp(argv[1], claims[i].name) == 0)
+            return claims[i].run();
+    fprintf(stderr, "usage: %s CLAIM\n", argv[0]);
+    return 2;
+}

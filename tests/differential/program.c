@@ -1,0 +1,341 @@
+#include "program.h"
+
+#include <string.h>
+
+#include "random.h"
+
+static const char *const names[KIND_COUNT] = {
+    [BROADCAST] = "broadcast",
+    [ALL_REDUCE] = "all_reduce",
+    [REDUCE] = "reduce",
+    [ALL_GATHER] = "all_gather",
+    [GATHER] = "gather",
+    [SCATTER] = "scatter",
+    [REDUCE_SCATTER] = "reduce_scatter",
+    [ALL_TO_ALL] = "all_to_all",
+    [BARRIER] = "barrier",
+    [MESSAGE] = "message",
+    [FAN_IN] = "fan_in",
+    [ALL_GATHER_BYTES] = "all_gather_bytes",
+    [GATHER_BYTES] = "gather_bytes",
+    [BROADCAST_BYTES] = "broadcast_bytes",
+    [SCATTER_BYTES] = "scatter_bytes",
+    [MESSAGE_BYTES] = "message_bytes",
+    [MONITORED_BARRIER] = "monitored_barrier",
+    [CHILD] = "child",
+};
+
+bool program_reduces(enum kind kind)
+{
+    return kind == ALL_REDUCE || kind == REDUCE || kind == REDUCE_SCATTER;
+}
+
+/* ---- Groups ---- */
+
+static void shuffle(uint64_t *state, int32_t *list, int32_t count)
+{
+    for (int32_t i = count - 1; i > 0; i--) {
+        int32_t j = (int32_t)random_below(state, (size_t)i + 1), kept = list[i];
+        list[i] = list[j];
+        list[j] = kept;
+    }
+}
+
+static void add_group(struct program *p, const struct group_def *parent, const int32_t *ranks, int32_t size)
+{
+    struct group_def *g = &p->groups[p->group_count++];
+    g->size = size;
+    for (int32_t i = 0; i < size; i++)
+        g->world_ranks[i] = parent->world_ranks[ranks[i]];
+}
+
+static void make_by_list(struct program *p, struct making *m, uint64_t *state)
+{
+    const struct group_def *parent = &p->groups[m->parent];
+    for (int32_t r = 0; r < parent->size; r++)
+        m->list[r] = r;
+    shuffle(state, m->list, parent->size);
+    m->list_size = 1 + (int32_t)random_below(state, (size_t)parent->size);
+    add_group(p, parent, m->list, m->list_size);
+}
+
+/* The members of one colour, by key and then by rank. */
+static int32_t members_of(const struct making *m, int32_t size, int32_t color, int32_t *ret_ranks)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < size; r++) {
+        if (m->color[r] != color)
+            continue;
+        int32_t at = count++;
+        for (; at > 0 && m->key[ret_ranks[at - 1]] > m->key[r]; at--)
+            ret_ranks[at] = ret_ranks[at - 1];
+        ret_ranks[at] = r;
+    }
+    return count;
+}
+
+static void make_by_split(struct program *p, struct making *m, uint64_t *state)
+{
+    const struct group_def *parent = &p->groups[m->parent];
+    int32_t ranks[RANKS_MOST], colors = 1 + (int32_t)random_below(state, 3);
+    for (int32_t r = 0; r < parent->size; r++) {
+        m->color[r] = (int32_t)random_below(state, (size_t)colors + 1) - (random_one_in(state, 3) ? 1 : 0);
+        m->key[r] = (int32_t)random_below(state, 5) - 2;
+    }
+    for (int32_t c = 0; c <= colors; c++) {
+        int32_t size = members_of(m, parent->size, c, ranks);
+        if (size > 0)
+            add_group(p, parent, ranks, size);
+    }
+}
+
+static void make_by_subgroups(struct program *p, struct making *m, uint64_t *state)
+{
+    const struct group_def *parent = &p->groups[m->parent];
+    int32_t ranks[RANKS_MOST];
+    do
+        m->group_size = 1 + (int32_t)random_below(state, (size_t)parent->size);
+    while (parent->size % m->group_size != 0);
+    for (int32_t first = 0; first < parent->size; first += m->group_size) {
+        for (int32_t i = 0; i < m->group_size; i++)
+            ranks[i] = first + i;
+        add_group(p, parent, ranks, m->group_size);
+    }
+}
+
+static void make_groups(struct program *p, uint64_t *state)
+{
+    p->groups[0].size = p->size;
+    for (int32_t r = 0; r < p->size; r++)
+        p->groups[0].world_ranks[r] = r;
+    p->group_count = 1;
+    size_t makings = random_below(state, MAKINGS_MOST + 1);
+    while ((size_t)p->making_count < makings && p->group_count + RANKS_MOST <= GROUPS_MOST) {
+        struct making *m = &p->makings[p->making_count++];
+        m->how = (enum how)random_below(state, 4);
+        m->parent = (int)random_below(state, random_one_in(state, 2) ? 1 : (size_t)p->group_count);
+        m->first = p->group_count;
+        if (m->how == BY_LIST)
+            make_by_list(p, m, state);
+        else if (m->how == BY_SPLIT)
+            make_by_split(p, m, state);
+        else if (m->how == BY_SUBGROUPS)
+            make_by_subgroups(p, m, state);
+        else
+            p->groups[p->group_count++] = p->groups[m->parent];
+        m->count = p->group_count - m->first;
+    }
+    for (int i = 0; i < p->group_count; i++)
+        p->groups[i].lane = (int)random_below(state, (size_t)p->lane_count);
+}
+
+/* ---- Steps ---- */
+
+static enum kind draw_kind(uint64_t *state)
+{
+    switch (random_below(state, 16)) {
+    case 0:
+    case 1:
+    case 2:
+        return MESSAGE;
+    case 3:
+        return (enum kind)(ALL_GATHER_BYTES + random_below(state, 5));
+    case 4:
+        return random_one_in(state, 3) ? CHILD : random_one_in(state, 3) ? MONITORED_BARRIER : FAN_IN;
+    case 5:
+    case 6:
+        return ALL_REDUCE;
+    default:
+        return (enum kind)random_below(state, BARRIER + 1);
+    }
+}
+
+/* Mostly small; the 64 KiB around which messages change their way; now and then megabytes. */
+static size_t draw_count(uint64_t *state, size_t element, int32_t size)
+{
+    size_t budget = ((size_t)3 << 20) / element / (size_t)size;
+    switch (random_below(state, 16)) {
+    case 0:
+        return 0;
+    case 1:
+    case 2:
+        return 1;
+    case 3:
+    case 4:
+        return (65536 / element) + random_below(state, 9) - 4;
+    case 5:
+        return random_below(state, 200000 / element);
+    case 6:
+        return random_one_in(state, 6) ? random_below(state, budget + 1) : random_below(state, 5000);
+    default:
+        return random_below(state, random_one_in(state, 3) ? 1200 : 40);
+    }
+}
+
+static bool has_forms(enum kind kind)
+{
+    return kind == ALL_GATHER || kind == GATHER || kind == SCATTER || kind == REDUCE_SCATTER || kind == ALL_TO_ALL;
+}
+
+static void draw_reduction(struct step *s, uint64_t *state)
+{
+    do {
+        s->redop = (comm_redop)random_below(state, COMM_REDOP_USER + 1);
+        s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
+    } while (!comm_redop_takes(s->redop, s->dtype));
+    s->rank_order = random_one_in(state, 6);
+    s->specials = random_one_in(state, 4);
+}
+
+static struct step draw_step(const struct program *p, int number, uint64_t *state)
+{
+    int group = random_one_in(state, 3) ? 0 : (int)random_below(state, (size_t)p->group_count);
+    int32_t size = p->groups[group].size;
+    struct step s = { .number = number, .group = group, .repeats = -1 };
+    s.kind = draw_kind(state);
+    s.dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
+    if (program_reduces(s.kind))
+        draw_reduction(&s, state);
+    s.form = has_forms(s.kind) ? (enum form)random_below(state, 3) : PLAIN;
+    s.count = draw_count(state, comm_dtype_bytes(s.dtype), size);
+    s.root = (int32_t)random_below(state, (size_t)size);
+    s.peer = random_one_in(state, 8) ? s.root : (int32_t)random_below(state, (size_t)size);
+    s.in_place = random_one_in(state, 3) && !(s.kind == ALL_TO_ALL && s.form != PLAIN);
+    s.offsets = s.form == LIST || random_one_in(state, 2);
+    s.naming = (enum naming)random_below(state, 3);
+    s.tag = s.naming == BY_TAG || s.kind == FAN_IN ? 1000 + number : (int32_t)random_below(state, 3);
+    s.room = s.count + (random_one_in(state, 2) ? 0 : random_below(state, 100));
+    if (s.kind == MESSAGE && s.count > 0 && random_one_in(state, 10))
+        s.room = random_below(state, s.count);
+    s.key = random_key(p->seed, (uint64_t)number);
+    return s;
+}
+
+/* Steps that may be in a batch: not those that wait in any case, and no expected error, which would be the batch's. */
+static bool may_coalesce(const struct step *s)
+{
+    return s->kind <= MESSAGE && !(s->kind == MESSAGE && s->room < s->count);
+}
+
+static void make_steps(struct program *p, int steps)
+{
+    int batch = 0, left = 0, batches = 0;
+    for (int n = 0; n < steps; n++) {
+        uint64_t state = random_key(p->seed, 1000000 + (uint64_t)n);
+        struct step *s = &p->steps[n];
+        *s = draw_step(p, n, &state);
+        if (left > 0) {
+            s->group = p->steps[n - 1].group;
+            int32_t size = p->groups[s->group].size;
+            s->root %= size;
+            s->peer %= size;
+            s->count %= (size_t)300000 / comm_dtype_bytes(s->dtype) + 1;
+            s->room = s->count + s->room % 100;
+            s->batch = batch;
+            left--;
+            if (!may_coalesce(s))
+                s->kind = ALL_REDUCE, s->dtype = COMM_DTYPE_I32, s->redop = COMM_SUM, s->form = PLAIN;
+        } else if (may_coalesce(s) && random_one_in(&state, 6)) {
+            s->batch = batch = ++batches;
+            left = (int)random_below(&state, 6);
+        }
+        int back = 1 + (int)random_below(&state, 20);
+        if (!s->batch && program_reduces(s->kind) && random_one_in(&state, 4) && n >= back &&
+            program_reduces(p->steps[n - back].kind)) {
+            *s = p->steps[n - back];
+            s->number = n;
+            s->batch = 0;
+            s->repeats = n - back;
+        }
+    }
+    p->step_count = steps;
+}
+
+/* ---- The backend's options ---- */
+
+/* One algorithm per operation that must then be used wherever it can be. */
+static void draw_algorithms(uint64_t *state, char *text, size_t room)
+{
+    static const char *const algorithms[][5] = {
+        { "all_reduce:recursive_doubling", "all_reduce:one_shot", "all_reduce:direct", "all_reduce:halving_doubling",
+          "all_reduce:ring" },
+        { "reduce_scatter:direct", "reduce_scatter:ring", "reduce_scatter:circulant" },
+        { "all_gather:direct", "all_gather:ring", "all_gather:bruck" },
+        { "broadcast:binomial", "broadcast:chain", "broadcast:scatter_direct", "broadcast:scatter_ring" },
+        { "reduce:binomial", "reduce:direct_gather" },
+        { "gather:linear", "gather:binomial" },
+        { "scatter:linear", "scatter:binomial" },
+        { "all_to_all:direct", "all_to_all:pairwise", "all_to_all:bruck" },
+    };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms && used < room; i++) {
+        size_t choice = random_below(state, 5);
+        if (algorithms[i][choice] && random_one_in(state, 2))
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? "," : "", algorithms[i][choice]);
+    }
+}
+
+static void choose_backend(struct program *p, const char *backend, uint64_t *state)
+{
+    static const char *const eager[] = { "65536", "0", "64", "1000", "524288" };
+    static const char *const slices[] = { "0", "0", "1000", "40000", "1000000" };
+    snprintf(p->backend, sizeof p->backend, "%s", backend);
+    if (strcmp(backend, "cpu:tcp") != 0 || random_one_in(state, 2))
+        return;
+    snprintf(p->backend, sizeof p->backend, "cpu:tcp?eager_bytes=%s&lanes=%d&slice_bytes=%s",
+             eager[random_below(state, 5)], 1 + (int)random_below(state, 6), slices[random_below(state, 5)]);
+}
+
+void program_make(struct program *p, uint64_t seed, int32_t size, int steps, const char *backend)
+{
+    memset(p, 0, sizeof *p);
+    p->seed = random_key(seed, (uint64_t)size);
+    p->size = size;
+    uint64_t state = p->seed;
+    p->lane_count = 1 + (int)random_below(&state, LANES_MOST);
+    p->hurried = random_one_in(&state, 2);
+    choose_backend(p, backend, &state);
+    make_groups(p, &state);
+    make_steps(p, steps);
+    if (strstr(p->backend, "?") && random_one_in(&state, 2))
+        draw_algorithms(&state, p->algorithms, sizeof p->algorithms);
+}
+
+size_t program_count(const struct step *s, int32_t from, int32_t to)
+{
+    if (s->form == PLAIN)
+        return s->count;
+    uint64_t random = random_key(s->key, (uint64_t)(from * RANKS_MOST + to) + 7777);
+    return random % 4 == 0 ? 0 : random % 4 == 1 ? s->count : (random >> 8) % (s->count + 1);
+}
+
+/* ---- Printing ---- */
+
+void program_print_step(const struct program *p, const struct step *s, FILE *out)
+{
+    static const char *const forms[] = { "", "_v", "_list" };
+    fprintf(out, "step %d lane %d group %d: %s%s %s", s->number, p->groups[s->group].lane, s->group, names[s->kind],
+            forms[s->form], comm_dtype_name(s->dtype));
+    if (program_reduces(s->kind))
+        fprintf(out, " %s%s%s", comm_redop_name(s->redop), s->rank_order ? " in rank order" : "",
+                s->specials ? " with specials" : "");
+    fprintf(out, " count %zu root %d", s->count, s->root);
+    if (s->kind == MESSAGE || s->kind == MESSAGE_BYTES)
+        fprintf(out, " peer %d tag %d room %zu naming %d", s->peer, s->tag, s->room, s->naming);
+    fprintf(out, "%s%s", s->in_place ? " in place" : "", s->offsets ? " offsets" : "");
+    if (s->batch)
+        fprintf(out, " batch %d", s->batch);
+    if (s->repeats >= 0)
+        fprintf(out, " repeats %d", s->repeats);
+}
+
+void program_print_groups(const struct program *p, FILE *out)
+{
+    fprintf(out, "backend %s, algorithms '%s', %d lanes\n", p->backend, p->algorithms, p->lane_count);
+    for (int i = 0; i < p->group_count; i++) {
+        fprintf(out, "group %d lane %d world ranks", i, p->groups[i].lane);
+        for (int32_t r = 0; r < p->groups[i].size; r++)
+            fprintf(out, " %d", p->groups[i].world_ranks[r]);
+        fprintf(out, "\n");
+    }
+}

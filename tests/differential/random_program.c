@@ -1,0 +1,131 @@
+/* Random programs of calls, run by real ranks, against a sequential reference. All that is random comes from the seed,
+ * which is printed; a failure prints the command that runs its program again, and --only-steps makes the program
+ * shorter, because no step depends on another one. */
+#include <argp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "execute.h"
+#include "loopback.h"
+#include "ranks.h"
+
+struct settings {
+    const char *backend;
+    bool threads;
+    uint64_t seed;
+    int32_t size; /* 0: 1 to 9 in turn */
+    int programs, seconds, steps, limit_s;
+    int first_step, last_step;
+    bool shows;
+};
+
+static const struct argp_option options[] = {
+    { "backend", 'b', "INIT", 0, "Backend string (cpu:tcp)", 0 },
+    { "threads", 't', NULL, 0, "Ranks are threads of one process", 0 },
+    { "seed", 's', "N", 0, "Of the first program; the next one has the next number", 0 },
+    { "size", 'n', "N", 0, "Number of ranks (1 to 9 in turn)", 0 },
+    { "programs", 'p', "N", 0, "How many programs", 0 },
+    { "seconds", 'S', "N", 0, "Begin no further program after so long", 0 },
+    { "steps", 'k', "N", 0, "Steps of a program", 0 },
+    { "limit", 'l', "S", 0, "Seconds that a program may take (120)", 0 },
+    { "only-steps", 'o', "A:B", 0, "Run only steps A to B", 0 },
+    { "show", 'w', NULL, 0, "Print the program too", 0 },
+    { 0 },
+};
+
+static error_t parse(int key, char *argument, struct argp_state *state)
+{
+    struct settings *s = state->input;
+    switch (key) {
+    case 'b':
+        s->backend = argument;
+        return 0;
+    case 't':
+        s->threads = true;
+        return 0;
+    case 's':
+        s->seed = strtoull(argument, NULL, 0);
+        return 0;
+    case 'n':
+        s->size = atoi(argument);
+        return 0;
+    case 'p':
+        s->programs = atoi(argument);
+        return 0;
+    case 'S':
+        s->seconds = atoi(argument);
+        return 0;
+    case 'k':
+        s->steps = atoi(argument);
+        return 0;
+    case 'l':
+        s->limit_s = atoi(argument);
+        return 0;
+    case 'o':
+        if (sscanf(argument, "%d:%d", &s->first_step, &s->last_step) != 2)
+            argp_error(state, "--only-steps takes two numbers, such as 10:20");
+        return 0;
+    case 'w':
+        s->shows = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int run_program(const struct settings *s, uint64_t seed, int32_t size)
+{
+    static struct program program;
+    char again[300];
+    program_make(&program, seed, size, s->steps, s->backend);
+    setenv("COMM_TCP_ALGO", program.algorithms, 1);
+    snprintf(again, sizeof again, "random_program --backend=%s%s --seed=%llu --size=%d --steps=%d --programs=1",
+             s->backend, s->threads ? " --threads" : "", (unsigned long long)seed, size, s->steps);
+    if (s->shows) {
+        program_print_groups(&program, stdout);
+        for (int i = 0; i < program.step_count; i++) {
+            program_print_step(&program, &program.steps[i], stdout);
+            printf("\n");
+        }
+        fflush(stdout);
+    }
+    struct execution execution = { &program, s->first_step, s->last_step, again };
+    struct ranks_options ranks = { .limit_s = s->limit_s, .threads = s->threads, .name = again };
+    if (ranks_run(size, &ranks, execute, &execution) == 0)
+        return 0;
+    printf("FAILED: %s\n", again);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct settings s = { .backend = "cpu:tcp",
+                          .seed = (uint64_t)time(NULL) * 1000,
+                          .programs = 9,
+                          .seconds = 1000000,
+                          .steps = 60,
+                          .limit_s = 120,
+                          .last_step = STEPS_MOST };
+    const struct argp argp = { options, parse, NULL, "Random programs against a sequential reference.", NULL, NULL,
+                               NULL };
+    argp_parse(&argp, argc, argv, 0, NULL, &s);
+    if (s.size < 0 || s.size > RANKS_MOST || s.steps < 1 || s.steps > STEPS_MOST) {
+        fprintf(stderr, "a world has 1 to %d ranks, a program 1 to %d steps\n", RANKS_MOST, STEPS_MOST);
+        return 2;
+    }
+    if (strstr(s.backend, "loopback") && (!s.threads || comm_backend_register(loopback_entry) != COMM_OK)) {
+        fprintf(stderr, "loopback needs --threads: %s\n", comm_last_error());
+        return 2;
+    }
+    printf("seed %llu, backend %s\n", (unsigned long long)s.seed, s.backend);
+    fflush(stdout);
+    time_t begin = time(NULL);
+    int done = 0;
+    for (; done < s.programs && time(NULL) - begin < s.seconds; done++)
+        if (run_program(&s, s.seed + (uint64_t)done, s.size ? s.size : 1 + (int32_t)((s.seed + (uint64_t)done) % 9)))
+            return 1;
+    printf("%d programs of %d steps were right\n", done, s.steps);
+    return 0;
+}
