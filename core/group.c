@@ -62,6 +62,7 @@ static int remember_end(comm_group *group, comm_status status, const char *text)
         return 0;
     snprintf(group->ended_text, sizeof group->ended_text, "%s", text && *text ? text : comm_status_name(status));
     atomic_store_explicit(&group->ended, status, memory_order_release);
+    comm__hooks_ended(group, status, group->ended_text);
     return 1;
 }
 
@@ -152,6 +153,7 @@ static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_
     work->deadline_ns = op->deadline_ns;
     work->internal = op->tag < COMM_ANY_TAG;
     work->record = comm__recorder_begin(&group->recorder, op, now_ns);
+    comm__hooks_submitted(group, op, work);
 }
 
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
@@ -184,8 +186,10 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
             atomic_fetch_sub(&group->unfinished, (int)count);
             atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
             group->peer_seq = peer_seq;
-            for (size_t i = 0; i < count; i++)
+            for (size_t i = 0; i < count; i++) {
                 comm__recorder_end(&group->recorder, works[i]->record, status, now_ns);
+                comm__hooks_refused(group, works[i], status, now_ns);
+            }
         }
     }
     pthread_mutex_unlock(&group->lock);

@@ -1,6 +1,6 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock and batch_lock;
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock, hooks->lock and batch_lock;
  * monitor_lock comes before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
@@ -18,6 +18,7 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "hook.h"
 #include "op.h"
 #include "recorder.h"
 #include "work.h"
@@ -101,6 +102,7 @@ struct comm_group {
     struct batch *free_batches;
     _Atomic(comm_work *) returned_works; /* see work_return */
     struct recorder recorder;
+    struct hooks hooks;
 };
 
 /* ---- group.c ---- */

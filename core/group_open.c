@@ -30,6 +30,7 @@ void comm__group_unref(comm_group *group)
     comm__work_free_all(group);
     comm__batch_free_all(group);
     comm__recorder_finish(&group->recorder);
+    comm__hooks_finish(&group->hooks);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->batch_lock);
@@ -50,6 +51,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->lock, NULL);
     pthread_mutex_init(&group->batch_lock, NULL);
     pthread_mutex_init(&group->monitor_lock, NULL);
+    comm__hooks_init(&group->hooks);
     group->world = plan->world;
     group->generation = atomic_load(&comm__fork_generation);
     group->rank = plan->rank;

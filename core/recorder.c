@@ -25,13 +25,8 @@ void comm__recorder_finish(struct recorder *r)
     free(r->slots);
 }
 
-uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns)
+void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns)
 {
-    pthread_mutex_lock(&r->lock);
-    uint64_t number = ++r->written;
-    struct record_slot *slot = &r->slots[number % r->room];
-    comm_record *record = &slot->record;
-    slot->number = number;
     record->seq = op->seq;
     record->op = comm__op_name(op->kind);
     record->dtype = op->dtype;
@@ -45,6 +40,15 @@ uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now
     record->label[0] = '\0';
     if (op->label)
         snprintf(record->label, sizeof record->label, "%s", op->label);
+}
+
+uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns)
+{
+    pthread_mutex_lock(&r->lock);
+    uint64_t number = ++r->written;
+    struct record_slot *slot = &r->slots[number % r->room];
+    slot->number = number;
+    comm__record_fill(&slot->record, op, now_ns);
     pthread_mutex_unlock(&r->lock);
     return number;
 }

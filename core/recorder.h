@@ -20,6 +20,9 @@ struct recorder {
 comm_status comm__recorder_init(struct recorder *r, size_t room);
 void comm__recorder_finish(struct recorder *r);
 
+/* What a record says of an op that begins. */
+void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns);
+
 /* An op begins; the number is for comm__recorder_end, which ignores a record that the ring has dropped since. */
 uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns);
 void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t now_ns);

@@ -56,6 +56,7 @@ comm_work *comm__work_take(comm_group *group)
     atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
     atomic_store_explicit(&work->number, ++group->works_taken, memory_order_relaxed);
     work->internal = 0;
+    work->is_hooked = 0;
     work->channel = NULL;
     work->parent = NULL;
     work->batch = NULL;
@@ -221,6 +222,7 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
         comm__recorder_end(&group->recorder, work->record, status, work->completed_ns);
     if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
         comm__group_end(group, work->channel, status, work->error);
+    comm__hooks_completed(group, work);
     /* Before the waiter wakes: it may close the group next, and close aborts what it counts as unfinished. */
     if (work->channel)
         atomic_fetch_sub(&group->unfinished, 1);
@@ -479,6 +481,13 @@ uint64_t comm_work_seq(const comm_work *work)
 int64_t comm_work_duration_ns(const comm_work *work)
 {
     return work && work_is_done(work) ? work->completed_ns - work->submitted_ns : -1;
+}
+
+int64_t comm_work_timeout(const comm_work *work)
+{
+    if (!work || work->deadline_ns == DEADLINE_NEVER)
+        return COMM_TIMEOUT_INFINITE;
+    return (work->deadline_ns - work->submitted_ns) / 1000000;
 }
 
 const char *comm_work_op(const comm_work *work)

@@ -18,7 +18,8 @@ struct comm_work {
     _Atomic uint32_t state;   /* WORK_; a futex. The release of DONE pairs with the acquire in work_is_done */
     _Atomic uint32_t claimed; /* 1 once somebody completes it: the second one is a bug and is ignored */
     atomic_int references;
-    uint8_t internal; /* of the library itself: flush does not wait for it */
+    uint8_t internal;  /* of the library itself: flush does not wait for it */
+    uint8_t is_hooked; /* hook_record is filled: a hook wants to know */
     comm_group *group;
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
     int32_t kind;            /* 0: of a batch */
@@ -44,6 +45,7 @@ struct comm_work {
     _Atomic size_t unfinished;                /* of a parent: works of the batch */
     _Atomic(struct comm_work *) first_failed; /* of a parent */
 
+    comm_record hook_record;
     void *arena; /* copies of the op's arrays; kept for the next use */
     size_t arena_bytes, arena_used;
     struct comm_work *next_free, *next_of_all, *next_deferred;

@@ -592,6 +592,7 @@ COMM_API int32_t comm_work_tag(const comm_work *work);             /* of a recei
 COMM_API size_t comm_work_received_count(const comm_work *work);   /* elements, of a receive */
 COMM_API uint64_t comm_work_seq(const comm_work *work);            /* its number in the group; known at once */
 COMM_API int64_t comm_work_duration_ns(const comm_work *work);     /* from submission to completion */
+COMM_API int64_t comm_work_timeout(const comm_work *work);         /* what it was given, in ms; known at once */
 COMM_API const char *comm_work_op(const comm_work *work);          /* "all_reduce"; lends, for ever */
 
 /* ---- 11 Looking inside ------------------------------------------------------------------------ */
@@ -612,6 +613,33 @@ typedef struct comm_record {
 } comm_record;
 COMM_API comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t room,
                                         size_t *ret_count);
+
+/* Hooks: be told of every operation of a group, and of its end.
+ *   SUBMIT     an operation has its number and goes to the backend next, on the thread that called
+ *   COMPLETE   it has completed, or the backend refused it: once for each SUBMIT, on whichever thread completes it, before
+ *              those who wait for it go on
+ *   END        the group has ended (abort, a lost peer, a deadline ...); before the backends are told
+ * A batch gives the events of each of its operations; the library's own messages (monitored_barrier) give none.
+ * For a receive that went well, COMPLETE has the real source, tag and count. */
+enum { COMM_EVENT_SUBMIT = 1, COMM_EVENT_COMPLETE = 2, COMM_EVENT_END = 4 };
+typedef struct comm_event {
+    uint32_t struct_bytes;
+    int32_t kind;              /* one of COMM_EVENT_ */
+    comm_group *group;
+    const comm_record *record; /* of the operation; NULL for END */
+    comm_status status;        /* COMM_IN_PROGRESS for SUBMIT */
+    const char *error;         /* "" if there is none */
+} comm_event;
+typedef void (*comm_event_fn)(const comm_event *event, void *context);
+
+/* Call fn for `events`, any sum of COMM_EVENT_. It may run on any thread, at the same time on several, and with the library's
+ * locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but call nothing else here. What it is given is lent during the call.
+ * (c10d's pre, post and abort hooks, and its on-completion hook.)
+ * Threads  any.   Errors  INVALID. */
+COMM_API comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context,
+                                         int32_t *ret_hook);
+/* Returns when the function is not running any more.  Threads any, but not from a hook.  Errors NOT_FOUND. */
+COMM_API comm_status comm_group_hook_remove(comm_group *group, int32_t hook);
 
 /* Backends: how many are known, and of each its name, the devices it serves ("cpu"), where it came from ("built in" or a
  * path), and whether it can be used here; if not, `reason` says why. Plugins that were found but not loaded are listed
