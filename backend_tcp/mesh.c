@@ -422,7 +422,7 @@ static void store_answered(uv_work_t *work, int cancelled)
     struct inquiry *q = work->data;
     struct link *l = &q->mesh->links[q->peer];
     q->mesh->open_handles--;
-    if (!cancelled && l->state == LINK_RESOLVING && !q->mesh->closing) {
+    if (!cancelled && l->state == LINK_RESOLVING && q->mesh->closing < 2) {
         if (q->status == COMM_OK && q->page && read_page(l, q->page))
             connect_next(l);
         else
@@ -452,7 +452,7 @@ static void connect_next(struct link *l)
 {
     struct mesh *m = l->mesh;
     if (l->candidate_next >= l->candidate_count) {
-        if (clock_now_ns() >= l->give_up_ns) {
+        if (clock_now_ns() >= l->give_up_ns || m->closing) {
             link_lose(l, COMM_ERR_PEER_LOST, "rank %d (%s) cannot reach %s: %s", (int)m->rank, m->host_name,
                       mesh_peer_text(m, l->peer), l->trouble);
             return;
@@ -720,10 +720,18 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     return COMM_OK;
 }
 
+/* A connection is under way because of something that was accepted, such as the reason why a group ended: without it a peer
+ * that has not come yet would only find that we are gone. */
+static int awaits_its_peer(const struct link *l)
+{
+    return l->tx_head && (l->state == LINK_RESOLVING || l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED ||
+                          l->state == LINK_AWAITED);
+}
+
 static int still_leaving(const struct mesh *m)
 {
     for (int32_t i = 0; i < m->size; i++)
-        if (m->links[i].state == LINK_UP)
+        if (m->links[i].state == LINK_UP || awaits_its_peer(&m->links[i]))
             return 1;
     return 0;
 }
@@ -733,20 +741,21 @@ static void say_goodbye(struct mesh *m)
 {
     int64_t end = clock_now_ns() + m->linger_ms * 1000000;
     m->closing = 1;
-    for (int32_t i = 0; i < m->size; i++) {
-        struct wire_header bye = { .type = WIRE_BYE };
-        if (m->links[i].state == LINK_UP)
-            link_send(&m->links[i], &bye, NULL, 0, NULL, 0, 0);
-    }
     while (still_leaving(m) && clock_now_ns() < end) {
         for (int32_t i = 0; i < m->size; i++) {
             struct link *l = &m->links[i];
+            struct wire_header bye = { .type = WIRE_BYE };
+            if (l->state == LINK_UP && !l->said_goodbye) {
+                l->said_goodbye = 1;
+                link_send(l, &bye, NULL, 0, NULL, 0, 0);
+            }
             if (l->state == LINK_UP && l->tx_head)
                 link_poll(l, UV_READABLE | UV_WRITABLE);
             else if (l->state == LINK_UP)
                 shutdown(l->fd, SHUT_WR);
         }
         progress_nap(m, 20);
+        mesh_timer(m);
         group_turn_end(m);
     }
 }
@@ -836,7 +845,7 @@ void mesh_close(struct mesh *m, int forked)
     pthread_mutex_lock(&m->lock);
     if (m->links)
         say_goodbye(m);
-    m->closing = 1;
+    m->closing = 2;
     if (m->links)
         early_list_clear(m, &m->orphans);
     close_loop(m);

@@ -126,6 +126,7 @@ struct link {
     int poll_events;
     struct tx *tx_head, **tx_tail;
     size_t early_count;
+    int said_goodbye;
     int32_t hot_index;    /* in mesh->hot while interest > 0, else -1 */
     uint32_t interest;    /* receives and clearances awaited from the peer */
     int64_t credit;       /* eager bytes that may still be sent */
@@ -317,7 +318,7 @@ struct mesh {
     int64_t eager_bytes, linger_ms, connect_ms;
     char congestion[16];
     char interfaces[128];
-    int closing;
+    int closing;          /* 1: no new connections, but those begun for what was accepted go on; 2: nothing does */
     int open_handles;
 };
 

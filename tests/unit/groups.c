@@ -1,4 +1,5 @@
-/* Groups: making, naming, ending, closing; joining a world; on the loopback backend. Ranks are threads. */
+/* Groups: making, naming, ending, closing; joining a world: on the loopback backend, where ranks are threads, and on
+ * tcp, where they are processes. */
 #include <comm/comm.h>
 #include <comm/store.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "loopback.h"
 #include "ranks.h"
 
-#define WORLD "cpu:loopback"
+static const char *backend; /* set before the ranks start */
 
 static int32_t sum_over(comm_group *group, int32_t value)
 {
@@ -19,10 +20,10 @@ static int32_t sum_over(comm_group *group, int32_t value)
 static void groups_are_made_without_non_members(int rank, int size, void *arg)
 {
     (void)size, (void)arg;
-    comm_group *world = ranks_world(WORLD), *group = NULL, *found, *other;
+    comm_group *world = ranks_world(backend), *group = NULL, *found, *other;
     const int32_t ranks[] = { 3, 1, 4 };
     int32_t mine = -1, listed[3];
-    CHECK(strcmp(comm_group_backend(world), WORLD) == 0);
+    CHECK(strcmp(comm_group_backend(world), backend) == 0);
     CHECK_OK(comm_group_create(world, ranks, 3, NULL, &group));
     CHECK((group != NULL) == (rank == 1 || rank == 3 || rank == 4));
     CHECK_STATUS(comm_group_find(world, "no such", &found), COMM_ERR_NOT_FOUND);
@@ -59,7 +60,7 @@ static void groups_are_made_without_non_members(int rank, int size, void *arg)
 static void groups_are_divided(int rank, int size, void *arg)
 {
     (void)arg;
-    comm_group *world = ranks_world(WORLD), *half, *pair, *same;
+    comm_group *world = ranks_world(backend), *half, *pair, *same;
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     options.name = "half";
     options.timeout_ms = 1234;
@@ -86,7 +87,7 @@ static void groups_are_divided(int rank, int size, void *arg)
 static void groups_are_enumerated(int rank, int size, void *arg)
 {
     (void)arg;
-    comm_group *world = ranks_world(WORLD), *mine, *untouched = (comm_group *)&mine;
+    comm_group *world = ranks_world(backend), *mine, *untouched = (comm_group *)&mine;
     const int32_t ranks[] = { 4, 0, 1, 3, 2 };
     const size_t counts[] = { 2, 3 }, empty[] = { 2, 0, 3 }, beyond[] = { 2, 7 };
     const int32_t overlap[] = { 4, 0, 1, 0, 2 }, places[] = { 1, 0, 2, 1, 0 };
@@ -119,10 +120,15 @@ static void groups_are_enumerated(int rank, int size, void *arg)
 static void abort_ends_the_group_and_shrink_goes_on(int rank, int size, void *arg)
 {
     (void)arg;
-    comm_group *world = ranks_world(WORLD), *rest = NULL;
+    comm_group *world = ranks_world(backend), *rest = NULL;
     const int32_t gone[] = { 1 };
-    /* Rank 1 must not be gone before the others have come: they would wait in a new world. */
-    CHECK_OK(comm_barrier(world, NULL, NULL));
+    /* Rank 1 must not end it before the others have come. */
+    for (int r = 0; r < size; r++) {
+        if (rank == 1 && r != 1)
+            CHECK_OK(comm_recv(world, NULL, 0, COMM_DTYPE_BYTE, r, NULL, NULL));
+        if (rank != 1 && r == rank)
+            CHECK_OK(comm_send(world, NULL, 0, COMM_DTYPE_BYTE, 1, NULL, NULL));
+    }
     if (rank == 1)
         CHECK_OK(comm_group_abort(world, "out of coffee"));
     else
@@ -140,7 +146,7 @@ static void abort_ends_the_group_and_shrink_goes_on(int rank, int size, void *ar
 static void different_calls_are_a_mismatch(int rank, int size, void *arg)
 {
     (void)size, (void)arg;
-    comm_group *world = ranks_world(WORLD);
+    comm_group *world = ranks_world(backend);
     float data[8] = { 0 };
     CHECK_STATUS(comm_all_reduce(world, data, data, rank == 0 ? 8 : 7, COMM_DTYPE_F32, COMM_SUM, NULL, NULL),
                  COMM_ERR_MISMATCH);
@@ -169,7 +175,7 @@ static void several_devices_must_be_told_apart(int rank, int size, void *arg)
 static void byte_strings_travel(int rank, int size, void *arg)
 {
     (void)arg;
-    comm_group *world = ranks_world(WORLD);
+    comm_group *world = ranks_world(backend);
     char mine[16];
     void *data;
     size_t *lengths, length, at = 0;
@@ -209,7 +215,7 @@ static void byte_strings_travel(int rank, int size, void *arg)
 static void a_monitored_barrier_names_who_is_missing(int rank, int size, void *arg)
 {
     (void)arg;
-    comm_group *world = ranks_world(WORLD);
+    comm_group *world = ranks_world(backend);
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     options.timeout_ms = 200;
     CHECK_OK(comm_monitored_barrier(world, NULL));
@@ -239,7 +245,7 @@ static void joining_twice_or_too_late_is_refused(int rank, int size, void *arg)
     (void)arg;
     comm_group *world;
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
-    options.backend = WORLD;
+    options.backend = backend;
     options.name = "lonely";
     options.timeout_ms = 300;
     options.rank = rank;
@@ -263,7 +269,7 @@ static void joining_twice_or_too_late_is_refused(int rank, int size, void *arg)
 static void a_forked_child_is_told_so(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;
-    comm_group *world = ranks_world(WORLD);
+    comm_group *world = ranks_world(backend);
     pid_t child = fork();
     if (child == 0) {
         int ok = comm_barrier(world, NULL, NULL) == COMM_ERR_FORKED && strstr(comm_last_error(), "fork()") &&
@@ -276,19 +282,26 @@ static void a_forked_child_is_told_so(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static int run(const struct ranks_options *how)
+{
+    return ranks_run(5, how, groups_are_made_without_non_members, NULL) ||
+           ranks_run(6, how, groups_are_divided, NULL) || ranks_run(6, how, groups_are_enumerated, NULL) ||
+           ranks_run(4, how, abort_ends_the_group_and_shrink_goes_on, NULL) ||
+           ranks_run(3, how, different_calls_are_a_mismatch, NULL) || ranks_run(3, how, byte_strings_travel, NULL) ||
+           ranks_run(4, how, a_monitored_barrier_names_who_is_missing, NULL) ||
+           ranks_run(2, how, joining_twice_or_too_late_is_refused, NULL) ||
+           ranks_run(1, how, a_forked_child_is_told_so, NULL);
+}
+
 int main(void)
 {
-    const struct ranks_options threads = { .threads = 1, .limit_s = 60 };
+    const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "groups, loopback" };
+    const struct ranks_options processes = { .limit_s = 60, .name = "groups, tcp" };
     if (comm_backend_register(loopback_entry) != COMM_OK)
         return 1;
-    return ranks_run(5, &threads, groups_are_made_without_non_members, NULL) ||
-           ranks_run(6, &threads, groups_are_divided, NULL) ||
-           ranks_run(6, &threads, groups_are_enumerated, NULL) ||
-           ranks_run(4, &threads, abort_ends_the_group_and_shrink_goes_on, NULL) ||
-           ranks_run(3, &threads, different_calls_are_a_mismatch, NULL) ||
-           ranks_run(2, &threads, several_devices_must_be_told_apart, NULL) ||
-           ranks_run(3, &threads, byte_strings_travel, NULL) ||
-           ranks_run(4, &threads, a_monitored_barrier_names_who_is_missing, NULL) ||
-           ranks_run(2, &threads, joining_twice_or_too_late_is_refused, NULL) ||
-           ranks_run(1, &threads, a_forked_child_is_told_so, NULL);
+    backend = "cpu:loopback";
+    if (run(&threads) || ranks_run(2, &threads, several_devices_must_be_told_apart, NULL))
+        return 1;
+    backend = "cpu:tcp";
+    return run(&processes);
 }
