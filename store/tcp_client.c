@@ -328,6 +328,75 @@ static comm_status tcp_num_keys(comm_store *s, int64_t *ret_count)
     return ask_number(s, WIRE_NUM_KEYS, "num_keys", NULL, ret_count);
 }
 
+/* Keys as they come, packed behind one another with their NULs. */
+struct key_list {
+    char *text;
+    size_t bytes, room, count;
+};
+
+static comm_status key_list_add(struct key_list *list, const char *key, size_t key_bytes)
+{
+    if (key_bytes + 1 > list->room - list->bytes) {
+        size_t room = list->room * 2 + key_bytes + 256;
+        char *text = realloc(list->text, room);
+        if (!text)
+            return comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", list->count);
+        list->text = text;
+        list->room = room;
+    }
+    memcpy(list->text + list->bytes, key, key_bytes);
+    list->text[list->bytes + key_bytes] = '\0';
+    list->bytes += key_bytes + 1;
+    list->count++;
+    return COMM_OK;
+}
+
+/* The reply to LIST_KEYS. Users' keys have "/" in front; others, such as "init/", are not for them. */
+static comm_status read_keys(struct request *r, struct key_list *list)
+{
+    uint64_t count = 0;
+    comm_status status = tcp_conn_read_u64(r->c, &r->limit, &count);
+    for (uint64_t i = 0; i < count && status == COMM_OK; i++) {
+        void *key = NULL;
+        size_t bytes = 0;
+        status = tcp_conn_read_value(r->c, &r->limit, &key, &bytes);
+        if (status == COMM_OK && bytes > 1 && *(char *)key == '/' && !memchr(key, '\0', bytes))
+            status = key_list_add(list, (char *)key + 1, bytes - 1);
+        free(key);
+    }
+    return status;
+}
+
+static comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+{
+    struct request r;
+    struct key_list list = { 0 };
+    comm_status status = needs((struct tcp_store *)s, WIRE_LIST_KEYS, 1);
+    if (status == COMM_OK)
+        status = tcp_begin(&r, s, "list_keys");
+    if (status != COMM_OK)
+        return status;
+    put_query(r.c, WIRE_LIST_KEYS);
+    status = tcp_conn_send(r.c, &r.limit);
+    if (status == COMM_OK)
+        status = read_keys(&r, &list);
+    status = tcp_end(&r, status);
+    char **keys = status == COMM_OK ? malloc(list.count * sizeof *keys + list.bytes + 1) : NULL;
+    if (status == COMM_OK && !keys)
+        status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", list.count);
+    if (status == COMM_OK) {
+        char *at = (char *)(keys + list.count);
+        if (list.bytes)
+            memcpy(at, list.text, list.bytes);
+        for (size_t i = 0; i < list.count; i++, at += strlen(at) + 1)
+            keys[i] = at;
+        *ret_keys = keys;
+        *ret_count = list.count;
+    }
+    free(list.text);
+    return status;
+}
+
 static comm_status tcp_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
 {
@@ -658,6 +727,7 @@ static const struct store_kind tcp_kind = {
     .wait = tcp_wait,
     .append = tcp_append,
     .num_keys = tcp_num_keys,
+    .list_keys = tcp_list_keys,
     .queue_push = tcp_queue_push,
     .queue_pop = tcp_queue_pop,
     .queue_len = tcp_queue_len,
