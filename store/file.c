@@ -313,7 +313,9 @@ static comm_status file_num_keys(comm_store *s, int64_t *ret_count)
 
 static comm_status file_clone(comm_store *s, comm_store **ret_store)
 {
-    return store_view("file", "", s->url, s, ret_store);
+    store_ref(s); /* every handle is a view of its own already */
+    *ret_store = s;
+    return COMM_OK;
 }
 
 static void file_close(comm_store *s)
@@ -409,6 +411,7 @@ comm_status store_file_open(const char *url, const comm_store_options *options, 
         file_close(&f->base);
         return comm__fail(status, "%s", text_kept);
     }
-    *ret_store = &f->base;
-    return COMM_OK;
+    status = store_view(NULL, options->timeout_ms, &f->base, ret_store);
+    store_release(&f->base);
+    return status;
 }

@@ -33,6 +33,7 @@ static struct hash_store *enter(comm_store *s)
     return h;
 }
 
+/* After a change: all who wait look again. */
 static comm_status leave(struct hash_store *h, comm_status status)
 {
     pthread_cond_broadcast(&h->changed);
@@ -109,13 +110,30 @@ static comm_status hash_compare_set(comm_store *s, const char *key, const void *
     return leave(h, status);
 }
 
+static int all_there(const struct hash_store *h, const char *const *keys, size_t count)
+{
+    size_t there = 0;
+    while (there < count && table_get(h->table, text(keys[there]), NULL))
+        there++;
+    return there == count;
+}
+
+static comm_status hash_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
+{
+    struct hash_store *h = enter(s);
+    comm_status status = COMM_OK;
+    while (status == COMM_OK && !all_there(h, keys, count))
+        status = sleep_until(h, wait);
+    pthread_mutex_unlock(&h->lock);
+    if (status == COMM_ERR_ABORTED)
+        return store_fail_closed(wait);
+    return status == COMM_ERR_TIMEOUT ? store_fail_missing(s, keys, count, wait, NULL) : status;
+}
+
 static comm_status hash_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
 {
     struct hash_store *h = enter(s);
-    int all = 1;
-    for (size_t i = 0; i < count && all; i++)
-        all = table_get(h->table, text(keys[i]), NULL);
-    *ret_all = all;
+    *ret_all = all_there(h, keys, count);
     pthread_mutex_unlock(&h->lock);
     return COMM_OK;
 }
@@ -139,7 +157,8 @@ static comm_status hash_num_keys(comm_store *s, int64_t *ret_count)
 {
     struct hash_store *h = enter(s);
     *ret_count = (int64_t)table_count(h->table);
-    return leave(h, COMM_OK);
+    pthread_mutex_unlock(&h->lock);
+    return COMM_OK;
 }
 
 static comm_status hash_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
@@ -167,7 +186,8 @@ static comm_status hash_queue_len(comm_store *s, const char *key, int64_t *ret_c
 {
     struct hash_store *h = enter(s);
     *ret_count = (int64_t)table_queue_len(h->table, text(key));
-    return leave(h, COMM_OK);
+    pthread_mutex_unlock(&h->lock);
+    return COMM_OK;
 }
 
 static comm_status hash_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
@@ -194,7 +214,9 @@ static comm_status hash_list_keys(comm_store *s, char ***ret_keys, size_t *ret_c
 
 static comm_status hash_clone(comm_store *s, comm_store **ret_store)
 {
-    return store_view("hash", "", s->url, s, ret_store);
+    store_ref(s); /* every handle is a view of its own already */
+    *ret_store = s;
+    return COMM_OK;
 }
 
 static void hash_interrupt(comm_store *s)
@@ -202,22 +224,26 @@ static void hash_interrupt(comm_store *s)
     leave(enter(s), COMM_OK);
 }
 
+static void hash_destroy(struct hash_store *h)
+{
+    table_destroy(h->table);
+    pthread_mutex_destroy(&h->lock);
+    pthread_cond_destroy(&h->changed);
+    free(h->name);
+    store_finish(&h->base);
+    free(h);
+}
+
 static void hash_close(comm_store *s)
 {
     struct hash_store *h = (struct hash_store *)s;
     pthread_mutex_lock(&names_lock);
     struct hash_store **at = &names;
-    while (*at && *at != h)
+    while (*at != h)
         at = &(*at)->next;
-    if (*at)
-        *at = h->next;
+    *at = h->next;
     pthread_mutex_unlock(&names_lock);
-    table_destroy(h->table);
-    pthread_mutex_destroy(&h->lock);
-    pthread_cond_destroy(&h->changed);
-    free(h->name);
-    store_finish(s);
-    free(h);
+    hash_destroy(h);
 }
 
 static const struct store_kind hash_kind = {
@@ -228,6 +254,7 @@ static const struct store_kind hash_kind = {
     .compare_set = hash_compare_set,
     .check = hash_check,
     .remove = hash_remove,
+    .wait = hash_wait,
     .append = hash_append,
     .num_keys = hash_num_keys,
     .list_keys = hash_list_keys,
@@ -256,34 +283,42 @@ static comm_status hash_new(const char *url, const char *name, int64_t timeout_m
     if (status == COMM_OK && !(h->name = strdup(name)))
         status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
     if (status != COMM_OK) {
-        hash_close(&h->base);
+        hash_destroy(h);
         return status;
     }
     *ret_store = h;
     return COMM_OK;
 }
 
+/* The table of that name, with a reference; made if it is not there. names_lock is held, so that two who open one
+ * name at the same moment get one table. A table whose last handle is being closed is passed over. */
+static comm_status find_or_make(const char *url, const char *name, int64_t timeout_ms, struct hash_store **ret_store)
+{
+    for (struct hash_store *h = *name ? names : NULL; h; h = h->next)
+        if (strcmp(h->name, name) == 0 && store_try_ref(&h->base)) {
+            *ret_store = h;
+            return COMM_OK;
+        }
+    struct hash_store *h = NULL;
+    comm_status status = hash_new(url, name, timeout_ms, &h);
+    if (status != COMM_OK)
+        return status;
+    h->next = names;
+    names = h;
+    *ret_store = h;
+    return COMM_OK;
+}
+
 comm_status store_hash_open(const char *url, const comm_store_options *options, comm_store **ret_store)
 {
-    const char *name = url + strlen("hash://");
     struct hash_store *h = NULL;
     pthread_mutex_lock(&names_lock);
-    for (h = *name ? names : NULL; h && strcmp(h->name, name) != 0;)
-        h = h->next;
-    if (h)
-        store_ref(&h->base);
+    comm_status status = find_or_make(url, url + strlen("hash://"), options->timeout_ms, &h);
     pthread_mutex_unlock(&names_lock);
-    if (!h) {
-        comm_status status = hash_new(url, name, options->timeout_ms, &h);
-        if (status != COMM_OK)
-            return status;
-        pthread_mutex_lock(&names_lock);
-        h->next = names;
-        names = h;
-        pthread_mutex_unlock(&names_lock);
-    }
+    if (status != COMM_OK)
+        return status;
     /* Every opener has a handle of its own upon the shared table. */
-    comm_status status = store_view("hash", "", url, &h->base, ret_store);
+    status = store_view(NULL, options->timeout_ms, &h->base, ret_store);
     store_release(&h->base);
     return status;
 }

@@ -1,5 +1,4 @@
-/* Stores, whatever their kind: arguments are checked here, references are kept here, and what a kind lacks is made from
- * the rest here. */
+/* Stores, whatever their kind: arguments are checked here, and references are kept here. */
 #include "store.h"
 
 #include <stdio.h>
@@ -12,8 +11,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/limits.h"
-
-static const int64_t DEFAULT_TIMEOUT_MS = 300000;
 
 /* ---- Life ---- */
 
@@ -41,6 +38,14 @@ void store_ref(comm_store *s)
     atomic_fetch_add(&s->references, 1);
 }
 
+int store_try_ref(comm_store *s)
+{
+    int references = atomic_load(&s->references);
+    while (references > 0 && !atomic_compare_exchange_weak(&s->references, &references, references + 1))
+        ;
+    return references > 0;
+}
+
 void store_release(comm_store *s)
 {
     if (atomic_fetch_sub(&s->references, 1) == 1)
@@ -59,7 +64,7 @@ static comm_status full_options(const comm_store_options *options, comm_store_op
         if (((const char *)options)[i])
             return comm__fail(COMM_ERR_VERSION, "comm_store_open: options of a newer libcomm than this one (%s)", comm_version());
     if (ret_full->timeout_ms == 0)
-        ret_full->timeout_ms = DEFAULT_TIMEOUT_MS;
+        ret_full->timeout_ms = STORE_TIMEOUT_MS;
     return COMM_OK;
 }
 
@@ -118,7 +123,7 @@ static comm_status check_value(const char *what, const char *key, const void *da
     return COMM_OK;
 }
 
-static comm_status enter(comm_store *s, const char *what)
+comm_status store_enter(comm_store *s, const char *what)
 {
     if (!s)
         return comm__fail(COMM_ERR_INVALID, "%s: the store is NULL", what);
@@ -135,7 +140,7 @@ static comm_status enter(comm_store *s, const char *what)
 static comm_status enter_key(comm_store *s, const char *what, const char *key)
 {
     comm_status status = check_key(what, key);
-    return status == COMM_OK ? enter(s, what) : status;
+    return status == COMM_OK ? store_enter(s, what) : status;
 }
 
 static comm_status enter_keys(comm_store *s, const char *what, const char *const *keys, size_t count)
@@ -149,13 +154,27 @@ static comm_status enter_keys(comm_store *s, const char *what, const char *const
         if (status != COMM_OK)
             return status;
     }
-    return enter(s, what);
+    return store_enter(s, what);
 }
 
-static comm_status leave(comm_store *s, comm_status status)
+comm_status store_leave(comm_store *s, comm_status status)
 {
     atomic_fetch_sub(&s->calls, 2);
     return status;
+}
+
+static comm_status fail_null(const char *what, const char *which)
+{
+    return comm__fail(COMM_ERR_INVALID, "%s: %s is NULL", what, which);
+}
+
+/* Only queue_pop knows COMM_STORE_NO_WAIT; elsewhere it must not pass for "infinite". */
+static comm_status check_timeout(const char *what, int64_t timeout_ms)
+{
+    return timeout_ms >= COMM_TIMEOUT_INFINITE
+               ? COMM_OK
+               : comm__fail(COMM_ERR_INVALID, "%s: a timeout of %lld ms; give 0 for the store's, or COMM_TIMEOUT_INFINITE",
+                            what, (long long)timeout_ms);
 }
 
 static struct store_wait wait_of(comm_store *s, int64_t timeout_ms)
@@ -176,174 +195,25 @@ comm_status store_fail_timeout(const struct store_wait *wait, const char *const 
                                const char *note)
 {
     char names[400] = "";
-    size_t used = 0;
-    for (size_t i = 0; i < count && used + 40 < sizeof names; i++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", i ? ", " : "", missing[i]);
-    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s: %zu key%s did not appear within %lld ms: %s%s%s", wait->handle->url,
-                      count, count == 1 ? "" : "s", (long long)((clock_now_ns() - wait->began_ns) / 1000000), names,
-                      note ? "; " : "", note ? note : "");
-}
-
-/* ---- What stands in for what a kind lacks ---- */
-
-static comm_status poll_for_keys(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
-{
-    int64_t pause_ns = 500000;
-    for (;;) {
-        int32_t all = 0;
-        comm_status status = s->kind->check(s, keys, count, &all);
-        if (status != COMM_OK || all)
-            return status;
-        if (store_wait_closed(wait))
-            return store_fail_closed(wait);
-        if (clock_now_ns() >= wait->deadline_ns)
-            break;
-        struct timespec pause = { 0, pause_ns };
-        nanosleep(&pause, NULL);
-        pause_ns = pause_ns < 10000000 ? pause_ns * 2 : pause_ns;
-    }
-    const char *missing[16];
-    size_t n = 0;
-    for (size_t i = 0; i < count && n < 16; i++) {
-        int32_t there = 0;
-        if (s->kind->check(s, &keys[i], 1, &there) == COMM_OK && !there)
-            missing[n++] = keys[i];
-    }
-    return store_fail_timeout(wait, missing, n, NULL);
-}
-
-comm_status store_call_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
-{
-    if (count == 0)
-        return COMM_OK;
-    return s->kind->wait ? s->kind->wait(s, keys, count, wait) : poll_for_keys(s, keys, count, wait);
-}
-
-static comm_status append_by_compare(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    for (;;) {
-        void *old = NULL, *now = NULL;
-        size_t old_bytes = 0, now_bytes = 0;
-        int32_t there = 0;
-        struct store_wait at_once = { clock_now_ns(), clock_deadline_ns(1000), s };
-        comm_status status = s->kind->check(s, &key, 1, &there);
-        if (status == COMM_OK && there)
-            status = s->kind->get(s, key, &at_once, &old, &old_bytes);
-        char *joined = status == COMM_OK ? malloc(old_bytes + bytes + 1) : NULL;
-        if (status == COMM_OK && !joined)
-            status = comm__fail(COMM_ERR_NO_MEMORY, "append '%s': no memory", key);
-        if (status == COMM_OK) {
-            if (old_bytes)
-                memcpy(joined, old, old_bytes);
-            if (bytes)
-                memcpy(joined + old_bytes, data, bytes);
-            status = s->kind->compare_set(s, key, old, old_bytes, joined, old_bytes + bytes, &now, &now_bytes);
-        }
-        int done = status != COMM_OK || (now_bytes == old_bytes + bytes && (!now_bytes || memcmp(now, joined, now_bytes) == 0));
-        free(old);
-        free(now);
-        free(joined);
-        if (done)
-            return status;
-    }
-}
-
-comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    comm_status status = s->kind->append ? s->kind->append(s, key, data, bytes) : COMM_ERR_UNSUPPORTED;
-    return status == COMM_ERR_UNSUPPORTED ? append_by_compare(s, key, data, bytes) : status;
-}
-
-static comm_status lacks(const comm_store *s, const char *what)
-{
-    return comm__fail(COMM_ERR_UNSUPPORTED, "a store of kind '%s' has no %s", s->kind->name, what);
-}
-
-comm_status store_call_num_keys(comm_store *s, int64_t *ret_count)
-{
-    return s->kind->num_keys ? s->kind->num_keys(s, ret_count) : lacks(s, "num_keys");
-}
-
-comm_status store_call_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
-{
-    return s->kind->list_keys ? s->kind->list_keys(s, ret_keys, ret_count) : lacks(s, "list_keys");
-}
-
-comm_status store_call_multi_get(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
-                                 void **data, size_t *bytes)
-{
-    if (s->kind->multi_get)
-        return s->kind->multi_get(s, keys, count, wait, data, bytes);
-    comm_status status = store_call_wait(s, keys, count, wait);
-    size_t got = 0;
-    while (status == COMM_OK && got < count) {
-        status = s->kind->get(s, keys[got], wait, &data[got], &bytes[got]);
-        got += status == COMM_OK;
-    }
-    while (status != COMM_OK && got > 0) {
-        free(data[--got]);
-        data[got] = NULL;
-    }
-    return status;
-}
-
-comm_status store_call_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                                 const size_t *bytes)
-{
-    if (s->kind->multi_set)
-        return s->kind->multi_set(s, keys, count, data, bytes);
-    comm_status status = COMM_OK;
-    for (size_t i = 0; i < count && status == COMM_OK; i++)
-        status = s->kind->set(s, keys[i], data[i], bytes[i]);
-    return status;
-}
-
-comm_status store_call_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    return s->kind->queue_push ? s->kind->queue_push(s, key, data, bytes) : lacks(s, "queues");
-}
-
-comm_status store_call_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
-                                 void **ret_data, size_t *ret_bytes)
-{
-    return s->kind->queue_pop ? s->kind->queue_pop(s, key, wait, may_wait, ret_data, ret_bytes) : lacks(s, "queues");
-}
-
-comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_count)
-{
-    return s->kind->queue_len ? s->kind->queue_len(s, key, ret_count) : lacks(s, "queues");
-}
-
-comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait)
-{
-    if (s->kind->barrier)
-        return s->kind->barrier(s, key, world_size, wait);
-    size_t room = strlen(key) + 16;
-    char *all = malloc(room);
-    if (!all)
-        return comm__fail(COMM_ERR_NO_MEMORY, "barrier '%s': no memory", key);
-    snprintf(all, room, "%s/all_came", key);
-    int64_t came = 0;
-    comm_status status = s->kind->add(s, key, 1, &came);
-    if (status == COMM_OK && came >= world_size)
-        status = s->kind->set(s, all, "1", 1);
-    else if (status == COMM_OK)
-        status = store_call_wait(s, (const char *const *)&all, 1, wait);
-    free(all);
-    if (status != COMM_ERR_TIMEOUT)
-        return status;
-    if (s->kind->add(s, key, 0, &came) != COMM_OK)
-        came = -1;
-    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url,
-                      (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
+    size_t used = 0, named = 0;
+    for (; named < count && used + 80 < sizeof names; named++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", named ? ", " : "", missing[named]);
+    if (named < count)
+        snprintf(names + used, sizeof names - used, " and %zu more", count - named);
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s: %zu key%s did not appear within %lld ms: %s%s%s",
+                      wait->handle->url, count, count == 1 ? "" : "s",
+                      (long long)((clock_now_ns() - wait->began_ns) / 1000000), names, note ? "; " : "",
+                      note ? note : "");
 }
 
 /* ---- The public calls ---- */
 
 comm_status comm_store_clone(comm_store *s, comm_store **ret_store)
 {
-    comm_status status = enter(s, "comm_store_clone");
-    return status == COMM_OK ? leave(s, s->kind->clone(s, ret_store)) : status;
+    if (!ret_store)
+        return fail_null("comm_store_clone", "ret_store");
+    comm_status status = store_enter(s, "comm_store_clone");
+    return status == COMM_OK ? store_leave(s, s->kind->clone(s, ret_store)) : status;
 }
 
 const char *comm_store_kind(const comm_store *s)
@@ -373,139 +243,196 @@ int64_t comm_store_timeout(const comm_store *s)
 
 comm_status comm_store_set_timeout(comm_store *s, int64_t timeout_ms)
 {
-    if (timeout_ms < COMM_TIMEOUT_INFINITE)
-        return comm__fail(COMM_ERR_INVALID, "comm_store_set_timeout: %lld ms", (long long)timeout_ms);
-    atomic_store(&s->timeout_ms, timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS);
-    return COMM_OK;
+    if (!s)
+        return fail_null("comm_store_set_timeout", "the store");
+    comm_status status = check_timeout("comm_store_set_timeout", timeout_ms);
+    if (status == COMM_OK)
+        atomic_store(&s->timeout_ms, timeout_ms ? timeout_ms : STORE_TIMEOUT_MS);
+    return status;
 }
 
 comm_status comm_store_set(comm_store *s, const char *key, const void *data, size_t bytes)
 {
-    comm_status status = enter_key(s, "comm_store_set", key);
+    static const char what[] = "comm_store_set";
+    comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value("comm_store_set", key, data, bytes);
-    return leave(s, status == COMM_OK ? s->kind->set(s, key, data, bytes) : status);
+    status = check_value(what, key, data, bytes);
+    return store_leave(s, status == COMM_OK ? s->kind->set(s, key, data, bytes) : status);
 }
 
 comm_status comm_store_get(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
 {
-    comm_status status = enter_key(s, "comm_store_get", key);
+    static const char what[] = "comm_store_get";
+    if (!ret_data)
+        return fail_null(what, "ret_data");
+    comm_status status = check_timeout(what, timeout_ms);
+    if (status == COMM_OK)
+        status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
     struct store_wait wait = wait_of(s, timeout_ms);
     size_t bytes;
-    return leave(s, s->kind->get(s, key, &wait, ret_data, ret_bytes ? ret_bytes : &bytes));
+    return store_leave(s, s->kind->get(s, key, &wait, ret_data, ret_bytes ? ret_bytes : &bytes));
 }
 
 comm_status comm_store_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
 {
     comm_status status = enter_key(s, "comm_store_add", key);
     int64_t value;
-    return status == COMM_OK ? leave(s, s->kind->add(s, key, amount, ret_value ? ret_value : &value)) : status;
+    return status == COMM_OK ? store_leave(s, s->kind->add(s, key, amount, ret_value ? ret_value : &value)) : status;
 }
 
 comm_status comm_store_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
 {
-    comm_status status = enter_key(s, "comm_store_compare_set", key);
+    static const char what[] = "comm_store_compare_set";
+    if (!ret_data)
+        return fail_null(what, "ret_data");
+    comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value("comm_store_compare_set", key, desired, desired_bytes);
+    size_t bytes;
+    status = check_value(what, key, expected, expected_bytes);
     if (status == COMM_OK)
-        status = s->kind->compare_set(s, key, expected, expected_bytes, desired, desired_bytes, ret_data, ret_bytes);
-    return leave(s, status);
+        status = check_value(what, key, desired, desired_bytes);
+    if (status == COMM_OK)
+        status = s->kind->compare_set(s, key, expected, expected_bytes, desired, desired_bytes, ret_data,
+                                      ret_bytes ? ret_bytes : &bytes);
+    return store_leave(s, status);
 }
 
 comm_status comm_store_append(comm_store *s, const char *key, const void *data, size_t bytes)
 {
-    comm_status status = enter_key(s, "comm_store_append", key);
+    static const char what[] = "comm_store_append";
+    comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value("comm_store_append", key, data, bytes);
-    return leave(s, status == COMM_OK ? store_call_append(s, key, data, bytes) : status);
+    status = check_value(what, key, data, bytes);
+    return store_leave(s, status == COMM_OK ? store_call_append(s, key, data, bytes) : status);
 }
 
 comm_status comm_store_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
 {
-    comm_status status = enter_keys(s, "comm_store_check", keys, count);
-    return status == COMM_OK ? leave(s, s->kind->check(s, keys, count, ret_all)) : status;
+    static const char what[] = "comm_store_check";
+    if (!ret_all)
+        return fail_null(what, "ret_all");
+    comm_status status = enter_keys(s, what, keys, count);
+    return status == COMM_OK ? store_leave(s, s->kind->check(s, keys, count, ret_all)) : status;
 }
 
 comm_status comm_store_wait(comm_store *s, const char *const *keys, size_t count, int64_t timeout_ms)
 {
-    comm_status status = enter_keys(s, "comm_store_wait", keys, count);
+    static const char what[] = "comm_store_wait";
+    comm_status status = check_timeout(what, timeout_ms);
+    if (status == COMM_OK)
+        status = enter_keys(s, what, keys, count);
     if (status != COMM_OK)
         return status;
     struct store_wait wait = wait_of(s, timeout_ms);
-    return leave(s, store_call_wait(s, keys, count, &wait));
+    return store_leave(s, store_call_wait(s, keys, count, &wait));
 }
 
 comm_status comm_store_delete(comm_store *s, const char *key, int32_t *ret_existed)
 {
     comm_status status = enter_key(s, "comm_store_delete", key);
-    return status == COMM_OK ? leave(s, s->kind->remove(s, key, ret_existed)) : status;
+    int32_t existed;
+    return status == COMM_OK ? store_leave(s, s->kind->remove(s, key, ret_existed ? ret_existed : &existed)) : status;
 }
 
 comm_status comm_store_num_keys(comm_store *s, int64_t *ret_count)
 {
-    comm_status status = enter(s, "comm_store_num_keys");
-    return status == COMM_OK ? leave(s, store_call_num_keys(s, ret_count)) : status;
+    static const char what[] = "comm_store_num_keys";
+    if (!ret_count)
+        return fail_null(what, "ret_count");
+    comm_status status = store_enter(s, what);
+    return status == COMM_OK ? store_leave(s, store_call_num_keys(s, ret_count)) : status;
 }
 
 comm_status comm_store_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
 {
-    comm_status status = enter(s, "comm_store_list_keys");
-    return status == COMM_OK ? leave(s, store_call_list_keys(s, ret_keys, ret_count)) : status;
+    static const char what[] = "comm_store_list_keys";
+    if (!ret_keys || !ret_count)
+        return fail_null(what, ret_keys ? "ret_count" : "ret_keys");
+    comm_status status = store_enter(s, what);
+    return status == COMM_OK ? store_leave(s, store_call_list_keys(s, ret_keys, ret_count)) : status;
 }
 
 comm_status comm_store_multi_get(comm_store *s, const char *const *keys, size_t count, int64_t timeout_ms, void **data,
                                  size_t *bytes)
 {
-    comm_status status = enter_keys(s, "comm_store_multi_get", keys, count);
+    static const char what[] = "comm_store_multi_get";
+    if (count && (!data || !bytes))
+        return fail_null(what, data ? "bytes" : "data");
+    comm_status status = check_timeout(what, timeout_ms);
+    if (status == COMM_OK)
+        status = enter_keys(s, what, keys, count);
     if (status != COMM_OK)
         return status;
     struct store_wait wait = wait_of(s, timeout_ms);
-    return leave(s, store_call_multi_get(s, keys, count, &wait, data, bytes));
+    return store_leave(s, store_call_multi_get(s, keys, count, &wait, data, bytes));
 }
 
 comm_status comm_store_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
                                  const size_t *bytes)
 {
-    comm_status status = enter_keys(s, "comm_store_multi_set", keys, count);
-    return status == COMM_OK ? leave(s, store_call_multi_set(s, keys, count, data, bytes)) : status;
+    static const char what[] = "comm_store_multi_set";
+    if (count && (!data || !bytes))
+        return fail_null(what, data ? "bytes" : "data");
+    comm_status status = enter_keys(s, what, keys, count);
+    if (status != COMM_OK)
+        return status;
+    for (size_t i = 0; i < count && status == COMM_OK; i++)
+        status = check_value(what, keys[i], data[i], bytes[i]);
+    return store_leave(s, status == COMM_OK ? store_call_multi_set(s, keys, count, data, bytes) : status);
 }
 
 comm_status comm_store_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
 {
-    comm_status status = enter_key(s, "comm_store_queue_push", key);
-    return status == COMM_OK ? leave(s, store_call_queue_push(s, key, data, bytes)) : status;
+    static const char what[] = "comm_store_queue_push";
+    comm_status status = enter_key(s, what, key);
+    if (status != COMM_OK)
+        return status;
+    status = check_value(what, key, data, bytes);
+    return store_leave(s, status == COMM_OK ? store_call_queue_push(s, key, data, bytes) : status);
 }
 
 comm_status comm_store_queue_pop(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data,
                                  size_t *ret_bytes)
 {
-    comm_status status = enter_key(s, "comm_store_queue_pop", key);
+    static const char what[] = "comm_store_queue_pop";
+    int32_t may_wait = timeout_ms != COMM_STORE_NO_WAIT;
+    if (!ret_data)
+        return fail_null(what, "ret_data");
+    comm_status status = may_wait ? check_timeout(what, timeout_ms) : COMM_OK;
+    if (status == COMM_OK)
+        status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    int32_t may_wait = timeout_ms != COMM_STORE_NO_WAIT;
     struct store_wait wait = wait_of(s, may_wait ? timeout_ms : 0);
-    return leave(s, store_call_queue_pop(s, key, &wait, may_wait, ret_data, ret_bytes));
+    size_t bytes;
+    return store_leave(s, store_call_queue_pop(s, key, &wait, may_wait, ret_data, ret_bytes ? ret_bytes : &bytes));
 }
 
 comm_status comm_store_queue_len(comm_store *s, const char *key, int64_t *ret_count)
 {
-    comm_status status = enter_key(s, "comm_store_queue_len", key);
-    return status == COMM_OK ? leave(s, store_call_queue_len(s, key, ret_count)) : status;
+    static const char what[] = "comm_store_queue_len";
+    if (!ret_count)
+        return fail_null(what, "ret_count");
+    comm_status status = enter_key(s, what, key);
+    return status == COMM_OK ? store_leave(s, store_call_queue_len(s, key, ret_count)) : status;
 }
 
 comm_status comm_store_barrier(comm_store *s, const char *key, int32_t world_size, int64_t timeout_ms)
 {
+    static const char what[] = "comm_store_barrier";
     if (world_size < 1)
-        return comm__fail(COMM_ERR_INVALID, "comm_store_barrier '%s': a world of %d", key ? key : "", (int)world_size);
-    comm_status status = enter_key(s, "comm_store_barrier", key);
+        return comm__fail(COMM_ERR_INVALID, "%s '%s': a world of %d", what, key ? key : "", (int)world_size);
+    comm_status status = check_timeout(what, timeout_ms);
+    if (status == COMM_OK)
+        status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
     struct store_wait wait = wait_of(s, timeout_ms);
-    return leave(s, store_call_barrier(s, key, world_size, &wait));
+    return store_leave(s, store_call_barrier(s, key, world_size, &wait));
 }

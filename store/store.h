@@ -1,9 +1,9 @@
-/* What a kind of store implements, and the handle around it. store.c checks arguments, fills in what a kind lacks, and
- * keeps the reference count; a kind (hash.c file.c tcp_client.c prefix.c user.c) only does its own work.
+/* What a kind of store implements, and the handle around it. store.c checks arguments and keeps the reference count,
+ * standin.c does what a kind lacks; a kind (hash.c file.c tcp_client.c prefix.c user.c) only does its own work.
  *
  * All functions may be called from any thread at the same time. On failure they return through comm__fail. Keys are
  * already checked and carry any prefix; a kind that was reached through a view is given the inner store as `s`. NULL
- * entries marked (may be NULL) are made from the others by store.c.
+ * entries marked (may be NULL) are made from the others by standin.c.
  *
  * A call that waits is told until when, and for which handle, by a store_wait. When that handle is closed, the kind's
  * `interrupt` is called: wake whoever waits in the store; each then asks store_wait_closed, and returns through
@@ -45,7 +45,7 @@ struct store_kind {
     comm_status (*queue_len)(comm_store *s, const char *key, int64_t *ret_count); /* may be NULL */
     comm_status (*barrier)(comm_store *s, const char *key, int32_t world_size,
                            const struct store_wait *wait); /* may be NULL */
-    comm_status (*clone)(comm_store *s, comm_store **ret_store);
+    comm_status (*clone)(comm_store *s, comm_store **ret_store); /* of a view's inner store: `s` again, referenced, will do */
     void (*interrupt)(comm_store *s); /* see above */
     void (*close)(comm_store *s);     /* the last reference is gone and no call is under way; frees the object */
 };
@@ -61,7 +61,8 @@ struct comm_store {
     char *host, *url;  /* heap; never NULL once open */
 };
 
-enum { STORE_CLOSED = 1 }; /* comm_store_close was called */
+enum { STORE_CLOSED = 1 };          /* comm_store_close was called */
+enum { STORE_TIMEOUT_MS = 300000 }; /* unless somebody says otherwise */
 
 /* Fill in the base of a zeroed object; copies `url` and `host`. On failure store_finish is still right. */
 comm_status store_init(comm_store *s, const struct store_kind *kind, const char *url, const char *host, int32_t port,
@@ -80,9 +81,12 @@ comm_status store_fail_closed(const struct store_wait *wait);
  * (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
 comm_status store_fail_timeout(const struct store_wait *wait, const char *const *missing, size_t count,
                                const char *note);
+/* The same, for those of the keys that are not there now. */
+comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                               const char *note);
 
 /* Call a store from inside, without its handle's checks: the kind's function, or what stands in for it if the
- * kind has none. Views use these. */
+ * kind has none (standin.c). Views use these. */
 comm_status store_call_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait);
 comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes);
 comm_status store_call_num_keys(comm_store *s, int64_t *ret_count);
@@ -97,8 +101,15 @@ comm_status store_call_queue_pop(comm_store *s, const char *key, const struct st
 comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_count);
 comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait);
 
-/* One more reference, and one less: the last one closes. */
+/* A user's call upon a handle, from beginning to end: store_leave returns `status`. Closing the handle waits for those inside.
+ * FORKED, ABORTED (it is being closed) or INVALID (NULL), and then there is nothing to leave. */
+comm_status store_enter(comm_store *s, const char *what);
+comm_status store_leave(comm_store *s, comm_status status);
+
+/* One more reference, and one less: the last one closes. store_try_ref is for who finds the store without holding a
+ * reference: 0 if the last one has gone. */
 void store_ref(comm_store *s);
+int store_try_ref(comm_store *s);
 void store_release(comm_store *s);
 
 /* The kinds' constructors; store.c routes comm_store_open to them by scheme. `options` is never NULL, is complete, and

@@ -1,4 +1,7 @@
-/* A store of the user's: comm_store_ops behind the interface of a kind. */
+/* A store of the user's: comm_store_ops behind the interface of a kind.
+ *
+ * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a handle
+ * can be closed while somebody waits, whatever the user's store is made of. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +11,7 @@
 #include "store.h"
 #include "view.h"
 
-enum { ERROR_ROOM = 512 };
+enum { ERROR_ROOM = 512, SLICE_MS = 100 };
 
 struct user_store {
     comm_store base;
@@ -23,16 +26,52 @@ static struct user_store *user(comm_store *s)
     return (struct user_store *)s;
 }
 
-static comm_status result(comm_store *s, comm_status status, const char *error)
+static comm_status result(comm_store *s, comm_status status, char error[ERROR_ROOM])
 {
-    return status == COMM_OK ? status
-                             : comm__fail(status, "store '%s': %s", user(s)->name, *error ? error : comm_status_name(status));
+    error[ERROR_ROOM - 1] = '\0';
+    if (status == COMM_OK)
+        return status;
+    if (status > COMM_OK)
+        return comm__fail(COMM_ERR_BUG, "store '%s': a function of it returned %d, which is no comm_status", user(s)->name,
+                          (int)status);
+    return comm__fail(status, "store '%s': %s", user(s)->name, *error ? error : comm_status_name(status));
 }
 
-static int64_t left_ms(const struct store_wait *wait)
+/* What the user gave, with a NUL after it. */
+static comm_status take(comm_store *s, void *data, size_t bytes, void **ret_data, size_t *ret_bytes)
+{
+    if (!data && bytes)
+        return comm__fail(COMM_ERR_BUG, "store '%s': it gave %zu B at NULL", user(s)->name, bytes);
+    char *copy = realloc(data, bytes + 1);
+    if (!copy) {
+        free(data);
+        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a value of %zu B", bytes);
+    }
+    copy[bytes] = '\0';
+    *ret_data = copy;
+    *ret_bytes = bytes;
+    return COMM_OK;
+}
+
+/* How long the user's function may wait this time. */
+static int64_t slice_ms(const struct store_wait *wait)
 {
     int64_t left = clock_left_ms(wait->deadline_ns);
-    return left == 0 ? 1 : left;
+    return left < 0 || left > SLICE_MS ? SLICE_MS : left > 0 ? left : 1;
+}
+
+static int goes_on(const struct store_wait *wait)
+{
+    return !store_wait_closed(wait) && clock_now_ns() < wait->deadline_ns;
+}
+
+/* The time is up, or the handle was closed. */
+static comm_status ended(comm_store *s, const struct store_wait *wait, const char *const *keys, size_t count,
+                         char error[ERROR_ROOM])
+{
+    error[ERROR_ROOM - 1] = '\0';
+    return store_wait_closed(wait) ? store_fail_closed(wait)
+                                   : store_fail_missing(s, keys, count, wait, *error ? error : NULL);
 }
 
 static comm_status user_set(comm_store *s, const char *key, const void *data, size_t bytes)
@@ -44,11 +83,19 @@ static comm_status user_set(comm_store *s, const char *key, const void *data, si
 static comm_status user_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data,
                             size_t *ret_bytes)
 {
-    char error[ERROR_ROOM] = "";
-    comm_status status =
-        user(s)->ops.get(user(s)->context, key, left_ms(wait), ret_data, ret_bytes, error, sizeof error);
-    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, *error ? error : NULL)
-                                      : result(s, status, error);
+    char error[ERROR_ROOM];
+    void *data;
+    size_t bytes;
+    comm_status status;
+    do {
+        *error = '\0';
+        data = NULL;
+        bytes = 0;
+        status = user(s)->ops.get(user(s)->context, key, slice_ms(wait), &data, &bytes, error, sizeof error);
+    } while (status == COMM_ERR_TIMEOUT && goes_on(wait));
+    if (status == COMM_ERR_TIMEOUT)
+        return ended(s, wait, &key, 1, error);
+    return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
 static comm_status user_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
@@ -61,9 +108,11 @@ static comm_status user_compare_set(comm_store *s, const char *key, const void *
                                     const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
 {
     char error[ERROR_ROOM] = "";
-    comm_status status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired,
-                                                  desired_bytes, ret_data, ret_bytes, error, sizeof error);
-    return result(s, status, error);
+    void *data = NULL;
+    size_t bytes = 0;
+    comm_status status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired, desired_bytes,
+                                                  &data, &bytes, error, sizeof error);
+    return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
 static comm_status user_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
@@ -75,17 +124,18 @@ static comm_status user_check(comm_store *s, const char *const *keys, size_t cou
 static comm_status user_remove(comm_store *s, const char *key, int32_t *ret_existed)
 {
     char error[ERROR_ROOM] = "";
-    int32_t existed;
-    return result(s, user(s)->ops.remove(user(s)->context, key, ret_existed ? ret_existed : &existed, error, sizeof error),
-                  error);
+    return result(s, user(s)->ops.remove(user(s)->context, key, ret_existed, error, sizeof error), error);
 }
 
 static comm_status user_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
 {
-    char error[ERROR_ROOM] = "";
-    comm_status status = user(s)->ops.wait(user(s)->context, keys, count, left_ms(wait), error, sizeof error);
-    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, keys, count, *error ? error : NULL)
-                                      : result(s, status, error);
+    char error[ERROR_ROOM];
+    comm_status status;
+    do {
+        *error = '\0';
+        status = user(s)->ops.wait(user(s)->context, keys, count, slice_ms(wait), error, sizeof error);
+    } while (status == COMM_ERR_TIMEOUT && goes_on(wait));
+    return status == COMM_ERR_TIMEOUT ? ended(s, wait, keys, count, error) : result(s, status, error);
 }
 
 static comm_status user_append(comm_store *s, const char *key, const void *data, size_t bytes)
@@ -115,12 +165,20 @@ static comm_status user_queue_push(comm_store *s, const char *key, const void *d
 static comm_status user_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
                                   void **ret_data, size_t *ret_bytes)
 {
-    char error[ERROR_ROOM] = "";
-    int64_t timeout_ms = may_wait ? left_ms(wait) : COMM_STORE_NO_WAIT;
-    comm_status status =
-        user(s)->ops.queue_pop(user(s)->context, key, timeout_ms, ret_data, ret_bytes, error, sizeof error);
-    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, *error ? error : NULL)
-                                      : result(s, status, error);
+    char error[ERROR_ROOM];
+    void *data;
+    size_t bytes;
+    comm_status status;
+    do {
+        *error = '\0';
+        data = NULL;
+        bytes = 0;
+        status = user(s)->ops.queue_pop(user(s)->context, key, may_wait ? slice_ms(wait) : COMM_STORE_NO_WAIT, &data, &bytes,
+                                        error, sizeof error);
+    } while (status == COMM_ERR_TIMEOUT && may_wait && goes_on(wait));
+    if (status == COMM_ERR_TIMEOUT)
+        return ended(s, wait, &key, 1, error);
+    return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
 static comm_status user_queue_len(comm_store *s, const char *key, int64_t *ret_count)
@@ -131,7 +189,9 @@ static comm_status user_queue_len(comm_store *s, const char *key, int64_t *ret_c
 
 static comm_status user_clone(comm_store *s, comm_store **ret_store)
 {
-    return store_view("prefix", "", s->url, s, ret_store);
+    store_ref(s); /* every handle is a view of its own already */
+    *ret_store = s;
+    return COMM_OK;
 }
 
 static void user_close(comm_store *s)
@@ -146,6 +206,9 @@ comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_sto
 {
     if (!ops || ops->struct_bytes < offsetof(comm_store_ops, wait) || !ret_store)
         return comm__fail(COMM_ERR_INVALID, "comm_store_create: ops, its struct_bytes or ret_store is missing");
+    for (size_t i = sizeof *ops; i < ops->struct_bytes; i++)
+        if (((const char *)ops)[i])
+            return comm__fail(COMM_ERR_VERSION, "comm_store_create: ops of a newer libcomm than this one (%s)", comm_version());
     if (!ops->set || !ops->get || !ops->add || !ops->compare_set || !ops->check || !ops->remove)
         return comm__fail(COMM_ERR_INVALID, "comm_store_create: set, get, add, compare_set, check and remove are all needed");
     struct user_store *u = calloc(1, sizeof *u);
@@ -170,12 +233,15 @@ comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_sto
                                    .queue_len = u->ops.queue_len ? user_queue_len : NULL,
                                    .clone = user_clone,
                                    .close = user_close };
-    comm_status status = store_init(&u->base, &u->kind, u->name, "", -1, 300000);
+    comm_status status = store_init(&u->base, &u->kind, u->name, "", -1, STORE_TIMEOUT_MS);
     if (status != COMM_OK) {
         u->ops.close = NULL;
         user_close(&u->base);
         return status;
     }
-    *ret_store = &u->base;
-    return COMM_OK;
+    status = store_view(NULL, STORE_TIMEOUT_MS, &u->base, ret_store);
+    if (status != COMM_OK)
+        u->ops.close = NULL;
+    store_release(&u->base);
+    return status;
 }

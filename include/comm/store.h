@@ -114,9 +114,18 @@ COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int3
 
 /* ---- A store of your own ----------------------------------------------------------------------
  *
- * Fill in what you have; `set`, `get` (or `wait` and `get`), `add`, `compare_set`, `check` and `remove` are needed, the rest is made from
- * them where NULL. Functions may be called from any thread, at the same time. `get` waits as comm_store_get does. On failure
- * return a status and write a text of at most `room` bytes to `error`. Memory that you give back must come from malloc(). */
+ * Fill in what you have. `set`, `get`, `add`, `compare_set`, `check` and `remove` are needed. The rest may be NULL and is
+ * made from them, with keys of ours beside the user's ("KEY/queue/...", "KEY/appending"); only num_keys and list_keys cannot be
+ * made, and are UNSUPPORTED then.
+ *
+ * Each function does what the public call of its name does, with these differences. Arguments have been checked. A key has at
+ * most 8191 bytes, and "prefix/" in front if it came through a view. `timeout_ms` is above 0 and short: `get`, `wait` and
+ * `queue_pop` return TIMEOUT when it is over and are called again until the caller's time is over or his handle is closed
+ * (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values need no NUL behind them.
+ *
+ * Memory   what you give back must come from malloc(); on failure give nothing.
+ * Threads  you are called from any thread, from several at the same time.
+ * Errors   return the status, and write a text for people into `error`, of at most `room` bytes with its NUL. */
 typedef struct comm_store_ops {
     uint32_t struct_bytes;
     const char *name; /* "redis" */
