@@ -18,17 +18,18 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    { COMM_DTYPE_I8, "i8", 1 },         { COMM_DTYPE_U8, "u8", 1 },         { COMM_DTYPE_I16, "i16", 2 },
-    { COMM_DTYPE_U16, "u16", 2 },       { COMM_DTYPE_I32, "i32", 4 },       { COMM_DTYPE_U32, "u32", 4 },
-    { COMM_DTYPE_I64, "i64", 8 },       { COMM_DTYPE_U64, "u64", 8 },       { COMM_DTYPE_BOOL, "bool", 1 },
-    { COMM_DTYPE_F16, "f16", 2 },       { COMM_DTYPE_BF16, "bf16", 2 },     { COMM_DTYPE_F32, "f32", 4 },
-    { COMM_DTYPE_F64, "f64", 8 },       { COMM_DTYPE_F8E4M3, "f8e4m3", 1 }, { COMM_DTYPE_F8E5M2, "f8e5m2", 1 },
-    { COMM_DTYPE_C64, "c64", 8 },       { COMM_DTYPE_C128, "c128", 16 },    { COMM_DTYPE_BYTE, "byte", 1 },
+    { COMM_DTYPE_I8, "i8", 1 },   { COMM_DTYPE_U8, "u8", 1 },         { COMM_DTYPE_I16, "i16", 2 },
+    { COMM_DTYPE_U16, "u16", 2 }, { COMM_DTYPE_I32, "i32", 4 },       { COMM_DTYPE_U32, "u32", 4 },
+    { COMM_DTYPE_I64, "i64", 8 }, { COMM_DTYPE_U64, "u64", 8 },       { COMM_DTYPE_BOOL, "bool", 1 },
+    { COMM_DTYPE_F16, "f16", 2 }, { COMM_DTYPE_BF16, "bf16", 2 },     { COMM_DTYPE_F32, "f32", 4 },
+    { COMM_DTYPE_F64, "f64", 8 }, { COMM_DTYPE_F8E4M3, "f8e4m3", 1 }, { COMM_DTYPE_F8E5M2, "f8e5m2", 1 },
+    { COMM_DTYPE_C64, "c64", 8 }, { COMM_DTYPE_C128, "c128", 16 },    { COMM_DTYPE_BYTE, "byte", 1 },
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-static const char *const redops[] = { "sum", "avg",  "product", "min",        "max",
-                                      "band", "bor", "bxor",    "premul_sum", "user" };
+static const char *const redops[] = {
+    "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum", "user"
+};
 enum { REDOPS = sizeof redops / sizeof *redops };
 
 static void names_and_sizes_are_those_of_the_header(void **state)
@@ -114,7 +115,8 @@ static int write_row(size_t i, char *row, size_t room)
 {
     int used = snprintf(row, room, "| `%s` | %zu |", dtypes[i].name, dtypes[i].bytes);
     for (comm_redop redop = 0; redop < REDOPS; redop++)
-        used += snprintf(row + used, room - (size_t)used, " %s |", comm_redop_takes(redop, dtypes[i].dtype) ? "yes" : "–");
+        used +=
+            snprintf(row + used, room - (size_t)used, " %s |", comm_redop_takes(redop, dtypes[i].dtype) ? "yes" : "–");
     return used;
 }
 

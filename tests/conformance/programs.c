@@ -1,0 +1,278 @@
+/* Random programs: several threads per rank, each with groups of its own that overlap, nest and repeat lists of ranks,
+ * and many operations under way that are waited for in any order. Usage: programs BACKEND [SEED [STEPS [SIZE]]].
+ *
+ * All ranks draw the same program; how a rank waits is its own affair. The seed is printed. */
+#include <comm/comm.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "calls.h"
+#include "loopback.h"
+#include "ranks.h"
+
+enum { GROUPS_MOST = 9, THREADS_MOST = 3, FLYING_MOST = 6, WAIT_MS = 60000 };
+
+struct suite {
+    const char *backend;
+    uint64_t seed;
+    int steps;
+    bool threads;
+};
+
+struct subset {
+    int32_t ranks[RANKS_MOST]; /* of the world */
+    int32_t size;
+    comm_group *group; /* NULL: this rank is none of them */
+};
+
+struct program {
+    const struct suite *suite;
+    struct subset groups[GROUPS_MOST];
+    int group_count, thread_count;
+    int rank;
+};
+
+struct lane {
+    struct program *program;
+    int index;
+    pthread_t id;
+};
+
+/* ---- Groups ---- */
+
+/* Some of `parent`'s ranks in any order; or the list of an earlier group again, which makes another group. */
+static void draw_subset(uint64_t *state, const struct subset *parent, struct subset *ret)
+{
+    int32_t rest[RANKS_MOST], left = parent->size;
+    memcpy(rest, parent->ranks, sizeof rest);
+    ret->size = 1 + (int32_t)below(state, (size_t)left);
+    for (int32_t i = 0; i < ret->size; i++) {
+        int32_t at = (int32_t)below(state, (size_t)left);
+        ret->ranks[i] = rest[at];
+        rest[at] = rest[--left];
+    }
+}
+
+static int32_t index_of(const struct subset *s, int32_t world_rank)
+{
+    for (int32_t i = 0; i < s->size; i++)
+        if (s->ranks[i] == world_rank)
+            return i;
+    return -1;
+}
+
+static void create(const struct subset *parent, struct subset *s, int rank)
+{
+    int32_t ranks[RANKS_MOST], own = index_of(s, rank);
+    s->group = NULL;
+    if (!parent->group) /* not even in the parent */
+        return;
+    for (int32_t i = 0; i < s->size; i++)
+        ranks[i] = index_of(parent, s->ranks[i]);
+    CHECK_OK(comm_group_create(parent->group, ranks, (size_t)s->size, NULL, &s->group));
+    CHECK((s->group != NULL) == (own >= 0));
+    if (!s->group)
+        return;
+    CHECK(comm_group_rank(s->group) == own && comm_group_size(s->group) == s->size);
+    for (int32_t i = 0; i < s->size; i++) {
+        int32_t world_rank, back;
+        CHECK_OK(comm_group_world_rank(s->group, i, &world_rank));
+        CHECK_OK(comm_group_rank_of(s->group, s->ranks[i], &back));
+        CHECK(world_rank == s->ranks[i] && back == i);
+    }
+}
+
+static void draw_groups(uint64_t *state, struct program *p, comm_group *world, int size)
+{
+    struct subset *g = p->groups;
+    for (int r = 0; r < size; r++)
+        g[0].ranks[r] = r;
+    g[0].size = size;
+    g[0].group = world;
+    p->group_count = 4 + (int)below(state, GROUPS_MOST - 3);
+    for (int i = 1; i < p->group_count; i++) {
+        const struct subset *parent = &g[below(state, (size_t)i)];
+        if (below(state, 3) == 0) {
+            memcpy(g[i].ranks, parent->ranks, sizeof g[i].ranks);
+            g[i].size = parent->size;
+        } else {
+            draw_subset(state, parent, &g[i]);
+        }
+        create(parent, &g[i], p->rank);
+    }
+}
+
+/* ---- One thread ---- */
+
+struct flying {
+    comm_group *group;
+    struct one call;
+    struct memory memory;
+    comm_work *work;
+    int number;
+};
+
+static void count_up(comm_work *work, comm_status status, void *context)
+{
+    (void)work;
+    __atomic_fetch_add((int *)context, status == COMM_OK ? 1 : 1000, __ATOMIC_RELEASE);
+}
+
+/* Learn that it is done in one of the ways that there are. */
+static void await(uint64_t *own, struct flying *f)
+{
+    int32_t done = 0, fd, called = 0;
+    switch (below(own, 5)) {
+    case 0:
+        while (!done)
+            CHECK_OK(comm_work_test(f->work, &done));
+        break;
+    case 1: {
+        CHECK_OK(comm_work_fd(f->work, &fd));
+        struct pollfd poller = { .fd = fd, .events = POLLIN };
+        CHECK(poll(&poller, 1, WAIT_MS) == 1);
+        CHECK(comm_work_status(f->work) == COMM_OK);
+        break;
+    }
+    case 2:
+        CHECK_OK(comm_work_on_complete(f->work, count_up, &called));
+        CHECK_OK(comm_work_wait(f->work, WAIT_MS));
+        /* The callback may still be running on the thread that completed the work; `called` must outlive it. */
+        while (__atomic_load_n(&called, __ATOMIC_ACQUIRE) == 0)
+            CHECK_OK(comm_work_test(f->work, &done));
+        CHECK(called == 1);
+        break;
+    case 3: {
+        comm_status status;
+        while ((status = comm_work_wait(f->work, 1)) == COMM_ERR_TIMEOUT)
+            ;
+        CHECK_OK(status);
+        break;
+    }
+    default:
+        CHECK_OK(comm_work_wait(f->work, WAIT_MS));
+        break;
+    }
+}
+
+static void land(struct flying *flying, int *count, int at, uint64_t *own)
+{
+    struct flying *f = &flying[at];
+    await(own, f);
+    compare(&f->call, f->group, &f->memory, f->number);
+    comm_work_release(f->work);
+    *f = flying[--*count];
+}
+
+static void batch(uint64_t *state, comm_group *group, int32_t size, int number)
+{
+    struct one calls[3];
+    struct memory memory[3];
+    size_t count = below(state, 4);
+    comm_work *work = NULL;
+    for (size_t i = 0; i < count; i++)
+        calls[i] = draw_one(state, size);
+    if (!group)
+        return;
+    for (size_t i = 0; i < count; i++)
+        prepare(&calls[i], group, &memory[i]);
+    CHECK_OK(comm_coalesce_begin(group));
+    for (size_t i = 0; i < count; i++)
+        CHECK_OK(call(&calls[i], group, &memory[i], NULL));
+    CHECK_OK(comm_coalesce_end(group, number % 2 ? &work : NULL));
+    if (work)
+        CHECK_OK(comm_work_wait(work, WAIT_MS));
+    comm_work_release(work);
+    for (size_t i = 0; i < count; i++)
+        compare(&calls[i], group, &memory[i], number);
+}
+
+static void *lane_main(void *argument)
+{
+    struct lane *lane = argument;
+    struct program *p = lane->program;
+    uint64_t state = p->suite->seed * 31 + (uint64_t)(lane->index * 77 + p->groups[0].size);
+    uint64_t own = state + (uint64_t)p->rank * 999;
+    struct flying *flying = calloc(FLYING_MOST, sizeof *flying);
+    int count = 0;
+    for (int step = 0; step < p->suite->steps; step++) {
+        uint64_t mine = draw(&state), how = draw(&mine) % 8;
+        int lanes_groups = (p->group_count - lane->index + p->thread_count - 1) / p->thread_count;
+        struct subset *s = &p->groups[lane->index + (int)below(&mine, (size_t)lanes_groups) * p->thread_count];
+        if (how == 0) {
+            batch(&mine, s->group, s->size, step);
+            continue;
+        }
+        struct one c = draw_one(&mine, s->size);
+        if (!s->group)
+            continue;
+        while (count == FLYING_MOST || (count > 0 && below(&own, 3) == 0))
+            land(flying, &count, (int)below(&own, (size_t)count), &own);
+        struct flying *f = &flying[count];
+        *f = (struct flying){ .group = s->group, .call = c, .number = step };
+        prepare(&f->call, s->group, &f->memory);
+        if (how == 1 && c.kind != SEND_RECV) { /* a ring of waiting sends may wait for ever */
+            CHECK_OK(call(&f->call, s->group, &f->memory, NULL));
+            compare(&f->call, s->group, &f->memory, step);
+        } else {
+            CHECK_OK(call(&f->call, s->group, &f->memory, &f->work));
+            count++;
+        }
+    }
+    while (count > 0)
+        land(flying, &count, (int)below(&own, (size_t)count), &own);
+    free(flying);
+    return NULL;
+}
+
+/* ---- One rank ---- */
+
+static void rank_main(int rank, int size, void *arg)
+{
+    const struct suite *suite = arg;
+    struct program p = { .suite = suite, .rank = rank };
+    uint64_t state = suite->seed + (uint64_t)size;
+    draw_groups(&state, &p, ranks_world(suite->backend), size);
+    p.thread_count = 1 + (int)below(&state, THREADS_MOST);
+    struct lane lanes[THREADS_MOST];
+    for (int t = 0; t < p.thread_count; t++) {
+        lanes[t] = (struct lane){ .program = &p, .index = t };
+        CHECK(pthread_create(&lanes[t].id, NULL, lane_main, &lanes[t]) == 0);
+    }
+    for (int t = 0; t < p.thread_count; t++)
+        CHECK(pthread_join(lanes[t].id, NULL) == 0);
+    for (int g = p.group_count - 1; g >= 0; g--)
+        CHECK_OK(comm_group_close(p.groups[g].group));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s BACKEND [SEED [STEPS [SIZE]]]\n", argv[0]);
+        return 2;
+    }
+    struct suite suite = {
+        .backend = argv[1],
+        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .steps = argc > 3 ? atoi(argv[3]) : 60,
+        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+    };
+    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : 9;
+    struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "programs" };
+    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
+        fprintf(stderr, "%s\n", comm_last_error());
+        return 1;
+    }
+    printf("seed %llu\n", (unsigned long long)suite.seed);
+    fflush(stdout);
+    for (int size = least; size <= most; size++)
+        if (ranks_run(size, &options, rank_main, &suite) != 0)
+            return 1;
+    return 0;
+}
