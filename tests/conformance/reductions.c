@@ -1,0 +1,277 @@
+/* Reductions to the bit: every legal pair of reduce op and dtype on random data. Usage: reductions BACKEND [SEED
+ * [ROUNDS]].
+ *
+ * Where the result does not depend on the order (integers, BOOL, MIN, MAX) or the order is given (16- and 8-bit floats,
+ * one rounding; COMM_OP_RANK_ORDER) it must be that of tests/support/reference.c bit for bit. Sums and products of
+ * wider floats may be made in any order: they must be near the reference. In all cases all ranks must have the same
+ * bits, and a second run must give them again. */
+#include <comm/comm.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "loopback.h"
+#include "ranks.h"
+#include "reference.h"
+
+enum { RANKS_MOST = 9, POISON = 0xa5 };
+
+struct suite {
+    const char *backend;
+    uint64_t seed;
+    int rounds;
+    bool threads;
+};
+
+static const char *const names[] = { "all_reduce", "reduce", "reduce_scatter" };
+enum kind_of_call { ALL_REDUCE, REDUCE, REDUCE_SCATTER };
+
+struct reduction {
+    enum kind_of_call kind;
+    comm_redop redop;
+    comm_dtype dtype;
+    size_t count; /* elements of each rank's input */
+    int32_t root;
+    bool rank_order;
+    uint8_t *inputs[RANKS_MOST];
+    uint8_t factors[RANKS_MOST][REFERENCE_ELEMENT_MOST];
+};
+
+/* ---- Data: the same on all ranks ---- */
+
+static void draw_moderate(uint64_t *state, comm_dtype dtype, void *element)
+{
+    uint64_t random = reference_random(state);
+    struct number n = { 0, 0, 0 };
+    n.integer = (int64_t)(random % 251) - 125;
+    n.re = ldexp((double)(random % 2001) - 1000, (int)(random >> 20 & 7) - 12);
+    n.im = ldexp((double)((random >> 32) % 2001) - 1000, (int)(random >> 50 & 7) - 12);
+    reference_store(dtype, n, element);
+}
+
+/* Any bits are fine where the result is exact; a NaN or infinity now and then everywhere. */
+static void draw_input(uint64_t *state, const struct reduction *r, bool exact, void *element)
+{
+    uint64_t how = reference_random(state) % 64;
+    struct number special = { 0, how == 0 ? NAN : how == 1 ? INFINITY : how == 2 ? -0.0 : 0, 0 };
+    if (how < 4 && reference_kind(r->dtype) >= FLOAT && r->redop != COMM_PRODUCT)
+        reference_store(r->dtype, special, element);
+    else if (exact)
+        reference_draw(state, r->dtype, element);
+    else
+        draw_moderate(state, r->dtype, element);
+}
+
+static bool is_exact(const struct reduction *r)
+{
+    return reference_kind(r->dtype) <= BOOLEAN || reference_format(r->dtype) || r->redop == COMM_MIN ||
+           r->redop == COMM_MAX || r->rank_order;
+}
+
+static void draw_inputs(uint64_t *state, struct reduction *r, int size)
+{
+    size_t bytes = comm_dtype_bytes(r->dtype);
+    for (int rank = 0; rank < size; rank++) {
+        r->inputs[rank] = malloc(r->count * bytes + 1);
+        for (size_t i = 0; i < r->count; i++)
+            draw_input(state, r, is_exact(r), r->inputs[rank] + i * bytes);
+        draw_moderate(state, r->dtype, r->factors[rank]);
+    }
+}
+
+/* ---- The reference ---- */
+
+static struct number input(const struct reduction *r, int rank, size_t i)
+{
+    struct number n = reference_load(r->dtype, r->inputs[rank] + i * comm_dtype_bytes(r->dtype));
+    if (r->redop != COMM_PREMUL_SUM)
+        return n;
+    uint8_t product[REFERENCE_ELEMENT_MOST]; /* rounded to the dtype before it is summed */
+    n = reference_combine(COMM_PRODUCT, r->dtype, n, reference_load(r->dtype, r->factors[rank]));
+    reference_store(r->dtype, n, product);
+    return reference_load(r->dtype, product);
+}
+
+static struct number expected(const struct reduction *r, int size, size_t i, double *ret_magnitude)
+{
+    struct number n = input(r, 0, i), next;
+    *ret_magnitude = fabs(n.re) + fabs(n.im);
+    for (int rank = 1; rank < size; rank++) {
+        next = input(r, rank, i);
+        double magnitude = fabs(next.re) + fabs(next.im);
+        *ret_magnitude = r->redop == COMM_PRODUCT ? *ret_magnitude * magnitude : *ret_magnitude + magnitude;
+        n = reference_combine(r->redop == COMM_AVG || r->redop == COMM_PREMUL_SUM ? COMM_SUM : r->redop, r->dtype, n,
+                              next);
+        if (r->redop != COMM_AVG)
+            n = reference_wrapped(r->dtype, n);
+    }
+    return r->redop == COMM_AVG ? reference_divide(r->dtype, n, size) : n;
+}
+
+static bool near(double got, double wanted, double tolerance)
+{
+    if (isnan(wanted) || isinf(wanted))
+        return isnan(wanted) ? isnan(got) : got == wanted;
+    return got == wanted || fabs(got - wanted) <= tolerance;
+}
+
+static void check(const struct reduction *r, comm_group *g, const uint8_t *got, size_t first, size_t count)
+{
+    int size = comm_group_size(g);
+    size_t bytes = comm_dtype_bytes(r->dtype);
+    double unit = r->dtype == COMM_DTYPE_F64 || r->dtype == COMM_DTYPE_C128 ? 0x1p-52 : 0x1p-23;
+    /* One rank computes nothing, so a NaN keeps its bits. */
+    bool untouched = size == 1 && r->redop != COMM_PREMUL_SUM && r->redop != COMM_MIN && r->redop != COMM_MAX &&
+                     r->dtype != COMM_DTYPE_BOOL;
+    for (size_t i = 0; i < count; i++) {
+        uint8_t wanted[REFERENCE_ELEMENT_MOST];
+        double magnitude;
+        struct number n = expected(r, size, first + i, &magnitude), m = reference_load(r->dtype, got + i * bytes);
+        reference_store(r->dtype, n, wanted);
+        if (untouched)
+            memcpy(wanted, r->inputs[0] + (first + i) * bytes, bytes);
+        double tolerance = 4 * size * unit * magnitude;
+        if (is_exact(r) || size == 1 ? memcmp(wanted, got + i * bytes, bytes) == 0
+                                     : near(m.re, n.re, tolerance) && near(m.im, n.im, tolerance))
+            continue;
+        ranks_fail(
+            __FILE__, __LINE__, "%s of %s %s%s, %zu elements: element %zu is %a %a, not %a %a (integer %lld, not %lld)",
+            names[r->kind], comm_redop_name(r->redop), comm_dtype_name(r->dtype), r->rank_order ? " in rank order" : "",
+            r->count, first + i, m.re, m.im, n.re, n.im, (long long)m.integer, (long long)n.integer);
+    }
+}
+
+/* ---- Calling ---- */
+
+static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t rank = comm_group_rank(g);
+    options.premul = r->factors[rank];
+    options.flags = r->rank_order ? COMM_OP_RANK_ORDER : 0;
+    if (r->kind == ALL_REDUCE)
+        CHECK_OK(comm_all_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, &options, NULL));
+    else if (r->kind == REDUCE)
+        CHECK_OK(comm_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, r->root, &options, NULL));
+    else
+        CHECK_OK(comm_reduce_scatter(g, r->inputs[rank], recv, r->count / (size_t)comm_group_size(g), r->dtype,
+                                     r->redop, &options, NULL));
+}
+
+static void all_ranks_agree(const struct reduction *r, comm_group *g, const uint8_t *recv, size_t bytes)
+{
+    uint64_t hash = 14695981039346656037u, hashes[RANKS_MOST];
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ recv[i]) * 1099511628211u;
+    CHECK_OK(comm_all_gather(g, &hash, hashes, 1, COMM_DTYPE_U64, NULL, NULL));
+    for (int32_t i = 0; i < comm_group_size(g); i++)
+        if (hashes[i] != hash)
+            ranks_fail(__FILE__, __LINE__, "all_reduce of %s %s, %zu elements: other bits than on rank %d",
+                       comm_redop_name(r->redop), comm_dtype_name(r->dtype), r->count, i);
+}
+
+static void run_reduction(struct reduction *r, comm_group *g)
+{
+    int32_t rank = comm_group_rank(g), size = comm_group_size(g);
+    size_t element = comm_dtype_bytes(r->dtype), block = r->count / (size_t)size;
+    size_t count = r->kind == REDUCE_SCATTER ? block : r->kind == REDUCE && rank != r->root ? 0 : r->count;
+    uint8_t *recv = malloc(r->count * element + 1), *again = malloc(r->count * element + 1);
+    memset(recv, POISON, r->count * element);
+    memset(again, POISON, r->count * element);
+    run(r, g, recv);
+    check(r, g, recv, r->kind == REDUCE_SCATTER ? block * (size_t)rank : 0, count);
+    run(r, g, again);
+    CHECK(memcmp(recv, again, count * element) == 0);
+    if (r->kind == ALL_REDUCE)
+        all_ranks_agree(r, g, recv, count * element);
+    free(recv);
+    free(again);
+}
+
+static size_t draw_count(uint64_t *state, int size)
+{
+    static const size_t counts[] = { 1, 2, 3, 7, 16, 33, 65, 129, 257 };
+    uint64_t random = reference_random(state);
+    size_t count = random % 400 == 0 ? 30011 : random % 20 == 0 ? 3001 : counts[random % 9];
+    return (random & 1 << 20) == 0 ? count : count * (size_t)size;
+}
+
+static void rank_main(int rank, int size, void *arg)
+{
+    const struct suite *suite = arg;
+    comm_group *world = ranks_world(suite->backend);
+    uint64_t state = suite->seed + (uint64_t)size;
+    (void)rank;
+    for (int round = 0; round < suite->rounds; round++)
+        for (comm_redop redop = 0; redop < COMM_REDOP_USER; redop++)
+            for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
+                if (!comm_redop_takes(redop, dtype))
+                    continue;
+                struct reduction r = { .redop = redop, .dtype = dtype };
+                r.kind = (enum kind_of_call)(reference_random(&state) % 3);
+                r.rank_order = reference_random(&state) % 4 == 0;
+                r.count = draw_count(&state, size);
+                r.root = (int32_t)(reference_random(&state) % (uint64_t)size);
+                draw_inputs(&state, &r, size);
+                run_reduction(&r, world);
+                for (int i = 0; i < size; i++)
+                    free(r.inputs[i]);
+            }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Illegal pairs are refused on all ranks with both names, and the group goes on. */
+static void refusals(int rank, int size, void *arg)
+{
+    const struct suite *suite = arg;
+    comm_group *world = ranks_world(suite->backend);
+    double send[2 * RANKS_MOST] = { 0 }, recv[2 * RANKS_MOST];
+    int64_t came = rank, sum;
+    for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
+        for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
+            if (comm_redop_takes(redop, dtype))
+                continue;
+            comm_work *work = NULL;
+            CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, NULL, NULL), COMM_ERR_UNSUPPORTED);
+            CHECK_ERROR_SAYS(comm_redop_name(redop));
+            CHECK_ERROR_SAYS(comm_dtype_name(dtype));
+            CHECK_STATUS(comm_reduce(world, send, recv, 1, dtype, redop, 0, NULL, &work), COMM_ERR_UNSUPPORTED);
+            CHECK_ERROR_SAYS(comm_redop_name(redop));
+            CHECK_STATUS(comm_reduce_scatter(world, send, recv, 1, dtype, redop, NULL, NULL), COMM_ERR_UNSUPPORTED);
+            CHECK_ERROR_SAYS(comm_dtype_name(dtype));
+            CHECK(work == NULL);
+        }
+    CHECK_OK(comm_all_reduce(world, &came, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    CHECK(sum == size * (size - 1) / 2);
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: %s BACKEND [SEED [ROUNDS [SIZE]]]\n", argv[0]);
+        return 2;
+    }
+    struct suite suite = {
+        .backend = argv[1],
+        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .rounds = argc > 3 ? atoi(argv[3]) : 1,
+        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+    };
+    struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "reductions" };
+    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
+        fprintf(stderr, "%s\n", comm_last_error());
+        return 1;
+    }
+    printf("seed %llu\n", (unsigned long long)suite.seed);
+    fflush(stdout);
+    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : RANKS_MOST;
+    for (int size = least; size <= most; size++)
+        if (ranks_run(size, &options, rank_main, &suite) != 0)
+            return 1;
+    return ranks_run(3, &options, refusals, &suite);
+}
