@@ -242,13 +242,24 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
         tell_members(g);
 }
 
+static int all_gone(const struct tcp_group *g)
+{
+    for (int32_t r = 0; r < g->size; r++) {
+        enum link_state state = g->mesh->links[g->world_ranks[r]].state;
+        if (r != g->rank && state != LINK_LEFT && state != LINK_LOST)
+            return 0;
+    }
+    return g->size > 1;
+}
+
 static int p2p_needs(const struct tcp_group *g, int32_t rank)
 {
     for (const struct tcp_op *op = g->sends; op; op = op->next)
         if (op->op.root == rank)
             return 1;
     for (const struct tcp_op *op = g->recvs; op; op = op->next)
-        if (op->op.root == rank || (op->p2p_state == STEP_SENDING && op->matched_from == rank))
+        if (op->op.root == rank || (op->p2p_state == STEP_SENDING && op->matched_from == rank) ||
+            (op->op.root == COMM_ANY_SOURCE && op->op.tag >= COMM_ANY_TAG && all_gone(g)))
             return 1;
     return 0;
 }
@@ -260,7 +271,8 @@ void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const c
         if (rank < 0 || g->status != COMM_OK)
             continue;
         int needed = (g->head && engine_needs(g->head, l->peer)) || p2p_needs(g, rank);
-        if (l->state == LINK_LEFT && !needed)
+        /* Who has left, or was gone before we ever talked, is missed only by those who need it. */
+        if ((l->state == LINK_LEFT || !l->heard) && !needed)
             continue;
         char whole[768];
         if (l->state == LINK_LEFT)

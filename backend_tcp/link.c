@@ -350,6 +350,7 @@ static void message_frame(struct link *l, const struct wire_header *h)
 
 static void frame_begins(struct link *l, const struct wire_header *h)
 {
+    l->heard = 1;
     l->credit += h->credit;
     if (l->credit > TCP_CREDIT_WINDOW) {
         link_lose(l, COMM_ERR_PROTOCOL, "%s gave back more credit than it had received",

@@ -47,8 +47,12 @@ static void address_text(const struct sockaddr_storage *a, char *text, size_t ro
     char host[INET6_ADDRSTRLEN] = "?";
     if (a->ss_family == AF_INET6) {
         const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)a;
-        inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
-        snprintf(text, room, "[%s]:%d", host, ntohs(six->sin6_port));
+        int mapped = IN6_IS_ADDR_V4MAPPED(&six->sin6_addr);
+        if (mapped)
+            inet_ntop(AF_INET, &six->sin6_addr.s6_addr[12], host, sizeof host);
+        else
+            inet_ntop(AF_INET6, &six->sin6_addr, host, sizeof host);
+        snprintf(text, room, mapped ? "%s:%d" : "[%s]:%d", host, ntohs(six->sin6_port));
     } else {
         const struct sockaddr_in *four = (const struct sockaddr_in *)a;
         inet_ntop(AF_INET, &four->sin_addr, host, sizeof host);
@@ -192,10 +196,15 @@ static void admit(struct stranger *s)
     if (!*l->where && getpeername(fd, (struct sockaddr *)&a, &bytes) == 0)
         address_text(&a, l->where, sizeof l->where);
     stranger_end(s, 0);
-    if (l->state == LINK_AWAITED || l->state == LINK_IDLE || l->state == LINK_RESOLVING)
-        link_up(l, fd);
-    else
+    if (l->state == LINK_UP || l->state == LINK_LEFT || l->state == LINK_LOST) {
         close(fd);
+        return;
+    }
+    connecting_end(l); /* If we are connecting too: the peer will refuse ours, as this one is up at its side. */
+    link_up(l, fd);
+    l->heard = 1; /* its proof */
+    struct wire_header admitted = { .type = WIRE_CREDIT };
+    link_send(l, &admitted, NULL, 0, NULL, 0, 0);
 }
 
 static void on_stranger(uv_poll_t *poll, int status, int events)
@@ -378,10 +387,11 @@ static int read_page(struct link *l, char *page)
     int port = port_text ? atoi(port_text) : 0;
     free(l->candidates);
     l->candidates = calloc(MOST, sizeof *l->candidates);
-    l->candidate_count = l->candidate_next = 0;
+    l->candidate_count = l->candidate_next = l->refusals = 0;
     if (!l->candidates || !host || !identity || port < 1 || port > 65535)
         return 0;
-    if (strcmp(identity, l->mesh->host_identity) == 0)
+    l->same_host = strcmp(identity, l->mesh->host_identity) == 0;
+    if (l->same_host)
         l->candidate_count += parse_address("127.0.0.1", port, &l->candidates[0]);
     for (char *line; rest && l->candidate_count < MOST && (line = strsep(&rest, "\n"));)
         l->candidate_count += parse_address(line, port, &l->candidates[l->candidate_count]);
@@ -441,8 +451,28 @@ static void attempt_failed(struct link *l, const char *why)
     if (l->candidate_next > 0)
         address_text(&l->candidates[l->candidate_next - 1], address, sizeof address);
     snprintf(l->trouble, sizeof l->trouble, "%s: %s", address, why);
+    l->refusals = 0;
     connecting_end(l);
     connect_next(l);
+}
+
+/* The same for an error of the system's. A refusal counts: a rank listens before it publishes where, so once nobody listens at
+ * any of its addresses, it has ended. */
+static void connect_failed(struct link *l, int error)
+{
+    int refusals = error == ECONNREFUSED ? l->refusals + 1 : 0;
+    char address[80];
+    address_text(&l->candidates[l->candidate_next - 1], address, sizeof address);
+    snprintf(l->trouble, sizeof l->trouble, "%s: %s", address, strerror(error));
+    l->refusals = refusals;
+    connecting_end(l);
+    connect_next(l);
+}
+
+static int has_ended(const struct link *l)
+{
+    int64_t patience_ms = l->same_host ? TCP_REFUSED_HERE_MS : TCP_REFUSED_MS;
+    return l->refusals >= l->candidate_count * (int)(1 + patience_ms / TCP_RETRY_MS);
 }
 
 static void on_connecting(uv_poll_t *poll, int status, int events);
@@ -452,27 +482,29 @@ static void connect_next(struct link *l)
 {
     struct mesh *m = l->mesh;
     if (l->candidate_next >= l->candidate_count) {
-        if (clock_now_ns() >= l->give_up_ns || m->closing) {
-            link_lose(l, COMM_ERR_PEER_LOST, "rank %d (%s) cannot reach %s: %s", (int)m->rank, m->host_name,
-                      mesh_peer_text(m, l->peer), l->trouble);
+        int ended = has_ended(l);
+        if (ended || m->closing || clock_now_ns() >= l->give_up_ns) {
+            link_lose(l, COMM_ERR_PEER_LOST, "rank %d (%s) cannot reach %s: %s%s", (int)m->rank, m->host_name,
+                      mesh_peer_text(m, l->peer), l->trouble,
+                      ended ? "; nobody listens there any more: its process has ended, or has closed its world" : "");
             return;
         }
         l->candidate_next = 0;
         l->state = LINK_CONNECTING; /* mesh_timer begins the next try. */
-        progress_rearm(m, clock_now_ns() + 50 * 1000000ll);
+        progress_rearm(m, clock_now_ns() + TCP_RETRY_MS * 1000000ll);
         return;
     }
     const struct sockaddr_storage *a = &l->candidates[l->candidate_next++];
     l->state = LINK_CONNECTING;
     l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (l->fd < 0) {
-        attempt_failed(l, strerror(errno));
+        connect_failed(l, errno);
         return;
     }
     tune(m, l->fd);
     socklen_t bytes = a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
     if (connect(l->fd, (const struct sockaddr *)a, bytes) != 0 && errno != EINPROGRESS) {
-        attempt_failed(l, strerror(errno));
+        connect_failed(l, errno);
         return;
     }
     l->poll = poll_new(m, l->fd, l);
@@ -547,7 +579,7 @@ static void on_connecting(uv_poll_t *poll, int status, int events)
         socklen_t bytes = sizeof failed;
         getsockopt(l->fd, SOL_SOCKET, SO_ERROR, &failed, &bytes);
         if (failed)
-            attempt_failed(l, strerror(failed));
+            connect_failed(l, failed);
         else
             say_hello(l);
         return;
@@ -613,7 +645,7 @@ int64_t mesh_due_ns(const struct mesh *m)
     for (int32_t i = 0; i < m->size; i++) {
         const struct link *l = &m->links[i];
         if (l->state == LINK_CONNECTING && l->fd < 0)
-            return now + 50 * 1000000ll;
+            return now + TCP_RETRY_MS * 1000000ll;
         if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_AWAITED) &&
             l->give_up_ns < due)
             due = l->give_up_ns;
@@ -728,12 +760,29 @@ static int awaits_its_peer(const struct link *l)
                           l->state == LINK_AWAITED);
 }
 
+/* Is there somebody to say goodbye to, or something to deliver first? A peer that is shaking hands takes the connection for
+ * good once it has sent its proof, so it is waited for too. */
 static int still_leaving(const struct mesh *m)
 {
     for (int32_t i = 0; i < m->size; i++)
         if (m->links[i].state == LINK_UP || awaits_its_peer(&m->links[i]))
             return 1;
+    for (int i = 0; m->stranger_count && i < TCP_STRANGERS_MOST; i++)
+        if (m->strangers[i].fd >= 0 && m->strangers[i].from >= 0)
+            return 1;
     return 0;
+}
+
+static void leave(struct link *l)
+{
+    struct wire_header bye = { .type = WIRE_BYE };
+    if (!l->said_goodbye)
+        link_send(l, &bye, NULL, 0, NULL, 0, 0);
+    l->said_goodbye = 1;
+    if (l->state == LINK_UP && l->tx_head)
+        link_poll(l, UV_READABLE | UV_WRITABLE);
+    else if (l->state == LINK_UP)
+        shutdown(l->fd, SHUT_WR);
 }
 
 /* Say goodbye, deliver what was accepted, and wait for the peers' goodbyes, all within linger_ms. */
@@ -742,18 +791,9 @@ static void say_goodbye(struct mesh *m)
     int64_t end = clock_now_ns() + m->linger_ms * 1000000;
     m->closing = 1;
     while (still_leaving(m) && clock_now_ns() < end) {
-        for (int32_t i = 0; i < m->size; i++) {
-            struct link *l = &m->links[i];
-            struct wire_header bye = { .type = WIRE_BYE };
-            if (l->state == LINK_UP && !l->said_goodbye) {
-                l->said_goodbye = 1;
-                link_send(l, &bye, NULL, 0, NULL, 0, 0);
-            }
-            if (l->state == LINK_UP && l->tx_head)
-                link_poll(l, UV_READABLE | UV_WRITABLE);
-            else if (l->state == LINK_UP)
-                shutdown(l->fd, SHUT_WR);
-        }
+        for (int32_t i = 0; i < m->size; i++)
+            if (m->links[i].state == LINK_UP)
+                leave(&m->links[i]);
         progress_nap(m, 20);
         mesh_timer(m);
         group_turn_end(m);

@@ -205,11 +205,14 @@ static void post_recv(struct tcp_op *op)
         return;
     }
     /* Be connected to whom we wait for, so that its death is noticed. */
-    if (op->op.root == COMM_ANY_SOURCE)
-        for (int32_t r = 0; r < g->size; r++)
-            mesh_want(g->mesh, g->world_ranks[r]);
-    else
-        mesh_want(g->mesh, g->world_ranks[op->op.root]);
+    for (int32_t r = 0; r < g->size; r++) {
+        const struct link *l = link_of(g, r);
+        if (op->op.root != COMM_ANY_SOURCE && op->op.root != r)
+            continue;
+        mesh_want(g->mesh, l->peer);
+        if (l->state == LINK_LOST || l->state == LINK_LEFT)
+            g->mesh->lost_pending = 1;
+    }
 }
 
 void p2p_submit(struct tcp_op *op)

@@ -92,6 +92,12 @@ void progress_leave_quietly(struct mesh *m)
     pthread_mutex_unlock(&m->lock);
 }
 
+/* Something has happened that the end of the turn must see to: no time to sleep. */
+static int has_news(const struct mesh *m)
+{
+    return m->done_count || m->lost_pending || m->ready;
+}
+
 /* ---- Timers ---- */
 
 static void on_timer(uv_timer_t *timer);
@@ -115,6 +121,9 @@ static void on_timer(uv_timer_t *timer)
     mesh_timer(m);
     int64_t a = inquest_due_ns(m), b = mesh_due_ns(m);
     arm(m, a < b ? a : b);
+    /* libuv may call us just before it sleeps: what has happened here must not wait for its next event. */
+    if (has_news(m))
+        uv_stop(&m->loop);
 }
 
 void progress_rearm(struct mesh *m, int64_t due_ns)
@@ -176,7 +185,7 @@ static void sleep_in_kernel(struct mesh *m, int64_t deadline_ns)
     uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
     arm_links(m);
     atomic_store(&m->sleeping, 1);
-    if (atomic_load(&m->contenders) == 0)
+    if (atomic_load(&m->contenders) == 0 && !has_news(m))
         uv_run(&m->loop, UV_RUN_ONCE);
     else
         uv_run(&m->loop, UV_RUN_NOWAIT);

@@ -41,6 +41,9 @@ enum {
     TCP_EARLY_INLINE = 256,           /* payloads up to this size need no allocation of their own */
     TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
     TCP_HANDSHAKE_MS = 10000,
+    TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
+    TCP_REFUSED_HERE_MS = 100,        /* a peer of this host whose port is closed that long has ended */
+    TCP_REFUSED_MS = 2000,            /* of another host: a firewall or proxy may refuse for a moment */
     TCP_SLOTS_MOST = 16,              /* slices of one op under way at a time */
     TCP_CLOSED_REMEMBERED = 1024,     /* groups closed here whose late frames are answered, not kept */
     TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
@@ -121,6 +124,7 @@ struct link {
     struct mesh *mesh;
     int32_t peer;         /* world rank */
     enum link_state state;
+    uint8_t heard;        /* the peer has said something: it knows of this connection */
     int fd;
     uv_poll_t *poll;      /* heap: libuv closes handles later */
     int poll_events;
@@ -140,6 +144,8 @@ struct link {
     char *address_book;    /* what the peer published */
     struct sockaddr_storage *candidates;
     int candidate_count, candidate_next;
+    int refusals;          /* attempts in a row that met a closed port */
+    int same_host;
     int64_t give_up_ns;
     uint8_t hello[WIRE_HELLO_BYTES];
     uint8_t shake[WIRE_CHALLENGE_BYTES];
