@@ -1,0 +1,78 @@
+/* What the fault tests share: a menu of operations, ways of waiting for them, and a page of memory that all ranks see, so that
+ * one rank can tell the others, and the test's end, what it does and when, without a message of libcomm's. */
+#ifndef COMM_TESTS_FAULTS_H
+#define COMM_TESTS_FAULTS_H
+
+#include <comm/comm.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "ranks.h"
+
+enum { FAULT_RANKS_MOST = 8 };
+
+struct page {
+    pthread_barrier_t meeting; /* of all ranks */
+    _Atomic int64_t event_ns;  /* CLOCK_MONOTONIC, when the fault happened */
+    _Atomic int64_t noticed_ns[FAULT_RANKS_MOST];
+    _Atomic int32_t pids[FAULT_RANKS_MOST];
+    _Atomic int32_t flags[8]; /* the test's own; fault_raise and fault_await */
+    _Atomic int64_t values[8];
+    char text[FAULT_RANKS_MOST][1024];
+};
+
+/* A fresh page for `size` ranks; before ranks_run, which hands it down. */
+struct page *page_new(int size);
+void page_free(struct page *page);
+int64_t fault_now_ns(void);
+/* All ranks come together, without libcomm. */
+void fault_meet(struct page *page);
+/* Set a flag; wait in the kernel until it is set. Works between processes. */
+void fault_raise(struct page *page, int flag);
+void fault_await(struct page *page, int flag);
+/* The longest time from the event until a rank noticed, in milliseconds; prints it. */
+double fault_report(const struct page *page, int size, const char *what);
+
+/* The seed of this run: FAULT_SEED in the environment, else of the clock; printed once. */
+uint64_t fault_seed(void);
+uint64_t fault_random(uint64_t *state);
+
+/* ---- Operations ---- */
+
+enum menu {
+    MENU_ALL_REDUCE,
+    MENU_ALL_REDUCE_LARGE,
+    MENU_ALL_GATHER,
+    MENU_REDUCE_SCATTER,
+    MENU_BROADCAST,
+    MENU_ALL_TO_ALL,
+    MENU_BARRIER,
+    MENU_SEND_RECV,
+    MENU_SEND_RECV_LARGE,
+    MENU_COALESCED,
+    MENU_END
+};
+enum waiting { WAIT_CALL, WAIT_WORK, WAIT_CALLBACK, WAIT_FD, WAIT_TEST, WAIT_END };
+
+extern const char *const menu_names[MENU_END], *const waiting_names[WAIT_END];
+
+/* Do one operation of the menu and wait for it in the given way. Its status; its text is comm_last_error. */
+comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const comm_op_options *options);
+/* Begin it; *ret_work is to be released. */
+comm_status menu_begin(comm_group *group, enum menu what, const comm_op_options *options, comm_work **ret_work);
+/* Wait for a work in the given way. */
+comm_status menu_wait(comm_work *work, enum waiting how);
+
+/* ---- Texts ---- */
+
+/* The text must name world rank `rank` together with an address. */
+void check_names(const char *text, int rank, const char *file, int line);
+#define CHECK_NAMES(text, rank) check_names(text, rank, __FILE__, __LINE__)
+#define CHECK_SAYS(text, words)                                                                                        \
+    do {                                                                                                               \
+        if (!strstr((text), (words)))                                                                                  \
+            ranks_fail(__FILE__, __LINE__, "'%s' does not say '%s'", (text), (words));                                 \
+    } while (0)
+
+#endif
