@@ -38,6 +38,8 @@ struct world {
     char *name, *secret;
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
+    int32_t rank, size;
+    int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
     comm_group *root;          /* the world group; its memory is kept, as it is the token of the world states */
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MOST];

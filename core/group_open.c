@@ -11,6 +11,7 @@
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
+#include "join.h"
 #include "registry.h"
 
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
@@ -288,6 +289,9 @@ void comm__world_destroy(struct world *world, int32_t forked)
         world->backends[i].backend->group_close(world->backends[i].state, forked);
         comm_store_close(world->backends[i].store);
     }
+    /* A world that has failed may have lost ranks, and waiting for those is in vain. */
+    if (world->takes_leave && !forked && (!world->root || atomic_load(&world->root->ended) == COMM_OK))
+        comm__leave(world->store, world->rank, world->size);
     if (world->root)
         comm__group_unref(world->root);
     comm_store_close(world->store);

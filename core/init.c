@@ -1,171 +1,19 @@
-/* comm_init: find the store, come together, and open the world group.
- *
- * Coming together costs each rank a handful of store calls, whatever the world's size. Keys, below "comm/<world
- * name>[/<restart>]/": rank/<r>   "host pid nonce" of whoever joined as rank r; a second one is refused nonce      of
- * the world, from rank 0: makes the world's id, and the secret of connections fresh joined     how many have; the last
- * one sets all        which is all that everybody waits for */
+/* comm_init: find the store, come together (join.c), and open the world group. */
 #include <comm/store.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "base/param.h"
 #include "fork.h"
 #include "group.h"
-
-enum { NONCE_BYTES = 16, NONCE_TEXT = 2 * NONCE_BYTES + 1 };
-
-/* One comm_init under way. */
-struct joining {
-    const char *name;
-    comm_store *store; /* the prefixed view */
-    int32_t rank, size;
-    int64_t began_ns, deadline_ns;
-    char nonce[NONCE_TEXT];
-};
-
-static comm_status make_nonce(char text[NONCE_TEXT])
-{
-    uint8_t bytes[NONCE_BYTES];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return comm__fail(COMM_ERR_SYSTEM, "joining a world: getrandom gives no random bytes");
-    for (int i = 0; i < NONCE_BYTES; i++)
-        snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-    return COMM_OK;
-}
-
-static int64_t left_ms(const struct joining *j)
-{
-    int64_t ms = clock_left_ms(j->deadline_ns);
-    return ms == 0 ? 1 : ms; /* 0 would be the store's default */
-}
-
-/* ---- Joining ---- */
-
-static comm_status claim_rank(struct joining *j)
-{
-    char key[32], host[65] = "?", mine[160], nonce[NONCE_TEXT];
-    comm_status status = make_nonce(nonce);
-    if (status != COMM_OK)
-        return status;
-    gethostname(host, sizeof host - 1);
-    snprintf(key, sizeof key, "rank/%d", j->rank);
-    snprintf(mine, sizeof mine, "host %s, process %d, %.8s", host, (int)getpid(), nonce);
-    void *there;
-    size_t bytes;
-    status = comm_store_compare_set(j->store, key, "", 0, mine, strlen(mine), &there, &bytes);
-    if (status != COMM_OK)
-        return status;
-    if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)
-        status = comm__fail(COMM_ERR_INVALID,
-                            "rank %d has joined already (%.*s). Either two processes have this rank, or the store %s "
-                            "holds an earlier run: start a fresh one",
-                            j->rank, (int)bytes, (const char *)there, comm_store_url(j->store));
-    comm_free(there);
-    return status;
-}
-
-static comm_status count_in(struct joining *j)
-{
-    int64_t joined;
-    comm_status status = comm_store_add(j->store, "joined", 1, &joined);
-    if (status != COMM_OK)
-        return status;
-    if (joined > j->size)
-        return comm__fail(COMM_ERR_INVALID,
-                          "%" PRId64
-                          " ranks have joined, but the world has %d. The store %s holds an earlier run, or two "
-                          "worlds use the name '%s', or the ranks disagree about the world size",
-                          joined, j->size, comm_store_url(j->store), j->name);
-    return joined == j->size ? comm_store_set(j->store, "all", "1", 1) : COMM_OK;
-}
-
-static comm_status join(struct joining *j)
-{
-    comm_status status = claim_rank(j);
-    if (status == COMM_OK && j->rank == 0) {
-        status = make_nonce(j->nonce);
-        if (status == COMM_OK)
-            status = comm_store_set(j->store, "nonce", j->nonce, strlen(j->nonce));
-    }
-    return status == COMM_OK ? count_in(j) : status;
-}
-
-/* ---- Waiting for the others ---- */
-
-/* "61 of 64 ranks have joined, missing: 3, 17, 40" */
-static void write_missing(struct joining *j, char *text, size_t room)
-{
-    char missing[256] = "";
-    size_t used = 0;
-    int32_t count = 0;
-    for (int32_t r = 0; r < j->size; r++) {
-        char key[32];
-        const char *keys[] = { key };
-        int32_t there = 0;
-        snprintf(key, sizeof key, "rank/%d", r);
-        if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || there)
-            continue;
-        count++;
-        if (used < sizeof missing - 16)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
-        else if (missing[used - 1] != '.')
-            used += (size_t)snprintf(missing + used, sizeof missing - used, " ...");
-    }
-    snprintf(text, room, "%d of %d ranks have joined, missing: %s", j->size - count, j->size, count ? missing : "none");
-}
-
-static comm_status wait_for_all(struct joining *j)
-{
-    const char *all[] = { "all" };
-    int64_t slice_ms = comm__param_int("core", "progress_log_ms");
-    int32_t level = j->rank == 0 ? COMM_LOG_WARN : COMM_LOG_INFO;
-    char text[512];
-    for (;;) {
-        int64_t left = clock_left_ms(j->deadline_ns);
-        if (left == 0)
-            break;
-        comm_status status = comm_store_wait(j->store, all, 1, left < 0 || left > slice_ms ? slice_ms : left);
-        if (status != COMM_ERR_TIMEOUT)
-            return status;
-        if (clock_left_ms(j->deadline_ns) == 0 || !comm__log_wanted(level))
-            continue;
-        write_missing(j, text, sizeof text);
-        comm__log(level, "world '%s' (rank %d): %s", j->name, j->rank, text);
-    }
-    write_missing(j, text, sizeof text);
-    return comm__fail(COMM_ERR_TIMEOUT, "after %" PRId64 " ms %s", (clock_now_ns() - j->began_ns) / 1000000, text);
-}
-
-static comm_status come_together(struct joining *j)
-{
-    comm_status status = join(j);
-    if (status == COMM_OK)
-        status = wait_for_all(j);
-    if (status != COMM_OK || j->rank == 0)
-        return status;
-    void *nonce;
-    size_t bytes;
-    status = comm_store_get(j->store, "nonce", left_ms(j), &nonce, &bytes);
-    if (status != COMM_OK)
-        return status;
-    if (bytes == NONCE_TEXT - 1)
-        memcpy(j->nonce, nonce, NONCE_TEXT);
-    else
-        status =
-            comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store), bytes);
-    comm_free(nonce);
-    return status;
-}
+#include "join.h"
+#include "rendezvous.h"
 
 /* ---- The world ---- */
 
@@ -190,6 +38,8 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
                           options.rendezvous);
     if (options.store && options.world_size == 0)
         return comm__fail(COMM_ERR_INVALID, "comm_init: with a store of your own, give rank and world_size too");
+    if (options.timeout_ms < 0 && options.timeout_ms != COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID, "comm_init: a timeout of %lld ms", (long long)options.timeout_ms);
     if (options.timeout_ms == 0)
         options.timeout_ms = comm__param_int("core", "timeout_ms");
     if (!options.secret)
@@ -198,15 +48,17 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
     return COMM_OK;
 }
 
-/* The store of the world: below the user's, or below the rendezvous's, which we then own. */
+/* The store of the world: in the user's, or in the rendezvous's, which we then own. */
 static comm_status find_store(struct world *world, const comm_init_options *o, struct joining *j)
 {
     comm_store *outer = o->store;
     j->rank = o->rank;
     j->size = o->world_size;
     if (!outer) {
-        comm_status status = comm_rendezvous(o->rendezvous ? o->rendezvous : "env://", o->world_size ? o->rank : -1,
-                                             o->world_size, o->timeout_ms, &world->rendezvous, &j->rank, &j->size);
+        int64_t left_ms = clock_left_ms(j->deadline_ns); /* never less than 0 but for INFINITE, which is -1 */
+        comm_status status = comm__rendezvous(o->rendezvous ? o->rendezvous : "env://", o->world_size ? o->rank : -1,
+                                              o->world_size, left_ms ? left_ms : 1, &world->rendezvous, &j->rank,
+                                              &j->size, &world->takes_leave);
         if (status != COMM_OK)
             return status;
         outer = world->rendezvous;
@@ -215,15 +67,48 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
     const char *restart = getenv("TORCHELASTIC_RESTART_COUNT");
     char prefix[GROUP_NAME_BYTES + 64];
     snprintf(prefix, sizeof prefix, "comm/%s%s%.20s", o->name, restart && *restart ? "/" : "", restart ? restart : "");
-    comm_status status = comm_store_prefix(prefix, outer, &world->store);
-    j->store = world->store;
+    return comm_store_prefix(prefix, outer, &j->names);
+}
+
+static comm_status come_together(struct world *world, const comm_init_options *o, struct joining *j)
+{
+    comm_status status = find_store(world, o, j);
+    if (status == COMM_OK)
+        status = comm__join(j);
+    comm_store_close(j->names);
+    world->store = j->store;
+    world->rank = j->rank;
+    world->size = j->size;
+    world->takes_leave &= j->joined;
+    j->names = j->store = NULL;
+    return status;
+}
+
+/* A program that opens one world after the other at one address can come so early that it finds the last world's
+ * server, which then ends: rank 0 is about to serve the next one. Otherwise a lost server is a lost rank 0. */
+static int came_too_early(const struct world *world, const struct joining *j, comm_status status)
+{
+    return status == COMM_ERR_PEER_LOST && world->rendezvous && j->number != 0 && clock_left_ms(j->deadline_ns) != 0;
+}
+
+static comm_status meet(struct world *world, const comm_init_options *o, struct joining *j)
+{
+    comm_status status = come_together(world, o, j);
+    while (came_too_early(world, j, status)) {
+        comm_store_close(world->store);
+        comm_store_close(world->rendezvous);
+        world->store = world->rendezvous = NULL;
+        j->number = -1;
+        j->joined = 0;
+        status = come_together(world, o, j);
+    }
     return status;
 }
 
 static comm_status open_world(struct world *world, const comm_init_options *o, const struct joining *j,
                               comm_group **ret_world)
 {
-    size_t secret_bytes = strlen(o->secret) + 1 + NONCE_TEXT;
+    size_t secret_bytes = strlen(o->secret) + 1 + JOIN_NONCE_TEXT;
     world->secret = malloc(secret_bytes);
     world->name = strdup(o->name);
     int32_t *ranks = malloc((size_t)j->size * sizeof *ranks);
@@ -239,7 +124,7 @@ static comm_status open_world(struct world *world, const comm_init_options *o, c
         .world_ranks = ranks,
         .rank = j->rank,
         .size = j->size,
-        .id = XXH64(j->nonce, NONCE_TEXT - 1, 0),
+        .id = XXH64(j->nonce, JOIN_NONCE_TEXT - 1, 0),
         .name = o->name,
         .backend = o->backend,
         .timeout_ms = o->timeout_ms,
@@ -268,15 +153,18 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
         return comm__fail(COMM_ERR_NO_MEMORY, "comm_init");
     pthread_mutex_init(&world->open_lock, NULL);
     pthread_mutex_init(&world->lock, NULL);
-    struct joining j = { .name = o.name, .began_ns = clock_now_ns(), .deadline_ns = clock_deadline_ns(o.timeout_ms) };
-    status = find_store(world, &o, &j);
-    if (status == COMM_OK)
-        status = come_together(&j);
+    struct joining j = { .name = o.name, .number = -1 };
+    j.began_ns = clock_now_ns();
+    j.deadline_ns = clock_deadline_ns(o.timeout_ms);
+    status = meet(world, &o, &j);
     if (status == COMM_OK)
         status = open_world(world, &o, &j, ret_world);
     if (status != COMM_OK) {
-        status = comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o.name, j.rank, j.size);
+        char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
+        comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o.name, j.rank, j.size);
+        snprintf(text, sizeof text, "%s", comm_last_error());
         comm__world_destroy(world, 0);
+        return comm__fail(status, "%s", text);
     }
     return status;
 }

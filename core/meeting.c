@@ -79,12 +79,16 @@ static int read_stat(int pid, char name[32], int *ret_parent, uint64_t *ret_star
 }
 
 /* Hydra tells its ranks no name of the job; but all of them on this host descend from one of its proxies, however
- * many wrapper scripts are in between. */
+ * many wrapper scripts are in between. Without /proc (a bare chroot) the nearest ancestor has to be it. */
 static int name_job_by_proxy(char *job, size_t room)
 {
     int pid = getppid(), parent = 0;
     char name[32];
     uint64_t started;
+    if (!read_stat(getpid(), name, &parent, &started)) {
+        snprintf(job, room, "hydra-%d", pid);
+        return 1;
+    }
     while (pid > 1 && read_stat(pid, name, &parent, &started)) {
         if (strcmp(name, "hydra_pmi_proxy") == 0) {
             snprintf(job, room, "hydra-%d.%" PRIu64, pid, started);

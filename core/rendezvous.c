@@ -23,6 +23,7 @@ struct rendezvous {
     int32_t rank, world_size; /* -1: not known yet */
     int64_t timeout_ms;
     int64_t deadline_ns;
+    int rank_0_serves; /* the store, which ends with it */
 };
 
 struct scheme {
@@ -105,7 +106,8 @@ static comm_status find_rank(struct rendezvous *m)
 
 /* ---- Where do we meet ---- */
 
-int comm__rendezvous_agent_serves(void)
+/* Do the ranks join a store that their launcher serves (torchrun, commrun)? Then none of them serves. */
+static int agent_serves(void)
 {
     const char *value = getenv("TORCHELASTIC_USE_AGENT_STORE");
     return value && (strcmp(value, "True") == 0 || strcmp(value, "true") == 0 || strcmp(value, "1") == 0);
@@ -135,7 +137,7 @@ static comm_status meet_tcp(struct rendezvous *m, comm_store **ret_store)
     if (status != COMM_OK)
         return status;
     const char *agent_host = getenv("MASTER_ADDR"), *agent_port_text = getenv("MASTER_PORT");
-    int agent = comm__rendezvous_agent_serves() && agent_host && agent_port_text && strcmp(agent_host, host) == 0 &&
+    int agent = agent_serves() && agent_host && agent_port_text && strcmp(agent_host, host) == 0 &&
                 comm__url_port("MASTER_PORT", agent_port_text, &agent_port) == COMM_OK && agent_port == port;
     if (port == 0 && (m->world_size > 1 || agent))
         return comm__fail(
@@ -144,6 +146,8 @@ static comm_status meet_tcp(struct rendezvous *m, comm_store **ret_store)
             m->url.base);
     comm_store_options options = COMM_STORE_OPTIONS_INIT;
     options.serve = m->rank == 0 && !agent;
+    m->rank_0_serves = !agent;
+    options.multi_tenant = 1;
     options.timeout_ms = m->timeout_ms;
     if (strcmp(host, "localhost") == 0)
         options.bind = "127.0.0.1"; /* who says localhost does not mean to serve the network */
@@ -202,6 +206,7 @@ static comm_status meet_env(struct rendezvous *m, comm_store **ret_store)
                           "rendezvous at env://: rank %d of %d does not know where to meet the others: set MASTER_ADDR "
                           "to rank 0's host and MASTER_PORT to a free port there, the same for all ranks",
                           m->rank, m->world_size);
+    m->rank_0_serves = 1;
     status = comm__meeting_open(&launch, m->deadline_ns, ret_store);
     if (status == COMM_OK)
         status = comm_store_set_timeout(*ret_store, m->timeout_ms);
@@ -302,13 +307,10 @@ static comm_status meet(struct rendezvous *m, const char *url, int32_t rank, int
                       url, m->url.scheme);
 }
 
-comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
-                            comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size)
+comm_status comm__rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
+                             comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size,
+                             int *ret_rank_0_serves)
 {
-    if (!url || !ret_store || !ret_rank || !ret_world_size)
-        return comm__fail(COMM_ERR_INVALID, "comm_rendezvous: url or a ret_ pointer is NULL");
-    if (timeout_ms < 0 && timeout_ms != COMM_TIMEOUT_INFINITE)
-        return comm__fail(COMM_ERR_INVALID, "rendezvous at %s: a timeout of %lld ms", url, (long long)timeout_ms);
     struct rendezvous *m = calloc(1, sizeof *m);
     if (!m)
         return comm__fail(COMM_ERR_NO_MEMORY, "rendezvous at %s: out of memory", url);
@@ -321,7 +323,19 @@ comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, i
         *ret_store = store;
         *ret_rank = m->rank;
         *ret_world_size = m->world_size;
+        *ret_rank_0_serves = m->rank_0_serves;
     }
     free(m);
     return status;
+}
+
+comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
+                            comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size)
+{
+    int rank_0_serves;
+    if (!url || !ret_store || !ret_rank || !ret_world_size)
+        return comm__fail(COMM_ERR_INVALID, "comm_rendezvous: url or a ret_ pointer is NULL");
+    if (timeout_ms < 0 && timeout_ms != COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID, "rendezvous at %s: a timeout of %lld ms", url, (long long)timeout_ms);
+    return comm__rendezvous(url, rank, world_size, timeout_ms, ret_store, ret_rank, ret_world_size, &rank_0_serves);
 }

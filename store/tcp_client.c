@@ -28,6 +28,7 @@
 #include "tcp_conn.h"
 #include "tcp_listen.h"
 #include "tcp_server.h"
+#include "tcp_shared.h"
 #include "url.h"
 
 #define JOINED_KEY "init/"
@@ -44,7 +45,8 @@ enum {
 
 struct tcp_store {
     comm_store base;
-    struct tcp_server *server; /* NULL unless serving */
+    struct tcp_server *server; /* NULL unless serving alone */
+    struct tcp_shared *shared; /* NULL unless serving with others */
     char *connect_host;        /* where clients of this process find the server */
     struct tcp_peer peer;
     int ordered; /* as in struct tcp_conn */
@@ -707,6 +709,7 @@ static void tcp_close(comm_store *s)
         conn_close(t, c);
     }
     tcp_server_stop(t->server);
+    tcp_shared_leave(t->shared);
     pthread_mutex_destroy(&t->lock);
     pthread_mutex_destroy(&t->open_lock);
     free(t->connect_host);
@@ -817,6 +820,26 @@ static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve)
     return status;
 }
 
+/* Sets t->server or t->shared, the real port, and where this process's clients find it. */
+static comm_status tcp_serve(struct tcp_store *t, const char *host, const comm_store_options *options, int32_t *port,
+                             const char **ret_connect_host)
+{
+    struct in6_addr raw;
+    int is_address = inet_pton(AF_INET, host, &raw) == 1 || inet_pton(AF_INET6, host, &raw) == 1;
+    const char *bind_to = options->bind ? options->bind : is_address ? host : NULL;
+    int everywhere = !bind_to || strcmp(bind_to, "0.0.0.0") == 0 || strcmp(bind_to, "::") == 0;
+    *ret_connect_host = everywhere ? "127.0.0.1" : bind_to;
+    int fd = options->listen_fd_plus_one - 1;
+    if (fd < 0 && options->multi_tenant)
+        return tcp_shared_serve(bind_to, port, &t->shared);
+    comm_status status = COMM_OK;
+    if (fd >= 0)
+        *port = tcp_listen_port(fd);
+    else
+        status = tcp_listen(bind_to, *port, &fd, port);
+    return status == COMM_OK ? tcp_server_start(fd, &t->server) : status;
+}
+
 comm_status store_tcp_open(const char *url, const comm_store_options *options, comm_store **ret_store)
 {
     struct comm__url parsed;
@@ -829,31 +852,22 @@ comm_status store_tcp_open(const char *url, const comm_store_options *options, c
         return status;
     if (!options->serve && port == 0)
         return comm__fail(COMM_ERR_INVALID, "%s: port 0 is for the server only; give the port that it has published", url);
-    struct tcp_server *server = NULL;
     const char *connect_host = host;
-    if (options->serve) {
-        struct in6_addr raw;
-        int is_address = inet_pton(AF_INET, host, &raw) == 1 || inet_pton(AF_INET6, host, &raw) == 1;
-        const char *bind_to = options->bind ? options->bind : is_address ? host : NULL;
-        int fd = options->listen_fd_plus_one - 1;
-        if (fd >= 0)
-            port = tcp_listen_port(fd);
-        else
-            status = tcp_listen(bind_to, port, &fd, &port);
-        if (status == COMM_OK)
-            status = tcp_server_start(fd, &server);
-        if (status != COMM_OK)
-            return status;
-        connect_host = bind_to && strcmp(bind_to, "0.0.0.0") != 0 && strcmp(bind_to, "::") != 0 ? bind_to : "127.0.0.1";
-    }
+    struct tcp_store served = { 0 };
+    if (options->serve)
+        status = tcp_serve(&served, host, options, &port, &connect_host);
+    if (status != COMM_OK)
+        return status;
     snprintf(whole, sizeof whole, strchr(host, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d", host, (int)port);
     struct tcp_store *t;
     status = tcp_new(whole, host, connect_host, port, options->timeout_ms, &t);
     if (status != COMM_OK) {
-        tcp_server_stop(server);
+        tcp_server_stop(served.server);
+        tcp_shared_leave(served.shared);
         return status;
     }
-    t->server = server;
+    t->server = served.server;
+    t->shared = served.shared;
     status = tcp_connect(t);
     if (status == COMM_OK && options->world_size > 0)
         status = tcp_join(t, options->world_size, options->serve);

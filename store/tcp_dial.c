@@ -27,6 +27,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
+#include "base/param.h"
 #include "hub.h"
 #include "tcp_conn.h"
 #include "tcp_listen.h"
@@ -326,10 +328,21 @@ static void pause_before_next(int64_t *pause_ms, int64_t deadline_ns)
     *pause_ms = *pause_ms * 3 / 2 < PAUSE_LAST_MS ? *pause_ms * 3 / 2 : PAUSE_LAST_MS;
 }
 
+/* A job that waits for a server should not look like one that hangs. Less and less often: there may be many clients. */
+static void say_still_waiting(const struct tcp_peer *peer, int64_t began_ns, int64_t *next_ms, const char *refusal)
+{
+    int64_t waited_ms = (clock_now_ns() - began_ns) / 1000000;
+    if (waited_ms < *next_ms)
+        return;
+    *next_ms = waited_ms * 2;
+    comm__log(COMM_LOG_WARN, "no server at %s port %d for %lld s yet (%s); still trying", peer->host, peer->port,
+              (long long)(waited_ms / 1000), refusal);
+}
+
 comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
 {
     char refusal[REFUSAL_BYTES] = "no answer";
-    int64_t pause_ms = PAUSE_FIRST_MS;
+    int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("core", "progress_log_ms");
     int attempts = 0;
     int hello = peer->hello ? peer->hello - 1 : HELLO_MODERN;
     for (;;) {
@@ -348,6 +361,7 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
         }
         if (clock_left_ms(deadline_ns) == 0)
             break;
+        say_still_waiting(peer, began_ns, &next_news_ms, refusal);
         int last = hello == HELLO_OLD || peer->hello || understood;
         if (!understood && !peer->hello)
             hello = (hello + 1) % HELLO_COUNT;

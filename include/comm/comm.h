@@ -234,7 +234,7 @@ typedef struct comm_init_options {
     const char *rendezvous; /* "env://", "tcp://host:port?rank=0&world_size=2", "file:///path?..."; NULL: env:// */
     comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
-    const char *name;       /* of the world, as errors show it; "world". Two worlds on one store need two names */
+    const char *name;       /* of the world, as errors show it; "world". See comm_init */
     const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the store */
 } comm_init_options;
 #define COMM_INIT_OPTIONS_INIT { (uint32_t)sizeof(comm_init_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL }
@@ -243,8 +243,11 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
+ * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
+ * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same time,
+ * need different names.
  *
- * Order    every rank of the world calls it.
+ * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
  * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice), NOT_FOUND (no

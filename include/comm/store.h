@@ -27,8 +27,11 @@ typedef struct comm_store_options {
                               so that the last to close removes the file. 0: not known */
     int32_t listen_fd_plus_one; /* tcp, serve: an already listening socket, plus one; the store takes it */
     const char *bind;      /* tcp, serve: the address to listen on; NULL: the URL's host if it is an address, else all */
+    int32_t multi_tenant;  /* tcp, serve: 1 shares the server with this process's other such stores at the same address and port;
+                              the last of them to close ends it */
+    int32_t reserved;      /* 0 */
 } comm_store_options;
-#define COMM_STORE_OPTIONS_INIT { (uint32_t)sizeof(comm_store_options), 0, 0, 0, 0, NULL }
+#define COMM_STORE_OPTIONS_INIT { (uint32_t)sizeof(comm_store_options), 0, 0, 0, 0, NULL, 0, 0 }
 
 /* Open a store by its URL:
  *   tcp://host:port      IPv6 in brackets; port 0 (serve only) lets the system choose: see comm_store_port
@@ -160,7 +163,8 @@ COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context,
  * Turn a URL into a store, a rank and a world size. comm_init does this for you. rank and world_size are taken from
  * the URL's query (?rank=&world_size=), else from the arguments, else from the launcher; giving one twice is an error.
  *   env://               MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, or what torchrun, mpirun, srun or commrun say
- *   tcp://host:port      rank 0 serves, everybody connects
+ *   tcp://host:port      rank 0 serves, everybody connects; several rendezvous of one process share the server. Port 0
+ *                        is for a world of one: nobody else could find it
  *   file:///path
  * Arguments: world_size 0 means not given. Memory gives *ret_store. */
 COMM_API comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
