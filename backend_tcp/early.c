@@ -135,8 +135,7 @@ void early_completed(struct mesh *m, struct link *l, struct early *e)
     e->claimed = NULL;
     if (op->op.kind == COMM_OP_RECV) {
         size_t bytes = (size_t)e->header.bytes;
-        if (bytes)
-            memcpy(op->op.recv.data, e->data, bytes < op->bytes ? bytes : op->bytes);
+        p2p_fill(op, e->data, bytes);
         early_drop(m, e);
         p2p_received(op, bytes);
     } else {

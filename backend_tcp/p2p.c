@@ -46,6 +46,13 @@ static void message_header(struct tcp_op *op, uint8_t type, uint64_t seq, int32_
     h->bytes = type == WIRE_CTS ? 0 : op->bytes;
 }
 
+void p2p_fill(struct tcp_op *op, const uint8_t *data, size_t message_bytes)
+{
+    size_t n = message_bytes < op->bytes ? message_bytes : op->bytes;
+    if (n) /* a receive of nothing may have no buffer */
+        memcpy(op->op.recv.data, data, n);
+}
+
 /* A receive has its message, of `message_bytes`. */
 void p2p_received(struct tcp_op *op, size_t message_bytes)
 {
@@ -152,8 +159,8 @@ static void take_early(struct tcp_op *op, struct early *e)
     } else if (!e->complete) {
         e->claimed = op;
         return;
-    } else if (bytes) {
-        memcpy(op->op.recv.data, e->data, bytes < op->bytes ? bytes : op->bytes);
+    } else {
+        p2p_fill(op, e->data, bytes);
     }
     int whole = e->header.type == WIRE_EAGER;
     early_drop(g->mesh, e);

@@ -382,6 +382,7 @@ int engine_needs(const struct tcp_op *op, int32_t world_rank);
 /* ---- p2p.c ---- */
 void p2p_submit(struct tcp_op *op);
 void p2p_sent(struct tcp_op *op);
+void p2p_fill(struct tcp_op *op, const uint8_t *data, size_t message_bytes); /* copy what fits */
 void p2p_received(struct tcp_op *op, size_t message_bytes);
 int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
 void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);

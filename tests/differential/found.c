@@ -60,6 +60,31 @@ static void last_slice_is_shorter(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* ---- A message that comes before its receive, which has no room and no buffer (seen by UBSan) ---- */
+
+static void early_message_meets_no_room(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:tcp");
+    int32_t number = 7, got = -1;
+    (void)size, (void)arg;
+    if (rank == 0) {
+        CHECK_OK(comm_send(world, &number, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+        CHECK_OK(comm_send(world, &number, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 1) {
+        CHECK_STATUS(comm_recv(world, NULL, 0, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_TRUNCATED);
+        CHECK_OK(comm_recv(world, &got, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        CHECK(got == 7);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static int claim_early_message_meets_no_room(void)
+{
+    return ranks_run(2, NULL, early_message_meets_no_room, NULL);
+}
+
 static int claim_one_rank_gives_one_form(void)
 {
     return ranks_run(1, NULL, one_rank_gives_one_form, NULL);
@@ -79,6 +104,7 @@ int main(int argc, char **argv)
     } claims[] = {
         { "one_rank_gives_one_form", claim_one_rank_gives_one_form },
         { "last_slice_is_shorter", claim_last_slice_is_shorter },
+        { "early_message_meets_no_room", claim_early_message_meets_no_room },
     };
     for (size_t i = 0; argc == 2 && i < sizeof claims / sizeof *claims; i++)
         if (strcmp(argv[1], claims[i].name) == 0)
