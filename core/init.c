@@ -153,7 +153,7 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
         return comm__fail(COMM_ERR_NO_MEMORY, "comm_init");
     pthread_mutex_init(&world->open_lock, NULL);
     pthread_mutex_init(&world->lock, NULL);
-    struct joining j = { .name = o.name, .number = -1 };
+    struct joining j = { .name = o.name, .secret = o.secret, .number = -1 };
     j.began_ns = clock_now_ns();
     j.deadline_ns = clock_deadline_ns(o.timeout_ms);
     status = meet(world, &o, &j);

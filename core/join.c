@@ -4,7 +4,8 @@
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
  *   rank/<r>    who has joined as rank r; a second one is refused
- *   size        of the world, and who said so first; whoever disagrees ends the joining for everybody
+ *   terms       the world's size and the mark of its secret, and who said so first; whoever disagrees ends the
+ *               joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   joined      how many have; the last one to come sets
  *   all         what everybody waits for: "ok", or "<status> <why there will be no world>". Written once
@@ -22,6 +23,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -85,6 +89,13 @@ static int shown(const char *who, size_t bytes)
 
 static comm_status fail_claimed(const struct joining *j, const char *who, size_t bytes)
 {
+    char mine[WHO_BYTES];
+    size_t same = write_who(mine, "");
+    if (bytes >= same && memcmp(who, mine, same) == 0)
+        return comm__fail(COMM_ERR_INVALID,
+                          "rank %d has joined already, in this process. After a world that did not come together, begin "
+                          "with another name or a fresh store than %s",
+                          j->rank, comm_store_url(j->names));
     return comm__fail(COMM_ERR_INVALID,
                       "rank %d has joined already (%.*s). Either two processes have this rank, or the store %s holds "
                       "an earlier run: start a fresh one",
@@ -179,24 +190,47 @@ static comm_status decide_against(struct joining *j, comm_status status, const c
     return decided == COMM_OK || comm_status_scope(decided) == COMM_SCOPE_CALL ? decided : comm__fail(status, "%s", text);
 }
 
-/* A world of which one rank believes that it is smaller would begin too early. */
-static comm_status agree_on_size(struct joining *j)
+/* Sixteen bits of the secret's hash: enough to notice that two ranks have different ones, and too few to be of use to
+ * somebody who guesses. */
+static unsigned mark_of(const char *secret)
 {
-    char mine[WHO_BYTES + 32], who[WHO_BYTES], text[2 * WHO_BYTES + 256];
+    return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
+}
+
+static comm_status disagree(struct joining *j, const char *mine, const char *theirs, size_t bytes)
+{
+    char text[2 * WHO_BYTES + 300];
+    const char *me = strstr(mine, "rank "), *them = strstr(theirs, "rank "); /* a store's values end with a NUL */
+    me = me ? me : mine;
+    them = them ? them : theirs;
+    if (strtol(theirs, NULL, 10) != j->size)
+        snprintf(text, sizeof text,
+                 "the ranks disagree about the world size: it has %.*s, but %.*s. Give all ranks the same (or, if that "
+                 "is an earlier run, a fresh store)",
+                 shown(mine, strlen(mine)), mine, shown(theirs, bytes), theirs);
+    else
+        snprintf(text, sizeof text,
+                 "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
+                 shown(me, strlen(me)), me, shown(them, (size_t)(theirs + bytes - them)), them);
+    return decide_against(j, COMM_ERR_INVALID, text);
+}
+
+/* A world of which one rank believes that it is smaller would begin too early, and ranks with different secrets would
+ * wait for each other's connections in vain. */
+static comm_status agree_on_terms(struct joining *j)
+{
+    char mine[WHO_BYTES + 48], who[WHO_BYTES];
     write_who(who, "");
-    snprintf(mine, sizeof mine, "%d ranks, says rank %d (%.*s)", j->size, j->rank, shown(who, strlen(who)), who);
+    int same = snprintf(mine, sizeof mine, "%d ranks, says rank %d (%.*s)|", j->size, j->rank, shown(who, strlen(who)), who);
+    snprintf(mine + same, sizeof mine - (size_t)same, "%04x", mark_of(j->secret));
     void *there;
     size_t bytes;
-    comm_status status = comm_store_compare_set(j->store, "size", "", 0, mine, strlen(mine), &there, &bytes);
+    comm_status status = comm_store_compare_set(j->store, "terms", "", 0, mine, strlen(mine), &there, &bytes);
     if (status != COMM_OK)
         return status;
-    if (strtol(there, NULL, 10) != j->size) {
-        snprintf(text, sizeof text,
-                 "the ranks disagree about the world size: it has %s, but %.*s. Give all ranks the same (or, if that "
-                 "is an earlier run, a fresh store)",
-                 mine, shown(there, bytes), (const char *)there);
-        status = decide_against(j, COMM_ERR_INVALID, text);
-    }
+    const char *their_mark = memchr(there, '|', bytes);
+    if (strtol(there, NULL, 10) != j->size || !their_mark || strcmp(their_mark, mine + same - 1) != 0)
+        status = disagree(j, mine, there, bytes);
     comm_free(there);
     return status;
 }
@@ -223,7 +257,7 @@ static comm_status show_up(struct joining *j)
     if (status == COMM_OK)
         status = claim_rank(j);
     if (status == COMM_OK)
-        status = agree_on_size(j);
+        status = agree_on_terms(j);
     if (status == COMM_OK && j->rank == 0) {
         status = make_nonce(j->nonce);
         if (status == COMM_OK)

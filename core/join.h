@@ -8,7 +8,7 @@ enum { JOIN_NONCE_BYTES = 16, JOIN_NONCE_TEXT = 2 * JOIN_NONCE_BYTES + 1 };
 
 /* One comm_init under way. */
 struct joining {
-    const char *name;
+    const char *name, *secret;
     comm_store *names; /* what all worlds of this name share */
     comm_store *store; /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */
     int32_t rank, size;

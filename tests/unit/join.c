@@ -185,6 +185,24 @@ static void a_wrong_world_size_is_told_to_all(int rank, int size, void *arg)
     CHECK(world == (comm_group *)8);
 }
 
+static void a_wrong_secret_is_told_to_all(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    char url[64];
+    comm_group *world;
+    (void)arg;
+    options.rendezvous = url_of_port(url);
+    options.rank = rank;
+    options.world_size = size;
+    options.timeout_ms = NEVER_MS;
+    options.secret = rank == 1 ? "wrong" : "right";
+    CHECK_STATUS(comm_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the ranks have different secrets: rank ");
+    CHECK_ERROR_SAYS(" has another one than rank ");
+    CHECK_ERROR_SAYS("rank 1 (host ");
+    CHECK(!strstr(comm_last_error(), "wrong") && !strstr(comm_last_error(), "right") && !strchr(comm_last_error(), '|'));
+}
+
 /* Processes 1 and 2 both say that they are rank 1 of 2. */
 static void one_of_two_that_claim_a_rank_is_refused(int rank, int size, void *arg)
 {
@@ -360,6 +378,7 @@ int main(void)
     RUN(3, a_scheme_of_the_user_s_opens_a_world, NULL);
     RUN(4, a_wrong_world_size_is_told_to_all, &first);
     RUN(4, a_wrong_world_size_is_told_to_all, &last);
+    RUN(3, a_wrong_secret_is_told_to_all, NULL);
     RUN(3, one_of_two_that_claim_a_rank_is_refused, NULL);
     RUN(1, the_file_of_an_earlier_run_is_noticed, &one);
     RUN(1, the_file_of_an_earlier_run_is_noticed, &three);
