@@ -1,22 +1,25 @@
 /* comm-info: what this libcomm is, which backends it found and why not others, its parameters and its routes. */
 #include <argp.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <comm/comm.h>
 
+#include "op.h"
 #include "reduce.h"
 #include "select.h"
 
-enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN };
+enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN, KEY_JSON };
 
 struct wanted {
-    int parameters, routes, markdown;
+    int parameters, routes, markdown, json;
 };
 
 static const struct argp_option options[] = {
     { "parameters", KEY_PARAMETERS, NULL, 0, "Only the parameters, with help", 0 },
     { "markdown", KEY_MARKDOWN, NULL, 0, "The parameters as docs/environment.md has them", 0 },
+    { "json", KEY_JSON, NULL, 0, "All of it as one JSON object", 0 },
     { "routes", KEY_ROUTES, NULL, 0, "Only the algorithms of tcp, and which is used when", 0 },
     { 0 },
 };
@@ -24,13 +27,22 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     struct wanted *w = state->input;
-    (void)arg;
     switch (key) {
     case KEY_PARAMETERS: w->parameters = 1; return 0;
     case KEY_ROUTES: w->routes = 1; return 0;
     case KEY_MARKDOWN: w->markdown = 1; return 0;
+    case KEY_JSON: w->json = 1; return 0;
+    case ARGP_KEY_ARG: argp_error(state, "'%s' is too much: there are only options", arg); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+/* What is in force; secrets stay ours, as this output is made for bug reports. */
+static const char *shown_value(const comm_param_info *p)
+{
+    if (!*p->value)
+        return "(empty)";
+    return strcmp(p->name, "secret") == 0 ? "(set)" : p->value;
 }
 
 static void print_parameters(int markdown)
@@ -43,9 +55,10 @@ static void print_parameters(int markdown)
         if (comm_param_query(i, &p) != COMM_OK)
             continue;
         if (markdown)
-            printf("| `%s` | %s `%s` | `%s` | %s |\n", p.env, p.scope, p.name, p.initial, p.help);
+            printf("| `%s` | %s `%s` | %s%s%s | %s |\n", p.env, p.scope, p.name, *p.initial ? "`" : "", p.initial,
+                   *p.initial ? "`" : "", p.help);
         else
-            printf("  %-24s %s.%-16s = %-12s %s\n", p.env, p.scope, p.name, *p.value ? p.value : "(empty)", p.help);
+            printf("  %-24s %s.%-16s = %-12s %s\n", p.env, p.scope, p.name, shown_value(&p), p.help);
     }
 }
 
@@ -55,7 +68,7 @@ static void print_routes(void)
     const char *rule;
     printf("algorithms of tcp:\n");
     for (size_t i = 0; (algo = select_algo_at(i)); i++)
-        printf("  %-22s %s\n", algo->name, algo->help);
+        printf("  %-14s %-20s %s\n", comm__op_name(algo->kind), algo->name, algo->help);
     printf("rules, first match wins (COMM_TCP_ALGO goes before them):\n");
     for (size_t i = 0; (rule = select_rule_at(i)); i++)
         printf("  %s\n", rule);
@@ -72,6 +85,78 @@ static void print_backends(void)
     }
 }
 
+/* ---- JSON ---- */
+
+static json_t *json_launcher(void)
+{
+    comm_launch_info launch = { .struct_bytes = sizeof launch };
+    if (comm_launch_query(&launch) != COMM_OK)
+        return json_pack("{ss}", "error", comm_last_error());
+    return json_pack("{ss si si si si}", "name", launch.launcher, "rank", (int)launch.rank, "world_size",
+                     (int)launch.world_size, "local_rank", (int)launch.local_rank, "local_world_size",
+                     (int)launch.local_world_size);
+}
+
+static json_t *json_backends(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < comm_backend_count(); i++) {
+        comm_backend_info b = { .struct_bytes = sizeof b };
+        if (comm_backend_query(i, &b) == COMM_OK)
+            json_array_append_new(list, json_pack("{ss ss? ss? ss? sb ss?}", "name", b.name, "version", b.version,
+                                                  "devices", b.devices, "origin", b.origin, "usable", (int)b.usable,
+                                                  "reason", b.usable ? NULL : b.reason));
+    }
+    return list;
+}
+
+static json_t *json_parameters(void)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < comm_param_count(); i++) {
+        comm_param_info p = { .struct_bytes = sizeof p };
+        if (comm_param_query(i, &p) == COMM_OK)
+            json_array_append_new(list, json_pack("{ss ss ss ss ss ss}", "env", p.env, "scope", p.scope, "name", p.name,
+                                                  "value", *p.value ? shown_value(&p) : "", "default", p.initial,
+                                                  "help", p.help));
+    }
+    return list;
+}
+
+static json_t *json_routes(void)
+{
+    const struct algo *algo;
+    const char *rule;
+    json_t *algorithms = json_array(), *rules = json_array();
+    for (size_t i = 0; (algo = select_algo_at(i)); i++)
+        json_array_append_new(algorithms, json_pack("{ss ss ss}", "op", comm__op_name(algo->kind), "name", algo->name,
+                                                    "help", algo->help));
+    for (size_t i = 0; (rule = select_rule_at(i)); i++)
+        json_array_append_new(rules, json_string(rule));
+    return json_pack("{so so}", "algorithms", algorithms, "rules", rules);
+}
+
+static int print_json(void)
+{
+    json_t *all = json_pack("{ss ss so so so so}", "version", comm_version(), "kernels", comm__reduce_variant(),
+                            "launcher", json_launcher(), "backends", json_backends(), "parameters", json_parameters(),
+                            "tcp", json_routes());
+    int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF;
+    json_decref(all);
+    return failed;
+}
+
+/* ---- The command line ---- */
+
+/* A full disk or a closed pipe is a failure. */
+static int finish(int failed)
+{
+    if (fflush(stdout) == 0 && !failed)
+        return 0;
+    fprintf(stderr, "comm-info: the output could not be written\n");
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = { options, parse, NULL,
@@ -79,15 +164,17 @@ int main(int argc, char **argv)
                                       NULL, NULL, NULL };
     struct wanted w = { 0 };
     comm_launch_info launch = { .struct_bytes = sizeof launch };
+    argp_err_exit_status = 2;
+    argp_program_version = comm_version();
     argp_parse(&argp, argc, argv, 0, NULL, &w);
-    if (w.parameters || w.markdown) {
+    if (w.json)
+        return finish(print_json());
+    if (w.parameters || w.markdown)
         print_parameters(w.markdown);
-        return 0;
-    }
-    if (w.routes) {
+    if (w.routes)
         print_routes();
-        return 0;
-    }
+    if (w.parameters || w.markdown || w.routes)
+        return finish(0);
     printf("libcomm %s, reduction kernels: %s\n", comm_version(), comm__reduce_variant());
     if (comm_launch_query(&launch) == COMM_OK)
         printf("launcher: %s, rank %d of %d\n", launch.launcher, (int)launch.rank, (int)launch.world_size);
@@ -97,5 +184,5 @@ int main(int argc, char **argv)
     printf("parameters:\n");
     print_parameters(0);
     print_routes();
-    return 0;
+    return finish(0);
 }

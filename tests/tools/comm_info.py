@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""What comm-info tells, and that docs/environment.md is what it tells: comm_info.py COMM-INFO COMMRUN SOURCE-FOLDER."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+COMM_INFO, COMMRUN = sys.argv[1:3]
+SOURCE = pathlib.Path(sys.argv[3])
+LIMIT_S = 30
+BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+
+
+def run(*words, env=None, command=(COMM_INFO,)):
+    done = subprocess.run([*command, *words], env={**BARE, **(env or {})}, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=LIMIT_S)
+    return done.returncode, done.stdout, done.stderr
+
+
+def told(*words, **options):
+    status, out, err = run(*words, **options)
+    if status != 0 or err:
+        raise AssertionError(f"comm-info {words}: status {status}\n{err}")
+    return out
+
+
+class Info(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_environment_s_table_is_up_to_date(self):
+        self.assertEqual((SOURCE / "docs/environment.md").read_text(), told("--markdown"),
+                         "docs/environment.md is to be made anew: build/tools/comm-info --markdown > docs/environment.md")
+
+    def test_every_parameter_of_the_sources_is_told(self):
+        rows = re.findall(r'^PARAM_\w+\("(\w+)", "(\w+)", "(\w+)"', (SOURCE / "core/param.def").read_text(), re.M)
+        known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json"))["parameters"]]
+        self.assertGreater(len(rows), 10)
+        self.assertEqual(known, rows)
+        text, plain = told("--parameters"), told()
+        for scope, name, env in rows:
+            self.assertRegex(text, rf"(?m)^ +{env} +{scope}\.{name} +=")
+            self.assertIn(env, plain)
+
+    def test_every_algorithm_of_the_sources_is_told(self):
+        rows = re.findall(r"^ALGO\((\w+), (\w+),", (SOURCE / "backend_tcp/algo.def").read_text(), re.M)
+        tcp = json.loads(told("--json"))["tcp"]
+        self.assertGreater(len(rows), 10)
+        self.assertEqual([(a["op"], a["name"]) for a in tcp["algorithms"]], rows)
+        self.assertGreater(len(tcp["rules"]), 10)
+        routes = told("--routes")
+        for op, name in rows:
+            self.assertRegex(routes, rf"(?m)^ +{op} +{name} ")
+        for rule in tcp["rules"]:
+            self.assertIn(rule, routes)
+
+    def test_values_in_force_and_where_they_come_from(self):
+        parameters = {p["env"]: p for p in json.loads(told("--json", env={"COMM_TCP_LANES": "7"}))["parameters"]}
+        self.assertEqual((parameters["COMM_TCP_LANES"]["value"], parameters["COMM_TCP_LANES"]["default"]), ("7", "4"))
+        self.assertRegex(told("--parameters", env={"COMM_TCP_LANES": "7"}), r"COMM_TCP_LANES +tcp\.lanes += 7 ")
+
+    def test_a_secret_stays_one(self):
+        for words in ((), ("--json",), ("--parameters",), ("--markdown",)):
+            self.assertNotIn("hush-hush", told(*words, env={"COMM_SECRET": "hush-hush"}), words)
+
+    def test_backends_and_why_others_cannot_be_used(self):
+        info = json.loads(told("--json"))
+        tcp = next(b for b in info["backends"] if b["name"] == "tcp")
+        self.assertEqual((tcp["usable"], tcp["reason"], tcp["devices"], tcp["origin"]), (True, None, "cpu", "built in"))
+        self.assertRegex(info["version"], r"^\d+\.\d+\.\d+$")
+        self.assertRegex(told(), rf"(?m)^libcomm {re.escape(info['version'])}, reduction kernels: {info['kernels']}$")
+        for backend in info["backends"]:
+            self.assertEqual(backend["usable"], backend["reason"] is None, backend)
+
+    def test_the_launcher(self):
+        self.assertEqual(json.loads(told("--json"))["launcher"]["name"], "none")
+        self.assertIn("launcher: none", told())
+        lines = told("-n", "2", "--no-prefix", COMM_INFO, command=(COMMRUN,)).splitlines()
+        self.assertEqual(sorted(line for line in lines if line.startswith("launcher")),
+                         [f"launcher: commrun, rank {r} of 2" for r in range(2)])
+        wrong = {"RANK": "5", "WORLD_SIZE": "2"}
+        self.assertIn("RANK is 5", json.loads(told("--json", env=wrong))["launcher"]["error"])
+        self.assertIn("launcher: RANK is 5", told(env=wrong))
+
+    def test_the_command_line(self):
+        self.assertIn("--markdown", told("--help"))
+        self.assertRegex(told("--version"), r"^\d+\.\d+\.\d+\n$")
+        for words in (["--bogus"], ["word"]):
+            status, out, err = run(*words)
+            self.assertEqual((status, out), (2, ""))
+            self.assertIn(words[0], err)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_output_that_cannot_be_written_is_a_failure(self):
+        for words in ((), ("--json",), ("--markdown",), ("--routes",)):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([COMM_INFO, *words], env=BARE, stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
+            self.assertEqual((done.returncode, done.stderr), (1, b"comm-info: the output could not be written\n"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
