@@ -16,6 +16,8 @@
 /* How much memory waits may take in all: with the limits of a request, one client can ask for 80 MiB of it. */
 #define WAIT_BYTES_MAX ((size_t)512 << 20)
 
+enum { MULTI_GET_TURN_BYTES = 1 << 20 }; /* then others have their turn */
+
 /* A key that somebody waits for. */
 struct hub_awaited {
     struct hub_awaited *next; /* in its bucket */
@@ -391,22 +393,16 @@ static void reply_value(const struct hub *hub, struct wire_bytes key, struct wir
     wire_put_string(reply, value.data, value.bytes);
 }
 
-/* The sum of the values is known before any is copied: a client may name one large key 131072 times. */
-static comm_status do_multi_get(const struct hub *hub, const struct wire_request *request, struct wire_buffer *reply)
+static void do_multi_get(const struct hub *hub, struct hub_client *client, const struct wire_request *request,
+                         struct wire_buffer *reply)
 {
     struct wire_list list = request->list;
-    size_t total = 0;
-    for (size_t i = 0; i < request->count; i++) {
-        struct table_bytes value = { NULL, 0 };
-        table_get(hub->table, as_table(wire_list_next(&list)), &value);
-        total += 8 + value.bytes;
-    }
-    if (total > WIRE_REQUEST_MAX)
-        return comm__fail(COMM_ERR_INVALID, "MULTI_GET of %zu B (limit 64 MiB)", total);
-    list = request->list;
-    for (size_t i = 0; i < request->count; i++)
+    size_t begin = reply->bytes, i = 0;
+    for (; i < client->values_sent; i++)
+        wire_list_next(&list);
+    for (; i < request->count && reply->bytes - begin < MULTI_GET_TURN_BYTES && !reply->failed; i++)
         reply_value(hub, wire_list_next(&list), reply);
-    return COMM_OK;
+    client->values_sent = i < request->count ? i : 0;
 }
 
 static comm_status do_queue_push(struct hub *hub, const struct wire_request *request)
@@ -467,7 +463,8 @@ static comm_status execute(struct hub *hub, struct hub_client *client, const str
     case WIRE_APPEND:
         return do_append(hub, request);
     case WIRE_MULTI_GET:
-        return do_multi_get(hub, request, reply);
+        do_multi_get(hub, client, request, reply);
+        return COMM_OK;
     case WIRE_MULTI_SET:
         return do_multi_set(hub, request);
     case WIRE_CANCEL_WAIT: /* a pending wait was dropped before this comes here */

@@ -25,6 +25,7 @@ struct hub_client {
     size_t missing; /* keys; while > 0 the client waits, and no other request of it may be executed */
     struct hub_client *ready_prev, *ready_next;
     int ready;        /* woken, and not yet taken by hub_take_ready */
+    size_t values_sent; /* of a MULTI_GET whose reply is too long for one turn */
     void *queue_key;  /* a QUEUE_PUSH released this client, and it has not popped yet */
     size_t queue_key_bytes;
 };
@@ -38,7 +39,10 @@ comm_status hub_create(struct hub **ret_hub);
 void hub_destroy(struct hub *hub); /* after every client has left; NULL is fine */
 
 /* Execute; the reply, if there is one yet, goes to the end of `reply`. COMM_IN_PROGRESS: the client now waits. An error
- * (its text says what the client did) means that the connection must be closed: the protocol knows no error replies. */
+ * (its text says what the client did) means that the connection must be closed: the protocol knows no error replies.
+ *
+ * A MULTI_GET may ask for more than should be in memory at once, or hold up the others: if client->values_sent is not 0
+ * afterwards, execute the same request again when the reply so far has been sent. */
 comm_status hub_execute(struct hub *hub, struct hub_client *client, const struct wire_request *request,
                         struct wire_buffer *reply);
 

@@ -405,10 +405,11 @@ comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_co
 
 comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait)
 {
-    if (s->kind->barrier)
-        return s->kind->barrier(s, key, world_size, wait);
+    comm_status status = s->kind->barrier ? s->kind->barrier(s, key, world_size, wait) : COMM_ERR_UNSUPPORTED;
+    if (status != COMM_ERR_UNSUPPORTED)
+        return status;
     char *members = key_beside(key, "/num_members"), *last = members ? key_beside(key, "/last_member") : NULL;
-    comm_status status = last ? COMM_OK : status_of_key(key, "/num_members");
+    status = last ? COMM_OK : status_of_key(key, "/num_members");
     int64_t came = 0;
     if (status == COMM_OK)
         status = s->kind->add(s, members, 1, &came);

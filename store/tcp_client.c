@@ -1,11 +1,4 @@
-/* The tcp store: a client of PyTorch's TCPStore protocol, and of our own server.
- *
- * Quick requests share one connection, `quick`, under a lock that is held for one round trip. A call that has to wait
- * takes that connection away with it; whoever comes next gets a spare or a new one. So one thread needs one
- * connection, and a waiting thread blocks nobody. A connection is only taken away after the server has answered on it:
- * what was set before is then in force, whichever connection is used next.
- *
- * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has none. */
+/* The tcp store's handle: its connections, opening and closing; see tcp_store.h. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -21,46 +14,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/limits.h"
-#include "base/log.h"
-#include "base/param.h"
-#include "store.h"
-#include "tcp_conn.h"
 #include "tcp_listen.h"
 #include "tcp_server.h"
 #include "tcp_shared.h"
+#include "tcp_store.h"
 #include "url.h"
-
-#define JOINED_KEY "init/"
 
 enum {
     SPARES_MAX = 8,
-    CANCEL_MS = 10000,           /* how long the answer to a CANCEL_WAIT may take */
-    BATCH_BYTES = 256 << 10,     /* of GETs or CHECKs that are sent before their replies are read */
-    MULTI_SET_BYTES = 16 << 20,  /* of one MULTI_SET; servers limit a request */
-    MISSING_NAMED_MAX = 64,      /* keys that a timeout looks at to say which are missing */
     JOIN_POLL_MS = 5,
-    RECONNECT_MS = 30000,        /* for a further connection to a server that has been reached before */
-};
-
-struct tcp_store {
-    comm_store base;
-    struct tcp_server *server; /* NULL unless serving alone */
-    struct tcp_shared *shared; /* NULL unless serving with others */
-    char *connect_host;        /* where clients of this process find the server */
-    struct tcp_peer peer;
-    int ordered; /* as in struct tcp_conn */
-    enum wire_dialect dialect;
-
-    pthread_mutex_t lock; /* guards what follows; held for a round trip */
-    struct tcp_conn *quick;
-    struct tcp_conn *spares;
-    int spare_count;
-    comm_status lost; /* the server has gone: this status and text for ever */
-    char lost_text[256];
-
-    pthread_mutex_t open_lock; /* guards `open`; never held for long. Inside `lock`, if both are taken */
-    struct tcp_conn *open;     /* all connections, for interrupt */
+    RECONNECT_MS = 30000, /* for a further connection to a server that has been reached before */
 };
 
 /* ---- Connections ---- */
@@ -75,7 +38,7 @@ static void conn_register(struct tcp_store *t, struct tcp_conn *c)
     pthread_mutex_unlock(&t->open_lock);
 }
 
-static void conn_close(struct tcp_store *t, struct tcp_conn *c)
+void tcp_close_conn(struct tcp_store *t, struct tcp_conn *c)
 {
     if (!c)
         return;
@@ -87,7 +50,7 @@ static void conn_close(struct tcp_store *t, struct tcp_conn *c)
     tcp_conn_destroy(c);
 }
 
-static comm_status conn_open(struct tcp_store *t, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
+comm_status tcp_open_conn(struct tcp_store *t, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
 {
     comm_status status = tcp_dial(&t->peer, began_ns, deadline_ns, ret_conn);
     if (status == COMM_OK)
@@ -120,20 +83,18 @@ static comm_status explain(struct tcp_store *t, comm_status status, const char *
     }
 }
 
-/* One quick request, from tcp_begin to tcp_end; the lock is held between. */
-struct request {
-    struct tcp_store *t;
-    struct tcp_conn *c;
-    struct tcp_limit limit;
-    int64_t began_ns;
-    const char *what;
-};
+/* The server has gone: remember the text, for all later calls. */
+static void remember_lost(struct tcp_store *t)
+{
+    t->lost = COMM_ERR_PEER_LOST;
+    snprintf(t->lost_text, sizeof t->lost_text, "%s", comm_last_error());
+}
 
-static comm_status tcp_begin(struct request *r, comm_store *s, const char *what)
+comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what)
 {
     struct tcp_store *t = (struct tcp_store *)s;
     int64_t now = clock_now_ns();
-    *r = (struct request){ .t = t, .began_ns = now, .what = what };
+    *r = (struct tcp_request){ .t = t, .began_ns = now, .what = what };
     r->limit = (struct tcp_limit){ .deadline_ns = clock_deadline_ns(atomic_load(&s->timeout_ms)), .store = s };
     pthread_mutex_lock(&t->lock);
     comm_status status = t->lost;
@@ -146,7 +107,9 @@ static comm_status tcp_begin(struct request *r, comm_store *s, const char *what)
     }
     if (status == COMM_OK && !t->quick) {
         int64_t soon = clock_deadline_ns(RECONNECT_MS);
-        status = conn_open(t, now, soon < r->limit.deadline_ns ? soon : r->limit.deadline_ns, &t->quick);
+        status = tcp_open_conn(t, now, soon < r->limit.deadline_ns ? soon : r->limit.deadline_ns, &t->quick);
+        if (status == COMM_ERR_PEER_LOST)
+            remember_lost(t);
     }
     if (status != COMM_OK) {
         pthread_mutex_unlock(&t->lock);
@@ -156,18 +119,11 @@ static comm_status tcp_begin(struct request *r, comm_store *s, const char *what)
     return COMM_OK;
 }
 
-/* The server has gone: remember the text, for all later calls. */
-static void remember_lost(struct tcp_store *t)
-{
-    t->lost = COMM_ERR_PEER_LOST;
-    snprintf(t->lost_text, sizeof t->lost_text, "%s", comm_last_error());
-}
-
-static comm_status tcp_end(struct request *r, comm_status status)
+comm_status tcp_end(struct tcp_request *r, comm_status status)
 {
     struct tcp_store *t = r->t;
     if (status != COMM_OK) {
-        conn_close(t, t->quick);
+        tcp_close_conn(t, t->quick);
         t->quick = NULL;
         status = explain(t, status, r->what, r->began_ns);
         if (status == COMM_ERR_PEER_LOST)
@@ -177,41 +133,138 @@ static comm_status tcp_end(struct request *r, comm_status status)
     return status;
 }
 
-/* Take the quick connection away, to wait on it. The lock is free then. */
-static void lend(struct request *r)
+void tcp_lend(struct tcp_request *r)
 {
     r->t->quick = NULL;
     pthread_mutex_unlock(&r->t->lock);
 }
 
-/* Give it back; with NULL it has been closed. */
-static void give_back(struct request *r, struct tcp_conn *c)
+comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status status)
 {
     struct tcp_store *t = r->t;
-    if (!c)
-        return;
-    pthread_mutex_lock(&t->lock);
-    if (!t->quick) {
-        t->quick = c;
-        c = NULL;
-    } else if (t->spare_count < SPARES_MAX) {
-        c->next = t->spares;
-        t->spares = c;
-        t->spare_count++;
-        c = NULL;
+    if (c) {
+        pthread_mutex_lock(&t->lock);
+        if (!t->quick) {
+            t->quick = c;
+            c = NULL;
+        } else if (t->spare_count < SPARES_MAX) {
+            c->next = t->spares;
+            t->spares = c;
+            t->spare_count++;
+            c = NULL;
+        }
+        pthread_mutex_unlock(&t->lock);
+        tcp_close_conn(t, c);
     }
+    if (status == COMM_OK || status == COMM_ERR_TIMEOUT || status == COMM_ERR_ABORTED)
+        return status;
+    return explain(t, status, r->what, r->began_ns);
+}
+
+comm_status tcp_lose(struct tcp_store *t)
+{
+    pthread_mutex_lock(&t->lock);
+    remember_lost(t);
     pthread_mutex_unlock(&t->lock);
-    conn_close(t, c);
+    return COMM_ERR_PEER_LOST;
+}
+
+/* ---- What the server knows ---- */
+
+static comm_status lacks(const struct tcp_store *t, enum wire_query query)
+{
+    return comm__fail(COMM_ERR_UNSUPPORTED, "the server at %s port %d is a PyTorch that has no %s query", t->peer.host,
+                      t->peer.port, wire_query_name(query));
+}
+
+comm_status tcp_needs_append(const struct tcp_store *t)
+{
+    return t->dialect == WIRE_DIALECT_OLD ? lacks(t, WIRE_APPEND) : COMM_OK;
+}
+
+/* A request that shows whether the server has the feature, and changes nothing; gives how long the reply is at least. */
+static size_t put_probe(struct tcp_conn *c, enum tcp_feature feature)
+{
+    char key[64];
+    size_t bytes = (size_t)snprintf(key, sizeof key, "libcomm/probe/%d/%lld", (int)getpid(), (long long)clock_now_ns());
+    switch (feature) {
+    case TCP_QUEUES:
+        tcp_put_query(c, WIRE_QUEUE_LEN);
+        wire_put_string(&c->out, key, bytes);
+        return 8;
+    case TCP_BARRIER:
+        tcp_put_query(c, WIRE_BARRIER);
+        wire_put_string(&c->out, key, bytes);
+        wire_put_u64(&c->out, 1);
+        tcp_put_query(c, WIRE_DELETE);
+        wire_put_string(&c->out, key, bytes);
+        return 1 + 8;
+    default:
+        tcp_put_query(c, WIRE_LIST_KEYS);
+        return 8;
+    }
+}
+
+/* Older servers close the connection on a query that they do not know. */
+static comm_status probe(struct tcp_request *r, enum tcp_feature feature)
+{
+    struct tcp_store *t = r->t;
+    struct tcp_conn *c;
+    uint8_t reply[16];
+    int64_t now = clock_now_ns(), soon = clock_deadline_ns(RECONNECT_MS);
+    struct tcp_limit limit = r->limit;
+    if (soon < limit.deadline_ns)
+        limit.deadline_ns = soon;
+    comm_status status = tcp_open_conn(t, now, limit.deadline_ns, &c);
+    if (status != COMM_OK)
+        return status;
+    size_t bytes = put_probe(c, feature);
+    status = tcp_conn_send(c, &limit);
+    if (status == COMM_OK)
+        status = tcp_conn_read(c, &limit, reply, bytes);
+    tcp_close_conn(t, c);
+    if (status != COMM_OK && status != COMM_ERR_PEER_LOST)
+        return status;
+    t->features[feature] = status == COMM_OK ? TCP_HAS : TCP_LACKS;
+    return COMM_OK;
+}
+
+comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature)
+{
+    struct tcp_request r;
+    if (t->dialect != WIRE_DIALECT_MODERN)
+        return lacks(t, query);
+    if (t->ordered)
+        return COMM_OK;
+    comm_status status = tcp_begin(&r, &t->base, wire_query_name(query));
+    if (status != COMM_OK)
+        return status;
+    if (t->features[feature] == TCP_UNKNOWN)
+        status = probe(&r, feature);
+    enum tcp_knowledge known = t->features[feature];
+    status = tcp_end(&r, status);
+    return status == COMM_OK && known == TCP_LACKS ? lacks(t, query) : status;
 }
 
 /* ---- Encoding ---- */
 
-static void put_query(struct tcp_conn *c, enum wire_query query)
+comm_status tcp_check_keys_fit(const char *what, const char *const *keys, size_t count)
+{
+    size_t bytes = 9;
+    for (size_t i = 0; i < count; i++)
+        bytes += strlen(keys[i]) + 9;
+    if (bytes > WIRE_REQUEST_MAX)
+        return comm__fail(COMM_ERR_INVALID, "%s: the names of %zu keys take %zu B; a request has at most %zu B", what,
+                          count, bytes, WIRE_REQUEST_MAX);
+    return COMM_OK;
+}
+
+void tcp_put_query(struct tcp_conn *c, enum wire_query query)
 {
     wire_put_query(&c->out, c->dialect, query);
 }
 
-static void put_key(struct tcp_conn *c, const char *key)
+void tcp_put_key(struct tcp_conn *c, const char *key)
 {
     size_t bytes = strlen(key);
     wire_put_u64(&c->out, bytes + 1);
@@ -219,482 +272,18 @@ static void put_key(struct tcp_conn *c, const char *key)
     wire_put_bytes(&c->out, key, bytes);
 }
 
-static void put_keys(struct tcp_conn *c, enum wire_query query, const char *const *keys, size_t count)
+void tcp_put_keyed(struct tcp_conn *c, enum wire_query query, const char *key)
 {
-    put_query(c, query);
+    tcp_put_query(c, query);
+    tcp_put_key(c, key);
+}
+
+void tcp_put_listed(struct tcp_conn *c, enum wire_query query, const char *const *keys, size_t count)
+{
+    tcp_put_query(c, query);
     wire_put_u64(&c->out, count);
     for (size_t i = 0; i < count; i++)
-        put_key(c, keys[i]);
-}
-
-static void put_get(struct tcp_conn *c, const char *key)
-{
-    put_query(c, WIRE_GET);
-    put_key(c, key);
-}
-
-/* Queries above DELETE_KEY do not exist in the old dialect; store.c makes them from the others then. */
-static comm_status needs(const struct tcp_store *t, enum wire_query query, int ours_only)
-{
-    if (t->dialect == WIRE_DIALECT_OLD || (ours_only && !t->ordered))
-        return comm__fail(COMM_ERR_UNSUPPORTED, "the server at %s port %d is a PyTorch that has no %s query",
-                          t->peer.host, t->peer.port, wire_query_name(query));
-    return COMM_OK;
-}
-
-/* ---- Quick requests ---- */
-
-static comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    struct request r;
-    comm_status status = tcp_begin(&r, s, "set");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_SET);
-    put_key(r.c, key);
-    wire_put_string(&r.c->out, data, bytes);
-    return tcp_end(&r, tcp_conn_send(r.c, &r.limit));
-}
-
-static comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    comm_status status = needs((struct tcp_store *)s, WIRE_APPEND, 0);
-    struct request r;
-    if (status == COMM_OK)
-        status = tcp_begin(&r, s, "append");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_APPEND);
-    put_key(r.c, key);
-    wire_put_string(&r.c->out, data, bytes);
-    return tcp_end(&r, tcp_conn_send(r.c, &r.limit));
-}
-
-/* CHECK, then read whether all are there. */
-static comm_status ask_check(struct request *r, const char *const *keys, size_t count, uint8_t *ret_ready)
-{
-    put_keys(r->c, WIRE_CHECK, keys, count);
-    comm_status status = tcp_conn_send(r->c, &r->limit);
-    return status == COMM_OK ? tcp_conn_read_u8(r->c, &r->limit, ret_ready) : status;
-}
-
-static comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
-{
-    struct request r;
-    uint8_t ready = WIRE_NOT_READY;
-    if (count == 0) { /* PyTorch's server looks at the first key, whatever the count */
-        *ret_all = 1;
-        return COMM_OK;
-    }
-    comm_status status = tcp_begin(&r, s, "check");
-    if (status != COMM_OK)
-        return status;
-    status = tcp_end(&r, ask_check(&r, keys, count, &ready));
-    if (status == COMM_OK)
-        *ret_all = ready == WIRE_READY;
-    return status;
-}
-
-/* A request whose reply is one number. `key` may be NULL. */
-static comm_status ask_number(comm_store *s, enum wire_query query, const char *what, const char *key,
-                              int64_t *ret_value)
-{
-    struct request r;
-    uint64_t value = 0;
-    comm_status status = tcp_begin(&r, s, what);
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, query);
-    if (key)
-        put_key(r.c, key);
-    status = tcp_conn_send(r.c, &r.limit);
-    if (status == COMM_OK)
-        status = tcp_conn_read_u64(r.c, &r.limit, &value);
-    status = tcp_end(&r, status);
-    if (status == COMM_OK)
-        *ret_value = (int64_t)value;
-    return status;
-}
-
-static comm_status tcp_remove(comm_store *s, const char *key, int32_t *ret_existed)
-{
-    int64_t removed = 0;
-    comm_status status = ask_number(s, WIRE_DELETE, "delete", key, &removed);
-    if (status == COMM_OK && ret_existed)
-        *ret_existed = removed > 0;
-    return status;
-}
-
-static comm_status tcp_num_keys(comm_store *s, int64_t *ret_count)
-{
-    return ask_number(s, WIRE_NUM_KEYS, "num_keys", NULL, ret_count);
-}
-
-/* Keys as they come, packed behind one another with their NULs. */
-struct key_list {
-    char *text;
-    size_t bytes, room, count;
-};
-
-static comm_status key_list_add(struct key_list *list, const char *key, size_t key_bytes)
-{
-    if (key_bytes + 1 > list->room - list->bytes) {
-        size_t room = list->room * 2 + key_bytes + 256;
-        char *text = realloc(list->text, room);
-        if (!text)
-            return comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", list->count);
-        list->text = text;
-        list->room = room;
-    }
-    memcpy(list->text + list->bytes, key, key_bytes);
-    list->text[list->bytes + key_bytes] = '\0';
-    list->bytes += key_bytes + 1;
-    list->count++;
-    return COMM_OK;
-}
-
-/* The reply to LIST_KEYS. Users' keys have "/" in front; others, such as "init/", are not for them. */
-static comm_status read_keys(struct request *r, struct key_list *list)
-{
-    uint64_t count = 0;
-    comm_status status = tcp_conn_read_u64(r->c, &r->limit, &count);
-    for (uint64_t i = 0; i < count && status == COMM_OK; i++) {
-        void *key = NULL;
-        size_t bytes = 0;
-        status = tcp_conn_read_value(r->c, &r->limit, &key, &bytes);
-        if (status == COMM_OK && bytes > 1 && *(char *)key == '/' && !memchr(key, '\0', bytes))
-            status = key_list_add(list, (char *)key + 1, bytes - 1);
-        free(key);
-    }
-    return status;
-}
-
-static comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
-{
-    struct request r;
-    struct key_list list = { 0 };
-    comm_status status = needs((struct tcp_store *)s, WIRE_LIST_KEYS, 1);
-    if (status == COMM_OK)
-        status = tcp_begin(&r, s, "list_keys");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_LIST_KEYS);
-    status = tcp_conn_send(r.c, &r.limit);
-    if (status == COMM_OK)
-        status = read_keys(&r, &list);
-    status = tcp_end(&r, status);
-    char **keys = status == COMM_OK ? malloc(list.count * sizeof *keys + list.bytes + 1) : NULL;
-    if (status == COMM_OK && !keys)
-        status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", list.count);
-    if (status == COMM_OK) {
-        char *at = (char *)(keys + list.count);
-        if (list.bytes)
-            memcpy(at, list.text, list.bytes);
-        for (size_t i = 0; i < list.count; i++, at += strlen(at) + 1)
-            keys[i] = at;
-        *ret_keys = keys;
-        *ret_count = list.count;
-    }
-    free(list.text);
-    return status;
-}
-
-static comm_status tcp_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                                   const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
-{
-    struct request r;
-    comm_status status = tcp_begin(&r, s, "compare_set");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_COMPARE_SET);
-    put_key(r.c, key);
-    wire_put_string(&r.c->out, expected, expected_bytes);
-    wire_put_string(&r.c->out, desired, desired_bytes);
-    status = tcp_conn_send(r.c, &r.limit);
-    if (status == COMM_OK)
-        status = tcp_conn_read_value(r.c, &r.limit, ret_data, ret_bytes);
-    return tcp_end(&r, status);
-}
-
-/* ---- Adding ---- */
-
-static comm_status ask_add(struct request *r, const char *key, int64_t amount, uint64_t *ret_value)
-{
-    put_query(r->c, WIRE_ADD);
-    put_key(r->c, key);
-    wire_put_u64(&r->c->out, (uint64_t)amount);
-    comm_status status = tcp_conn_send(r->c, &r->limit);
-    return status == COMM_OK ? tcp_conn_read_u64(r->c, &r->limit, ret_value) : status;
-}
-
-/* INVALID if `text` explains why a server refused to add to it. */
-static comm_status check_number(const char *key, const char *text, int64_t amount)
-{
-    char *end;
-    int64_t sum;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || errno)
-        return comm__fail(COMM_ERR_INVALID, "add %" PRId64 " to '%s': its value, '%.64s', is not a 64-bit number",
-                          amount, key, text);
-    if (__builtin_add_overflow((int64_t)value, amount, &sum))
-        return comm__fail(COMM_ERR_INVALID, "add %" PRId64 " to '%s': %lld would overflow", amount, key, value);
-    return COMM_OK;
-}
-
-/* The protocol has no error replies: a server that cannot add closes the connection. Look, on a new one, whether it
- * had a reason to. */
-static comm_status diagnose_add(struct request *r, const char *key, int64_t amount)
-{
-    struct tcp_store *t = r->t;
-    void *data = NULL;
-    size_t bytes;
-    uint8_t ready = WIRE_NOT_READY;
-    int64_t now = clock_now_ns(), deadline_ns = clock_deadline_ns(CANCEL_MS);
-    conn_close(t, t->quick);
-    t->quick = NULL;
-    comm_status status = conn_open(t, now, deadline_ns < r->limit.deadline_ns ? deadline_ns : r->limit.deadline_ns,
-                                   &t->quick);
-    if (status == COMM_OK) {
-        r->c = t->quick;
-        status = ask_check(r, &key, 1, &ready);
-    }
-    if (status == COMM_OK && ready == WIRE_READY) {
-        put_get(r->c, key);
-        status = tcp_conn_send(r->c, &r->limit);
-        if (status == COMM_OK)
-            status = tcp_conn_read_value(r->c, &r->limit, &data, &bytes);
-    }
-    if (status == COMM_OK && data)
-        status = check_number(key, data, amount);
-    free(data);
-    return status == COMM_ERR_INVALID
-               ? status
-               : comm__fail(COMM_ERR_PEER_LOST, "the server closed the connection in answer to ADD");
-}
-
-static comm_status tcp_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
-{
-    struct request r;
-    uint64_t value = 0;
-    comm_status status = tcp_begin(&r, s, "add");
-    if (status != COMM_OK)
-        return status;
-    status = ask_add(&r, key, amount, &value);
-    if (status == COMM_ERR_PEER_LOST)
-        status = diagnose_add(&r, key, amount);
-    if (status == COMM_ERR_INVALID) { /* the new connection is as good as the old one was */
-        pthread_mutex_unlock(&r.t->lock);
-        return status;
-    }
-    status = tcp_end(&r, status);
-    if (status == COMM_OK)
-        *ret_value = (int64_t)value;
-    return status;
-}
-
-/* ---- Waiting ---- */
-
-/* What goes behind a WAIT: nothing, GET or QUEUE_POP of the same key. */
-enum tail { TAIL_NONE, TAIL_GET, TAIL_POP };
-
-struct answer {
-    void *data; /* malloc; NULL if there is none */
-    size_t bytes;
-};
-
-static void put_tail(struct tcp_conn *c, enum tail tail, const char *key)
-{
-    if (tail == TAIL_NONE)
-        return;
-    put_query(c, tail == TAIL_GET ? WIRE_GET : WIRE_QUEUE_POP);
-    put_key(c, key);
-}
-
-static comm_status read_tail(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, struct answer *answer)
-{
-    if (tail == TAIL_NONE)
-        return COMM_OK;
-    uint64_t length = 1;
-    comm_status status = tail == TAIL_POP ? tcp_conn_read_u64(c, limit, &length) : COMM_OK;
-    if (status == COMM_OK && length > 0)
-        status = tcp_conn_read_value(c, limit, &answer->data, &answer->bytes);
-    return status;
-}
-
-/* The time is up: cancel. The wake-up may have crossed; *ret_came says so, and the answer is good then. */
-static comm_status cancel(struct tcp_conn *c, enum tail tail_sent, struct answer *answer, int *ret_came)
-{
-    struct tcp_limit limit = { .deadline_ns = clock_deadline_ns(CANCEL_MS) };
-    uint8_t first = 0, second = WIRE_WAIT_CANCELED;
-    put_query(c, WIRE_CANCEL_WAIT);
-    comm_status status = tcp_conn_send(c, &limit);
-    if (status == COMM_OK)
-        status = tcp_conn_read_u8(c, &limit, &first);
-    if (status == COMM_OK)
-        status = read_tail(c, &limit, tail_sent, answer);
-    *ret_came = first == WIRE_STOP_WAITING;
-    if (status == COMM_OK && *ret_came)
-        status = tcp_conn_read_u8(c, &limit, &second);
-    if (status == COMM_OK && (first > WIRE_WAIT_CANCELED || second != WIRE_WAIT_CANCELED))
-        status = COMM_ERR_PROTOCOL;
-    if (status == COMM_OK && !*ret_came && answer->data && tail_sent == TAIL_GET) {
-        free(answer->data); /* an empty value, of a key that is not there */
-        answer->data = NULL;
-    }
-    return status == COMM_OK || *ret_came ? status : COMM_ERR_TIMEOUT;
-}
-
-/* Read what a WAIT or a BARRIER answers, and its tail. COMM_ERR_TIMEOUT leaves the connection in step if *ret_keep. */
-static comm_status await(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, const char *key,
-                         struct answer *answer, int *ret_keep)
-{
-    enum tail sent = c->ordered ? tail : TAIL_NONE;
-    uint8_t reply = WIRE_STOP_WAITING;
-    int came = 1;
-    *ret_keep = 0;
-    put_tail(c, sent, key);
-    comm_status status = tcp_conn_send(c, limit);
-    if (status == COMM_OK) {
-        status = tcp_conn_read_u8(c, limit, &reply);
-        if (status == COMM_ERR_TIMEOUT && c->dialect != WIRE_DIALECT_OLD) {
-            status = cancel(c, sent, answer, &came);
-            *ret_keep = status == COMM_OK;
-            if (status != COMM_OK || !came)
-                return status == COMM_OK && !answer->data ? COMM_ERR_TIMEOUT : status;
-        } else if (status == COMM_OK) {
-            status = read_tail(c, limit, sent, answer);
-        }
-    }
-    if (status == COMM_OK && reply != WIRE_STOP_WAITING)
-        status = comm__fail(COMM_ERR_PROTOCOL, "the server answered a WAIT with %d", reply);
-    if (status == COMM_OK && sent != tail) {
-        put_tail(c, tail, key);
-        struct tcp_limit soon = { .deadline_ns = clock_deadline_ns(CANCEL_MS), limit->wait, limit->store };
-        status = tcp_conn_send(c, &soon);
-        if (status == COMM_OK)
-            status = read_tail(c, &soon, tail, answer);
-    }
-    *ret_keep = status == COMM_OK;
-    return status;
-}
-
-/* TIMEOUT, with those of the keys that are not there. */
-static comm_status fail_missing(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
-{
-    const char *missing[MISSING_NAMED_MAX];
-    size_t missing_count = 0;
-    for (size_t i = 0; i < count && missing_count < MISSING_NAMED_MAX && count > 1; i++) {
-        int32_t there = 0;
-        if (tcp_check(s, &keys[i], 1, &there) != COMM_OK)
-            break;
-        if (!there)
-            missing[missing_count++] = keys[i];
-    }
-    if (missing_count == 0)
-        return store_fail_timeout(wait, keys, count < MISSING_NAMED_MAX ? count : MISSING_NAMED_MAX, NULL);
-    return store_fail_timeout(wait, missing, missing_count, NULL);
-}
-
-/* The keys were not there a moment ago: WAIT, on the connection of `r`, which this ends. */
-static comm_status wait_for_keys(struct request *r, const char *const *keys, size_t count,
-                                 const struct store_wait *wait, enum tail tail, struct answer *answer)
-{
-    struct tcp_conn *c = r->c;
-    struct tcp_limit limit = { .deadline_ns = wait->deadline_ns, .wait = wait, .store = &r->t->base };
-    int keep = 0;
-    lend(r);
-    put_keys(c, WIRE_WAIT, keys, count);
-    comm_status status = await(c, &limit, tail, keys[0], answer, &keep);
-    if (status == COMM_ERR_TIMEOUT && c->ordered)
-        keep = 1;
-    if (!keep) {
-        conn_close(r->t, c);
-        c = NULL;
-    }
-    give_back(r, c);
-    if (status == COMM_ERR_TIMEOUT)
-        return fail_missing(&r->t->base, keys, count, wait);
-    if (status == COMM_ERR_ABORTED)
-        return store_fail_closed(wait);
-    return status == COMM_OK ? status : explain(r->t, status, r->what, r->began_ns);
-}
-
-static comm_status tcp_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data,
-                           size_t *ret_bytes)
-{
-    struct request r;
-    struct answer answer = { NULL, 0 };
-    comm_status status = tcp_begin(&r, s, "get");
-    if (status != COMM_OK)
-        return status;
-    status = wait_for_keys(&r, &key, 1, wait, TAIL_GET, &answer);
-    if (status != COMM_OK) {
-        free(answer.data);
-        return status;
-    }
-    *ret_data = answer.data;
-    *ret_bytes = answer.bytes;
-    return COMM_OK;
-}
-
-static comm_status tcp_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
-{
-    struct request r;
-    struct answer answer = { NULL, 0 };
-    if (count == 0)
-        return COMM_OK;
-    comm_status status = tcp_begin(&r, s, "wait");
-    return status == COMM_OK ? wait_for_keys(&r, keys, count, wait, TAIL_NONE, &answer) : status;
-}
-
-static comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
-{
-    struct request r;
-    comm_status status = needs((struct tcp_store *)s, WIRE_QUEUE_PUSH, 1);
-    if (status == COMM_OK)
-        status = tcp_begin(&r, s, "queue_push");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_QUEUE_PUSH);
-    put_key(r.c, key);
-    wire_put_string(&r.c->out, data, bytes);
-    return tcp_end(&r, tcp_conn_send(r.c, &r.limit));
-}
-
-static comm_status tcp_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
-                                 void **ret_data, size_t *ret_bytes)
-{
-    struct request r;
-    struct answer answer = { NULL, 0 };
-    comm_status status = needs((struct tcp_store *)s, WIRE_QUEUE_POP, 1);
-    while (status == COMM_OK && !answer.data) {
-        status = tcp_begin(&r, s, "queue_pop");
-        if (status != COMM_OK)
-            return status;
-        if (may_wait) {
-            status = wait_for_keys(&r, &key, 1, wait, TAIL_POP, &answer);
-            continue;
-        }
-        put_tail(r.c, TAIL_POP, key);
-        status = tcp_conn_send(r.c, &r.limit);
-        if (status == COMM_OK)
-            status = read_tail(r.c, &r.limit, TAIL_POP, &answer);
-        status = tcp_end(&r, status);
-        if (status == COMM_OK && !answer.data)
-            return comm__fail(COMM_ERR_NOT_FOUND, "queue_pop: the queue '%s' is empty", key);
-    }
-    if (status == COMM_OK) {
-        *ret_data = answer.data;
-        *ret_bytes = answer.bytes;
-    }
-    return status;
-}
-
-static comm_status tcp_queue_len(comm_store *s, const char *key, int64_t *ret_count)
-{
-    comm_status status = needs((struct tcp_store *)s, WIRE_QUEUE_LEN, 1);
-    return status == COMM_OK ? ask_number(s, WIRE_QUEUE_LEN, "queue_len", key, ret_count) : status;
+        tcp_put_key(c, keys[i]);
 }
 
 /* ---- Life ---- */
@@ -702,11 +291,11 @@ static comm_status tcp_queue_len(comm_store *s, const char *key, int64_t *ret_co
 static void tcp_close(comm_store *s)
 {
     struct tcp_store *t = (struct tcp_store *)s;
-    conn_close(t, t->quick);
+    tcp_close_conn(t, t->quick);
     while (t->spares) {
         struct tcp_conn *c = t->spares;
         t->spares = c->next;
-        conn_close(t, c);
+        tcp_close_conn(t, c);
     }
     tcp_server_stop(t->server);
     tcp_shared_leave(t->shared);
@@ -731,6 +320,9 @@ static const struct store_kind tcp_kind = {
     .append = tcp_append,
     .num_keys = tcp_num_keys,
     .list_keys = tcp_list_keys,
+    .multi_get = tcp_multi_get,
+    .multi_set = tcp_multi_set,
+    .barrier = tcp_barrier,
     .queue_push = tcp_queue_push,
     .queue_pop = tcp_queue_pop,
     .queue_len = tcp_queue_len,
@@ -764,7 +356,7 @@ static comm_status tcp_new(const char *url, const char *host, const char *connec
 static comm_status tcp_connect(struct tcp_store *t)
 {
     int64_t now = clock_now_ns();
-    comm_status status = conn_open(t, now, clock_deadline_ns(atomic_load(&t->base.timeout_ms)), &t->quick);
+    comm_status status = tcp_open_conn(t, now, clock_deadline_ns(atomic_load(&t->base.timeout_ms)), &t->quick);
     if (status == COMM_OK) {
         t->dialect = t->quick->dialect;
         t->ordered = t->quick->ordered;
@@ -787,35 +379,18 @@ static comm_status tcp_clone(comm_store *s, comm_store **ret_store)
     return COMM_OK;
 }
 
-/* Count ourselves in under the key that PyTorch's clients count under, which has no "/". */
-static comm_status join_add(struct tcp_store *t, int64_t amount, int64_t *ret_joined)
-{
-    struct request r;
-    uint64_t value = 0;
-    comm_status status = tcp_begin(&r, &t->base, "joining");
-    if (status != COMM_OK)
-        return status;
-    put_query(r.c, WIRE_ADD);
-    wire_put_string(&r.c->out, JOINED_KEY, strlen(JOINED_KEY));
-    wire_put_u64(&r.c->out, (uint64_t)amount);
-    status = tcp_conn_send(r.c, &r.limit);
-    if (status == COMM_OK)
-        status = tcp_conn_read_u64(r.c, &r.limit, &value);
-    *ret_joined = (int64_t)value;
-    return tcp_end(&r, status);
-}
-
+/* Count ourselves in, as PyTorch's clients do. */
 static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve)
 {
     int64_t joined = 0, deadline_ns = clock_deadline_ns(atomic_load(&t->base.timeout_ms));
-    comm_status status = join_add(t, 1, &joined);
+    comm_status status = tcp_join_add(&t->base, 1, &joined);
     while (status == COMM_OK && serve && joined < world_size) {
         if (clock_now_ns() >= deadline_ns)
             return comm__fail(COMM_ERR_TIMEOUT, "opening %s: %lld of %d clients have joined in time", t->base.url,
                               (long long)joined, (int)world_size);
         struct timespec pause = { 0, JOIN_POLL_MS * 1000000 };
         nanosleep(&pause, NULL);
-        status = join_add(t, 0, &joined);
+        status = tcp_join_add(&t->base, 0, &joined);
     }
     return status;
 }

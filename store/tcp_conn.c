@@ -13,7 +13,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { READ_BYTES = 4096 }; /* what is asked for beyond what is needed: most replies fit */
+enum {
+    READ_BYTES = 4096,       /* what is asked for beyond what is needed: most replies fit */
+    OUT_KEEP_BYTES = 1 << 20 /* a larger send buffer is freed when it is empty */
+};
 
 comm_status tcp_conn_create(int fd, struct tcp_conn **ret_conn)
 {
@@ -102,6 +105,8 @@ comm_status tcp_conn_send(struct tcp_conn *c, const struct tcp_limit *limit)
             status = lost(strerror(errno));
     }
     c->out.bytes = 0;
+    if (c->out.room > OUT_KEEP_BYTES)
+        wire_buffer_finish(&c->out);
     return status;
 }
 

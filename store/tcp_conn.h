@@ -53,7 +53,8 @@ struct tcp_peer {
 };
 
 /* Connect and agree on a dialect, again and again until the deadline: all addresses of the host are tried, then
- * there is a pause. TIMEOUT names the host, the address and the last refusal. */
+ * there is a pause. TIMEOUT names the host, the address and the last refusal. PEER_LOST: it was reached before, and now
+ * nobody listens there. */
 comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn);
 
 #endif

@@ -5,9 +5,10 @@
  *
  *   0 VALIDATE PING CHECK     2.5 and later, and ours
  *   1 VALIDATE GETNUMKEYS*4 CHECK     2.2 to 2.4: no PING yet
- *   2 CHECK in old numbers    1.13 to 2.0
+ *   2 CHECK CANCEL_WAIT in 2.1's numbers
+ *   3 CHECK in 1.13's numbers     1.13 and 2.0
  *
- * To a 1.13 server the first two read as a SET with a key of more than 2^56 bytes. That is more than any host
+ * To the servers of the last two the first two greetings read as a SET with a key of more than 2^56 bytes. That is more than any host
  * can allocate, so it fails there and the connection is closed; a smaller number could leave it waiting for the bytes. This is why
  * the nonce has its high bit where it has, and why there are four GETNUMKEYS. */
 #include <errno.h>
@@ -33,14 +34,13 @@
 #include "tcp_conn.h"
 #include "tcp_listen.h"
 
-enum hello { HELLO_MODERN, HELLO_NO_PING, HELLO_OLD, HELLO_COUNT };
+enum hello { HELLO_MODERN, HELLO_NO_PING, HELLO_2_1, HELLO_OLD, HELLO_COUNT };
 enum {
     HELLO_MS = 5000,      /* a server that says nothing for so long did not understand the greeting */
     STAGGER_MS = 200,     /* before the next address is tried beside one that does not answer */
     ADDRESSES_MAX = 16,
     PAUSE_FIRST_MS = 10,  /* between rounds; a client that is a moment early loses no more than this */
     PAUSE_LAST_MS = 1000,
-    REFUSAL_BYTES = 256,
 };
 
 /* ---- Resolving ---- */
@@ -149,20 +149,28 @@ static int resolve(const struct tcp_peer *peer, int64_t deadline_ns, struct addr
 
 /* ---- Connecting ---- */
 
+/* Why nobody was reached, in the last round. */
+struct refusal {
+    char text[256];
+    int undecided; /* another answer than "connection refused" */
+};
+
 struct attempt {
     int fd;
     const struct addrinfo *address;
 };
 
-static void note_refusal(char *refusal, const struct addrinfo *a, const char *what)
+static void note_refusal(struct refusal *refusal, const struct addrinfo *a, int error)
 {
     char host[64] = "?", port[16] = "?";
     getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(refusal, REFUSAL_BYTES, "%s port %s: %s", host, port, what);
+    snprintf(refusal->text, sizeof refusal->text, "%s port %s: %s", host, port,
+             error ? strerror(error) : "no answer");
+    refusal->undecided |= error != ECONNREFUSED;
 }
 
 /* Begin to connect: 1 connected, 0 under way, -1 refused (noted). */
-static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, char *refusal)
+static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, struct refusal *refusal)
 {
     attempt->address = a;
     attempt->fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -170,7 +178,7 @@ static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, char
         return 1;
     if (attempt->fd >= 0 && errno == EINPROGRESS)
         return 0;
-    note_refusal(refusal, a, strerror(errno));
+    note_refusal(refusal, a, errno);
     if (attempt->fd >= 0)
         close(attempt->fd);
     attempt->fd = -1;
@@ -178,7 +186,7 @@ static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, char
 }
 
 /* Look at the attempts under way until one succeeds (its index), all have failed or the time is up (-1). */
-static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, char *refusal)
+static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, struct refusal *refusal)
 {
     for (;;) {
         struct pollfd fds[ADDRESSES_MAX];
@@ -201,7 +209,7 @@ static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, 
             getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
             if (error == 0)
                 return i;
-            note_refusal(refusal, attempts[i].address, strerror(error));
+            note_refusal(refusal, attempts[i].address, error);
             close(attempts[i].fd);
             attempts[i].fd = -1;
         }
@@ -210,7 +218,7 @@ static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, 
 
 /* One round over all addresses of all families; each gets a head start on the next. A socket, or -1 and the
  * refusal. */
-static int connect_any(const struct addrinfo *list, int64_t deadline_ns, char *refusal)
+static int connect_any(const struct addrinfo *list, int64_t deadline_ns, struct refusal *refusal)
 {
     struct attempt attempts[ADDRESSES_MAX];
     int count = 0, winner = -1;
@@ -229,7 +237,7 @@ static int connect_any(const struct addrinfo *list, int64_t deadline_ns, char *r
     for (int i = 0; i < count; i++) {
         if (attempts[i].fd < 0 || i == winner)
             continue;
-        note_refusal(refusal, attempts[i].address, "no answer");
+        note_refusal(refusal, attempts[i].address, 0);
         close(attempts[i].fd);
     }
     return fd;
@@ -249,8 +257,8 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_
     int64_t patience_ns = clock_now_ns() + HELLO_MS * (int64_t)1000000;
     struct tcp_limit limit = { .deadline_ns = deadline_ns < patience_ns ? deadline_ns : patience_ns };
     uint32_t nonce = ((uint32_t)getpid() & 0x00007fff) | 0x00ff0000;
-    c->dialect = hello == HELLO_OLD ? WIRE_DIALECT_OLD : WIRE_DIALECT_MODERN;
-    if (hello != HELLO_OLD) {
+    c->dialect = hello == HELLO_OLD ? WIRE_DIALECT_OLD : hello == HELLO_2_1 ? WIRE_DIALECT_2_1 : WIRE_DIALECT_MODERN;
+    if (c->dialect == WIRE_DIALECT_MODERN) {
         wire_put_u8(&c->out, WIRE_VALIDATE);
         wire_put_u32(&c->out, WIRE_MAGIC);
     }
@@ -261,34 +269,40 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_
     for (int i = 0; hello == HELLO_NO_PING && i < 4; i++)
         wire_put_u8(&c->out, WIRE_NUM_KEYS);
     put_check_ordered(c);
+    if (hello == HELLO_2_1)
+        wire_put_query(&c->out, c->dialect, WIRE_CANCEL_WAIT);
 
     uint8_t reply[32];
     size_t bytes = hello == HELLO_MODERN ? 4 : hello == HELLO_NO_PING ? 32 : 0;
-    uint8_t ready = WIRE_NOT_READY;
+    uint8_t ready = WIRE_NOT_READY, canceled = WIRE_WAIT_CANCELED;
     comm_status status = tcp_conn_send(c, &limit);
     if (status == COMM_OK)
         status = tcp_conn_read(c, &limit, reply, bytes);
     if (status == COMM_OK)
         status = tcp_conn_read_u8(c, &limit, &ready);
+    if (status == COMM_OK && hello == HELLO_2_1)
+        status = tcp_conn_read_u8(c, &limit, &canceled);
     if (status == COMM_ERR_TIMEOUT)
         return comm__fail(COMM_ERR_TIMEOUT, "no answer to the greeting");
     if (status != COMM_OK)
         return status;
-    if (ready > WIRE_NOT_READY || (hello == HELLO_MODERN && wire_u32(reply) != nonce))
+    if (ready > WIRE_NOT_READY || canceled != WIRE_WAIT_CANCELED ||
+        (hello == HELLO_MODERN && wire_u32(reply) != nonce))
         return comm__fail(COMM_ERR_PROTOCOL, "the answer to the greeting is none of a store's");
     c->ordered = ready == WIRE_READY;
     return COMM_OK;
 }
 
 /* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the greeting. */
-static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, int64_t deadline_ns, char *refusal,
+static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, int64_t deadline_ns, struct refusal *refusal,
                                   int *ret_understood)
 {
     struct addrinfo *list = NULL;
     *ret_understood = 1;
     int error = resolve(peer, deadline_ns, &list);
     if (error) {
-        snprintf(refusal, REFUSAL_BYTES, "%s: %s", peer->host, gai_strerror(error));
+        refusal->undecided = 1;
+        snprintf(refusal->text, sizeof refusal->text, "%s: %s", peer->host, gai_strerror(error));
         return NULL;
     }
     int fd = connect_any(list, deadline_ns, refusal);
@@ -303,7 +317,8 @@ static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello,
         status = greet(c, hello, deadline_ns);
     if (status == COMM_OK)
         return c;
-    snprintf(refusal, REFUSAL_BYTES, "connected, but %s", comm_last_error());
+    refusal->undecided = 1;
+    snprintf(refusal->text, sizeof refusal->text, "connected, but %s", comm_last_error());
     tcp_conn_destroy(c);
     *ret_understood = 0;
     return NULL;
@@ -341,15 +356,16 @@ static void say_still_waiting(const struct tcp_peer *peer, int64_t began_ns, int
 
 comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
 {
-    char refusal[REFUSAL_BYTES] = "no answer";
+    struct refusal refusal = { "no answer", 0 };
     int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("core", "progress_log_ms");
     int attempts = 0;
     int hello = peer->hello ? peer->hello - 1 : HELLO_MODERN;
     for (;;) {
         int understood;
         attempts++;
-        struct tcp_conn *c = dial_once(peer, (enum hello)hello, deadline_ns, refusal, &understood);
-        if (c && c->ordered && hello == HELLO_OLD) { /* ours, which had to reset an earlier connection: greet it properly */
+        refusal.undecided = 0;
+        struct tcp_conn *c = dial_once(peer, (enum hello)hello, deadline_ns, &refusal, &understood);
+        if (c && c->ordered && c->dialect != WIRE_DIALECT_MODERN) { /* ours, which had to reset an earlier connection: greet it properly */
             tcp_conn_destroy(c);
             hello = HELLO_MODERN;
             continue;
@@ -359,9 +375,12 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
             *ret_conn = c;
             return COMM_OK;
         }
+        if (peer->hello && !refusal.undecided)
+            return comm__fail(COMM_ERR_PEER_LOST, "connect again to the store at %s port %d: %s; the server has ended",
+                              peer->host, peer->port, refusal.text);
         if (clock_left_ms(deadline_ns) == 0)
             break;
-        say_still_waiting(peer, began_ns, &next_news_ms, refusal);
+        say_still_waiting(peer, began_ns, &next_news_ms, refusal.text);
         int last = hello == HELLO_OLD || peer->hello || understood;
         if (!understood && !peer->hello)
             hello = (hello + 1) % HELLO_COUNT;
@@ -371,5 +390,5 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
     return comm__fail(COMM_ERR_TIMEOUT,
                       "connect to the store at %s port %d: no server answered within %lld ms (%d attempts); the last: "
                       "%s; does the serving rank run there?",
-                      peer->host, peer->port, (long long)((clock_now_ns() - began_ns) / 1000000), attempts, refusal);
+                      peer->host, peer->port, (long long)((clock_now_ns() - began_ns) / 1000000), attempts, refusal.text);
 }

@@ -70,6 +70,7 @@ struct connection {
     int ended; /* the client will send no more: close when the replies are out */
     int polled; /* the events that are watched */
     int waiting;
+    size_t long_bytes; /* of the MULTI_GET at the front of `held` while its reply is on the way (client.values_sent) */
     int cancels_answered; /* CANCEL_WAITs in `held` that have had their reply already */
     size_t ahead;         /* while waiting: where in `held` the parser looks for a CANCEL_WAIT */
     int cancels_passed;   /* on the way there, of those that have been answered */
@@ -171,9 +172,14 @@ static void forget_front(struct tcp_server *server, struct wire_buffer *buffer, 
 
 /* ---- Replies ---- */
 
+static int has_to_send(const struct connection *c)
+{
+    return c->unsent.bytes > 0 || c->client.values_sent > 0;
+}
+
 static int watch(struct connection *c)
 {
-    int events = (c->ended ? 0 : UV_READABLE) | (c->unsent.bytes > 0 ? UV_WRITABLE : 0);
+    int events = (c->ended ? 0 : UV_READABLE) | (has_to_send(c) ? UV_WRITABLE : 0);
     if (events == c->polled)
         return 0;
     c->polled = events;
@@ -250,10 +256,10 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
                 connection_drop(c, "%s: %llu", c->parser.reason, (unsigned long long)c->parser.culprit);
             return -1;
         }
-        done += request.bytes;
-        count(&server->requests);
         if (request.query == WIRE_CANCEL_WAIT && c->cancels_answered > 0) {
             c->cancels_answered--;
+            done += request.bytes;
+            count(&server->requests);
             continue;
         }
         comm_status status = hub_execute(server->hub, &c->client, &request, &server->reply);
@@ -263,6 +269,12 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
                 connection_drop(c, "%s", comm_last_error());
             return -1;
         }
+        if (c->client.values_sent > 0) {
+            c->long_bytes = request.bytes;
+            break;
+        }
+        done += request.bytes;
+        count(&server->requests);
         c->waiting = status == COMM_IN_PROGRESS;
         c->ahead = 0;
         c->cancels_passed = 0;
@@ -328,7 +340,7 @@ static void settle(struct connection *c)
 {
     if (flush_reply(c) != 0)
         return;
-    if (c->ended && (c->waiting || c->unsent.bytes == 0)) {
+    if (c->ended && (c->waiting || !has_to_send(c))) {
         connection_close(c);
         return;
     }
@@ -368,7 +380,7 @@ static int take_input(struct connection *c, const uint8_t *data, size_t bytes)
         connection_drop(c, "%zu B of requests behind a WAIT", c->held.bytes);
         return -1;
     }
-    if (is_stalled(c) && c->held.bytes > unasked_bytes_max) {
+    if (is_stalled(c) && c->held.bytes > unasked_bytes_max + (c->client.values_sent ? c->long_bytes : 0)) {
         connection_drop(c, "it asks on and does not read its replies: %zu B wait for it", c->unsent.bytes - c->sent);
         return -1;
     }
@@ -399,13 +411,15 @@ static void on_readable(struct connection *c)
     settle(c);
 }
 
-/* What was held back because its replies were not read has its turn when they are. */
+/* What was held back because its replies were not read has its turn when they are; and the next part of a long reply when
+ * the one before is out. */
 static void on_writable(struct connection *c)
 {
     int was_stalled = is_stalled(c);
-    if (flush_unsent(c) != 0)
+    if (c->unsent.bytes > 0 && flush_unsent(c) != 0)
         return;
-    if (was_stalled && !is_stalled(c) && execute_held(c) != 0)
+    int may_go_on = c->client.values_sent ? c->unsent.bytes == 0 : was_stalled && !is_stalled(c);
+    if (may_go_on && execute_held(c) != 0)
         return;
     settle(c);
 }
@@ -417,7 +431,7 @@ static void on_event(uv_poll_t *poll, int status, int events)
     if (status < 0) {
         connection_close(c);
     } else {
-        if ((events & UV_WRITABLE) && c->unsent.bytes > 0)
+        if ((events & UV_WRITABLE) && has_to_send(c))
             on_writable(c);
         if ((events & UV_READABLE) && c->fd >= 0 && !c->ended)
             on_readable(c);

@@ -32,12 +32,9 @@ static const struct {
     [WIRE_WATCH_KEY] = { "WATCH_KEY", "k" },
 };
 
-/* The byte of a query, by dialect. PyTorch 1.13 begins at SET; 7 is WATCH_KEY there, so DELETE_KEY has its number of
- * today. In mid 2023 WATCH_KEY was gone and VALIDATE not there yet: all numbers are one less. */
-static const int8_t old_bytes[WIRE_QUERY_COUNT] = {
-    -1, 0, 1, 2, 3, 4, 5, 6, 8, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 7,
-};
-enum { OLD_BYTE_MAX = 8, MAGIC_EACH_BYTE_MAX = WIRE_CANCEL_WAIT - 1 };
+/* The bytes of queries that are not their numbers: 1.13 begins at SET, and 7 is WATCH_KEY, so DELETE_KEY has its number of
+ * today. In 2.1 WATCH_KEY was gone and VALIDATE not there yet: all numbers are one less. */
+enum { OLD_GETNUMKEYS = 6, OLD_WATCH_KEY = 7, OLD_DELETE_KEY = 8, BYTE_MAX_2_1 = WIRE_CANCEL_WAIT - 1 };
 
 static const uint8_t magic_bytes[4] = { 0xce, 0xf7, 0x85, 0x3c };
 
@@ -79,7 +76,7 @@ static enum wire_verdict detect_dialect(struct wire_parser *p, const uint8_t *da
         if (agree >= 0 && agree < 4)
             return WIRE_MORE;
         p->dialect = agree == 4 ? WIRE_DIALECT_MODERN : WIRE_DIALECT_OLD;
-    } else if (data[0] <= OLD_BYTE_MAX) {
+    } else if (data[0] <= BYTE_MAX_2_1) {
         p->dialect = WIRE_DIALECT_OLD;
     } else {
         return bad(p, "the first byte is none of a store client's", data[0]);
@@ -87,12 +84,22 @@ static enum wire_verdict detect_dialect(struct wire_parser *p, const uint8_t *da
     return WIRE_COMPLETE;
 }
 
-static int query_of_old_byte(uint8_t byte)
+/* The query, or -1. A byte of the old dialects may show which of them it is. `first` of the connection: clients of 1.13
+ * watch keys on connections of their own, and do nothing else there. */
+static int query_of_byte(struct wire_parser *p, uint8_t byte, int first)
 {
-    for (int query = 0; query < WIRE_QUERY_COUNT; query++)
-        if (old_bytes[query] == (int)byte)
-            return query;
-    return -1;
+    if (p->dialect == WIRE_DIALECT_MODERN)
+        return byte <= WIRE_BARRIER ? byte : -1;
+    if (byte > BYTE_MAX_2_1)
+        return -1;
+    if (p->dialect != WIRE_DIALECT_OLD || byte <= OLD_GETNUMKEYS)
+        return byte + 1;
+    if (byte == OLD_WATCH_KEY && first)
+        return WIRE_WATCH_KEY;
+    if (byte == OLD_DELETE_KEY)
+        return WIRE_DELETE; /* or APPEND: see wire_parse */
+    p->dialect = WIRE_DIALECT_2_1;
+    return byte + 1;
 }
 
 /* The magic where the dialect wants it, and the query byte. */
@@ -116,13 +123,7 @@ static enum wire_verdict parse_head(struct wire_parser *p, const uint8_t *data, 
         at = sizeof magic_bytes;
     }
     uint8_t byte = data[at];
-    int query = byte;
-    if (p->dialect == WIRE_DIALECT_OLD)
-        query = query_of_old_byte(byte);
-    else if (p->dialect == WIRE_DIALECT_MAGIC_EACH)
-        query = byte <= MAGIC_EACH_BYTE_MAX ? byte + 1 : -1;
-    else if (byte > WIRE_BARRIER)
-        query = -1;
+    int query = query_of_byte(p, byte, first);
     if (query < 0)
         return bad(p, "there is no query with this number", byte);
     if (query == WIRE_VALIDATE && !first)
@@ -214,6 +215,11 @@ enum wire_verdict wire_parse(struct wire_parser *p, const uint8_t *data, size_t 
         enum wire_verdict verdict = parse_field(p, data, bytes, layout[p->field]);
         if (verdict != WIRE_COMPLETE)
             return verdict;
+        if (p->query == WIRE_DELETE && p->dialect == WIRE_DIALECT_OLD && bytes > p->offset) {
+            p->query = WIRE_APPEND;
+            p->dialect = WIRE_DIALECT_2_1;
+            layout = queries[p->query].layout;
+        }
     }
     struct wire_request request = { .query = p->query, .number = p->number, .count = p->count, .bytes = p->offset };
     if (layout[0] == 'K' || layout[0] == 'P') {
@@ -300,13 +306,19 @@ void wire_put_string(struct wire_buffer *b, const void *data, size_t bytes)
 
 int wire_put_query(struct wire_buffer *b, enum wire_dialect dialect, enum wire_query query)
 {
-    int byte = query;
-    if (dialect == WIRE_DIALECT_OLD)
-        byte = old_bytes[query];
-    else if (query > WIRE_BARRIER)
+    int byte = query, last = WIRE_BARRIER;
+    if (dialect != WIRE_DIALECT_MODERN) {
+        byte = query == WIRE_WATCH_KEY ? OLD_WATCH_KEY : query - 1;
+        last = BYTE_MAX_2_1;
+    }
+    if (dialect == WIRE_DIALECT_OLD && query == WIRE_DELETE)
+        byte = OLD_DELETE_KEY;
+    else if (dialect == WIRE_DIALECT_OLD && query > WIRE_DELETE && query != WIRE_WATCH_KEY)
         byte = -1;
-    if (byte < 0)
+    if (byte < 0 || byte > last)
         return -1;
+    if (dialect == WIRE_DIALECT_MAGIC_EACH)
+        wire_put_u32(b, WIRE_MAGIC);
     wire_put_u8(b, (uint8_t)byte);
     return 0;
 }

@@ -6,7 +6,11 @@
  *
  *   modern (2.2 and later)      00 ce f7 85 3c        VALIDATE and the magic, once
  *   magic-each (mid 2023)       ce f7 85 3c           the magic before every query
- *   old (1.13 to 2.0)           anything else         byte 0 is SET, whose next eight bytes are a key length
+ *   old (1.13 to 2.1)           anything else         byte 0 is SET, whose next eight bytes are a key length
+ *
+ * 2.1 has other numbers than 1.13 and 2.0 from 7 on, and nothing in the first bytes that tells. It shows when it uses
+ * a number that only it has, or when a value comes behind what would be a DELETE_KEY of 1.13 (8) and is its APPEND:
+ * its clients send both in one go, and a 1.13 client sends nothing more before it has the reply.
  *
  * The parser gives query numbers of the modern dialect whatever the connection speaks. */
 #ifndef COMM_STORE_WIRE_H
@@ -42,7 +46,7 @@ enum wire_query {
     WIRE_QUEUE_LEN = 16,
     WIRE_LIST_KEYS = 17,
     WIRE_BARRIER = 18,
-    WIRE_WATCH_KEY = 19, /* old dialect only; the number is ours */
+    WIRE_WATCH_KEY = 19, /* 1.13 only; the number is ours */
     WIRE_QUERY_COUNT
 };
 
@@ -51,7 +55,13 @@ enum { WIRE_READY = 0, WIRE_NOT_READY = 1 };            /* to CHECK */
 enum { WIRE_STOP_WAITING = 0, WIRE_WAIT_CANCELED = 1 }; /* to WAIT, BARRIER; to CANCEL_WAIT */
 enum { WIRE_CALLBACK_REGISTERED = 3 };                  /* to WATCH_KEY */
 
-enum wire_dialect { WIRE_DIALECT_UNKNOWN, WIRE_DIALECT_OLD, WIRE_DIALECT_MAGIC_EACH, WIRE_DIALECT_MODERN };
+enum wire_dialect {
+    WIRE_DIALECT_UNKNOWN,
+    WIRE_DIALECT_OLD,        /* 1.13, 2.0; or 2.1 that has not shown it */
+    WIRE_DIALECT_2_1,
+    WIRE_DIALECT_MAGIC_EACH, /* the numbers of 2.1 */
+    WIRE_DIALECT_MODERN
+};
 
 /* Bytes inside the buffer that was parsed. */
 struct wire_bytes {

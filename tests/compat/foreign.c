@@ -244,7 +244,7 @@ static void clones(comm_store *s)
 static void clean(comm_store *s)
 {
     static const char *const keys[] = { "one", "large", "appended", "sum", "text", "compared", "barrier-of-two", "all-here",
-                                        "all-here/all_came", "threads", "odd-done", "go", "view/inner" };
+                                        "all-here/num_members", "all-here/last_member", "barrier-of-two/num_members", "threads", "odd-done", "go", "view/inner" };
     char key[40];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(key, sizeof key, "c/%s", keys[i]);

@@ -1,0 +1,127 @@
+/* The tcp store from inside: its connections, and how a request is made on one.
+ *   tcp_client.c    connections, opening and closing the store
+ *   tcp_requests.c  calls that are answered at once
+ *   tcp_wait.c      calls that may wait
+ *   tcp_dial.c      finding the server and greeting it;  tcp_conn.c  bytes with a deadline
+ *
+ * Quick requests share one connection, `quick`, under a lock that is held for one round trip. A call that has to wait
+ * takes that connection away with it; whoever comes next gets a spare or a new one. So one thread needs one
+ * connection, and a waiting thread blocks nobody. A connection is only taken away after the server has answered on it:
+ * what was set before is then in force, whichever connection is used next.
+ *
+ * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has none. */
+#ifndef COMM_STORE_TCP_STORE_H
+#define COMM_STORE_TCP_STORE_H
+
+#include <pthread.h>
+
+#include "store.h"
+#include "tcp_conn.h"
+
+enum {
+    TCP_CANCEL_MS = 10000, /* how long the server may take to answer what it must answer at once, after a time limit */
+    TCP_BATCH_BYTES = 256 << 10, /* of requests that are sent before their replies are read; a server reads that much
+                                    while nobody reads its replies */
+};
+
+/* What a PyTorch server of the modern dialect may have or lack; ours has all. */
+enum tcp_feature { TCP_QUEUES, TCP_LIST_KEYS, TCP_BARRIER, TCP_FEATURE_COUNT };
+enum tcp_knowledge { TCP_UNKNOWN, TCP_HAS, TCP_LACKS };
+
+struct tcp_store {
+    comm_store base;
+    struct tcp_server *server; /* NULL unless serving alone */
+    struct tcp_shared *shared; /* NULL unless serving with others */
+    char *connect_host;        /* where clients of this process find the server */
+    struct tcp_peer peer;
+    int ordered; /* as in struct tcp_conn */
+    enum wire_dialect dialect;
+
+    pthread_mutex_t lock; /* guards what follows; held for a round trip */
+    struct tcp_conn *quick;
+    struct tcp_conn *spares;
+    int spare_count;
+    enum tcp_knowledge features[TCP_FEATURE_COUNT];
+    comm_status lost; /* the server has gone: this status and text for ever */
+    char lost_text[256];
+
+    pthread_mutex_t open_lock; /* guards `open`; never held for long. Inside `lock`, if both are taken */
+    struct tcp_conn *open;     /* all connections, for interrupt */
+};
+
+/* ---- Connections and requests (tcp_client.c) ---- */
+
+/* One more connection to the server, with tcp_dial's errors. With the lock. */
+comm_status tcp_open_conn(struct tcp_store *t, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn);
+void tcp_close_conn(struct tcp_store *t, struct tcp_conn *c); /* NULL is fine */
+
+/* One quick request, from tcp_begin to tcp_end; the lock is held between. What is sent must be answered, or have no
+ * answer, by the end: after a failure the connection is closed. */
+struct tcp_request {
+    struct tcp_store *t;
+    struct tcp_conn *c;
+    struct tcp_limit limit;
+    int64_t began_ns;
+    const char *what;
+};
+comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what);
+comm_status tcp_end(struct tcp_request *r, comm_status status);
+
+/* Instead of tcp_end: take the connection away, to wait on it; the lock is free then. Give it back, or NULL for one
+ * that has been closed, with how the wait ended: TIMEOUT and ABORTED come back without a text. */
+void tcp_lend(struct tcp_request *r);
+comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status status);
+
+/* The server has gone, with the last error's text: all later calls say so at once. */
+comm_status tcp_lose(struct tcp_store *t);
+
+/* INVALID if a list of these keys is longer than what servers take for a request. */
+comm_status tcp_check_keys_fit(const char *what, const char *const *keys, size_t count);
+
+/* UNSUPPORTED if the server does not know `query`. Asks a PyTorch server, once, on a connection that it may close. */
+comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature);
+comm_status tcp_needs_append(const struct tcp_store *t);
+
+/* ---- Encoding ---- */
+
+void tcp_put_query(struct tcp_conn *c, enum wire_query query);
+void tcp_put_key(struct tcp_conn *c, const char *key);
+void tcp_put_keyed(struct tcp_conn *c, enum wire_query query, const char *key);
+void tcp_put_listed(struct tcp_conn *c, enum wire_query query, const char *const *keys, size_t count);
+
+/* ---- Calls that are answered at once (tcp_requests.c) ---- */
+
+comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes);
+comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes);
+comm_status tcp_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value);
+comm_status tcp_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
+                            const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes);
+comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all);
+comm_status tcp_remove(comm_store *s, const char *key, int32_t *ret_existed);
+comm_status tcp_num_keys(comm_store *s, int64_t *ret_count);
+comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count);
+comm_status tcp_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
+                          const size_t *bytes);
+comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes);
+comm_status tcp_queue_len(comm_store *s, const char *key, int64_t *ret_count);
+/* Count ourselves in (amount 1), or see how many have been (0). */
+comm_status tcp_join_add(comm_store *s, int64_t amount, int64_t *ret_joined);
+
+/* Within a request: the value of `key`, or NULL if it is not there. Gives *ret_data (free). */
+comm_status tcp_ask_value(struct tcp_request *r, const char *key, void **ret_data, size_t *ret_bytes);
+/* Which of the keys are there: ready[i] is WIRE_READY or not. */
+comm_status tcp_ask_each(struct tcp_request *r, const char *const *keys, size_t count, uint8_t *ready);
+/* INVALID, if a server refuses to add `amount` to this value. */
+comm_status tcp_judge_number(const char *what, const char *key, const char *text, int64_t amount);
+
+/* ---- Calls that may wait (tcp_wait.c) ---- */
+
+comm_status tcp_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data, size_t *ret_bytes);
+comm_status tcp_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait);
+comm_status tcp_multi_get(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                          void **data, size_t *bytes);
+comm_status tcp_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
+                          void **ret_data, size_t *ret_bytes);
+comm_status tcp_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait);
+
+#endif

@@ -1,0 +1,290 @@
+/* The tcp store's calls that may wait; see tcp_store.h.
+ *
+ * A waiting call has a connection to itself. When its time is up, it cancels on that connection, and reads what the
+ * server answers: so no reply is ever left behind for the next request. A server of the old dialect cannot cancel; the
+ * connection is closed then. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "tcp_store.h"
+
+enum {
+    MISSING_NAMED_MAX = 64,        /* keys that a timeout names, at most */
+    MULTI_GET_BYTES = 16 << 20,    /* of one MULTI_GET: our server limits a request */
+    MULTI_GET_CAREFUL = 16 << 10,  /* to servers that answer while they read, and do not read while we do not */
+};
+
+/* What goes behind a WAIT: nothing, GET or QUEUE_POP of the same key. */
+enum tail { TAIL_NONE, TAIL_GET, TAIL_POP };
+
+struct answer {
+    void *data; /* malloc; NULL if there is none */
+    size_t bytes;
+};
+
+static void put_tail(struct tcp_conn *c, enum tail tail, const char *key)
+{
+    if (tail != TAIL_NONE)
+        tcp_put_keyed(c, tail == TAIL_GET ? WIRE_GET : WIRE_QUEUE_POP, key);
+}
+
+static comm_status read_tail(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, struct answer *answer)
+{
+    if (tail == TAIL_NONE)
+        return COMM_OK;
+    uint64_t length = 1;
+    comm_status status = tail == TAIL_POP ? tcp_conn_read_u64(c, limit, &length) : COMM_OK;
+    if (status == COMM_OK && length > 0)
+        status = tcp_conn_read_value(c, limit, &answer->data, &answer->bytes);
+    return status;
+}
+
+/* The time is up: cancel. The wake-up may have crossed; *ret_came says so, and the answer is good then. */
+static comm_status cancel(struct tcp_conn *c, enum tail tail_sent, struct answer *answer, int *ret_came)
+{
+    struct tcp_limit limit = { .deadline_ns = clock_deadline_ns(TCP_CANCEL_MS) };
+    uint8_t first = 0, second = WIRE_WAIT_CANCELED;
+    tcp_put_query(c, WIRE_CANCEL_WAIT);
+    comm_status status = tcp_conn_send(c, &limit);
+    if (status == COMM_OK)
+        status = tcp_conn_read_u8(c, &limit, &first);
+    if (status == COMM_OK)
+        status = read_tail(c, &limit, tail_sent, answer);
+    *ret_came = first == WIRE_STOP_WAITING;
+    if (status == COMM_OK && *ret_came)
+        status = tcp_conn_read_u8(c, &limit, &second);
+    if (status == COMM_OK && (first > WIRE_WAIT_CANCELED || second != WIRE_WAIT_CANCELED))
+        status = COMM_ERR_PROTOCOL;
+    if (status == COMM_OK && !*ret_came && answer->data && tail_sent == TAIL_GET) {
+        free(answer->data); /* an empty value, of a key that is not there */
+        answer->data = NULL;
+    }
+    return status == COMM_OK || *ret_came ? status : COMM_ERR_TIMEOUT;
+}
+
+/* Read what a WAIT or a BARRIER answers, and its tail. *ret_keep: the connection is in step. */
+static comm_status await(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, const char *key,
+                         struct answer *answer, int *ret_keep)
+{
+    enum tail sent = c->ordered ? tail : TAIL_NONE;
+    uint8_t reply = WIRE_STOP_WAITING;
+    int came = 1;
+    *ret_keep = 0;
+    put_tail(c, sent, key);
+    comm_status status = tcp_conn_send(c, limit);
+    if (status == COMM_OK) {
+        status = tcp_conn_read_u8(c, limit, &reply);
+        if (status == COMM_ERR_TIMEOUT && c->dialect != WIRE_DIALECT_OLD) {
+            status = cancel(c, sent, answer, &came);
+            *ret_keep = status == COMM_OK;
+            if (status != COMM_OK || !came)
+                return status == COMM_OK && !answer->data ? COMM_ERR_TIMEOUT : status;
+        } else if (status == COMM_OK) {
+            status = read_tail(c, limit, sent, answer);
+        }
+    }
+    if (status == COMM_OK && reply != WIRE_STOP_WAITING)
+        status = comm__fail(COMM_ERR_PROTOCOL, "the server answered a WAIT with %d", reply);
+    if (status == COMM_OK && sent != tail) {
+        put_tail(c, tail, key);
+        struct tcp_limit soon = { .deadline_ns = clock_deadline_ns(TCP_CANCEL_MS), limit->wait, limit->store };
+        status = tcp_conn_send(c, &soon);
+        if (status == COMM_OK)
+            status = read_tail(c, &soon, tail, answer);
+    }
+    *ret_keep = status == COMM_OK;
+    return status;
+}
+
+/* The WAIT or BARRIER has been put into the connection of `r`, which this ends: send it, and wait. */
+static comm_status wait_on(struct tcp_request *r, const struct store_wait *wait, enum tail tail, const char *key,
+                           struct answer *answer)
+{
+    struct tcp_conn *c = r->c;
+    struct tcp_limit limit = { .deadline_ns = wait->deadline_ns, .wait = wait, .store = &r->t->base };
+    int keep = 0;
+    tcp_lend(r);
+    comm_status status = await(c, &limit, tail, key, answer, &keep);
+    if (tail == TAIL_POP && !c->ordered)
+        keep = 0; /* PyTorch's server goes on counting this connection as one that waits for the queue */
+    if (!keep) {
+        tcp_close_conn(r->t, c);
+        c = NULL;
+    }
+    return tcp_give_back(r, c, status);
+}
+
+/* TIMEOUT, with those of the keys that are not there. */
+static comm_status fail_missing(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
+{
+    const char *missing[MISSING_NAMED_MAX];
+    size_t missing_count = 0;
+    struct tcp_request r;
+    uint8_t *ready = count > 1 ? malloc(count) : NULL;
+    if (ready && tcp_begin(&r, s, "wait") == COMM_OK &&
+        tcp_end(&r, tcp_ask_each(&r, keys, count, ready)) == COMM_OK)
+        for (size_t i = 0; i < count && missing_count < MISSING_NAMED_MAX; i++)
+            if (ready[i] != WIRE_READY)
+                missing[missing_count++] = keys[i];
+    free(ready);
+    if (missing_count == 0)
+        return store_fail_timeout(wait, keys, count < MISSING_NAMED_MAX ? count : MISSING_NAMED_MAX, NULL);
+    return store_fail_timeout(wait, missing, missing_count, NULL);
+}
+
+static comm_status wait_for_keys(comm_store *s, const char *what, const char *const *keys, size_t count,
+                                 const struct store_wait *wait, enum tail tail, struct answer *answer)
+{
+    struct tcp_request r;
+    comm_status status = tcp_check_keys_fit(what, keys, count);
+    if (status == COMM_OK)
+        status = tcp_begin(&r, s, what);
+    if (status != COMM_OK)
+        return status;
+    tcp_put_listed(r.c, WIRE_WAIT, keys, count);
+    status = wait_on(&r, wait, tail, keys[0], answer);
+    if (status == COMM_ERR_TIMEOUT)
+        return fail_missing(s, keys, count, wait);
+    if (status == COMM_ERR_PEER_LOST)
+        return tcp_lose((struct tcp_store *)s);
+    return status == COMM_ERR_ABORTED ? store_fail_closed(wait) : status;
+}
+
+/* ---- The calls ---- */
+
+comm_status tcp_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data, size_t *ret_bytes)
+{
+    struct answer answer = { NULL, 0 };
+    comm_status status = wait_for_keys(s, "get", &key, 1, wait, TAIL_GET, &answer);
+    if (status != COMM_OK) {
+        free(answer.data);
+        return status;
+    }
+    *ret_data = answer.data;
+    *ret_bytes = answer.bytes;
+    return COMM_OK;
+}
+
+comm_status tcp_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
+{
+    struct answer answer = { NULL, 0 };
+    return count == 0 ? COMM_OK : wait_for_keys(s, "wait", keys, count, wait, TAIL_NONE, &answer);
+}
+
+/* One MULTI_GET, or as many GETs as an old server needs, for the first few of the keys. */
+static comm_status get_some(struct tcp_request *r, const char *const *keys, size_t count, void **data, size_t *bytes,
+                            size_t *got)
+{
+    size_t limit = r->c->ordered ? MULTI_GET_BYTES : MULTI_GET_CAREFUL, n = 0;
+    for (size_t total = 0; n < count && (n == 0 || total + strlen(keys[n]) + 10 <= limit); n++)
+        total += strlen(keys[n]) + 10;
+    if (r->c->dialect != WIRE_DIALECT_OLD)
+        tcp_put_listed(r->c, WIRE_MULTI_GET, keys, n);
+    for (size_t i = 0; i < n && r->c->dialect == WIRE_DIALECT_OLD; i++)
+        tcp_put_keyed(r->c, WIRE_GET, keys[i]);
+    comm_status status = tcp_conn_send(r->c, &r->limit);
+    for (size_t i = 0; i < n && status == COMM_OK; i++) {
+        status = tcp_conn_read_value(r->c, &r->limit, &data[i], &bytes[i]);
+        *got += status == COMM_OK;
+    }
+    return status;
+}
+
+comm_status tcp_multi_get(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                          void **data, size_t *bytes)
+{
+    struct tcp_request r;
+    size_t got = 0;
+    comm_status status = tcp_wait(s, keys, count, wait);
+    if (status == COMM_OK && count > 0)
+        status = tcp_begin(&r, s, "multi_get");
+    if (status != COMM_OK || count == 0)
+        return status;
+    while (status == COMM_OK && got < count)
+        status = get_some(&r, keys + got, count - got, data + got, bytes + got, &got);
+    status = tcp_end(&r, status);
+    while (status != COMM_OK && got > 0) {
+        free(data[--got]);
+        data[got] = NULL;
+    }
+    return status;
+}
+
+static comm_status pop_at_once(comm_store *s, const char *key, struct answer *answer)
+{
+    struct tcp_request r;
+    comm_status status = tcp_begin(&r, s, "queue_pop");
+    if (status != COMM_OK)
+        return status;
+    put_tail(r.c, TAIL_POP, key);
+    status = tcp_conn_send(r.c, &r.limit);
+    if (status == COMM_OK)
+        status = read_tail(r.c, &r.limit, TAIL_POP, answer);
+    status = tcp_end(&r, status);
+    if (status == COMM_OK && !answer->data)
+        return comm__fail(COMM_ERR_NOT_FOUND, "queue_pop: the queue '%s' is empty", key);
+    return status;
+}
+
+comm_status tcp_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
+                          void **ret_data, size_t *ret_bytes)
+{
+    struct answer answer = { NULL, 0 };
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_POP, TCP_QUEUES);
+    if (status == COMM_OK && !may_wait)
+        status = pop_at_once(s, key, &answer);
+    while (status == COMM_OK && !answer.data) /* another client may have been quicker: wait again */
+        status = wait_for_keys(s, "queue_pop", &key, 1, wait, TAIL_POP, &answer);
+    if (status == COMM_OK) {
+        *ret_data = answer.data;
+        *ret_bytes = answer.bytes;
+    } else {
+        free(answer.data);
+    }
+    return status;
+}
+
+/* The server closed the connection in answer to a BARRIER: because the key holds something else than a count? */
+static comm_status judge_barrier(comm_store *s, const char *key)
+{
+    struct tcp_request r;
+    void *data = NULL;
+    size_t bytes;
+    comm_status status = tcp_begin(&r, s, "barrier");
+    if (status == COMM_OK)
+        status = tcp_end(&r, tcp_ask_value(&r, key, &data, &bytes));
+    if (status == COMM_OK && data)
+        status = tcp_judge_number("barrier", key, data, 1);
+    free(data);
+    if (status == COMM_OK)
+        status = comm__fail(COMM_ERR_PEER_LOST, "the server closed the connection in answer to BARRIER");
+    return status == COMM_ERR_INVALID ? status : tcp_lose((struct tcp_store *)s);
+}
+
+comm_status tcp_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait)
+{
+    struct tcp_request r;
+    struct answer answer = { NULL, 0 };
+    int64_t came = -1;
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_BARRIER, TCP_BARRIER);
+    if (status == COMM_OK)
+        status = tcp_begin(&r, s, "barrier");
+    if (status != COMM_OK)
+        return status;
+    tcp_put_keyed(r.c, WIRE_BARRIER, key);
+    wire_put_u64(&r.c->out, (uint64_t)world_size);
+    status = wait_on(&r, wait, TAIL_NONE, key, &answer);
+    if (status == COMM_ERR_PEER_LOST)
+        return judge_barrier(s, key);
+    if (status == COMM_ERR_ABORTED)
+        return store_fail_closed(wait);
+    if (status != COMM_ERR_TIMEOUT)
+        return status;
+    if (tcp_add(s, key, 0, &came) != COMM_OK)
+        came = -1;
+    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url,
+                      (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
+}
