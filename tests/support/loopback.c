@@ -244,7 +244,9 @@ static void deliver(struct part *send, struct part *recv, struct done *done)
         memcpy(recv->op.recv.data, send->op.send.data, bytes < room ? bytes : room);
     host->work_received(recv->work, send->rank, send->op.tag, (bytes < room ? bytes : room) / element);
     finish(done, send, COMM_OK, NULL);
-    finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, "the message is longer than the receive");
+    char text[128];
+    snprintf(text, sizeof text, "a message of %zu B for a receive of %zu B", bytes, room);
+    finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, text);
 }
 
 static void join_message(struct hub *hub, struct part *part, struct done *done)
