@@ -166,6 +166,9 @@ const char *bench_bytes_text(size_t bytes, char text[24]);
 
 /* ---- bench_plot.c ---- */
 
+/* Can a picture be written there? Better known before the measurement. 0, or -1 with a sentence in `error`. */
+int bench_plot_possible(const char *path, char *error, size_t room);
+
 /* Draw time and bus bandwidth over size with gnuplot; the kind of picture is the file's ending (png, svg, pdf).
  * 0, or -1 with a sentence in `error`. */
 int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t room);

@@ -1,9 +1,12 @@
 /* A picture of the rows, drawn by gnuplot: the script and the data go through a pipe, so no files are left about. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "bench.h"
 
@@ -63,18 +66,33 @@ static void print_plot(FILE *out, const struct bench_row *rows, size_t count, in
     fputc('\n', out);
 }
 
-int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t room)
+int bench_plot_possible(const char *path, char *error, size_t room)
 {
-    const char *terminal = terminal_for(path);
-    if (!terminal) {
+    if (!terminal_for(path)) {
         snprintf(error, room, "%s: a plot's name must end with .png, .svg or .pdf", path);
         return -1;
     }
-    if (count == 0)
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), made = fd >= 0;
+    if (!made && errno == EEXIST)
+        fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) {
+        snprintf(error, room, "the plot cannot be written to %s: %s", path, strerror(errno));
+        return -1;
+    }
+    close(fd);
+    if (made)
+        unlink(path); /* a run that fails should leave nothing */
+    return 0;
+}
+
+int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t room)
+{
+    const char *terminal = terminal_for(path);
+    if (!terminal || count == 0)
         return 0;
     /* Without gnuplot the pipe breaks: that must be our message, not our death. */
     void (*old)(int) = signal(SIGPIPE, SIG_IGN);
-    FILE *out = popen("exec gnuplot", "w");
+    FILE *out = popen("exec gnuplot >/dev/null 2>&1", "w");
     if (!out) {
         snprintf(error, room, "cannot start gnuplot: %s", strerror(errno));
         signal(SIGPIPE, old);
@@ -93,9 +111,10 @@ int bench_plot(const char *path, const struct bench_row *rows, size_t count, cha
     fprintf(out, "unset multiplot\nunset output\n");
     int result = pclose(out);
     signal(SIGPIPE, old);
-    if (result != 0) {
-        snprintf(error, room, "gnuplot did not draw %s (is it installed? Debian: apt-get install gnuplot-nox)", path);
-        return -1;
-    }
-    return 0;
+    if (WIFEXITED(result) && WEXITSTATUS(result) == 127)
+        snprintf(error, room, "%s is not drawn: gnuplot is not installed (Debian: apt-get install gnuplot-nox)", path);
+    else if (result != 0)
+        snprintf(error, room, "%s is not drawn: gnuplot ended with status %d", path,
+                 WIFEXITED(result) ? WEXITSTATUS(result) : 128 + WTERMSIG(result));
+    return result ? -1 : 0;
 }

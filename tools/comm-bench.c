@@ -213,9 +213,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 }
 
 /* What can only be seen when all options are known. */
-static void check_arguments(const struct argp *argp, struct arguments *a)
+static void check_arguments(const struct argp *argp, struct arguments *a, int is_first)
 {
-    char error[160] = "";
+    char error[320] = "";
     a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
     for (size_t i = 0; i < a->op_count && !*error; i++)
         if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_takes(a->call.redop, a->call.dtype))
@@ -223,6 +223,8 @@ static void check_arguments(const struct argp *argp, struct arguments *a)
                      comm_dtype_name(a->call.dtype));
     if (!*error && a->call.redop == COMM_REDOP_USER)
         snprintf(error, sizeof error, "--redop: a user's reduction cannot be named here");
+    if (!*error && a->plot && is_first)
+        bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)
         return;
     fprintf(stderr, "comm-bench: %s\n", error);
@@ -230,22 +232,22 @@ static void check_arguments(const struct argp *argp, struct arguments *a)
     exit(EXIT_USAGE);
 }
 
-/* Point stderr to nowhere; returns what gives it back. */
-static int hide_stderr(void)
+/* Point a descriptor to nowhere; returns what gives it back. */
+static int hide(int fd)
 {
-    int saved = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int saved = fcntl(fd, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (saved >= 0 && nowhere >= 0)
-        dup2(nowhere, STDERR_FILENO);
+        dup2(nowhere, fd);
     if (nowhere >= 0)
         close(nowhere);
     return saved;
 }
 
-static void show_stderr(int saved)
+static void show(int fd, int saved)
 {
     if (saved < 0)
         return;
-    dup2(saved, STDERR_FILENO);
+    dup2(saved, fd);
     close(saved);
 }
 
@@ -254,8 +256,10 @@ static void show_stderr(int saved)
 static int fail(const comm_group *world, const char *doing)
 {
     const char *text = comm_last_error();
-    fprintf(stderr, "comm-bench: rank %d: %s%s%s\n", world ? comm_group_rank(world) : -1, doing,
-            *doing ? ": " : "", *text ? text : "out of memory");
+    char rank[24] = "";
+    if (world)
+        snprintf(rank, sizeof rank, "rank %d: ", comm_group_rank(world));
+    fprintf(stderr, "comm-bench: %s%s%s%s\n", rank, doing, *doing ? ": " : "", *text ? text : "out of memory");
     return EXIT_FAILED;
 }
 
@@ -367,6 +371,15 @@ static int run_launched(const comm_launch_info *launch, struct arguments *a)
     return join_and_run(&init, a);
 }
 
+/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the
+ * others stay for a moment: rank 0 must have spoken by then. */
+static void leave_after_rank_0(int status, void *context)
+{
+    (void)context;
+    if (status != EXIT_SUCCESS)
+        sleep(1);
+}
+
 int main(int argc, char **argv)
 {
     static struct arguments a = {
@@ -380,10 +393,15 @@ int main(int argc, char **argv)
     if (comm_launch_query(&launch) != COMM_OK)
         launch.launcher = "none";
     argp_err_exit_status = EXIT_USAGE;
-    int hidden = launch.rank > 0 ? hide_stderr() : -1; /* under a launcher one rank complains for all */
+    argp_program_version = comm_version();
+    if (launch.rank > 0)
+        on_exit(leave_after_rank_0, NULL);
+    /* Under a launcher one rank complains for all, and helps. */
+    int hidden_out = launch.rank > 0 ? hide(STDOUT_FILENO) : -1, hidden_err = launch.rank > 0 ? hide(STDERR_FILENO) : -1;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    check_arguments(&argp, &a);
-    show_stderr(hidden);
+    check_arguments(&argp, &a, launch.rank <= 0);
+    show(STDOUT_FILENO, hidden_out);
+    show(STDERR_FILENO, hidden_err);
     if (a.store_mode)
         return bench_store(&a.store, a.format);
     if (!a.ranks)

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""comm-bench's command line and output: comm_bench.py COMM-BENCH COMMRUN. That it measures well, no test can say."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+COMM_BENCH, COMMRUN = sys.argv[1:3]
+LIMIT_S = 60
+BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
+HEADER = "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors"
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier",
+       "pingpong"]
+QUICK = ["--iterations", "3", "--repeats", "2"]
+
+
+def run(*words, launcher=(), env=None):
+    done = subprocess.run([*launcher, COMM_BENCH, *words], env={**BARE, **(env or {})}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S)
+    return done.returncode, done.stdout, done.stderr
+
+
+def bus_factor(op, ranks):
+    """As nccl-tests defines it."""
+    if op == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return (ranks - 1) / ranks if op in ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter") else 1
+
+
+class Bench(unittest.TestCase):
+    def rows(self, *words, **options):
+        """The rows of a run that goes well, as lists of texts."""
+        status, out, err = run(*words, "--csv", *QUICK, **options)
+        self.assertEqual((status, err), (0, ""), out)
+        lines = out.splitlines()
+        self.assertEqual(lines[0], HEADER)
+        rows = [line.split(",") for line in lines[1:]]
+        for row in rows:
+            self.assertEqual(len(row), 9)
+            self.assertGreater(float(row[4]), 0)
+            self.assertGreater(float(row[5]), 0)
+            self.assertEqual(row[8], "0")
+        return rows
+
+    def refused(self, words, said, status=2, **options):
+        got, out, err = run(*words, **options)
+        self.assertEqual(got, status, out + err)
+        self.assertIn(said, err)
+        self.assertEqual(err.count(said), 1, err)
+        self.assertNotIn(HEADER, out)
+
+
+class Output(Bench):
+    def test_csv_of_every_operation(self):
+        rows = self.rows("all", "-n", "4", "--bytes", "64,16K")
+        self.assertEqual([row[:4] for row in rows],
+                         [[op, "cpu:tcp", "4", size] for op in OPS for size in (["0"] if op == "barrier" else ["64", "16384"])])
+        for op, _, ranks, size, median, _, algbw, busbw, _ in rows:
+            self.assertAlmostEqual(float(algbw), int(size) / float(median) / 1e3, delta=float(algbw) * 0.02 + 1e-4)
+            self.assertAlmostEqual(float(busbw), float(algbw) * bus_factor(op, int(ranks)), delta=float(busbw) * 0.02 + 1e-4)
+
+    def test_each_operation_by_its_name(self):
+        for op in OPS:
+            self.assertEqual([row[0] for row in self.rows(op, "-n", "2", "--bytes", "8")], [op])
+
+    def test_sizes(self):
+        def sizes(*words):
+            return [int(row[3]) for row in self.rows("all_reduce", "-n", "2", *words)]
+        self.assertEqual(sizes("--bytes", "8:2K"), [8, 32, 128, 512, 2048])
+        self.assertEqual(sizes("--bytes", "8:100", "--factor", "2"), [8, 16, 32, 64, 100])
+        self.assertEqual(sizes("--bytes", "8,1024,4k"), [8, 1024, 4096])
+        self.assertEqual(sizes("--bytes", "8,1K:8K"), [8, 1024, 4096, 8192])
+
+    def test_json(self):
+        status, out, err = run("all_reduce,barrier", "-n", "3", "--bytes", "1K", "--json", "--dtype", "i32", "--redop", "max",
+                               *QUICK)
+        self.assertEqual((status, err), (0, ""))
+        told = json.loads(out)
+        self.assertEqual((told["dtype"], told["redop"]), ("i32", "max"))
+        self.assertEqual([(r["op"], r["backend"], r["ranks"], r["bytes"], r["errors"]) for r in told["rows"]],
+                         [("all_reduce", "cpu:tcp", 3, 1024, 0), ("barrier", "cpu:tcp", 3, 0, 0)])
+        for row in told["rows"]:
+            self.assertLessEqual(row["least_us"], row["median_us"])
+            self.assertLessEqual(row["median_us"], row["most_us"])
+            self.assertLess(set(HEADER.split(",")) - {"errors"}, set(row))
+
+    def test_table(self):
+        status, out, err = run("all_reduce", "-n", "2", "--bytes", "64K", *QUICK)
+        self.assertEqual((status, err), (0, ""))
+        lines = out.splitlines()
+        self.assertRegex(lines[0], r"^op +backend +ranks +bytes +median us +p99 us +alg GB/s +bus GB/s +errors$")
+        self.assertRegex(lines[1], r"^all_reduce +cpu:tcp +2 +64K +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$")
+        self.assertEqual(len(lines), 2)
+
+    def test_many_in_flight(self):
+        for op in OPS:
+            with self.subTest(op):
+                self.assertEqual(len(self.rows(op, "-n", "2", "--bytes", "8,64K", "--async", "4")), 1 if op == "barrier" else 2)
+
+    def test_types_reductions_and_roots(self):
+        for dtype in ("bf16", "f64", "u8", "bool", "c64"):
+            self.rows("all_reduce,broadcast", "-n", "3", "--bytes", "100", "--dtype", dtype)
+        for redop in ("avg", "product", "min", "premul_sum"):
+            self.rows("all_reduce,reduce,reduce_scatter", "-n", "3", "--bytes", "1K", "--redop", redop)
+        self.rows("broadcast,reduce,gather,scatter", "-n", "3", "--bytes", "1K", "--root", "2")
+        self.rows("all", "-n", "3", "--bytes", "1K", "--in-place")
+        self.rows("all", "-n", "3", "--bytes", "1K", "--out-of-place")
+
+    def test_one_rank(self):
+        self.assertEqual([row[0] for row in self.rows(",".join(OPS[:-1]), "-n", "1", "--bytes", "1K")], OPS[:-1])
+        status, out, err = run("all", "-n", "1", "--bytes", "8", *QUICK)
+        self.assertEqual((status, err, len(out.splitlines())), (0, "comm-bench: pingpong needs 2 ranks (world of 1)\n", 10))
+
+    def test_a_plot(self):
+        if not shutil.which("gnuplot"):
+            self.skipTest("gnuplot is not installed")
+        with tempfile.TemporaryDirectory() as folder:
+            for ending, begins in ("png", b"\x89PNG"), ("svg", b"<?xml"):
+                plot = f"{folder}/it's {ending}.{ending}"
+                self.rows("all_reduce,barrier", "-n", "2", "--bytes", "8:4K", "--plot", plot)
+                with open(plot, "rb") as file:
+                    self.assertEqual(file.read(len(begins)), begins)
+
+
+class Launchers(Bench):
+    def test_commrun(self):
+        rows = self.rows("all_reduce", "--backend", "cpu:tcp", "--bytes", "8:1K", launcher=[COMMRUN, "-n", "4", "--no-prefix"])
+        self.assertEqual([row[:4] for row in rows], [["all_reduce", "cpu:tcp", "4", size] for size in ("8", "32", "128", "512", "1024")])
+
+    def test_mpirun(self):
+        for mpirun in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
+            if shutil.which(mpirun[0]):
+                rows = self.rows("all_reduce", "--bytes", "8", launcher=[*mpirun, "-n", "3"])
+                self.assertEqual([row[2] for row in rows], ["3"])
+
+    def test_one_rank_complains_and_helps(self):
+        launcher = [COMMRUN, "-n", "3", "--no-prefix"]
+        for words, said in ((["all_reduce", "--bogus"], "unrecognized option"), (["broadcast", "--root", "5"], "no such root"),
+                            (["all_reduce", "--backend", "cpu:nosuch"], "there is no backend 'nosuch'")):
+            status, _, err = run(*words, launcher=launcher)
+            self.assertIn(status, (2, 3))
+            self.assertEqual(err.split("commrun: ")[0].count(said), 1, err)
+        status, out, _ = run("--help", launcher=launcher)
+        self.assertEqual((status, out.count("Usage:")), (0, 1))
+
+
+class Refusals(Bench):
+    def test_without_a_launcher(self):
+        self.refused(["all_reduce"], "no launcher is here: give -n RANKS")
+
+    def test_arguments(self):
+        for words, said in ((["all_reduce", "-n", "0"], "'0' is not a number from 1"),
+                            (["all_reduce", "-n", "two"], "'two' is not a number"),
+                            (["-n", "2"], "which operation?"),
+                            (["all_reduce", "broadcast", "-n", "2"], "'broadcast' is too much"),
+                            (["all_redude", "-n", "2"], "there is no operation 'all_redude'"),
+                            (["all_reduce,,barrier", "-n", "2"], "there is no operation ''"),
+                            (["all_reduce", "-n", "2", "--bytes", "1T"], "'1T' is not a number of bytes"),
+                            (["all_reduce", "-n", "2", "--bytes", "8,,9"], "'' is not a number of bytes"),
+                            (["all_reduce", "-n", "2", "--bytes", "-8"], "'-8' is not a number of bytes"),
+                            (["all_reduce", "-n", "2", "--bytes", "99999999999G"], "'99999999999G' is not a number of bytes"),
+                            (["all_reduce", "-n", "2", "--bytes", "1K:8"], "must go upwards"),
+                            (["all_reduce", "-n", "2", "--factor", "1"], "--factor"),
+                            (["all_reduce", "-n", "2", "--dtype", "f99"], "there is no dtype 'f99'"),
+                            (["all_reduce", "-n", "2", "--redop", "plus"], "plus"),
+                            (["all_reduce", "-n", "2", "--redop", "bxor"], "bxor does not reduce f32"),
+                            (["all_reduce", "-n", "2", "--async", "0"], "--async"),
+                            (["all_reduce", "-n", "2", "--bind", "socket"], "'socket' is none of"),
+                            (["all_reduce", "-n", "2", "--plot", "/tmp/a.bmp"], "must end with .png, .svg or .pdf"),
+                            (["all_reduce", "-n", "2", "--plot", "/no/such/folder/a.png"], "cannot be written")):
+            with self.subTest(words):
+                self.refused(words, said)
+
+    def test_what_the_world_cannot_do(self):
+        for words, said, status in ((["pingpong", "-n", "1", "--bytes", "8"], "pingpong needs 2 ranks", 2),
+                                    (["broadcast", "-n", "2", "--root", "2", "--bytes", "8"], "no such root", 2),
+                                    (["all_reduce", "-n", "2", "--backend", "cpu:nosuch"], "there is no backend 'nosuch'", 3)):
+            got, _, err = run(*words)
+            self.assertEqual(got, status, err)
+            self.assertIn(said, err)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([COMM_BENCH, "all_reduce", "-n", "2", "--bytes", "8", "--csv", *QUICK], env=BARE, stdout=full,
+                                  stderr=subprocess.PIPE, timeout=LIMIT_S)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(b"could not be written", done.stderr)
+
+    def test_help(self):
+        status, out, err = run("--help")
+        self.assertEqual((status, err), (0, ""))
+        for word in (*OPS, "--bytes", "--async", "--plot", "store"):
+            self.assertIn(word, re.sub(r"\s+", " ", out))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v"])
