@@ -328,16 +328,29 @@ static int run_world(comm_group *world, const struct arguments *a)
     return result;
 }
 
-static int join_and_run(comm_init_options *init, const struct arguments *a)
+static int join_and_run(comm_init_options *init, const struct arguments *a, int is_first)
 {
     comm_group *world;
     init->backend = a->backend;
-    if (comm_init(init, &world) != COMM_OK)
+    comm_status status = comm_init(init, &world);
+    /* A mistake in the command line is the same on all ranks. */
+    if ((status == COMM_ERR_INVALID || status == COMM_ERR_NOT_FOUND) && !is_first)
+        return EXIT_FAILED;
+    if (status != COMM_OK)
         return fail(NULL, "joining");
     int result = run_world(world, a);
     if (comm_group_close(world) != COMM_OK && result == EXIT_SUCCESS)
         result = fail(NULL, "leaving");
     return result;
+}
+
+/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the
+ * others stay for a moment: rank 0 must have spoken by then. */
+static void leave_after_rank_0(int status, void *context)
+{
+    (void)context;
+    if (status != EXIT_SUCCESS)
+        sleep(1);
 }
 
 /* A rank that -n started. */
@@ -353,8 +366,10 @@ static int run_spawned(const struct bench_spawned *self, void *context)
     init.rank = self->rank;
     init.world_size = self->ranks;
     init.secret = self->secret;
-    int result = join_and_run(&init, context);
+    int result = join_and_run(&init, context, self->rank == 0);
     comm_store_close(store);
+    if (self->rank > 0)
+        leave_after_rank_0(result, NULL);
     return result;
 }
 
@@ -368,16 +383,7 @@ static int run_launched(const comm_launch_info *launch, struct arguments *a)
     if (strcmp(a->bind, "core") == 0)
         bench_bind(launch->local_rank >= 0 ? launch->local_rank : launch->rank);
     comm_init_options init = COMM_INIT_OPTIONS_INIT;
-    return join_and_run(&init, a);
-}
-
-/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the
- * others stay for a moment: rank 0 must have spoken by then. */
-static void leave_after_rank_0(int status, void *context)
-{
-    (void)context;
-    if (status != EXIT_SUCCESS)
-        sleep(1);
+    return join_and_run(&init, a, launch->rank <= 0);
 }
 
 int main(int argc, char **argv)
