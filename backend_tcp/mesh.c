@@ -676,21 +676,25 @@ static void read_parameters(struct mesh *m, void *token)
     m->eager_bytes = tcp_host->param_int(token, "tcp", "eager_bytes", 65536);
     m->linger_ms = tcp_host->param_int(token, "tcp", "linger_ms", 2000);
     m->connect_ms = tcp_host->param_int(token, "tcp", "connect_ms", 30000);
-    m->spin_ns = tcp_host->param_int(token, "tcp", "spin_us", 100) * 1000;
-    m->yield_ns = tcp_host->param_int(token, "tcp", "yield_us", 100) * 1000;
     const char *congestion = tcp_host->param_text(token, "tcp", "congestion");
     snprintf(m->congestion, sizeof m->congestion, "%s", congestion ? congestion : "");
     const char *interfaces = tcp_host->param_text(token, "tcp", "interface");
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
-    /* More ranks than cores on this host: the others need this core more than we need to look again. */
-    const char *local = getenv("LOCAL_WORLD_SIZE");
-    cpu_set_t cpus;
-    int cores = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
-    int ranks = local && atoi(local) > 0 ? atoi(local) : m->size;
-    if (local && cores == 1 && ranks > 1)
-        cores = (int)sysconf(_SC_NPROCESSORS_ONLN); /* Bound to one core each. */
-    if (ranks > cores)
-        m->spin_ns = 0;
+}
+
+/* While a rank waits it looks at its sockets for a while, then sleeps. With more ranks than cores the others need this core more
+ * than we need to look again: then it yields between looks. */
+static void choose_waiting(struct mesh *m, const comm_group_info *info)
+{
+    cpu_set_t mine;
+    int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
+    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    int32_t local = info->local_size > 0 ? info->local_size : m->size;
+    if (cores < local && cores * local <= online)
+        cores = online; /* each rank is bound to cores of its own */
+    int crowded = local > cores;
+    m->spin_ns = crowded ? 0 : tcp_host->param_int(info->token, "tcp", "spin_us", 100) * 1000;
+    m->yield_ns = crowded ? tcp_host->param_int(info->token, "tcp", "yield_us", 100) * 1000 : 0;
 }
 
 static comm_status mesh_allocate(struct mesh *m)
@@ -730,6 +734,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     early_list_init(&m->orphans);
     learn_identity(m);
     read_parameters(m, info->token);
+    choose_waiting(m, info);
     comm_status status = progress_start(m);
     if (status == COMM_OK)
         status = mesh_allocate(m);

@@ -193,6 +193,15 @@ static void sleep_in_kernel(struct mesh *m, int64_t deadline_ns)
     uv_timer_stop(&m->nap);
 }
 
+/* Let another rank run. When that took long the core went to somebody who is not waiting for anything, and who would get a whole
+ * slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
+static void yield(struct mesh *m, int64_t now)
+{
+    sched_yield();
+    if (clock_now_ns() - now > NANOS)
+        m->yield_again_ns = now + 100 * NANOS;
+}
+
 /* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
 static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
@@ -216,10 +225,12 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
             idle_since = now;
         if (now >= deadline_ns)
             break;
-        if (now - idle_since > m->spin_ns + m->yield_ns)
+        if (now - idle_since < m->spin_ns)
+            continue;
+        if (now - idle_since < m->yield_ns && now >= m->yield_again_ns)
+            yield(m, now);
+        else
             sleep_in_kernel(m, deadline_ns);
-        else if (now - idle_since > m->spin_ns)
-            sched_yield();
     }
     atomic_store_explicit(&m->driven_ns, now, memory_order_relaxed);
 }

@@ -287,7 +287,8 @@ struct mesh {
     pthread_t helper;
     int helper_runs;
     atomic_int stop;
-    int64_t spin_ns, yield_ns;
+    int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
+    int64_t yield_again_ns;    /* no yields before that: they were costly */
 
     uv_loop_t loop;
     uv_async_t wake;

@@ -12,6 +12,7 @@
 #include "fork.h"
 #include "group.h"
 #include "join.h"
+#include "launch.h"
 #include "registry.h"
 
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
@@ -162,6 +163,14 @@ static comm_status choose_backends(comm_group *group, const char *text)
 
 /* ---- Channels ---- */
 
+static int32_t local_size(int32_t world_size)
+{
+    struct comm__launch launch;
+    if (comm__launch_find(&launch) != COMM_OK || launch.local_world_size <= 0)
+        return 0;
+    return launch.local_world_size < world_size ? launch.local_world_size : world_size;
+}
+
 static comm_group_info make_info(const comm_group *group, const struct channel *channel, const struct world_backend *wb)
 {
     const struct world *world = group->world;
@@ -172,13 +181,14 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
             device = d;
             devices++;
         }
+    int32_t world_size = world->root ? world->root->size : group->size;
     return (comm_group_info){
         .struct_bytes = sizeof(comm_group_info),
         .rank = group->rank,
         .size = group->size,
         .world_ranks = group->world_ranks,
         .world_rank = group->world_ranks[group->rank],
-        .world_size = world->root ? world->root->size : group->size,
+        .world_size = world_size,
         .id = group->id,
         .name = group->name,
         .secret = world->secret,
@@ -187,6 +197,7 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
         .world_state = wb->state,
         .device = devices == 1 ? device : COMM_DEVICE_DEFAULT,
         .timeout_ms = atomic_load(&group->timeout_ms),
+        .local_size = wb->state ? 0 : local_size(world_size), /* of interest to who opens the world */
     };
 }
 

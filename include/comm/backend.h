@@ -180,6 +180,7 @@ typedef struct comm_group_info {
     void *world_state;          /* what group_open gave for the world group of this backend; NULL while that itself is opened */
     comm_device device;
     int64_t timeout_ms;
+    int32_t local_size;         /* ranks of the world on this host, as the launcher says; 0: not known */
 } comm_group_info;
 
 typedef struct comm_backend {
