@@ -73,8 +73,10 @@ void run_end_all(struct run *run, int signal)
         spawn_kill(&run->ranks[i], signal);
         spawn_kill(&run->ranks[i], SIGCONT); /* a stopped process does not hear anything else */
     }
-    if (!run->ending)
+    if (!run->ending) {
+        uv_update_time(&run->loop); /* starting many ranks takes a while, in which the loop's clock stands */
         uv_timer_start(&run->kill_timer, on_grace_over, COMMRUN_GRACE_MS, 0);
+    }
     run->ending = 1;
 }
 
@@ -365,7 +367,7 @@ static int run_all(struct run *run)
     if (!run->ranks)
         abort();
     /* The guard is forked first, while this process still has one thread. */
-    int started = spawn_find_program(run) == 0 && spawn_guard(run) == 0;
+    int started = spawn_find_program(run) == 0 && spawn_room(run) == 0 && spawn_guard(run) == 0;
     loop_start(run);
     started = started && choose_secret(run) == 0 && open_store(run) == 0 &&
               (run->options.node_count == 1 || nodes_join(run) == 0);

@@ -10,6 +10,7 @@
 #include <comm/store.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 #include <uv.h>
 
@@ -85,6 +86,7 @@ struct run {
     uv_poll_t stdin_poll;
     uv_async_t remote; /* the other hosts have an outcome */
     int stdin_rank_fd, stdin_polled;
+    struct rlimit files; /* the limit of descriptors that the ranks inherit; ours is higher */
     int guard_fd;
     pid_t guard_pid;
     const char *program_path;
@@ -98,6 +100,7 @@ void run_check_ended(struct run *run);
 
 /* commrun_spawn.c. Each returns 0, or -1 after run_fail. */
 int spawn_find_program(struct run *run);
+int spawn_room(struct run *run);  /* are there enough descriptors for all ranks? */
 int spawn_guard(struct run *run); /* before anything else is started */
 int spawn_rank(struct run *run, struct rank *rank);
 void spawn_kill(struct rank *rank, int signal);

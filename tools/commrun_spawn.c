@@ -65,6 +65,28 @@ int spawn_find_program(struct run *run)
     return fail_program(run, name, error);
 }
 
+/* ---- Descriptors ---- */
+
+/* Two pipes for each rank, and what the store's server and a rank that is being started need. Each rank has a connection to
+ * the store, which counts here too. */
+int spawn_room(struct run *run)
+{
+    enum { PER_RANK = 3, OTHERS = 64 };
+    rlim_t needed = (rlim_t)run->options.local_count * PER_RANK + OTHERS;
+    struct rlimit mine;
+    if (getrlimit(RLIMIT_NOFILE, &run->files) != 0)
+        return 0;
+    mine = run->files;
+    mine.rlim_cur = mine.rlim_max;
+    if (mine.rlim_max != RLIM_INFINITY && mine.rlim_max < needed) {
+        run_fail(run, 1, "%d ranks need %llu open files, and the limit is %llu; raise it with `ulimit -n`",
+                 run->options.local_count, (unsigned long long)needed, (unsigned long long)mine.rlim_max);
+        return -1;
+    }
+    setrlimit(RLIMIT_NOFILE, &mine);
+    return 0;
+}
+
 /* ---- The environment ---- */
 
 /* What other launchers say about this process is not true of its ranks; comm_launch_query relies on it being gone. */
@@ -220,6 +242,7 @@ static _Noreturn void run_child(const struct child *c)
     if (getppid() != c->parent)
         _exit(1); /* commrun died between the fork and the request to die with it */
     setpgid(0, 0);
+    setrlimit(RLIMIT_NOFILE, &c->run->files);
     if (CPU_COUNT(&c->processors) > 0)
         sched_setaffinity(0, sizeof c->processors, &c->processors);
     if (dup2(c->in, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0)

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -78,6 +79,26 @@ class Output(unittest.TestCase):
             mine = [line for line in out.split(b"\n") if line.startswith(b"[" + rank + b"]")]
             self.assertEqual(mine, [b"[%s] %s" % (rank, t) for t in (b"a\0\xff\r", b"x" * 300000, b"", b"part")])
 
+    def test_much_output_comes_whole(self):
+        program = "import sys; [sys.stdout.write('%07d\\n' % i) for i in range(300000)]"
+        status, out, _ = run("-n", "2", sys.executable, "-c", program)
+        self.assertEqual(status, 0)
+        for rank in (b"[0] ", b"[1] "):
+            mine = [int(line[4:]) for line in out.splitlines() if line.startswith(rank)]
+            self.assertEqual(mine, list(range(300000)))
+
+    def test_a_line_without_an_end_comes_in_pieces(self):
+        program = "import sys; sys.stdout.write('x' * (5 << 20))"
+        status, out, _ = run("-n", "1", sys.executable, "-c", program)
+        lines = out.split(b"\n")
+        self.assertEqual((status, lines[-1]), (0, b""))
+        self.assertTrue(all(line.startswith(b"[0] x") and len(line) < 3 << 20 for line in lines[:-1]))
+        self.assertEqual(sum(len(line) - 4 for line in lines[:-1]), 5 << 20)
+
+    def test_ranks_that_close_their_output_go_on(self):
+        status, out, err = run("-n", "2", "sh", "-c", "exec 1>&-; echo still here >&2; exec 2>&-; exit $((5 * RANK))")
+        self.assertEqual((status, out, err.count("still here\n")), (5, b"", 3))  # once more as rank 1's last words
+
     def test_no_prefix_and_log_dir(self):
         with tempfile.TemporaryDirectory() as folder:
             status, out, _ = run("-n", "2", "--no-prefix", "--log-dir", folder + "/l", "sh", "-c", "echo hi $RANK")
@@ -139,6 +160,18 @@ class Failures(unittest.TestCase):
             self.assertEqual((status, err.count("\n")), (127, 1))
             self.assertIn("interpreter", err)
 
+    def test_too_many_ranks_for_the_limit_of_files_is_one_error(self):
+        status, out, err = finish(start("-n", "1000", "true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))))
+        self.assertEqual((status, out), (1, b""))
+        self.assertRegex(err, r"^commrun: 1000 ranks need \d+ open files, and the limit is 256; raise it with `ulimit -n`\n$")
+
+    def test_ranks_keep_the_limit_of_files_and_commrun_does_not(self):
+        program = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        status, out, err = finish(start("-n", "40", sys.executable, "-c", program,
+                                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, hard))))
+        self.assertEqual((status, {line.split()[1] for line in out.splitlines()}), (0, {b"32"}), err)
+
     def test_a_timeout_ends_the_ranks(self):
         status, _, err = run("-n", "2", "--timeout", "0.3", "sleep", "100")
         self.assertEqual(status, 124)
@@ -149,10 +182,17 @@ class Failures(unittest.TestCase):
         self.assertEqual((status, out), (3, b"[1] done\n"))
 
     def test_wrong_options_are_refused(self):
-        for arguments in ([], ["-n", "0", "true"], ["-n", "x", "true"], ["true"], ["-n", "2"],
+        for arguments in ([], ["-n", "0", "true"], ["-n", "-1", "true"], ["-n", "65537", "true"], ["--bogus", "true"], ["-n", "x", "true"], ["true"], ["-n", "2"],
                           ["-n", "1", "--nnodes", "2", "true"], ["-n", "1", "--node-rank", "1", "true"],
                           ["-n", "1", "--bind", "socket", "true"], ["-n", "1", "--env", "X", "true"]):
             self.assertEqual(run(*arguments)[0], 2, arguments)
+
+    def test_help_and_version(self):
+        status, out, err = run("--help")
+        self.assertEqual((status, err), (0, ""))
+        for word in (b"--ranks", b"--nnodes", b"--rendezvous", b"--timeout", b"SIGKILL"):
+            self.assertIn(word, out)
+        self.assertRegex(run("--version")[1], rb"^\d+\.\d+\.\d+\n$")
 
     def test_the_program_s_options_are_its_own(self):
         self.assertEqual(run("-n", "1", "echo", "-n", "2", "--help")[1], b"[0] 2 --help\n")
@@ -223,9 +263,12 @@ class NobodyStays(unittest.TestCase):
         wait_until_gone(pids)
 
     def test_grandchildren_end_when_a_rank_fails(self):
-        process = start("-n", "2", "sh", "-c", self.GRANDCHILDREN + "[ $RANK = 1 ] && exit 1; wait")
-        pids = read_pids(process, 5)
-        self.assertEqual(finish(process)[0], 1)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkfifo(folder + "/ready")  # rank 1 fails when rank 0 has started its children, or there would be none
+            process = start("-n", "2", "sh", "-c", self.GRANDCHILDREN +
+                            f"[ $RANK = 1 ] && {{ read word <{folder}/ready; exit 1; }}; echo go >{folder}/ready; wait")
+            pids = read_pids(process, 6)
+            self.assertEqual(finish(process)[0], 1)
         wait_until_gone(pids)
 
     @unittest.skipUnless(HAS_PROC, "without /proc, commrun's guard does not find processes in sessions of their own")
