@@ -96,7 +96,7 @@ class Output(unittest.TestCase):
         self.assertEqual(sum(len(line) - 4 for line in lines[:-1]), 5 << 20)
 
     def test_ranks_that_close_their_output_go_on(self):
-        status, out, err = run("-n", "2", "sh", "-c", "exec 1>&-; echo still here >&2; exec 2>&-; exit $((5 * RANK))")
+        status, out, err = run("-n", "2", "--keep-going", "sh", "-c", "exec 1>&-; echo still here >&2; exec 2>&-; exit $((5 * RANK))")
         self.assertEqual((status, out, err.count("still here\n")), (5, b"", 3))  # once more as rank 1's last words
 
     def test_no_prefix_and_log_dir(self):
