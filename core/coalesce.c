@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "round_robin.h"
 
 struct batch {
     comm_group *group;
@@ -71,6 +72,8 @@ struct batch *comm__batch_of(const comm_group *group)
 
 comm_status comm_coalesce_begin(comm_group *group)
 {
+    if (group && group->turns)
+        return comm__turns_begin(group);
     comm_status status = comm__group_usable(group, "comm_coalesce_begin");
     if (status != COMM_OK)
         return status;
@@ -163,6 +166,8 @@ static void forget(struct batch *batch)
 
 comm_status comm_coalesce_cancel(comm_group *group)
 {
+    if (group && group->turns)
+        return comm__turns_cancel(group);
     struct batch *batch = group ? take_open(group) : NULL;
     if (!batch)
         return comm__fail(COMM_ERR_INVALID, "comm_coalesce_cancel: nothing was begun by this thread on %s%s%s",
@@ -220,6 +225,8 @@ static comm_status submit(comm_group *group, struct batch *batch, int waits, com
 
 comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
 {
+    if (group && group->turns)
+        return comm__turns_end(group, ret_work);
     struct batch *batch = group ? take_open(group) : NULL;
     if (!batch)
         return comm__fail(COMM_ERR_INVALID, "comm_coalesce_end: nothing was begun by this thread on %s%s%s",
@@ -229,10 +236,7 @@ comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
     if (status == COMM_OK && ret_work) {
         *ret_work = parent;
     } else if (status == COMM_OK) {
-        status = comm__work_drive(parent, DEADLINE_NEVER);
-        if (status == COMM_OK)
-            status = comm__work_result(parent);
-        comm_work_release(parent);
+        status = comm__work_finish(parent);
     }
     comm__group_unref(group);
     return status;

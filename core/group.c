@@ -2,6 +2,7 @@
 #include "group.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "coalesce.h"
 #include "fork.h"
+#include "round_robin.h"
 
 struct op_place comm__group_place(const comm_group *group)
 {
@@ -58,8 +60,13 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
 
 static int remember_end(comm_group *group, comm_status status, const char *text)
 {
-    if (atomic_exchange(&group->ending, 1))
+    if (atomic_exchange(&group->ending, 1)) {
+        /* Another thread is writing the reason, which takes a moment. Whoever is told of a failed operation must find the
+         * group ended. */
+        while (atomic_load_explicit(&group->ended, memory_order_acquire) == COMM_OK)
+            sched_yield();
         return 0;
+    }
     snprintf(group->ended_text, sizeof group->ended_text, "%s", text && *text ? text : comm_status_name(status));
     atomic_store_explicit(&group->ended, status, memory_order_release);
     comm__hooks_ended(group, status, group->ended_text);
@@ -83,6 +90,8 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
     for (size_t i = 0; i < group->channel_count; i++)
         if (group->channels[i].state)
             group->channels[i].backend->group_abort(group->channels[i].state, status, copy);
+    for (size_t i = 0; group->turns && i < group->turns->count; i++)
+        comm__group_abort(group->turns->groups[i], status, copy);
 }
 
 comm_status comm_group_abort(comm_group *group, const char *reason)
@@ -193,6 +202,12 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
         }
     }
     pthread_mutex_unlock(&group->lock);
+    if (comm_status_scope(status) >= COMM_SCOPE_OBJECT) { /* the backend says so first here */
+        char text[COMM_ERROR_BYTES];
+        memcpy(text, comm_last_error(), sizeof text);
+        comm__group_end(group, channel, status, text);
+        comm__fail(status, "%s", text); /* ending other channels may have written over it */
+    }
     comm__callbacks_run();
     for (size_t i = 0; status != COMM_OK && i < count; i++)
         if (works[i]) {
@@ -216,26 +231,17 @@ static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options
     return status;
 }
 
-static comm_status submit_one(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
+comm_status comm__work_finish(comm_work *work)
 {
-    comm_work *work = NULL;
-    if (!ret_work)
-        op->flags |= COMM_OP_FLAG_WAITING;
-    comm_status status = comm__group_submit(group, channel, op, &work, 1);
-    if (status != COMM_OK)
-        return status;
-    if (ret_work) {
-        *ret_work = work;
-        return COMM_OK;
-    }
-    status = comm__work_drive(work, DEADLINE_NEVER);
+    comm_status status = comm__work_drive(work, DEADLINE_NEVER);
     if (status == COMM_OK)
         status = comm__work_result(work);
     comm_work_release(work);
     return status;
 }
 
-comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work)
+comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
+                              comm_work **ret_work)
 {
     struct channel *channel = NULL;
     comm_status status = comm__group_usable(group, comm__op_name(op->kind));
@@ -246,15 +252,31 @@ comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_optio
     if (status != COMM_OK)
         return status;
     struct batch *batch = comm__batch_of(group);
+    *ret_work = NULL;
+    if (!batch && waits)
+        op->flags |= COMM_OP_FLAG_WAITING;
     if (!batch)
-        return submit_one(group, channel, op, ret_work);
-    if (ret_work)
+        return comm__group_submit(group, channel, op, ret_work, 1);
+    if (!waits)
         return comm__fail(
             COMM_ERR_INVALID,
             "%s on group '%s' (rank %d of %d): ret_work must be NULL between comm_coalesce_begin and end; "
             "end gives one work for all",
             comm__op_name(op->kind), group->name, group->rank, group->size);
     return comm__batch_add(batch, op, channel);
+}
+
+comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work)
+{
+    if (group && group->turns)
+        return comm__turns_call(group, op, options, ret_work);
+    comm_work *work;
+    comm_status status = comm__group_start(group, op, options, ret_work == NULL, &work);
+    if (status == COMM_OK && ret_work)
+        *ret_work = work;
+    else if (status == COMM_OK && work)
+        status = comm__work_finish(work);
+    return status;
 }
 
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work)
@@ -265,7 +287,8 @@ comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work 
         status = route(group, op, &channel);
     op->struct_bytes = sizeof *op;
     op->deadline_ns = COMM_TIMEOUT_INFINITE;
-    return status == COMM_OK ? submit_one(group, channel, op, ret_work) : status;
+    *ret_work = NULL;
+    return status == COMM_OK ? comm__group_submit(group, channel, op, ret_work, 1) : status;
 }
 
 /* ---- Flush ---- */
@@ -292,6 +315,8 @@ static comm_work *next_unfinished(comm_group *group, uint64_t most)
 
 comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
 {
+    if (group && group->turns)
+        return comm__turns_flush(group, timeout_ms);
     comm_status first = comm__group_usable(group, "comm_group_flush");
     if (first != COMM_OK)
         return first;
@@ -347,6 +372,8 @@ const char *comm_group_description(const comm_group *group)
 comm_device comm_group_device(const comm_group *group)
 {
     comm_device only = COMM_DEVICE_DEFAULT;
+    if (group && group->turns)
+        return comm_group_device(group->turns->groups[0]);
     for (int32_t d = COMM_DEVICE_CPU; group && d < DEVICE_END; d++)
         if (group->routes[d]) {
             if (only != COMM_DEVICE_DEFAULT)
@@ -380,6 +407,8 @@ comm_status comm_group_status(const comm_group *group)
     if (!group)
         return comm__fail(COMM_ERR_INVALID, "comm_group_status: the group is NULL");
     comm_status status = atomic_load_explicit(&group->ended, memory_order_acquire);
+    if (status == COMM_OK && group->turns)
+        return comm__turns_status(group);
     return status == COMM_OK ? COMM_OK : comm__fail(status, "%s", group->ended_text);
 }
 

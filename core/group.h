@@ -1,12 +1,13 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock, hooks->lock and batch_lock;
- * monitor_lock comes before group->lock. A lock may be taken while those to its
+ * monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
  *
  *   group.c        submitting, ending, queries      group_open.c   opening and closing; the world
+ *   round_robin.c  groups whose calls take turns over others
  *   group_make.c   create, split, dup, subgroups, shrink */
 #ifndef COMM_CORE_GROUP_H
 #define COMM_CORE_GROUP_H
@@ -62,6 +63,7 @@ struct lineage {
 };
 
 struct monitor;
+struct turns;
 
 struct comm_group {
     struct world *world;
@@ -74,6 +76,7 @@ struct comm_group {
     char *description;
     char *backend_text; /* "cpu:tcp?lanes=4" */
     struct backend_string string;
+    struct turns *turns; /* of a round-robin group, which has no channels */
     struct channel channels[BACKEND_PAIRS_MOST];
     size_t channel_count;
     struct channel
@@ -112,6 +115,12 @@ struct comm_group {
 /* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. */
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
 
+/* Its first half, without the wait: *ret_work is NULL if the call was written down. `waits`: the caller will wait at once. */
+comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
+                              comm_work **ret_work);
+/* Its second half: wait, release, and give the work's status. */
+comm_status comm__work_finish(comm_work *work);
+
 /* The same for point-to-point messages of the library's own: a tag below COMM_ANY_TAG, no deadline, and flush does not
  * wait for it. */
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work);
@@ -146,6 +155,8 @@ struct group_plan {
     int64_t timeout_ms;
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+/* A round-robin group; takes turns, also if it fails. */
+comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group);
 
 void comm__group_ref(comm_group *group);
 void comm__group_unref(comm_group *group);

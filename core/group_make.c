@@ -10,6 +10,7 @@
 
 #include "fork.h"
 #include "group.h"
+#include "round_robin.h"
 
 /* A parent may have ended (shrink); it must only be of this process. */
 static comm_status check_parent(const comm_group *parent, const char *call, const comm_group_options *options,
@@ -276,7 +277,8 @@ comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, con
     comm_status status = check_parent(parent, "comm_group_split", options, ret_group);
     if (status != COMM_OK)
         return status;
-    if (!parent->routes[COMM_DEVICE_CPU])
+    const comm_group *asked = parent->turns ? parent->turns->groups[0] : parent;
+    if (!asked->routes[COMM_DEVICE_CPU])
         return comm__fail(COMM_ERR_UNSUPPORTED,
                           "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; use "
                           "comm_group_create",

@@ -14,6 +14,7 @@
 #include "join.h"
 #include "launch.h"
 #include "registry.h"
+#include "round_robin.h"
 
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
 #define CLOSE_PATIENCE_NS ((int64_t)10000000000)
@@ -37,6 +38,7 @@ void comm__group_unref(comm_group *group)
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->batch_lock);
     pthread_mutex_destroy(&group->monitor_lock);
+    comm__turns_destroy(group->turns);
     free(group->lineages);
     free(group->world_ranks);
     free(group->backend_text);
@@ -262,6 +264,19 @@ static void close_channels(comm_group *group, int32_t forked)
     }
 }
 
+static void enter_world(struct world *world, comm_group *group)
+{
+    pthread_mutex_lock(&world->lock);
+    if (!world->root) {
+        world->root = group;
+        comm__group_ref(group);
+    }
+    group->next_open = world->groups;
+    world->groups = group;
+    pthread_mutex_unlock(&world->lock);
+    atomic_fetch_add(&world->references, 1);
+}
+
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group)
 {
     struct world *world = plan->world;
@@ -277,15 +292,26 @@ comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_gro
         comm__group_unref(group);
         return status;
     }
-    pthread_mutex_lock(&world->lock);
-    if (!world->root) {
-        world->root = group;
-        comm__group_ref(group);
+    enter_world(world, group);
+    *ret_group = group;
+    return COMM_OK;
+}
+
+comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group)
+{
+    comm_group *group = NULL;
+    comm_status status = group_create(plan, &group);
+    if (status != COMM_OK) {
+        comm__turns_destroy(turns);
+        return status;
     }
-    group->next_open = world->groups;
-    world->groups = group;
-    pthread_mutex_unlock(&world->lock);
-    atomic_fetch_add(&world->references, 1);
+    group->turns = turns;
+    group->backend_text = strdup(plan->backend);
+    if (!group->backend_text) {
+        comm__group_unref(group);
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", plan->name);
+    }
+    enter_world(plan->world, group);
     *ret_group = group;
     return COMM_OK;
 }

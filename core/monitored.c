@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "group.h"
+#include "round_robin.h"
 
 enum { TAG_COME = COMM_ANY_TAG - 1, TAG_ANSWER = COMM_ANY_TAG - 2 };
 
@@ -218,6 +219,8 @@ static struct monitor *monitor_of(comm_group *group)
 comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options)
 {
     comm_status status = comm__group_usable(group, "monitored_barrier");
+    if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
+        return comm_monitored_barrier(group->turns->groups[0], options);
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
     if (status != COMM_OK)

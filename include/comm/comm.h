@@ -304,6 +304,21 @@ COMM_API comm_status comm_group_subgroups_list(comm_group *parent, const int32_t
 COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t excluded_count,
                                        const comm_group_options *options, comm_group **ret_group);
 
+/* A group whose collectives take turns over `groups`, which have the same ranks in the same order: the first goes to groups[0],
+ * the second to groups[1], and so on. So operations that are under way at the same time run on different backends, or on
+ * different lanes of one. (c10d's ProcessGroupRoundRobin.)
+ *
+ * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes a turn with its first collective;
+ * one of sends and receives takes none, and the two cannot be mixed. comm_group_seq counts its own collectives;
+ * comm_work_seq and the records are those of the group whose turn it was, and hooks belong there too. Aborting it aborts all; when
+ * one has ended, so has it. Groups made from it are ordinary ones, on the backend of groups[0].
+ *
+ * Order    every rank, with the groups in the same order.
+ * Memory   keeps the groups until it is closed; closing it leaves them open. Gives *ret_group.
+ * Errors   INVALID (no groups, one twice, different ranks, a round-robin group among them, options->backend). */
+COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t count,
+                                            const comm_group_options *options, comm_group **ret_group);
+
 /* Give back a group. Unfinished works of this rank end with ABORTED; bytes already accepted are still
  * delivered, within a bounded time. Other groups made from it live on. NULL is fine.
  * Threads  one at a time, and no other call on this group at the same time.
