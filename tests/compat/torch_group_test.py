@@ -1,0 +1,399 @@
+#!/usr/bin/env python3
+"""torch.distributed over libcomm, through torch_group.py: torch_group_test.py LIBRARY COMMRUN [RANKS...].
+
+Runs with whatever PyTorch python3 has, else with Debian's (/usr/bin/python3); skips (77) where there is none. Starts
+itself with commrun as 2 and 4 ranks, or as many as given; as a rank, it runs every claim below."""
+import os
+import subprocess
+import sys
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    if sys.executable != "/usr/bin/python3" and os.access("/usr/bin/python3", os.X_OK):
+        os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+    print("skipped: no PyTorch here:", error)
+    sys.exit(77)
+
+import copy
+import datetime
+import inspect
+
+VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split("a")[0].split(".")[:2])
+LIMIT = datetime.timedelta(seconds=120)
+TORCH2 = VERSION >= (2, 0)
+
+
+def rank():
+    return dist.get_rank()
+
+
+def size():
+    return dist.get_world_size()
+
+
+def data(owner, count, dtype=torch.float32):
+    """What rank `owner` has; exact in every dtype, also summed."""
+    values = (torch.arange(count, dtype=torch.int64) * 7 + owner * 3) % 5
+    return values % 2 == 0 if dtype == torch.bool else values.to(dtype)
+
+
+def same(got, want, what=""):
+    if got.shape != want.shape or got.dtype != want.dtype or not torch.equal(got, want):
+        sys.exit(f"rank {rank()}, {inspect.stack()[1].function} {what}: {got} is not {want}")
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"rank {rank()}, {inspect.stack()[1].function}: {what}")
+
+
+def total(count, dtype=torch.float32):
+    return sum(data(r, count, dtype) for r in range(size()))
+
+
+# ---- Collectives --------------------------------------------------------------------------------
+
+
+def all_reduce_of_every_dtype():
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+                  torch.float32, torch.float64, torch.complex64, torch.complex128):
+        for count in (0, 1, 1000):
+            tensor = data(rank(), count, dtype)
+            dist.all_reduce(tensor)
+            same(tensor, total(count, dtype), dtype)
+
+
+def all_reduce_with_every_op():
+    all_data = torch.stack([data(r, 100, torch.int32) + 1 for r in range(size())])
+    wants = {dist.ReduceOp.SUM: all_data.sum(0), dist.ReduceOp.PRODUCT: all_data.prod(0),
+             dist.ReduceOp.MIN: all_data.min(0).values, dist.ReduceOp.MAX: all_data.max(0).values}
+    for op, bitwise in ((dist.ReduceOp.BAND, torch.bitwise_and), (dist.ReduceOp.BOR, torch.bitwise_or),
+                        (dist.ReduceOp.BXOR, torch.bitwise_xor)):
+        want = all_data[0]
+        for r in range(1, size()):
+            want = bitwise(want, all_data[r])
+        wants[op] = want
+    for op, want in wants.items():
+        tensor = data(rank(), 100, torch.int32) + 1
+        dist.all_reduce(tensor, op)
+        same(tensor, want.to(torch.int32), op)
+    tensor = data(rank(), 100)
+    dist.all_reduce(tensor, dist.ReduceOp.AVG)
+    same(tensor, total(100) / size(), "avg")
+    truth = torch.tensor([rank() == 0, True, False])
+    dist.all_reduce(truth, dist.ReduceOp.BAND)
+    same(truth, torch.tensor([size() == 1, True, False]), "bool")
+
+
+def async_works_complete_in_any_order():
+    tensors = [data(rank(), 50000 * (i % 3) + 5) + i for i in range(9)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for i in (4, 0, 8, 2, 6):
+        works[i].wait()
+    for i, work in enumerate(works):
+        if i % 2:
+            while not work.is_completed():
+                pass
+            work.wait()
+        check(work.is_success(), "not a success")
+        same(tensors[i], total(50000 * (i % 3) + 5) + i * size(), i)
+
+
+def futures_complete_without_a_wait():
+    tensor = data(rank(), 3000)
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    same(doubled.wait(), total(3000) * 2)
+
+
+def broadcast_from_every_root():
+    for root in range(size()):
+        tensor = data(rank(), 100, torch.int64) + rank()
+        dist.broadcast(tensor, root)
+        same(tensor, data(root, 100, torch.int64) + root, root)
+
+
+def non_contiguous_tensors_are_served():
+    matrix = torch.stack([data(rank(), 40) + i for i in range(6)])
+    column = matrix.t()
+    dist.all_reduce(column)
+    same(matrix, torch.stack([total(40) + i * size() for i in range(6)]))
+
+
+def reduce_to_every_root():
+    for root in range(size()):
+        tensor = data(rank(), 3000)
+        dist.reduce(tensor, root)
+        if rank() == root:
+            same(tensor, total(3000), root)
+
+
+def all_gather_in_lists_and_in_one():
+    outputs = [torch.empty(77, dtype=torch.int32) for _ in range(size())]
+    dist.all_gather(outputs, data(rank(), 77, torch.int32))
+    for r, output in enumerate(outputs):
+        same(output, data(r, 77, torch.int32), r)
+    whole = torch.empty(size() * 77)
+    gather = getattr(dist, "all_gather_into_tensor", None) or dist._all_gather_base
+    gather(whole, data(rank(), 77))
+    same(whole, torch.cat([data(r, 77) for r in range(size())]))
+
+
+def gather_and_scatter():
+    for root in range(size()):
+        outputs = [torch.zeros(55) for _ in range(size())] if rank() == root else None
+        dist.gather(data(rank(), 55), outputs, dst=root)
+        for r in range(size() if rank() == root else 0):
+            same(outputs[r], data(r, 55), r)
+        output = torch.zeros(31, dtype=torch.uint8)
+        inputs = [data(r, 31, torch.uint8) + root for r in range(size())] if rank() == root else None
+        dist.scatter(output, inputs, src=root)
+        same(output, data(rank(), 31, torch.uint8) + root, root)
+
+
+def reduce_scatter_in_lists_and_in_one():
+    output = torch.zeros(64)
+    dist.reduce_scatter(output, [data(rank(), 64) + r for r in range(size())])
+    same(output, total(64) + rank() * size())
+    scatter = getattr(dist, "reduce_scatter_tensor", None) or dist._reduce_scatter_base
+    scatter(output, torch.cat([data(rank(), 64) * (r + 1) for r in range(size())]), op=dist.ReduceOp.MAX)
+    want = torch.stack([data(r, 64) for r in range(size())]).max(0).values * (rank() + 1)
+    same(output, want)
+
+
+def all_to_all_in_lists_and_with_splits():
+    inputs = [data(rank(), 10 + r) for r in range(size())]
+    outputs = [torch.empty(10 + rank()) for _ in range(size())]
+    dist.all_to_all(outputs, inputs)
+    for r, output in enumerate(outputs):
+        same(output, data(r, 10 + rank()), r)
+    output = torch.empty(size() * 4, 3)
+    dist.all_to_all_single(output, data(rank(), size() * 12).reshape(-1, 3))
+    want = torch.cat([data(r, size() * 12).reshape(-1, 3)[rank() * 4:rank() * 4 + 4] for r in range(size())])
+    same(output, want)
+    sends = [(rank() + r) % 3 for r in range(size())]  # rows; what i sends to j, j receives from i
+    source = data(rank(), sum(sends) * 2).reshape(-1, 2)
+    output = torch.empty(sum(sends), 2)
+    dist.all_to_all_single(output, source, sends, sends)
+    parts = []
+    for r in range(size()):
+        theirs = [(r + k) % 3 for k in range(size())]
+        begin = sum(theirs[:rank()])
+        parts.append(data(r, sum(theirs) * 2).reshape(-1, 2)[begin:begin + theirs[rank()]])
+    same(output, torch.cat(parts))
+
+
+def barriers():
+    dist.barrier()
+    dist.barrier(async_op=True).wait()
+
+
+def coalesced_all_reduce():
+    if not hasattr(dist, "all_reduce_coalesced"):
+        return
+    tensors = [data(rank(), 10 + i) for i in range(5)]
+    dist.all_reduce_coalesced(tensors)
+    for i, tensor in enumerate(tensors):
+        same(tensor, total(10 + i), i)
+
+
+# ---- Point-to-point -----------------------------------------------------------------------------
+
+
+def send_and_recv_with_tags():
+    following, before = (rank() + 1) % size(), (rank() - 1) % size()
+    got = [torch.zeros(1000), torch.zeros(70000)]
+    works = [dist.isend(data(rank(), 1000), following, tag=1), dist.isend(data(rank(), 70000) + 1, following, tag=2)]
+    works += [dist.irecv(got[1], before, tag=2), dist.irecv(got[0], before, tag=1)]
+    for work in works:
+        work.wait()
+    same(got[0], data(before, 1000))
+    same(got[1], data(before, 70000) + 1)
+    tensor = torch.zeros(5)
+    if rank() == 0:
+        dist.send(data(0, 5), 1)
+    elif rank() == 1:
+        dist.recv(tensor, 0)
+        same(tensor, data(0, 5))
+
+
+def recv_from_any_source():
+    if rank() != 0:
+        dist.send(data(rank(), 20), 0, tag=9)
+        return
+    sources = set()
+    for _ in range(size() - 1):
+        tensor = torch.zeros(20)
+        source = dist.recv(tensor, tag=9)
+        same(tensor, data(source, 20), source)
+        sources.add(source)
+    check(sources == set(range(1, size())), f"messages came from {sources}")
+
+
+def batches_of_sends_and_receives():
+    following, before = (rank() + 1) % size(), (rank() - 1) % size()
+    got = torch.zeros(100000)
+    ops = [dist.P2POp(dist.isend, data(rank(), 100000), following), dist.P2POp(dist.irecv, got, before)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    same(got, data(before, 100000))
+
+
+# ---- Groups and objects -------------------------------------------------------------------------
+
+
+def new_groups_are_independent():
+    groups = [(ranks, dist.new_group(ranks)) for ranks in ([0], [0, 1], list(range(size())), [size() - 1, 0])]
+    for ranks, group in groups:
+        if rank() not in ranks:
+            continue
+        members = sorted(set(ranks))
+        tensor = data(rank(), 100)
+        dist.all_reduce(tensor, group=group)
+        same(tensor, sum(data(r, 100) for r in members), ranks)
+        tensor = data(rank(), 100)
+        dist.broadcast(tensor, members[-1], group=group)
+        same(tensor, data(members[-1], 100), ranks)
+    dist.barrier()
+
+
+def objects_of_unequal_length():
+    mine = {"rank": rank(), "text": "x" * (rank() * 1000)}
+    all_objects = [None] * size()
+    dist.all_gather_object(all_objects, mine)
+    check(all_objects == [{"rank": r, "text": "x" * (r * 1000)} for r in range(size())], "all_gather_object")
+    gathered = [None] * size() if rank() == 0 else None
+    dist.gather_object(mine, gathered, dst=0)
+    check(rank() != 0 or gathered == all_objects, "gather_object")
+    objects = [rank(), "root's" if rank() == 1 else None]
+    dist.broadcast_object_list(objects, src=1)
+    check(objects == [1, "root's"], f"broadcast_object_list: {objects}")
+    received = [None]
+    dist.scatter_object_list(received, [f"for {r}" for r in range(size())] if rank() == 0 else None, src=0)
+    check(received == [f"for {rank()}"], f"scatter_object_list: {received}")
+
+
+# ---- Training -----------------------------------------------------------------------------------
+
+
+def make_model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 3))
+
+
+def train(model, inputs, targets, steps=8):
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.3), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def ddp_learns_what_one_process_learns():
+    torch.manual_seed(2)
+    inputs, targets = torch.randn(12 * size(), 8), torch.randint(0, 3, (12 * size(),))
+    mine = slice(12 * rank(), 12 * rank() + 12)
+    alone = make_model()
+    expected = train(alone, inputs, targets)
+    model = make_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(rank())  # DDP begins with rank 0's
+    together = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
+    losses = train(together, inputs[mine], targets[mine])
+    dist.all_reduce(losses, dist.ReduceOp.AVG)
+    check(torch.allclose(losses, expected, rtol=1e-4, atol=1e-5), f"losses {losses}, alone {expected}")
+    check(losses[-1] < losses[0], "it learned nothing")
+    for parameter, other in zip(model.parameters(), alone.parameters()):
+        check(torch.allclose(parameter, other, rtol=1e-3, atol=1e-4), "the parameters differ from one process's")
+        theirs = parameter.detach().clone()
+        dist.broadcast(theirs, 0)
+        same(theirs, parameter.detach(), "all ranks have the same parameters")
+
+
+def a_communication_hook_is_served():
+    model = torch.nn.parallel.DistributedDataParallel(make_model())
+
+    def hook(_state, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0] / size())
+
+    model.register_comm_hook(None, hook)
+    plain = copy.deepcopy(make_model())
+    inputs = data(rank(), 80).reshape(10, 8)
+    model(inputs).sum().backward()
+    plain(inputs).sum().backward()
+    for parameter, other in zip(model.parameters(), plain.parameters()):
+        want = other.grad.clone()
+        dist.all_reduce(want)
+        check(torch.allclose(parameter.grad, want / size(), rtol=1e-5, atol=1e-5), "the gradients differ")
+
+
+# ---- Errors -------------------------------------------------------------------------------------
+
+
+def errors_are_exceptions_that_say_what():
+    try:
+        dist.all_reduce(torch.zeros(3, dtype=torch.float32), dist.ReduceOp.BAND)
+        check(False, "BAND of floats went through")
+    except RuntimeError as error:
+        check("band" in str(error) and "f32" in str(error), f"the text is: {error}")
+    group = dist.new_group(list(range(size())), timeout=LIMIT)
+    try:
+        dist.all_reduce(torch.zeros(3 + rank()), group=group)
+        check(False, "unequal counts went through")
+    except RuntimeError as error:
+        check("disagree" in str(error) or "count" in str(error) or "group" in str(error), f"the text is: {error}")
+    dist.barrier()
+
+
+CLAIMS = [all_reduce_of_every_dtype, all_reduce_with_every_op, async_works_complete_in_any_order,
+          futures_complete_without_a_wait, broadcast_from_every_root, non_contiguous_tensors_are_served,
+          reduce_to_every_root, all_gather_in_lists_and_in_one, gather_and_scatter,
+          reduce_scatter_in_lists_and_in_one, all_to_all_in_lists_and_with_splits, barriers, coalesced_all_reduce,
+          send_and_recv_with_tags, recv_from_any_source, batches_of_sends_and_receives, new_groups_are_independent,
+          objects_of_unequal_length, ddp_learns_what_one_process_learns, a_communication_hook_is_served,
+          errors_are_exceptions_that_say_what]
+
+
+def be_rank(library):
+    torch.set_num_threads(1)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    import torch_group
+    torch_group.register(library)
+    dist.init_process_group("comm", timeout=LIMIT)
+    for claim in CLAIMS:
+        try:
+            claim()
+        except Exception as error:
+            sys.exit(f"rank {rank()}, {claim.__name__}: {type(error).__name__}: {error}")
+        dist.barrier()
+        if rank() == 0:
+            print(claim.__name__.replace("_", " "), flush=True)
+    dist.destroy_process_group()
+
+
+def main(library, commrun, *ranks):
+    with open(library, "rb") as file:
+        if any(word in file.read() for word in (b"libasan", b"libtsan")):
+            print("skipped: a sanitized library cannot be loaded into a Python that is not")
+            return 77
+    for count in ranks or ("2", "4"):
+        print(f"PyTorch {torch.__version__}, {count} ranks", flush=True)
+        status = subprocess.run([commrun, "-n", count, "--", sys.executable, os.path.abspath(__file__), "--rank",
+                                 os.path.abspath(library)], timeout=200).returncode
+        if status != 0:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--rank":
+        be_rank(sys.argv[2])
+    else:
+        sys.exit(main(*sys.argv[1:]))
