@@ -45,8 +45,6 @@ static void adopt_orphans(struct tcp_group *g)
         else
             early_drop(m, e); /* Its sender is gone, or not a member. */
     }
-    if (!m->orphans.head)
-        m->orphan_count = 0;
 }
 
 static comm_status tcp_group_open(const comm_group_info *info, void **ret_state)
@@ -97,7 +95,7 @@ static void tcp_group_close(void *state, int32_t forked)
             at = &(*at)->next;
         if (*at)
             *at = g->next;
-        m->closed[m->closed_count++ % TCP_CLOSED_REMEMBERED] = g->id;
+        m->closed[m->closed_count++ % TCP_CLOSED_REMEMBERED] = (struct closed_group){ g->id, g->entered_seq };
         group_turn_end(m);
         group_destroy(g);
         progress_leave(m);
@@ -153,6 +151,7 @@ static void begin(struct tcp_op *op)
         p2p_submit(op);
         return;
     }
+    op->begun_tick = g->mesh->ticks;
     g->entered_seq = op->op.seq;
     g->entered = op->op;
     op->next = NULL;

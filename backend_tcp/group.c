@@ -181,6 +181,14 @@ static void forget(struct mesh *m, struct tcp_op *op)
             link_forget(&m->links[i], op);
 }
 
+/* Does the text speak of this operation already, though perhaps from another rank? `what` is "all_reduce #3 on group 'g'
+ * (rank 1 of 4)". */
+static int begins_with_op(const char *text, const char *what)
+{
+    const char *rank = strstr(what, " (rank ");
+    return strncmp(text, what, rank ? (size_t)(rank - what) : strlen(what)) == 0;
+}
+
 static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status status, const char *text)
 {
     struct mesh *m = g->mesh;
@@ -188,9 +196,9 @@ static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status stat
         struct tcp_op *op = *list;
         *list = op->next;
         forget(m, op);
-        char what[256], whole[1024];
+        char what[256], whole[WIRE_TEXT_MOST + 256];
         group_describe(g, &op->op, what, sizeof what);
-        if (strncmp(text, what, strlen(what)) == 0)
+        if (begins_with_op(text, what))
             snprintf(whole, sizeof whole, "%s", text);
         else
             snprintf(whole, sizeof whole, "%s: %s", what, text);
@@ -216,6 +224,8 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
 {
     if (g->status != COMM_OK)
         return;
+    if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
+        status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
     char *copy = strdup(text);
     g->status = status;
     g->error = copy ? copy : strdup("");
@@ -329,6 +339,20 @@ static void mismatch(struct tcp_group *g, struct link *l, const struct wire_head
     group_fail(g, COMM_ERR_MISMATCH, text, 1);
 }
 
+const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature)
+{
+    for (const struct tcp_op *queued = g->head; queued; queued = queued->next)
+        if (queued->op.seq == seq) {
+            *ret_signature = queued->op.signature;
+            return &queued->op;
+        }
+    const comm_op *past = &g->ended_op[seq % TCP_ENDED_REMEMBERED];
+    if (seq == 0 || past->seq != seq)
+        return NULL;
+    *ret_signature = g->ended_signature[seq % TCP_ENDED_REMEMBERED];
+    return past;
+}
+
 int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
                   uint64_t signature)
 {
@@ -338,31 +362,35 @@ int group_matches(struct tcp_group *g, struct link *l, const struct wire_header 
         mismatch(g, l, h, op);
         return 0;
     }
-    for (const struct tcp_op *queued = g->head; queued; queued = queued->next)
-        if (queued->op.seq == h->seq)
-            return group_matches(g, l, h, &queued->op, queued->op.signature);
-    if (h->seq <= g->ended_seq && g->ended_seq - h->seq < TCP_ENDED_REMEMBERED) {
-        const comm_op *past = &g->ended_op[h->seq % TCP_ENDED_REMEMBERED];
-        if (past->seq == h->seq)
-            return group_matches(g, l, h, past, g->ended_signature[h->seq % TCP_ENDED_REMEMBERED]);
-    }
-    return 1;
+    op = group_collective(g, h->seq, &signature);
+    return !op || group_matches(g, l, h, op, signature);
 }
 
 /* ---- Frames ---- */
 
+const struct closed_group *group_closed(const struct mesh *m, uint64_t id)
+{
+    for (size_t i = 0; i < m->closed_count && i < TCP_CLOSED_REMEMBERED; i++)
+        if (m->closed[i].id == id)
+            return &m->closed[i];
+    return NULL;
+}
+
 int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h)
 {
     struct mesh *m = l->mesh;
-    int closed = 0;
-    for (size_t i = 0; i < m->closed_count && i < TCP_CLOSED_REMEMBERED; i++)
-        closed |= m->closed[i] == h->group;
-    if (!g && !closed)
-        return ++m->orphan_count < TCP_EARLY_MOST;
+    int closed = group_closed(m, h->group) != NULL;
+    if (!g && !closed && h->type != WIRE_DATA)
+        return 1;
+    if (!g && !closed) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s sent data for a group that was never open here",
+                  mesh_peer_text(m, l->peer));
+        return 0;
+    }
     struct wire_header fail = { .type = WIRE_FAIL, .group = h->group, .tag = g ? g->status : COMM_ERR_PEER_LOST };
     char text[128];
     snprintf(text, sizeof text, "rank %d of the world has closed this group", (int)m->rank);
-    link_send_text(l, &fail, g ? g->error : text);
+    link_reply_text(l, &fail, g ? g->error : text);
     return 0;
 }
 
@@ -388,8 +416,8 @@ void group_frame(struct link *l, const struct wire_header *h, const char *text)
     }
     if (!g || g->status != COMM_OK) {
         int promise = h->type == WIRE_RTS || h->type == WIRE_CTS;
-        if (promise && group_may_come(l, g, h))
-            early_add(m, &m->orphans, l->peer, h);
+        if (promise && group_may_come(l, g, h) && !early_add(m, &m->orphans, l->peer, h))
+            link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(m, l->peer));
         return;
     }
     if (g->rank_of[l->peer] < 0) {
@@ -397,8 +425,7 @@ void group_frame(struct link *l, const struct wire_header *h, const char *text)
         return;
     }
     if (h->type == WIRE_FAIL) {
-        comm_status status = h->tag < 0 && h->tag > -40 ? h->tag : COMM_ERR_PROTOCOL;
-        group_fail(g, status, text, 1);
+        group_fail(g, h->tag >= COMM_ERR_BACKEND && h->tag <= COMM_ERR_PEER_LOST ? h->tag : COMM_ERR_PROTOCOL, text, 1);
     } else if (h->type == WIRE_ANSWER) {
         inquest_answer(g, l, h, text);
     } else if (h->type == WIRE_RTS) {

@@ -1,58 +1,52 @@
-/* When an operation's time is over: ask every member what it is doing, and end the group with a text that says who has not come. The first
- * rank to finish its inquest tells the others, so that all of them have the same words. */
+/* Who is missing? Three occasions to ask the other ranks what they are doing in a group:
+ *
+ *   - an operation's time is over: everybody is asked, and the group ends with a text that says who has not come, what they are
+ *     doing instead, and who waits for whom. The first rank to finish its inquest tells the others, and of several that are
+ *     in the operation the lowest goes first, so that all of them have the same words;
+ *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks that
+ *     only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
+ *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include <string.h>
 
 #include "tcp.h"
 
-static const int64_t GRACE_NS = 500 * 1000000ll; /* a live process answers within microseconds; this is for slow networks */
+static const int64_t GRACE_NS = 500 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
+static const int64_t DEFERENCE_NS = 250 * 1000000ll; /* how long a lower rank may take to speak first */
 
-static void ask(struct tcp_group *g, struct tcp_op *op, int64_t now_ns)
+enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
+
+static int is_p2p(const struct tcp_op *op)
 {
+    return op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV;
+}
+
+/* The collective that holds up `op`: itself, or the one that runs while it waits for its turn. NULL: it is point-to-point. */
+static const struct tcp_op *culprit(const struct tcp_group *g, const struct tcp_op *op)
+{
+    return is_p2p(op) ? NULL : g->head;
+}
+
+static void query(struct tcp_group *g, int32_t rank, uint64_t seq)
+{
+    struct link *l = &g->mesh->links[g->world_ranks[rank]];
+    struct wire_header h = { .type = WIRE_QUERY, .group = g->id, .seq = seq };
+    mesh_want(g->mesh, l->peer);
+    link_send(l, &h, NULL, 0, NULL, 0, 0);
+}
+
+static void ask_all(struct tcp_group *g, struct tcp_op *op, int64_t now_ns)
+{
+    const struct tcp_op *collective = culprit(g, op);
     g->inquest = op;
     g->inquest_end_ns = now_ns + GRACE_NS;
+    g->inquest_defers = 0;
     memset(g->answers, 0, (size_t)g->size * sizeof *g->answers);
-    for (int32_t r = 0; r < g->size; r++) {
-        if (r == g->rank)
-            continue;
-        struct link *l = &g->mesh->links[g->world_ranks[r]];
-        struct wire_header h = { .type = WIRE_QUERY, .group = g->id, .seq = op->op.seq };
-        mesh_want(g->mesh, l->peer);
-        link_send(l, &h, NULL, 0, NULL, 0, 0);
-    }
-}
-
-void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h)
-{
-    struct wire_header answer = { .type = WIRE_ANSWER, .group = h->group, .tag = -1 };
-    char text[160] = "has not opened this group";
-    if (g) {
-        int busy = g->head != NULL;
-        answer.seq = g->entered_seq;
-        answer.round = (uint16_t)busy;
-        answer.tag = busy ? engine_awaits(g->head) : -1;
-        if (g->entered_seq == 0)
-            snprintf(text, sizeof text, "has called no collective yet");
-        else
-            snprintf(text, sizeof text, "%s %s #%llu", busy ? "is in" : "has finished",
-                     tcp_host->op_name(g->entered.kind), (unsigned long long)g->entered_seq);
-    }
-    link_send_text(l, &answer, text);
-}
-
-void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text)
-{
-    struct answer *a = &g->answers[g->rank_of[l->peer]];
-    a->state = 1;
-    a->header = *h;
-    snprintf(a->text, sizeof a->text, "%s", text);
-    if (!g->inquest)
-        return;
     for (int32_t r = 0; r < g->size; r++)
-        if (r != g->rank && !g->answers[r].state)
-            return;
-    g->inquest_end_ns = 0; /* All have answered. */
-    progress_rearm(g->mesh, 0);
+        if (r != g->rank)
+            query(g, r, collective ? collective->op.seq : 0);
 }
+
+/* ---- Answering ---- */
 
 static void add(char *text, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add(char *text, size_t room, const char *format, ...)
@@ -64,35 +58,224 @@ static void add(char *text, size_t room, const char *format, ...)
     va_end(arguments);
 }
 
+static const struct tcp_op *users_own(const struct tcp_op *list)
+{
+    while (list && list->op.tag < COMM_ANY_TAG)
+        list = list->next;
+    return list;
+}
+
+/* What this rank does in the group, in words that follow "rank 3". */
+static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
+{
+    const struct tcp_op *recv = users_own(g->recvs), *send = users_own(g->sends);
+    *text = '\0';
+    if (g->head)
+        add(text, room, "is in %s #%llu", tcp_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
+    else if (g->entered_seq == 0)
+        add(text, room, "has called no collective yet");
+    else
+        add(text, room, "has finished %s #%llu", tcp_host->op_name(g->entered.kind), (unsigned long long)g->entered_seq);
+    if (recv && recv->op.root == COMM_ANY_SOURCE)
+        add(text, room, " and waits for a message from any rank");
+    else if (recv)
+        add(text, room, " and waits for a message from rank %d with tag %d", (int)recv->op.root, (int)recv->op.tag);
+    else if (send)
+        add(text, room, " and sends a message to rank %d with tag %d", (int)send->op.root, (int)send->op.tag);
+    for (const struct tcp_group *other = g->mesh->groups; other && !g->head; other = other->next)
+        if (other != g && other->head) {
+            add(text, room, "; it is in %s #%llu of group '%.40s'", tcp_host->op_name(other->head->op.kind),
+                (unsigned long long)other->head->op.seq, other->name);
+            return;
+        }
+}
+
+static void tell_collective(struct tcp_group *g, uint64_t seq, struct wire_header *answer)
+{
+    uint64_t signature;
+    const comm_op *op = group_collective(g, seq, &signature);
+    if (!op)
+        return;
+    answer->round |= WIRE_ANSWER_KNOWN;
+    answer->kind = (uint8_t)op->kind;
+    answer->dtype = (uint8_t)op->dtype;
+    answer->redop = (uint8_t)op->redop;
+    answer->slice = (uint32_t)op->root;
+    answer->count = op->send.count ? op->send.count : op->recv.count;
+    answer->signature = signature;
+}
+
+static void answer_for_closed(struct link *l, const struct wire_header *h, struct wire_header *answer)
+{
+    const struct closed_group *closed = group_closed(l->mesh, h->group);
+    if (closed) {
+        answer->round = WIRE_ANSWER_CLOSED;
+        if (closed->seq >= h->seq)
+            answer->round |= WIRE_ANSWER_ENTERED;
+    }
+    link_reply_text(l, answer, closed ? "has closed this group" : "has not opened this group");
+}
+
+void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h)
+{
+    struct wire_header answer = { .type = WIRE_ANSWER, .group = h->group, .seq = h->seq, .tag = -1 };
+    char text[WIRE_ANSWER_TEXT_MOST];
+    if (!g) {
+        answer_for_closed(l, h, &answer);
+        return;
+    }
+    if (g->status != COMM_OK) {
+        struct wire_header fail = { .type = WIRE_FAIL, .group = g->id, .tag = g->status };
+        link_reply_text(l, &fail, g->error);
+        return;
+    }
+    if (g->entered_seq >= h->seq)
+        answer.round |= WIRE_ANSWER_ENTERED;
+    if (g->head && (g->head->op.seq == h->seq || h->seq == 0)) {
+        answer.round |= WIRE_ANSWER_IN_IT;
+        answer.tag = engine_awaits(g->head);
+    } else if (g->head && g->head->op.seq < h->seq) {
+        answer.round |= WIRE_ANSWER_BEHIND;
+    }
+    tell_collective(g, h->seq, &answer);
+    say_what_we_do(g, text, sizeof text);
+    link_reply_text(l, &answer, text);
+    if (g->inquest && g->rank_of[l->peer] >= 0 && g->rank_of[l->peer] < g->rank)
+        g->answers[g->rank_of[l->peer]].asks = 1;
+}
+
+/* ---- Listening ---- */
+
+static int all_have_answered(const struct tcp_group *g)
+{
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank && !g->answers[r].answered)
+            return 0;
+    return 1;
+}
+
+void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text)
+{
+    struct tcp_op *head = g->head;
+    struct wire_header theirs = *h;
+    theirs.tag = (int32_t)h->slice; /* where other frames have the root */
+    int same = head && head->op.seq == h->seq;
+    if (same && (h->round & WIRE_ANSWER_KNOWN) && !group_matches(g, l, &theirs, &head->op, head->op.signature))
+        return;
+    if (same && (h->round & WIRE_ANSWER_CLOSED) && !(h->round & WIRE_ANSWER_ENTERED) && engine_needs(head, l->peer)) {
+        char whole[512];
+        snprintf(whole, sizeof whole, "%s has closed group '%s' without calling collective #%llu",
+                 mesh_peer_text(g->mesh, l->peer), g->name, (unsigned long long)h->seq);
+        group_fail(g, COMM_ERR_PEER_LOST, whole, 1);
+        return;
+    }
+    if (!g->inquest)
+        return;
+    struct answer *a = &g->answers[g->rank_of[l->peer]];
+    a->answered = 1;
+    a->flags = h->round;
+    a->waits_for = h->tag;
+    snprintf(a->text, sizeof a->text, "%s", text);
+    if (!all_have_answered(g) || g->inquest_defers)
+        return;
+    g->inquest_end_ns = 0;
+    progress_rearm(g->mesh, 0);
+}
+
+/* ---- The verdict ---- */
+
+/* Why a rank has not answered, in words that follow its name. */
+static void say_why_silent(struct link *l, char *text, size_t room)
+{
+    if (l->state == LINK_LEFT)
+        snprintf(text, room, "has closed its world");
+    else if (l->state == LINK_UP)
+        snprintf(text, room, "does not answer: it is stopped, or cut off");
+    else if (l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_RESOLVING)
+        snprintf(text, room, "cannot be reached by rank %d (%.60s): %.200s", (int)l->mesh->rank, l->mesh->host_name,
+                 *l->trouble                    ? l->trouble
+                 : l->state == LINK_CHALLENGED  ? "it takes the connection, but does not answer: it is stopped, or cut off"
+                 : l->state == LINK_RESOLVING   ? "the store has not said where it is"
+                                                : "no answer to connecting");
+    else
+        snprintf(text, room, "has not connected yet");
+}
+
+struct verdict {
+    char missing[560], waits[200];
+    int named, unnamed;
+};
+
+static void name_missing(struct verdict *v, struct tcp_group *g, int32_t rank, const char *what)
+{
+    const char *who = mesh_peer_text(g->mesh, g->world_ranks[rank]);
+    if (strlen(v->missing) + strlen(who) + strlen(what) + 12 >= sizeof v->missing) {
+        v->unnamed++;
+        return;
+    }
+    /* Ranks of the world and of the group differ, as a rule, in groups that are not the world. */
+    if (rank != g->world_ranks[rank])
+        add(v->missing, sizeof v->missing, "%srank %d, %s of the world, %s", *v->missing ? "; " : "", (int)rank, who, what);
+    else
+        add(v->missing, sizeof v->missing, "%s%s %s", *v->missing ? "; " : "", who, what);
+    v->named++;
+}
+
+static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
+{
+    const struct tcp_op *op = g->inquest;
+    const struct answer *a = &g->answers[rank];
+    char why[400];
+    if (!a->answered) {
+        say_why_silent(&g->mesh->links[g->world_ranks[rank]], why, sizeof why);
+        name_missing(v, g, rank, why);
+    } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & WIRE_ANSWER_ENTERED) || (a->flags & WIRE_ANSWER_BEHIND)) {
+        name_missing(v, g, rank, a->text);
+    } else if (!is_p2p(op) && (a->flags & WIRE_ANSWER_IN_IT) && a->waits_for >= 0) {
+        if (strlen(v->waits) + 40 < sizeof v->waits)
+            add(v->waits, sizeof v->waits, ", rank %d waits for rank %d", (int)rank, (int)a->waits_for);
+    }
+}
+
 static void verdict(struct tcp_group *g)
 {
     struct tcp_op *op = g->inquest;
-    int p2p = op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV;
-    char what[256], text[WIRE_TEXT_MOST] = "", late[400] = "", waits[300] = "";
+    const struct tcp_op *collective = culprit(g, op);
+    struct verdict v = { .missing = "" };
+    char what[256], text[WIRE_TEXT_MOST] = "";
     group_describe(g, &op->op, what, sizeof what);
-    for (int32_t r = 0; r < g->size; r++) {
-        const struct answer *a = &g->answers[r];
-        const char *who = mesh_peer_text(g->mesh, g->world_ranks[r]);
-        if (r == g->rank)
-            continue;
-        if (!a->state)
-            add(late, sizeof late, "%srank %d (%s does not answer: stopped, or cut off)", *late ? ", " : "", (int)r, who);
-        else if (p2p ? r == op->op.root : a->header.seq < op->op.seq)
-            add(late, sizeof late, "%srank %d (%s)", *late ? ", " : "", (int)r, a->text);
-        else if (a->header.round && a->header.tag >= 0)
-            add(waits, sizeof waits, "%srank %d waits for rank %d", *waits ? ", " : "", (int)r, (int)a->header.tag);
-    }
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank)
+            judge_rank(&v, g, r);
     add(text, sizeof text, "%s: its time limit has passed", what);
-    if (*late)
-        add(text, sizeof text, "; %s: %s", p2p ? "the other side" : "not in it", late);
+    if (collective && collective != op)
+        add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
+            (unsigned long long)collective->op.seq);
+    if (*v.missing)
+        add(text, sizeof text, ": %s", v.missing);
+    else if (!collective && op->op.root == g->rank)
+        add(text, sizeof text, ": it is with this rank itself, which has not called the other side");
+    else if (!collective)
+        add(text, sizeof text, ": no rank has sent a message that fits");
     else
-        add(text, sizeof text, "; all ranks are in it");
-    if (!p2p && engine_awaits(op) >= 0)
-        add(text, sizeof text, "; rank %d waits for rank %d", (int)g->rank, (int)engine_awaits(op));
-    if (*waits)
-        add(text, sizeof text, ", %s", waits);
+        add(text, sizeof text, ": all ranks are in it");
+    if (v.unnamed)
+        add(text, sizeof text, "; and %d more", v.unnamed);
+    if (collective && engine_awaits(collective) >= 0)
+        add(text, sizeof text, "; rank %d waits for rank %d%s", (int)g->rank, (int)engine_awaits(collective), v.waits);
     group_fail(g, COMM_ERR_DEADLINE, text, 1);
 }
+
+/* A lower rank in the same trouble should speak, so that all have the same words. */
+static int lower_rank_may_speak(const struct tcp_group *g)
+{
+    for (int32_t r = 0; r < g->rank; r++)
+        if (g->answers[r].asks || (!is_p2p(g->inquest) && (g->answers[r].flags & WIRE_ANSWER_IN_IT)))
+            return 1;
+    return 0;
+}
+
+/* ---- Time ---- */
 
 static struct tcp_op *expired(struct tcp_op *list, int64_t now_ns)
 {
@@ -109,6 +292,25 @@ static struct tcp_op *expired_of(struct tcp_group *g, int64_t now_ns)
     return op ? op : expired(g->sends, now_ns);
 }
 
+static void probe(struct tcp_group *g)
+{
+    const struct tcp_op *op = g->head;
+    uint32_t ticks = op ? g->mesh->ticks - op->begun_tick : 0;
+    if (g->inquest || ticks < PROBE_FIRST_TICKS || (ticks - PROBE_FIRST_TICKS) % PROBE_TICKS)
+        return;
+    int32_t rank = engine_awaits(op);
+    if (rank >= 0 && rank != g->rank)
+        query(g, rank, op->op.seq);
+}
+
+void inquest_tick(struct mesh *m)
+{
+    m->ticks++;
+    for (struct tcp_group *g = m->groups; g; g = g->next)
+        if (g->status == COMM_OK)
+            probe(g);
+}
+
 void inquest_check(struct mesh *m, int64_t now_ns)
 {
     for (struct tcp_group *g = m->groups; g; g = g->next) {
@@ -116,9 +318,15 @@ void inquest_check(struct mesh *m, int64_t now_ns)
             continue;
         struct tcp_op *op = g->inquest ? NULL : expired_of(g, now_ns);
         if (op)
-            ask(g, op, now_ns);
-        if (g->inquest && (g->inquest_end_ns <= now_ns || g->size == 1))
+            ask_all(g, op, now_ns);
+        if (!g->inquest || (g->inquest_end_ns > now_ns && g->size > 1))
+            continue;
+        if (!g->inquest_defers && lower_rank_may_speak(g)) {
+            g->inquest_defers = 1;
+            g->inquest_end_ns = now_ns + DEFERENCE_NS;
+        } else {
             verdict(g);
+        }
     }
 }
 

@@ -23,11 +23,12 @@ static struct tx *tx_get(struct mesh *m)
     return tx;
 }
 
-static void tx_put(struct mesh *m, struct tx *tx)
+static void tx_put(struct link *l, struct tx *tx)
 {
     free(tx->owned);
-    tx->next = m->tx_pool;
-    m->tx_pool = tx;
+    l->replies -= tx->reply;
+    tx->next = l->mesh->tx_pool;
+    l->mesh->tx_pool = tx;
 }
 
 static void tx_drop_all(struct link *l)
@@ -37,7 +38,7 @@ static void tx_drop_all(struct link *l)
     while (l->tx_head) {
         struct tx *tx = l->tx_head;
         l->tx_head = tx->next;
-        tx_put(l->mesh, tx);
+        tx_put(l, tx);
     }
     l->tx_tail = &l->tx_head;
 }
@@ -85,13 +86,21 @@ static void tx_done(struct link *l, struct tx *tx)
 {
     struct tcp_op *op = tx->op;
     uint32_t slot = tx->slot, step = tx->step;
-    tx_put(l->mesh, tx);
+    tx_put(l, tx);
     if (!op)
         return;
     if (op->op.kind == COMM_OP_SEND)
         p2p_sent(op);
     else
         engine_sent(op, slot, step);
+}
+
+/* Give back credit in a frame of its own, unless frames are queued: theirs will carry it, and such frames do not pile up. */
+static void give_credit(struct link *l)
+{
+    struct wire_header h = { .type = WIRE_CREDIT };
+    if (l->credit_owed >= TCP_CREDIT_WINDOW / 4 && l->state == LINK_UP && !l->tx_head)
+        link_send(l, &h, NULL, 0, NULL, 0, 0);
 }
 
 void link_flush(struct link *l)
@@ -129,6 +138,7 @@ void link_flush(struct link *l)
             tx_done(l, tx);
         }
     }
+    give_credit(l);
 }
 
 int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
@@ -139,6 +149,7 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
         return 0;
     }
     h->credit = l->credit_owed;
+    l->eager_held -= l->credit_owed;
     l->credit_owed = 0;
     struct tx draft;
     draft.sent = 0;
@@ -167,6 +178,7 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
     tx->slot = slot;
     tx->step = step;
     tx->owned = NULL;
+    tx->reply = 0;
     tx->next = NULL;
     if (!l->tx_head)
         link_interest(l, +1);
@@ -177,7 +189,8 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
     return 0;
 }
 
-void link_send_text(struct link *l, struct wire_header *h, const char *text)
+/* The frame that was queued, or NULL: it is gone already, or could not be sent. */
+static struct tx *send_text(struct link *l, struct wire_header *h, const char *text)
 {
     size_t bytes = strlen(text);
     if (bytes > WIRE_TEXT_MOST)
@@ -185,15 +198,35 @@ void link_send_text(struct link *l, struct wire_header *h, const char *text)
     char *copy = malloc(bytes + 1);
     if (!copy || l->state == LINK_LOST || l->state == LINK_LEFT) {
         free(copy);
-        return;
+        return NULL;
     }
     memcpy(copy, text, bytes);
     h->bytes = bytes;
     struct tx **place = l->tx_tail;
-    if (link_send(l, h, copy, bytes, NULL, 0, 0) || *place == NULL)
+    if (link_send(l, h, copy, bytes, NULL, 0, 0) || *place == NULL) {
         free(copy);
-    else
-        (*place)->owned = copy;
+        return NULL;
+    }
+    (*place)->owned = copy;
+    return *place;
+}
+
+void link_send_text(struct link *l, struct wire_header *h, const char *text)
+{
+    send_text(l, h, text);
+}
+
+void link_reply_text(struct link *l, struct wire_header *h, const char *text)
+{
+    if (l->replies >= TCP_REPLIES_MOST) {
+        link_lose(l, COMM_ERR_PROTOCOL, "%s asks and asks, but does not read the answers", mesh_peer_text(l->mesh, l->peer));
+        return;
+    }
+    struct tx *tx = send_text(l, h, text);
+    if (tx) {
+        tx->reply = 1;
+        l->replies++;
+    }
 }
 
 /* ---- Bytes in ---- */
@@ -300,6 +333,9 @@ static void sink_complete(struct link *l)
         break;
     case SINK_TEXT:
         l->text[s.total] = '\0';
+        for (size_t i = 0; i < s.total; i++)
+            if (l->text[i] < ' ' || l->text[i] == 0x7f)
+                l->text[i] = '?'; /* It goes to terminals and logs. */
         group_frame(l, &h, (const char *)l->text);
         break;
     default:
@@ -328,7 +364,8 @@ static void message_frame(struct link *l, const struct wire_header *h)
     struct tcp_group *g = group_find(m, h->group);
     l->sink.kind = SINK_DISCARD;
     if (!g || g->status != COMM_OK) {
-        if (group_may_come(l, g, h))
+        /* DATA was asked for, so the group was open here. */
+        if (group_may_come(l, g, h) && h->type == WIRE_EAGER)
             sink_keep_early(l, &m->orphans, h);
         return;
     }
@@ -363,6 +400,13 @@ static void frame_begins(struct link *l, const struct wire_header *h)
     l->sink.op = NULL;
     switch (h->type) {
     case WIRE_EAGER:
+        l->eager_held += (int64_t)h->bytes + TCP_FRAME_COST;
+        if (l->eager_held > TCP_CREDIT_WINDOW) {
+            link_lose(l, COMM_ERR_PROTOCOL, "%s sent more than it had credit for", mesh_peer_text(l->mesh, l->peer));
+            l->in.type = 0;
+            return;
+        }
+        /* fall through */
     case WIRE_DATA:
         message_frame(l, h);
         l->sink.total = (size_t)h->bytes;
@@ -472,10 +516,7 @@ int link_read(struct link *l)
 void link_consumed(struct link *l, size_t payload_bytes)
 {
     l->credit_owed += (uint32_t)(payload_bytes + TCP_FRAME_COST);
-    if (l->credit_owed >= TCP_CREDIT_WINDOW / 4 && l->state == LINK_UP) {
-        struct wire_header h = { .type = WIRE_CREDIT };
-        link_send(l, &h, NULL, 0, NULL, 0, 0);
-    }
+    give_credit(l);
 }
 
 void link_interest(struct link *l, int change)
@@ -493,6 +534,18 @@ void link_interest(struct link *l, int change)
     }
 }
 
+/* A frame that will not go out: neither what it cost nor what it gave back has been used. */
+static void take_back_credit(struct link *l, const struct tx *tx)
+{
+    struct wire_header h;
+    if (wire_get_header(tx->header, &h))
+        return;
+    if (h.type == WIRE_EAGER)
+        l->credit += (int64_t)(tx->payload_bytes + TCP_FRAME_COST);
+    l->credit_owed += h.credit;
+    l->eager_held += h.credit;
+}
+
 void link_forget(struct link *l, struct tcp_op *op)
 {
     if (l->sink.op == op && l->in.type) {
@@ -508,7 +561,8 @@ void link_forget(struct link *l, struct tcp_op *op)
         }
         if (tx->sent == 0) {
             *at = tx->next;
-            tx_put(l->mesh, tx);
+            take_back_credit(l, tx);
+            tx_put(l, tx);
             if (!l->tx_head)
                 link_interest(l, -1);
             continue;

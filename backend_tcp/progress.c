@@ -117,10 +117,16 @@ static void arm(struct mesh *m, int64_t due_ns)
 static void on_timer(uv_timer_t *timer)
 {
     struct mesh *m = timer->data;
-    inquest_check(m, clock_now_ns());
+    int64_t now = clock_now_ns();
+    if (now >= m->tick_due_ns) {
+        inquest_tick(m);
+        m->tick_due_ns = now + 1000 * NANOS;
+    }
+    inquest_check(m, now);
     mesh_timer(m);
     int64_t a = inquest_due_ns(m), b = mesh_due_ns(m);
-    arm(m, a < b ? a : b);
+    a = a < b ? a : b;
+    arm(m, a < m->tick_due_ns ? a : m->tick_due_ns);
     /* libuv may call us just before it sleeps: what has happened here must not wait for its next event. */
     if (has_news(m))
         uv_stop(&m->loop);
@@ -360,6 +366,8 @@ comm_status progress_start(struct mesh *m)
     uv_timer_init(&m->loop, &m->timer);
     uv_timer_init(&m->loop, &m->nap);
     m->timer.data = m->nap.data = m->wake.data = m;
+    m->tick_due_ns = clock_now_ns() + 1000 * NANOS;
+    arm(m, m->tick_due_ns);
     return COMM_OK;
 }
 

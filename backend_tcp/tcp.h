@@ -39,6 +39,7 @@ enum {
     TCP_SEND_MOST = 1 << 20,          /* per system call: more spills the cache without saving calls */
     TCP_EARLY_MOST = 65536,           /* frames of one peer waiting for their receive; beyond it the peer misbehaves */
     TCP_EARLY_INLINE = 256,           /* payloads up to this size need no allocation of their own */
+    TCP_REPLIES_MOST = 256,           /* answers waiting for a peer to read them; an honest one asks once per inquest and group */
     TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
     TCP_HANDSHAKE_MS = 10000,
     TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
@@ -67,6 +68,7 @@ struct tx {
     struct tcp_op *op;  /* to be told when it is sent; NULL if nobody cares */
     uint32_t slot, step;
     void *owned;        /* payload memory to free */
+    uint8_t reply;      /* counted in link->replies */
 };
 
 /* ---- Where incoming bytes go ------------------------------------------------------------------ */
@@ -135,6 +137,8 @@ struct link {
     uint32_t interest;    /* receives and clearances awaited from the peer */
     int64_t credit;       /* eager bytes that may still be sent */
     uint32_t credit_owed; /* eager bytes consumed here and not given back yet */
+    int64_t eager_held;   /* eager bytes received and not given back: beyond the window the peer cheats */
+    uint32_t replies;     /* queued answers to what the peer asked */
     uint8_t *rx;          /* TCP_RX_BYTES */
     size_t rx_begin, rx_end;
     struct wire_header in; /* the frame whose payload is coming; type 0: none */
@@ -186,6 +190,7 @@ struct tcp_op {
     size_t element_bytes;
     uint8_t started;
     uint8_t dying;          /* completed; its memory waits for the end of the engine's turn */
+    uint32_t begun_tick;    /* mesh->ticks when a collective was submitted */
     /* Collectives. */
     const struct plan *plan;
     struct route route;
@@ -212,9 +217,11 @@ struct plan_entry {
 };
 
 struct answer {
-    uint8_t state;          /* 0: none yet, 1: answered */
-    struct wire_header header;
-    char text[160];
+    uint8_t answered;
+    uint8_t asks;           /* it holds an inquest itself */
+    uint16_t flags;         /* WIRE_ANSWER_ */
+    int32_t waits_for;      /* -1: nobody */
+    char text[WIRE_ANSWER_TEXT_MOST + 1];
 };
 
 struct tcp_group {
@@ -253,10 +260,16 @@ struct tcp_group {
     /* An inquest under way: whose deadline passed, what the others say. */
     struct tcp_op *inquest;
     int64_t inquest_end_ns;
+    int inquest_defers;     /* a lower rank may speak first */
     struct answer *answers; /* [size] */
 };
 
 /* ---- The mesh --------------------------------------------------------------------------------- */
+
+/* A group that was closed here. */
+struct closed_group {
+    uint64_t id, seq;       /* its last collective */
+};
 
 struct completion {
     comm_work *work;
@@ -295,6 +308,8 @@ struct mesh {
     uv_timer_t timer;       /* deadlines, handshakes */
     uv_timer_t nap;         /* ends a driver's sleep */
     int64_t timer_due_ns;
+    uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */
+    int64_t tick_due_ns;
 
     struct link *links;     /* [size] */
     struct link **hot;      /* links that something is awaited from */
@@ -304,8 +319,7 @@ struct mesh {
     struct tcp_group *groups;
     struct early_list orphans; /* frames of groups that are not open here (yet) */
     uint64_t arrivals;
-    size_t orphan_count;
-    uint64_t closed[TCP_CLOSED_REMEMBERED];
+    struct closed_group closed[TCP_CLOSED_REMEMBERED];
     size_t closed_count;
     uint8_t *bounce;
 
@@ -350,6 +364,8 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
               uint32_t slot, uint32_t step);
 /* A frame with a short text of its own. */
 void link_send_text(struct link *l, struct wire_header *h, const char *text);
+/* The same in answer to a frame of the peer's: bounded, should the peer only ask. */
+void link_reply_text(struct link *l, struct wire_header *h, const char *text);
 void link_up(struct link *l, int fd);
 /* Read what is there. Returns 1 if something came. */
 int link_read(struct link *l);
@@ -423,6 +439,10 @@ int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_
 /* Does this header belong to the collective that we have (or had) with that number? If not, both sides fail. */
 int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
                   uint64_t signature);
+/* The collective with that number, if it is queued, running or not long over here; else NULL. */
+const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature);
+/* The group of that id that was closed here; else NULL. */
+const struct closed_group *group_closed(const struct mesh *m, uint64_t id);
 void group_header(struct tcp_op *op, uint8_t type, struct wire_header *ret_header);
 void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text);
 void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room);
@@ -430,6 +450,7 @@ struct tcp_op *op_get(struct mesh *m);
 
 /* ---- inquest.c ---- */
 void inquest_check(struct mesh *m, int64_t now_ns); /* expired deadlines, inquests that are over */
+void inquest_tick(struct mesh *m);                  /* every second: collectives that take long */
 int64_t inquest_due_ns(const struct mesh *m);
 void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h);
 void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text);

@@ -59,9 +59,19 @@ enum wire_type {
     WIRE_CREDIT,    /* only gives back credit (every frame can) */
     WIRE_FAIL,      /* the group has ended: status in tag, text in the payload */
     WIRE_QUERY,     /* what are you doing in this group? */
-    WIRE_ANSWER,    /* seq, kind ... are those of the last collective entered; round 1: still in it; tag: rank waited for; text in the payload */
+    WIRE_ANSWER,    /* to the QUERY with that seq: round has WIRE_ANSWER_ bits, kind ... slice (the root) are those of collective #seq, tag
+                     * is the rank that it waits for, or -1; the payload says in words what the rank does */
     WIRE_BYE,       /* I close my world; nothing follows */
     WIRE_TYPE_END,
+};
+
+enum {
+    WIRE_ANSWER_ENTERED = 1, /* collective #seq, or a later one, has been called */
+    WIRE_ANSWER_IN_IT = 2,   /* it is under way */
+    WIRE_ANSWER_BEHIND = 4,  /* an earlier one is under way */
+    WIRE_ANSWER_KNOWN = 8,   /* kind, dtype, redop, slice, count and signature are those of #seq */
+    WIRE_ANSWER_CLOSED = 16, /* the group has been closed there */
+    WIRE_ANSWER_TEXT_MOST = 200,
 };
 
 /* One header before each frame. (group, seq, signature) are in every message of an op, so any two ranks that meet in
