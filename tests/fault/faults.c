@@ -245,6 +245,15 @@ comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const c
     return status;
 }
 
+comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_options *options)
+{
+    comm_status status;
+    do
+        status = menu_do(group, what, WAIT_CALL, options);
+    while (status == COMM_OK);
+    return status;
+}
+
 /* ---- Texts ---- */
 
 /* "rank 3 (node-b 10.0.0.7:40213)" */

@@ -61,6 +61,9 @@ extern const char *const menu_names[MENU_END], *const waiting_names[WAIT_END];
 comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const comm_op_options *options);
 /* Begin it; *ret_work is to be released. */
 comm_status menu_begin(comm_group *group, enum menu what, const comm_op_options *options, comm_work **ret_work);
+/* Do it until the group ends. A late rank may still find all that it needs of an operation that the others have given up: then the
+ * next one tells. */
+comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_options *options);
 /* Wait for a work in the given way. */
 comm_status menu_wait(comm_work *work, enum waiting how);
 

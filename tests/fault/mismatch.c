@@ -1,0 +1,285 @@
+/* Ranks that call different operations: all of them get MISMATCH with both calls spelled out and both ranks named. Wrong lengths of
+ * messages between two ranks are an error of that message only. */
+#include <string.h>
+
+#include "faults.h"
+
+enum { FEW = 24, MANY = 1 << 19 }; /* floats; MANY takes clearances */
+
+static float send_room[FAULT_RANKS_MOST * MANY], recv_room[FAULT_RANKS_MOST * MANY];
+
+/* One side of a disagreement. */
+typedef comm_status (*call_fn)(comm_group *g, const comm_op_options *o, comm_work **w);
+#define CALL(name, expression)                                                                                         \
+    static comm_status name(comm_group *g, const comm_op_options *o, comm_work **w)                                    \
+    {                                                                                                                  \
+        float *a = send_room, *b = recv_room;                                                                          \
+        const comm_dtype f32 = COMM_DTYPE_F32;                                                                         \
+        (void)a, (void)b, (void)f32;                                                                                   \
+        return expression;                                                                                             \
+    }
+CALL(all_reduce, comm_all_reduce(g, a, b, FEW, f32, COMM_SUM, o, w))
+CALL(all_reduce_more, comm_all_reduce(g, a, b, FEW + 1, f32, COMM_SUM, o, w))
+CALL(all_reduce_max, comm_all_reduce(g, a, b, FEW, f32, COMM_MAX, o, w))
+CALL(all_reduce_int, comm_all_reduce(g, a, b, FEW, COMM_DTYPE_I32, COMM_SUM, o, w))
+CALL(all_reduce_large, comm_all_reduce(g, a, b, MANY, f32, COMM_SUM, o, w))
+CALL(all_reduce_large_min, comm_all_reduce(g, a, b, MANY, f32, COMM_MIN, o, w))
+CALL(all_gather, comm_all_gather(g, a, b, FEW, f32, o, w))
+CALL(reduce_scatter, comm_reduce_scatter(g, a, b, FEW, f32, COMM_SUM, o, w))
+CALL(barrier, comm_barrier(g, o, w))
+CALL(broadcast_0, comm_broadcast(g, a, FEW, f32, 0, o, w))
+CALL(broadcast_1, comm_broadcast(g, a, FEW, f32, 1, o, w))
+CALL(broadcast_large_0, comm_broadcast(g, a, MANY, f32, 0, o, w))
+CALL(broadcast_large_1, comm_broadcast(g, a, MANY, f32, 1, o, w))
+CALL(reduce_0, comm_reduce(g, a, b, FEW, f32, COMM_SUM, 0, o, w))
+CALL(reduce_1, comm_reduce(g, a, b, FEW, f32, COMM_SUM, 1, o, w))
+CALL(gather_0, comm_gather(g, a, b, FEW, f32, 0, o, w))
+CALL(gather_1, comm_gather(g, a, b, FEW, f32, 1, o, w))
+CALL(scatter_0, comm_scatter(g, a, b, FEW, f32, 0, o, w))
+CALL(scatter_1, comm_scatter(g, a, b, FEW, f32, 1, o, w))
+CALL(all_to_all, comm_all_to_all(g, a, b, FEW, f32, o, w))
+CALL(all_to_all_more, comm_all_to_all(g, a, b, FEW + 8, f32, o, w))
+
+static const size_t *even(size_t count)
+{
+    static size_t counts[FAULT_RANKS_MOST];
+    for (int r = 0; r < FAULT_RANKS_MOST; r++)
+        counts[r] = count;
+    return counts;
+}
+
+static const size_t *uneven(size_t count)
+{
+    static size_t counts[FAULT_RANKS_MOST];
+    for (int r = 0; r < FAULT_RANKS_MOST; r++)
+        counts[r] = count + (size_t)(r == 0);
+    return counts;
+}
+
+CALL(all_gather_v, comm_all_gather_v(g, a, b, even(FEW), NULL, f32, o, w))
+CALL(all_gather_v_other, comm_all_gather_v(g, a, b, uneven(FEW), NULL, f32, o, w))
+CALL(reduce_scatter_v, comm_reduce_scatter_v(g, a, b, even(FEW), f32, COMM_SUM, o, w))
+CALL(reduce_scatter_v_other, comm_reduce_scatter_v(g, a, b, uneven(FEW), f32, COMM_SUM, o, w))
+CALL(gather_v, comm_gather_v(g, a, FEW, b, even(FEW), NULL, f32, 0, o, w))
+CALL(gather_v_short, comm_gather_v(g, a, FEW - 1, b, even(FEW), NULL, f32, 0, o, w))
+CALL(gather_v_large, comm_gather_v(g, a, MANY, b, even(MANY), NULL, f32, 0, o, w))
+CALL(gather_v_large_short, comm_gather_v(g, a, MANY - 1, b, even(MANY), NULL, f32, 0, o, w))
+CALL(scatter_v, comm_scatter_v(g, a, even(FEW), NULL, b, FEW, f32, 0, o, w))
+CALL(scatter_v_more, comm_scatter_v(g, a, even(FEW), NULL, b, FEW + 1, f32, 0, o, w))
+CALL(all_to_all_v, comm_all_to_all_v(g, a, even(FEW), NULL, b, even(FEW), NULL, f32, o, w))
+CALL(all_to_all_v_other, comm_all_to_all_v(g, a, uneven(FEW), NULL, b, uneven(FEW), NULL, f32, o, w))
+
+static const struct disagreement {
+    call_fn ours, theirs;
+    const char *ours_text, *theirs_text; /* in the error; NULL: it is about a block's length */
+} table[] = {
+    { all_reduce, all_gather, "all_reduce(24 x f32, sum)", "all_gather(24 x f32)" },
+    { all_reduce, barrier, "all_reduce(24 x f32, sum)", "barrier()" },
+    { all_reduce, all_reduce_more, "all_reduce(24 x f32, sum)", "all_reduce(25 x f32, sum)" },
+    { all_reduce, all_reduce_max, "all_reduce(24 x f32, sum)", "all_reduce(24 x f32, max)" },
+    { all_reduce, all_reduce_int, "all_reduce(24 x f32, sum)", "all_reduce(24 x i32, sum)" },
+    { all_reduce_large, all_reduce_large_min, "all_reduce(524288 x f32, sum)", "all_reduce(524288 x f32, min)" },
+    { all_reduce_large, barrier, "all_reduce(524288 x f32, sum)", "barrier()" },
+    { reduce_scatter, all_to_all, "reduce_scatter(24 x f32, sum)", "all_to_all(24 x f32)" },
+    { all_to_all, all_to_all_more, "all_to_all(24 x f32)", "all_to_all(32 x f32)" },
+    { broadcast_0, broadcast_1, "broadcast(24 x f32, root 0)", "broadcast(24 x f32, root 1)" },
+    { broadcast_1, broadcast_0, "broadcast(24 x f32, root 1)", "broadcast(24 x f32, root 0)" },
+    { broadcast_large_0, broadcast_large_1, "broadcast(524288 x f32, root 0)", "broadcast(524288 x f32, root 1)" },
+    { broadcast_0, gather_0, "broadcast(24 x f32, root 0)", "gather(24 x f32, root 0)" },
+    { reduce_0, reduce_1, "reduce(24 x f32, sum, root 0)", "reduce(24 x f32, sum, root 1)" },
+    { gather_0, gather_1, "gather(24 x f32, root 0)", "gather(24 x f32, root 1)" },
+    { scatter_0, scatter_1, "scatter(24 x f32, root 0)", "scatter(24 x f32, root 1)" },
+    { scatter_1, scatter_0, "scatter(24 x f32, root 1)", "scatter(24 x f32, root 0)" },
+    { all_gather_v, all_gather_v_other, "all_gather(", "all_gather(" },
+    { reduce_scatter_v, reduce_scatter_v_other, "reduce_scatter(", "reduce_scatter(" },
+    { gather_v, gather_v_short, NULL, NULL },
+    { gather_v_large, gather_v_large_short, NULL, NULL },
+    { scatter_v, scatter_v_more, NULL, NULL },
+    { all_to_all_v, all_to_all_v_other, NULL, NULL },
+};
+
+struct scenario {
+    struct page *page;
+    const struct disagreement *d;
+    enum waiting how;
+    int odd, async_before;
+};
+
+/* A rooted operation that needs no answer may be over here before the others disagree: the next one tells. */
+static comm_status call(comm_group *world, call_fn fn, enum waiting how)
+{
+    comm_work *work;
+    if (how == WAIT_CALL)
+        return fn(world, NULL, NULL);
+    comm_status status = fn(world, NULL, &work);
+    if (status != COMM_OK)
+        return status;
+    status = menu_wait(work, how);
+    comm_work_release(work);
+    return status;
+}
+
+static void they_disagree(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    const struct disagreement *d = s->d;
+    comm_group *world = ranks_world("tcp"), *other;
+    int32_t one = 1;
+    CHECK_OK(comm_group_dup(world, NULL, &other));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    fault_meet(s->page);
+    atomic_store(&s->page->event_ns, fault_now_ns());
+    comm_status status = call(world, rank == s->odd ? d->theirs : d->ours, s->how);
+    if (status == COMM_OK)
+        status = comm_barrier(world, NULL, NULL);
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK_STATUS(status, COMM_ERR_MISMATCH);
+    const char *text = comm_last_error();
+    if (d->ours_text) {
+        char odd_rank[32];
+        snprintf(odd_rank, sizeof odd_rank, "rank %d", s->odd);
+        CHECK_SAYS(text, "the ranks of group 'world' disagree on collective #2: rank ");
+        CHECK_SAYS(text, d->ours_text);
+        CHECK_SAYS(text, d->theirs_text);
+        CHECK_SAYS(strstr(text, "disagree"), odd_rank);
+        CHECK(strstr(text, " (127.0.0.1:") || strstr(text, " 127.0.0.1:"));
+    } else {
+        CHECK_SAYS(text, "their counts must be the same");
+    }
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
+    /* Another group of the same ranks goes on. */
+    CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK(one == size);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Order ---- */
+
+static void wrong_order(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp");
+    comm_work *works[2];
+    comm_status status[2];
+    call_fn first = rank == s->odd ? barrier : all_reduce, second = rank == s->odd ? all_reduce : barrier;
+    CHECK_OK(first(world, NULL, &works[0]));
+    comm_status submitted = second(world, NULL, &works[1]);
+    status[0] = comm_work_wait(works[0], 0);
+    status[1] = submitted == COMM_OK ? comm_work_wait(works[1], 0) : submitted;
+    CHECK(status[0] == COMM_ERR_MISMATCH && status[1] == COMM_ERR_MISMATCH);
+    CHECK_ERROR_SAYS("disagree on collective #1");
+    comm_work_release(works[0]);
+    if (submitted == COMM_OK)
+        comm_work_release(works[1]);
+    (void)size;
+    CHECK_OK(comm_group_close(world));
+}
+
+/* One calls on a copy of the group what the others call on the group: nobody is wrong within a group, so it takes the time limit,
+ * and the text says where the odd one is. */
+static void wrong_group(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp"), *copy;
+    comm_group_options o = COMM_GROUP_OPTIONS_INIT;
+    o.name = "copy";
+    CHECK_OK(comm_group_dup(world, &o, &copy));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_barrier(copy, NULL, NULL));
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    limit.timeout_ms = rank == s->odd ? 30000 : 500;
+    comm_work *work;
+    CHECK_OK(comm_barrier(rank == s->odd ? copy : world, &limit, &work));
+    fault_meet(s->page);
+    if (rank == s->odd) {
+        fault_meet(s->page);
+        CHECK_STATUS(menu_until_it_ends(world, MENU_BARRIER, &limit), COMM_ERR_DEADLINE);
+        CHECK_OK(comm_group_abort(copy, "it was a mistake"));
+        CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_ABORTED);
+    } else {
+        CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_DEADLINE);
+        CHECK_NAMES(comm_last_error(), s->odd);
+        CHECK_ERROR_SAYS("has finished barrier #1; it is in barrier #2 of group 'copy'");
+        fault_meet(s->page);
+    }
+    (void)size;
+    fault_meet(s->page); /* who leaves first would be missed in the copy */
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(copy));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Messages between two ranks ---- */
+
+static void messages_of_other_lengths(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    static const size_t sent[] = { 10, 4, 10, MANY, MANY / 2, MANY, 0, 10, 3, MANY };
+    static const size_t room[] = { 10, 10, 4, MANY / 2, MANY, MANY, 10, 0, 3, 0 };
+    float *buffer = recv_room;
+    for (size_t i = 0; i < 2 * sizeof sent / sizeof *sent; i++) {
+        size_t n = sent[i / 2], m = room[i / 2], got = n < m ? n : m;
+        if (rank == 0 && i % 2)
+            CHECK_OK(comm_barrier(world, NULL, NULL)); /* the receive is posted, or the message is there, first */
+        if (rank == 0) {
+            for (size_t k = 0; k < n; k++)
+                send_room[k] = (float)(k + i);
+            CHECK_OK(comm_send(world, send_room, n, COMM_DTYPE_F32, 1, NULL, NULL));
+        } else {
+            comm_work *work;
+            for (size_t k = 0; k < m + 8; k++)
+                buffer[k] = -7;
+            CHECK_OK(comm_recv(world, buffer, m, COMM_DTYPE_F32, 0, NULL, &work));
+            if (i % 2)
+                CHECK_OK(comm_barrier(world, NULL, NULL));
+            CHECK_STATUS(comm_work_wait(work, 0), n > m ? COMM_ERR_TRUNCATED : COMM_OK);
+            if (n > m) {
+                CHECK_ERROR_SAYS("the message from rank 0");
+                CHECK(comm_status_scope(COMM_ERR_TRUNCATED) == COMM_SCOPE_CALL);
+            }
+            CHECK(comm_work_received_count(work) == got && comm_work_source_rank(work) == 0);
+            for (size_t k = 0; k < m + 8; k++)
+                CHECK(buffer[k] == (k < got ? (float)(k + i) : -7));
+            comm_work_release(work);
+        }
+    }
+    CHECK_OK(comm_group_status(world));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run(int size, int odd, const struct disagreement *d, enum waiting how, void (*fn)(int, int, void *),
+               const char *what)
+{
+    struct scenario s = { .page = page_new(size), .d = d, .odd = odd, .how = how };
+    char name[200];
+    snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what, d && d->ours_text ? ": " : "",
+             d && d->ours_text ? d->theirs_text : "", odd, size, waiting_names[how]);
+    struct ranks_options options = { .limit_s = 20, .name = name };
+    int failed = ranks_run(size, &options, fn, &s);
+    if (d)
+        fault_report(s.page, size, name);
+    page_free(s.page);
+    return failed;
+}
+
+int main(void)
+{
+    uint64_t random = fault_seed();
+    int failed = 0;
+    for (unsigned i = 0; i < sizeof table / sizeof *table; i++) {
+        int size = 2 + (int)(fault_random(&random) % 4);
+        /* The root notices a wrong length, so another rank must be the odd one there. */
+        int odd = table[i].ours_text ? (int)(fault_random(&random) % (unsigned)size) : size - 1;
+        failed |= run(size, odd, &table[i], (enum waiting)(i % WAIT_END), they_disagree,
+                      table[i].ours_text ? table[i].ours_text : "a block of another length");
+    }
+    for (int size = 2; size <= 5; size++)
+        failed |= run(size, size - 1, NULL, WAIT_CALL, wrong_order, "the wrong order");
+    failed |= run(2, 1, NULL, WAIT_CALL, wrong_group, "the wrong group");
+    failed |= run(4, 0, NULL, WAIT_CALL, wrong_group, "the wrong group");
+    failed |= run(2, 0, NULL, WAIT_CALL, messages_of_other_lengths, "messages of other lengths");
+    return failed;
+}

@@ -1,0 +1,311 @@
+/* Ranks that are stopped, late, or busy elsewhere when an operation's time is over. All ranks get DEADLINE with the same text: who is
+ * missing, where it is, and what it does instead. */
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "faults.h"
+
+static const char *const PASSED = "its time limit has passed";
+
+struct scenario {
+    struct page *page;
+    enum menu what;
+    enum waiting how;
+    int victim, stopped, talked;
+    int64_t delay_ns;
+};
+
+static comm_op_options limit_of(int64_t timeout_ms)
+{
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    o.timeout_ms = timeout_ms;
+    return o;
+}
+
+/* Everybody who was waiting must have the same words; the descriptions of their own operations before them may differ. */
+static void all_say_the_same(struct page *page, int rank, int size, int but)
+{
+    snprintf(page->text[rank], sizeof page->text[rank], "%s", comm_last_error());
+    fault_meet(page);
+    const char *mine = strstr(page->text[rank], PASSED);
+    CHECK(mine != NULL);
+    for (int r = 0; r < size; r++) {
+        const char *theirs = strstr(page->text[r], PASSED);
+        if (r != but && (!theirs || strcmp(mine, theirs) != 0))
+            ranks_fail(__FILE__, __LINE__, "rank %d says '%s', rank %d says '%s'", rank, page->text[rank], r,
+                       page->text[r]);
+    }
+}
+
+static int is_stopped(int pid)
+{
+    char path[40], line[300] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    const char *name_end = strrchr(line, ')');
+    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+}
+
+static void stop_it(struct scenario *s)
+{
+    int pid = atomic_load(&s->page->pids[s->victim]);
+    int64_t end = fault_now_ns() + s->delay_ns;
+    while (fault_now_ns() < end)
+        ;
+    atomic_store(&s->page->event_ns, fault_now_ns());
+    CHECK(kill(pid, SIGSTOP) == 0);
+    while (!is_stopped(pid))
+        usleep(1000);
+}
+
+static void one_is_stopped(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    int stopper = s->victim == 0;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options limit = limit_of(1200);
+    comm_status status = COMM_OK;
+    atomic_store(&s->page->pids[rank], getpid());
+    if (s->talked)
+        CHECK_OK(menu_do(world, MENU_BARRIER, WAIT_CALL, NULL));
+    fault_meet(s->page);
+    if (rank == stopper && !s->talked)
+        stop_it(s);
+    if (!s->talked && rank == stopper)
+        fault_raise(s->page, 0);
+    if (!s->talked && rank != s->victim)
+        fault_await(s->page, 0);
+    if (!s->talked && rank == s->victim)
+        fault_await(s->page, 1); /* stopped in here */
+    while (status == COMM_OK) {
+        comm_work *work;
+        status = menu_begin(world, s->what, &limit, &work);
+        if (s->talked && rank == stopper && !is_stopped(atomic_load(&s->page->pids[s->victim])))
+            stop_it(s);
+        if (status != COMM_OK)
+            break;
+        status = menu_wait(work, s->how);
+        comm_work_release(work);
+    }
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK_STATUS(status, COMM_ERR_DEADLINE);
+    if (rank != s->victim) {
+        CHECK_NAMES(comm_last_error(), s->victim);
+        CHECK_SAYS(comm_last_error(), s->talked ? "does not answer: it is stopped, or cut off" : "cannot be reached by");
+        CHECK_SAYS(comm_last_error(), "stopped, or cut off");
+    }
+    if (rank == stopper) {
+        fault_raise(s->page, 1);
+        CHECK(kill(atomic_load(&s->page->pids[s->victim]), SIGCONT) == 0);
+    }
+    /* The stopped one has the reason when it goes on, and is not lost. */
+    all_say_the_same(s->page, rank, size, -1);
+    CHECK_STATUS(comm_group_status(world), COMM_ERR_DEADLINE);
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run_stopped(int size, int talked, enum menu what, enum waiting how, uint64_t *random)
+{
+    struct scenario s = { .page = page_new(size), .what = what, .how = how, .talked = talked };
+    s.victim = (int)(fault_random(random) % (unsigned)size);
+    s.delay_ns = (int64_t)(fault_random(random) % 5000000);
+    char name[200];
+    snprintf(name, sizeof name, "%s, rank %d of %d stopped %s, limit 1200 ms, waiting %s", menu_names[what], s.victim,
+             size, talked ? "in it" : "before anybody talked", waiting_names[how]);
+    struct ranks_options options = { .limit_s = 25, .name = name };
+    int failed = ranks_run(size, &options, one_is_stopped, &s);
+    fault_report(s.page, size, name);
+    page_free(s.page);
+    return failed;
+}
+
+/* ---- Late, but alive ---- */
+
+enum instead { NOTHING, FINISHED, RECEIVING, ELSEWHERE, BEFORE_IT, INSTEAD_END };
+
+static void one_is_late(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp"), *other;
+    comm_op_options limit = limit_of(400), quick = limit_of(20000);
+    comm_work *work = NULL;
+    enum instead instead = (enum instead)s->stopped;
+    float data[4] = { 0 };
+    CHECK_OK(comm_group_dup(world, NULL, &other));
+    if (instead != NOTHING)
+        CHECK_OK(comm_barrier(world, &quick, NULL));
+    fault_meet(s->page);
+    if (rank == s->victim) {
+        int32_t from = rank == 0;
+        if (instead == RECEIVING) {
+            quick.tag = 5;
+            CHECK_OK(comm_recv(world, data, 4, COMM_DTYPE_F32, from, &quick, &work));
+        } else if (instead == ELSEWHERE) {
+            CHECK_OK(comm_barrier(other, &quick, &work));
+        }
+        fault_meet(s->page);
+        /* The others' time has passed. Now it comes, and is told why there is nothing to come to. */
+        fault_meet(s->page);
+        if (instead == RECEIVING)
+            CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_DEADLINE);
+        CHECK_STATUS(menu_until_it_ends(world, MENU_ALL_REDUCE, &quick), COMM_ERR_DEADLINE);
+    } else {
+        fault_meet(s->page);
+        atomic_store(&s->page->event_ns, fault_now_ns());
+        CHECK_STATUS(menu_do(world, MENU_ALL_REDUCE, WAIT_CALL, &limit), COMM_ERR_DEADLINE);
+        atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+        fault_meet(s->page);
+    }
+    CHECK_NAMES(comm_last_error(), s->victim);
+    CHECK_SAYS(comm_last_error(), instead == NOTHING ? "has called no collective yet" : "has finished barrier #1");
+    if (instead == RECEIVING)
+        CHECK_SAYS(comm_last_error(), " and waits for a message from rank ");
+    if (instead == ELSEWHERE)
+        CHECK_SAYS(comm_last_error(), "it is in barrier #1 of group '");
+    all_say_the_same(s->page, rank, size, -1);
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* One is in an earlier collective, because another one is missing there. */
+static void one_is_behind(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options limit = limit_of(500);
+    comm_work *first, *second;
+    float data[4] = { 0 };
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    /* Rank 0 is the root of a broadcast, so it is through at once, and in the next one while rank 1 is missing in both. */
+    if (rank == 1) {
+        fault_meet(s->page);
+    } else {
+        CHECK_OK(comm_broadcast(world, data, 4, COMM_DTYPE_F32, 0, NULL, &first));
+        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, &limit, &second));
+        CHECK_STATUS(comm_work_wait(second, 0), COMM_ERR_DEADLINE);
+        CHECK_NAMES(comm_last_error(), 1);
+        CHECK_SAYS(comm_last_error(), "all_reduce #3 on group 'world'");
+        CHECK_SAYS(comm_last_error(), "has finished barrier #1");
+        comm_work_release(first);
+        comm_work_release(second);
+        fault_meet(s->page);
+    }
+    (void)size;
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Messages that nobody sends or takes ---- */
+
+static void messages_that_do_not_come(int rank, int size, void *arg)
+{
+    static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits", "which has not called the other side",
+                                         "rank 1 (" };
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp"), *g[4];
+    comm_op_options limit = limit_of(300);
+    static float data[1 << 20];
+    comm_status status = COMM_OK;
+    for (int i = 0; i < 4; i++)
+        CHECK_OK(comm_group_dup(world, NULL, &g[i]));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    for (int i = 0; rank == 0 && i < 4; i++) {
+        switch (i) {
+        case 0:
+            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, 1, &limit, NULL);
+            break;
+        case 1:
+            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, COMM_ANY_SOURCE, &limit, NULL);
+            break;
+        case 2:
+            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, 0, &limit, NULL);
+            break;
+        default:
+            status = comm_send(g[i], data, 1 << 20, COMM_DTYPE_F32, 1, &limit, NULL);
+        }
+        CHECK_STATUS(status, COMM_ERR_DEADLINE);
+        CHECK_SAYS(comm_last_error(), words[i]);
+        if (i == 0)
+            CHECK_SAYS(comm_last_error(), "has called no collective yet; it is in barrier #2 of group 'world'");
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* rank 1 was here all the time */
+    for (int i = 0; i < 4; i++) {
+        if (i != 2) /* rank 0 is alone with its message to itself, but its group has ended for all */
+            CHECK_STATUS(comm_group_status(g[i]), COMM_ERR_DEADLINE);
+        CHECK_OK(comm_group_close(g[i]));
+    }
+    (void)size, (void)s;
+    CHECK_OK(comm_group_close(world));
+}
+
+static void alone(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("tcp");
+    comm_op_options limit = limit_of(100);
+    float data[4];
+    CHECK_OK(comm_barrier(world, &limit, NULL));
+    CHECK_OK(comm_monitored_barrier(world, &limit));
+    CHECK_STATUS(comm_recv(world, data, 4, COMM_DTYPE_F32, COMM_ANY_SOURCE, &limit, NULL), COMM_ERR_DEADLINE);
+    CHECK_SAYS(comm_last_error(), PASSED);
+    CHECK_STATUS(comm_barrier(world, &limit, NULL), COMM_ERR_DEADLINE);
+    (void)rank, (void)size, (void)arg;
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A wait that ends leaves the operation as it is. */
+static void waiting_ends_the_operation_goes_on(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp");
+    comm_work *work;
+    CHECK_OK(menu_begin(world, MENU_BARRIER, NULL, &work));
+    CHECK_OK(comm_work_wait(work, 0));
+    comm_work_release(work);
+    if (rank == 0) {
+        fault_await(s->page, 0);
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+    } else {
+        CHECK_OK(menu_begin(world, MENU_BARRIER, NULL, &work));
+        CHECK_STATUS(comm_work_wait(work, 150), COMM_ERR_TIMEOUT);
+        CHECK_SAYS(comm_last_error(), "the operation goes on");
+        if (rank == size - 1)
+            fault_raise(s->page, 0);
+        CHECK_OK(comm_work_wait(work, 0));
+        comm_work_release(work);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run_with(int size, int instead, void (*fn)(int, int, void *), const char *name)
+{
+    struct scenario s = { .page = page_new(size), .victim = size - 1, .stopped = instead };
+    struct ranks_options options = { .limit_s = 25, .name = name };
+    int failed = ranks_run(size, &options, fn, &s);
+    if (atomic_load(&s.page->event_ns))
+        fault_report(s.page, size, name);
+    page_free(s.page);
+    return failed;
+}
+
+int main(void)
+{
+    static const enum menu menus[] = { MENU_ALL_REDUCE, MENU_ALL_REDUCE_LARGE, MENU_BARRIER, MENU_ALL_TO_ALL };
+    uint64_t random = fault_seed();
+    int failed = 0;
+    for (unsigned i = 0; i < sizeof menus / sizeof *menus; i++) {
+        failed |= run_stopped(2 + (int)i % 4, 1, menus[i], (enum waiting)(i % WAIT_END), &random);
+        failed |= run_stopped(5 - (int)i % 4, 0, menus[i], (enum waiting)((i + 3) % WAIT_END), &random);
+    }
+    for (int i = 0; i < BEFORE_IT; i++)
+        failed |= run_with(2 + i, i, one_is_late, "a late rank, limit 400 ms");
+    failed |= run_with(4, 0, one_is_behind, "a rank that is missing in the operation before");
+    failed |= run_with(2, 0, messages_that_do_not_come, "messages that do not come");
+    failed |= run_with(1, 0, alone, "a world of one rank");
+    failed |= run_with(3, 0, waiting_ends_the_operation_goes_on, "a wait that ends");
+    return failed;
+}
