@@ -159,7 +159,7 @@ static void begin(struct tcp_op *op)
     g->tail = &op->next;
     check_early(op); /* If they are not, this ends the group, and the op with it. */
     if (g->head == op)
-        g->mesh->ready = 1;
+        group_ready(g);
 }
 
 static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)

@@ -127,6 +127,15 @@ static int is_p2p(const struct tcp_op *op)
     return op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV;
 }
 
+void group_ready(struct tcp_group *g)
+{
+    if (g->is_ready)
+        return;
+    g->is_ready = 1;
+    g->ready_next = g->mesh->ready;
+    g->mesh->ready = g;
+}
+
 void group_complete(struct tcp_op *op, comm_status status, const char *text)
 {
     struct tcp_group *g = op->group;
@@ -143,7 +152,7 @@ void group_complete(struct tcp_op *op, comm_status status, const char *text)
     progress_done(g->mesh, op->work, status, text);
     bury(op);
     if (!is_p2p(op) && g->head)
-        g->mesh->ready = 1; /* The next one starts at the end of the turn, not on top of this stack. */
+        group_ready(g); /* The next one starts at the end of the turn, not on top of this stack. */
 }
 
 static void group_next(struct tcp_group *g)
@@ -159,9 +168,12 @@ static void group_next(struct tcp_group *g)
 void group_turn_end(struct mesh *m)
 {
     while (m->ready || m->lost_pending) {
-        m->ready = 0;
-        for (struct tcp_group *g = m->groups; g; g = g->next)
+        while (m->ready) {
+            struct tcp_group *g = m->ready;
+            m->ready = g->ready_next;
+            g->is_ready = 0;
             group_next(g);
+        }
         link_sweep_lost(m);
     }
     while (m->dying) {

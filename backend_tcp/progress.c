@@ -95,7 +95,7 @@ void progress_leave_quietly(struct mesh *m)
 /* Something has happened that the end of the turn must see to: no time to sleep. */
 static int has_news(const struct mesh *m)
 {
-    return m->done_count || m->lost_pending || m->ready;
+    return m->done_count || m->lost_pending || m->ready != NULL;
 }
 
 /* ---- Timers ---- */

@@ -7,6 +7,7 @@
  *
  *   backend.c   the vtable: entry, open, submit, abort, close
  *   engine.c    executes plans: rounds, slices, steps        plan.c algo/ select.c   what to execute
+ *   prepare.c   what an op needs before it starts            operands.c   where a step's operands lie; local steps
  *   p2p.c       send and recv: matching by source and tag
  *   early.c     frames that came before anybody asked for them
  *   group.c     groups: failing, finding, mismatches         inquest.c   deadlines: who has not come
@@ -226,6 +227,8 @@ struct answer {
 
 struct tcp_group {
     struct tcp_group *next; /* in mesh->groups */
+    struct tcp_group *ready_next;
+    uint8_t is_ready;       /* in mesh->ready */
     struct mesh *mesh;
     uint64_t id;
     int32_t rank, size;
@@ -314,7 +317,7 @@ struct mesh {
     struct link *links;     /* [size] */
     struct link **hot;      /* links that something is awaited from */
     int32_t hot_count;
-    int ready;              /* some group's next collective may start */
+    struct tcp_group *ready; /* groups whose next collective may start at the end of the turn */
     int lost_pending;       /* some link has failed and its groups must be told */
     struct tcp_group *groups;
     struct early_list orphans; /* frames of groups that are not open here (yet) */
@@ -379,6 +382,25 @@ void link_forget(struct link *l, struct tcp_op *op);
 void link_poll(struct link *l, int events);
 void link_sweep_lost(struct mesh *m);
 
+/* ---- operands.c ---- */
+/* Does the op move a block per rank, not one vector that the plan cuts into chunks? */
+int operand_is_blocks(int32_t kind);
+/* Has that side (send, else recv) of such an op a block for each rank? */
+int operand_per_rank(int32_t kind, int send_side);
+/* Elements of the vector, or of the longest block: what slices are cut from. */
+size_t operand_total(const struct tcp_op *op);
+/* Elements of the longest chunk in a slice of so many; and its bytes in this slot. */
+size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements);
+size_t operand_stride(const struct tcp_op *op, const struct slot *slot);
+/* Where a region lies in this slot's slice, and its elements. */
+uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count);
+/* Carry out a step that needs no message. */
+void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step);
+
+/* ---- prepare.c ---- */
+/* Route, plan, slices and memory for the op. NULL, or what is wrong. */
+const char *prepare_op(struct tcp_op *op, size_t total);
+
 /* ---- engine.c ---- */
 void engine_start(struct tcp_op *op);
 void engine_sent(struct tcp_op *op, uint32_t slot, uint32_t step);
@@ -428,6 +450,8 @@ void group_destroy(struct tcp_group *g);
 struct tcp_group *group_find(struct mesh *m, uint64_t id);
 /* End the group: complete all its ops, tell the other members (unless they told us: tell = 0). */
 void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell);
+/* Its next collective may start at the end of the turn. */
+void group_ready(struct tcp_group *g);
 /* An op is done. */
 void group_complete(struct tcp_op *op, comm_status status, const char *text);
 /* The end of a turn: start what became first in its queue, tell the groups of lost links, put back what is done. */

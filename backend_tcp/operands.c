@@ -1,0 +1,207 @@
+/* Where the operands of a plan's steps lie in the user's buffers and in scratch memory, and the steps that need no message: copies and
+ * reductions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tcp.h"
+
+/* ---- Where a region lies ---- */
+
+int operand_is_blocks(int32_t kind)
+{
+    return kind != COMM_OP_BROADCAST && kind != COMM_OP_ALL_REDUCE && kind != COMM_OP_REDUCE;
+}
+
+int operand_per_rank(int32_t kind, int send_side)
+{
+    if (kind == COMM_OP_ALL_TO_ALL)
+        return 1;
+    return send_side ? kind == COMM_OP_SCATTER || kind == COMM_OP_REDUCE_SCATTER
+                     : kind == COMM_OP_ALL_GATHER || kind == COMM_OP_GATHER;
+}
+
+/* Block `chunk` of one side, as a pointer and its elements. */
+static uint8_t *block(const struct tcp_op *op, const comm_buffers *side, int send_side, int32_t chunk, size_t *ret_count)
+{
+    if (operand_per_rank(op->op.kind, send_side) && (side->data || side->list || side->counts))
+        return comm_op_block(side, op->element_bytes, chunk, ret_count);
+    *ret_count = side->count;
+    return side->data;
+}
+
+/* How long chunk `chunk` of a block op is, whatever buffer it lies in. */
+static size_t block_elements(const struct tcp_op *op, int32_t chunk)
+{
+    size_t count = 0;
+    switch (op->op.kind) {
+    case COMM_OP_ALL_GATHER:
+        block(op, &op->op.recv, 0, chunk, &count);
+        return count;
+    case COMM_OP_REDUCE_SCATTER:
+        block(op, &op->op.send, 1, chunk, &count);
+        return count;
+    case COMM_OP_GATHER:
+        return op->op.send.count;
+    case COMM_OP_SCATTER:
+        return op->op.recv.count;
+    case COMM_OP_ALL_TO_ALL:
+        return op->op.send.count;
+    default:
+        return 0;
+    }
+}
+
+size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements)
+{
+    if (!operand_is_blocks(op->op.kind)) {
+        size_t begin, end;
+        plan_cut(slice_elements, op->group->size, 0, &begin, &end);
+        return end - begin;
+    }
+    size_t most = 0;
+    for (int32_t r = 0; r < op->group->size; r++) {
+        size_t n = block_elements(op, r);
+        if (n > most)
+            most = n;
+    }
+    return most < slice_elements ? most : slice_elements;
+}
+
+/* Of this slice: the last one may be shorter, and its slots then lie closer together, without gaps. */
+size_t operand_stride(const struct tcp_op *op, const struct slot *slot)
+{
+    return operand_largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
+}
+
+/* Elements [begin, end) of a block of `count`, cut down to the slice. */
+static void cut_slice(const struct slot *slot, size_t count, size_t *ret_begin, size_t *ret_count)
+{
+    size_t begin = slot->begin < count ? slot->begin : count;
+    size_t end = slot->end < count ? slot->end : count;
+    *ret_begin = begin;
+    *ret_count = end - begin;
+}
+
+uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count)
+{
+    int32_t size = op->group->size;
+    size_t count = 0;
+    if (r->count <= 0) {
+        *ret_count = 0;
+        return NULL;
+    }
+    if (!operand_is_blocks(op->op.kind)) {
+        size_t begin, end, unused;
+        plan_cut(slot->end - slot->begin, size, r->first, &begin, &unused);
+        plan_cut(slot->end - slot->begin, size, r->first + r->count - 1, &unused, &end);
+        *ret_count = end - begin;
+        if (r->buffer == PLAN_SCRATCH)
+            return slot->scratch + (size_t)r->slot * operand_stride(op, slot);
+        const comm_buffers *side = r->buffer == PLAN_SEND ? &op->in : &op->op.recv;
+        return side->data ? (uint8_t *)side->data + (slot->begin + begin) * op->element_bytes : NULL;
+    }
+    uint8_t *at = NULL;
+    size_t total = 0, begin = 0;
+    for (int32_t c = r->first; c < r->first + r->count; c++) {
+        uint8_t *data = NULL;
+        if (r->buffer == PLAN_SCRATCH)
+            count = block_elements(op, c);
+        else
+            data = block(op, r->buffer == PLAN_SEND ? &op->in : &op->op.recv, r->buffer == PLAN_SEND, c, &count);
+        size_t n;
+        size_t from;
+        cut_slice(slot, count, &from, &n);
+        if (c == r->first) {
+            at = data;
+            begin = from;
+        }
+        total += n;
+    }
+    *ret_count = total;
+    if (r->buffer == PLAN_SCRATCH)
+        return slot->scratch + (size_t)r->slot * operand_stride(op, slot);
+    return at ? at + begin * op->element_bytes : NULL;
+}
+
+size_t operand_total(const struct tcp_op *op)
+{
+    if (!operand_is_blocks(op->op.kind))
+        return op->op.kind == COMM_OP_BROADCAST || op->op.send.data ? op->op.send.count : op->op.recv.count;
+    size_t most = 0, n = 0;
+    for (int32_t r = 0; r < op->group->size; r++) {
+        block(op, &op->op.send, 1, r, &n);
+        most = n > most ? n : most;
+        block(op, &op->op.recv, 0, r, &n);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* ---- Local steps ---- */
+
+static void user_reduce(const struct tcp_op *op, void *dst, const void **sources, size_t count)
+{
+    /* inout[i] = in[i] OP inout[i] with `in` from lower ranks: the running result is always `in`, the next rank's
+     * part always `inout`. Every source but this rank's own is scratch, which may be overwritten. */
+    const void *running = sources[0];
+    for (int32_t r = 1; r < op->group->size; r++) {
+        op->op.reduce_fn(running, (void *)sources[r], count, op->op.dtype, op->op.reduce_context);
+        running = sources[r];
+    }
+    if (running != dst)
+        memcpy(dst, running, count * op->element_bytes);
+}
+
+static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+{
+    enum { FEW = 64 };
+    int32_t size = op->group->size;
+    size_t count, own_count;
+    uint8_t *dst = operand_region(op, slot, &step->dst, &count);
+    uint8_t *own = operand_region(op, slot, &step->source, &own_count);
+    if (count == 0)
+        return;
+    const void *few[FEW];
+    const void **sources = size <= FEW ? few : malloc((size_t)size * sizeof *sources);
+    if (!sources) {
+        group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce", 1);
+        return;
+    }
+    size_t stride = operand_stride(op, slot) * (size_t)step->source.count;
+    uint8_t *first = slot->scratch + (size_t)step->other.slot * operand_stride(op, slot);
+    for (int32_t r = 0; r < size; r++)
+        sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
+    if (op->op.redop == COMM_REDOP_USER) {
+        uint8_t *mine = first + (size_t)op->group->rank * stride;
+        memcpy(mine, own, count * op->element_bytes);
+        sources[op->group->rank] = mine;
+        user_reduce(op, dst, sources, count);
+    } else {
+        tcp_host->reduce_many(dst, sources, (size_t)size, count, op->op.redop, op->op.dtype);
+    }
+    if (sources != few)
+        free(sources);
+}
+
+void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+{
+    size_t count, n;
+    if (step->kind == PLAN_STEP_REDUCE_RANKS) {
+        reduce_ranks(op, slot, step);
+        return;
+    }
+    uint8_t *dst = operand_region(op, slot, &step->dst, &count);
+    if (count == 0 || !dst)
+        return;
+    if (step->kind == PLAN_STEP_COPY) {
+        uint8_t *source = operand_region(op, slot, &step->source, &n);
+        if (source != dst)
+            memmove(dst, source, (n < count ? n : count) * op->element_bytes);
+    } else if (step->kind == PLAN_STEP_REDUCE) {
+        uint8_t *a = operand_region(op, slot, &step->source, &n);
+        uint8_t *b = operand_region(op, slot, &step->other, &n);
+        tcp_host->reduce_kernel(op->op.redop, op->op.dtype)(dst, a, b, count);
+    } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_AVG) {
+        tcp_host->divide(dst, count, op->op.dtype, op->group->size);
+    }
+}
