@@ -82,7 +82,7 @@ static comm_status await(struct tcp_conn *c, const struct tcp_limit *limit, enum
             *ret_keep = status == COMM_OK;
             if (status != COMM_OK || !came)
                 return status == COMM_OK && !answer->data ? COMM_ERR_TIMEOUT : status;
-        } else if (status == COMM_OK) {
+        } else if (status == COMM_OK && reply == WIRE_STOP_WAITING) {
             status = read_tail(c, limit, sent, answer);
         }
     }
