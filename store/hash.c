@@ -41,19 +41,6 @@ static comm_status leave(struct hash_store *h, comm_status status)
     return status;
 }
 
-static comm_status copy_out(struct table_bytes value, void **ret_data, size_t *ret_bytes)
-{
-    char *copy = malloc(value.bytes + 1);
-    if (!copy)
-        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a value of %zu B", value.bytes);
-    if (value.bytes)
-        memcpy(copy, value.data, value.bytes);
-    copy[value.bytes] = '\0';
-    *ret_data = copy;
-    *ret_bytes = value.bytes;
-    return COMM_OK;
-}
-
 /* Sleep until something changes; TIMEOUT or ABORTED (without a text) end it. */
 static comm_status sleep_until(struct hash_store *h, const struct store_wait *wait)
 {
@@ -85,7 +72,7 @@ static comm_status hash_get(comm_store *s, const char *key, const struct store_w
     while (!table_get(h->table, text(key), &value) && status == COMM_OK)
         status = sleep_until(h, wait);
     if (status == COMM_OK)
-        status = copy_out(value, ret_data, ret_bytes);
+        status = table_copy(value, ret_data, ret_bytes);
     pthread_mutex_unlock(&h->lock);
     if (status == COMM_ERR_ABORTED)
         return store_fail_closed(wait);
@@ -106,7 +93,7 @@ static comm_status hash_compare_set(comm_store *s, const char *key, const void *
     comm_status status = table_compare_set(h->table, text(key), (struct table_bytes){ expected, expected_bytes },
                                            (struct table_bytes){ desired, desired_bytes }, &value, NULL);
     if (status == COMM_OK)
-        status = copy_out(value, ret_data, ret_bytes);
+        status = table_copy(value, ret_data, ret_bytes);
     return leave(h, status);
 }
 
@@ -141,10 +128,9 @@ static comm_status hash_check(comm_store *s, const char *const *keys, size_t cou
 static comm_status hash_remove(comm_store *s, const char *key, int32_t *ret_existed)
 {
     struct hash_store *h = enter(s);
-    int existed = table_remove(h->table, text(key));
-    if (ret_existed)
-        *ret_existed = existed;
-    return leave(h, COMM_OK);
+    *ret_existed = table_remove(h->table, text(key));
+    pthread_mutex_unlock(&h->lock);
+    return COMM_OK;
 }
 
 static comm_status hash_append(comm_store *s, const char *key, const void *data, size_t bytes)
@@ -193,23 +179,9 @@ static comm_status hash_queue_len(comm_store *s, const char *key, int64_t *ret_c
 static comm_status hash_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
 {
     struct hash_store *h = enter(s);
-    size_t count = table_count(h->table), bytes = 0, cursor = 0, i = 0;
-    struct table_bytes key;
-    while (table_next(h->table, &cursor, &key, NULL))
-        bytes += key.bytes + 1;
-    char **keys = malloc(count * sizeof *keys + bytes + 1);
-    if (!keys)
-        return leave(h, comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu keys", count));
-    char *at = (char *)(keys + count);
-    for (cursor = 0; table_next(h->table, &cursor, &key, NULL); i++) {
-        keys[i] = at;
-        memcpy(at, key.data, key.bytes);
-        at[key.bytes] = '\0';
-        at += key.bytes + 1;
-    }
-    *ret_keys = keys;
-    *ret_count = count;
-    return leave(h, COMM_OK);
+    comm_status status = table_list(h->table, ret_keys, ret_count);
+    pthread_mutex_unlock(&h->lock);
+    return status;
 }
 
 static comm_status hash_clone(comm_store *s, comm_store **ret_store)

@@ -342,6 +342,35 @@ int table_next(const struct table *t, size_t *cursor, struct table_bytes *ret_ke
     return 0;
 }
 
+comm_status table_list(const struct table *t, char ***ret_keys, size_t *ret_count)
+{
+    size_t count = table_count(t), bytes = 0, i = 0;
+    struct table_bytes key;
+    for (size_t cursor = 0; table_next(t, &cursor, &key, NULL);)
+        bytes += key.bytes + 1;
+    char **keys = malloc(count * sizeof *keys + bytes + 1);
+    if (!keys)
+        return comm__fail(COMM_ERR_NO_MEMORY, "store: no memory for %zu keys", count);
+    char *at = (char *)(keys + count);
+    for (size_t cursor = 0; table_next(t, &cursor, &key, NULL); i++) {
+        keys[i] = at;
+        memcpy(at, key.data, key.bytes);
+        at[key.bytes] = '\0';
+        at += key.bytes + 1;
+    }
+    *ret_keys = keys;
+    *ret_count = count;
+    return COMM_OK;
+}
+
+comm_status table_copy(struct table_bytes value, void **ret_data, size_t *ret_bytes)
+{
+    comm_status status = copy_bytes(value, ret_data);
+    if (status == COMM_OK)
+        *ret_bytes = value.bytes;
+    return status;
+}
+
 /* ---- Queues ---- */
 
 comm_status table_queue_push(struct table *t, struct table_bytes key, struct table_bytes value)
@@ -385,6 +414,14 @@ int table_queue_pop(struct table *t, struct table_bytes key, void **ret_data, si
     if (--entry->count == 0)
         map_remove(t, &t->queues, key);
     return 1;
+}
+
+int table_queue_first(const struct table *t, struct table_bytes key, struct table_bytes *ret_value)
+{
+    const struct entry *entry = map_find(t, &t->queues, key);
+    if (entry)
+        *ret_value = (struct table_bytes){ entry->first->data, entry->first->bytes };
+    return entry != NULL;
 }
 
 size_t table_queue_len(const struct table *t, struct table_bytes key)

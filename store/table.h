@@ -49,10 +49,17 @@ size_t table_count(const struct table *t);
 /* Walk over all keys in no order: begin with *cursor 0; 0 at the end. Lends. Do not change the table on the way. */
 int table_next(const struct table *t, size_t *cursor, struct table_bytes *ret_key, struct table_bytes *ret_value);
 
+/* All keys: *gives* an array and its strings in one block (free), as comm_store_list_keys does. */
+comm_status table_list(const struct table *t, char ***ret_keys, size_t *ret_count);
+
+/* A copy of `value` with a NUL behind it. Gives *ret_data (free). */
+comm_status table_copy(struct table_bytes value, void **ret_data, size_t *ret_bytes);
+
 /* Queues. Pop *gives* the value (free; it too has a NUL after it), or says 0: empty. A queue lives as long as it holds
  * something. */
 comm_status table_queue_push(struct table *t, struct table_bytes key, struct table_bytes value);
 int table_queue_pop(struct table *t, struct table_bytes key, void **ret_data, size_t *ret_bytes);
+int table_queue_first(const struct table *t, struct table_bytes key, struct table_bytes *ret_value); /* lends; 0: empty */
 size_t table_queue_len(const struct table *t, struct table_bytes key);
 
 #endif

@@ -204,6 +204,13 @@ static int run_processes(int size, const struct ranks_options *o, void (*fn)(int
         perror(folder);
         return 1;
     }
+    char url[300];
+    comm_store *keep; /* a store file that nobody alive has open is taken for one of a crashed job, and ranks may die here */
+    snprintf(url, sizeof url, "file://%s/store", folder);
+    if (comm_store_open(url, NULL, &keep) != COMM_OK) {
+        fprintf(stderr, "%s: %s\n", url, comm_last_error());
+        return 1;
+    }
     fflush(NULL);
     for (int r = 0; r < size; r++) {
         run.pids[r] = fork();
@@ -224,6 +231,7 @@ static int run_processes(int size, const struct ranks_options *o, void (*fn)(int
             if (r != run.first_failed)
                 print_tail(r);
     }
+    comm_store_close(keep);
     remove_folder(size);
     return run.first_failed >= 0;
 }

@@ -1,0 +1,473 @@
+/* The file of a file store; see file_share.h.
+ *
+ * Locks are those of open file descriptions (F_OFD_SETLK), which end with their process, and work on network file systems too. One byte
+ * far behind the data is locked by who reads or writes. Each opener also keeps a byte of its own locked for as long as it lives: so
+ * an opener that has not said goodbye and whose byte is free has crashed. If all who are not gone properly have crashed, then the
+ * file is left over from another job, and whoever comes is told so: its keys would send him to ranks that are no more.
+ *
+ * Nobody sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the others no more than
+ * their time limit. */
+#include "file_share.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/log.h"
+
+static const off_t LOCK_AT = (off_t)1 << 61;         /* the byte to lock */
+static const off_t WAITING_AT = ((off_t)1 << 61) + 1; /* locked, for reading, by all who try to lock that one */
+static const off_t ALIVE_AT = ((off_t)1 << 61) + 2;   /* and from here on, one byte for each opener */
+enum {
+    CHUNK_BYTES = 64 << 10, /* read at once, unless a record is longer */
+    PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
+    PAUSE_MOST_NS = 250000,
+    AFTER_YOU_NS = 300000,  /* longer than that, so that one of those who wait gets it */
+    CLOSE_MS = 5000, /* for the lock, to say goodbye */
+    NAMED_MOST = 8,  /* openers that a text names */
+};
+
+/* ---- Locks ---- */
+
+static int set_lock(int fd, short type, off_t at)
+{
+    struct flock lock = { .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
+    int result;
+    do
+        result = fcntl(fd, F_OFD_SETLK, &lock);
+    while (result != 0 && errno == EINTR);
+    return result;
+}
+
+/* By anybody but ourselves. */
+static int is_locked(int fd, off_t at)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+static int is_alive(const struct file_share *f, size_t opener)
+{
+    return opener == f->number || is_locked(f->fd, ALIVE_AT + (off_t)opener);
+}
+
+void file_say_who(const struct file_share *f, char *text, size_t room)
+{
+    size_t alive = 0, crashed = 0, used = 0;
+    *text = '\0';
+    for (int gone = 0; gone < 2; gone++) {
+        size_t named = 0;
+        for (size_t i = 0; i < f->opener_count; i++) {
+            const struct file_opener *o = &f->openers[i];
+            if (o->closed || is_alive(f, i) == gone)
+                continue;
+            *(gone ? &crashed : &alive) += 1;
+            if (named == NAMED_MOST || used + 100 > room)
+                continue;
+            used += (size_t)snprintf(text + used, room - used, "%s%.60s",
+                                     named++ ? ", " : gone ? "; gone without closing it: " : "the file is open in ", o->who);
+        }
+        size_t count = gone ? crashed : alive;
+        if (count > named && used + 40 < room)
+            used += (size_t)snprintf(text + used, room - used, " and %zu more", count - named);
+    }
+}
+
+static comm_status fail_locked(const struct file_share *f, const struct file_limit *limit)
+{
+    char who[600];
+    file_say_who(f, who, sizeof who);
+    return comm__fail(COMM_ERR_TIMEOUT,
+                      "the store file %s has been locked by another process for %lld ms (is it stopped?); %s", f->path,
+                      (long long)((clock_now_ns() - limit->began_ns) / 1000000), who);
+}
+
+/* One try: COMM_IN_PROGRESS if others have the file. */
+static comm_status try_locks(struct file_share *f, enum file_access access, const struct file_limit *limit, int waiting)
+{
+    pthread_mutex_lock(&f->lock);
+    comm_status status = COMM_IN_PROGRESS;
+    if (waiting || !is_locked(f->fd, WAITING_AT)) {
+        if (set_lock(f->fd, access == FILE_WRITE ? F_WRLCK : F_RDLCK, LOCK_AT) == 0)
+            status = COMM_OK;
+        else if (errno != EAGAIN && errno != EACCES)
+            status = comm__fail(COMM_ERR_SYSTEM, "locking the store file %s: %s", f->path, strerror(errno));
+        else if (waiting)
+            set_lock(f->fd, F_RDLCK, WAITING_AT);
+    }
+    if (status == COMM_IN_PROGRESS && limit->wait && store_wait_closed(limit->wait))
+        status = store_fail_closed(limit->wait);
+    if (status == COMM_IN_PROGRESS && clock_now_ns() >= limit->deadline_ns)
+        status = fail_locked(f, limit);
+    if (waiting && status != COMM_IN_PROGRESS) /* another thread that waits will say so again */
+        set_lock(f->fd, F_UNLCK, WAITING_AT);
+    if (status != COMM_OK)
+        pthread_mutex_unlock(&f->lock);
+    return status;
+}
+
+/* Who comes lets those who wait already go first, once: else a process that writes all the time would have the lock all the time. */
+static comm_status take_locks(struct file_share *f, enum file_access access, const struct file_limit *limit)
+{
+    struct timespec pause = { 0, AFTER_YOU_NS };
+    comm_status status = try_locks(f, access, limit, 0);
+    if (status == COMM_IN_PROGRESS && !is_locked(f->fd, WAITING_AT))
+        status = try_locks(f, access, limit, 1);
+    while (status == COMM_IN_PROGRESS) {
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec == AFTER_YOU_NS ? PAUSE_FIRST_NS : pause.tv_nsec * 2;
+        if (pause.tv_nsec > PAUSE_MOST_NS)
+            pause.tv_nsec = PAUSE_MOST_NS;
+        status = try_locks(f, access, limit, 1);
+    }
+    return status;
+}
+
+comm_status file_leave(struct file_share *f, comm_status status)
+{
+    set_lock(f->fd, F_UNLCK, LOCK_AT);
+    pthread_mutex_unlock(&f->lock);
+    return status;
+}
+
+/* ---- Reading ---- */
+
+static comm_status fail_damaged(const struct file_share *f, const char *why)
+{
+    return comm__fail(COMM_ERR_PROTOCOL,
+                      "the store file %s is damaged at offset %lld: %s. It is no store of libcomm, or something else has written "
+                      "to it; delete it, or use another path for each job",
+                      f->path, (long long)f->read_to, why);
+}
+
+static comm_status add_opener(struct file_share *f, struct table_bytes who)
+{
+    if (f->opener_count == f->opener_room) {
+        size_t room = f->opener_room ? f->opener_room * 2 : 16;
+        struct file_opener *openers = realloc(f->openers, room * sizeof *openers);
+        if (!openers)
+            return comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu openers of %s", room, f->path);
+        f->openers = openers;
+        f->opener_room = room;
+    }
+    char *copy = strndup(who.data, who.bytes);
+    if (!copy)
+        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for an opener of %s", f->path);
+    f->openers[f->opener_count++] = (struct file_opener){ copy, 0 };
+    return COMM_OK;
+}
+
+static void close_opener(struct file_share *f, struct table_bytes number)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%.*s", number.bytes < 20 ? (int)number.bytes : 20, (const char *)number.data);
+    size_t opener = strtoull(text, NULL, 10);
+    if (opener < f->opener_count)
+        f->openers[opener].closed = 1;
+}
+
+static void drop_front(struct table *table, struct table_bytes queue)
+{
+    void *data = NULL;
+    size_t bytes;
+    if (table_queue_pop(table, queue, &data, &bytes))
+        free(data);
+}
+
+static comm_status apply(struct file_share *f, const struct file_record *r)
+{
+    switch (r->kind) {
+    case FILE_SET:
+        return table_set(f->table, r->key, r->value);
+    case FILE_DELETE:
+        table_remove(f->table, r->key);
+        return COMM_OK;
+    case FILE_APPEND:
+        return table_append(f->table, r->key, r->value);
+    case FILE_PUSH:
+        return table_queue_push(f->table, r->key, r->value);
+    case FILE_POP:
+        drop_front(f->table, r->key);
+        return COMM_OK;
+    case FILE_OPEN:
+        return add_opener(f, r->value);
+    case FILE_CLOSE:
+        close_opener(f, r->value);
+        return COMM_OK;
+    }
+    return comm__fail(COMM_ERR_BUG, "a record of kind %d", (int)r->kind);
+}
+
+/* Up to `bytes` from read_to on; fewer at the end of the file. */
+static comm_status read_some(const struct file_share *f, char *to, size_t bytes, size_t *ret_bytes)
+{
+    size_t got = 0;
+    while (got < bytes) {
+        ssize_t n = pread(f->fd, to + got, bytes - got, f->read_to + (off_t)got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return comm__fail(COMM_ERR_SYSTEM, "reading the store file %s: %s", f->path, strerror(errno));
+        if (n == 0)
+            break;
+        got += (size_t)n;
+    }
+    *ret_bytes = got;
+    return COMM_OK;
+}
+
+/* Take in the whole records among these bytes. *ret_needed is how many bytes the next one takes, at least. */
+static comm_status take_records(struct file_share *f, const char *data, size_t bytes, size_t *ret_needed)
+{
+    *ret_needed = 1;
+    for (size_t used = 0; used < bytes;) {
+        struct file_record record;
+        const char *why = NULL;
+        size_t taken;
+        enum file_verdict verdict = file_decode(data + used, bytes - used, &record, &taken, &why);
+        if (verdict == FILE_BAD)
+            return fail_damaged(f, why);
+        *ret_needed = verdict == FILE_TORN ? taken : 1;
+        if (verdict == FILE_TORN)
+            return COMM_OK;
+        comm_status status = apply(f, &record);
+        if (status != COMM_OK)
+            return status;
+        f->read_to += (off_t)taken;
+        used += taken;
+    }
+    return COMM_OK;
+}
+
+/* Take in what others have written, up to `end`. */
+static comm_status read_log(struct file_share *f, off_t end)
+{
+    size_t room = CHUNK_BYTES < end - f->read_to ? CHUNK_BYTES : (size_t)(end - f->read_to), needed = 1;
+    char *data = malloc(room);
+    comm_status status = data ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "no memory to read %s", f->path);
+    while (status == COMM_OK && f->read_to + (off_t)needed <= end) {
+        if (needed > room) {
+            char *more = realloc(data, needed);
+            if (!more) {
+                status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for a record of %zu B of %s", needed, f->path);
+                break;
+            }
+            data = more;
+            room = needed;
+        }
+        size_t bytes = 0;
+        status = read_some(f, data, room, &bytes);
+        if (status == COMM_OK && bytes < needed)
+            status = fail_damaged(f, "it has become shorter while it was read");
+        if (status == COMM_OK)
+            status = take_records(f, data, bytes, &needed);
+    }
+    free(data);
+    f->torn = end - f->read_to;
+    return status;
+}
+
+static comm_status catch_up(struct file_share *f)
+{
+    struct stat st;
+    if (fstat(f->fd, &st) != 0)
+        return comm__fail(COMM_ERR_SYSTEM, "looking at the store file %s: %s", f->path, strerror(errno));
+    if (st.st_nlink == 0)
+        return comm__fail(COMM_ERR_PEER_LOST, "the store file %s was deleted, or replaced, while it was open; who opens it now "
+                                              "meets nobody of those who opened it before. Start the job again",
+                          f->path);
+    if (st.st_size < f->read_to)
+        return fail_damaged(f, "it has become shorter while it was open");
+    f->torn = 0;
+    return st.st_size > f->read_to ? read_log(f, st.st_size) : COMM_OK;
+}
+
+comm_status file_enter(struct file_share *f, enum file_access access, const struct file_limit *limit)
+{
+    comm_status status = take_locks(f, access, limit);
+    if (status != COMM_OK)
+        return status;
+    status = catch_up(f);
+    return status == COMM_OK ? status : file_leave(f, status);
+}
+
+/* ---- Writing ---- */
+
+/* Nobody writes now, so who wrote the torn record is gone, and its call has never returned. */
+static comm_status cut_torn(struct file_share *f)
+{
+    if (f->torn == 0)
+        return COMM_OK;
+    if (ftruncate(f->fd, f->read_to) != 0)
+        return comm__fail(COMM_ERR_SYSTEM, "cutting a torn record from the store file %s: %s", f->path, strerror(errno));
+    comm__log(COMM_LOG_WARN, "store file %s: a process was killed while it wrote; %lld B of a torn record at offset %lld are cut off",
+              f->path, (long long)f->torn, (long long)f->read_to);
+    f->torn = 0;
+    return COMM_OK;
+}
+
+static comm_status write_whole(struct file_share *f, const char *data, size_t bytes)
+{
+    size_t put = 0;
+    while (put < bytes) {
+        ssize_t n = pwrite(f->fd, data + put, bytes - put, f->read_to + (off_t)put);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : ENOSPC;
+            if (put > 0 && ftruncate(f->fd, f->read_to) != 0)
+                error = errno;
+            return comm__fail(COMM_ERR_SYSTEM, "writing %zu B to the store file %s: %s", bytes, f->path, strerror(error));
+        }
+        put += (size_t)n;
+    }
+    return COMM_OK;
+}
+
+comm_status file_append(struct file_share *f, enum file_kind kind, struct table_bytes key, struct table_bytes value)
+{
+    struct file_record record = { kind, key, value };
+    size_t bytes = file_record_bytes(&record);
+    comm_status status = cut_torn(f);
+    if (status != COMM_OK)
+        return status;
+    char *data = malloc(bytes);
+    if (!data)
+        return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a record of %s", f->path);
+    file_encode(&record, data);
+    status = write_whole(f, data, bytes);
+    free(data);
+    if (status == COMM_OK)
+        status = apply(f, &record);
+    if (status == COMM_OK)
+        f->read_to += (off_t)bytes;
+    return status;
+}
+
+/* ---- Opening and closing ---- */
+
+/* The file as it is now, with the lock on it. *ret_again if it was removed meanwhile. */
+static comm_status open_once(struct file_share *f, const struct file_limit *limit, int *ret_again)
+{
+    struct stat st;
+    *ret_again = 0;
+    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+    if (f->fd < 0)
+        return comm__fail(COMM_ERR_SYSTEM, "opening the store file %s: %s", f->path, strerror(errno));
+    if (fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return comm__fail(COMM_ERR_INVALID, "opening the store file %s: it is not a regular file", f->path);
+    comm_status status = take_locks(f, FILE_WRITE, limit);
+    if (status != COMM_OK)
+        return status;
+    if (fstat(f->fd, &st) == 0 && st.st_nlink == 0) {
+        *ret_again = 1;
+        file_leave(f, COMM_OK);
+        close(f->fd);
+        f->fd = -1;
+        return COMM_OK;
+    }
+    status = catch_up(f);
+    return status == COMM_OK ? status : file_leave(f, status);
+}
+
+/* Who has it open, who has crashed? */
+static comm_status check_openers(struct file_share *f, int32_t world_size)
+{
+    size_t alive = 0, crashed = 0;
+    char who[600];
+    for (size_t i = 0; i < f->opener_count; i++)
+        if (!f->openers[i].closed)
+            *(is_alive(f, i) ? &alive : &crashed) += 1;
+    if (crashed > 0 && alive == 0) {
+        file_say_who(f, who, sizeof who);
+        return comm__fail(COMM_ERR_INVALID,
+                          "the store file %s is left from a job that crashed%s; delete it, or use another path for each job",
+                          f->path, who);
+    }
+    if (world_size > 0 && f->opener_count - crashed >= (size_t)world_size) {
+        file_say_who(f, who, sizeof who);
+        return comm__fail(COMM_ERR_INVALID,
+                          "the store file %s has been opened %zu times, by all of a world of %d: it is in use, or left from an "
+                          "earlier job; delete it, or use another path for each job%s%s",
+                          f->path, f->opener_count - crashed, (int)world_size, *who ? ". " : "", who);
+    }
+    return COMM_OK;
+}
+
+static comm_status sign_in(struct file_share *f)
+{
+    char who[80], host[64] = "";
+    gethostname(host, sizeof host - 1);
+    int bytes = snprintf(who, sizeof who, "%s:%d", host, (int)getpid());
+    size_t number = f->opener_count;
+    if (set_lock(f->fd, F_WRLCK, ALIVE_AT + (off_t)number) != 0)
+        return comm__fail(COMM_ERR_SYSTEM, "locking the store file %s: %s", f->path, strerror(errno));
+    comm_status status =
+        file_append(f, FILE_OPEN, (struct table_bytes){ NULL, 0 }, (struct table_bytes){ who, (size_t)bytes });
+    if (status == COMM_OK)
+        f->number = number;
+    return status;
+}
+
+comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size, int64_t timeout_ms)
+{
+    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(timeout_ms), NULL };
+    int again = 1;
+    *f = (struct file_share){ .fd = -1, .number = SIZE_MAX };
+    pthread_mutex_init(&f->lock, NULL);
+    f->path = strdup(path);
+    comm_status status = f->path ? table_create(&f->table) : comm__fail(COMM_ERR_NO_MEMORY, "no memory for a path");
+    while (status == COMM_OK && again)
+        status = open_once(f, &limit, &again);
+    if (status != COMM_OK)
+        return status;
+    status = check_openers(f, world_size);
+    if (status == COMM_OK)
+        status = sign_in(f);
+    return file_leave(f, status);
+}
+
+/* All of the world came, and nobody is left. */
+static int is_last(const struct file_share *f, int32_t world_size)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < f->opener_count; i++)
+        left += i != f->number && !f->openers[i].closed && is_alive(f, i);
+    return world_size > 0 && f->opener_count >= (size_t)world_size && left == 0;
+}
+
+static void sign_out(struct file_share *f, int32_t world_size)
+{
+    char number[24];
+    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(CLOSE_MS), NULL };
+    if (file_enter(f, FILE_WRITE, &limit) != COMM_OK)
+        return; /* deleted, damaged or locked: there is nobody to tell */
+    int bytes = snprintf(number, sizeof number, "%zu", f->number);
+    if (is_last(f, world_size))
+        unlink(f->path);
+    else
+        file_append(f, FILE_CLOSE, (struct table_bytes){ NULL, 0 }, (struct table_bytes){ number, (size_t)bytes });
+    file_leave(f, COMM_OK);
+}
+
+void file_share_close(struct file_share *f, int32_t world_size)
+{
+    if (f->fd >= 0 && f->number != SIZE_MAX)
+        sign_out(f, world_size);
+    if (f->fd >= 0)
+        close(f->fd);
+    table_destroy(f->table);
+    for (size_t i = 0; i < f->opener_count; i++)
+        free(f->openers[i].who);
+    free(f->openers);
+    free(f->path);
+    pthread_mutex_destroy(&f->lock);
+}
