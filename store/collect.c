@@ -1,0 +1,254 @@
+/* Collectives over a store: slow, but they need nothing else, so they work before there is a group and where one has
+ * ended. Made from the calls of comm/store.h alone. Each rank's part lies at "KEY/<rank>". */
+#include <comm/store.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+struct call {
+    const char *name;
+    comm_store *store;
+    const char *key;
+    int32_t rank, world_size;
+    int64_t began_ns, deadline_ns;
+};
+
+static comm_status begin(struct call *c, const char *name, comm_store *store, const char *key, int32_t rank,
+                         int32_t world_size, int64_t timeout_ms)
+{
+    *c = (struct call){ .name = name, .store = store, .key = key, .rank = rank, .world_size = world_size };
+    if (!store || !key || !*key)
+        return comm__fail(COMM_ERR_INVALID, "%s: %s", name, store ? "the key is NULL or empty" : "the store is NULL");
+    if (world_size < 1 || rank < 0 || rank >= world_size)
+        return comm__fail(COMM_ERR_INVALID, "%s '%s': rank %d of a world of %d", name, key, rank, world_size);
+    if (timeout_ms < COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID, "%s '%s': a timeout of %" PRId64 " ms", name, key, timeout_ms);
+    if (timeout_ms == 0)
+        timeout_ms = comm_store_timeout(store);
+    c->began_ns = clock_now_ns();
+    c->deadline_ns = clock_deadline_ns(timeout_ms);
+    return COMM_OK;
+}
+
+static int64_t left_ms(const struct call *c)
+{
+    int64_t ms = clock_left_ms(c->deadline_ns);
+    return ms == 0 ? 1 : ms; /* 0 would be the store's default */
+}
+
+static comm_status check_root(const struct call *c, int32_t root)
+{
+    if (root < 0 || root >= c->world_size)
+        return comm__fail(COMM_ERR_INVALID, "%s '%s': root %d; the ranks are 0 to %d", c->name, c->key, root,
+                          c->world_size - 1);
+    return COMM_OK;
+}
+
+static comm_status no_memory(const struct call *c)
+{
+    return comm__fail(COMM_ERR_NO_MEMORY, "%s '%s' of %d ranks", c->name, c->key, c->world_size);
+}
+
+/* ---- Keys ---- */
+
+/* "KEY/<rank>" for the ranks first .. first + count - 1: pointers and texts in one block. */
+static char **keys_create(const struct call *c, int32_t first, int32_t count)
+{
+    size_t room = strlen(c->key) + 13;
+    char **keys = malloc((size_t)count * (sizeof *keys + room));
+    for (int32_t i = 0; keys && i < count; i++) {
+        keys[i] = (char *)(keys + count) + (size_t)i * room;
+        snprintf(keys[i], room, "%s/%d", c->key, first + i);
+    }
+    return keys;
+}
+
+static comm_status put(const struct call *c, int32_t rank, const void *data, size_t bytes)
+{
+    char **key = keys_create(c, rank, 1);
+    comm_status status = key ? comm_store_set(c->store, key[0], data, bytes) : no_memory(c);
+    free(key);
+    return status;
+}
+
+static comm_status take(const struct call *c, int32_t rank, void **ret_data, size_t *ret_bytes)
+{
+    char **key = keys_create(c, rank, 1);
+    comm_status status = key ? comm_store_get(c->store, key[0], left_ms(c), ret_data, ret_bytes) : no_memory(c);
+    free(key);
+    return status;
+}
+
+/* The store's text names keys; say which ranks they are. */
+static comm_status fail_missing(const struct call *c, char *const *keys)
+{
+    char missing[256] = "";
+    size_t used = 0;
+    int32_t came = 0;
+    for (int32_t r = 0; r < c->world_size; r++) {
+        const char *one[] = { keys[r] };
+        int32_t there = 0;
+        if (comm_store_check(c->store, one, 1, &there) == COMM_OK && there)
+            came++;
+        else if (used < sizeof missing - 16)
+            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
+        else if (missing[used - 1] != '.')
+            used += (size_t)snprintf(missing + used, sizeof missing - used, " ...");
+    }
+    return comm__fail(COMM_ERR_TIMEOUT, "%s '%s' in %s: after %" PRId64 " ms %d of %d ranks have come, missing: %s",
+                      c->name, c->key, comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, came,
+                      c->world_size, used ? missing : "none");
+}
+
+/* ---- All parts, one after the other ---- */
+
+static comm_status join_parts(const struct call *c, void *const *parts, const size_t *bytes, void **ret_data)
+{
+    size_t total = 0, at = 0;
+    for (int32_t r = 0; r < c->world_size; r++)
+        if (__builtin_add_overflow(total, bytes[r], &total))
+            return no_memory(c);
+    char *data = total < PTRDIFF_MAX ? malloc(total + 1) : NULL;
+    if (!data)
+        return no_memory(c);
+    for (int32_t r = 0; r < c->world_size; at += bytes[r++])
+        if (bytes[r])
+            memcpy(data + at, parts[r], bytes[r]);
+    data[total] = '\0';
+    *ret_data = data;
+    return COMM_OK;
+}
+
+static comm_status take_all(const struct call *c, void **ret_data, size_t **ret_bytes)
+{
+    size_t count = (size_t)c->world_size;
+    char **keys = keys_create(c, 0, c->world_size);
+    void **parts = calloc(count, sizeof *parts);
+    size_t *bytes = calloc(count, sizeof *bytes);
+    comm_status status = COMM_OK;
+    int have_parts = 0;
+    if (!keys || !parts || !bytes)
+        status = no_memory(c);
+    if (status == COMM_OK)
+        status = comm_store_multi_get(c->store, (const char *const *)keys, count, left_ms(c), parts, bytes);
+    have_parts = status == COMM_OK;
+    if (status == COMM_ERR_TIMEOUT)
+        status = fail_missing(c, keys);
+    if (status == COMM_OK)
+        status = join_parts(c, parts, bytes, ret_data);
+    for (size_t r = 0; have_parts && r < count; r++)
+        comm_free(parts[r]);
+    if (status == COMM_OK)
+        *ret_bytes = bytes;
+    else
+        free(bytes);
+    free(parts);
+    free(keys);
+    return status;
+}
+
+/* ---- The calls ---- */
+
+comm_status comm_store_broadcast(comm_store *store, const char *key, const void *data, size_t bytes, int32_t root,
+                                 int32_t rank, int32_t world_size, int64_t timeout_ms, void **ret_data,
+                                 size_t *ret_bytes)
+{
+    struct call c;
+    comm_status status = begin(&c, "comm_store_broadcast", store, key, rank, world_size, timeout_ms);
+    if (status == COMM_OK)
+        status = check_root(&c, root);
+    if (status == COMM_OK && (!ret_data || !ret_bytes))
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
+    if (status == COMM_OK && rank == root)
+        status = put(&c, root, data, bytes);
+    return status == COMM_OK ? take(&c, root, ret_data, ret_bytes) : status;
+}
+
+comm_status comm_store_gather(comm_store *store, const char *key, const void *data, size_t bytes, int32_t root,
+                              int32_t rank, int32_t world_size, int64_t timeout_ms, void **ret_data, size_t **ret_bytes)
+{
+    struct call c;
+    comm_status status = begin(&c, "comm_store_gather", store, key, rank, world_size, timeout_ms);
+    if (status == COMM_OK)
+        status = check_root(&c, root);
+    if (status == COMM_OK && (!ret_data || !ret_bytes))
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
+    if (status == COMM_OK)
+        status = put(&c, rank, data, bytes);
+    if (status != COMM_OK)
+        return status;
+    if (rank == root)
+        return take_all(&c, ret_data, ret_bytes);
+    *ret_data = NULL;
+    *ret_bytes = NULL;
+    return COMM_OK;
+}
+
+comm_status comm_store_scatter(comm_store *store, const char *key, const void *const *data, const size_t *bytes,
+                               int32_t root, int32_t rank, int32_t world_size, int64_t timeout_ms, void **ret_data,
+                               size_t *ret_bytes)
+{
+    struct call c;
+    comm_status status = begin(&c, "comm_store_scatter", store, key, rank, world_size, timeout_ms);
+    if (status == COMM_OK)
+        status = check_root(&c, root);
+    if (status == COMM_OK && (!ret_data || !ret_bytes || (rank == root && (!data || !bytes))))
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': %s is NULL", c.name, key,
+                            ret_data && ret_bytes ? "data or bytes of the root" : "a pointer for the results");
+    if (status == COMM_OK && rank == root) {
+        char **keys = keys_create(&c, 0, world_size);
+        status = keys ? comm_store_multi_set(store, (const char *const *)keys, (size_t)world_size, data, bytes)
+                      : no_memory(&c);
+        free(keys);
+    }
+    return status == COMM_OK ? take(&c, rank, ret_data, ret_bytes) : status;
+}
+
+comm_status comm_store_all_gather(comm_store *store, const char *key, const void *data, size_t bytes, int32_t rank,
+                                  int32_t world_size, int64_t timeout_ms, void **ret_data, size_t **ret_bytes)
+{
+    struct call c;
+    comm_status status = begin(&c, "comm_store_all_gather", store, key, rank, world_size, timeout_ms);
+    if (status == COMM_OK && (!ret_data || !ret_bytes))
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
+    if (status == COMM_OK)
+        status = put(&c, rank, data, bytes);
+    return status == COMM_OK ? take_all(&c, ret_data, ret_bytes) : status;
+}
+
+/* The parts are kept, not only their sum, so that a timeout can name the ranks. */
+comm_status comm_store_all_sum(comm_store *store, const char *key, int64_t value, int32_t rank, int32_t world_size,
+                               int64_t timeout_ms, int64_t *ret_sum)
+{
+    struct call c;
+    char text[24];
+    void *data = NULL;
+    size_t *bytes = NULL;
+    comm_status status = begin(&c, "comm_store_all_sum", store, key, rank, world_size, timeout_ms);
+    if (status == COMM_OK && !ret_sum)
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': ret_sum is NULL", c.name, key);
+    if (status == COMM_OK)
+        status = put(&c, rank, text, (size_t)snprintf(text, sizeof text, "%" PRId64 " ", value));
+    if (status == COMM_OK)
+        status = take_all(&c, &data, &bytes);
+    if (status != COMM_OK)
+        return status;
+    uint64_t sum = 0; /* wraps around, as the integers of comm_all_reduce do */
+    char *at = data;
+    for (int32_t r = 0; status == COMM_OK && r < world_size; r++) {
+        char *end = at;
+        sum += (uint64_t)strtoll(at, &end, 10);
+        if (end == at || *end != ' ')
+            status = comm__fail(COMM_ERR_PROTOCOL, "%s '%s': rank %d did not leave a number there", c.name, key, r);
+        at += bytes[r];
+    }
+    comm_free(data);
+    comm_free(bytes);
+    if (status == COMM_OK)
+        *ret_sum = (int64_t)sum;
+    return status;
+}
