@@ -8,7 +8,8 @@
  *               joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   joined      how many have; the last one to come sets
- *   all         what everybody waits for: "ok", or "<status> <why there will be no world>". Written once
+ *   verdict     "ok", or "<status> <why there will be no world>"; the first one holds
+ *   all         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
  *
  * The numbers let a program open one world after the other on a store that outlives them (commrun's, torchrun's). Only
@@ -173,10 +174,12 @@ static comm_status decide(struct joining *j, const char *verdict)
 {
     void *there;
     size_t bytes;
-    comm_status status = comm_store_compare_set(j->store, "all", "", 0, verdict, strlen(verdict), &there, &bytes);
+    comm_status status = comm_store_compare_set(j->store, "verdict", "", 0, verdict, strlen(verdict), &there, &bytes);
     if (status != COMM_OK)
         return status;
-    status = take_verdict(j, there, bytes);
+    status = comm_store_set(j->store, "all", there, bytes);
+    if (status == COMM_OK)
+        status = take_verdict(j, there, bytes);
     comm_free(there);
     return status;
 }
@@ -299,7 +302,7 @@ static void write_missing(struct joining *j, char *text, size_t room)
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
     snprintf(text, room, "%" PRId64 " of %d ranks have joined, missing: %s%s", joined, j->size,
-             used ? missing : "one that has come and not counted itself in",
+             used ? missing : "nobody; the last one has not said so yet",
              used >= sizeof missing - 16 ? " ..." : "");
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Ranks find their place and each other under real launchers, and under simulated ones: launchers.py COMMRUN PLACE."""
+"""Ranks find their place and each other under real launchers, and under simulated ones: launchers.py COMMRUN PLACE WORLDS."""
 import glob
 import os
 import shutil
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-COMMRUN, PLACE = sys.argv[1:3]
+COMMRUN, PLACE, WORLDS = sys.argv[1:4]
 LIMIT_S = 60
 BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
@@ -25,9 +25,14 @@ def output(command, env):
     return done.returncode, sorted(done.stdout.split("\n")), done.stderr
 
 
-def together(environments):
+def worlds(size):
+    """What WORLDS prints on all ranks."""
+    return ["", *(f"rank {r} of {size}: 4 worlds" for r in range(size))]
+
+
+def together(environments, program=PLACE):
     """One process per environment; their outputs, in order."""
-    ranks = [subprocess.Popen([PLACE], env={**BARE, **e}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ranks = [subprocess.Popen([program], env={**BARE, **e}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
              for e in environments]
     try:
         return [(*rank.communicate(timeout=LIMIT_S), rank.returncode) for rank in ranks]
@@ -51,6 +56,12 @@ class Launchers(unittest.TestCase):
         status, out, err = output([program, *options, "-n", "3", PLACE], self.env)
         self.assertEqual((status, out), (0, ["", f"{name} 0/3", f"{name} 1/3", f"{name} 2/3"]), err)
         self.assert_no_meeting_file_left()
+        status, out, err = output([program, *options, "-n", "3", WORLDS], self.env)
+        self.assertEqual((status, out, err), (0, worlds(3), ""))
+        self.assert_no_meeting_file_left()
+        met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        status, out, err = output([program, *options, "-n", "3", WORLDS], {**self.env, **met})
+        self.assertEqual((status, out, err), (0, worlds(3), ""))
 
     def test_open_mpi(self):
         self.mpirun("mpirun.openmpi", ["--allow-run-as-root", "--oversubscribe"], "openmpi")
@@ -58,18 +69,28 @@ class Launchers(unittest.TestCase):
     def test_mpich(self):
         self.mpirun("mpiexec.mpich", [], "mpich")
 
-    def test_torchrun(self):
+    def torchrun(self, *words):
         if not shutil.which("torchrun"):
             self.skipTest("torchrun is not installed")
-        status, out, err = output(["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port()), "--no_python",
-                                   # Values 0 and 3 crash torchrun 1.13 under Python 3.11.
-                                   "--redirects", "2", "--tee", "2", "--log_dir", self.folder.name,
-                                   PLACE], self.env)
+        return output(["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port()),
+                       # Values 0 and 3 crash torchrun 1.13 under Python 3.11.
+                       "--redirects", "2", "--tee", "2", "--log_dir", self.folder.name, *words], self.env)
+
+    def test_torchrun(self):
+        status, out, err = self.torchrun("--no_python", PLACE)
         self.assertEqual((status, [line for line in out if "/" in line]), (0, ["torchrun 0/2", "torchrun 1/2"]), err)
+
+    def test_worlds_under_torchrun_also_after_a_restart(self):
+        status, out, err = self.torchrun("--max_restarts", "1", "--monitor_interval", "0.1", "--no_python", WORLDS, "fail-first")
+        self.assertEqual((status, [line for line in out if "worlds" in line]), (0, worlds(2)[1:]), err)
 
     def test_commrun(self):
         status, out, err = output([COMMRUN, "-n", "3", "--no-prefix", PLACE], self.env)
         self.assertEqual((status, out), (0, ["", "commrun 0/3", "commrun 1/3", "commrun 2/3"]), err)
+
+    def test_worlds_under_commrun(self):
+        status, out, err = output([COMMRUN, "-n", "3", "--no-prefix", WORLDS], self.env)
+        self.assertEqual((status, out, err), (0, worlds(3), ""))
 
     def test_pytorch_under_commrun(self):
         python = "/usr/bin/python3"
@@ -87,6 +108,11 @@ class Launchers(unittest.TestCase):
     def test_srun_on_one_host(self):
         ranks = together([self.slurm(r, SLURM_STEP_NUM_NODES="1") for r in range(3)])
         self.assertEqual(ranks, [(f"slurm {r}/3\n", "", 0) for r in range(3)])
+        self.assert_no_meeting_file_left()
+
+    def test_worlds_under_srun(self):
+        ranks = together([self.slurm(r, SLURM_STEP_NUM_NODES="1") for r in range(3)], WORLDS)
+        self.assertEqual(ranks, [(line + "\n", "", 0) for line in worlds(3)[1:]])
         self.assert_no_meeting_file_left()
 
     def test_srun_on_several_hosts_meets_on_the_first(self):
@@ -122,6 +148,9 @@ class Launchers(unittest.TestCase):
         ranks = together([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
                           for r in range(2)])
         self.assertEqual(ranks, [(f"env {r}/2\n", "", 0) for r in range(2)])
+        ranks = together([{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+                          for r in range(2)], WORLDS)
+        self.assertEqual(ranks, [(line + "\n", "", 0) for line in worlds(2)[1:]])
 
     def test_without_a_launcher_the_error_says_how(self):
         (_, err, status), = together([{}])
@@ -130,4 +159,4 @@ class Launchers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[4:]])
