@@ -1,6 +1,8 @@
-/* comm-store: a stand-alone store server, and a store's calls from the shell.
- * Exit status: 0 all right, 1 an error, 2 usage, 3 a timeout, 4 not found. */
+/* comm-store: a stand-alone store server, and a store's calls from the shell. */
 #include <argp.h>
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,50 +11,245 @@
 
 #include <comm/store.h>
 
+/* The exit status says what kind of failure it was; --help shows them. */
+enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 3, EXIT_NO = 4, EXIT_LOST = 5 };
+
 struct arguments {
-    const char *url, *bind, *port_file, *words[8];
-    int word_count, port;
+    const char *url, *bind, *port_file;
+    int port, no_wait;
     int64_t timeout_ms;
+    const char **words; /* the command and its arguments */
+    int word_count;
 };
-
-static const struct argp_option options[] = {
-    { "store", 's', "URL", 0, "The store; default: COMM_STORE_URL, else tcp://MASTER_ADDR:MASTER_PORT", 0 },
-    { "timeout", 't', "MS", 0, "Time limit of waiting calls (default 300000)", 0 },
-    { "port", 'p', "PORT", 0, "serve: the port; 0 lets the system choose (default)", 0 },
-    { "port-file", 'f', "FILE", 0, "serve: write the port there", 0 },
-    { "bind", 'b', "ADDRESS", 0, "serve: listen on this address only", 0 },
-    { 0 },
-};
-
-static error_t parse(int key, char *arg, struct argp_state *state)
-{
-    struct arguments *a = state->input;
-    switch (key) {
-    case 's': a->url = arg; return 0;
-    case 't': a->timeout_ms = atoll(arg); return 0;
-    case 'p': a->port = atoi(arg); return 0;
-    case 'f': a->port_file = arg; return 0;
-    case 'b': a->bind = arg; return 0;
-    case ARGP_KEY_ARG:
-        if (a->word_count == 8)
-            argp_error(state, "too many words");
-        a->words[a->word_count++] = arg;
-        return 0;
-    case ARGP_KEY_END:
-        if (a->word_count == 0)
-            argp_usage(state);
-        return 0;
-    default: return ARGP_ERR_UNKNOWN;
-    }
-}
 
 static int failed(comm_status status)
 {
     if (status == COMM_OK)
         return 0;
     fprintf(stderr, "comm-store: %s\n", comm_last_error());
-    return status == COMM_ERR_TIMEOUT ? 3 : status == COMM_ERR_NOT_FOUND ? 4 : 1;
+    switch (status) {
+    case COMM_ERR_INVALID: return EXIT_USAGE;
+    case COMM_ERR_TIMEOUT: return EXIT_TIMEOUT;
+    case COMM_ERR_NOT_FOUND: return EXIT_NO;
+    default: return comm_status_scope(status) == COMM_SCOPE_OBJECT ? EXIT_LOST : EXIT_ERROR;
+    }
 }
+
+static int usage_error(const char *what, const char *text)
+{
+    fprintf(stderr, "comm-store: '%s' is %s; see comm-store --help\n", text, what);
+    return EXIT_USAGE;
+}
+
+/* Digits with a sign, and nothing else. */
+static int parse_number(const char *text, int64_t least, int64_t most, int64_t *ret_number)
+{
+    char *end;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    if (isspace((unsigned char)*text) || end == text || *end || errno || number < least || number > most)
+        return 0;
+    *ret_number = number;
+    return 1;
+}
+
+/* ---- Values ---- */
+
+struct value {
+    char *data; /* malloc */
+    size_t bytes;
+};
+
+static int read_stdin(struct value *v)
+{
+    size_t room = 0;
+    for (;;) {
+        if (v->bytes == room) {
+            room = room ? room * 2 : 65536;
+            char *more = realloc(v->data, room);
+            if (!more) {
+                fprintf(stderr, "comm-store: no memory for a value of %zu B\n", room);
+                return EXIT_ERROR;
+            }
+            v->data = more;
+        }
+        ssize_t n = read(STDIN_FILENO, v->data + v->bytes, room - v->bytes);
+        if (n < 0 && errno != EINTR) {
+            perror("comm-store: reading the value from stdin");
+            return EXIT_ERROR;
+        }
+        if (n == 0)
+            return 0;
+        v->bytes += n > 0 ? (size_t)n : 0;
+        if (v->bytes > (size_t)64 << 20) { /* far beyond what a store takes: the store will say its limit */
+            return 0;
+        }
+    }
+}
+
+/* The word itself, or for "-" all of stdin. */
+static int take_value(const char *word, struct value *ret_value)
+{
+    *ret_value = (struct value){ NULL, 0 };
+    if (strcmp(word, "-") == 0)
+        return read_stdin(ret_value);
+    ret_value->data = strdup(word);
+    ret_value->bytes = strlen(word);
+    return ret_value->data ? 0 : EXIT_ERROR;
+}
+
+static int print_value(const void *data, size_t bytes)
+{
+    if (fwrite(data, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+        return 0;
+    perror("comm-store: writing the value to stdout");
+    return EXIT_ERROR;
+}
+
+static int print_number(int code, int64_t number)
+{
+    if (code)
+        return code;
+    printf("%lld\n", (long long)number);
+    return 0;
+}
+
+/* ---- Commands ---- */
+
+/* Put the value of words[2] with one of the calls that put one. */
+static int put(comm_store *store, const char **words,
+               comm_status (*call)(comm_store *store, const char *key, const void *data, size_t bytes))
+{
+    struct value v;
+    int code = take_value(words[2], &v);
+    if (!code)
+        code = failed(call(store, words[1], v.data, v.bytes));
+    free(v.data);
+    return code;
+}
+
+static int do_set(comm_store *store, const struct arguments *a)
+{
+    return put(store, a->words, comm_store_set);
+}
+
+static int do_append(comm_store *store, const struct arguments *a)
+{
+    return put(store, a->words, comm_store_append);
+}
+
+static int do_push(comm_store *store, const struct arguments *a)
+{
+    return put(store, a->words, comm_store_queue_push);
+}
+
+static int do_get(comm_store *store, const struct arguments *a)
+{
+    void *data = NULL;
+    size_t bytes = 0;
+    int code = failed(comm_store_get(store, a->words[1], 0, &data, &bytes));
+    if (!code)
+        code = print_value(data, bytes);
+    comm_free(data);
+    return code;
+}
+
+static int do_pop(comm_store *store, const struct arguments *a)
+{
+    void *data = NULL;
+    size_t bytes = 0;
+    int code = failed(comm_store_queue_pop(store, a->words[1], a->no_wait ? COMM_STORE_NO_WAIT : 0, &data, &bytes));
+    if (!code)
+        code = print_value(data, bytes);
+    comm_free(data);
+    return code;
+}
+
+static int do_add(comm_store *store, const struct arguments *a)
+{
+    int64_t amount, sum = 0;
+    if (!parse_number(a->words[2], INT64_MIN, INT64_MAX, &amount))
+        return usage_error("no 64-bit number", a->words[2]);
+    int code = failed(comm_store_add(store, a->words[1], amount, &sum));
+    return print_number(code, sum);
+}
+
+static int do_compare_set(comm_store *store, const struct arguments *a)
+{
+    struct value expected = { NULL, 0 }, desired = { NULL, 0 };
+    void *now = NULL;
+    size_t bytes = 0;
+    int code = take_value(a->words[2], &expected);
+    if (!code)
+        code = take_value(a->words[3], &desired);
+    if (!code)
+        code = failed(comm_store_compare_set(store, a->words[1], expected.data, expected.bytes, desired.data, desired.bytes,
+                                             &now, &bytes));
+    if (!code)
+        code = print_value(now, bytes);
+    if (!code && (bytes != desired.bytes || memcmp(now, desired.data, bytes) != 0))
+        code = EXIT_NO;
+    comm_free(now);
+    free(expected.data);
+    free(desired.data);
+    return code;
+}
+
+static int do_wait(comm_store *store, const struct arguments *a)
+{
+    return failed(comm_store_wait(store, a->words + 1, (size_t)a->word_count - 1, 0));
+}
+
+static int do_check(comm_store *store, const struct arguments *a)
+{
+    int32_t all = 0;
+    int code = failed(comm_store_check(store, a->words + 1, (size_t)a->word_count - 1, &all));
+    return code ? code : all ? 0 : EXIT_NO;
+}
+
+static int do_delete(comm_store *store, const struct arguments *a)
+{
+    int32_t existed = 0;
+    int code = failed(comm_store_delete(store, a->words[1], &existed));
+    return code ? code : existed ? 0 : EXIT_NO;
+}
+
+static int do_list(comm_store *store, const struct arguments *a)
+{
+    char **keys = NULL;
+    size_t count = 0;
+    (void)a;
+    int code = failed(comm_store_list_keys(store, &keys, &count));
+    for (size_t i = 0; i < count; i++)
+        puts(keys[i]);
+    comm_free(keys);
+    return code;
+}
+
+static int do_num_keys(comm_store *store, const struct arguments *a)
+{
+    int64_t count = 0;
+    (void)a;
+    int code = failed(comm_store_num_keys(store, &count));
+    return print_number(code, count);
+}
+
+static int do_len(comm_store *store, const struct arguments *a)
+{
+    int64_t count = 0;
+    int code = failed(comm_store_queue_len(store, a->words[1], &count));
+    return print_number(code, count);
+}
+
+static int do_barrier(comm_store *store, const struct arguments *a)
+{
+    int64_t world_size;
+    if (!parse_number(a->words[2], 1, INT32_MAX, &world_size))
+        return usage_error("no number of callers", a->words[2]);
+    return failed(comm_store_barrier(store, a->words[1], (int32_t)world_size, 0));
+}
+
+/* ---- The server ---- */
 
 /* The file appears with its content, or not at all. */
 static int write_port(const char *path, int port)
@@ -63,19 +260,21 @@ static int write_port(const char *path, int port)
     if (f)
         fprintf(f, "%d\n", port);
     if (!f || fclose(f) != 0 || rename(draft, path) != 0) {
-        perror("comm-store: writing the port file");
-        return 1;
+        fprintf(stderr, "comm-store: writing the port to %s: %s\n", path, strerror(errno));
+        unlink(draft);
+        return EXIT_ERROR;
     }
     return 0;
 }
 
-static int serve(const struct arguments *a)
+static int do_serve(comm_store *unused, const struct arguments *a)
 {
     char url[300];
     comm_store *store;
     comm_store_options o = COMM_STORE_OPTIONS_INIT;
     sigset_t ends;
     int signal_number;
+    (void)unused;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);
     sigaddset(&ends, SIGTERM);
@@ -90,77 +289,165 @@ static int serve(const struct arguments *a)
     fflush(stdout);
     if (a->port_file)
         code = write_port(a->port_file, (int)comm_store_port(store));
-    if (!code)
+    if (!code) {
         sigwait(&ends, &signal_number);
+        if (a->port_file)
+            unlink(a->port_file);
+    }
     comm_store_close(store);
     return code;
 }
 
-static int call(const struct arguments *a, comm_store *store)
+/* ---- The command line ---- */
+
+static const struct command {
+    const char *name, *arguments;
+    int least, most; /* number of arguments; most -1: any */
+    int (*run)(comm_store *store, const struct arguments *a);
+    const char *help;
+} commands[] = {
+    { "serve", "", 0, 0, do_serve, "serve a store until SIGINT or SIGTERM" },
+    { "set", "KEY VALUE", 2, 2, do_set, "put" },
+    { "get", "KEY", 1, 1, do_get, "wait for the key; print its value as it is" },
+    { "add", "KEY N", 2, 2, do_add, "add to a number that begins at 0; print the sum" },
+    { "append", "KEY VALUE", 2, 2, do_append, "put at the end of the value" },
+    { "compare-set", "KEY OLD NEW", 3, 3, do_compare_set, "replace OLD; print the value after that (1)" },
+    { "wait", "KEY...", 1, -1, do_wait, "wait until all the keys are there" },
+    { "check", "KEY...", 1, -1, do_check, "are all the keys there? (2)" },
+    { "delete", "KEY", 1, 1, do_delete, "delete the key (2)" },
+    { "list", "", 0, 0, do_list, "print all keys, a line each, in no order" },
+    { "num-keys", "", 0, 0, do_num_keys, "print how many keys there are" },
+    { "push", "QUEUE VALUE", 2, 2, do_push, "put at the end of a queue" },
+    { "pop", "QUEUE", 1, 1, do_pop, "wait for a queue's first; take and print it (3)" },
+    { "len", "QUEUE", 1, 1, do_len, "print how many are in a queue" },
+    { "barrier", "KEY N", 2, 2, do_barrier, "wait until N callers have come; once per key" },
+};
+enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
+
+static const struct argp_option options[] = {
+    { "store", 's', "URL", 0,
+      "tcp://HOST:PORT or file:///PATH. Default: COMM_STORE_URL, else tcp://MASTER_ADDR:MASTER_PORT, from the environment", 0 },
+    { "timeout", 't', "MS", 0, "Time limit to connect, and of what waits; -1 is none (default 300000)", 0 },
+    { "no-wait", 'n', NULL, 0, "pop: do not wait", 0 },
+    { "port", 'p', "PORT", 0, "serve: the port; 0 lets the system choose (default)", 0 },
+    { "port-file", 'f', "FILE", 0, "serve: write the port there, and remove the file at the end", 0 },
+    { "bind", 'b', "ADDRESS", 0, "serve: listen on this address only", 0 },
+    { 0 },
+};
+
+static error_t parse(int key, char *arg, struct argp_state *state)
 {
-    const char *verb = a->words[0], *key = a->word_count > 1 ? a->words[1] : NULL;
-    const char *value = a->word_count > 2 ? a->words[2] : "";
-    void *data = NULL;
-    size_t bytes = 0;
+    struct arguments *a = state->input;
     int64_t number = 0;
-    int code = 2;
-    if (strcmp(verb, "set") == 0 && a->word_count == 3) {
-        code = failed(comm_store_set(store, key, value, strlen(value)));
-    } else if (strcmp(verb, "append") == 0 && a->word_count == 3) {
-        code = failed(comm_store_append(store, key, value, strlen(value)));
-    } else if (strcmp(verb, "get") == 0 && a->word_count == 2) {
-        code = failed(comm_store_get(store, key, 0, &data, &bytes));
-        fwrite(data ? data : "", 1, bytes, stdout);
-    } else if (strcmp(verb, "add") == 0 && a->word_count == 3) {
-        code = failed(comm_store_add(store, key, atoll(value), &number));
-        if (!code)
-            printf("%lld\n", (long long)number);
-    } else if (strcmp(verb, "wait") == 0 && a->word_count > 1) {
-        code = failed(comm_store_wait(store, a->words + 1, (size_t)a->word_count - 1, 0));
-    } else if (strcmp(verb, "delete") == 0 && a->word_count == 2) {
-        int32_t existed = 0;
-        code = failed(comm_store_delete(store, key, &existed));
-        code = code ? code : existed ? 0 : 4;
-    } else if (strcmp(verb, "num-keys") == 0) {
-        code = failed(comm_store_num_keys(store, &number));
-        if (!code)
-            printf("%lld\n", (long long)number);
-    } else {
-        fprintf(stderr, "comm-store: '%s' with %d arguments is no command; see comm-store --help\n", verb,
-                a->word_count - 1);
+    switch (key) {
+    case 's': a->url = arg; return 0;
+    case 'f': a->port_file = arg; return 0;
+    case 'b': a->bind = arg; return 0;
+    case 'n': a->no_wait = 1; return 0;
+    case 't':
+        if (!parse_number(arg, -1, INT64_MAX, &a->timeout_ms))
+            argp_error(state, "'%s' is no number of milliseconds", arg);
+        return 0;
+    case 'p':
+        if (!parse_number(arg, 0, 65535, &number))
+            argp_error(state, "'%s' is no port, a number from 0 to 65535", arg);
+        a->port = (int)number;
+        return 0;
+    case ARGP_KEY_ARG: a->words[a->word_count++] = *arg == '\1' ? arg + 1 : arg; return 0;
+    case ARGP_KEY_NO_ARGS: argp_usage(state); return 0;
+    default: return ARGP_ERR_UNKNOWN;
     }
-    comm_free(data);
+}
+
+/* A negative number is an argument, not an option: hide it from argp behind a byte that parse takes off. */
+static int hide_negative_numbers(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        size_t bytes = strlen(argv[i]);
+        if (argv[i][0] != '-' || !isdigit((unsigned char)argv[i][1]) || strcmp(argv[i - 1], "-t") == 0 ||
+            strcmp(argv[i - 1], "--timeout") == 0)
+            continue;
+        char *hidden = malloc(bytes + 2);
+        if (!hidden)
+            return 0;
+        hidden[0] = '\1';
+        memcpy(hidden + 1, argv[i], bytes + 1);
+        argv[i] = hidden;
+    }
+    return 1;
+}
+
+static char *make_doc(void)
+{
+    char *doc = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&doc, &bytes);
+    if (!out)
+        return NULL;
+    fprintf(out, "A key-value store's calls from the shell, and a server that PyTorch's TCPStore clients understand.\vCommands:\n");
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        char call[40];
+        snprintf(call, sizeof call, "%s %s", commands[i].name, commands[i].arguments);
+        fprintf(out, "  %-24s %s\n", call, commands[i].help);
+    }
+    fprintf(out, "  (1) an empty OLD also makes a key that is not there; exit status 4\n"
+                 "      if the value is not NEW\n"
+                 "  (2) exit status 4 if not\n"
+                 "  (3) with --no-wait, exit status 4 if the queue is empty\n\n"
+                 "A VALUE of - is read from stdin, to its end. An argument that begins with - and is no number comes behind --.\n\n"
+                 "Exit status: 0 done, 1 an error of the system, 2 wrong usage or a wrong value, 3 out of time, 4 not there (see "
+                 "above), 5 the store is lost or damaged. Errors go to stderr.");
+    fclose(out);
+    return doc;
+}
+
+/* With room for whoever forgets that he has an IPv6 address in MASTER_ADDR. */
+static const char *default_url(char *room, size_t bytes)
+{
+    const char *url = getenv("COMM_STORE_URL"), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+    if (url && *url)
+        return url;
+    if (!host || !*host || !port || !*port)
+        return NULL;
+    snprintf(room, bytes, strchr(host, ':') && *host != '[' ? "tcp://[%s]:%s" : "tcp://%s:%s", host, port);
+    return room;
+}
+
+static int run(const struct arguments *a, const struct command *command)
+{
+    char room[300];
+    comm_store *store;
+    comm_store_options o = COMM_STORE_OPTIONS_INIT;
+    if (a->word_count - 1 < command->least || (command->most >= 0 && a->word_count - 1 > command->most)) {
+        fprintf(stderr, "comm-store: wrong number of arguments; it is: comm-store %s %s\n", command->name, command->arguments);
+        return EXIT_USAGE;
+    }
+    if (command->run == do_serve)
+        return do_serve(NULL, a);
+    const char *url = a->url ? a->url : default_url(room, sizeof room);
+    if (!url) {
+        fprintf(stderr, "comm-store: which store? Give --store URL, or set COMM_STORE_URL, or MASTER_ADDR and MASTER_PORT\n");
+        return EXIT_USAGE;
+    }
+    o.timeout_ms = a->timeout_ms;
+    int code = failed(comm_store_open(url, &o, &store));
+    if (code)
+        return code == EXIT_NO ? EXIT_USAGE : code; /* an unknown scheme is no missing key */
+    code = command->run(store, a);
+    comm_store_close(store);
     return code;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        options, parse, "serve\nset KEY VALUE\nget KEY\nadd KEY N\nappend KEY VALUE\nwait KEY...\ndelete KEY\nnum-keys",
-        "A key-value store server that PyTorch's TCPStore clients understand, and its calls from the shell.\vExit status: 0 "
-        "all right, 1 an error, 2 usage, 3 a timeout, 4 not found.",
-        NULL, NULL, NULL
-    };
-    struct arguments a = { 0 };
-    char url[300];
-    comm_store *store;
-    comm_store_options o = COMM_STORE_OPTIONS_INIT;
+    struct arguments a = { .words = calloc((size_t)argc + 1, sizeof *a.words) };
+    struct argp argp = { options, parse, "COMMAND [ARGUMENT...]", make_doc(), NULL, NULL, NULL };
+    if (!a.words || !argp.doc || !hide_negative_numbers(argc, argv))
+        return EXIT_ERROR;
+    argp_err_exit_status = EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
-    if (strcmp(a.words[0], "serve") == 0)
-        return serve(&a);
-    const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-    snprintf(url, sizeof url, "tcp://%s:%s", host ? host : "", port ? port : "");
-    if (!a.url)
-        a.url = getenv("COMM_STORE_URL");
-    if (!a.url && !(host && port)) {
-        fprintf(stderr, "comm-store: which store? Give --store URL, or set COMM_STORE_URL, or MASTER_ADDR and MASTER_PORT\n");
-        return 2;
-    }
-    o.timeout_ms = a.timeout_ms;
-    int code = failed(comm_store_open(a.url ? a.url : url, &o, &store));
-    if (code)
-        return code;
-    code = call(&a, store);
-    comm_store_close(store);
-    return code;
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (strcmp(commands[i].name, a.words[0]) == 0)
+            return run(&a, &commands[i]);
+    return usage_error("no command", a.words[0]);
 }

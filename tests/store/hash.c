@@ -1,0 +1,94 @@
+/* What is a hash store's alone: handles find each other by name, also when they come and go at the same moment. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+enum { THREADS = 4, ROUNDS = 300 };
+
+static pthread_barrier_t gate;
+
+static comm_store *open_store(const char *url)
+{
+    comm_store *store;
+    CHECK_OK(comm_store_open(url, NULL, &store));
+    return store;
+}
+
+static void run_threads(void *(*main)(void *))
+{
+    pthread_t threads[THREADS];
+    pthread_barrier_init(&gate, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, main, NULL) == 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&gate);
+}
+
+static void *open_at_one_moment(void *unused)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        char url[32];
+        int64_t count = -7;
+        snprintf(url, sizeof url, "hash://moment-%d", i);
+        pthread_barrier_wait(&gate);
+        comm_store *store = open_store(url);
+        CHECK_OK(comm_store_add(store, "here", 1, NULL));
+        CHECK_OK(comm_store_barrier(store, "all", THREADS, 20000)); /* never all, if there are two tables */
+        CHECK_OK(comm_store_add(store, "here", 0, &count));
+        CHECK(count == THREADS);
+        comm_store_close(store);
+    }
+    return unused;
+}
+
+static void *come_and_go(void *unused)
+{
+    for (int i = 0; i < ROUNDS * 20; i++) {
+        int64_t count = -7;
+        comm_store *store = open_store("hash://busy");
+        CHECK_OK(comm_store_add(store, "inside", 1, &count));
+        CHECK(count >= 1 && count <= THREADS); /* a table goes with its last handle */
+        CHECK_OK(comm_store_add(store, "inside", -1, NULL));
+        comm_store_close(store);
+    }
+    return unused;
+}
+
+static int is_there(comm_store *store)
+{
+    const char *key = "k";
+    int32_t all = -7;
+    CHECK_OK(comm_store_check(store, &key, 1, &all));
+    return all;
+}
+
+static void names_are_apart(void)
+{
+    comm_store *a = open_store("hash://a"), *b = open_store("hash://b"), *again = open_store("HASH://a");
+    comm_store *lone = open_store("hash://"), *other = open_store("hash://");
+    CHECK_OK(comm_store_set(a, "k", "v", 1));
+    CHECK_OK(comm_store_set(lone, "k", "v", 1));
+    CHECK(is_there(again) && !is_there(b) && !is_there(other));
+    comm_store_close(a);
+    CHECK(is_there(again));
+    comm_store_close(again);
+    a = open_store("hash://a"); /* a fresh one */
+    CHECK(!is_there(a));
+    comm_store_close(a);
+    comm_store_close(b);
+    comm_store_close(lone);
+    comm_store_close(other);
+}
+
+int main(void)
+{
+    alarm(100);
+    names_are_apart();
+    run_threads(open_at_one_moment);
+    run_threads(come_and_go);
+    return 0;
+}
