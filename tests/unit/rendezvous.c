@@ -129,6 +129,32 @@ static void under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys(vo
     comm_store_close(agent);
 }
 
+/* As PyTorch's multi-tenant stores: whoever serves an address that this process serves already joins in. */
+static void rendezvous_of_one_process_share_a_server(void **state)
+{
+    (void)state;
+    comm_store *first, *second, *third;
+    comm_store_options options = COMM_STORE_OPTIONS_INIT;
+    int32_t rank, world_size, there = 0;
+    char url[64];
+    clearenv();
+    assert_int_equal(comm_rendezvous("tcp://127.0.0.1:0", 0, 1, TIMEOUT_MS, &first, &rank, &world_size), COMM_OK);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", comm_store_port(first));
+    assert_int_equal(comm_rendezvous(url, 0, 2, TIMEOUT_MS, &second, &rank, &world_size), COMM_OK);
+    assert_int_equal(comm_store_set(first, "k", "v", 1), COMM_OK);
+    comm_store_close(first);
+    assert_int_equal(comm_store_check(second, (const char *[]){ "k" }, 1, &there), COMM_OK);
+    assert_int_equal(there, 1);
+    options.serve = 1; /* on its own: the port is taken */
+    assert_int_equal(comm_store_open(url, &options, &third), COMM_ERR_SYSTEM);
+    assert_non_null(strstr(comm_last_error(), "in use"));
+    comm_store_close(second);
+    assert_int_equal(comm_rendezvous(url, 0, 2, TIMEOUT_MS, &third, &rank, &world_size), COMM_OK);
+    assert_int_equal(comm_store_check(third, (const char *[]){ "k" }, 1, &there), COMM_OK);
+    assert_int_equal(there, 0); /* a new server */
+    comm_store_close(third);
+}
+
 /* A bare chroot has no /etc/hosts, and no name server knows these. */
 static void localhost_needs_no_resolver(void **state)
 {
@@ -191,6 +217,7 @@ int main(void)
         cmocka_unit_test(what_is_missing_is_named_with_the_cure),
         cmocka_unit_test(a_world_of_one_needs_no_meeting_point),
         cmocka_unit_test(under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys),
+        cmocka_unit_test(rendezvous_of_one_process_share_a_server),
         cmocka_unit_test(localhost_needs_no_resolver),
         cmocka_unit_test(a_scheme_of_the_user_s_is_called),
     };
