@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "coalesce.h"
 #include "group.h"
 
 /* The options without what only reductions use; the device is the CPU, as the buffers are ours. */
@@ -21,6 +22,8 @@ static comm_status check_call(const comm_group *group, const char *call, const c
                               const void *data, size_t bytes, int has_results)
 {
     comm_status status = comm__group_usable(group, call);
+    if (status == COMM_OK)
+        status = comm__batch_refuse(group, call);
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
     if (status == COMM_OK && !data && bytes)

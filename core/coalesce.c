@@ -70,6 +70,15 @@ struct batch *comm__batch_of(const comm_group *group)
     return batch;
 }
 
+comm_status comm__batch_refuse(const comm_group *group, const char *call)
+{
+    return comm__batch_of(group) ? comm__fail(COMM_ERR_INVALID,
+                                              "%s on group '%s': this call waits, so it cannot stand between "
+                                              "comm_coalesce_begin and end",
+                                              call, group->name)
+                                 : COMM_OK;
+}
+
 comm_status comm_coalesce_begin(comm_group *group)
 {
     if (group && group->turns)

@@ -7,6 +7,9 @@
 /* This thread's open batch on the group, or NULL. */
 struct batch *comm__batch_of(const comm_group *group);
 
+/* INVALID for a call that waits for what a batch would only write down; OK if this thread has no batch on the group. */
+comm_status comm__batch_refuse(const comm_group *group, const char *call);
+
 /* Write down a prepared op; its arrays are copied. */
 comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel);
 

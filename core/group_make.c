@@ -8,6 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "coalesce.h"
 #include "fork.h"
 #include "group.h"
 #include "round_robin.h"
@@ -275,6 +276,8 @@ comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, con
                              comm_group **ret_group)
 {
     comm_status status = check_parent(parent, "comm_group_split", options, ret_group);
+    if (status == COMM_OK)
+        status = comm__batch_refuse(parent, "comm_group_split");
     if (status != COMM_OK)
         return status;
     const comm_group *asked = parent->turns ? parent->turns->groups[0] : parent;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "coalesce.h"
 #include "group.h"
 #include "round_robin.h"
 
@@ -221,6 +222,8 @@ comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *opt
     comm_status status = comm__group_usable(group, "monitored_barrier");
     if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
         return comm_monitored_barrier(group->turns->groups[0], options);
+    if (status == COMM_OK)
+        status = comm__batch_refuse(group, "monitored_barrier");
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
     if (status != COMM_OK)

@@ -544,7 +544,8 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and receives of one batch cannot
  * block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
  * The buffers are kept until that work completes. cancel forgets what was written down.
- * Errors  INVALID (begin twice, end without begin, ret_work given inside). */
+ * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
+ *         comm_group_split, comm_monitored_barrier). */
 COMM_API comm_status comm_coalesce_begin(comm_group *group);
 COMM_API comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work);
 COMM_API comm_status comm_coalesce_cancel(comm_group *group);

@@ -85,6 +85,36 @@ static int claim_early_message_meets_no_room(void)
     return ranks_run(2, NULL, early_message_meets_no_room, NULL);
 }
 
+/* ---- Calls that wait, between begin and end: what they wait for would only be written down ---- */
+
+static void waiting_calls_are_refused_in_a_batch(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:tcp"), *part;
+    void *data;
+    size_t *lengths, bytes;
+    const void *strings[] = { "ab", "cd" };
+    size_t string_bytes[] = { 2, 2 };
+    (void)rank, (void)size, (void)arg;
+    CHECK_OK(comm_coalesce_begin(world));
+    CHECK_STATUS(comm_all_gather_bytes(world, "ab", 2, NULL, &data, &lengths), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("comm_coalesce_begin");
+    CHECK_STATUS(comm_gather_bytes(world, "ab", 2, 0, NULL, &data, &lengths), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_broadcast_bytes(world, "ab", 2, 0, NULL, &data, &bytes), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_scatter_bytes(world, strings, string_bytes, 0, NULL, &data, &bytes), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_send_bytes(world, "ab", 2, 1 - rank, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_recv_bytes(world, 1 - rank, NULL, &data, &bytes, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_split(world, 0, 0, NULL, &part), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_monitored_barrier(world, NULL), COMM_ERR_INVALID);
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* written down */
+    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+static int claim_waiting_calls_are_refused_in_a_batch(void)
+{
+    return ranks_run(2, NULL, waiting_calls_are_refused_in_a_batch, NULL);
+}
+
 static int claim_one_rank_gives_one_form(void)
 {
     return ranks_run(1, NULL, one_rank_gives_one_form, NULL);
@@ -105,6 +135,7 @@ int main(int argc, char **argv)
         { "one_rank_gives_one_form", claim_one_rank_gives_one_form },
         { "last_slice_is_shorter", claim_last_slice_is_shorter },
         { "early_message_meets_no_room", claim_early_message_meets_no_room },
+        { "waiting_calls_are_refused_in_a_batch", claim_waiting_calls_are_refused_in_a_batch },
     };
     for (size_t i = 0; argc == 2 && i < sizeof claims / sizeof *claims; i++)
         if (strcmp(argv[1], claims[i].name) == 0)
