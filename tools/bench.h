@@ -3,6 +3,7 @@
  *   bench_ops.c      the operations and their buffers         bench_data.c    random data, and what it must become
  *   bench_measure.c  the timing method                        bench_report.c  rows as table, CSV or JSON; progress
  *   bench_plot.c     a picture, through gnuplot               bench_spawn.c   -n: ranks without a launcher
+ *   bench_kernels.c  `comm-bench kernels`: reducing alone
  *   bench_store*.c   `comm-bench store`: see bench_store.h
  *
  * "bytes" of a row means what it means in tools/peers/bench_common.h, so that rows can be laid side by side:
@@ -143,9 +144,14 @@ comm_status bench_measure(comm_group *group, const struct bench_op *op, size_t b
 /* Sorts `values`. The p-quantile is the smallest value that at least p of all do not exceed. */
 double bench_quantile(double *values, size_t count, double p);
 
-/* ---- bench_report.c ---- */
+/* ---- bench_kernels.c ---- */
 
 enum bench_format { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
+/* Print the speed of every reduction kernel at these sizes, as CSV or else a table. Returns the exit status. */
+int bench_kernels(const size_t *sizes, int size_count, const struct bench_method *method, enum bench_format format);
+
+/* ---- bench_report.c ---- */
+
 struct bench_report {
     enum bench_format format;
     FILE *out;

@@ -24,20 +24,20 @@ struct arguments {
     enum bench_format format;
     const char *backend, *plot, *bind;
     int32_t ranks; /* -n, 0 if not given */
-    int store_mode;
+    int store_mode, kernels_mode;
     struct bench_store_options store;
 };
 
 static const char summary[] =
     "Measure collectives, check their results, and say how fast they are; or measure the store.\v"
     "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, several "
-    "of them with commas, or all; or store.\n\n"
+    "of them with commas, or all; or store; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses).\n\n"
     "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
     "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
     "buffer of gather and scatter, else the message. A time is the mean of back-to-back iterations on the slowest rank; "
     "the median is over the repeats; p99 is of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
-static const char usage[] = "OP[,OP...]\nstore";
+static const char usage[] = "OP[,OP...]\nstore\nkernels";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
@@ -107,6 +107,10 @@ static void parse_ops(struct argp_state *state, struct arguments *a, const char 
 {
     if (strcmp(text, "store") == 0) {
         a->store_mode = 1;
+        return;
+    }
+    if (strcmp(text, "kernels") == 0) {
+        a->kernels_mode = 1;
         return;
     }
     char *copy = strdup(text), *rest = copy, *name;
@@ -216,6 +220,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 static void check_arguments(const struct argp *argp, struct arguments *a, int is_first)
 {
     char error[320] = "";
+    if (!a->bytes)
+        a->bytes = a->kernels_mode ? "256K" : "8:64M";
     a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
     for (size_t i = 0; i < a->op_count && !*error; i++)
         if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_takes(a->call.redop, a->call.dtype))
@@ -389,7 +395,7 @@ static int run_launched(const comm_launch_info *launch, struct arguments *a)
 int main(int argc, char **argv)
 {
     static struct arguments a = {
-        .bytes = "8:64M", .factor = 4, .call = { COMM_DTYPE_F32, COMM_SUM, 0, -1 },
+        .factor = 4, .call = { COMM_DTYPE_F32, COMM_SUM, 0, -1 },
         .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto",
         .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
                    .waiter_counts = 4 },
@@ -410,6 +416,8 @@ int main(int argc, char **argv)
     show(STDERR_FILENO, hidden_err);
     if (a.store_mode)
         return bench_store(&a.store, a.format);
+    if (a.kernels_mode)
+        return bench_kernels(a.sizes, a.size_count, &a.method, a.format);
     if (!a.ranks)
         return run_launched(&launch, &a);
     int enough = a.ranks <= bench_core_count();
