@@ -1,12 +1,9 @@
 /* The reduction kernels of one variant: this file is compiled once per instruction set (core/meson.build), with
  * REDUCE_VARIANT as the variant's name. The loops are plain C without branches for the compiler to vectorise; only
- * fp16, for which C has no type, has loops of its own. */
+ * 16- and 8-bit floats have vectors of their own (reduce_lanes.h). */
+#include "reduce_lanes.h"
 #include "reduce_variant.h"
 #include "small_float.h"
-
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__F16C__))
-#include <immintrin.h>
-#endif
 
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
@@ -143,13 +140,6 @@ PAIR_ORDER(f64, 64, 0x7ff0000000000000u, 0x7ff8000000000000u)
 PAIR_ORDER(f8e4m3, 8, 0x7e, 0x7f)
 PAIR_ORDER(f8e5m2, 8, 0x7c, 0x7e)
 
-#define PAIR_SMALL(name, element)                                                                                      \
-    PAIR(sum_##name, element, narrow_##name(widen_##name(x) + widen_##name(y)))                                        \
-    PAIR(product_##name, element, narrow_##name(widen_##name(x) * widen_##name(y)))
-PAIR_SMALL(bf16, u16)
-PAIR_SMALL(f8e4m3, u8)
-PAIR_SMALL(f8e5m2, u8)
-
 /* Complex numbers: sums are those of twice as many reals. */
 #define COMPLEX(name, real, settle, negate)                                                                            \
     static void sum_##name(void *dst, const void *a, const void *b, size_t count)                                      \
@@ -182,73 +172,17 @@ PAIR_SMALL(f8e5m2, u8)
 COMPLEX(c64, f32, settle_f32, negate_f32)
 COMPLEX(c128, f64, settle_f64, negate_f64)
 
-/* ---- fp16, with the conversions of the machine where there are any ---- */
-
-#if defined(__AVX512F__)
-#define F16_LANES 16
-typedef __m512 f16_lanes;
-
-static inline f16_lanes f16_load(const u16 *src)
-{
-    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i_u *)src));
-}
-
-static inline void f16_store(u16 *dst, f16_lanes value)
-{
-    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    value = _mm512_mask_mov_ps(value, is_nan, _mm512_set1_ps(__builtin_nanf("")));
-    _mm256_storeu_si256((__m256i_u *)dst, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-#elif defined(__AVX2__) && defined(__F16C__)
-#define F16_LANES 8
-typedef __m256 f16_lanes;
-
-static inline f16_lanes f16_load(const u16 *src)
-{
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i_u *)src));
-}
-
-static inline void f16_store(u16 *dst, f16_lanes value)
-{
-    __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    value = _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan);
-    _mm_storeu_si128((__m128i_u *)dst, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-}
-#endif
-
-#ifdef F16_LANES
-/* The rest that does not fill a vector goes to the plain loop. */
-#define F16_PAIR(name, operator)                                                                                       \
-    PAIR(name##_f16_rest, u16, narrow_f16(widen_f16(x) operator widen_f16(y)))                                         \
-    static void name##_f16(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                    \
-    {                                                                                                                  \
-        u16 *dst = dst_bytes;                                                                                          \
-        const u16 *a = a_bytes, *b = b_bytes;                                                                          \
-        size_t i = 0;                                                                                                  \
-        for (; i + F16_LANES <= count; i += F16_LANES)                                                                 \
-            f16_store(dst + i, f16_load(a + i) operator f16_load(b + i));                                              \
-        name##_f16_rest(dst + i, a + i, b + i, count - i);                                                             \
-    }
-F16_PAIR(sum, +)
-F16_PAIR(product, *)
-#else
-PAIR_SMALL(f16, u16)
-#endif
-
 /* ---- Factors and divisors ---- */
 
-#define PREMULTIPLY(name, element, wide, expression)                                                                   \
-    static void premultiply_##name(void *dst_bytes, const void *src_bytes, size_t count, const void *factor)           \
+#define PREMULTIPLY(name, suffix, element, wide, finish)                                                               \
+    static void premultiply_##name##suffix(void *dst_bytes, const void *src_bytes, size_t count, const void *factor)   \
     {                                                                                                                  \
         element *dst = dst_bytes;                                                                                      \
         const element *src = src_bytes;                                                                                \
-        element y_narrow = *(const element *)factor;                                                                   \
-        wide y = (wide)widen_##name(y_narrow);                                                                         \
+        const wide y = (wide)widen_##name(*(const element *)factor);                                                   \
         INDEPENDENT                                                                                                    \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            wide x = (wide)widen_##name(src[i]);                                                                       \
-            dst[i] = (element)(expression);                                                                            \
-        }                                                                                                              \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            dst[i] = (element)finish((wide)widen_##name(src[i]) * y);                                                  \
     }
 #define widen_8(value) (value)
 #define widen_16(value) (value)
@@ -256,34 +190,32 @@ PAIR_SMALL(f16, u16)
 #define widen_64(value) (value)
 #define widen_f32(value) (value)
 #define widen_f64(value) (value)
-PREMULTIPLY(8, u8, uint32_t, (x * y))
-PREMULTIPLY(16, u16, uint32_t, (x * y))
-PREMULTIPLY(32, u32, uint32_t, (x * y))
-PREMULTIPLY(64, u64, uint64_t, (x * y))
-PREMULTIPLY(f16, u16, float, narrow_f16(x *y))
-PREMULTIPLY(bf16, u16, float, narrow_bf16(x *y))
-PREMULTIPLY(f8e4m3, u8, float, narrow_f8e4m3(x *y))
-PREMULTIPLY(f8e5m2, u8, float, narrow_f8e5m2(x *y))
-PREMULTIPLY(f32, f32, float, settle_f32(x *y))
-PREMULTIPLY(f64, f64, double, settle_f64(x *y))
+#define wrap(value) (value)
+PREMULTIPLY(8, , u8, uint32_t, wrap)
+PREMULTIPLY(16, , u16, uint32_t, wrap)
+PREMULTIPLY(32, , u32, uint32_t, wrap)
+PREMULTIPLY(64, , u64, uint64_t, wrap)
+PREMULTIPLY(f32, , f32, float, settle_f32)
+PREMULTIPLY(f64, , f64, double, settle_f64)
 
-#define DIVIDE(name, element, wide, expression)                                                                        \
-    static void divide_##name(void *data_bytes, size_t count, int32_t divisor)                                         \
+/* Dividing by a power of two is multiplying by its reciprocal, which is exact, and faster. */
+#define DIVIDE(name, suffix, element, wide, finish)                                                                    \
+    static void divide_##name##suffix(void *data_bytes, size_t count, int32_t divisor)                                 \
     {                                                                                                                  \
         element *data = data_bytes;                                                                                    \
-        wide y = (wide)divisor;                                                                                        \
-        INDEPENDENT                                                                                                    \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            wide x = (wide)widen_##name(data[i]);                                                                      \
-            data[i] = (element)(expression);                                                                           \
+        const wide y = (wide)divisor, reciprocal = 1 / y;                                                              \
+        if ((divisor & (divisor - 1)) == 0) {                                                                          \
+            INDEPENDENT                                                                                                \
+            for (size_t i = 0; i < count; i++)                                                                         \
+                data[i] = (element)finish((wide)widen_##name(data[i]) * reciprocal);                                   \
+            return;                                                                                                    \
         }                                                                                                              \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++)                                                                             \
+            data[i] = (element)finish((wide)widen_##name(data[i]) / y);                                                \
     }
-DIVIDE(f16, u16, float, narrow_f16(x / y))
-DIVIDE(bf16, u16, float, narrow_bf16(x / y))
-DIVIDE(f8e4m3, u8, float, narrow_f8e4m3(x / y))
-DIVIDE(f8e5m2, u8, float, narrow_f8e5m2(x / y))
-DIVIDE(f32, f32, float, settle_f32(x / y))
-DIVIDE(f64, f64, double, settle_f64(x / y))
+DIVIDE(f32, , f32, float, settle_f32)
+DIVIDE(f64, , f64, double, settle_f64)
 
 static void divide_c64(void *data, size_t count, int32_t divisor)
 {
@@ -319,15 +251,86 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
             dst[i] = expression;                                                                                       \
     }
 
-#define WIDE_SMALL(name, element)                                                                                      \
-    WIDE_STEP(start_##name, element, f32, widen_##name(x))                                                             \
-    WIDE_STEP(add_##name, element, f32, sum[i] + widen_##name(x))                                                      \
-    WIDE_STEP(multiply_##name, element, f32, sum[i] * widen_##name(x))                                                 \
-    WIDE_FINISH(name, element, f32, narrow_##name(sum[i]))
-WIDE_SMALL(f16, u16)
-WIDE_SMALL(bf16, u16)
-WIDE_SMALL(f8e4m3, u8)
-WIDE_SMALL(f8e5m2, u8)
+/* ---- 16- and 8-bit floats ---- */
+
+/* With the machine's own conversions, in vectors; without, or for the rest that does not fill one, plain. */
+#define SMALL(name, suffix, element)                                                                                   \
+    PAIR(sum_##name##suffix, element, narrow_##name(widen_##name(x) + widen_##name(y)))                                \
+    PAIR(product_##name##suffix, element, narrow_##name(widen_##name(x) * widen_##name(y)))                            \
+    PREMULTIPLY(name, suffix, element, float, narrow_##name)                                                           \
+    DIVIDE(name, suffix, element, float, narrow_##name)                                                                \
+    WIDE_STEP(start_##name##suffix, element, f32, widen_##name(x))                                                     \
+    WIDE_STEP(add_##name##suffix, element, f32, sum[i] + widen_##name(x))                                              \
+    WIDE_STEP(multiply_##name##suffix, element, f32, sum[i] * widen_##name(x))                                         \
+    WIDE_FINISH(name##suffix, element, f32, narrow_##name(sum[i]))
+
+#ifdef LANES
+#define FULL_VECTORS for (; i + LANES <= count; i += LANES)
+
+#define LANES_PAIR(op, name, element, operator)                                                                        \
+    static void op##_##name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                   \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const element *a = a_bytes, *b = b_bytes;                                                                      \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS store_##name(dst + i, load_##name(a + i) operator load_##name(b + i));                            \
+        op##_##name##_rest(dst + i, a + i, b + i, count - i);                                                          \
+    }
+
+#define LANES_STEP(op, name, element, expression)                                                                      \
+    static void op##_##name(void *sum_bytes, const void *src_bytes, size_t count)                                      \
+    {                                                                                                                  \
+        f32 *sum = sum_bytes;                                                                                          \
+        const element *src = src_bytes;                                                                                \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS lanes_store(sum + i, expression);                                                                 \
+        op##_##name##_rest(sum + i, src + i, count - i);                                                               \
+    }
+
+#define LANES_SMALL(name, element)                                                                                     \
+    SMALL(name, _rest, element)                                                                                        \
+    LANES_PAIR(sum, name, element, +)                                                                                  \
+    LANES_PAIR(product, name, element, *)                                                                              \
+    LANES_STEP(start, name, element, load_##name(src + i))                                                             \
+    LANES_STEP(add, name, element, lanes_load(sum + i) + load_##name(src + i))                                         \
+    LANES_STEP(multiply, name, element, lanes_load(sum + i) * load_##name(src + i))                                    \
+    static void finish_##name(void *dst_bytes, const void *sum_bytes, size_t count)                                    \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const f32 *sum = sum_bytes;                                                                                    \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS store_##name(dst + i, lanes_load(sum + i));                                                       \
+        finish_##name##_rest(dst + i, sum + i, count - i);                                                             \
+    }                                                                                                                  \
+    static void premultiply_##name(void *dst_bytes, const void *src_bytes, size_t count, const void *factor)           \
+    {                                                                                                                  \
+        element *dst = dst_bytes;                                                                                      \
+        const element *src = src_bytes;                                                                                \
+        const lanes y = lanes_all(widen_##name(*(const element *)factor));                                             \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS store_##name(dst + i, load_##name(src + i) * y);                                                  \
+        premultiply_##name##_rest(dst + i, src + i, count - i, factor);                                                \
+    }                                                                                                                  \
+    static void divide_##name(void *data_bytes, size_t count, int32_t divisor)                                         \
+    {                                                                                                                  \
+        element *data = data_bytes;                                                                                    \
+        const lanes y = lanes_all((float)divisor);                                                                     \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS store_##name(data + i, load_##name(data + i) / y);                                                \
+        divide_##name##_rest(data + i, count - i, divisor);                                                            \
+    }
+LANES_SMALL(f16, u16)
+LANES_SMALL(bf16, u16)
+LANES_SMALL(f8e4m3, u8)
+LANES_SMALL(f8e5m2, u8)
+#else
+SMALL(f16, , u16)
+SMALL(bf16, , u16)
+SMALL(f8e4m3, , u8)
+SMALL(f8e5m2, , u8)
+#endif
+
+/* ---- AVG of integers ---- */
 
 /* AVG of integers. A double holds every sum of 2^20 32-bit integers, and such a sum divided by at most 2^20 never
  * rounds up to the next integer; so dividing and then cutting off the fraction gives the exact quotient, in vector
