@@ -256,7 +256,7 @@ static void the_file_of_an_earlier_run_is_noticed(int rank, int size, void *arg)
     char x;
     CHECK(read(ready[0], &x, 1) == 1);
     CHECK_STATUS(init_at(url, rank, old_size, TIMEOUT_MS, &world), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS(old_size == 1 ? "left from a crashed job" : "holds an earlier run: start a fresh one");
+    CHECK_ERROR_SAYS(old_size == 1 ? "an earlier job" : "holds an earlier run: start a fresh one");
     CHECK_ERROR_SAYS(url + strlen("file://"));
     kill(old, SIGKILL);
     CHECK(waitpid(old, NULL, 0) == old);
