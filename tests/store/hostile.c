@@ -265,9 +265,9 @@ static void endless(const struct server *server)
     CHECK(pair != NULL);
     lines_say(fd, "0b 20000..");
     uint8_t head[LINES_BYTES_MAX];
-    size_t head_bytes = lines_parse("02.. '/k' 3ffff0..", head, NULL);
+    size_t head_bytes = lines_parse("02.. '/k' 3fff00..", head, NULL);
     memcpy(pair, head, head_bytes);
-    size_t pair_bytes = head_bytes + 0x3ffff0, sent = 0;
+    size_t pair_bytes = head_bytes + 0x3fff00, sent = 0;
     while (sent < (size_t)80 * MIB) {
         size_t at = sent % pair_bytes;
         ssize_t n = send(fd, pair + at, pair_bytes - at, MSG_NOSIGNAL);
