@@ -1,6 +1,6 @@
 /* Collectives over a store: slow, but they need nothing else, so they work before there is a group and where one has
- * ended. Made from the calls of comm/store.h alone. Each rank's part lies at "KEY/<rank>". */
-#include <comm/store.h>
+ * ended. Made from the calls of comm/store.h. Each rank's part lies at "KEY/<rank>"; "KEY/<rank>/uses" is counted up when the rank
+ * comes, for a key that is used again would give the parts of the first time. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "store.h"
 
 struct call {
     const char *name;
@@ -17,6 +18,7 @@ struct call {
     int64_t began_ns, deadline_ns;
 };
 
+/* On success the handle cannot be closed under us; `finish` must follow. */
 static comm_status begin(struct call *c, const char *name, comm_store *store, const char *key, int32_t rank,
                          int32_t world_size, int64_t timeout_ms)
 {
@@ -31,7 +33,18 @@ static comm_status begin(struct call *c, const char *name, comm_store *store, co
         timeout_ms = comm_store_timeout(store);
     c->began_ns = clock_now_ns();
     c->deadline_ns = clock_deadline_ns(timeout_ms);
-    return COMM_OK;
+    return store_enter(store, name);
+}
+
+static comm_status finish(const struct call *c, comm_status status)
+{
+    return store_leave(c->store, status);
+}
+
+static comm_status check_results(const struct call *c, const void *data, const void *bytes)
+{
+    return data && bytes ? COMM_OK
+                         : comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c->name, c->key);
 }
 
 static int64_t left_ms(const struct call *c)
@@ -67,6 +80,25 @@ static char **keys_create(const struct call *c, int32_t first, int32_t count)
     return keys;
 }
 
+/* The first thing that is written, when all arguments are right. */
+static comm_status join(const struct call *c)
+{
+    size_t room = strlen(c->key) + 32;
+    char *uses = malloc(room);
+    int64_t times = 0;
+    if (!uses)
+        return no_memory(c);
+    snprintf(uses, room, "%s/%d/uses", c->key, c->rank);
+    comm_status status = comm_store_add(c->store, uses, 1, &times);
+    free(uses);
+    if (status == COMM_OK && times > 1)
+        status = comm__fail(COMM_ERR_INVALID,
+                            "%s '%s': rank %d of %d has used this key already, or somebody else says that he is that rank; "
+                            "each use needs a fresh key",
+                            c->name, c->key, c->rank, c->world_size);
+    return status;
+}
+
 static comm_status put(const struct call *c, int32_t rank, const void *data, size_t bytes)
 {
     char **key = keys_create(c, rank, 1);
@@ -75,11 +107,15 @@ static comm_status put(const struct call *c, int32_t rank, const void *data, siz
     return status;
 }
 
-static comm_status take(const struct call *c, int32_t rank, void **ret_data, size_t *ret_bytes)
+/* What `from` has put for `rank`. */
+static comm_status take(const struct call *c, int32_t rank, int32_t from, void **ret_data, size_t *ret_bytes)
 {
     char **key = keys_create(c, rank, 1);
     comm_status status = key ? comm_store_get(c->store, key[0], left_ms(c), ret_data, ret_bytes) : no_memory(c);
     free(key);
+    if (status == COMM_ERR_TIMEOUT)
+        comm__fail(status, "%s '%s' in %s: after %" PRId64 " ms the root, rank %d of %d, has not come", c->name, c->key,
+                   comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, from, c->world_size);
     return status;
 }
 
@@ -159,13 +195,16 @@ comm_status comm_store_broadcast(comm_store *store, const char *key, const void 
 {
     struct call c;
     comm_status status = begin(&c, "comm_store_broadcast", store, key, rank, world_size, timeout_ms);
+    if (status != COMM_OK)
+        return status;
+    status = check_root(&c, root);
     if (status == COMM_OK)
-        status = check_root(&c, root);
-    if (status == COMM_OK && (!ret_data || !ret_bytes))
-        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
+        status = check_results(&c, ret_data, ret_bytes);
+    if (status == COMM_OK)
+        status = join(&c);
     if (status == COMM_OK && rank == root)
         status = put(&c, root, data, bytes);
-    return status == COMM_OK ? take(&c, root, ret_data, ret_bytes) : status;
+    return finish(&c, status == COMM_OK ? take(&c, root, root, ret_data, ret_bytes) : status);
 }
 
 comm_status comm_store_gather(comm_store *store, const char *key, const void *data, size_t bytes, int32_t root,
@@ -173,19 +212,31 @@ comm_status comm_store_gather(comm_store *store, const char *key, const void *da
 {
     struct call c;
     comm_status status = begin(&c, "comm_store_gather", store, key, rank, world_size, timeout_ms);
-    if (status == COMM_OK)
-        status = check_root(&c, root);
-    if (status == COMM_OK && (!ret_data || !ret_bytes))
-        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
-    if (status == COMM_OK)
-        status = put(&c, rank, data, bytes);
     if (status != COMM_OK)
         return status;
-    if (rank == root)
-        return take_all(&c, ret_data, ret_bytes);
-    *ret_data = NULL;
-    *ret_bytes = NULL;
-    return COMM_OK;
+    status = check_root(&c, root);
+    if (status == COMM_OK)
+        status = check_results(&c, ret_data, ret_bytes);
+    if (status == COMM_OK)
+        status = join(&c);
+    if (status == COMM_OK)
+        status = put(&c, rank, data, bytes);
+    if (status == COMM_OK && rank == root) {
+        status = take_all(&c, ret_data, ret_bytes);
+    } else if (status == COMM_OK) {
+        *ret_data = NULL;
+        *ret_bytes = NULL;
+    }
+    return finish(&c, status);
+}
+
+static comm_status put_each(const struct call *c, const void *const *data, const size_t *bytes)
+{
+    char **keys = keys_create(c, 0, c->world_size);
+    comm_status status =
+        keys ? comm_store_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes) : no_memory(c);
+    free(keys);
+    return status;
 }
 
 comm_status comm_store_scatter(comm_store *store, const char *key, const void *const *data, const size_t *bytes,
@@ -194,18 +245,18 @@ comm_status comm_store_scatter(comm_store *store, const char *key, const void *c
 {
     struct call c;
     comm_status status = begin(&c, "comm_store_scatter", store, key, rank, world_size, timeout_ms);
+    if (status != COMM_OK)
+        return status;
+    status = check_root(&c, root);
     if (status == COMM_OK)
-        status = check_root(&c, root);
-    if (status == COMM_OK && (!ret_data || !ret_bytes || (rank == root && (!data || !bytes))))
-        status = comm__fail(COMM_ERR_INVALID, "%s '%s': %s is NULL", c.name, key,
-                            ret_data && ret_bytes ? "data or bytes of the root" : "a pointer for the results");
-    if (status == COMM_OK && rank == root) {
-        char **keys = keys_create(&c, 0, world_size);
-        status = keys ? comm_store_multi_set(store, (const char *const *)keys, (size_t)world_size, data, bytes)
-                      : no_memory(&c);
-        free(keys);
-    }
-    return status == COMM_OK ? take(&c, rank, ret_data, ret_bytes) : status;
+        status = check_results(&c, ret_data, ret_bytes);
+    if (status == COMM_OK && rank == root && (!data || !bytes))
+        status = comm__fail(COMM_ERR_INVALID, "%s '%s': data or bytes of the root is NULL", c.name, key);
+    if (status == COMM_OK)
+        status = join(&c);
+    if (status == COMM_OK && rank == root)
+        status = put_each(&c, data, bytes);
+    return finish(&c, status == COMM_OK ? take(&c, rank, root, ret_data, ret_bytes) : status);
 }
 
 comm_status comm_store_all_gather(comm_store *store, const char *key, const void *data, size_t bytes, int32_t rank,
@@ -213,11 +264,29 @@ comm_status comm_store_all_gather(comm_store *store, const char *key, const void
 {
     struct call c;
     comm_status status = begin(&c, "comm_store_all_gather", store, key, rank, world_size, timeout_ms);
-    if (status == COMM_OK && (!ret_data || !ret_bytes))
-        status = comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c.name, key);
+    if (status != COMM_OK)
+        return status;
+    status = check_results(&c, ret_data, ret_bytes);
+    if (status == COMM_OK)
+        status = join(&c);
     if (status == COMM_OK)
         status = put(&c, rank, data, bytes);
-    return status == COMM_OK ? take_all(&c, ret_data, ret_bytes) : status;
+    return finish(&c, status == COMM_OK ? take_all(&c, ret_data, ret_bytes) : status);
+}
+
+/* Numbers, each with a blank behind it. Wraps around, as the integers of comm_all_reduce do. */
+static comm_status add_parts(const struct call *c, const char *data, const size_t *bytes, int64_t *ret_sum)
+{
+    uint64_t sum = 0;
+    for (int32_t r = 0; r < c->world_size; r++) {
+        char *end;
+        sum += (uint64_t)strtoll(data, &end, 10);
+        if (end == data || *end != ' ')
+            return comm__fail(COMM_ERR_PROTOCOL, "%s '%s': rank %d did not leave a number there", c->name, c->key, r);
+        data += bytes[r];
+    }
+    *ret_sum = (int64_t)sum;
+    return COMM_OK;
 }
 
 /* The parts are kept, not only their sum, so that a timeout can name the ranks. */
@@ -229,26 +298,18 @@ comm_status comm_store_all_sum(comm_store *store, const char *key, int64_t value
     void *data = NULL;
     size_t *bytes = NULL;
     comm_status status = begin(&c, "comm_store_all_sum", store, key, rank, world_size, timeout_ms);
-    if (status == COMM_OK && !ret_sum)
-        status = comm__fail(COMM_ERR_INVALID, "%s '%s': ret_sum is NULL", c.name, key);
+    if (status != COMM_OK)
+        return status;
+    status = check_results(&c, ret_sum, ret_sum);
+    if (status == COMM_OK)
+        status = join(&c);
     if (status == COMM_OK)
         status = put(&c, rank, text, (size_t)snprintf(text, sizeof text, "%" PRId64 " ", value));
     if (status == COMM_OK)
         status = take_all(&c, &data, &bytes);
-    if (status != COMM_OK)
-        return status;
-    uint64_t sum = 0; /* wraps around, as the integers of comm_all_reduce do */
-    char *at = data;
-    for (int32_t r = 0; status == COMM_OK && r < world_size; r++) {
-        char *end = at;
-        sum += (uint64_t)strtoll(at, &end, 10);
-        if (end == at || *end != ' ')
-            status = comm__fail(COMM_ERR_PROTOCOL, "%s '%s': rank %d did not leave a number there", c.name, key, r);
-        at += bytes[r];
-    }
+    if (status == COMM_OK)
+        status = add_parts(&c, data, bytes, ret_sum);
     comm_free(data);
     comm_free(bytes);
-    if (status == COMM_OK)
-        *ret_sum = (int64_t)sum;
-    return status;
+    return finish(&c, status);
 }

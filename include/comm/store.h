@@ -116,11 +116,12 @@ COMM_API comm_status comm_store_queue_len(comm_store *store, const char *key, in
 COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int32_t world_size, int64_t timeout_ms);
 
 /* Collectives of byte strings over a store, for before there is a group, or after it has ended. Every rank calls with the same key, root
- * and world_size. Each use needs a fresh key: the parts stay at "KEY/<rank>" (comm_store_delete). They are as slow as the store.
+ * and world_size. Each use needs a fresh key: the parts stay at "KEY/<rank>" and "KEY/<rank>/uses" (comm_store_delete). They are as slow
+ * as the store. A barrier that names who is missing is an all_gather of nothing.
  * Results are as those of the byte strings of comm.h: all_gather and gather (at the root; NULL elsewhere) give the strings one after the
  * other, and their lengths. all_sum wraps around. (c10d's store collectives.)
  * Memory   borrows; gives *ret_data and *ret_bytes of gathers (comm_free).
- * Errors   TIMEOUT (names the ranks that have not come), INVALID. */
+ * Errors   TIMEOUT (names the ranks that have not come), INVALID (also if this rank has used the key already). */
 COMM_API comm_status comm_store_broadcast(comm_store *store, const char *key, const void *data, size_t bytes,
                                           int32_t root, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                           void **ret_data, size_t *ret_bytes);

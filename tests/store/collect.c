@@ -1,4 +1,5 @@
 /* Collectives over a store: processes on a file store, threads on a hash store, and a tcp server that rank 0 runs. */
+#include <pthread.h>
 #include <string.h>
 
 #include "ranks.h"
@@ -117,6 +118,12 @@ static void who_is_missing_is_named(int rank, int size, void *arg)
         CHECK_ERROR_SAYS("missing: 0, 1, 3");
         CHECK_STATUS(comm_store_broadcast(store, "no root", NULL, 0, 0, rank, size, 50, &data, &bytes),
                      COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("the root, rank 0 of 4, has not come");
+        CHECK_STATUS(comm_store_scatter(store, "no root either", NULL, NULL, 3, rank, size, 50, &data, &bytes),
+                     COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("the root, rank 3 of 4, has not come");
+        CHECK_STATUS(comm_store_all_gather(store, "late", "x", 1, rank, size, 50, &data, &lengths), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS("rank 2 of 4 has used this key already");
         CHECK_OK(comm_store_set(store, "odd/0", "three ", 6));
         CHECK_STATUS(comm_store_all_sum(store, "odd", 1, 1, 2, 50, &sum), COMM_ERR_PROTOCOL);
         CHECK_ERROR_SAYS("rank 0 did not leave a number there");
@@ -135,8 +142,33 @@ static void who_is_missing_is_named(int rank, int size, void *arg)
     comm_store_close(store);
 }
 
+/* One thread is inside a collective while another closes the handle. */
+static void *gather_for_ever(void *context)
+{
+    void *data = NULL;
+    size_t *bytes = NULL;
+    CHECK_STATUS(comm_store_all_gather(context, "never", "x", 1, 0, 2, COMM_TIMEOUT_INFINITE, &data, &bytes),
+                 COMM_ERR_ABORTED);
+    return NULL;
+}
+
+static void closing_ends_it(void)
+{
+    comm_store *store, *other;
+    pthread_t thread;
+    const char *key = "never/0";
+    CHECK_OK(comm_store_open("hash://closing", NULL, &store));
+    CHECK_OK(comm_store_open("hash://closing", NULL, &other));
+    CHECK(pthread_create(&thread, NULL, gather_for_ever, store) == 0);
+    CHECK_OK(comm_store_wait(other, &key, 1, PLENTY_MS));
+    comm_store_close(store);
+    pthread_join(thread, NULL);
+    comm_store_close(other);
+}
+
 int main(void)
 {
+    closing_ends_it();
     const struct ranks_options threads = { .threads = 1, .limit_s = 60 };
     for (int size = 1; size <= 5; size += 2)
         if (ranks_run(size, NULL, strings_travel, NULL) || ranks_run(size, &threads, strings_travel, NULL) ||
