@@ -53,6 +53,16 @@ static comm_status count_use(comm_group *parent, uint64_t list, uint64_t *ret_co
     return status;
 }
 
+/* The group was not made after all: the next one of this list has the number that it has on the other ranks. */
+static void uncount_use(comm_group *parent, uint64_t list, uint64_t count)
+{
+    pthread_mutex_lock(&parent->lock);
+    for (size_t i = 0; i < parent->lineage_count; i++)
+        if (parent->lineages[i].list == list && parent->lineages[i].count == count + 1)
+            parent->lineages[i].count = count;
+    pthread_mutex_unlock(&parent->lock);
+}
+
 /* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. */
 static void write_name(const comm_group *parent, const int32_t *ranks, int32_t count, uint64_t use, char *name)
 {
@@ -125,8 +135,11 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
         .backend = options.backend ? options.backend : parent->backend_text,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(parent),
     };
-    if (status == COMM_OK)
+    if (status == COMM_OK) {
         status = comm__group_open(&plan, ret_group);
+        if (status != COMM_OK)
+            uncount_use(parent, identity[1], identity[2]);
+    }
     free(world_ranks);
     return status;
 }

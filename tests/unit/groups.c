@@ -43,6 +43,14 @@ static void groups_are_made_without_non_members(int rank, int size, void *arg)
         CHECK(sum_over(group, rank) == 8);
         CHECK_OK(comm_group_create(world, ranks, 3, NULL, &other)); /* the same list again is another group */
         CHECK(strcmp(comm_group_name(other), "world[3,1,4]#1") == 0);
+        CHECK_OK(comm_group_close(other));
+        if (rank == 3) { /* a call that is refused on one rank must not put it out of step with the others */
+            comm_group_options wrong = COMM_GROUP_OPTIONS_INIT;
+            wrong.backend = "cpu:carrier-pigeon";
+            CHECK_STATUS(comm_group_create(world, ranks, 3, &wrong, &other), COMM_ERR_NOT_FOUND);
+        }
+        CHECK_OK(comm_group_create(world, ranks, 3, NULL, &other));
+        CHECK(strcmp(comm_group_name(other), "world[3,1,4]#2") == 0);
         CHECK(sum_over(other, 1) == 3 && sum_over(group, 2) == 6);
         CHECK_OK(comm_group_close(other));
     }
