@@ -41,6 +41,16 @@ static void wake_parked(struct mesh *m)
     pthread_mutex_unlock(&m->park_lock);
 }
 
+/* Works are done that others may wait for: parked, or in the kernel with the lock that was free while the works were handed over.
+ * A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the other way round. */
+static void tell_waiting(struct mesh *m)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load(&m->sleeping))
+        uv_async_send(&m->wake);
+    wake_parked(m);
+}
+
 /* Release the lock; hand over what is done. */
 static void unlock_and_complete(struct mesh *m)
 {
@@ -60,7 +70,7 @@ static void unlock_and_complete(struct mesh *m)
             free(few[i].error);
         }
         if (n)
-            wake_parked(m);
+            tell_waiting(m);
         if (!more)
             return;
         pthread_mutex_lock(&m->lock);
@@ -182,7 +192,7 @@ static void arm_links(struct mesh *m)
             link_poll(m->hot[i], UV_READABLE | UV_WRITABLE);
 }
 
-static void sleep_in_kernel(struct mesh *m, int64_t deadline_ns)
+static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
     int64_t left = deadline_ns == INT64_MAX ? 1000 * NANOS : deadline_ns - clock_now_ns();
     if (left > 1000 * NANOS)
@@ -191,7 +201,8 @@ static void sleep_in_kernel(struct mesh *m, int64_t deadline_ns)
     uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
     arm_links(m);
     atomic_store(&m->sleeping, 1);
-    if (atomic_load(&m->contenders) == 0 && !has_news(m))
+    atomic_thread_fence(memory_order_seq_cst); /* see tell_waiting */
+    if (atomic_load(&m->contenders) == 0 && !has_news(m) && !tcp_host->work_done(work))
         uv_run(&m->loop, UV_RUN_ONCE);
     else
         uv_run(&m->loop, UV_RUN_NOWAIT);
@@ -236,19 +247,32 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (now - idle_since < m->yield_ns && now >= m->yield_again_ns)
             yield(m, now);
         else
-            sleep_in_kernel(m, deadline_ns);
+            sleep_in_kernel(m, work, deadline_ns);
     }
     atomic_store_explicit(&m->driven_ns, now, memory_order_relaxed);
 }
 
-static void park(struct mesh *m, int64_t until_ns)
+static void park(struct mesh *m, comm_work *work, int64_t until_ns)
 {
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
     atomic_fetch_add(&m->parked, 1);
-    pthread_cond_timedwait(&m->park, &m->park_lock, &t);
+    atomic_thread_fence(memory_order_seq_cst); /* see tell_waiting */
+    if (!tcp_host->work_done(work))
+        pthread_cond_timedwait(&m->park, &m->park_lock, &t);
     atomic_fetch_sub(&m->parked, 1);
     pthread_mutex_unlock(&m->park_lock);
+}
+
+/* The lock, for somebody who means to drive. The helper gives way; another waiting thread does not. */
+static int take_wheel(struct mesh *m)
+{
+    if (pthread_mutex_trylock(&m->lock) == 0)
+        return 1;
+    if (!atomic_load(&m->helper_drives))
+        return 0;
+    progress_enter(m);
+    return 1;
 }
 
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
@@ -259,7 +283,7 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             break;
         if (atomic_load(&m->contenders))
             sched_yield();
-        if (pthread_mutex_trylock(&m->lock) == 0) {
+        if (take_wheel(m)) {
             if (deadline_ns == 0) {
                 uv_run(&m->loop, UV_RUN_NOWAIT);
                 poll_hot(m);
@@ -272,12 +296,10 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             }
             progress_leave(m);
             wake_parked(m);
-            if (atomic_load(&m->async_works) > 0)
-                progress_kick(m);
         } else if (deadline_ns) {
             /* Somebody else drives, and moves our data too. */
             int64_t a_while = clock_now_ns() + NANOS;
-            park(m, a_while < deadline_ns ? a_while : deadline_ns);
+            park(m, work, a_while < deadline_ns ? a_while : deadline_ns);
         }
         if (deadline_ns == 0)
             break;
@@ -285,7 +307,13 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
     return COMM_OK;
 }
 
-/* ---- The helper ---- */
+/* ---- The helper ----
+ *
+ * It looks after ops that nobody waits for, and after the mesh while nobody drives. In a stream of ops that are submitted and soon waited for it
+ * must cost nothing: so it does not have to be woken for each, but naps, and takes the wheel when it finds that nobody has
+ * driven for a while. Only after a time without any such op does it lie down, and has to be kicked. */
+
+enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
 
 void progress_kick(struct mesh *m)
 {
@@ -310,39 +338,51 @@ static void helper_park(struct mesh *m, unsigned kicks)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-static int somebody_drives(struct mesh *m)
+static int somebody_drives(struct mesh *m, int64_t now)
 {
-    return atomic_load(&m->async_works) == 0 &&
-           clock_now_ns() - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < 5 * NANOS;
+    int64_t patience = atomic_load(&m->async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
+    return now - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < patience;
+}
+
+/* Look after the mesh, with the lock. Returns how long to sleep then, in ms. */
+static int helper_turn(struct mesh *m)
+{
+    int64_t begun = clock_now_ns(), spin_ns = m->spin_ns < HELPER_SPIN_NS ? m->spin_ns : HELPER_SPIN_NS;
+    atomic_store(&m->helper_drives, 1);
+    do {
+        poll_hot(m);
+        arm_links(m);
+        uv_run(&m->loop, UV_RUN_NOWAIT);
+        group_turn_end(m);
+    } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
+    int wait_ms = uv_backend_timeout(&m->loop);
+    if (m->done_count)
+        wait_ms = 0;
+    atomic_store(&m->helper_drives, 0);
+    progress_leave(m);
+    return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }
 
 static void *helper_main(void *argument)
 {
     struct mesh *m = argument;
-    int backend = uv_backend_fd(&m->loop);
+    const struct timespec nap = { 0, HELPER_NAP_NS };
+    struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
+    int64_t async_seen = 0;
     while (!atomic_load(&m->stop)) {
         unsigned kicks = atomic_load(&m->helper_kicks);
-        if (somebody_drives(m) || pthread_mutex_trylock(&m->lock) != 0) {
+        int64_t now = clock_now_ns();
+        if (atomic_load(&m->async_works))
+            async_seen = now;
+        if (!somebody_drives(m, now) && pthread_mutex_trylock(&m->lock) == 0) {
+            int wait_ms = helper_turn(m);
+            if (wait_ms)
+                poll(&backend, 1, wait_ms);
+        } else if (now - async_seen < 5 * NANOS) {
+            nanosleep(&nap, NULL);
+        } else {
             helper_park(m, kicks);
-            continue;
         }
-        int64_t begun = clock_now_ns();
-        do {
-            poll_hot(m);
-            arm_links(m);
-            uv_run(&m->loop, UV_RUN_NOWAIT);
-            group_turn_end(m);
-        } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) &&
-                 clock_now_ns() - begun < m->spin_ns);
-        int wait_ms = uv_backend_timeout(&m->loop);
-        int more = m->done_count != 0;
-        progress_leave(m);
-        if (more)
-            continue;
-        if (wait_ms < 0 || wait_ms > 100)
-            wait_ms = 100;
-        struct pollfd p = { .fd = backend, .events = POLLIN };
-        poll(&p, 1, wait_ms);
     }
     return NULL;
 }

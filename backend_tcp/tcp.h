@@ -302,6 +302,7 @@ struct mesh {
     atomic_uint helper_kicks;   /* counts, so that a kick just before the helper lies down is not lost */
     pthread_t helper;
     int helper_runs;
+    atomic_int helper_drives; /* it holds the lock, and gives way to a waiting thread */
     atomic_int stop;
     int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
     int64_t yield_again_ns;    /* no yields before that: they were costly */
