@@ -170,10 +170,13 @@ static void answer_hello(struct stranger *s)
         return;
     }
     s->from = hello.from;
+    /* It has proved nothing yet. If we are connecting too, that goes on until it has: the peer will refuse ours. If we are not, we must
+     * not begin now: it may take this connection for good before we hear of it. */
     struct link *l = &m->links[hello.from];
-    connecting_end(l); /* We are the higher rank: the peer will have refused ours. */
-    l->state = LINK_AWAITED;
-    l->give_up_ns = s->give_up_ns;
+    if (l->state == LINK_IDLE || l->state == LINK_RESOLVING) {
+        l->state = LINK_AWAITED;
+        l->give_up_ns = s->give_up_ns;
+    }
 }
 
 static void admit(struct stranger *s)
@@ -243,12 +246,21 @@ static void on_stranger(uv_poll_t *poll, int status, int events)
     }
 }
 
+/* A free place. If there is none, of those who have not even said who they are the one that has been silent for longest makes room:
+ * a crowd that says nothing must not keep the ranks out. */
 static struct stranger *stranger_new(struct mesh *m)
 {
-    for (int i = 0; i < TCP_STRANGERS_MOST; i++)
-        if (m->strangers[i].fd < 0)
-            return &m->strangers[i];
-    return NULL;
+    struct stranger *oldest = NULL;
+    for (int i = 0; i < TCP_STRANGERS_MOST; i++) {
+        struct stranger *s = &m->strangers[i];
+        if (s->fd < 0)
+            return s;
+        if (s->from < 0 && (!oldest || s->give_up_ns < oldest->give_up_ns))
+            oldest = s;
+    }
+    if (oldest)
+        stranger_end(oldest, 1);
+    return oldest;
 }
 
 static void on_listener(uv_poll_t *poll, int status, int events)

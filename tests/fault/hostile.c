@@ -1,0 +1,657 @@
+/* Strangers at the port that ranks listen on, and a rank that has the secret but lies. Strangers are refused and disturb nobody. A liar's
+ * connection ends with PROTOCOL and a text that names it; groups that it is not in go on; nothing crashes or grows without limit.
+ *
+ * The liar is a real rank of the world: once it is connected, it takes the connection to rank 0 away from its library and sends what
+ * it likes. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "faults.h"
+#include "../../backend_tcp/tcp.h"
+#include "group.h"
+
+static const char SECRET[] = "the job's secret";
+
+struct scenario {
+    struct page *page;
+    uint64_t seed;
+    int which;
+};
+
+/* ---- The liar's own connections ---- */
+
+static int port_of(comm_group *world, int rank)
+{
+    char key[32];
+    void *page;
+    size_t bytes;
+    snprintf(key, sizeof key, "tcp/%d", rank);
+    CHECK_OK(comm_store_get(world->world->backends[0].store, key, 5000, &page, &bytes));
+    char *copy = strndup(page, bytes), *rest = copy;
+    comm_free(page);
+    strsep(&rest, "\n");
+    strsep(&rest, "\n");
+    int port = atoi(strsep(&rest, "\n"));
+    free(copy);
+    CHECK(port > 0);
+    return port;
+}
+
+static int dial(int port)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    return fd;
+}
+
+/* 0 if the other side has closed. */
+static int send_bytes(int fd, const void *data, size_t bytes)
+{
+    const char *at = data;
+    while (bytes) {
+        ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return 0;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return 1;
+}
+
+static int recv_bytes(int fd, void *data, size_t bytes)
+{
+    char *at = data;
+    while (bytes) {
+        ssize_t n = recv(fd, at, bytes, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return 0;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return 1;
+}
+
+/* Read whatever comes until the other side closes. */
+static void until_closed(int fd)
+{
+    char sink[4096];
+    while (recv_bytes(fd, sink, 1))
+        ;
+    close(fd);
+}
+
+static struct wire_hello hello_of(comm_group *world)
+{
+    struct wire_hello hello = { WIRE_VERSION, world->id, comm_group_rank(world), 0, { 0 } };
+    wire_random(hello.nonce, sizeof hello.nonce);
+    return hello;
+}
+
+/* Shake hands; returns the verdict, or -1 if the other side closed instead. */
+static int shake(int fd, const struct wire_hello *hello, const char *secret)
+{
+    uint8_t out[WIRE_HELLO_BYTES], in[WIRE_CHALLENGE_BYTES], proof[WIRE_PROOF_BYTES];
+    struct wire_challenge challenge;
+    wire_put_hello(hello, out);
+    if (!send_bytes(fd, out, sizeof out) || !recv_bytes(fd, in, sizeof in) || wire_get_challenge(in, &challenge) != 0)
+        return -1;
+    if (challenge.verdict != WIRE_WELCOME)
+        return (int)challenge.verdict;
+    wire_prove(secret, 'C', out, challenge.nonce, proof);
+    return send_bytes(fd, proof, sizeof proof) ? 0 : -1;
+}
+
+/* The connection to rank 0, which the library will not touch again: the lock is kept. */
+static int take_connection(comm_group *world)
+{
+    struct tcp_group *g = world->channels[0].state;
+    struct mesh *m = g->mesh;
+    progress_enter(m);
+    CHECK(m->links[0].state == LINK_UP && m->links[0].tx_head == NULL);
+    int fd = m->links[0].fd;
+    CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0);
+    return fd;
+}
+
+static int send_frame(int fd, const struct wire_header *h, const void *payload, size_t bytes)
+{
+    uint8_t out[WIRE_HEADER_BYTES];
+    wire_put_header(h, out);
+    return send_bytes(fd, out, sizeof out) && (!bytes || send_bytes(fd, payload, bytes));
+}
+
+/* ---- The honest side ---- */
+
+static comm_group *join_world(void)
+{
+    comm_init_options o = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    o.backend = "tcp";
+    o.secret = SECRET;
+    o.timeout_ms = 60000;
+    CHECK_OK(ranks_init(&o, &world));
+    return world;
+}
+
+/* The same, and everybody is connected. */
+static comm_group *join_and_meet(void)
+{
+    comm_group *world = join_world();
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    return world;
+}
+
+/* The liar's end: its library is locked up. */
+static void vanish(void)
+{
+    fflush(NULL);
+    _exit(0);
+}
+
+static comm_group *honest_pair(comm_group *world)
+{
+    const int32_t pair[] = { 0, 1 };
+    comm_group *group;
+    CHECK_OK(comm_group_create(world, pair, 2, NULL, &group));
+    return group;
+}
+
+/* Ranks 0 and 1 work on until the flag is up. */
+static void work_until(struct page *page, comm_group *pair, int flag)
+{
+    for (int more = 1; more;) {
+        int32_t values[2] = { 1, !atomic_load(&page->flags[flag]) };
+        CHECK_OK(comm_all_reduce(pair, values, values, 2, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK(values[0] == 2);
+        more = values[1];
+    }
+}
+
+static long resident_kib(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    long total = 0, resident = 0;
+    if (!f || fscanf(f, "%ld %ld", &total, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * 4;
+}
+
+/* ---- Strangers ---- */
+
+static void say_anything(int port, uint64_t *random)
+{
+    uint8_t noise[600];
+    size_t n = 1 + fault_random(random) % sizeof noise;
+    for (size_t i = 0; i < sizeof noise; i++)
+        noise[i] = (uint8_t)fault_random(random);
+    int fd = dial(port);
+    send_bytes(fd, noise, n);
+    shutdown(fd, SHUT_WR);
+    until_closed(fd);
+}
+
+static void say_http(int port)
+{
+    static const char get[] = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that lost its way\r\nAccept: */*\r\n\r\n";
+    int fd = dial(port);
+    send_bytes(fd, get, sizeof get - 1);
+    until_closed(fd);
+}
+
+static void strange_handshakes(comm_group *world, int port)
+{
+    struct wire_hello hello = hello_of(world);
+    uint8_t recorded[WIRE_HELLO_BYTES], proof[WIRE_PROOF_BYTES] = { 0 }, in[WIRE_CHALLENGE_BYTES];
+    int fd = dial(port);
+    hello.version = 77;
+    CHECK(shake(fd, &hello, SECRET) == WIRE_OTHER_VERSION);
+    until_closed(fd);
+    hello = hello_of(world);
+    hello.world ^= 1;
+    fd = dial(port);
+    CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+    until_closed(fd);
+    static const int32_t from[] = { -1, 3, INT32_MAX, INT32_MIN, 0 };
+    for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+        hello = hello_of(world);
+        hello.from = from[i];
+        fd = dial(port);
+        CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+        until_closed(fd);
+    }
+    hello = hello_of(world);
+    hello.to = 1;
+    fd = dial(port);
+    CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+    until_closed(fd);
+    hello = hello_of(world);
+    hello.from = 1; /* a rank that is connected already */
+    fd = dial(port);
+    CHECK(shake(fd, &hello, world->world->secret) == WIRE_STRANGER);
+    until_closed(fd);
+    /* The wrong secret; then a proof that was right for another challenge. */
+    hello = hello_of(world);
+    fd = dial(port);
+    CHECK(shake(fd, &hello, "another secret") == WIRE_WELCOME);
+    until_closed(fd);
+    fd = dial(port);
+    wire_put_hello(&hello, recorded);
+    CHECK(send_bytes(fd, recorded, sizeof recorded) && recv_bytes(fd, in, sizeof in));
+    wire_prove(world->world->secret, 'C', recorded, hello.nonce, proof);
+    send_bytes(fd, proof, sizeof proof);
+    until_closed(fd);
+}
+
+static void strangers_come(comm_group *world, uint64_t seed)
+{
+    enum { HALF_OPEN = 300 };
+    int port = port_of(world, 0), idle[HALF_OPEN];
+    uint64_t random = seed;
+    for (int i = 0; i < 100; i++)
+        say_anything(port, &random);
+    say_http(port);
+    strange_handshakes(world, port);
+    /* More who say nothing than there is room for: those who come after them must get in all the same. */
+    for (int i = 0; i < HALF_OPEN; i++)
+        idle[i] = dial(port);
+    static const int32_t answer = 42;
+    comm_op_options soon = COMM_OP_OPTIONS_INIT;
+    soon.timeout_ms = 5000; /* half of what each of them may take for its handshake */
+    CHECK_OK(comm_send(world, &answer, 1, COMM_DTYPE_I32, 0, &soon, NULL));
+    for (int i = 0; i < HALF_OPEN; i++)
+        close(idle[i]);
+}
+
+static void strangers(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_world(), *pair = honest_pair(world);
+    int32_t answer = 0;
+    fault_meet(s->page);
+    if (rank == 2) {
+        strangers_come(world, s->seed);
+        fault_raise(s->page, 0);
+    } else {
+        work_until(s->page, pair, 0);
+    }
+    if (rank == 0) {
+        CHECK_OK(comm_recv(world, &answer, 1, COMM_DTYPE_I32, 2, NULL, NULL));
+        CHECK(answer == 42);
+    }
+    (void)size;
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- The liar ---- */
+
+static struct wire_header message(comm_group *g, uint8_t type, uint64_t bytes)
+{
+    return (struct wire_header){ .type = type, .kind = COMM_OP_SEND, .dtype = COMM_DTYPE_U8, .group = g->id, .seq = 1,
+                                 .tag = 0, .count = bytes, .bytes = bytes };
+}
+
+static struct wire_header collective(comm_group *g, uint8_t type, uint64_t bytes)
+{
+    struct wire_header h = message(g, type, bytes);
+    h.kind = COMM_OP_ALL_REDUCE;
+    h.seq = 3;
+    return h;
+}
+
+static uint8_t junk[1 << 20];
+
+static void flood(int fd, struct wire_header h, size_t payload, int times, int numbered)
+{
+    for (int i = 0; i < times; i++) {
+        if (numbered)
+            h.seq++;
+        if (!send_frame(fd, &h, junk, payload))
+            return;
+    }
+}
+
+enum lie {
+    NOISE,
+    UNKNOWN_TYPE,
+    ZERO_TYPE,
+    ROUND_TOO_LARGE,
+    UNASKED_DATA,
+    UNASKED_DATA_OF_COLLECTIVE,
+    DATA_FOR_NO_GROUP,
+    ENDLESS_DATA_FOR_NO_GROUP,
+    EAGER_TOO_LONG,
+    EAGER_OVER_CREDIT,
+    EAGER_OVER_CREDIT_NO_GROUP,
+    EAGER_EMPTY_FLOOD,
+    CREDIT_TOO_MUCH,
+    NOT_A_MEMBER,
+    NOT_A_MEMBER_FAIL,
+    NOT_A_MEMBER_RTS,
+    RTS_FLOOD,
+    RTS_FLOOD_COLLECTIVE,
+    CTS_FLOOD,
+    RTS_FLOOD_NO_GROUP,
+    QUERY_FLOOD,
+    FAIL_TEXT_TOO_LONG,
+    LIE_END
+};
+
+static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum lie lie, uint64_t *random)
+{
+    struct wire_header h;
+    switch (lie) {
+    case NOISE:
+        for (size_t i = 0; i < 4096; i++)
+            junk[i] = (uint8_t)fault_random(random);
+        junk[0] = 0;
+        send_bytes(fd, junk, 4096);
+        break;
+    case UNKNOWN_TYPE:
+    case ZERO_TYPE:
+        h = message(world, lie == ZERO_TYPE ? 0 : WIRE_TYPE_END, 0);
+        send_frame(fd, &h, NULL, 0);
+        break;
+    case ROUND_TOO_LARGE: {
+        uint8_t raw[WIRE_HEADER_BYTES];
+        h = message(world, WIRE_RTS, 10);
+        wire_put_header(&h, raw);
+        raw[39] = 1;
+        send_bytes(fd, raw, sizeof raw);
+        break;
+    }
+    case UNASKED_DATA:
+        h = message(world, WIRE_DATA, 5000);
+        send_frame(fd, &h, junk, 5000);
+        break;
+    case UNASKED_DATA_OF_COLLECTIVE:
+        h = collective(world, WIRE_DATA, 5000);
+        send_frame(fd, &h, junk, 5000);
+        break;
+    case DATA_FOR_NO_GROUP:
+    case ENDLESS_DATA_FOR_NO_GROUP:
+        h = message(world, WIRE_DATA, lie == DATA_FOR_NO_GROUP ? sizeof junk : UINT64_MAX);
+        h.group ^= 0x5555;
+        send_frame(fd, &h, junk, sizeof junk);
+        break;
+    case EAGER_TOO_LONG:
+        h = message(world, WIRE_EAGER, WIRE_EAGER_MOST + 1);
+        send_frame(fd, &h, NULL, 0);
+        break;
+    case EAGER_OVER_CREDIT:
+    case EAGER_OVER_CREDIT_NO_GROUP:
+        h = message(world, WIRE_EAGER, 60000);
+        h.tag = 99;
+        if (lie == EAGER_OVER_CREDIT_NO_GROUP)
+            h.group ^= 0x77;
+        flood(fd, h, 60000, 2000, 1);
+        break;
+    case EAGER_EMPTY_FLOOD:
+        h = message(world, WIRE_EAGER, 0);
+        h.tag = 99;
+        flood(fd, h, 0, 100000, 1);
+        break;
+    case CREDIT_TOO_MUCH:
+        h = message(world, WIRE_CREDIT, 0);
+        h.credit = 1 << 20;
+        send_frame(fd, &h, NULL, 0);
+        break;
+    case NOT_A_MEMBER:
+    case NOT_A_MEMBER_RTS:
+        h = message(pair_id_only, lie == NOT_A_MEMBER ? WIRE_EAGER : WIRE_RTS, 4);
+        send_frame(fd, &h, junk, lie == NOT_A_MEMBER ? 4 : 0);
+        break;
+    case NOT_A_MEMBER_FAIL:
+        h = message(pair_id_only, WIRE_FAIL, 4);
+        h.tag = COMM_ERR_ABORTED;
+        send_frame(fd, &h, "stop", 4);
+        break;
+    case RTS_FLOOD:
+        h = message(world, WIRE_RTS, 1 << 30);
+        h.tag = 99;
+        flood(fd, h, 0, 100000, 1);
+        break;
+    case RTS_FLOOD_COLLECTIVE:
+    case CTS_FLOOD:
+        h = collective(world, lie == CTS_FLOOD ? WIRE_CTS : WIRE_RTS, lie == CTS_FLOOD ? 0 : 1 << 30);
+        h.seq = 1000;
+        flood(fd, h, 0, 100000, 1);
+        break;
+    case RTS_FLOOD_NO_GROUP:
+        h = message(world, WIRE_RTS, 1 << 30);
+        h.group ^= 0x99;
+        flood(fd, h, 0, 100000, 1);
+        break;
+    case QUERY_FLOOD:
+        h = message(world, WIRE_QUERY, 0);
+        flood(fd, h, 0, 1000000, 0);
+        break;
+    default:
+        h = message(world, WIRE_FAIL, WIRE_TEXT_MOST + 1);
+        send_frame(fd, &h, junk, WIRE_TEXT_MOST + 1);
+    }
+}
+
+static void liar(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet(), *pair = honest_pair(world);
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    comm_work *work = NULL, *pair_work = NULL;
+    int32_t answer = 0;
+    o.tag = 5;
+    if (rank == 0) {
+        atomic_store(&s->page->values[0], (int64_t)pair->id);
+        CHECK_OK(comm_recv(world, &answer, 1, COMM_DTYPE_I32, 2, &o, &work));
+        CHECK_OK(comm_recv(pair, &answer, 1, COMM_DTYPE_I32, COMM_ANY_SOURCE, &o, &pair_work));
+    }
+    fault_meet(s->page);
+    if (rank == 2) {
+        comm_group only_its_id;
+        only_its_id.id = (uint64_t)atomic_load(&s->page->values[0]);
+        int fd = take_connection(world);
+        tell_lie(world, &only_its_id, fd, (enum lie)s->which, &s->seed);
+        until_closed(fd);
+        fault_raise(s->page, 0);
+        fault_meet(s->page);
+        vanish();
+    } else {
+        long before = resident_kib();
+        work_until(s->page, pair, 0);
+        long grown = resident_kib() - before;
+        if (rank == 0) {
+            CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_PROTOCOL);
+            CHECK_NAMES(comm_last_error(), 2);
+            snprintf(s->page->text[0], sizeof s->page->text[0], "%s", comm_last_error());
+            comm_work_release(work);
+            atomic_store(&s->page->values[1], grown);
+        }
+    }
+    if (rank == 1) {
+        o.tag = 5;
+        answer = 17;
+        CHECK_OK(comm_send(pair, &answer, 1, COMM_DTYPE_I32, 0, &o, NULL));
+    } else if (rank == 0) {
+        CHECK_OK(comm_work_wait(pair_work, 0));
+        CHECK(answer == 17);
+        comm_work_release(pair_work);
+    }
+    (void)size;
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Legal frames that are about nothing, or say odd things: the group may end, but in order. */
+static void oddities(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet(), *pair = honest_pair(world);
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        struct wire_header h = collective(world, WIRE_CTS, 0);
+        for (int type = WIRE_RTS; type < WIRE_TYPE_END; type++) {
+            if (type == WIRE_DATA || type == WIRE_FAIL || type == WIRE_BYE)
+                continue;
+            h = collective(world, (uint8_t)type, 0);
+            h.seq = 0;
+            CHECK(send_frame(fd, &h, NULL, 0));
+            h = message(world, (uint8_t)type, 0);
+            h.tag = 98;
+            CHECK(send_frame(fd, &h, NULL, 0));
+        }
+        /* An all_reduce of 2^60 elements in no bytes, of a type, an op and a kind that do not exist. */
+        h = (struct wire_header){ .type = WIRE_EAGER, .kind = 250, .dtype = 251, .redop = 252, .group = world->id, .seq = 2,
+                                  .signature = 3, .slice = UINT32_MAX, .round = UINT16_MAX, .tag = INT32_MIN,
+                                  .count = 1ull << 60 };
+        CHECK(send_frame(fd, &h, NULL, 0));
+        fault_raise(s->page, 0);
+        fault_meet(s->page);
+        vanish();
+    } else {
+        work_until(s->page, pair, 0);
+    }
+    if (rank == 0) {
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
+        CHECK_ERROR_SAYS("rank 0 called barrier(), rank 2 (");
+        CHECK_ERROR_SAYS("called an unknown operation(1152921504606846976 x ?");
+    }
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(world));
+    (void)size;
+}
+
+static void reason_with_odd_bytes(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet();
+    static const char text[] = "%s%n\033[2J\n\0 and \177 more";
+    int32_t answer;
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        struct wire_header h = message(world, WIRE_FAIL, sizeof text);
+        h.tag = COMM_OK;
+        CHECK(send_frame(fd, &h, text, sizeof text));
+        fault_meet(s->page);
+        vanish();
+    } else {
+        CHECK_STATUS(comm_recv(world, &answer, 1, COMM_DTYPE_I32, rank == 0 ? 2 : 0, NULL, NULL), COMM_ERR_PROTOCOL);
+        CHECK_ERROR_SAYS("%s%n?[2J?? and ? more?");
+        fault_meet(s->page);
+    }
+    (void)size;
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Random frames with fields that are nearly right, while rank 0 does all sorts of things. */
+static void random_liar(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet(), *pair = honest_pair(world);
+    uint64_t random = s->seed;
+    comm_work *works[6] = { NULL };
+    static uint8_t buffers[6][4096], one[64], other[192];
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    if (rank == 0)
+        for (int i = 0; i < 6; i++) {
+            o.tag = i < 5 ? i : COMM_ANY_TAG;
+            comm_recv(world, buffers[i], sizeof buffers[i] >> i, COMM_DTYPE_U8, i % 2 ? 2 : COMM_ANY_SOURCE, &o, &works[i]);
+        }
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        for (int i = 0; i < 300; i++) {
+            uint64_t r = fault_random(&random);
+            struct wire_header h = { .type = (uint8_t)(1 + r % 8), .kind = (uint8_t)(r >> 8 & 1 ? COMM_OP_SEND : 1 + (r >> 9) % 12),
+                                     .dtype = COMM_DTYPE_U8, .group = r >> 16 & 7 ? world->id : (r >> 20), .seq = (r >> 24) % 5,
+                                     .slice = (uint32_t)((r >> 28) % 2), .round = (uint16_t)((r >> 30) % 3),
+                                     .tag = (int32_t)((r >> 34) % 7) - 1, .count = (r >> 40) % 64 };
+            h.bytes = r >> 50 & 1 ? 64 : fault_random(&random) % 5000;
+            if (h.type == WIRE_DATA && fault_random(&random) % 4)
+                h.type = WIRE_RTS;
+            if (h.type == WIRE_FAIL && fault_random(&random) % 16)
+                h.type = WIRE_CTS;
+            if (h.type == WIRE_FAIL || h.type == WIRE_ANSWER)
+                h.bytes %= WIRE_TEXT_MOST + 1;
+            int with = h.type == WIRE_EAGER || h.type == WIRE_DATA || h.type == WIRE_FAIL || h.type == WIRE_ANSWER;
+            if (!send_frame(fd, &h, junk, with ? (size_t)h.bytes : 0))
+                break;
+            struct pollfd p = { .fd = fd, .events = POLLIN };
+            while (poll(&p, 1, 0) > 0 && recv(fd, junk + 8192, 8192, MSG_DONTWAIT) > 0)
+                ;
+        }
+        shutdown(fd, SHUT_RDWR);
+        fault_raise(s->page, 0);
+        fault_meet(s->page);
+        vanish();
+    } else {
+        work_until(s->page, pair, 0);
+    }
+    if (rank == 0) {
+        comm_status status = COMM_OK;
+        while (status == COMM_OK)
+            status = comm_all_gather(world, one, other, 64, COMM_DTYPE_U8, NULL, NULL);
+        CHECK(comm_status_scope(status) == COMM_SCOPE_OBJECT);
+        for (int i = 0; i < 6; i++)
+            if (works[i]) {
+                comm_work_wait(works[i], 0);
+                comm_work_release(works[i]);
+            }
+    }
+    (void)size;
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run(void (*fn)(int, int, void *), int which, uint64_t seed, const char *name)
+{
+    struct scenario s = { .page = page_new(3), .which = which, .seed = seed };
+    struct ranks_options options = { .limit_s = 60, .name = name };
+    char title[100];
+    snprintf(title, sizeof title, "%s %d", name, which);
+    options.name = title;
+    int failed = ranks_run(3, &options, fn, &s);
+    if (fn == liar) {
+        printf("lie %2d: %6lld KiB more, %.300s\n", which, (long long)atomic_load(&s.page->values[1]), s.page->text[0]);
+        if (atomic_load(&s.page->values[1]) > 96 << 10) {
+            fprintf(stderr, "lie %d made rank 0 grow by %lld KiB\n", which, (long long)atomic_load(&s.page->values[1]));
+            failed = 1;
+        }
+    }
+    fflush(stdout);
+    page_free(s.page);
+    return failed;
+}
+
+int main(void)
+{
+    uint64_t random = fault_seed();
+    int failed = run(strangers, 0, fault_random(&random), "strangers");
+    for (int lie = 0; lie < LIE_END; lie++)
+        failed |= run(liar, lie, fault_random(&random), "the liar");
+    failed |= run(oddities, 0, 0, "oddities");
+    failed |= run(reason_with_odd_bytes, 0, 0, "a reason with odd bytes");
+    for (int i = 0; i < 20; i++)
+        failed |= run(random_liar, i, fault_random(&random), "random frames");
+    return failed;
+}
