@@ -31,6 +31,15 @@ static void find_port(int family)
         close(fd);
 }
 
+/* One handle to the store that all ranks of a test have, for what they must tell each other. */
+static comm_store *our_store(void)
+{
+    static comm_store *store;
+    if (!store)
+        store = ranks_store();
+    return store;
+}
+
 static comm_status init_at(const char *url, int rank, int size, int64_t timeout_ms, comm_group **ret_world)
 {
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
@@ -134,10 +143,11 @@ static void a_file_brings_ranks_together_and_goes(int rank, int size, void *arg)
         CHECK_OK(init_at(url, 0, 0, TIMEOUT_MS, &world));
         check_sum(world, size);
         CHECK_OK(comm_group_close(world));
-        CHECK_OK(comm_store_barrier(ranks_store(), i == 0 ? "0" : i == 1 ? "1" : "2", size, TIMEOUT_MS));
+        CHECK_OK(comm_store_barrier(our_store(), i == 0 ? "0" : i == 1 ? "1" : "2", size, TIMEOUT_MS));
     }
     snprintf(url, sizeof url, "%s/meet", ranks_folder());
     CHECK(access(url, F_OK) != 0);
+    comm_store_close(our_store());
 }
 
 static comm_status meet_in_file(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
@@ -210,7 +220,7 @@ static void one_of_two_that_claim_a_rank_is_refused(int rank, int size, void *ar
     comm_group *world = NULL;
     int64_t refused = 0, met = 0;
     (void)arg;
-    options.store = ranks_store();
+    options.store = our_store();
     options.world_size = 2;
     options.rank = rank > 0;
     comm_status status = comm_init(&options, &world);
@@ -220,14 +230,15 @@ static void one_of_two_that_claim_a_rank_is_refused(int rank, int size, void *ar
         CHECK_ERROR_SAYS("two processes have this rank");
         CHECK(!strchr(comm_last_error(), '|'));
     }
-    CHECK_OK(comm_store_add(ranks_store(), status == COMM_OK ? "met" : "refused", 1, &met));
+    CHECK_OK(comm_store_add(our_store(), status == COMM_OK ? "met" : "refused", 1, &met));
     if (status == COMM_OK)
         check_sum(world, 2);
-    CHECK_OK(comm_store_barrier(ranks_store(), "done", size, TIMEOUT_MS));
-    CHECK_OK(comm_store_add(ranks_store(), "met", 0, &met));
-    CHECK_OK(comm_store_add(ranks_store(), "refused", 0, &refused));
+    CHECK_OK(comm_store_barrier(our_store(), "done", size, TIMEOUT_MS));
+    CHECK_OK(comm_store_add(our_store(), "met", 0, &met));
+    CHECK_OK(comm_store_add(our_store(), "refused", 0, &refused));
     CHECK(met == 2 && refused == 1);
     CHECK_OK(comm_group_close(world));
+    comm_store_close(our_store());
 }
 
 /* A run leaves its file behind; the next run on it is told so, whether the first one had come together or not. */
@@ -274,15 +285,16 @@ static void a_timeout_names_who_is_missing(int rank, int size, void *arg)
     comm_group *world;
     int64_t joined = 0;
     (void)arg;
-    options.store = ranks_store();
+    options.store = our_store();
     options.world_size = 4;
     options.rank = rank * 2;
     options.timeout_ms = rank == 0 ? 100 : 2000;
     while (rank == 0 && joined == 0) /* rank 2 first */
-        CHECK_OK(comm_store_add(ranks_store(), "comm/world/0/joined", 0, &joined));
+        CHECK_OK(comm_store_add(our_store(), "comm/world/0/joined", 0, &joined));
     CHECK_STATUS(comm_init(&options, &world), COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("2 of 4 ranks have joined, missing: 1, 3");
     CHECK(size == 2);
+    comm_store_close(our_store());
 }
 
 static void a_timeout_of_a_large_world_stays_short(int rank, int size, void *arg)
@@ -292,7 +304,7 @@ static void a_timeout_of_a_large_world_stays_short(int rank, int size, void *arg
     (void)arg;
     (void)rank;
     (void)size;
-    options.store = ranks_store();
+    options.store = our_store();
     options.world_size = 100000;
     options.rank = 3;
     options.timeout_ms = 50;
@@ -300,6 +312,7 @@ static void a_timeout_of_a_large_world_stays_short(int rank, int size, void *arg
     CHECK_ERROR_SAYS("1 of 100000 ranks have joined, ");
     CHECK_ERROR_SAYS("missing: 0, 1, 2, 4, ");
     CHECK_ERROR_SAYS(" ...");
+    comm_store_close(our_store());
 }
 
 static void pass_on(int32_t level, const char *text, void *context)
