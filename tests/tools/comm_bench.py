@@ -134,8 +134,9 @@ class Launchers(Bench):
     def test_mpirun(self):
         for mpirun in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
             if shutil.which(mpirun[0]):
-                rows = self.rows("all_reduce", "--bytes", "8", launcher=[*mpirun, "-n", "3"])
-                self.assertEqual([row[2] for row in rows], ["3"])
+                status, out, err = run("all_reduce", "--bytes", "8", "--csv", *QUICK, launcher=[*mpirun, "-n", "3"])
+                self.assertEqual(status, 0, out + err)
+                self.assertRegex(out, rf"^{HEADER}\nall_reduce,cpu:tcp,3,8,[^\n]*,0\n$")
 
     def test_one_rank_complains_and_helps(self):
         launcher = [COMMRUN, "-n", "3", "--no-prefix"]

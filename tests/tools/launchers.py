@@ -56,12 +56,13 @@ class Launchers(unittest.TestCase):
         status, out, err = output([program, *options, "-n", "3", PLACE], self.env)
         self.assertEqual((status, out), (0, ["", f"{name} 0/3", f"{name} 1/3", f"{name} 2/3"]), err)
         self.assert_no_meeting_file_left()
+        # Open MPI itself has something to say where there is no /sys, so its stderr may hold more than ours.
         status, out, err = output([program, *options, "-n", "3", WORLDS], self.env)
-        self.assertEqual((status, out, err), (0, worlds(3), ""))
+        self.assertEqual((status, out), (0, worlds(3)), err)
         self.assert_no_meeting_file_left()
         met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         status, out, err = output([program, *options, "-n", "3", WORLDS], {**self.env, **met})
-        self.assertEqual((status, out, err), (0, worlds(3), ""))
+        self.assertEqual((status, out), (0, worlds(3)), err)
 
     def test_open_mpi(self):
         self.mpirun("mpirun.openmpi", ["--allow-run-as-root", "--oversubscribe"], "openmpi")
