@@ -63,8 +63,7 @@ static comm_status tcp_group_open(const comm_group_info *info, void **ret_state)
         return status;
     }
     progress_enter(m);
-    g->next = m->groups;
-    m->groups = g;
+    group_enter(m, g);
     adopt_orphans(g);
     progress_leave(m);
     *ret_state = g;
@@ -90,11 +89,7 @@ static void tcp_group_close(void *state, int32_t forked)
             group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished", 1);
         early_lists_clear(m, g->early, g->size);
         early_lists_clear(m, g->early_p2p, g->size);
-        struct tcp_group **at = &m->groups;
-        while (*at && *at != g)
-            at = &(*at)->next;
-        if (*at)
-            *at = g->next;
+        group_leave(g);
         m->closed[m->closed_count++ % TCP_CLOSED_REMEMBERED] = (struct closed_group){ g->id, g->entered_seq };
         group_turn_end(m);
         group_destroy(g);

@@ -72,16 +72,34 @@ void group_destroy(struct tcp_group *g)
 
 struct tcp_group *group_find(struct mesh *m, uint64_t id)
 {
-    /* Whoever is found moves to the front: messages come in bursts for one group, and a world may have a thousand. */
-    for (struct tcp_group **at = &m->groups; *at; at = &(*at)->next) {
-        struct tcp_group *g = *at;
-        if (g->id != id)
-            continue;
-        *at = g->next;
-        g->next = m->groups;
-        return m->groups = g;
-    }
-    return NULL;
+    struct tcp_group *g = m->buckets[id % TCP_BUCKETS];
+    while (g && g->id != id)
+        g = g->bucket_next;
+    return g;
+}
+
+void group_enter(struct mesh *m, struct tcp_group *g)
+{
+    struct tcp_group **bucket = &m->buckets[g->id % TCP_BUCKETS];
+    g->bucket_next = *bucket;
+    *bucket = g;
+    g->next = m->groups;
+    g->at = &m->groups;
+    if (g->next)
+        g->next->at = &g->next;
+    m->groups = g;
+}
+
+void group_leave(struct tcp_group *g)
+{
+    struct tcp_group **at = &g->mesh->buckets[g->id % TCP_BUCKETS];
+    while (*at && *at != g)
+        at = &(*at)->bucket_next;
+    if (*at)
+        *at = g->bucket_next;
+    *g->at = g->next;
+    if (g->next)
+        g->next->at = g->at;
 }
 
 struct tcp_op *op_get(struct mesh *m)

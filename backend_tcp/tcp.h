@@ -47,6 +47,7 @@ enum {
     TCP_REFUSED_HERE_MS = 100,        /* a peer of this host whose port is closed that long has ended */
     TCP_REFUSED_MS = 2000,            /* of another host: a firewall or proxy may refuse for a moment */
     TCP_SLOTS_MOST = 16,              /* slices of one op under way at a time */
+    TCP_BUCKETS = 512,
     TCP_CLOSED_REMEMBERED = 1024,     /* groups closed here whose late frames are answered, not kept */
     TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
 };
@@ -226,7 +227,8 @@ struct answer {
 };
 
 struct tcp_group {
-    struct tcp_group *next; /* in mesh->groups */
+    struct tcp_group *next, **at; /* in mesh->groups, and what points to it there */
+    struct tcp_group *bucket_next;
     struct tcp_group *ready_next;
     uint8_t is_ready;       /* in mesh->ready */
     struct mesh *mesh;
@@ -321,6 +323,7 @@ struct mesh {
     struct tcp_group *ready; /* groups whose next collective may start at the end of the turn */
     int lost_pending;       /* some link has failed and its groups must be told */
     struct tcp_group *groups;
+    struct tcp_group *buckets[TCP_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
     struct early_list orphans; /* frames of groups that are not open here (yet) */
     uint64_t arrivals;
     struct closed_group closed[TCP_CLOSED_REMEMBERED];
@@ -449,6 +452,8 @@ void early_completed(struct mesh *m, struct link *l, struct early *e);
 comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group);
 void group_destroy(struct tcp_group *g);
 struct tcp_group *group_find(struct mesh *m, uint64_t id);
+void group_enter(struct mesh *m, struct tcp_group *g);
+void group_leave(struct tcp_group *g);
 /* End the group: complete all its ops, tell the other members (unless they told us: tell = 0). */
 void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell);
 /* Its next collective may start at the end of the turn. */

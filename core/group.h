@@ -67,7 +67,7 @@ struct turns;
 
 struct comm_group {
     struct world *world;
-    comm_group *next_open; /* guarded by world->lock */
+    comm_group *next_open, **at_open; /* in world->groups, and what points to it there; guarded by world->lock */
     uint32_t generation;   /* of forks */
     int32_t rank, size;
     int32_t *world_ranks;

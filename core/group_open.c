@@ -272,6 +272,9 @@ static void enter_world(struct world *world, comm_group *group)
         comm__group_ref(group);
     }
     group->next_open = world->groups;
+    group->at_open = &world->groups;
+    if (group->next_open)
+        group->next_open->at_open = &group->next_open;
     world->groups = group;
     pthread_mutex_unlock(&world->lock);
     atomic_fetch_add(&world->references, 1);
@@ -344,11 +347,9 @@ static void unlink_group(comm_group *group)
 {
     struct world *world = group->world;
     pthread_mutex_lock(&world->lock);
-    comm_group **link = &world->groups;
-    while (*link && *link != group)
-        link = &(*link)->next_open;
-    if (*link)
-        *link = group->next_open;
+    *group->at_open = group->next_open;
+    if (group->next_open)
+        group->next_open->at_open = group->at_open;
     pthread_mutex_unlock(&world->lock);
 }
 

@@ -9,13 +9,35 @@
 #include "base/error.h"
 #include "op.h"
 
+/* A group of a thousand that does little should not cost 70 KB: the ring grows until it has its full size. */
+enum { ROOM_AT_FIRST = 16 };
+
 comm_status comm__recorder_init(struct recorder *r, size_t room)
 {
-    *r = (struct recorder){ .room = 0 };
+    *r = (struct recorder){ .most = room };
     pthread_mutex_init(&r->lock, NULL);
+    room = room < ROOM_AT_FIRST ? room : ROOM_AT_FIRST;
     r->slots = calloc(room, sizeof *r->slots);
     r->room = r->slots ? room : 0;
     return r->slots ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "a flight record of %zu operations", room);
+}
+
+static struct record_slot *slot_of(const struct recorder *r, uint64_t number)
+{
+    return &r->slots[(number - 1) % r->room];
+}
+
+/* The ring is full for the first time, so record n is still in slot n - 1. Without memory it stays as small as it is.
+ */
+static void grow(struct recorder *r)
+{
+    size_t room = r->room * 2 < r->most ? r->room * 2 : r->most;
+    struct record_slot *slots = realloc(r->slots, room * sizeof *slots);
+    if (!slots)
+        return;
+    memset(slots + r->room, 0, (room - r->room) * sizeof *slots);
+    r->slots = slots;
+    r->room = room;
 }
 
 void comm__recorder_finish(struct recorder *r)
@@ -45,8 +67,10 @@ void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns)
 uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns)
 {
     pthread_mutex_lock(&r->lock);
+    if (r->written == r->room && r->room < r->most)
+        grow(r);
     uint64_t number = ++r->written;
-    struct record_slot *slot = &r->slots[number % r->room];
+    struct record_slot *slot = slot_of(r, number);
     slot->number = number;
     comm__record_fill(&slot->record, op, now_ns);
     pthread_mutex_unlock(&r->lock);
@@ -56,7 +80,7 @@ uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now
 void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t now_ns)
 {
     pthread_mutex_lock(&r->lock);
-    struct record_slot *slot = &r->slots[number % r->room];
+    struct record_slot *slot = slot_of(r, number);
     if (slot->number == number) {
         slot->record.status = status;
         slot->record.completed_ns = now_ns;
@@ -72,7 +96,7 @@ size_t comm__recorder_read(struct recorder *r, comm_record *ret_records, size_t 
     size_t count = kept < room ? kept : room;
     for (size_t i = 0; i < count; i++) {
         uint64_t number = r->written - count + 1 + i;
-        ret_records[i] = r->slots[number % r->room].record;
+        ret_records[i] = slot_of(r, number)->record;
         ret_records[i].submitted_ns += to_wall;
         if (ret_records[i].completed_ns)
             ret_records[i].completed_ns += to_wall;

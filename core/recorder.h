@@ -13,7 +13,7 @@ struct record_slot {
 struct recorder {
     pthread_mutex_t lock;
     struct record_slot *slots;
-    size_t room;
+    size_t room, most; /* slots there are, and may be */
     uint64_t written; /* ops so far */
 };
 

@@ -41,8 +41,35 @@ static void the_ring_keeps_the_last_ones_oldest_first(void **state)
     comm__recorder_finish(&r);
 }
 
+/* The ring begins small; while it grows, nothing is lost, and what has completed since is still found. */
+static void the_ring_grows_to_its_size(void **state)
+{
+    (void)state;
+    enum { MOST = 100 };
+    for (size_t ops = 1; ops <= 250; ops++) {
+        struct recorder r;
+        comm_record records[MOST + 1];
+        uint64_t numbers[251];
+        assert_int_equal(comm__recorder_init(&r, MOST), COMM_OK);
+        for (size_t i = 1; i <= ops; i++) {
+            comm_op op = { .kind = COMM_OP_BARRIER, .seq = i, .root = -1 };
+            numbers[i] = comm__recorder_begin(&r, &op, 1000);
+        }
+        size_t kept = ops < MOST ? ops : MOST;
+        for (size_t i = 1; i <= ops; i++)
+            comm__recorder_end(&r, numbers[i], COMM_OK, 2000);
+        assert_int_equal(comm__recorder_read(&r, records, MOST + 1), kept);
+        for (size_t i = 0; i < kept; i++) {
+            assert_int_equal(records[i].seq, ops - kept + 1 + i);
+            assert_int_equal(records[i].status, COMM_OK);
+        }
+        comm__recorder_finish(&r);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(the_ring_keeps_the_last_ones_oldest_first) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(the_ring_keeps_the_last_ones_oldest_first),
+                                        cmocka_unit_test(the_ring_grows_to_its_size) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
