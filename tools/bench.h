@@ -4,6 +4,7 @@
  *   bench_measure.c  the timing method                        bench_report.c  rows as table, CSV or JSON; progress
  *   bench_plot.c     a picture, through gnuplot               bench_spawn.c   -n: ranks without a launcher
  *   bench_kernels.c  `comm-bench kernels`: reducing alone
+ *   bench_groups.c   `comm-bench groups`: making, using and closing many groups
  *   bench_store*.c   `comm-bench store`: see bench_store.h
  *
  * "bytes" of a row means what it means in tools/peers/bench_common.h, so that rows can be laid side by side:
@@ -149,6 +150,11 @@ double bench_quantile(double *values, size_t count, double p);
 enum bench_format { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
 /* Print the speed of every reduction kernel at these sizes, as CSV or else a table. Returns the exit status. */
 int bench_kernels(const size_t *sizes, int size_count, const struct bench_method *method, enum bench_format format);
+
+/* ---- bench_groups.c ---- */
+
+/* Make, use twice and close `count` groups in each way; rows come out on rank 0, as CSV or else a table. */
+comm_status bench_groups(comm_group *world, long count, enum bench_format format);
 
 /* ---- bench_report.c ---- */
 

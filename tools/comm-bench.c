@@ -24,24 +24,25 @@ struct arguments {
     enum bench_format format;
     const char *backend, *plot, *bind;
     int32_t ranks; /* -n, 0 if not given */
-    int store_mode, kernels_mode;
+    int store_mode, kernels_mode, groups_mode;
+    long groups; /* to be made of each kind */
     struct bench_store_options store;
 };
 
 static const char summary[] =
     "Measure collectives, check their results, and say how fast they are; or measure the store.\v"
     "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, several "
-    "of them with commas, or all; or store; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses).\n\n"
+    "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses).\n\n"
     "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
     "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
     "buffer of gather and scatter, else the message. A time is the mean of back-to-back iterations on the slowest rank; "
     "the median is over the repeats; p99 is of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
-static const char usage[] = "OP[,OP...]\nstore\nkernels";
+static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
-       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER };
+       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -67,6 +68,7 @@ static const struct argp_option options[] = {
     { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
+    { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },
     { NULL, 0, NULL, 0, "comm-bench store:", 4 },
     { "clients", KEY_CLIENTS, "N", 0, "Clients that are busy at the same time (default 16)", 0 },
     { "ops", KEY_OPS, "N", 0, "Operations of each measurement (default 20000)", 0 },
@@ -107,6 +109,10 @@ static void parse_ops(struct argp_state *state, struct arguments *a, const char 
 {
     if (strcmp(text, "store") == 0) {
         a->store_mode = 1;
+        return;
+    }
+    if (strcmp(text, "groups") == 0) {
+        a->groups_mode = 1;
         return;
     }
     if (strcmp(text, "kernels") == 0) {
@@ -191,6 +197,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_CSV: a->format = BENCH_CSV; break;
     case KEY_JSON: a->format = BENCH_JSON; break;
     case KEY_PLOT: a->plot = arg; break;
+    case KEY_GROUPS: a->groups = parse_number(state, "--groups", arg, 1, 100000); break;
     case 'n': a->ranks = (int32_t)parse_number(state, "-n", arg, 1, 4096); break;
     case KEY_DTYPE:
         if (comm_dtype_parse(arg, &a->call.dtype) != COMM_OK)
@@ -344,7 +351,11 @@ static int join_and_run(comm_init_options *init, const struct arguments *a, int 
         return EXIT_FAILED;
     if (status != COMM_OK)
         return fail(NULL, "joining");
-    int result = run_world(world, a);
+    int result;
+    if (!a->groups_mode)
+        result = run_world(world, a);
+    else
+        result = bench_groups(world, a->groups, a->format) == COMM_OK ? EXIT_SUCCESS : fail(world, "groups");
     if (comm_group_close(world) != COMM_OK && result == EXIT_SUCCESS)
         result = fail(NULL, "leaving");
     return result;
@@ -396,7 +407,7 @@ int main(int argc, char **argv)
 {
     static struct arguments a = {
         .factor = 4, .call = { COMM_DTYPE_F32, COMM_SUM, 0, -1 },
-        .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto",
+        .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto", .groups = 1000,
         .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
                    .waiter_counts = 4 },
     };

@@ -55,6 +55,19 @@ class Bench(unittest.TestCase):
 
 
 class Output(Bench):
+    def test_groups(self):
+        """Three kinds of groups, which no store is asked for; with few of them, the figures mean nothing."""
+        for launcher, words in ((), ("-n", "3")), ((COMMRUN, "-n", "2", "--"), ()):
+            status, out, err = run("groups", "--groups", "20", "--csv", *words, launcher=launcher)
+            self.assertEqual((status, err), (0, ""), out)
+            rows = [line.split("groups,", 1)[1].split(",") for line in out.splitlines()]
+            self.assertEqual([row[0] for row in rows], ["kind", "dup", "create", "split"])
+            for row in rows[1:]:
+                self.assertEqual(row[2], "20")
+                self.assertTrue(all(float(us) > 0 for us in row[3:7]), row)
+                self.assertEqual(row[7:], ["0", "0"])
+        self.refused(["groups", "--groups", "0"], "--groups")
+
     def test_csv_of_every_operation(self):
         rows = self.rows("all", "-n", "4", "--bytes", "64,16K")
         self.assertEqual([row[:4] for row in rows],
