@@ -85,7 +85,7 @@ static void tcp_group_close(void *state, int32_t forked)
     int is_world = g->id == m->world;
     if (!forked) {
         progress_enter(m);
-        if (g->head || g->recvs || g->sends)
+        if (g->head || g->recvs.head || g->sends.head)
             group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished", 1);
         early_lists_clear(m, g->early, g->size);
         early_lists_clear(m, g->early_p2p, g->size);

@@ -381,8 +381,11 @@ void engine_restore_interest(struct tcp_group *g)
                 link_interest(peer_link(op, step), +1);
         }
     }
-    for (op = g->recvs; op; op = op->next)
+    for (op = g->recvs.head; op; op = op->next)
         if (op->op.root != COMM_ANY_SOURCE)
+            link_interest(&g->mesh->links[g->world_ranks[op->op.root]], +1);
+    for (op = g->sends.head; op; op = op->next)
+        if (op->p2p_state == STEP_AWAITS_CTS)
             link_interest(&g->mesh->links[g->world_ranks[op->op.root]], +1);
 }
 

@@ -27,7 +27,8 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
     g->name = info->name;
     g->token = info->token;
     g->tail = &g->head;
-    g->recvs_tail = &g->recvs;
+    p2p_list_init(&g->recvs);
+    p2p_list_init(&g->sends);
     memcpy(g->world_ranks, info->world_ranks, (size_t)info->size * sizeof *g->world_ranks);
     for (int32_t i = 0; i < m->size; i++)
         g->rank_of[i] = -1;
@@ -226,6 +227,7 @@ static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status stat
         struct tcp_op *op = *list;
         *list = op->next;
         forget(m, op);
+        p2p_forget(op);
         char what[256], whole[WIRE_TEXT_MOST + 256];
         group_describe(g, &op->op, what, sizeof what);
         if (begins_with_op(text, what))
@@ -272,9 +274,12 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
             engine_restore_interest(other);
     end_list(g, &g->head, status, text);
     g->tail = &g->head;
-    end_list(g, &g->recvs, status, text);
-    g->recvs_tail = &g->recvs;
-    end_list(g, &g->sends, status, text);
+    end_list(g, &g->recvs.head, status, text);
+    p2p_list_init(&g->recvs);
+    end_list(g, &g->sends.head, status, text);
+    p2p_list_init(&g->sends);
+    for (int32_t r = 0; r < g->size; r++)
+        p2p_release(&g->mesh->links[g->world_ranks[r]]);
     early_lists_clear(g->mesh, g->early, g->size);
     early_lists_clear(g->mesh, g->early_p2p, g->size);
     tcp_host->group_failed(g->token, status, text);
@@ -294,10 +299,10 @@ static int all_gone(const struct tcp_group *g)
 
 static int p2p_needs(const struct tcp_group *g, int32_t rank)
 {
-    for (const struct tcp_op *op = g->sends; op; op = op->next)
+    for (const struct tcp_op *op = g->sends.head; op; op = op->next)
         if (op->op.root == rank)
             return 1;
-    for (const struct tcp_op *op = g->recvs; op; op = op->next)
+    for (const struct tcp_op *op = g->recvs.head; op; op = op->next)
         if (op->op.root == rank || (op->p2p_state == STEP_SENDING && op->matched_from == rank) ||
             (op->op.root == COMM_ANY_SOURCE && op->op.tag >= COMM_ANY_TAG && all_gone(g)))
             return 1;

@@ -68,7 +68,7 @@ static const struct tcp_op *users_own(const struct tcp_op *list)
 /* What this rank does in the group, in words that follow "rank 3". */
 static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
 {
-    const struct tcp_op *recv = users_own(g->recvs), *send = users_own(g->sends);
+    const struct tcp_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
     *text = '\0';
     if (g->head)
         add(text, room, "is in %s #%llu", tcp_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
@@ -288,8 +288,8 @@ static struct tcp_op *expired_of(struct tcp_group *g, int64_t now_ns)
 {
     struct tcp_op *op = expired(g->head, now_ns);
     if (!op)
-        op = expired(g->recvs, now_ns);
-    return op ? op : expired(g->sends, now_ns);
+        op = expired(g->recvs.head, now_ns);
+    return op ? op : expired(g->sends.head, now_ns);
 }
 
 static void probe(struct tcp_group *g)
@@ -349,8 +349,8 @@ int64_t inquest_due_ns(const struct mesh *m)
             continue;
         }
         due = earliest(g->head, due);
-        due = earliest(g->recvs, due);
-        due = earliest(g->sends, due);
+        due = earliest(g->recvs.head, due);
+        due = earliest(g->sends.head, due);
     }
     return due;
 }

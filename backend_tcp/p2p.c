@@ -10,22 +10,48 @@ static int fits(const struct tcp_op *recv, int32_t from_rank, int32_t tag)
            (recv->op.tag == COMM_ANY_TAG ? tag >= 0 : recv->op.tag == tag);
 }
 
-static void list_remove(struct tcp_op **list, struct tcp_op *op)
+/* ---- Lists ---- */
+
+void p2p_list_init(struct op_list *list)
 {
-    while (*list && *list != op)
-        list = &(*list)->next;
-    if (*list)
-        *list = op->next;
+    list->head = NULL;
+    list->tail = &list->head;
 }
 
-static void recv_remove(struct tcp_group *g, struct tcp_op *op)
+static void list_append(struct op_list *list, struct tcp_op *op)
 {
-    struct tcp_op **at = &g->recvs;
-    while (*at != op)
-        at = &(*at)->next;
-    *at = op->next;
-    if (!*at)
-        g->recvs_tail = at;
+    op->next = NULL;
+    op->at = list->tail;
+    *list->tail = op;
+    list->tail = &op->next;
+}
+
+static void list_remove(struct op_list *list, struct tcp_op *op)
+{
+    *op->at = op->next;
+    if (op->next)
+        op->next->at = op->at;
+    else
+        list->tail = op->at;
+}
+
+static void hold(struct link *l, struct tcp_op *op)
+{
+    if (!l->held)
+        l->held_tail = &l->held;
+    op->held_next = NULL;
+    op->held_at = l->held_tail;
+    *l->held_tail = op;
+    l->held_tail = &op->held_next;
+}
+
+static void hold_no_more(struct link *l, struct tcp_op *op)
+{
+    *op->held_at = op->held_next;
+    if (op->held_next)
+        op->held_next->held_at = op->held_at;
+    else
+        l->held_tail = op->held_at;
 }
 
 static struct link *link_of(struct tcp_group *g, int32_t rank)
@@ -59,7 +85,7 @@ void p2p_received(struct tcp_op *op, size_t message_bytes)
     struct tcp_group *g = op->group;
     if (op->op.root != COMM_ANY_SOURCE)
         link_interest(link_of(g, op->op.root), -1);
-    recv_remove(g, op);
+    list_remove(&g->recvs, op);
     size_t got = message_bytes < op->bytes ? message_bytes : op->bytes;
     tcp_host->work_received(op->work, op->matched_from, op->matched_tag, got / op->element_bytes);
     if (message_bytes <= op->bytes) {
@@ -94,6 +120,14 @@ static void clear_to_send(struct tcp_op *recv)
     link_send(link_of(recv->group, recv->matched_from), &h, NULL, 0, NULL, 0, 0);
 }
 
+static struct tcp_op *posted_for(struct tcp_group *g, int32_t from_rank, int32_t tag)
+{
+    for (struct tcp_op *r = g->recvs.head; r; r = r->next)
+        if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag))
+            return r;
+    return NULL;
+}
+
 /* ---- To oneself ---- */
 
 static void deliver_to_self(struct tcp_op *send, struct tcp_op *recv)
@@ -109,44 +143,79 @@ static void deliver_to_self(struct tcp_op *send, struct tcp_op *recv)
 
 static struct tcp_op *send_to_self_for(struct tcp_group *g, const struct tcp_op *recv)
 {
-    struct tcp_op *first = NULL; /* The list is newest first; the oldest that fits is wanted. */
-    for (struct tcp_op *s = g->sends; s; s = s->next)
+    for (struct tcp_op *s = g->sends.head; s; s = s->next)
         if (s->op.root == g->rank && fits(recv, g->rank, s->op.tag))
-            first = s;
-    return first;
+            return s;
+    return NULL;
 }
 
 /* ---- Posting ---- */
 
-static void post_send(struct tcp_op *op)
+static int goes_at_once(const struct link *l, const struct tcp_op *op)
 {
-    struct tcp_group *g = op->group;
-    op->next = g->sends;
-    g->sends = op;
-    if (op->op.root == g->rank) {
-        for (struct tcp_op *r = g->recvs; r; r = r->next)
-            if (r->p2p_state == STEP_POSTED && fits(r, g->rank, op->op.tag)) {
-                deliver_to_self(op, r);
-                return;
-            }
-        return;
-    }
-    struct link *l = link_of(g, op->op.root);
+    return op->bytes <= (size_t)l->mesh->eager_bytes && l->credit >= (int64_t)(op->bytes + TCP_FRAME_COST);
+}
+
+static int may_go(const struct link *l, const struct tcp_op *op)
+{
+    return l->announced < TCP_ANNOUNCED_MOST || goes_at_once(l, op);
+}
+
+/* Send it, or announce it. */
+static void go(struct link *l, struct tcp_op *op)
+{
     struct wire_header h;
-    size_t cost = op->bytes + TCP_FRAME_COST;
-    op->matched_seq = ++g->sends_begun;
-    mesh_want(g->mesh, l->peer);
-    if (op->bytes <= (size_t)g->mesh->eager_bytes && l->credit >= (int64_t)cost) {
-        l->credit -= (int64_t)cost;
+    if (goes_at_once(l, op)) {
+        l->credit -= (int64_t)(op->bytes + TCP_FRAME_COST);
         op->p2p_state = STEP_SENDING;
         message_header(op, WIRE_EAGER, op->matched_seq, op->op.tag, &h);
         if (link_send(l, &h, op->op.send.data, op->bytes, op, 0, 0))
             p2p_sent(op);
     } else {
+        l->announced++;
+        link_interest(l, +1);
         op->p2p_state = STEP_AWAITS_CTS;
         message_header(op, WIRE_RTS, op->matched_seq, op->op.tag, &h);
         link_send(l, &h, NULL, 0, NULL, 0, 0);
     }
+}
+
+void p2p_release(struct link *l)
+{
+    while (l->held && may_go(l, l->held)) {
+        struct tcp_op *op = l->held;
+        hold_no_more(l, op);
+        go(l, op);
+    }
+}
+
+void p2p_forget(struct tcp_op *op)
+{
+    if (op->op.kind != COMM_OP_SEND || op->op.root == op->group->rank)
+        return;
+    struct link *l = link_of(op->group, op->op.root);
+    if (op->p2p_state == STEP_TODO)
+        hold_no_more(l, op);
+    else if (op->p2p_state == STEP_AWAITS_CTS)
+        l->announced--;
+}
+
+static void post_send(struct tcp_op *op)
+{
+    struct tcp_group *g = op->group;
+    list_append(&g->sends, op);
+    if (op->op.root == g->rank) {
+        struct tcp_op *recv = posted_for(g, g->rank, op->op.tag);
+        if (recv)
+            deliver_to_self(op, recv);
+        return;
+    }
+    struct link *l = link_of(g, op->op.root);
+    op->matched_seq = ++g->sends_begun;
+    mesh_want(g->mesh, l->peer);
+    op->p2p_state = STEP_TODO;
+    hold(l, op);
+    p2p_release(l);
 }
 
 static void take_early(struct tcp_op *op, struct early *e)
@@ -194,9 +263,7 @@ static void post_recv(struct tcp_op *op)
 {
     struct tcp_group *g = op->group;
     op->p2p_state = STEP_POSTED;
-    op->next = NULL;
-    *g->recvs_tail = op;
-    g->recvs_tail = &op->next;
+    list_append(&g->recvs, op);
     if (op->op.root != COMM_ANY_SOURCE)
         link_interest(link_of(g, op->op.root), +1);
     if (op->op.root == COMM_ANY_SOURCE || op->op.root == g->rank) {
@@ -235,20 +302,12 @@ void p2p_submit(struct tcp_op *op)
 
 /* ---- Arrivals ---- */
 
-static struct tcp_op *posted_for(struct tcp_group *g, int32_t from_rank, int32_t tag)
-{
-    for (struct tcp_op *r = g->recvs; r; r = r->next)
-        if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag))
-            return r;
-    return NULL;
-}
-
 int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink)
 {
     int32_t from = g->rank_of[l->peer];
     struct tcp_op *op = NULL;
     if (h->type == WIRE_DATA) {
-        for (struct tcp_op *r = g->recvs; r && !op; r = r->next)
+        for (struct tcp_op *r = g->recvs.head; r && !op; r = r->next)
             if (r->p2p_state == STEP_SENDING && r->matched_from == from && r->matched_seq == h->seq)
                 op = r;
     } else {
@@ -279,14 +338,17 @@ void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
 
 void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h)
 {
-    for (struct tcp_op *op = g->sends; op; op = op->next) {
+    for (struct tcp_op *op = g->sends.head; op; op = op->next) {
         if (op->p2p_state != STEP_AWAITS_CTS || op->matched_seq != h->seq || link_of(g, op->op.root) != l)
             continue;
         struct wire_header data;
+        l->announced--;
+        link_interest(l, -1);
         op->p2p_state = STEP_SENDING;
         message_header(op, WIRE_DATA, op->matched_seq, op->op.tag, &data);
         if (link_send(l, &data, op->op.send.data, op->bytes, op, 0, 0))
             p2p_sent(op);
+        p2p_release(l);
         return;
     }
 }

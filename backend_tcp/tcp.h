@@ -39,6 +39,7 @@ enum {
     TCP_BOUNCE_BYTES = 256 << 10,     /* what is received before it is reduced: fits L2; smaller reads cost 15 % */
     TCP_SEND_MOST = 1 << 20,          /* per system call: more spills the cache without saving calls */
     TCP_EARLY_MOST = 65536,           /* frames of one peer waiting for their receive; beyond it the peer misbehaves */
+    TCP_ANNOUNCED_MOST = 16384,       /* sends to one peer that wait for its leave; more wait here, so that the peer need not keep so many */
     TCP_EARLY_INLINE = 256,           /* payloads up to this size need no allocation of their own */
     TCP_REPLIES_MOST = 256,           /* answers waiting for a peer to read them; an honest one asks once per inquest and group */
     TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
@@ -139,6 +140,8 @@ struct link {
     uint32_t interest;    /* receives and clearances awaited from the peer */
     int64_t credit;       /* eager bytes that may still be sent */
     uint32_t credit_owed; /* eager bytes consumed here and not given back yet */
+    uint32_t announced;   /* sends that wait for the peer's leave */
+    struct tcp_op *held, **held_tail; /* sends that wait until they may be announced, or go at once; whoever comes later must not pass them */
     int64_t eager_held;   /* eager bytes received and not given back: beyond the window the peer cheats */
     uint32_t replies;     /* queued answers to what the peer asked */
     uint8_t *rx;          /* TCP_RX_BYTES */
@@ -186,6 +189,7 @@ struct slot {
 /* A collective, a send or a receive. */
 struct tcp_op {
     struct tcp_op *next;    /* in the group's queue or list, or the pool */
+    struct tcp_op **at;     /* in an op_list: what points to it */
     struct tcp_group *group;
     comm_work *work;
     comm_op op;
@@ -205,7 +209,13 @@ struct tcp_op {
     size_t bytes;           /* of the buffer; at a receive then of the message */
     int32_t matched_from, matched_tag;
     uint64_t matched_seq;
-    uint8_t p2p_state;      /* enum step_state */
+    uint8_t p2p_state;      /* enum step_state; of a send TODO: held back */
+    struct tcp_op *held_next, **held_at;
+};
+
+/* Sends or receives, oldest first. */
+struct op_list {
+    struct tcp_op *head, **tail;
 };
 
 /* ---- Groups ----------------------------------------------------------------------------------- */
@@ -241,8 +251,8 @@ struct tcp_group {
     comm_status status;     /* OK, or why it has ended */
     char *error;
     struct tcp_op *head, **tail; /* collectives in order; the head is running */
-    struct tcp_op *sends;   /* waiting for leave to send, or for the socket */
-    struct tcp_op *recvs, **recvs_tail;
+    struct op_list sends;   /* held back, waiting for leave to send, or for the socket */
+    struct op_list recvs;
     uint64_t sends_begun;
     uint64_t entered_seq;   /* the latest collective submitted */
     comm_op entered;        /* and what it was */
@@ -425,6 +435,11 @@ int engine_needs(const struct tcp_op *op, int32_t world_rank);
 /* ---- p2p.c ---- */
 void p2p_submit(struct tcp_op *op);
 void p2p_sent(struct tcp_op *op);
+void p2p_list_init(struct op_list *list);
+/* Let go what may go by now of the sends that were held back. */
+void p2p_release(struct link *l);
+/* The op is over, in whatever state it was. */
+void p2p_forget(struct tcp_op *op);
 void p2p_fill(struct tcp_op *op, const uint8_t *data, size_t message_bytes); /* copy what fits */
 void p2p_received(struct tcp_op *op, size_t message_bytes);
 int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
