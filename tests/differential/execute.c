@@ -1,7 +1,8 @@
-/* A rank goes through the program with one thread per lane. Why that cannot block for ever, whatever each rank draws: in
- * a lane all ranks begin their steps in the same order, a call that waits waits only for other ranks to begin the same
- * step, a wait is for a step that was begun, and what is written down in a batch is submitted before anything waits. So
- * of all ranks the one that is furthest behind can always go on. */
+/* A rank goes through the program with one or two threads per lane: one submits at a time, in the order of the lane's
+ * steps, while the other waits for what it submitted before. Why that cannot block for ever, whatever each rank draws:
+ * in a lane all ranks begin their steps in the same order, a call that waits waits only for other ranks to begin the
+ * same step, a wait is for a step that was begun, and what is written down in a batch is submitted before anything
+ * waits. So of all ranks the one that is furthest behind can always go on. */
 #include "execute.h"
 
 #include <poll.h>
@@ -18,7 +19,7 @@
 #include "random.h"
 #include "ranks.h"
 
-enum { PENDING_MOST = 12, BATCH_MOST = 16, PATIENCE_S = 60 };
+enum { PENDING_MOST = 40, WINDOW_MOST = 12, BATCH_MOST = 16, WORKERS_MOST = 2, PATIENCE_S = 60 };
 
 struct lane;
 
@@ -49,11 +50,19 @@ struct rank_state {
     int rank;
     bool slow;
     comm_group *groups[GROUPS_MOST]; /* NULL: not a member */
-    uint64_t hashes[STEPS_MOST];     /* of a reduction's result on this rank; 0: none */
+    _Atomic uint64_t hashes[STEPS_MOST]; /* of a reduction's result on this rank; 0: none */
 };
 
+/* What the threads of a lane share. */
+struct queue {
+    pthread_mutex_t lock; /* held while submitting */
+    int next;
+};
+
+/* One thread of a lane. */
 struct lane {
     struct rank_state *state;
+    struct queue *queue;
     int number;
     pthread_t thread;
     uint64_t random; /* this rank's own */
@@ -194,18 +203,11 @@ static comm_status await_shortly(struct pending *p)
     fail(p->lane, p->calls[0].step, "comm_work_wait never finds it done");
 }
 
-static comm_status flush(struct pending *p)
+/* A flush also reports the errors of other works that it waited for: of receives that are to be too short. */
+static comm_status flush(const struct pending *p)
 {
-    struct lane *lane = p->lane;
-    comm_status status = comm_group_flush(lane->state->groups[p->group], PATIENCE_S * 1000);
-    /* A flush reports the errors of all works that it waited for, also of those that are to fail. */
-    for (int i = 0; status == COMM_ERR_TRUNCATED && i < lane->pending_count; i++)
-        for (int k = 0; k < lane->pending[i]->count; k++) {
-            const struct step *s = lane->pending[i]->calls[k].step;
-            if (s->kind == MESSAGE && s->room < s->count)
-                return COMM_OK;
-        }
-    return status;
+    comm_status status = comm_group_flush(p->lane->state->groups[p->group], PATIENCE_S * 1000);
+    return status == COMM_ERR_TRUNCATED ? COMM_OK : status;
 }
 
 static comm_status await(struct pending *p)
@@ -236,7 +238,8 @@ static void keep_digest(struct lane *lane, const struct call *c, uint64_t hash)
     const struct step *s = c->step;
     struct rank_state *state = lane->state;
     state->hashes[s->number] = hash;
-    if (s->repeats >= 0 && state->hashes[s->repeats] && state->hashes[s->repeats] != hash)
+    uint64_t before = s->repeats >= 0 ? state->hashes[s->repeats] : 0;
+    if (before && before != hash)
         fail(lane, s, "the result has other bits than that of step %d, which was the same call", s->repeats);
     if (s->kind != ALL_REDUCE)
         return;
@@ -361,7 +364,6 @@ static void expect_end(struct lane *lane, struct pending *p, comm_work *work)
         p->work = NULL;
     }
     lane->pending[lane->pending_count++] = p;
-    finish_some(lane, (int)random_below(&lane->random, PENDING_MOST));
 }
 
 static void submit(struct lane *lane, const struct step *s, enum half half, bool may_wait)
@@ -390,14 +392,12 @@ static void submit_step(struct lane *lane, const struct step *s)
         submit(lane, s, OWN_HALF, true);
         return;
     }
-    /* Not `submit` twice: it may finish what is pending, and the first half ends only with the second. */
     bool send_first = chance(lane, 2);
     struct pending *first = new_pending(lane, s->group);
     comm_work *work = NULL;
     prepare(lane, first, s, send_first ? SENDING_HALF : RECEIVING_HALF);
     must(lane, s, call_submit(&first->calls[0], group_of(lane, s->group), &work), "the first half");
     submit(lane, s, send_first ? RECEIVING_HALF : SENDING_HALF, true);
-    finish_some(lane, PENDING_MOST - 1);
     expect_end(lane, first, work);
 }
 
@@ -636,7 +636,7 @@ static void use_child(struct lane *lane, const struct step *s, comm_group *g)
     if (mine != sum)
         fail(lane, s, "the sum of the child's world ranks is %d, not %d", mine, sum);
     if (chance(lane, 2)) /* what is under way on the parent does not matter to the child */
-        finish_some(lane, (int)random_below(&lane->random, PENDING_MOST));
+        finish_some(lane, (int)random_below(&lane->random, WINDOW_MOST));
     must(lane, s, comm_group_close(child), "closing a child");
 }
 
@@ -677,6 +677,7 @@ static bool is_mine(const struct lane *lane, const struct step *s)
            s->number >= e->first_step && s->number <= e->last_step;
 }
 
+/* The next step, or all of a batch's. */
 static void run_step(struct lane *lane, int *next)
 {
     const struct program *p = lane->state->program;
@@ -702,7 +703,7 @@ static void run_step(struct lane *lane, int *next)
     }
 }
 
-/* all_reduce gives the same bits on all ranks. */
+/* all_reduce gives the same bits on all ranks. `lane` has the digests of all threads of the lane. */
 static void compare_digests(struct lane *lane, int group)
 {
     comm_group *g = group_of(lane, group);
@@ -726,22 +727,75 @@ static void compare_digests(struct lane *lane, int group)
     free(lane->digests[group]);
 }
 
+static bool take_step(struct lane *lane)
+{
+    const struct program *p = lane->state->program;
+    struct queue *queue = lane->queue;
+    pthread_mutex_lock(&queue->lock);
+    while (queue->next < p->step_count && !is_mine(lane, &p->steps[queue->next]))
+        queue->next++;
+    bool any = queue->next < p->step_count;
+    if (any)
+        run_step(lane, &queue->next);
+    pthread_mutex_unlock(&queue->lock);
+    return any;
+}
+
 static void *run_lane(void *context)
 {
     struct lane *lane = context;
-    const struct program *p = lane->state->program;
-    lane->step = &p->steps[0];
-    for (int next = 0; next < p->step_count;) {
-        if (is_mine(lane, &p->steps[next]))
-            run_step(lane, &next);
-        else
-            next++;
-    }
+    lane->step = &lane->state->program->steps[0];
+    while (take_step(lane))
+        finish_some(lane, (int)random_below(&lane->random, WINDOW_MOST));
     finish_some(lane, 0);
-    for (int i = 0; i < p->group_count; i++)
-        if (p->groups[i].lane == lane->number && group_of(lane, i))
-            compare_digests(lane, i);
     return NULL;
+}
+
+static void merge_digests(struct lane *into, struct lane *from)
+{
+    for (int i = 0; i < GROUPS_MOST; i++) {
+        size_t count = into->digest_counts[i], more = from->digest_counts[i];
+        if (more == 0)
+            continue;
+        into->digests[i] = realloc(into->digests[i], (count + more) * sizeof **into->digests);
+        memcpy(into->digests[i] + count, from->digests[i], more * sizeof **into->digests);
+        into->digest_counts[i] = count + more;
+        free(from->digests[i]);
+    }
+}
+
+/* All lanes at once, then a comparison between ranks. */
+static void run_lanes(struct rank_state *state, uint64_t *random)
+{
+    const struct program *p = state->program;
+    struct lane lanes[LANES_MOST][WORKERS_MOST];
+    struct queue queues[LANES_MOST];
+    int workers[LANES_MOST];
+    memset(lanes, 0, sizeof lanes);
+    for (int i = 0; i < p->lane_count; i++) {
+        pthread_mutex_init(&queues[i].lock, NULL);
+        queues[i].next = 0;
+        workers[i] = 1 + (int)random_below(random, WORKERS_MOST);
+        for (int k = 0; k < workers[i]; k++)
+            lanes[i][k] = (struct lane){
+                .state = state, .queue = &queues[i], .number = i, .random = random_key(*random, (uint64_t)(i * 10 + k))
+            };
+    }
+    for (int i = 0; i < p->lane_count; i++)
+        for (int k = 0; k < workers[i]; k++)
+            if (pthread_create(&lanes[i][k].thread, NULL, run_lane, &lanes[i][k]) != 0)
+                abort();
+    for (int i = 0; i < p->lane_count; i++)
+        for (int k = 0; k < workers[i]; k++)
+            pthread_join(lanes[i][k].thread, NULL);
+    for (int i = 0; i < p->lane_count; i++) {
+        if (workers[i] == 2)
+            merge_digests(&lanes[i][0], &lanes[i][1]);
+        pthread_mutex_destroy(&queues[i].lock);
+    }
+    for (int i = 0; i < p->group_count; i++)
+        if (state->groups[i])
+            compare_digests(&lanes[p->groups[i].lane][0], i);
 }
 
 /* ---- Groups ---- */
@@ -822,23 +876,13 @@ void execute(int rank, int size, void *arg)
     const struct execution *e = arg;
     (void)size;
     struct rank_state *state = calloc(1, sizeof *state);
-    struct lane lanes[LANES_MOST];
     uint64_t random = random_key(e->program->seed, 500 + (uint64_t)rank);
     state->execution = e;
     state->program = e->program;
     state->rank = rank;
     state->slow = random_one_in(&random, 4);
     make_groups(state, &random);
-    memset(lanes, 0, sizeof lanes);
-    for (int i = 0; i < e->program->lane_count; i++) {
-        lanes[i].state = state;
-        lanes[i].number = i;
-        lanes[i].random = random_key(random, (uint64_t)i);
-        if (pthread_create(&lanes[i].thread, NULL, run_lane, &lanes[i]) != 0)
-            abort();
-    }
-    for (int i = 0; i < e->program->lane_count; i++)
-        pthread_join(lanes[i].thread, NULL);
+    run_lanes(state, &random);
     close_groups(state, &random);
     free(state);
 }
