@@ -1,6 +1,6 @@
 /* Collectives over a store: slow, but they need nothing else, so they work before there is a group and where one has
- * ended. Made from the calls of comm/store.h. Each rank's part lies at "KEY/<rank>"; "KEY/<rank>/uses" is counted up when the rank
- * comes, for a key that is used again would give the parts of the first time. */
+ * ended. Made from the calls of comm/store.h. Each rank's part lies at "KEY/<rank>"; "KEY/<rank>/uses" is counted up
+ * when the rank comes, for a key that is used again would give the parts of the first time. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,10 +92,11 @@ static comm_status join(const struct call *c)
     comm_status status = comm_store_add(c->store, uses, 1, &times);
     free(uses);
     if (status == COMM_OK && times > 1)
-        status = comm__fail(COMM_ERR_INVALID,
-                            "%s '%s': rank %d of %d has used this key already, or somebody else says that he is that rank; "
-                            "each use needs a fresh key",
-                            c->name, c->key, c->rank, c->world_size);
+        status =
+            comm__fail(COMM_ERR_INVALID,
+                       "%s '%s': rank %d of %d has used this key already, or somebody else says that he is that rank; "
+                       "each use needs a fresh key",
+                       c->name, c->key, c->rank, c->world_size);
     return status;
 }
 
@@ -234,7 +235,8 @@ static comm_status put_each(const struct call *c, const void *const *data, const
 {
     char **keys = keys_create(c, 0, c->world_size);
     comm_status status =
-        keys ? comm_store_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes) : no_memory(c);
+        keys ? comm_store_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes)
+             : no_memory(c);
     free(keys);
     return status;
 }

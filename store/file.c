@@ -1,5 +1,5 @@
-/* The file store: a table, and behind it the file that all ranks share (file_share.c). Who waits looks again and again, for a file
- * cannot wake anybody. */
+/* The file store: a table, and behind it the file that all ranks share (file_share.c). Who waits looks again and again,
+ * for a file cannot wake anybody. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -172,8 +172,8 @@ static comm_status sum_of(const char *key, const char *value, int64_t amount, in
     errno = 0;
     long long number = strtoll(value, &end, 10);
     if (end == value || errno)
-        return comm__fail(COMM_ERR_INVALID, "add %lld to '%s': its value, '%.64s', is not a 64-bit number", (long long)amount,
-                          key, value);
+        return comm__fail(COMM_ERR_INVALID, "add %lld to '%s': its value, '%.64s', is not a 64-bit number",
+                          (long long)amount, key, value);
     if (__builtin_add_overflow((int64_t)number, amount, ret_sum))
         return comm__fail(COMM_ERR_INVALID, "add %lld to '%s': %lld would overflow", (long long)amount, key, number);
     return COMM_OK;
@@ -242,8 +242,8 @@ static comm_status file_append_value(comm_store *s, const char *key, const void 
         return status;
     table_get(f->table, text(key), &old);
     if (bytes > LIMIT_STORE_VALUE_BYTES - old.bytes)
-        status = comm__fail(COMM_ERR_INVALID, "append %zu B to '%s': its value would be %zu B; the limit is %zu B", bytes, key,
-                            old.bytes + bytes, LIMIT_STORE_VALUE_BYTES);
+        status = comm__fail(COMM_ERR_INVALID, "append %zu B to '%s': its value would be %zu B; the limit is %zu B",
+                            bytes, key, old.bytes + bytes, LIMIT_STORE_VALUE_BYTES);
     else
         status = file_append(f, FILE_APPEND, text(key), (struct table_bytes){ data, bytes });
     return file_leave(f, status);

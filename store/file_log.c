@@ -66,7 +66,8 @@ enum file_verdict file_decode(const void *data, size_t bytes, struct file_record
     const uint8_t *at = data;
     *ret_bytes = FILE_HEADER_BYTES;
     if (memcmp(at, MAGIC, bytes < 4 ? bytes : 4) != 0) {
-        *ret_why = bytes >= 13 && memcmp(at + 4, "refcount/", 9) == 0 ? "it is a FileStore of PyTorch" : "no record begins there";
+        *ret_why = bytes >= 13 && memcmp(at + 4, "refcount/", 9) == 0 ? "it is a FileStore of PyTorch"
+                                                                      : "no record begins there";
         return FILE_BAD;
     }
     if (bytes < FILE_HEADER_BYTES)

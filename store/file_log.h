@@ -9,11 +9,12 @@
  *     20   4  length of the value, at most 8 MiB
  *     24      the key, then the value
  *
- * PUSH and POP are of the queue that the key names; POP has no value. OPEN has no key; its value says who opened the file
- * ("host:pid"), and the n-th OPEN of a file has number n, from 0. CLOSE has that number as its value, in decimal.
+ * PUSH and POP are of the queue that the key names; POP has no value. OPEN has no key; its value says who opened the
+ * file ("host:pid"), and the n-th OPEN of a file has number n, from 0. CLOSE has that number as its value, in decimal.
  *
- * A record is written by one write at the end of the file. A writer that is killed in it leaves the beginning of a record, which
- * is FILE_TORN: its call has not returned, so it may be cut off. Anything else that is not a record is FILE_BAD. */
+ * A record is written by one write at the end of the file. A writer that is killed in it leaves the beginning of a
+ * record, which is FILE_TORN: its call has not returned, so it may be cut off. Anything else that is not a record is
+ * FILE_BAD. */
 #ifndef COMM_STORE_FILE_LOG_H
 #define COMM_STORE_FILE_LOG_H
 
@@ -42,8 +43,9 @@ void file_encode(const struct file_record *record, void *to);
 
 enum file_verdict { FILE_RECORD, FILE_TORN, FILE_BAD };
 
-/* Look at the `bytes` that the log has from here on; there must be one. FILE_RECORD lends *ret_record, which points into `data`.
- * *ret_bytes is how many bytes the record takes, or for FILE_TORN how many it takes at least. *ret_why is set for FILE_BAD. */
+/* Look at the `bytes` that the log has from here on; there must be one. FILE_RECORD lends *ret_record, which points
+ * into `data`. *ret_bytes is how many bytes the record takes, or for FILE_TORN how many it takes at least. *ret_why is
+ * set for FILE_BAD. */
 enum file_verdict file_decode(const void *data, size_t bytes, struct file_record *ret_record, size_t *ret_bytes,
                               const char **ret_why);
 

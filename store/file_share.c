@@ -1,12 +1,13 @@
 /* The file of a file store; see file_share.h.
  *
- * Locks are those of open file descriptions (F_OFD_SETLK), which end with their process, and work on network file systems too. One byte
- * far behind the data is locked by who reads or writes. Each opener also keeps a byte of its own locked for as long as it lives: so
- * an opener that has not said goodbye and whose byte is free has crashed. If all who are not gone properly have crashed, then the
- * file is left over from another job, and whoever comes is told so: its keys would send him to ranks that are no more.
+ * Locks are those of open file descriptions (F_OFD_SETLK), which end with their process, and work on network file
+ * systems too. One byte far behind the data is locked by who reads or writes. Each opener also keeps a byte of its own
+ * locked for as long as it lives: so an opener that has not said goodbye and whose byte is free has crashed. If all who
+ * are not gone properly have crashed, then the file is left over from another job, and whoever comes is told so: its
+ * keys would send him to ranks that are no more.
  *
- * Nobody sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the others no more than
- * their time limit. */
+ * Nobody sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the others
+ * no more than their time limit. */
 #include "file_share.h"
 
 #include <errno.h>
@@ -23,16 +24,16 @@
 #include "base/limits.h"
 #include "base/log.h"
 
-static const off_t LOCK_AT = (off_t)1 << 61;         /* the byte to lock */
+static const off_t LOCK_AT = (off_t)1 << 61;          /* the byte to lock */
 static const off_t WAITING_AT = ((off_t)1 << 61) + 1; /* locked, for reading, by all who try to lock that one */
 static const off_t ALIVE_AT = ((off_t)1 << 61) + 2;   /* and from here on, one byte for each opener */
 enum {
     CHUNK_BYTES = 64 << 10, /* read at once, unless a record is longer */
     PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
     PAUSE_MOST_NS = 250000,
-    AFTER_YOU_NS = 300000,  /* longer than that, so that one of those who wait gets it */
-    CLOSE_MS = 5000, /* for the lock, to say goodbye */
-    NAMED_MOST = 8,  /* openers that a text names */
+    AFTER_YOU_NS = 300000, /* longer than that, so that one of those who wait gets it */
+    CLOSE_MS = 5000,       /* for the lock, to say goodbye */
+    NAMED_MOST = 8,        /* openers that a text names */
 };
 
 /* ---- Locks ---- */
@@ -73,7 +74,10 @@ void file_say_who(const struct file_share *f, char *text, size_t room)
             if (named == NAMED_MOST || used + 100 > room)
                 continue;
             used += (size_t)snprintf(text + used, room - used, "%s%.60s",
-                                     named++ ? ", " : gone ? "; gone without closing it: " : "the file is open in ", o->who);
+                                     named++ ? ", "
+                                     : gone  ? "; gone without closing it: "
+                                             : "the file is open in ",
+                                     o->who);
         }
         size_t count = gone ? crashed : alive;
         if (count > named && used + 40 < room)
@@ -114,7 +118,8 @@ static comm_status try_locks(struct file_share *f, enum file_access access, cons
     return status;
 }
 
-/* Who comes lets those who wait already go first, once: else a process that writes all the time would have the lock all the time. */
+/* Who comes lets those who wait already go first, once: else a process that writes all the time would have the lock all
+ * the time. */
 static comm_status take_locks(struct file_share *f, enum file_access access, const struct file_limit *limit)
 {
     struct timespec pause = { 0, AFTER_YOU_NS };
@@ -142,10 +147,11 @@ comm_status file_leave(struct file_share *f, comm_status status)
 
 static comm_status fail_damaged(const struct file_share *f, const char *why)
 {
-    return comm__fail(COMM_ERR_PROTOCOL,
-                      "the store file %s is damaged at offset %lld: %s. It is no store of libcomm, or something else has written "
-                      "to it; delete it, or use another path for each job",
-                      f->path, (long long)f->read_to, why);
+    return comm__fail(
+        COMM_ERR_PROTOCOL,
+        "the store file %s is damaged at offset %lld: %s. It is no store of libcomm, or something else has written "
+        "to it; delete it, or use another path for each job",
+        f->path, (long long)f->read_to, why);
 }
 
 static comm_status add_opener(struct file_share *f, struct table_bytes who)
@@ -281,8 +287,9 @@ static comm_status catch_up(struct file_share *f)
     if (fstat(f->fd, &st) != 0)
         return comm__fail(COMM_ERR_SYSTEM, "looking at the store file %s: %s", f->path, strerror(errno));
     if (st.st_nlink == 0)
-        return comm__fail(COMM_ERR_PEER_LOST, "the store file %s was deleted, or replaced, while it was open; who opens it now "
-                                              "meets nobody of those who opened it before. Start the job again",
+        return comm__fail(COMM_ERR_PEER_LOST,
+                          "the store file %s was deleted, or replaced, while it was open; who opens it now "
+                          "meets nobody of those who opened it before. Start the job again",
                           f->path);
     if (st.st_size < f->read_to)
         return fail_damaged(f, "it has become shorter while it was open");
@@ -307,8 +314,10 @@ static comm_status cut_torn(struct file_share *f)
     if (f->torn == 0)
         return COMM_OK;
     if (ftruncate(f->fd, f->read_to) != 0)
-        return comm__fail(COMM_ERR_SYSTEM, "cutting a torn record from the store file %s: %s", f->path, strerror(errno));
-    comm__log(COMM_LOG_WARN, "store file %s: a process was killed while it wrote; %lld B of a torn record at offset %lld are cut off",
+        return comm__fail(COMM_ERR_SYSTEM, "cutting a torn record from the store file %s: %s", f->path,
+                          strerror(errno));
+    comm__log(COMM_LOG_WARN,
+              "store file %s: a process was killed while it wrote; %lld B of a torn record at offset %lld are cut off",
               f->path, (long long)f->torn, (long long)f->read_to);
     f->torn = 0;
     return COMM_OK;
@@ -325,7 +334,8 @@ static comm_status write_whole(struct file_share *f, const char *data, size_t by
             int error = n < 0 ? errno : ENOSPC;
             if (put > 0 && ftruncate(f->fd, f->read_to) != 0)
                 error = errno;
-            return comm__fail(COMM_ERR_SYSTEM, "writing %zu B to the store file %s: %s", bytes, f->path, strerror(error));
+            return comm__fail(COMM_ERR_SYSTEM, "writing %zu B to the store file %s: %s", bytes, f->path,
+                              strerror(error));
         }
         put += (size_t)n;
     }
@@ -388,16 +398,18 @@ static comm_status check_openers(struct file_share *f, int32_t world_size)
             *(is_alive(f, i) ? &alive : &crashed) += 1;
     if (crashed > 0 && alive == 0) {
         file_say_who(f, who, sizeof who);
-        return comm__fail(COMM_ERR_INVALID,
-                          "the store file %s is left from a job that crashed%s; delete it, or use another path for each job",
-                          f->path, who);
+        return comm__fail(
+            COMM_ERR_INVALID,
+            "the store file %s is left from a job that crashed%s; delete it, or use another path for each job", f->path,
+            who);
     }
     if (world_size > 0 && f->opener_count - crashed >= (size_t)world_size) {
         file_say_who(f, who, sizeof who);
-        return comm__fail(COMM_ERR_INVALID,
-                          "the store file %s has been opened %zu times, by all of a world of %d: it is in use, or left from an "
-                          "earlier job; delete it, or use another path for each job%s%s",
-                          f->path, f->opener_count - crashed, (int)world_size, *who ? ". " : "", who);
+        return comm__fail(
+            COMM_ERR_INVALID,
+            "the store file %s has been opened %zu times, by all of a world of %d: it is in use, or left from an "
+            "earlier job; delete it, or use another path for each job%s%s",
+            f->path, f->opener_count - crashed, (int)world_size, *who ? ". " : "", who);
     }
     return COMM_OK;
 }

@@ -1,5 +1,5 @@
-/* The file of a file store, shared by processes on one or several hosts: opening, locking, reading what others wrote, writing,
- * and who else has it open. file.c makes a store of it. */
+/* The file of a file store, shared by processes on one or several hosts: opening, locking, reading what others wrote,
+ * writing, and who else has it open. file.c makes a store of it. */
 #ifndef COMM_STORE_FILE_SHARE_H
 #define COMM_STORE_FILE_SHARE_H
 
@@ -18,8 +18,8 @@ struct file_share {
     pthread_mutex_t lock; /* guards what follows, and with the lock on the file the file */
     int fd;
     char *path;
-    off_t read_to;  /* the end of the last whole record that is in `table` */
-    off_t torn;     /* bytes of a torn record behind it */
+    off_t read_to; /* the end of the last whole record that is in `table` */
+    off_t torn;    /* bytes of a torn record behind it */
     struct table *table;
     struct file_opener *openers;
     size_t opener_count, opener_room;
@@ -32,8 +32,8 @@ struct file_limit {
     const struct store_wait *wait;
 };
 
-/* Open or make the file. Refuses what is no log, what a crashed job has left, and more openers than `world_size` (if > 0). On
- * failure file_share_close is still right. */
+/* Open or make the file. Refuses what is no log, what a crashed job has left, and more openers than `world_size` (if >
+ * 0). On failure file_share_close is still right. */
 comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size, int64_t timeout_ms);
 /* Say that we have closed; the last of a world (`world_size` > 0) removes the file. Frees what `f` holds. */
 void file_share_close(struct file_share *f, int32_t world_size);

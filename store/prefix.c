@@ -22,8 +22,9 @@ static comm_status whole(const comm_store *s, const char *key, char **ret_whole)
     const struct view *v = (const struct view *)s;
     size_t a = strlen(v->prefix), b = strlen(key);
     if (a + b > LIMIT_STORE_KEY_BYTES)
-        return comm__fail(COMM_ERR_INVALID, "a key of %zu B behind a prefix of %zu B ('%.60s'); together the longest is %zu B",
-                          b, a, v->prefix, LIMIT_STORE_KEY_BYTES);
+        return comm__fail(COMM_ERR_INVALID,
+                          "a key of %zu B behind a prefix of %zu B ('%.60s'); together the longest is %zu B", b, a,
+                          v->prefix, LIMIT_STORE_KEY_BYTES);
     char *text = malloc(a + b + 1);
     if (!text)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a key");
@@ -308,8 +309,8 @@ comm_status comm_store_prefix(const char *prefix, comm_store *store, comm_store 
         return comm__fail(COMM_ERR_INVALID, "comm_store_prefix: %s is NULL", prefix ? "ret_store" : "the prefix");
     size_t bytes = strlen(prefix);
     if (bytes + 1 >= LIMIT_STORE_KEY_BYTES)
-        return comm__fail(COMM_ERR_INVALID, "comm_store_prefix: a prefix of %zu B; with the key the longest is %zu B", bytes,
-                          LIMIT_STORE_KEY_BYTES);
+        return comm__fail(COMM_ERR_INVALID, "comm_store_prefix: a prefix of %zu B; with the key the longest is %zu B",
+                          bytes, LIMIT_STORE_KEY_BYTES);
     comm_status status = store_enter(store, "comm_store_prefix");
     if (status != COMM_OK)
         return status;

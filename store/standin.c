@@ -1,8 +1,8 @@
 /* What stands in for what a kind of store lacks, made from set, get, add, compare_set, check and remove. Each function
  * here is the kind's own if it has one; views and the public calls go through them.
  *
- * The keys that a stand-in needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of a
- * barrier (PyTorch's names), "KEY/appending" while somebody appends, "KEY/queue/..." of a queue. */
+ * The keys that a stand-in needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of
+ * a barrier (PyTorch's names), "KEY/appending" while somebody appends, "KEY/queue/..." of a queue. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,7 +48,8 @@ comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t co
     if (missing_count == 0) /* they have come just now */
         return store_fail_timeout(wait, keys, count, note);
     if (looked_at < count) {
-        snprintf(text, sizeof text, "%zu more were not looked at%s%s", count - looked_at, note ? "; " : "", note ? note : "");
+        snprintf(text, sizeof text, "%zu more were not looked at%s%s", count - looked_at, note ? "; " : "",
+                 note ? note : "");
         note = text;
     }
     return store_fail_timeout(wait, missing, missing_count, note);
@@ -84,8 +85,9 @@ static char *key_beside(const char *key, const char *suffix)
 {
     size_t key_bytes = strlen(key), bytes = key_bytes + strlen(suffix);
     if (bytes > LIMIT_STORE_KEY_BYTES) {
-        comm__fail(COMM_ERR_INVALID, "the key '%.60s...' is too long here: with '%s' it has %zu B, the longest has %zu B",
-                   key, suffix, bytes, LIMIT_STORE_KEY_BYTES);
+        comm__fail(COMM_ERR_INVALID,
+                   "the key '%.60s...' is too long here: with '%s' it has %zu B, the longest has %zu B", key, suffix,
+                   bytes, LIMIT_STORE_KEY_BYTES);
         return NULL;
     }
     char *whole = malloc(bytes + 1);
@@ -144,8 +146,8 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
     if (status == COMM_ERR_TIMEOUT)
         return COMM_OK; /* deleted in between */
     if (status == COMM_OK && bytes > LIMIT_STORE_VALUE_BYTES - old_bytes)
-        status = comm__fail(COMM_ERR_INVALID, "append %zu B to '%s': its value would be %zu B; the limit is %zu B", bytes,
-                            key, old_bytes + bytes, LIMIT_STORE_VALUE_BYTES);
+        status = comm__fail(COMM_ERR_INVALID, "append %zu B to '%s': its value would be %zu B; the limit is %zu B",
+                            bytes, key, old_bytes + bytes, LIMIT_STORE_VALUE_BYTES);
     char *joined = status == COMM_OK ? malloc(old_bytes + bytes + 1) : NULL;
     if (status == COMM_OK && !joined)
         status = comm__fail(COMM_ERR_NO_MEMORY, "append to '%s': no memory for %zu B", key, old_bytes + bytes);
@@ -163,15 +165,16 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
     return status;
 }
 
-/* compare_set alone does not do: of two who append the same bytes, both would find what they wanted, and only one's would
- * be there. So one at a time, by a key that says who. */
+/* compare_set alone does not do: of two who append the same bytes, both would find what they wanted, and only one's
+ * would be there. So one at a time, by a key that says who. */
 static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes)
 {
     char *turn = key_beside(key, "/appending"), nonce[64];
     if (!turn)
         return status_of_key(key, "/appending");
     make_nonce(nonce);
-    int64_t began = clock_now_ns(), deadline = clock_deadline_ns(atomic_load(&s->timeout_ms)), pause_ns = PAUSE_FIRST_NS;
+    int64_t began = clock_now_ns(), deadline = clock_deadline_ns(atomic_load(&s->timeout_ms)),
+            pause_ns = PAUSE_FIRST_NS;
     int ours = 0, done = 0;
     comm_status status = claim(s, turn, nonce, &ours);
     while (status == COMM_OK && !ours && clock_now_ns() < deadline) {
@@ -179,10 +182,11 @@ static comm_status append_in_turn(comm_store *s, const char *key, const void *da
         status = claim(s, turn, nonce, &ours);
     }
     if (status == COMM_OK && !ours)
-        status = comm__fail(COMM_ERR_TIMEOUT,
-                            "append to '%s' in %s: another process has been appending for %lld ms; if it has died, delete "
-                            "'%s'",
-                            key, s->url, (long long)((clock_now_ns() - began) / 1000000), turn);
+        status =
+            comm__fail(COMM_ERR_TIMEOUT,
+                       "append to '%s' in %s: another process has been appending for %lld ms; if it has died, delete "
+                       "'%s'",
+                       key, s->url, (long long)((clock_now_ns() - began) / 1000000), turn);
     while (status == COMM_OK && !done)
         status = append_once(s, key, data, bytes, &done);
     if (ours && status == COMM_OK) {
@@ -330,7 +334,8 @@ comm_status store_call_queue_push(comm_store *s, const char *key, const void *da
 }
 
 /* The number `at` is ours. Wait for its item; on any failure give the number up, unless the item came meanwhile. */
-static comm_status pop_at(comm_store *s, const char *at, const struct store_wait *wait, void **ret_data, size_t *ret_bytes)
+static comm_status pop_at(comm_store *s, const char *at, const struct store_wait *wait, void **ret_data,
+                          size_t *ret_bytes)
 {
     void *data = NULL;
     size_t bytes = 0;
@@ -420,8 +425,8 @@ comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_siz
     if (status == COMM_ERR_TIMEOUT) {
         if (s->kind->add(s, members, 0, &came) != COMM_OK)
             came = -1;
-        comm__fail(status, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url, (long long)came,
-                   (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
+        comm__fail(status, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url,
+                   (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
     }
     free(members);
     free(last);

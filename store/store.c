@@ -56,13 +56,14 @@ static comm_status full_options(const comm_store_options *options, comm_store_op
 {
     *ret_full = (comm_store_options)COMM_STORE_OPTIONS_INIT;
     if (options && options->struct_bytes == 0)
-        return comm__fail(COMM_ERR_INVALID, "comm_store_open: options.struct_bytes is 0; begin with COMM_STORE_OPTIONS_INIT");
+        return comm__fail(COMM_ERR_INVALID,
+                          "comm_store_open: options.struct_bytes is 0; begin with COMM_STORE_OPTIONS_INIT");
     if (options)
-        memcpy(ret_full, options,
-               options->struct_bytes < sizeof *ret_full ? options->struct_bytes : sizeof *ret_full);
+        memcpy(ret_full, options, options->struct_bytes < sizeof *ret_full ? options->struct_bytes : sizeof *ret_full);
     for (size_t i = sizeof *ret_full; options && i < options->struct_bytes; i++)
         if (((const char *)options)[i])
-            return comm__fail(COMM_ERR_VERSION, "comm_store_open: options of a newer libcomm than this one (%s)", comm_version());
+            return comm__fail(COMM_ERR_VERSION, "comm_store_open: options of a newer libcomm than this one (%s)",
+                              comm_version());
     if (ret_full->timeout_ms == 0)
         ret_full->timeout_ms = STORE_TIMEOUT_MS;
     return COMM_OK;
@@ -82,7 +83,8 @@ comm_status comm_store_open(const char *url, const comm_store_options *options, 
         if (strncasecmp(url, kinds[i].scheme, strlen(kinds[i].scheme)) == 0)
             return kinds[i].open(url, &full, ret_store);
     return status != COMM_OK ? status
-                             : comm__fail(COMM_ERR_NOT_FOUND, "no store has the scheme of '%s'; there are tcp:// file:// hash://", url);
+                             : comm__fail(COMM_ERR_NOT_FOUND,
+                                          "no store has the scheme of '%s'; there are tcp:// file:// hash://", url);
 }
 
 void comm_store_close(comm_store *s)
@@ -128,7 +130,8 @@ comm_status store_enter(comm_store *s, const char *what)
     if (!s)
         return comm__fail(COMM_ERR_INVALID, "%s: the store is NULL", what);
     if (s->owner_pid != (int32_t)getpid())
-        return comm__fail(COMM_ERR_FORKED, "%s: the store %s was opened before fork(); open one in this process", what, s->url);
+        return comm__fail(COMM_ERR_FORKED, "%s: the store %s was opened before fork(); open one in this process", what,
+                          s->url);
     unsigned calls = atomic_fetch_add(&s->calls, 2);
     if (calls & STORE_CLOSED) {
         atomic_fetch_sub(&s->calls, 2);
@@ -173,8 +176,9 @@ static comm_status check_timeout(const char *what, int64_t timeout_ms)
 {
     return timeout_ms >= COMM_TIMEOUT_INFINITE
                ? COMM_OK
-               : comm__fail(COMM_ERR_INVALID, "%s: a timeout of %lld ms; give 0 for the store's, or COMM_TIMEOUT_INFINITE",
-                            what, (long long)timeout_ms);
+               : comm__fail(COMM_ERR_INVALID,
+                            "%s: a timeout of %lld ms; give 0 for the store's, or COMM_TIMEOUT_INFINITE", what,
+                            (long long)timeout_ms);
 }
 
 static struct store_wait wait_of(comm_store *s, int64_t timeout_ms)
@@ -397,8 +401,7 @@ comm_status comm_store_queue_push(comm_store *s, const char *key, const void *da
     return store_leave(s, status == COMM_OK ? store_call_queue_push(s, key, data, bytes) : status);
 }
 
-comm_status comm_store_queue_pop(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data,
-                                 size_t *ret_bytes)
+comm_status comm_store_queue_pop(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
 {
     static const char what[] = "comm_store_queue_pop";
     int32_t may_wait = timeout_ms != COMM_STORE_NO_WAIT;

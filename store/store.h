@@ -1,5 +1,5 @@
 /* What a kind of store implements, and the handle around it. store.c checks arguments and keeps the reference count,
- * standin.c does what a kind lacks; a kind (hash.c file.c tcp_client.c prefix.c user.c) only does its own work.
+ * standin.c does what a kind lacks; a kind (hash.c file.c tcp_*.c prefix.c user.c) only does its own work.
  *
  * All functions may be called from any thread at the same time. On failure they return through comm__fail. Keys are
  * already checked and carry any prefix; a kind that was reached through a view is given the inner store as `s`. NULL
@@ -45,9 +45,10 @@ struct store_kind {
     comm_status (*queue_len)(comm_store *s, const char *key, int64_t *ret_count); /* may be NULL */
     comm_status (*barrier)(comm_store *s, const char *key, int32_t world_size,
                            const struct store_wait *wait); /* may be NULL */
-    comm_status (*clone)(comm_store *s, comm_store **ret_store); /* of a view's inner store: `s` again, referenced, will do */
+    /* Of a store that is only reached through views: `s` again, referenced, will do. */
+    comm_status (*clone)(comm_store *s, comm_store **ret_store);
     void (*interrupt)(comm_store *s); /* see above */
-    void (*close)(comm_store *s);     /* the last reference is gone and no call is under way; frees the object */
+    void (*close)(comm_store *s); /* the last reference is gone and no call is under way; frees the object */
 };
 
 /* Embedded first in each kind's own struct. */
@@ -101,8 +102,8 @@ comm_status store_call_queue_pop(comm_store *s, const char *key, const struct st
 comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_count);
 comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait);
 
-/* A user's call upon a handle, from beginning to end: store_leave returns `status`. Closing the handle waits for those inside.
- * FORKED, ABORTED (it is being closed) or INVALID (NULL), and then there is nothing to leave. */
+/* A user's call upon a handle, from beginning to end: store_leave returns `status`. Closing the handle waits for those
+ * inside. FORKED, ABORTED (it is being closed) or INVALID (NULL), and then there is nothing to leave. */
 comm_status store_enter(comm_store *s, const char *what);
 comm_status store_leave(comm_store *s, comm_status status);
 

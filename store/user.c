@@ -1,7 +1,7 @@
 /* A store of the user's: comm_store_ops behind the interface of a kind.
  *
- * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a handle
- * can be closed while somebody waits, whatever the user's store is made of. */
+ * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a
+ * handle can be closed while somebody waits, whatever the user's store is made of. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +32,8 @@ static comm_status result(comm_store *s, comm_status status, char error[ERROR_RO
     if (status == COMM_OK)
         return status;
     if (status > COMM_OK)
-        return comm__fail(COMM_ERR_BUG, "store '%s': a function of it returned %d, which is no comm_status", user(s)->name,
-                          (int)status);
+        return comm__fail(COMM_ERR_BUG, "store '%s': a function of it returned %d, which is no comm_status",
+                          user(s)->name, (int)status);
     return comm__fail(status, "store '%s': %s", user(s)->name, *error ? error : comm_status_name(status));
 }
 
@@ -110,8 +110,8 @@ static comm_status user_compare_set(comm_store *s, const char *key, const void *
     char error[ERROR_ROOM] = "";
     void *data = NULL;
     size_t bytes = 0;
-    comm_status status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired, desired_bytes,
-                                                  &data, &bytes, error, sizeof error);
+    comm_status status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired,
+                                                  desired_bytes, &data, &bytes, error, sizeof error);
     return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
@@ -173,8 +173,8 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
         *error = '\0';
         data = NULL;
         bytes = 0;
-        status = user(s)->ops.queue_pop(user(s)->context, key, may_wait ? slice_ms(wait) : COMM_STORE_NO_WAIT, &data, &bytes,
-                                        error, sizeof error);
+        status = user(s)->ops.queue_pop(user(s)->context, key, may_wait ? slice_ms(wait) : COMM_STORE_NO_WAIT, &data,
+                                        &bytes, error, sizeof error);
     } while (status == COMM_ERR_TIMEOUT && may_wait && goes_on(wait));
     if (status == COMM_ERR_TIMEOUT)
         return ended(s, wait, &key, 1, error);
@@ -208,9 +208,11 @@ comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_sto
         return comm__fail(COMM_ERR_INVALID, "comm_store_create: ops, its struct_bytes or ret_store is missing");
     for (size_t i = sizeof *ops; i < ops->struct_bytes; i++)
         if (((const char *)ops)[i])
-            return comm__fail(COMM_ERR_VERSION, "comm_store_create: ops of a newer libcomm than this one (%s)", comm_version());
+            return comm__fail(COMM_ERR_VERSION, "comm_store_create: ops of a newer libcomm than this one (%s)",
+                              comm_version());
     if (!ops->set || !ops->get || !ops->add || !ops->compare_set || !ops->check || !ops->remove)
-        return comm__fail(COMM_ERR_INVALID, "comm_store_create: set, get, add, compare_set, check and remove are all needed");
+        return comm__fail(COMM_ERR_INVALID,
+                          "comm_store_create: set, get, add, compare_set, check and remove are all needed");
     struct user_store *u = calloc(1, sizeof *u);
     if (!u)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");

@@ -28,10 +28,14 @@ static int failed(comm_status status)
         return 0;
     fprintf(stderr, "comm-store: %s\n", comm_last_error());
     switch (status) {
-    case COMM_ERR_INVALID: return EXIT_USAGE;
-    case COMM_ERR_TIMEOUT: return EXIT_TIMEOUT;
-    case COMM_ERR_NOT_FOUND: return EXIT_NO;
-    default: return comm_status_scope(status) == COMM_SCOPE_OBJECT ? EXIT_LOST : EXIT_ERROR;
+    case COMM_ERR_INVALID:
+        return EXIT_USAGE;
+    case COMM_ERR_TIMEOUT:
+        return EXIT_TIMEOUT;
+    case COMM_ERR_NOT_FOUND:
+        return EXIT_NO;
+    default:
+        return comm_status_scope(status) == COMM_SCOPE_OBJECT ? EXIT_LOST : EXIT_ERROR;
     }
 }
 
@@ -183,8 +187,8 @@ static int do_compare_set(comm_store *store, const struct arguments *a)
     if (!code)
         code = take_value(a->words[3], &desired);
     if (!code)
-        code = failed(comm_store_compare_set(store, a->words[1], expected.data, expected.bytes, desired.data, desired.bytes,
-                                             &now, &bytes));
+        code = failed(comm_store_compare_set(store, a->words[1], expected.data, expected.bytes, desired.data,
+                                             desired.bytes, &now, &bytes));
     if (!code)
         code = print_value(now, bytes);
     if (!code && (bytes != desired.bytes || memcmp(now, desired.data, bytes) != 0))
@@ -326,7 +330,9 @@ enum { COMMAND_COUNT = sizeof commands / sizeof *commands };
 
 static const struct argp_option options[] = {
     { "store", 's', "URL", 0,
-      "tcp://HOST:PORT or file:///PATH. Default: COMM_STORE_URL, else tcp://MASTER_ADDR:MASTER_PORT, from the environment", 0 },
+      "tcp://HOST:PORT or file:///PATH. Default: COMM_STORE_URL, else tcp://MASTER_ADDR:MASTER_PORT, from the "
+      "environment",
+      0 },
     { "timeout", 't', "MS", 0, "Time limit to connect, and of what waits; -1 is none (default 300000)", 0 },
     { "no-wait", 'n', NULL, 0, "pop: do not wait", 0 },
     { "port", 'p', "PORT", 0, "serve: the port; 0 lets the system choose (default)", 0 },
@@ -340,10 +346,18 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     struct arguments *a = state->input;
     int64_t number = 0;
     switch (key) {
-    case 's': a->url = arg; return 0;
-    case 'f': a->port_file = arg; return 0;
-    case 'b': a->bind = arg; return 0;
-    case 'n': a->no_wait = 1; return 0;
+    case 's':
+        a->url = arg;
+        return 0;
+    case 'f':
+        a->port_file = arg;
+        return 0;
+    case 'b':
+        a->bind = arg;
+        return 0;
+    case 'n':
+        a->no_wait = 1;
+        return 0;
     case 't':
         if (!parse_number(arg, -1, INT64_MAX, &a->timeout_ms))
             argp_error(state, "'%s' is no number of milliseconds", arg);
@@ -353,9 +367,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
             argp_error(state, "'%s' is no port, a number from 0 to 65535", arg);
         a->port = (int)number;
         return 0;
-    case ARGP_KEY_ARG: a->words[a->word_count++] = *arg == '\1' ? arg + 1 : arg; return 0;
-    case ARGP_KEY_NO_ARGS: argp_usage(state); return 0;
-    default: return ARGP_ERR_UNKNOWN;
+    case ARGP_KEY_ARG:
+        a->words[a->word_count++] = *arg == '\1' ? arg + 1 : arg;
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_usage(state);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -384,7 +403,8 @@ static char *make_doc(void)
     FILE *out = open_memstream(&doc, &bytes);
     if (!out)
         return NULL;
-    fprintf(out, "A key-value store's calls from the shell, and a server that PyTorch's TCPStore clients understand.\vCommands:\n");
+    fprintf(out, "A key-value store's calls from the shell, and a server that PyTorch's TCPStore clients "
+                 "understand.\vCommands:\n");
     for (size_t i = 0; i < COMMAND_COUNT; i++) {
         char call[40];
         snprintf(call, sizeof call, "%s %s", commands[i].name, commands[i].arguments);
@@ -394,8 +414,10 @@ static char *make_doc(void)
                  "      if the value is not NEW\n"
                  "  (2) exit status 4 if not\n"
                  "  (3) with --no-wait, exit status 4 if the queue is empty\n\n"
-                 "A VALUE of - is read from stdin, to its end. An argument that begins with - and is no number comes behind --.\n\n"
-                 "Exit status: 0 done, 1 an error of the system, 2 wrong usage or a wrong value, 3 out of time, 4 not there (see "
+                 "A VALUE of - is read from stdin, to its end. An argument that begins with - and is no number comes "
+                 "behind --.\n\n"
+                 "Exit status: 0 done, 1 an error of the system, 2 wrong usage or a wrong value, 3 out of time, 4 not "
+                 "there (see "
                  "above), 5 the store is lost or damaged. Errors go to stderr.");
     fclose(out);
     return doc;
@@ -419,14 +441,16 @@ static int run(const struct arguments *a, const struct command *command)
     comm_store *store;
     comm_store_options o = COMM_STORE_OPTIONS_INIT;
     if (a->word_count - 1 < command->least || (command->most >= 0 && a->word_count - 1 > command->most)) {
-        fprintf(stderr, "comm-store: wrong number of arguments; it is: comm-store %s %s\n", command->name, command->arguments);
+        fprintf(stderr, "comm-store: wrong number of arguments; it is: comm-store %s %s\n", command->name,
+                command->arguments);
         return EXIT_USAGE;
     }
     if (command->run == do_serve)
         return do_serve(NULL, a);
     const char *url = a->url ? a->url : default_url(room, sizeof room);
     if (!url) {
-        fprintf(stderr, "comm-store: which store? Give --store URL, or set COMM_STORE_URL, or MASTER_ADDR and MASTER_PORT\n");
+        fprintf(stderr,
+                "comm-store: which store? Give --store URL, or set COMM_STORE_URL, or MASTER_ADDR and MASTER_PORT\n");
         return EXIT_USAGE;
     }
     o.timeout_ms = a->timeout_ms;

@@ -90,6 +90,8 @@ static void values_have_a_limit(struct pair *p)
     CHECK_ERROR_SAYS("8388608 B");
     CHECK_ERROR_SAYS("8388609 B");
     CHECK_STATUS(comm_store_append(p->a, "new", big, VALUE_MAX + 1), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_store_append(p->a, "big", "x", 1), COMM_ERR_INVALID); /* what it would grow to */
+    CHECK_ERROR_SAYS("8388608 B");
     CHECK_STATUS(comm_store_queue_push(p->a, "q", big, VALUE_MAX + 1), COMM_ERR_INVALID);
     CHECK_STATUS(comm_store_compare_set(p->a, "new", "", 0, big, VALUE_MAX + 1, &data, &bytes), COMM_ERR_INVALID);
     CHECK_STATUS(comm_store_compare_set(p->a, "new", big, VALUE_MAX + 1, "", 0, &data, &bytes), COMM_ERR_INVALID);
@@ -104,8 +106,8 @@ static void values_have_a_limit(struct pair *p)
 
 static void keys_may_hold_any_bytes_but_nul(struct pair *p)
 {
-    static const char *const odd[] = { "\001opened", "/", "//", "a/b", "init/", "refcount/", " ", "\n", "\xff\xfe", "%s%n",
-                                       "0", "-/x", "queue x", "prefix/k", "k" };
+    static const char *const odd[] = { "\001opened", "/",    "//", "a/b", "init/",   "refcount/", " ", "\n",
+                                       "\xff\xfe",   "%s%n", "0",  "-/x", "queue x", "prefix/k",  "k" };
     enum { ODD = sizeof odd / sizeof *odd, RANDOM = 200, LONGEST = 300 };
     char keys[RANDOM][LONGEST + 1];
     for (size_t i = 0; i < ODD; i++)
@@ -233,7 +235,8 @@ static void swap(comm_store *store, const char *expected, const char *desired, c
     size_t bytes = 4711;
     CHECK_OK(comm_store_compare_set(store, "k", expected, strlen(expected), desired, strlen(desired), &data, &bytes));
     if (bytes != strlen(want) || memcmp(data, want, bytes + 1) != 0)
-        ranks_fail(__FILE__, __LINE__, "compare_set('%s', '%s') gave '%s', not '%s'", expected, desired, (char *)data, want);
+        ranks_fail(__FILE__, __LINE__, "compare_set('%s', '%s') gave '%s', not '%s'", expected, desired, (char *)data,
+                   want);
     comm_free(data);
 }
 

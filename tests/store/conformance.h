@@ -19,10 +19,11 @@ enum { LONG_MS = 20000, SHORT_MS = 30 };
 #define VALUE_MAX ((size_t)8 << 20)
 #define KEY_MAX ((size_t)8191)
 
-uint64_t random_u64(void);                        /* seeded by the program's argument; for one thread */
+uint64_t random_u64(void); /* seeded by the program's argument; for one thread */
 void random_bytes(void *to, size_t bytes);
 
-/* After this, what was set through `store` is seen through every other handle: a set alone is not acknowledged by tcp. */
+/* After this, what was set through `store` is seen through every other handle: a set alone is not acknowledged by tcp.
+ */
 static inline void settle(comm_store *store)
 {
     CHECK_OK(comm_store_add(store, "settled", 0, NULL));

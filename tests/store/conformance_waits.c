@@ -31,11 +31,21 @@ static void *waiter_main(void *context)
     void *data[3] = { NULL, NULL, NULL };
     size_t bytes[3] = { 0, 0, 0 };
     switch (w->how) {
-    case BY_GET: w->status = comm_store_get(w->store, w->keys[0], w->timeout_ms, &data[0], &bytes[0]); break;
-    case BY_WAIT: w->status = comm_store_wait(w->store, w->keys, w->count, w->timeout_ms); break;
-    case BY_MULTI_GET: w->status = comm_store_multi_get(w->store, w->keys, w->count, w->timeout_ms, data, bytes); break;
-    case BY_POP: w->status = comm_store_queue_pop(w->store, w->keys[0], w->timeout_ms, &data[0], &bytes[0]); break;
-    default: w->status = comm_store_barrier(w->store, w->keys[0], 3, w->timeout_ms); break;
+    case BY_GET:
+        w->status = comm_store_get(w->store, w->keys[0], w->timeout_ms, &data[0], &bytes[0]);
+        break;
+    case BY_WAIT:
+        w->status = comm_store_wait(w->store, w->keys, w->count, w->timeout_ms);
+        break;
+    case BY_MULTI_GET:
+        w->status = comm_store_multi_get(w->store, w->keys, w->count, w->timeout_ms, data, bytes);
+        break;
+    case BY_POP:
+        w->status = comm_store_queue_pop(w->store, w->keys[0], w->timeout_ms, &data[0], &bytes[0]);
+        break;
+    default:
+        w->status = comm_store_barrier(w->store, w->keys[0], 3, w->timeout_ms);
+        break;
     }
     if (w->status != COMM_OK)
         snprintf(w->text, sizeof w->text, "%s", comm_last_error());
@@ -80,11 +90,21 @@ static void put_somehow(comm_store *store, int way, const char *key)
     void *data = NULL;
     size_t bytes;
     switch (way) {
-    case 0: CHECK_OK(comm_store_set(store, key, "7", 1)); break;
-    case 1: CHECK_OK(comm_store_add(store, key, 7, NULL)); break;
-    case 2: CHECK_OK(comm_store_append(store, key, "7", 1)); break;
-    case 3: CHECK_OK(comm_store_compare_set(store, key, "", 0, "7", 1, &data, &bytes)); break;
-    default: CHECK_OK(comm_store_multi_set(store, &key, 1, (const void *[]){ "7" }, &(size_t){ 1 })); break;
+    case 0:
+        CHECK_OK(comm_store_set(store, key, "7", 1));
+        break;
+    case 1:
+        CHECK_OK(comm_store_add(store, key, 7, NULL));
+        break;
+    case 2:
+        CHECK_OK(comm_store_append(store, key, "7", 1));
+        break;
+    case 3:
+        CHECK_OK(comm_store_compare_set(store, key, "", 0, "7", 1, &data, &bytes));
+        break;
+    default:
+        CHECK_OK(comm_store_multi_set(store, &key, 1, (const void *[]){ "7" }, &(size_t){ 1 }));
+        break;
     }
     comm_free(data);
 }
@@ -136,7 +156,9 @@ static void what_does_not_write_wakes_nobody(struct pair *p)
 static void a_wait_for_several_ends_with_the_last(struct pair *p)
 {
     struct waiter w = { .store = p->a, .how = BY_WAIT, .keys = { "1", "2", "3" }, .count = 3, .timeout_ms = LONG_MS };
-    struct waiter m = { .store = p->a, .how = BY_MULTI_GET, .keys = { "1", "2", "1" }, .count = 3, .timeout_ms = LONG_MS };
+    struct waiter m = {
+        .store = p->a, .how = BY_MULTI_GET, .keys = { "1", "2", "1" }, .count = 3, .timeout_ms = LONG_MS
+    };
     CHECK_OK(comm_store_set(p->b, "2", "x", 1));
     start(&w);
     start(&m);

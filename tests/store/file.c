@@ -1,4 +1,5 @@
-/* What is a file store's alone: its log on disk, and what happens to a file that others damage, delete, lock, or leave behind. */
+/* What is a file store's alone: its log on disk, and what happens to a file that others damage, delete, lock, or leave
+ * behind. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -74,9 +75,9 @@ static void the_log_holds_one_record_for_each_change(void)
         enum file_kind kind;
         const char *key, *value;
     } want[] = {
-        { FILE_OPEN, "", NULL },     { FILE_SET, "k", "v" },     { FILE_SET, "n", "7" },    { FILE_SET, "c", "x" },
-        { FILE_APPEND, "k", "w" },   { FILE_PUSH, "q", "item" }, { FILE_POP, "q", "" },     { FILE_DELETE, "k", "" },
-        { FILE_SET, "pre/k", "in" }, { FILE_SET, "1", "a" },     { FILE_SET, "2", "b" },    { FILE_CLOSE, "", "0" },
+        { FILE_OPEN, "", NULL },     { FILE_SET, "k", "v" },     { FILE_SET, "n", "7" }, { FILE_SET, "c", "x" },
+        { FILE_APPEND, "k", "w" },   { FILE_PUSH, "q", "item" }, { FILE_POP, "q", "" },  { FILE_DELETE, "k", "" },
+        { FILE_SET, "pre/k", "in" }, { FILE_SET, "1", "a" },     { FILE_SET, "2", "b" }, { FILE_CLOSE, "", "0" },
     };
     comm_store *store = open_store(0), *view;
     void *data;
@@ -96,7 +97,8 @@ static void the_log_holds_one_record_for_each_change(void)
     CHECK_OK(comm_store_prefix("pre", store, &view));
     CHECK_OK(comm_store_set(view, "k", "in", 2));
     comm_store_close(view);
-    CHECK_OK(comm_store_multi_set(store, (const char *[]){ "1", "2" }, 2, (const void *[]){ "a", "b" }, (size_t[]){ 1, 1 }));
+    CHECK_OK(
+        comm_store_multi_set(store, (const char *[]){ "1", "2" }, 2, (const void *[]){ "a", "b" }, (size_t[]){ 1, 1 }));
     comm_store_close(store);
 
     char log[4096], who[100];
@@ -220,7 +222,9 @@ static void garbage_is_an_error_at_once(void)
         { "#!/bin/sh\necho hello\n", 21, "no record begins there" },
         { "\0\0\0\0\0\0\0\0", 8, "no record begins there" },
         { "C", 1, NULL }, /* could still become one */
-        { "\x09\0\0\0refcount/\x01\0\0\0" "1", 18, "FileStore of PyTorch" },
+        { "\x09\0\0\0refcount/\x01\0\0\0"
+          "1",
+          18, "FileStore of PyTorch" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         comm_store *store = NULL;
@@ -473,8 +477,10 @@ static void join_child(pid_t child, int want_signal)
 {
     int status;
     CHECK(waitpid(child, &status, 0) == child);
-    if (want_signal ? !WIFSIGNALED(status) || WTERMSIG(status) != want_signal : !WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        ranks_fail(__FILE__, __LINE__, "the child ended with status 0x%x, not by signal %d", (unsigned)status, want_signal);
+    if (want_signal ? !WIFSIGNALED(status) || WTERMSIG(status) != want_signal
+                    : !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        ranks_fail(__FILE__, __LINE__, "the child ended with status 0x%x, not by signal %d", (unsigned)status,
+                   want_signal);
 }
 
 static void set_and_wait_for_the_end(comm_store *store, int ready_fd)

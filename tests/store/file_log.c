@@ -18,17 +18,21 @@ static const struct {
     struct file_record record;
     uint8_t bytes[64];
     size_t count;
-} known[] = {
-    { { FILE_SET, { "k", 1 }, { "v", 1 } },
-      { 'C', 'S', 'F', '1', 0xbf, 0xf0, 0x51, 0x42, 0x09, 0x7f, 0xdf, 0x36, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 'k', 'v' },
-      26 },
-    { { FILE_DELETE, { "key", 3 }, { NULL, 0 } },
-      { 'C', 'S', 'F', '1', 0xaf, 0x8a, 0xf4, 0xd0, 0x9e, 0x76, 0xba, 0xa1, 2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 'k', 'e', 'y' },
-      27 },
-    { { FILE_OPEN, { NULL, 0 }, { "host:42", 7 } },
-      { 'C', 'S', 'F', '1', 0xe4, 0xeb, 0xbc, 0x10, 0x06, 0xf2, 0x4e, 0x28, 6, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 'h', 'o', 's', 't', ':', '4', '2' },
-      31 },
-};
+} known
+    [] = {
+        { { FILE_SET, { "k", 1 }, { "v", 1 } },
+          { 'C', 'S', 'F', '1', 0xbf, 0xf0, 0x51, 0x42, 0x09, 0x7f, 0xdf, 0x36, 1,
+            0,   0,   0,   1,   0,    0,    0,    1,    0,    0,    0,    'k',  'v' },
+          26 },
+        { { FILE_DELETE, { "key", 3 }, { NULL, 0 } },
+          { 'C', 'S', 'F', '1', 0xaf, 0x8a, 0xf4, 0xd0, 0x9e, 0x76, 0xba, 0xa1, 2,  0,
+            0,   0,   3,   0,   0,    0,    0,    0,    0,    0,    'k',  'e',  'y' },
+          27 },
+        { { FILE_OPEN, { NULL, 0 }, { "host:42", 7 } },
+          { 'C', 'S', 'F', '1', 0xe4, 0xeb, 0xbc, 0x10, 0x06, 0xf2, 0x4e, 0x28, 6,   0,   0,  0,
+            0,   0,   0,   0,   7,    0,    0,    0,    'h',  'o',  's',  't',  ':', '4', '2' },
+          31 },
+    };
 
 static void known_records_have_known_bytes(void)
 {
@@ -41,7 +45,8 @@ static void known_records_have_known_bytes(void)
         file_encode(&known[i].record, bytes);
         for (size_t k = 0; k < known[i].count; k++)
             if (bytes[k] != known[i].bytes[k])
-                ranks_fail(__FILE__, __LINE__, "record %zu: byte %zu is 0x%02x, not 0x%02x", i, k, bytes[k], known[i].bytes[k]);
+                ranks_fail(__FILE__, __LINE__, "record %zu: byte %zu is 0x%02x, not 0x%02x", i, k, bytes[k],
+                           known[i].bytes[k]);
         CHECK(file_decode(known[i].bytes, known[i].count, &back, &taken, &why) == FILE_RECORD);
         CHECK(taken == known[i].count && back.kind == known[i].record.kind);
         CHECK(back.key.bytes == known[i].record.key.bytes && back.value.bytes == known[i].record.value.bytes);
@@ -60,8 +65,10 @@ static void every_beginning_is_torn(void)
         CHECK(file_decode(bytes, n, &back, &needed, &why) == FILE_TORN);
         CHECK(needed == (n < FILE_HEADER_BYTES ? FILE_HEADER_BYTES : whole));
     }
-    CHECK(file_decode(bytes, sizeof bytes, &back, &needed, &why) == FILE_RECORD && needed == whole); /* and what follows is left */
-    CHECK(back.key.bytes == 5 && memcmp(back.key.data, "a key", 5) == 0 && memcmp(back.value.data, "some value", 10) == 0);
+    CHECK(file_decode(bytes, sizeof bytes, &back, &needed, &why) == FILE_RECORD &&
+          needed == whole); /* and what follows is left */
+    CHECK(back.key.bytes == 5 && memcmp(back.key.data, "a key", 5) == 0 &&
+          memcmp(back.value.data, "some value", 10) == 0);
 }
 
 static void every_changed_bit_is_found(void)
@@ -115,7 +122,10 @@ static void what_makes_no_sense_is_bad(void)
     header[16] = 1;
     header[23] = 0x7f; /* a value of 2 GiB: refused before anybody waits for it or makes room */
     CHECK(file_decode(header, sizeof header, &back, &taken, &why) == FILE_BAD && strstr(why, "too long"));
-    CHECK(file_decode("\x09\0\0\0refcount/\x01\0\0\0" "1", 18, &back, &taken, &why) == FILE_BAD && strstr(why, "PyTorch"));
+    CHECK(file_decode("\x09\0\0\0refcount/\x01\0\0\0"
+                      "1",
+                      18, &back, &taken, &why) == FILE_BAD &&
+          strstr(why, "PyTorch"));
 }
 
 static void random_bytes_are_never_a_record(uint64_t seed)

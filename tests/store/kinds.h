@@ -8,16 +8,17 @@
 enum { LACKS_NUM_KEYS = 1, LACKS_LIST_KEYS = 2 };
 
 struct pair {
-    comm_store *a, *b;      /* the two handles; a test that closes one sets it to NULL */
-    const char *kind;       /* what comm_store_kind should say */
-    unsigned lacks;         /* LACKS_ values */
-    size_t prefix_bytes;    /* that are put in front of each key */
-    comm_store *rest[4];    /* what else must be open */
-    char path[300];         /* of a file store, or "" */
+    comm_store *a, *b;   /* the two handles; a test that closes one sets it to NULL */
+    const char *kind;    /* what comm_store_kind should say */
+    unsigned lacks;      /* LACKS_ values */
+    size_t prefix_bytes; /* that are put in front of each key */
+    comm_store *rest[4]; /* what else must be open */
+    char path[300];      /* of a file store, or "" */
 };
 
-/* `name` is one of hash, file, tcp (a serves), clients (of a third handle that serves), user (with all functions), least
- * (only the needed ones); with "prefix+", "nested+" or "clone+" in front: both are such views. Ends the process if that fails. */
+/* `name` is one of hash, file, tcp (a serves), clients (of a third handle that serves), user (with all functions),
+ * least (only the needed ones); with "prefix+", "nested+" or "clone+" in front: both are such views. Ends the process
+ * if that fails. */
 void pair_open(const char *name, struct pair *p);
 void pair_close(struct pair *p);
 

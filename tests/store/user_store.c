@@ -115,7 +115,8 @@ static comm_status user_get(void *context, const char *key, int64_t timeout_ms, 
     return leave(u, status);
 }
 
-static comm_status user_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room)
+static comm_status user_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                            size_t room)
 {
     struct user *u = enter(context);
     struct item **at = find(u, key);
@@ -264,8 +265,8 @@ static comm_status user_queue_push(void *context, const char *key, const void *d
     return leave(u, COMM_OK);
 }
 
-static comm_status user_queue_pop(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                                  char *error, size_t room)
+static comm_status user_queue_pop(void *context, const char *key, int64_t timeout_ms, void **ret_data,
+                                  size_t *ret_bytes, char *error, size_t room)
 {
     struct user *u = enter(context);
     char *whole = queue_key(key);
