@@ -228,11 +228,14 @@ static int parse_item(const struct item *item, struct override *o)
     return 0;
 }
 
+/* In an init string a comma ends the backend, so there is a second one. */
+#define SEPARATORS ",;"
+
 struct select_overrides *select_overrides_create(const char *text, char *error, size_t room)
 {
     size_t count = 0;
     for (const char *c = text; *c; c++)
-        count += *c == ',';
+        count += strchr(SEPARATORS, *c) != NULL;
     struct select_overrides *o = calloc(1, sizeof *o + (count + 1) * sizeof *o->items);
     if (!o) {
         snprintf(error, room, "out of memory");
@@ -240,7 +243,7 @@ struct select_overrides *select_overrides_create(const char *text, char *error, 
     }
     const char *at = text, *end = text + strlen(text);
     while (*text) {
-        struct item item = { at, word(at, end, ","), error, room };
+        struct item item = { at, word(at, end, SEPARATORS), error, room };
         if (parse_item(&item, &o->items[o->count++])) {
             select_overrides_destroy(o);
             return NULL;

@@ -39,7 +39,7 @@ struct select_query {
 struct select_overrides;
 struct route select_route(const struct select_query *query, const struct select_overrides *overrides);
 
-/* Parse "all_reduce:ring@64K-1M,broadcast:binomial" (first match wins; an algorithm that lacks what is needed is passed over). A range
+/* Parse "all_reduce:ring@64K-1M,broadcast:binomial" (or ";" for ","; first match wins; an algorithm that lacks what is needed is passed over). A range
  * includes its ends, and either may be left out; "/512K" behind sets the slices, "/0" means none. On a malformed text or an unknown op or algorithm returns NULL and
  * writes what is wrong, with the list of what there is, to `error`. destroy(NULL) is fine. */
 struct select_overrides *select_overrides_create(const char *text, char *error, size_t room);

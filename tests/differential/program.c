@@ -253,7 +253,7 @@ static void make_steps(struct program *p, int steps)
 
 /* ---- The backend's options ---- */
 
-/* One algorithm per operation that must then be used wherever it can be. */
+/* One algorithm per operation, for some, that must then be used wherever it can be; appended to an init string. */
 static void draw_algorithms(uint64_t *state, char *text, size_t room)
 {
     static const char *const algorithms[][5] = {
@@ -271,7 +271,8 @@ static void draw_algorithms(uint64_t *state, char *text, size_t room)
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms && used < room; i++) {
         size_t choice = random_below(state, 5);
         if (algorithms[i][choice] && random_one_in(state, 2))
-            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? "," : "", algorithms[i][choice]);
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ";" : "&algo=",
+                                     algorithms[i][choice]);
     }
 }
 
@@ -284,6 +285,9 @@ static void choose_backend(struct program *p, const char *backend, uint64_t *sta
         return;
     snprintf(p->backend, sizeof p->backend, "cpu:tcp?eager_bytes=%s&lanes=%d&slice_bytes=%s",
              eager[random_below(state, 5)], 1 + (int)random_below(state, 6), slices[random_below(state, 5)]);
+    size_t used = strlen(p->backend);
+    if (random_one_in(state, 2))
+        draw_algorithms(state, p->backend + used, sizeof p->backend - used);
 }
 
 void program_make(struct program *p, uint64_t seed, int32_t size, int steps, const char *backend)
@@ -297,8 +301,6 @@ void program_make(struct program *p, uint64_t seed, int32_t size, int steps, con
     choose_backend(p, backend, &state);
     make_groups(p, &state);
     make_steps(p, steps);
-    if (strstr(p->backend, "?") && random_one_in(&state, 2))
-        draw_algorithms(&state, p->algorithms, sizeof p->algorithms);
 }
 
 size_t program_count(const struct step *s, int32_t from, int32_t to)
@@ -331,7 +333,7 @@ void program_print_step(const struct program *p, const struct step *s, FILE *out
 
 void program_print_groups(const struct program *p, FILE *out)
 {
-    fprintf(out, "backend %s, algorithms '%s', %d lanes\n", p->backend, p->algorithms, p->lane_count);
+    fprintf(out, "backend %s, %d lanes\n", p->backend, p->lane_count);
     for (int i = 0; i < p->group_count; i++) {
         fprintf(out, "group %d lane %d world ranks", i, p->groups[i].lane);
         for (int32_t r = 0; r < p->groups[i].size; r++)

@@ -86,8 +86,7 @@ struct program {
     struct making makings[MAKINGS_MOST];
     struct group_def groups[GROUPS_MOST];
     struct step steps[STEPS_MOST];
-    char backend[160];    /* with options */
-    char algorithms[300]; /* COMM_TCP_ALGO */
+    char backend[480]; /* with options */
     bool hurried;      /* no delays */
 };
 

@@ -80,7 +80,6 @@ static int run_program(const struct settings *s, uint64_t seed, int32_t size)
     static struct program program;
     char again[300];
     program_make(&program, seed, size, s->steps, s->backend);
-    setenv("COMM_TCP_ALGO", program.algorithms, 1);
     snprintf(again, sizeof again, "random_program --backend=%s%s --seed=%llu --size=%d --steps=%d --programs=1",
              s->backend, s->threads ? " --threads" : "", (unsigned long long)seed, size, s->steps);
     if (s->shows) {

@@ -85,6 +85,13 @@ static void the_first_override_that_fits_wins(void **state)
                         route_with(NULL, COMM_OP_REDUCE, 4, 8, 0).algo->name);
 }
 
+static void a_semicolon_separates_as_a_comma_does(void **state)
+{
+    (void)state;
+    assert_string_equal(algo_with("broadcast:chain;all_reduce:ring@-1K;all_reduce:direct", 2048, 0), "direct");
+    assert_string_equal(algo_with("broadcast:chain;all_reduce:ring@-1K,all_reduce:direct", 1000, 0), "ring");
+}
+
 static void an_override_without_the_needed_trait_is_passed_over(void **state)
 {
     (void)state;
@@ -233,6 +240,7 @@ int main(void)
         cmocka_unit_test(larger_vectors_take_algorithms_that_send_less),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
+        cmocka_unit_test(a_semicolon_separates_as_a_comma_does),
         cmocka_unit_test(an_override_without_the_needed_trait_is_passed_over),
         cmocka_unit_test(slices_come_from_the_override_or_the_rules),
         cmocka_unit_test(an_empty_text_overrides_nothing),
