@@ -464,10 +464,15 @@ static int run(const struct arguments *a, const struct command *command)
 
 int main(int argc, char **argv)
 {
-    struct arguments a = { .words = calloc((size_t)argc + 1, sizeof *a.words) };
-    struct argp argp = { options, parse, "COMMAND [ARGUMENT...]", make_doc(), NULL, NULL, NULL };
-    if (!a.words || !argp.doc || !hide_negative_numbers(argc, argv))
+    static struct arguments a; /* static, as all that is needed to the end */
+    static char *doc;
+    a.words = calloc((size_t)argc + 1, sizeof *a.words);
+    doc = make_doc();
+    struct argp argp = { options, parse, "COMMAND [ARGUMENT...]", doc, NULL, NULL, NULL };
+    if (!a.words || !doc || !hide_negative_numbers(argc, argv)) {
+        fprintf(stderr, "comm-store: no memory\n");
         return EXIT_ERROR;
+    }
     argp_err_exit_status = EXIT_USAGE;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
