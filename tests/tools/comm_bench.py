@@ -11,7 +11,8 @@ import unittest
 
 COMM_BENCH, COMMRUN = sys.argv[1:3]
 LIMIT_S = 60
-BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") if name in os.environ}
+BARE = {name: value for name, value in os.environ.items()
+        if name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") or name.endswith("SAN_OPTIONS")}
 HEADER = "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors"
 OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier",
        "pingpong"]

@@ -11,7 +11,8 @@ import unittest
 COMM_INFO, COMMRUN = sys.argv[1:3]
 SOURCE = pathlib.Path(sys.argv[3])
 LIMIT_S = 30
-BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+BARE = {name: value for name, value in os.environ.items()
+        if name in ("PATH", "LD_LIBRARY_PATH") or name.endswith("SAN_OPTIONS")}
 
 
 def run(*words, env=None, command=(COMM_INFO,)):

@@ -9,8 +9,8 @@ import unittest
 
 COMM_STORE = sys.argv[1]
 LIMIT_S = 30
-BARE = {"PATH": os.environ["PATH"], "COMM_LOG": "error",
-        **{k: v for k, v in os.environ.items() if k.endswith("SAN_OPTIONS")}}
+BARE = {"COMM_LOG": "error", **{k: v for k, v in os.environ.items()
+                                if k in ("PATH", "LD_LIBRARY_PATH") or k.endswith("SAN_OPTIONS")}}
 
 
 def comm_store(*arguments, data=b"", env=None):

@@ -11,7 +11,8 @@ import unittest
 
 COMMRUN, PLACE, WORLDS = sys.argv[1:4]
 LIMIT_S = 60
-BARE = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+BARE = {name: value for name, value in os.environ.items()
+        if name in ("PATH", "LD_LIBRARY_PATH") or name.endswith("SAN_OPTIONS")}
 
 
 def free_port():
