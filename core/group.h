@@ -164,7 +164,9 @@ void comm__group_unref(comm_group *group);
 /* Frees a world without groups; half-built ones and NULL are fine. */
 void comm__world_destroy(struct world *world, int32_t forked);
 
-/* monitored.c: what a closed group leaves of its monitored barriers. */
+/* monitored.c: end the receive that a monitored barrier may have left, so that it is no unfinished work; then free what is
+ * left of a closed group's. */
+void comm__monitor_hush(comm_group *group);
 void comm__monitor_destroy(struct monitor *monitor);
 
 #endif

@@ -401,6 +401,7 @@ comm_status comm_group_close(comm_group *group)
         return close_forked(group);
     struct world *world = group->world;
     unlink_group(group);
+    comm__monitor_hush(group);
     if (!end_works(group)) {
         /* Freeing what a backend still uses would be worse than to lose it. */
         return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %d aborted operations",

@@ -1,8 +1,10 @@
 /* The monitored barrier: rank 0 hears from everybody, then answers everybody; on timeout it knows who did not come.
  *
  * Messages are point-to-point, with tags of the library's own. They are numbered by barrier, because a barrier that
- * timed out leaves messages behind: a receive that was not answered stays posted and serves the next barrier, and a
- * rank that comes late to one that rank 0 has given up is told so as soon as rank 0 is in a barrier again. */
+ * timed out leaves messages behind: a rank that comes late to one that rank 0 has given up is told so as soon as rank 0 is
+ * in a barrier again. A receive that was not answered stays posted and serves the next barrier. There is one, from any
+ * rank, so that closing the group can end it by a message to itself: a pending receive would be taken for work that is
+ * unfinished, and the other ranks would be told of an abort. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,19 +32,16 @@ struct inbox {
 };
 
 struct monitor {
-    uint64_t number;       /* of barriers so far */
-    struct inbox *inboxes; /* rank 0: one per rank; others: [0] for answers */
-    int32_t inbox_count;
+    uint64_t number; /* of barriers so far */
+    struct inbox inbox;
+    uint64_t heard[]; /* rank 0: the latest barrier that each rank has come to */
 };
 
 void comm__monitor_destroy(struct monitor *monitor)
 {
     if (!monitor)
         return;
-    /* The group is being closed, and its works have ended; only their handles are left. */
-    for (int32_t i = 0; i < monitor->inbox_count; i++)
-        comm_work_release(monitor->inboxes[i].work);
-    free(monitor->inboxes);
+    comm_work_release(monitor->inbox.work);
     free(monitor);
 }
 
@@ -55,8 +54,9 @@ static void free_message(comm_work *work, comm_status status, void *message)
     free(message);
 }
 
-/* Send a copy that lives until it has gone; nobody waits for it. */
-static comm_status post(comm_group *group, int32_t peer, int32_t tag, const struct message *message)
+/* Send a copy that lives until it has gone. */
+static comm_status post_work(comm_group *group, int32_t peer, int32_t tag, const struct message *message,
+                             comm_work **ret_work)
 {
     struct message *copy = malloc(sizeof *copy);
     if (!copy)
@@ -69,25 +69,37 @@ static comm_status post(comm_group *group, int32_t peer, int32_t tag, const stru
                    .device = COMM_DEVICE_CPU,
                    .label = "monitored_barrier",
                    .send = { .data = copy, .count = sizeof *copy } };
-    comm_work *work;
-    comm_status status = comm__group_call_internal(group, &op, &work);
-    if (status != COMM_OK) {
+    comm_status status = comm__group_call_internal(group, &op, ret_work);
+    if (status == COMM_OK)
+        comm_work_on_complete(*ret_work, free_message, copy);
+    else
         free(copy);
-        return status;
-    }
-    comm_work_on_complete(work, free_message, copy);
-    comm_work_release(work);
-    return COMM_OK;
+    return status;
 }
 
-static comm_status listen_to(comm_group *group, struct inbox *inbox, int32_t peer, int32_t tag)
+/* The same, and nobody waits for it. */
+static comm_status post(comm_group *group, int32_t peer, int32_t tag, const struct message *message)
+{
+    comm_work *work;
+    comm_status status = post_work(group, peer, tag, message, &work);
+    if (status == COMM_OK)
+        comm_work_release(work);
+    return status;
+}
+
+static int32_t tag_heard(const comm_group *group)
+{
+    return group->rank == 0 ? TAG_COME : TAG_ANSWER;
+}
+
+static comm_status listen(comm_group *group, struct inbox *inbox)
 {
     if (inbox->work)
         return COMM_OK;
     comm_op op = { .kind = COMM_OP_RECV,
                    .dtype = COMM_DTYPE_BYTE,
-                   .root = peer,
-                   .tag = tag,
+                   .root = COMM_ANY_SOURCE,
+                   .tag = tag_heard(group),
                    .device = COMM_DEVICE_CPU,
                    .label = "monitored_barrier",
                    .recv = { .data = &inbox->message, .count = sizeof inbox->message } };
@@ -95,40 +107,66 @@ static comm_status listen_to(comm_group *group, struct inbox *inbox, int32_t pee
 }
 
 /* Wait for the next message; TIMEOUT leaves the receive posted. */
-static comm_status hear(comm_group *group, struct inbox *inbox, int32_t peer, int32_t tag, int64_t deadline_ns)
+static comm_status hear(comm_group *group, struct inbox *inbox, int64_t deadline_ns, int32_t *ret_source)
 {
-    comm_status status = listen_to(group, inbox, peer, tag);
+    comm_status status = listen(group, inbox);
     if (status == COMM_OK)
         status = comm__work_drive(inbox->work, deadline_ns);
     if (status != COMM_OK)
         return status;
     status = comm__work_result(inbox->work);
+    *ret_source = comm_work_source_rank(inbox->work);
     comm_work_release(inbox->work);
     inbox->work = NULL;
     return status;
 }
 
-/* ---- Rank 0 ---- */
-
-/* Wait until `peer` has come to this barrier; tell it about those it missed. */
-static comm_status await(comm_group *group, struct monitor *m, int32_t peer, int64_t deadline_ns)
+void comm__monitor_hush(comm_group *group)
 {
-    struct inbox *inbox = &m->inboxes[peer];
-    for (;;) {
-        comm_status status = hear(group, inbox, peer, TAG_COME, deadline_ns);
-        if (status != COMM_OK || inbox->message.number >= m->number)
-            return status;
-        struct message late = {
-            .number = inbox->message.number, .status = COMM_ERR_TIMEOUT, .missing = 1, .missing_rank = peer
-        };
-        status = post(group, peer, TAG_ANSWER, &late);
-        if (status != COMM_OK)
-            return status;
-    }
+    struct monitor *m = group->monitor;
+    if (!m || !m->inbox.work || comm__group_usable(group, "comm_group_close") != COMM_OK)
+        return;
+    struct message nothing = { 0 };
+    comm_work *to_self;
+    int32_t source;
+    if (work_is_done(m->inbox.work) || post_work(group, group->rank, tag_heard(group), &nothing, &to_self) != COMM_OK)
+        return;
+    /* The receive may have got another message in the meantime; then the next one gets ours. */
+    while (!work_is_done(to_self) && hear(group, &m->inbox, clock_deadline_ns(1000), &source) == COMM_OK)
+        ;
+    comm_work_release(to_self);
 }
 
-static comm_status answer_all(comm_group *group, struct monitor *m, const uint8_t *came, int32_t missing,
-                              int32_t missing_rank)
+/* ---- Rank 0 ---- */
+
+/* Take in one message; who comes to a barrier that is over is told so. */
+static comm_status take(comm_group *group, struct monitor *m, int64_t deadline_ns)
+{
+    int32_t source;
+    comm_status status = hear(group, &m->inbox, deadline_ns, &source);
+    if (status != COMM_OK)
+        return status;
+    uint64_t number = m->inbox.message.number;
+    if (number > m->heard[source])
+        m->heard[source] = number;
+    if (number >= m->number)
+        return COMM_OK;
+    struct message late = { .number = number, .status = COMM_ERR_TIMEOUT, .missing = 1, .missing_rank = source };
+    return post(group, source, TAG_ANSWER, &late);
+}
+
+static int32_t count_missing(const comm_group *group, const struct monitor *m, int32_t *ret_one)
+{
+    int32_t missing = 0;
+    for (int32_t r = 1; r < group->size; r++)
+        if (m->heard[r] < m->number) {
+            missing++;
+            *ret_one = r;
+        }
+    return missing;
+}
+
+static comm_status answer_all(comm_group *group, const struct monitor *m, int32_t missing, int32_t missing_rank)
 {
     struct message answer = { .number = m->number,
                               .status = missing ? COMM_ERR_TIMEOUT : COMM_OK,
@@ -136,37 +174,39 @@ static comm_status answer_all(comm_group *group, struct monitor *m, const uint8_
                               .missing_rank = missing_rank };
     comm_status status = COMM_OK;
     for (int32_t r = 1; status == COMM_OK && r < group->size; r++)
-        if (came[r])
+        if (m->heard[r] >= m->number)
             status = post(group, r, TAG_ANSWER, &answer);
     return status;
 }
 
+static void write_missing(const comm_group *group, const struct monitor *m, char *names, size_t room)
+{
+    size_t used = 0;
+    *names = '\0';
+    for (int32_t r = 1; r < group->size; r++) {
+        if (m->heard[r] >= m->number)
+            continue;
+        if (used + 16 >= room) {
+            snprintf(names + used, room - used, ", ...");
+            return;
+        }
+        used += (size_t)snprintf(names + used, room - used, "%s%d", used ? ", " : "", r);
+    }
+}
+
 static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms, int64_t deadline_ns)
 {
-    char names[512] = "";
-    size_t used = 0;
-    int32_t missing = 0, missing_rank = -1;
-    uint8_t *came = calloc((size_t)group->size, 1);
-    comm_status status = came ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "comm_monitored_barrier");
-    /* All receives first: they are heard in any order while we wait for one. */
-    for (int32_t r = 1; status == COMM_OK && r < group->size; r++)
-        status = listen_to(group, &m->inboxes[r], r, TAG_COME);
-    for (int32_t r = 1; status == COMM_OK && r < group->size; r++) {
-        status = await(group, m, r, deadline_ns);
-        came[r] = status == COMM_OK;
-        if (status != COMM_ERR_TIMEOUT)
-            continue;
-        status = COMM_OK;
-        missing_rank = r;
-        missing++;
-        if (used < sizeof names - 16)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%d", used ? ", " : "", r);
-    }
-    if (status == COMM_OK)
-        status = answer_all(group, m, came, missing, missing_rank);
-    free(came);
+    char names[512];
+    int32_t missing_rank = -1, missing;
+    comm_status status = COMM_OK;
+    while ((missing = count_missing(group, m, &missing_rank)) > 0 && status == COMM_OK)
+        status = take(group, m, deadline_ns);
+    if (status != COMM_OK && status != COMM_ERR_TIMEOUT)
+        return status;
+    status = answer_all(group, m, missing, missing_rank);
     if (status != COMM_OK || missing == 0)
         return status;
+    write_missing(group, m, names, sizeof names);
     return comm__fail(
         COMM_ERR_TIMEOUT,
         "monitored_barrier #%" PRIu64 " on group '%s' (rank 0 of %d): %d %s not come within %" PRId64 " ms: %s",
@@ -178,12 +218,13 @@ static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms
 static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_ms, int64_t deadline_ns)
 {
     struct message come = { .number = m->number };
-    struct inbox *inbox = &m->inboxes[0];
+    struct inbox *inbox = &m->inbox;
+    int32_t source;
     comm_status status = post(group, 0, TAG_COME, &come);
     /* Answers to earlier barriers, which we gave up, come first. */
     do {
         if (status == COMM_OK)
-            status = hear(group, inbox, 0, TAG_ANSWER, deadline_ns);
+            status = hear(group, inbox, deadline_ns, &source);
     } while (status == COMM_OK && inbox->message.number < m->number);
     if (status == COMM_ERR_TIMEOUT)
         return comm__fail(status,
@@ -202,19 +243,10 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
 
 static struct monitor *monitor_of(comm_group *group)
 {
-    if (group->monitor)
-        return group->monitor;
-    struct monitor *m = calloc(1, sizeof *m);
-    if (!m)
-        return NULL;
-    m->inbox_count = group->rank == 0 ? group->size : 1;
-    m->inboxes = calloc((size_t)m->inbox_count, sizeof *m->inboxes);
-    if (!m->inboxes) {
-        free(m);
-        return NULL;
-    }
-    group->monitor = m;
-    return m;
+    size_t heard = group->rank == 0 ? (size_t)group->size : 0;
+    if (!group->monitor)
+        group->monitor = calloc(1, sizeof *group->monitor + heard * sizeof group->monitor->heard[0]);
+    return group->monitor;
 }
 
 comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options)
