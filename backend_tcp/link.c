@@ -64,22 +64,23 @@ static size_t tx_left(const struct tx *tx)
     return WIRE_HEADER_BYTES + tx->payload_bytes - tx->sent;
 }
 
-/* One system call's worth. Returns bytes, 0 if the socket is full, -1 if the link is lost. */
-static ssize_t write_pieces(struct link *l, struct iovec *iov, int pieces)
+/* One system call's worth. Returns bytes, 0 if the socket takes none. A broken connection is not lost yet: what the peer said before it
+ * went, such as why, may still be unread (read_the_rest). */
+static size_t write_pieces(struct link *l, struct iovec *iov, int pieces)
 {
-    for (;;) {
+    while (!l->broken) {
         struct msghdr message = { .msg_iov = iov, .msg_iovlen = (size_t)pieces };
         ssize_t n = sendmsg(l->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n >= 0)
-            return n;
+            return (size_t)n;
         if (errno == EAGAIN || errno == EWOULDBLOCK)
             return 0;
         if (errno != EINTR) {
-            link_lose(l, COMM_ERR_PEER_LOST, "sending to %s failed: %s", mesh_peer_text(l->mesh, l->peer),
-                      strerror(errno));
-            return -1;
+            l->broken = errno;
+            l->mesh->lost_pending = 1;
         }
     }
+    return 0;
 }
 
 static void tx_done(struct link *l, struct tx *tx)
@@ -118,10 +119,9 @@ void link_flush(struct link *l)
             if (tx_left(tx) > TCP_SEND_MOST)
                 break;
         }
-        ssize_t n = write_pieces(l, iov, pieces);
-        if (n <= 0)
+        size_t sent = write_pieces(l, iov, pieces);
+        if (!sent)
             return;
-        size_t sent = (size_t)n;
         while (l->tx_head && sent) {
             struct tx *tx = l->tx_head;
             size_t left = tx_left(tx);
@@ -148,6 +148,8 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
         l->mesh->lost_pending = 1;
         return 0;
     }
+    if (l->said_goodbye)
+        return 1; /* Nothing follows a BYE; all that is left is to read until the peer says it too. */
     h->credit = l->credit_owed;
     l->eager_held -= l->credit_owed;
     l->credit_owed = 0;
@@ -158,10 +160,7 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
     wire_put_header(h, draft.header);
     if (l->state == LINK_UP && !l->tx_head) {
         struct iovec iov[2];
-        ssize_t n = write_pieces(l, iov, tx_pieces(&draft, iov, TCP_SEND_MOST));
-        if (n < 0)
-            return 0;
-        draft.sent = (size_t)n;
+        draft.sent = write_pieces(l, iov, tx_pieces(&draft, iov, TCP_SEND_MOST));
         if (tx_left(&draft) == 0)
             return 1;
     }
@@ -619,10 +618,10 @@ void link_close(struct link *l)
         uv_close((uv_handle_t *)l->poll, handle_closed);
         l->poll = NULL;
     }
-    if (l->fd >= 0) {
-        close(l->fd);
-        l->fd = -1;
-    }
+    int fd = l->fd;
+    *(volatile int *)&l->fd = -1; /* before it is closed: see "Forks" in mesh.c */
+    if (fd >= 0)
+        close(fd);
     l->in.type = 0;
     l->rx_begin = l->rx_end = 0;
 }
@@ -669,12 +668,24 @@ void link_lose(struct link *l, comm_status status, const char *format, ...)
     tcp_log(COMM_LOG_INFO, "rank %d: %s", (int)l->mesh->rank, text);
 }
 
+/* Sending has failed. Take in what the peer said before; then the link is lost, if it has not said goodbye. */
+static void read_the_rest(struct link *l)
+{
+    while (l->state == LINK_UP && link_read(l))
+        ;
+    if (l->state == LINK_UP)
+        link_lose(l, COMM_ERR_PEER_LOST, "sending to %s failed: %s", mesh_peer_text(l->mesh, l->peer),
+                  strerror(l->broken));
+}
+
 void link_sweep_lost(struct mesh *m)
 {
     while (m->lost_pending) {
         m->lost_pending = 0;
         for (int32_t i = 0; i < m->size; i++) {
             struct link *l = &m->links[i];
+            if (l->state == LINK_UP && l->broken)
+                read_the_rest(l);
             if (l->state != LINK_LOST && l->state != LINK_LEFT)
                 continue;
             if (l->fd >= 0) {

@@ -104,6 +104,15 @@ static void poll_end(uv_poll_t **poll)
     *poll = NULL;
 }
 
+/* Forgotten first, then closed: see "Forks". */
+static void close_fd(int *fd)
+{
+    int closing = *fd;
+    *(volatile int *)fd = -1;
+    if (closing >= 0)
+        close(closing);
+}
+
 /* Handshake messages are shorter than any socket buffer: one send takes all of it or the connection is no good. */
 static int send_all(int fd, const void *data, size_t bytes)
 {
@@ -115,9 +124,7 @@ static int send_all(int fd, const void *data, size_t bytes)
 static void stranger_end(struct stranger *s, int refused)
 {
     poll_end(&s->poll);
-    if (s->fd >= 0)
-        close(s->fd);
-    s->fd = -1;
+    close_fd(&s->fd);
     s->mesh->stranger_count--;
     if (refused) {
         s->mesh->strangers_refused++;
@@ -131,9 +138,7 @@ static void connecting_end(struct link *l)
     if (l->state != LINK_CONNECTING && l->state != LINK_CHALLENGED)
         return;
     poll_end(&l->poll);
-    if (l->fd >= 0)
-        close(l->fd);
-    l->fd = -1;
+    close_fd(&l->fd);
 }
 
 static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
@@ -414,45 +419,16 @@ static int read_page(struct link *l, char *page)
     return l->candidate_count > 0;
 }
 
-/* The store may be slow or far: it is asked on a thread of libuv's pool. */
-struct inquiry {
-    uv_work_t work;
-    struct mesh *mesh;
-    int32_t peer;
-    comm_status status;
-    char *page;
-    char error[256];
-};
-
-static void ask_store(uv_work_t *work)
+void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error)
 {
-    struct inquiry *q = work->data;
-    char key[32];
-    void *data = NULL;
-    size_t bytes = 0;
-    snprintf(key, sizeof key, "tcp/%d", (int)q->peer);
-    q->status = tcp_host->store_get(q->mesh->store, key, q->mesh->connect_ms, &data, &bytes);
-    if (q->status == COMM_OK)
-        q->page = strndup(data, bytes);
+    struct link *l = &m->links[peer];
+    if (l->state != LINK_RESOLVING || m->closing > 1)
+        return;
+    if (page && read_page(l, page))
+        connect_next(l);
     else
-        snprintf(q->error, sizeof q->error, "%s", tcp_host->last_error());
-    tcp_host->free_memory(data);
-}
-
-static void store_answered(uv_work_t *work, int cancelled)
-{
-    struct inquiry *q = work->data;
-    struct link *l = &q->mesh->links[q->peer];
-    q->mesh->open_handles--;
-    if (!cancelled && l->state == LINK_RESOLVING && q->mesh->closing < 2) {
-        if (q->status == COMM_OK && q->page && read_page(l, q->page))
-            connect_next(l);
-        else
-            link_lose(l, COMM_ERR_PEER_LOST, "rank %d has no usable address in the store: %s", (int)q->peer,
-                      q->status == COMM_OK ? "what it published makes no sense" : q->error);
-    }
-    free(q->page);
-    free(q);
+        link_lose(l, COMM_ERR_PEER_LOST, "rank %d has no usable address in the store: %s", (int)peer,
+                  page ? "what it published makes no sense" : error);
 }
 
 /* ---- Going out ---- */
@@ -613,18 +589,12 @@ void mesh_want(struct mesh *m, int32_t peer)
     struct link *l = &m->links[peer];
     if (l->state != LINK_IDLE || peer == m->rank || m->closing)
         return;
-    struct inquiry *q = calloc(1, sizeof *q);
-    if (!q) {
-        link_lose(l, COMM_ERR_NO_MEMORY, "no memory to connect to rank %d", (int)peer);
+    if (!resolver_ask(m, peer)) {
+        link_lose(l, COMM_ERR_NO_MEMORY, "no memory or no thread to connect to rank %d", (int)peer);
         return;
     }
-    q->mesh = m;
-    q->peer = peer;
-    q->work.data = q;
     l->state = LINK_RESOLVING;
     l->give_up_ns = clock_now_ns() + m->connect_ms * 1000000;
-    m->open_handles++;
-    uv_queue_work(&m->loop, &q->work, ask_store, store_answered);
 }
 
 /* ---- Time ---- */
@@ -663,6 +633,69 @@ int64_t mesh_due_ns(const struct mesh *m)
             due = l->give_up_ns;
     }
     return due;
+}
+
+/* ---- Forks ----
+ *
+ * A child of fork() has copies of all our descriptors. If it kept them, the peers would not notice the parent's death as long as the
+ * child lives (worker processes that load data do). So the child closes them at once. It has a snapshot of memory from the moment of
+ * the fork: descriptors are therefore forgotten before they are closed, or the child might close a number that means something
+ * else by then. */
+
+static pthread_mutex_t forks_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mesh *forks_meshes; /* all that are open; guarded by forks_lock */
+
+static void close_descriptors(struct mesh *m)
+{
+    for (int32_t i = 0; m->links && i < m->size; i++)
+        close_fd(&m->links[i].fd);
+    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
+        close_fd(&m->strangers[i].fd);
+    close_fd(&m->listener);
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&forks_lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&forks_lock);
+}
+
+static void after_fork_in_child(void)
+{
+    for (struct mesh *m = forks_meshes; m; m = m->next)
+        close_descriptors(m);
+    forks_meshes = NULL;
+    pthread_mutex_unlock(&forks_lock);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+static void enlist(struct mesh *m)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&forks_lock);
+    m->next = forks_meshes;
+    forks_meshes = m;
+    pthread_mutex_unlock(&forks_lock);
+}
+
+static void delist(const struct mesh *m)
+{
+    pthread_mutex_lock(&forks_lock);
+    struct mesh **at = &forks_meshes;
+    while (*at && *at != m)
+        at = &(*at)->next;
+    if (*at)
+        *at = m->next;
+    pthread_mutex_unlock(&forks_lock);
 }
 
 /* ---- Open and close ---- */
@@ -750,8 +783,10 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     comm_status status = progress_start(m);
     if (status == COMM_OK)
         status = mesh_allocate(m);
-    if (status == COMM_OK)
+    if (status == COMM_OK) {
+        enlist(m);
         status = listen_anywhere(m);
+    }
     if (status == COMM_OK) {
         char key[32], *page = own_page(m);
         snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
@@ -793,8 +828,7 @@ static int still_leaving(const struct mesh *m)
 static void leave(struct link *l)
 {
     struct wire_header bye = { .type = WIRE_BYE };
-    if (!l->said_goodbye)
-        link_send(l, &bye, NULL, 0, NULL, 0, 0);
+    link_send(l, &bye, NULL, 0, NULL, 0, 0);
     l->said_goodbye = 1;
     if (l->state == LINK_UP && l->tx_head)
         link_poll(l, UV_READABLE | UV_WRITABLE);
@@ -835,20 +869,10 @@ static void close_loop(struct mesh *m)
         link_close(&m->links[i]);
     }
     while (m->open_handles)
-        uv_run(&m->loop, UV_RUN_ONCE); /* Inquiries at the store end by their own time limit. */
+        uv_run(&m->loop, UV_RUN_ONCE);
     uv_walk(&m->loop, walk_close, NULL);
     while (uv_loop_close(&m->loop) == UV_EBUSY)
         uv_run(&m->loop, UV_RUN_ONCE);
-}
-
-static void close_descriptors(struct mesh *m)
-{
-    for (int32_t i = 0; m->links && i < m->size; i++)
-        if (m->links[i].fd >= 0)
-            close(m->links[i].fd);
-    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
-        if (m->strangers[i].fd >= 0)
-            close(m->strangers[i].fd);
 }
 
 static void mesh_free(struct mesh *m)
@@ -880,6 +904,7 @@ static void mesh_free(struct mesh *m)
         m->early_pool = e->next;
         free(e);
     }
+    resolver_free(m);
     free(m->links);
     free(m->hot);
     free(m->strangers);
@@ -892,10 +917,7 @@ static void mesh_free(struct mesh *m)
 void mesh_close(struct mesh *m, int forked)
 {
     if (forked) {
-        /* The loop, the thread and the sockets' peers are the parent's. */
-        close_descriptors(m);
-        if (m->listener >= 0)
-            close(m->listener);
+        close_descriptors(m); /* done already, unless fork() was not libc's; the loop and the thread are the parent's */
         return;
     }
     progress_stop(m);
@@ -905,10 +927,11 @@ void mesh_close(struct mesh *m, int forked)
     m->closing = 2;
     if (m->links)
         early_list_clear(m, &m->orphans);
+    resolver_stop(m);
     close_loop(m);
-    if (m->listener >= 0)
-        close(m->listener);
+    close_fd(&m->listener);
     pthread_mutex_unlock(&m->lock);
     pthread_mutex_destroy(&m->lock);
+    delist(m);
     mesh_free(m);
 }

@@ -12,7 +12,8 @@
  *   early.c     frames that came before anybody asked for them
  *   group.c     groups: failing, finding, mismatches         inquest.c   deadlines: who has not come
  *   link.c      one connection: queue of frames out, state machine of bytes in
- *   mesh.c      listener, addresses, connecting and shaking hands      wire.c   bytes
+ *   mesh.c      listener, addresses, connecting and shaking hands      resolve.c   asking the store where a peer is
+ *   wire.c      bytes
  *   progress.c  the lock, waiting, the helper thread
  */
 #ifndef COMM_TCP_TCP_H
@@ -129,6 +130,7 @@ struct link {
     struct mesh *mesh;
     int32_t peer;         /* world rank */
     enum link_state state;
+    int broken;           /* errno of a failed send */
     uint8_t heard;        /* the peer has said something: it knows of this connection */
     int fd;
     uv_poll_t *poll;      /* heap: libuv closes handles later */
@@ -293,6 +295,7 @@ struct completion {
 };
 
 struct mesh {
+    struct mesh *next;      /* of this process's; see "Forks" in mesh.c */
     int32_t rank, size;
     uint64_t world;         /* the world group's id */
     char *secret;
@@ -322,6 +325,7 @@ struct mesh {
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t timer;       /* deadlines, handshakes */
+    struct resolver *resolver; /* resolve.c; NULL until somebody is asked for */
     uv_timer_t nap;         /* ends a driver's sleep */
     int64_t timer_due_ns;
     uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */
@@ -374,6 +378,15 @@ void mesh_timer(struct mesh *m); /* due handshakes and connects */
 int64_t mesh_due_ns(const struct mesh *m);
 /* "rank 3 (node-b 10.0.0.7:40213)" of a world rank; in a static ring of buffers of this thread. */
 const char *mesh_peer_text(struct mesh *m, int32_t peer);
+
+/* The store has said where a peer is (the page is taken apart), or why it cannot. */
+void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error);
+
+/* ---- resolve.c ---- */
+/* Ask the store for a peer's page; mesh_resolved gets the answer. 0 without memory. */
+int resolver_ask(struct mesh *m, int32_t peer);
+void resolver_stop(struct mesh *m); /* waits for its thread */
+void resolver_free(struct mesh *m); /* after the loop */
 
 /* ---- link.c ---- */
 /* Put a frame on its way. Returns 1 if it was sent already (tx->op is then not told), else 0. `op` may be NULL. */
