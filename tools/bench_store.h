@@ -1,8 +1,9 @@
 /* `comm-bench store`: what the TCP store's server does, and PyTorch's beside it, under one and the same load.
  *   bench_store.c         what is measured, in which order, and the table of it
  *   bench_store_server.c  starting and stopping the two servers, each in a process of its own
- *   bench_store_load.c    many clients at once, and the waking of many
- *   bench_store_wire.c    requests as bytes, in either dialect of the protocol (docs/store-protocol.md)
+ *   bench_store_load.c    many busy clients at once
+ *   bench_store_wake.c    many that wait for one key
+ *   bench_store_wire.c    requests as bytes, in either dialect of the protocol (docs/store_protocol.md)
  *
  * The clients are bare sockets on purpose: a thousand of them in one thread cost little, and neither side's client
  * library is in the figures. */
@@ -22,7 +23,7 @@ struct bench_store_options {
     size_t value_bytes;
     int waiters[BENCH_WAITERS_MOST];
     int waiter_counts;
-    int peer; /* 1: PyTorch's server too */
+    const char *peer; /* the Python whose PyTorch serves too; NULL: none */
 };
 
 /* Returns the exit status. */
@@ -37,8 +38,10 @@ struct bench_server {
     int port;
     int is_old;   /* speaks the dialect of PyTorch 1.13 to 2.1 only */
 };
-/* Start ours, or PyTorch's through /usr/bin/python3, on a port that the system chooses. 0, or -1 with a sentence in `error`. */
-int bench_server_start(struct bench_server *server, int is_pytorch, char *error, size_t room);
+/* Start ours, or the PyTorch's of `python` (NULL: ours), on a port that the system chooses. 0, or -1 with a sentence in `error`. */
+int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room);
+/* CPU time that its threads have had, in microseconds; 0 where that is not told. */
+double bench_server_cpu_us(const struct bench_server *server);
 void bench_server_stop(struct bench_server *server);
 
 /* ---- bench_store_wire.c ---- */
@@ -78,8 +81,17 @@ int bench_load_fill(const struct bench_load *load, char *error, size_t room);
 /* Each client sends a request when it has the reply to the one before. 0, or -1 with a sentence in `error`. */
 int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room);
 
-/* Connect `waiters` clients, then `repeats` times: all wait for one fresh key, which is set; the microseconds until the last
- * one has heard of it, into `ret_us`. */
-int bench_wake_run(const struct bench_load *load, int waiters, int repeats, double *ret_us, char *error, size_t room);
+/* ---- bench_store_wake.c ---- */
+
+/* Clients that wait for one key. Prepare, run any number of times, finish (also after a failure). */
+struct bench_wake {
+    struct bench_wire wire;
+    int waiters, setter, epoll, runs;
+    int *fds; /* of the waiters */
+};
+int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, int waiters, char *error, size_t room);
+/* All wait for one fresh key, which is set: microseconds from there until the last one has heard of it. */
+int bench_wake_run(struct bench_wake *wake, double *ret_us, char *error, size_t room);
+void bench_wake_finish(struct bench_wake *wake);
 
 #endif

@@ -1,11 +1,13 @@
 /* The servers under load, each in a process of its own, as in a real job. A server prints "PORT VERSION" to a pipe when it listens,
  * and ends when its stdin closes: so it cannot outlive us, whatever happens here. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,14 +39,19 @@ static int serve_ours(void)
     return 0;
 }
 
-static void run_child(int input, int output, int is_pytorch)
+static void run_child(int input, int output, const char *python)
 {
+    struct rlimit limit;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) { /* ours does so by itself; a comparison should not hang on it */
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0)
         _exit(1);
-    if (is_pytorch) {
-        execl("/usr/bin/python3", "python3", "-c", pytorch_server, (char *)NULL);
-        fprintf(stderr, "/usr/bin/python3: %s\n", strerror(errno));
+    if (python) {
+        execl(python, python, "-c", pytorch_server, (char *)NULL);
+        fprintf(stderr, "%s: %s\n", python, strerror(errno));
         _exit(1);
     }
     int result = serve_ours();
@@ -59,10 +66,10 @@ static int version_is_old(const char *version)
     return sscanf(version, "%d.%d", &major, &minor) == 2 && (major < 2 || (major == 2 && minor < 2));
 }
 
-int bench_server_start(struct bench_server *server, int is_pytorch, char *error, size_t room)
+int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room)
 {
     int in[2], out[2];
-    *server = (struct bench_server){ .name = is_pytorch ? "pytorch" : "libcomm", .lifeline = -1 };
+    *server = (struct bench_server){ .name = python ? "pytorch" : "libcomm", .lifeline = -1 };
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
         snprintf(error, room, "pipe: %s", strerror(errno));
         return -1;
@@ -71,7 +78,7 @@ int bench_server_start(struct bench_server *server, int is_pytorch, char *error,
     pid_t pid = fork();
     if (pid == 0) {
         close(in[1]); /* ours does not exec: its end of its own lifeline must not keep it alive */
-        run_child(in[0], out[1], is_pytorch);
+        run_child(in[0], out[1], python);
     }
     close(in[0]);
     close(out[1]);
@@ -83,13 +90,33 @@ int bench_server_start(struct bench_server *server, int is_pytorch, char *error,
                sscanf(line, "%d %63s", &server->port, version) == 2;
     if (answer)
         fclose(answer);
-    server->is_old = is_pytorch && version_is_old(version);
+    server->is_old = python && version_is_old(version);
     if (said)
         return 0;
     bench_server_stop(server);
-    snprintf(error, room, "%s's server did not start%s", is_pytorch ? "PyTorch" : "libcomm",
-             is_pytorch ? " (Debian: apt-get install python3-torch)" : "");
+    snprintf(error, room, "%s's server did not start%s", python ? "PyTorch" : "libcomm",
+             python ? " (Debian: apt-get install python3-torch)" : "");
     return -1;
+}
+
+double bench_server_cpu_us(const struct bench_server *server)
+{
+    char path[300];
+    double ns = 0;
+    snprintf(path, sizeof path, "/proc/%d/task", server->pid);
+    DIR *tasks = opendir(path);
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));) {
+        double of_thread = 0;
+        snprintf(path, sizeof path, "/proc/%d/task/%.20s/schedstat", server->pid, entry->d_name);
+        FILE *file = fopen(path, "re");
+        if (file && fscanf(file, "%lf", &of_thread) == 1)
+            ns += of_thread;
+        if (file)
+            fclose(file);
+    }
+    if (tasks)
+        closedir(tasks);
+    return ns * 1e-3;
 }
 
 void bench_server_stop(struct bench_server *server)

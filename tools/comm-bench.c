@@ -75,7 +75,7 @@ static const struct argp_option options[] = {
     { "keys", KEY_KEYS, "N", 0, "Different keys (default 1000)", 0 },
     { "value-bytes", KEY_VALUE_BYTES, "BYTES", 0, "Length of a value (default 64)", 0 },
     { "waiters", KEY_WAITERS, "LIST", 0, "Numbers of clients that wait for one key (default 1,10,100,1000)", 0 },
-    { "peer", KEY_PEER, "NAME", 0, "pytorch: measure PyTorch's server in turn with ours, by the same clients", 0 },
+    { "peer", KEY_PEER, "NAME", 0, "pytorch: measure PyTorch's server in turn with ours, by the same clients; pytorch:FILE is another Python's", 0 },
     { 0 },
 };
 
@@ -168,9 +168,9 @@ static error_t parse_store_option(int key, char *arg, struct argp_state *state, 
             a->store.value_bytes = bytes;
         break;
     case KEY_PEER:
-        if (strcmp(arg, "pytorch") != 0)
+        if (strcmp(arg, "pytorch") != 0 && strncmp(arg, "pytorch:", 8) != 0)
             argp_error(state, "--peer: '%s' is not known; pytorch is", arg);
-        a->store.peer = 1;
+        a->store.peer = arg[7] ? arg + 8 : "/usr/bin/python3";
         break;
     default: return ARGP_ERR_UNKNOWN;
     }
