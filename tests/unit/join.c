@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -254,10 +255,13 @@ static void the_file_of_an_earlier_run_is_noticed(int rank, int size, void *arg)
     if (old == 0) {
         comm_store *store;
         int64_t joined = 0;
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* should the rank fail */
         if (old_size == 1) /* comes together, and is then killed */
             CHECK_OK(init_at(url, rank, 1, TIMEOUT_MS, &world));
-        else if (fork() == 0) /* comes, and is killed while it waits */
+        else if (fork() == 0) { /* comes, and is killed while it waits */
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
             _exit(init_at(url, rank, old_size, NEVER_MS, &world) == COMM_OK);
+        }
         CHECK_OK(comm_store_open(url, NULL, &store));
         while (joined == 0)
             CHECK_OK(comm_store_add(store, "comm/world/0/joined", 0, &joined));
