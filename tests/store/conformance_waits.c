@@ -167,8 +167,8 @@ static void a_wait_for_several_ends_with_the_last(struct pair *p)
     finish(&m, COMM_OK);
     CHECK_OK(comm_store_set(p->b, "3", "x", 1));
     finish(&w, COMM_OK);
-    CHECK_OK(comm_store_wait(p->a, w.keys, 3, SHORT_MS)); /* all there: no waiting */
-    CHECK_OK(comm_store_wait(p->a, NULL, 0, SHORT_MS));
+    CHECK_OK(comm_store_wait(p->a, w.keys, 3, LONG_MS)); /* all there: no waiting */
+    CHECK_OK(comm_store_wait(p->a, NULL, 0, LONG_MS));
 }
 
 static void many_are_woken_at_once(struct pair *p)
@@ -255,8 +255,8 @@ static void a_barrier_says_how_many_came(struct pair *p)
     CHECK_ERROR_SAYS("1 of 3");
     CHECK_STATUS(comm_store_barrier(p->b, "too few", 3, SHORT_MS), COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("2 of 3");
-    CHECK_OK(comm_store_barrier(p->b, "too few", 3, SHORT_MS));
-    CHECK_OK(comm_store_barrier(p->b, "one", 1, SHORT_MS));
+    CHECK_OK(comm_store_barrier(p->b, "too few", 3, LONG_MS));
+    CHECK_OK(comm_store_barrier(p->b, "one", 1, LONG_MS));
 }
 
 static void bad_timeouts_are_refused(struct pair *p)
