@@ -100,11 +100,17 @@ enum { SMALL = 16, LARGE = 1 << 21, MESSAGE = 1 << 20 }; /* floats */
 
 static float *room(int which)
 {
-    static float *rooms[2];
-    if (!rooms[which])
+    /* Ranks may be threads. The memory is kept until the process ends, where leak checkers find it. */
+    static _Thread_local float *rooms[2];
+    static float *all[512];
+    static atomic_uint count;
+    if (!rooms[which]) {
         rooms[which] = calloc((size_t)LARGE, sizeof(float));
-    if (!rooms[which])
-        abort();
+        unsigned place = atomic_fetch_add(&count, 1);
+        if (!rooms[which] || place >= sizeof all / sizeof *all)
+            abort();
+        all[place] = rooms[which];
+    }
     return rooms[which];
 }
 

@@ -12,6 +12,12 @@
 
 enum { FAULT_RANKS_MOST = 8 };
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { FAULT_MEMORY_FACTOR = 8 }; /* shadow memory is resident too */
+#else
+enum { FAULT_MEMORY_FACTOR = 1 };
+#endif
+
 struct page {
     pthread_barrier_t meeting; /* of all ranks */
     _Atomic int64_t event_ns;  /* CLOCK_MONOTONIC, when the fault happened */
