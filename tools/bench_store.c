@@ -127,9 +127,11 @@ int bench_store(const struct bench_store_options *o, enum bench_format format)
             fprintf(stderr, "comm-bench: %s\n", error);
             status = 3;
         }
-    if (status == 0)
+    if (status == 0) {
+        bench_server_leave_room();
         printf(is_csv(format) ? "op,server,work,clients,ops_per_s,p50_us,p99_us,server_us\n"
                               : "server     work    clients        ops/s     p50 us     p99 us  server us\n");
+    }
     for (int work = 0; work < BENCH_WORK_END && status == 0; work++) {
         long bad = measure_load(o, format, servers, server_count, (enum bench_work)work);
         status = bad < 0 ? 3 : 0;

@@ -40,6 +40,8 @@ struct bench_server {
 };
 /* Start ours, or the PyTorch's of `python` (NULL: ours), on a port that the system chooses. 0, or -1 with a sentence in `error`. */
 int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room);
+/* When all servers have been started: keep off their core. */
+void bench_server_leave_room(void);
 /* CPU time that its threads have had, in microseconds; 0 where that is not told. */
 double bench_server_cpu_us(const struct bench_server *server);
 void bench_server_stop(struct bench_server *server);
