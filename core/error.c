@@ -76,6 +76,11 @@ void comm_free(void *memory)
     free(memory);
 }
 
+void *comm_alloc(size_t bytes)
+{
+    return malloc(bytes ? bytes : 1);
+}
+
 #define TEXT_OF(x) #x
 #define DOTTED(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
 

@@ -103,8 +103,13 @@ COMM_API const char *comm_status_name(comm_status status);
  * Memory   lends, until this thread's next failing call.   Threads  any. */
 COMM_API const char *comm_last_error(void);
 
-/* Free memory that libcomm gave with the words "release with comm_free". NULL is fine.  Threads any. */
+/* Release memory that libcomm gave where the manual says comm_free. NULL is fine.  Threads any. */
 COMM_API void comm_free(void *memory);
+
+/* Memory that libcomm can release, for what a store of your own gives back (comm/store.h); NULL if there is none left. It is
+ * libc's malloc, for languages that do not have that at hand.
+ * Memory   gives `bytes` bytes, 0 included (comm_free).   Threads  any. */
+COMM_API void *comm_alloc(size_t bytes);
 
 /* The version of the library that is linked, "0.1.0", and the number major * 10000 + minor * 100 + patch. */
 COMM_API const char *comm_version(void);

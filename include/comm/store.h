@@ -187,7 +187,7 @@ COMM_API comm_status comm_store_all_sum(comm_store *store, const char *key, int6
  * his handle is closed (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values
  * need no NUL behind them.
  *
- * Memory   what you give back must come from malloc(); on failure give nothing.
+ * Memory   what you give back must come from comm_alloc() or malloc(); on failure give nothing.
  * Threads  you are called from any thread, from several at the same time.
  * Errors   return the status, and write a text for people into `error`, of at most `room` bytes with its NUL. */
 typedef struct comm_store_ops {

@@ -1,6 +1,5 @@
 /* Stores and rendezvous. Most cases run on the world's own store, below a fresh prefix. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -230,7 +229,9 @@ static comm_status own_get(void *context, const char *key, int64_t timeout_ms, v
         snprintf(error, room, "'%s' is not there", key);
         return COMM_ERR_TIMEOUT;
     }
-    *ret_data = malloc(own_bytes + 1);
+    *ret_data = comm_alloc(own_bytes);
+    if (!*ret_data)
+        return COMM_ERR_NO_MEMORY;
     memcpy(*ret_data, own_value, own_bytes);
     *ret_bytes = own_bytes;
     return COMM_OK;
@@ -292,6 +293,8 @@ static void store_of_ones_own(const struct place *p)
     IS(strcmp(comm_store_kind(store), "one-key") == 0);
     OK(comm_store_set(store, "k", "own", 3));
     is_value(store, "k", "own");
+    OK(comm_store_set(store, "k", "", 0)); /* comm_alloc(0) is memory, too */
+    is_value(store, "k", "");
     GIVES(COMM_ERR_UNSUPPORTED, comm_store_set(store, "k", big, sizeof big));
     SAYS("too many");
     OK(comm_store_delete(store, "k", NULL));
