@@ -166,6 +166,9 @@ static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const 
     progress_enter(m);
     if (g->status != COMM_OK)
         status = tcp_fail(g->status, "%s", g->error);
+    else
+        status = progress_expect(m, count);
+    int expected = status == COMM_OK;
     for (size_t i = count; i-- > 0 && status == COMM_OK;) {
         struct tcp_op *op = op_new(g, &ops[i], works[i]);
         if (!op) {
@@ -175,6 +178,8 @@ static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const 
         op->next = made;
         made = op;
     }
+    if (expected && status != COMM_OK)
+        progress_expect_not(m, count);
     int async = 0;
     while (made) {
         struct tcp_op *op = made;

@@ -64,13 +64,12 @@ static void address_text(const struct sockaddr_storage *a, char *text, size_t ro
 
 static void tune(struct mesh *m, int fd)
 {
-    int on = 1, idle = 10, interval = 5, probes = 3, silence_ms = 30000;
+    int on = 1, idle = 10, interval = 5, probes = 3;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof silence_ms);
     /* BBR, some systems' default, halves what loopback and private networks can do. Not allowed everywhere: never mind. */
     if (*m->congestion)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, m->congestion, (socklen_t)strlen(m->congestion));
@@ -502,7 +501,8 @@ static void connect_next(struct link *l)
     }
     l->shake_got = 0;
     uv_poll_start(l->poll, UV_WRITABLE, on_connecting);
-    progress_rearm(m, clock_now_ns() + 3000 * 1000000ll);
+    l->attempt_end_ns = clock_now_ns() + TCP_CONNECT_MS * 1000000ll;
+    progress_rearm(m, l->attempt_end_ns);
 }
 
 static void say_hello(struct link *l)
@@ -516,6 +516,7 @@ static void say_hello(struct link *l)
         return;
     }
     l->state = LINK_CHALLENGED;
+    l->attempt_end_ns = clock_now_ns() + TCP_HANDSHAKE_MS * 1000000ll;
     uv_poll_start(l->poll, UV_READABLE, on_connecting);
 }
 
@@ -599,6 +600,26 @@ void mesh_want(struct mesh *m, int32_t peer)
 
 /* ---- Time ---- */
 
+/* Keepalive notices a dead host while nothing is under way; what is under way would be sent again for a quarter of an hour. TCP_USER_TIMEOUT is
+ * not the cure: it also ends connections to a process that is only stopped, and so does not read. Its host still
+ * acknowledges; a dead one does not. */
+static int is_silent(const struct link *l)
+{
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    if (getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
+        return 0;
+    return (info.tcpi_retransmits > 1 || info.tcpi_probes > 1) && info.tcpi_last_ack_recv > TCP_SILENCE_MS;
+}
+
+void mesh_tick(struct mesh *m)
+{
+    for (int32_t i = 0; i < m->size; i++)
+        if (m->links[i].state == LINK_UP && is_silent(&m->links[i]))
+            link_lose(&m->links[i], COMM_ERR_PEER_LOST, "no sign of life from the host of %s for %d s",
+                      mesh_peer_text(m, i), TCP_SILENCE_MS / 1000);
+}
+
 void mesh_timer(struct mesh *m)
 {
     int64_t now = clock_now_ns();
@@ -615,6 +636,8 @@ void mesh_timer(struct mesh *m)
         } else if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED) && now >= l->give_up_ns) {
             l->candidate_next = l->candidate_count;
             attempt_failed(l, "no answer");
+        } else if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED) && now >= l->attempt_end_ns) {
+            attempt_failed(l, "no answer");
         }
     }
 }
@@ -628,9 +651,11 @@ int64_t mesh_due_ns(const struct mesh *m)
         const struct link *l = &m->links[i];
         if (l->state == LINK_CONNECTING && l->fd < 0)
             return now + TCP_RETRY_MS * 1000000ll;
-        if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_AWAITED) &&
-            l->give_up_ns < due)
+        int connecting = l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED;
+        if ((connecting || l->state == LINK_AWAITED) && l->give_up_ns < due)
             due = l->give_up_ns;
+        if (connecting && l->attempt_end_ns < due)
+            due = l->attempt_end_ns;
     }
     return due;
 }

@@ -18,16 +18,28 @@ static const int64_t NANOS = 1000000;
 
 /* ---- Completed works ---- */
 
-void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text)
+comm_status progress_expect(struct mesh *m, size_t count)
 {
-    if (m->done_count == m->done_room) {
-        size_t room = m->done_room ? 2 * m->done_room : 64;
+    if (m->done_room < m->works_out + count) {
+        size_t room = 2 * (m->works_out + count) + 64;
         struct completion *grown = realloc(m->done, room * sizeof *grown);
         if (!grown)
-            return; /* Out of memory for 16 bytes: the work's own deadline is what remains. */
+            return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for %zu operations", count);
         m->done = grown;
         m->done_room = room;
     }
+    m->works_out += count;
+    return COMM_OK;
+}
+
+void progress_expect_not(struct mesh *m, size_t count)
+{
+    m->works_out -= count;
+}
+
+/* There is room: progress_expect has seen to it, so that a work is completed whatever happens. */
+void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text)
+{
     m->done[m->done_count++] = (struct completion){ work, status, text ? strdup(text) : NULL };
 }
 
@@ -63,6 +75,7 @@ static void unlock_and_complete(struct mesh *m)
             memmove(m->done, m->done + n, (m->done_count - n) * sizeof *few);
         }
         m->done_count -= n;
+        m->works_out -= n;
         size_t more = m->done_count;
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {
@@ -130,6 +143,8 @@ static void on_timer(uv_timer_t *timer)
     int64_t now = clock_now_ns();
     if (now >= m->tick_due_ns) {
         inquest_tick(m);
+        if (m->ticks % 4 == 0)
+            mesh_tick(m);
         m->tick_due_ns = now + 1000 * NANOS;
     }
     inquest_check(m, now);

@@ -45,6 +45,8 @@ enum {
     TCP_REPLIES_MOST = 256,           /* answers waiting for a peer to read them; an honest one asks once per inquest and group */
     TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
     TCP_HANDSHAKE_MS = 10000,
+    TCP_CONNECT_MS = 3000,            /* an address that drops what we send must not keep us from the next one */
+    TCP_SILENCE_MS = 30000,           /* no sign of life from a peer's host although it owes us one */
     TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
     TCP_REFUSED_HERE_MS = 100,        /* a peer of this host whose port is closed that long has ended */
     TCP_REFUSED_MS = 2000,            /* of another host: a firewall or proxy may refuse for a moment */
@@ -155,6 +157,7 @@ struct link {
     char *address_book;    /* what the peer published */
     struct sockaddr_storage *candidates;
     int candidate_count, candidate_next;
+    int64_t attempt_end_ns; /* of the address that is being tried */
     int refusals;          /* attempts in a row that met a closed port */
     int same_host;
     int64_t give_up_ns;
@@ -350,6 +353,7 @@ struct mesh {
     struct tcp_op *dying;   /* ops to put back into the pool */
     struct completion *done;
     size_t done_count, done_room;
+    size_t works_out;       /* submitted and not handed back: all of them fit into `done` */
 
     int listener;
     uv_poll_t *listener_poll;
@@ -374,6 +378,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
 void mesh_close(struct mesh *m, int forked);
 /* Make sure that the link to a peer is up or on its way. */
 void mesh_want(struct mesh *m, int32_t peer);
+void mesh_tick(struct mesh *m);  /* every few seconds: dead hosts */
 void mesh_timer(struct mesh *m); /* due handshakes and connects */
 int64_t mesh_due_ns(const struct mesh *m);
 /* "rank 3 (node-b 10.0.0.7:40213)" of a world rank; in a static ring of buffers of this thread. */
@@ -524,6 +529,9 @@ void progress_leave_quietly(struct mesh *m); /* without handing over: for caller
 void progress_rearm(struct mesh *m, int64_t due_ns); /* a deadline earlier than the timer's */
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
 void progress_kick(struct mesh *m); /* an op that nobody waits for has begun: the helper should look after it */
+/* Make room for the completion of `count` works that are about to be submitted; or they are not after all. */
+comm_status progress_expect(struct mesh *m, size_t count);
+void progress_expect_not(struct mesh *m, size_t count);
 void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text);
 
 #endif
