@@ -64,7 +64,7 @@ void group_destroy(struct tcp_group *g)
     free(g->answers);
     free(g->early);
     free(g->early_p2p);
-    free(g->error);
+    free(g->error_memory);
     free(g->scratch);
     free(g->prepared);
     free(g->step_pool);
@@ -258,9 +258,9 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
         return;
     if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
         status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
-    char *copy = strdup(text);
     g->status = status;
-    g->error = copy ? copy : strdup("");
+    g->error_memory = strdup(text);
+    g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
     g->inquest = NULL;
     /* What is awaited from the peers is awaited no more. */
     for (int32_t r = 0; r < g->size; r++) {

@@ -254,7 +254,8 @@ struct tcp_group {
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */
-    char *error;
+    const char *error;
+    char *error_memory;
     struct tcp_op *head, **tail; /* collectives in order; the head is running */
     struct op_list sends;   /* held back, waiting for leave to send, or for the socket */
     struct op_list recvs;
