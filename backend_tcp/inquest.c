@@ -75,13 +75,14 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
     else if (g->entered_seq == 0)
         add(text, room, "has called no collective yet");
     else
-        add(text, room, "has finished %s #%llu", tcp_host->op_name(g->entered.kind), (unsigned long long)g->entered_seq);
+        add(text, room, "has finished %s #%llu and called no collective since", tcp_host->op_name(g->entered.kind),
+            (unsigned long long)g->entered_seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
-        add(text, room, " and waits for a message from any rank");
+        add(text, room, ", and waits for a message from any rank");
     else if (recv)
-        add(text, room, " and waits for a message from rank %d with tag %d", (int)recv->op.root, (int)recv->op.tag);
+        add(text, room, ", and waits for a message from rank %d with tag %d", (int)recv->op.root, (int)recv->op.tag);
     else if (send)
-        add(text, room, " and sends a message to rank %d with tag %d", (int)send->op.root, (int)send->op.tag);
+        add(text, room, ", and sends a message to rank %d with tag %d", (int)send->op.root, (int)send->op.tag);
     for (const struct tcp_group *other = g->mesh->groups; other && !g->head; other = other->next)
         if (other != g && other->head) {
             add(text, room, "; it is in %s #%llu of group '%.40s'", tcp_host->op_name(other->head->op.kind),
@@ -247,14 +248,15 @@ static void verdict(struct tcp_group *g)
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
-    add(text, sizeof text, "%s: its time limit has passed", what);
+    add(text, sizeof text, "%s: its time limit of %lld ms has passed", what,
+        (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
     if (collective && collective != op)
         add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
             (unsigned long long)collective->op.seq);
     if (*v.missing)
         add(text, sizeof text, ": %s", v.missing);
     else if (!collective && op->op.root == g->rank)
-        add(text, sizeof text, ": it is with this rank itself, which has not called the other side");
+        add(text, sizeof text, ": its peer is rank %d itself, which has not called the other side", (int)g->rank);
     else if (!collective)
         add(text, sizeof text, ": no rank has sent a message that fits");
     else

@@ -176,6 +176,7 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     comm_status status = take_works(group, works, count);
     for (size_t i = 0; status == COMM_OK && i < count; i++) {
         int64_t timeout_ms = ops[i].deadline_ns; /* prepare() left the timeout there */
+        ops[i].submitted_ns = now_ns;
         ops[i].deadline_ns = timeout_ms < 0 || timeout_ms > (INT64_MAX - now_ns) / 1000000
                                  ? DEADLINE_NEVER
                                  : now_ns + timeout_ms * 1000000;
@@ -320,6 +321,9 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
     comm_status first = comm__group_usable(group, "comm_group_flush");
     if (first != COMM_OK)
         return first;
+    if (timeout_ms < COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID, "comm_group_flush: timeout_ms is %lld; it is milliseconds, 0 or "
+                          "COMM_TIMEOUT_INFINITE", (long long)timeout_ms);
     char text[COMM_ERROR_BYTES];
     int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
     pthread_mutex_lock(&group->lock);

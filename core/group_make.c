@@ -24,6 +24,11 @@ static comm_status check_parent(const comm_group *parent, const char *call, cons
     comm_status status = comm__check_struct(options, sizeof *options, "comm_group_options");
     if (status == COMM_OK && options && options->flags)
         status = comm__fail(COMM_ERR_INVALID, "%s: options->flags is 0x%x; there are none yet", call, options->flags);
+    if (status == COMM_OK && options &&
+        options->struct_bytes >= offsetof(comm_group_options, timeout_ms) + sizeof options->timeout_ms &&
+        options->timeout_ms < COMM_TIMEOUT_INFINITE)
+        status = comm__fail(COMM_ERR_INVALID, "%s: options->timeout_ms is %lld; it is milliseconds, 0 or "
+                            "COMM_TIMEOUT_INFINITE", call, (long long)options->timeout_ms);
     return status;
 }
 
@@ -82,9 +87,11 @@ static void write_name(const comm_group *parent, const int32_t *ranks, int32_t c
 
 static comm_status check_ranks(const comm_group *parent, const char *call, const int32_t *ranks, size_t count)
 {
-    if (!ranks || count == 0 || count > (size_t)parent->size)
+    if (!ranks)
+        return comm__fail(COMM_ERR_INVALID, "%s from '%s': the list of ranks is NULL", call, parent->name);
+    if (count == 0 || count > (size_t)parent->size)
         return comm__fail(COMM_ERR_INVALID, "%s from '%s': the list has %zu ranks; it needs 1 to %d", call,
-                          parent->name, ranks ? count : 0, parent->size);
+                          parent->name, count, parent->size);
     uint8_t *seen = calloc((size_t)parent->size, 1);
     if (!seen)
         return comm__fail(COMM_ERR_NO_MEMORY, "%s from '%s'", call, parent->name);

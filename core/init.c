@@ -28,18 +28,18 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
     if (!options.name || !*options.name)
         options.name = "world";
     if (strlen(options.name) >= GROUP_NAME_BYTES / 2)
-        return comm__fail(COMM_ERR_INVALID, "comm_init: the name '%s' is longer than %d bytes", options.name,
+        return comm__fail(COMM_ERR_INVALID, "the name '%s' is longer than %d bytes", options.name,
                           GROUP_NAME_BYTES / 2 - 1);
     if (options.world_size < 0 || (options.world_size > 0 && options.rank >= options.world_size) ||
         (options.world_size > 0 && options.rank < 0))
-        return comm__fail(COMM_ERR_INVALID, "comm_init: rank %d of a world of %d", options.rank, options.world_size);
+        return comm__fail(COMM_ERR_INVALID, "rank %d of a world of %d", options.rank, options.world_size);
     if (options.store && options.rendezvous)
-        return comm__fail(COMM_ERR_INVALID, "comm_init: give a store or a rendezvous URL ('%s'), not both",
+        return comm__fail(COMM_ERR_INVALID, "give a store or a rendezvous URL ('%s'), not both",
                           options.rendezvous);
     if (options.store && options.world_size == 0)
-        return comm__fail(COMM_ERR_INVALID, "comm_init: with a store of your own, give rank and world_size too");
+        return comm__fail(COMM_ERR_INVALID, "with a store of your own, give rank and world_size too");
     if (options.timeout_ms < 0 && options.timeout_ms != COMM_TIMEOUT_INFINITE)
-        return comm__fail(COMM_ERR_INVALID, "comm_init: a timeout of %lld ms", (long long)options.timeout_ms);
+        return comm__fail(COMM_ERR_INVALID, "a timeout of %lld ms", (long long)options.timeout_ms);
     if (options.timeout_ms == 0)
         options.timeout_ms = comm__param_int("core", "timeout_ms");
     if (!options.secret)
@@ -145,7 +145,7 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
     if (status == COMM_OK) /* a misspelt string should not cost the others a rendezvous */
         status = comm__backend_string_parse(o.backend, &string);
     if (status != COMM_OK)
-        return status;
+        return comm__fail_while(status, "comm_init");
     comm__backend_string_finish(&string);
 
     struct world *world = calloc(1, sizeof *world);
@@ -161,7 +161,10 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
         status = open_world(world, &o, &j, ret_world);
     if (status != COMM_OK) {
         char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
-        comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o.name, j.rank, j.size);
+        if (j.size > 0)
+            comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o.name, j.rank, j.size);
+        else
+            comm__fail_while(status, "comm_init of world '%s'", o.name);
         snprintf(text, sizeof text, "%s", comm_last_error());
         comm__world_destroy(world, 0);
         return comm__fail(status, "%s", text);

@@ -99,13 +99,18 @@ comm_status comm__check_struct(const void *options, size_t known, const char *na
 static comm_status take_options(comm_op *op, const struct check *c, const comm_op_options *given)
 {
     comm_status status = comm__check_struct(given, sizeof *given, "comm_op_options");
-    if (status != COMM_OK || !given)
-        return status;
+    if (status != COMM_OK)
+        return refuse(c, status, "%s", comm_last_error());
+    if (!given)
+        return COMM_OK;
     comm_op_options options = COMM_OP_OPTIONS_INIT; /* the caller's may be shorter */
     memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
     op->label = options.label;
     if (options.flags & ~(uint32_t)COMM_OP_RANK_ORDER)
         return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);
+    if (options.timeout_ms < COMM_TIMEOUT_INFINITE)
+        return refuse(c, COMM_ERR_INVALID, "options->timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
+                      (long long)options.timeout_ms);
     if (options.flags & COMM_OP_RANK_ORDER)
         op->flags |= COMM_OP_FLAG_RANK_ORDER;
     if (table[op->kind].traits & PEER)
@@ -123,11 +128,13 @@ static comm_status check_types(const struct check *c, const struct traits *t)
     const comm_op *op = c->op;
     if (t->send != NONE || t->recv != NONE)
         if (comm_dtype_bytes(op->dtype) == 0)
-            return refuse(c, COMM_ERR_INVALID, "there is no dtype %d", op->dtype);
+            return refuse(c, COMM_ERR_INVALID, "there is no dtype %d; COMM_DTYPE_ values are %d to %d", op->dtype,
+                          COMM_DTYPE_I8, COMM_DTYPE_BYTE);
     if (!(t->traits & REDUCES))
         return COMM_OK;
     if (!comm_redop_name(op->redop))
-        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d", op->redop);
+        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d; they are %d (COMM_SUM) to %d (COMM_REDOP_USER)",
+                      op->redop, COMM_SUM, COMM_REDOP_USER);
     if (!comm_redop_takes(op->redop, op->dtype))
         return refuse(c, COMM_ERR_UNSUPPORTED, "'%s' is not defined for dtype %s", comm_redop_name(op->redop),
                       comm_dtype_name(op->dtype));
@@ -177,10 +184,13 @@ static comm_status side_bytes(const struct check *c, const char *name, const com
         overflows = __builtin_mul_overflow(side->count, (size_t)c->place->size, &elements);
     }
     overflows |= __builtin_mul_overflow(elements, element_bytes, ret_bytes);
-    if (overflows || *ret_bytes > PTRDIFF_MAX)
-        return refuse(c, COMM_ERR_INVALID, "the %s buffer would be longer than the address space (count %zu of %s)",
-                      name, side->count, comm_dtype_name(c->op->dtype));
-    return COMM_OK;
+    if (!overflows && *ret_bytes <= PTRDIFF_MAX)
+        return COMM_OK;
+    if (side->counts)
+        return refuse(c, COMM_ERR_INVALID,
+                      "the %s side's counts and offsets reach beyond the address space; is one of them negative?", name);
+    return refuse(c, COMM_ERR_INVALID, "the %s buffer would be longer than the address space (count %zu of %s)%s", name,
+                  side->count, comm_dtype_name(c->op->dtype), side->count > PTRDIFF_MAX ? "; is it negative?" : "");
 }
 
 static comm_status check_side(const struct check *c, const char *name, const comm_buffers *side, enum side shape,
@@ -244,7 +254,7 @@ static comm_status check_overlap(const struct check *c, const struct traits *t, 
     /* With offsets the sides may interleave, so only the same beginning is surely wrong. */
     if (op->send.offsets || op->recv.offsets ? op->send.data == op->recv.data
                                              : overlap(op->send.data, send_bytes, op->recv.data, recv_bytes))
-        return refuse(c, COMM_ERR_INVALID, "send and recv overlap; %s",
+        return refuse(c, COMM_ERR_INVALID, "send (%zu bytes) and recv (%zu bytes) overlap; %s", send_bytes, recv_bytes,
                       uneven ? "this form has no in-place form" : "in place is recv == send");
     return COMM_OK;
 }

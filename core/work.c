@@ -343,6 +343,14 @@ static int64_t wait_deadline(int64_t timeout_ms)
     return timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
 }
 
+static comm_status check_timeout(const char *call, int64_t timeout_ms)
+{
+    return timeout_ms >= COMM_TIMEOUT_INFINITE
+               ? COMM_OK
+               : comm__fail(COMM_ERR_INVALID, "%s: timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
+                            call, (long long)timeout_ms);
+}
+
 static comm_status wait_until(comm_work *work, int64_t deadline_ns)
 {
     comm_status status = check_work(work, "comm_work_wait");
@@ -353,15 +361,18 @@ static comm_status wait_until(comm_work *work, int64_t deadline_ns)
 
 comm_status comm_work_wait(comm_work *work, int64_t timeout_ms)
 {
-    return wait_until(work, wait_deadline(timeout_ms));
+    comm_status status = check_timeout("comm_work_wait", timeout_ms);
+    return status == COMM_OK ? wait_until(work, wait_deadline(timeout_ms)) : status;
 }
 
 comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms)
 {
     if (!works && count > 0)
         return comm__fail(COMM_ERR_INVALID, "comm_work_wait_all: the array is NULL, but count is %zu", count);
+    comm_status first = check_timeout("comm_work_wait_all", timeout_ms);
+    if (first != COMM_OK)
+        return first;
     int64_t deadline_ns = wait_deadline(timeout_ms);
-    comm_status first = COMM_OK;
     char text[COMM_ERROR_BYTES];
     for (size_t i = 0; i < count; i++) {
         comm_status status = works[i] ? wait_until(works[i], deadline_ns) : COMM_OK;

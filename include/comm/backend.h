@@ -89,6 +89,7 @@ typedef struct comm_op {
     comm_reduce_fn reduce_fn; /* USER */
     void *reduce_context;
     const char *label;       /* lives until the work completes; may be NULL */
+    int64_t submitted_ns;    /* CLOCK_MONOTONIC; deadline_ns less this is the operation's time limit */
 } comm_op;
 
 /* Block `rank` of one side: where it begins; its element count in *ret_count. */

@@ -200,7 +200,7 @@ static void wrong_group(int rank, int size, void *arg)
     } else {
         CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_DEADLINE);
         CHECK_NAMES(comm_last_error(), s->odd);
-        CHECK_ERROR_SAYS("has finished barrier #1; it is in barrier #2 of group 'copy'");
+        CHECK_ERROR_SAYS("has finished barrier #1 and called no collective since; it is in barrier #2 of group 'copy'");
         fault_meet(s->page);
     }
     (void)size;

@@ -6,7 +6,7 @@
 
 #include "faults.h"
 
-static const char *const PASSED = "its time limit has passed";
+static const char *const PASSED = " ms has passed";
 
 struct scenario {
     struct page *page;

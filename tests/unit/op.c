@@ -52,6 +52,11 @@ static void texts_name_op_group_and_rank(void **state)
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     options.label = "loss";
     assert_refused(op, &options, COMM_ERR_INVALID, "all_reduce 'loss' on group");
+    op.dtype = COMM_DTYPE_F32;
+    options.timeout_ms = -7;
+    assert_refused(op, &options, COMM_ERR_INVALID, "options->timeout_ms is -7");
+    options.struct_bytes = 0;
+    assert_refused(op, &options, COMM_ERR_INVALID, "all_reduce on group 'world' (rank 1 of 4): comm_op_options: struct");
 }
 
 static void types_and_reduce_ops_are_checked(void **state)
@@ -78,6 +83,7 @@ static void buffers_are_checked(void **state)
     assert_refused(all_reduce(memory, NULL, 4), NULL, COMM_ERR_INVALID, "recv buffer is NULL");
     assert_taken(all_reduce(NULL, NULL, 0), NULL);
     assert_refused(all_reduce(memory, other, SIZE_MAX / 2), NULL, COMM_ERR_INVALID, "longer than the address space");
+    assert_refused(all_reduce(memory, other, (size_t)-4), NULL, COMM_ERR_INVALID, "is it negative?");
     assert_refused(all_gather(memory, other, SIZE_MAX / 8), NULL, COMM_ERR_INVALID, "longer than the address space");
 }
 

@@ -78,7 +78,7 @@ static void what_is_missing_is_named_with_the_cure(void **state)
     (void)state;
     clearenv();
     assert_refused("env://", 0, 0, COMM_ERR_NOT_FOUND, "commrun -n 4 program");
-    assert_refused("tcp://127.0.0.1:1", 0, 0, COMM_ERR_NOT_FOUND, "no launcher");
+    assert_refused("tcp://127.0.0.1:1", 0, 0, COMM_ERR_NOT_FOUND, "give both in the URL, tcp://127.0.0.1:1?rank=0&world_size=4");
     ENVIRONMENT("RANK=0");
     assert_refused("env://", 0, 0, COMM_ERR_INVALID, "WORLD_SIZE is not set");
     ENVIRONMENT("WORLD_SIZE=2");

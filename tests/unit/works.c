@@ -258,6 +258,10 @@ static void a_work_answers_every_question(int rank, int size, void *arg)
     CHECK(done == 1 && sum == (int64_t)size * (size - 1) / 2);
     CHECK_OK(comm_work_wait_stream(works[0], NULL));
     CHECK_OK(comm_work_wait(works[0], COMM_TIMEOUT_INFINITE));
+    /* Time that is left, computed wrongly, must not become a wait for ever. */
+    CHECK_STATUS(comm_work_wait(works[0], -5), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_work_wait_all(works, 1, -5), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_flush(world, -5), COMM_ERR_INVALID);
     comm_work_release(works[0]);
     comm_work_release(NULL);
     CHECK_STATUS(comm_work_wait(NULL, 0), COMM_ERR_INVALID);
