@@ -135,6 +135,25 @@ static void describe_end(const struct run *run, const struct rank *rank, char *t
                  WEXITSTATUS(status));
 }
 
+/* "0, 3, 4": this host's ranks that are running, or those that ended well; how many. */
+static int list_ranks(const struct run *run, int running, char *text, size_t room)
+{
+    int count = 0;
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < run->options.local_count; i++) {
+        const struct rank *rank = &run->ranks[i];
+        if (!rank->pid || rank->running != running || (!running && rank->wait_status != 0))
+            continue;
+        if (used + 16 < room)
+            used += (size_t)snprintf(text + used, room - used, "%s%d", count ? ", " : "", rank->rank);
+        else if (used + 4 < room)
+            used += (size_t)snprintf(text + used, room - used, "...");
+        count++;
+    }
+    return count;
+}
+
 static void on_rank_ended(struct run *run, struct rank *rank, int status)
 {
     char text[512];
@@ -154,7 +173,11 @@ static void on_rank_ended(struct run *run, struct rank *rank, int status)
     run->failed_rank = rank;
     run->failed_by_signal = by_signal;
     run->failed_at = uv_now(&run->loop);
-    snprintf(run->failure, sizeof run->failure, "%s", text);
+    /* One that left too early, without an error, is why others fail: say so. */
+    char gone[128];
+    int count = list_ranks(run, 0, gone, sizeof gone);
+    snprintf(run->failure, sizeof run->failure, count ? "%s, after rank%s %s had ended with status 0" : "%s", text,
+             count > 1 ? "s" : "", gone);
     begin_failure(run, by_signal ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 }
 
@@ -232,7 +255,10 @@ static void on_timeout(uv_timer_t *timer)
 {
     struct run *run = timer->data;
     run->failed_rank = NULL;
-    run_fail(run, EXIT_TIMEOUT, "the ranks did not end within --timeout %g s", run->options.timeout_s);
+    char late[128];
+    int count = list_ranks(run, 1, late, sizeof late);
+    run_fail(run, EXIT_TIMEOUT, "rank%s %s did not end within --timeout %g s", count == 1 ? "" : "s", late,
+             run->options.timeout_s);
 }
 
 static void on_remote(uv_async_t *handle)

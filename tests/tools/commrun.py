@@ -139,6 +139,15 @@ class Failures(unittest.TestCase):
         self.assertRegex(err, r"(?s)commrun: rank 1 \(pid \d+\) exited with status 7; its last words on stderr:\n  bad news\n$")
         self.assertEqual(err.count("commrun: "), 1)
 
+    def test_ranks_that_left_too_early_are_named(self):
+        # rank 1 waits until commrun has reaped rank 0
+        program = "[ $RANK = 0 ] && { echo $$ > %s; exit 0; }; until [ -s %s ] && ! kill -0 $(cat %s) 2>&-; do :; done; exit 4"
+        with tempfile.TemporaryDirectory() as folder:
+            file = folder + "/pid"
+            status, _, err = run("-n", "2", "sh", "-c", program % (file, file, file))
+        self.assertEqual(status, 4)
+        self.assertRegex(err, r"rank 1 \(pid \d+\) exited with status 4, after rank 0 had ended with status 0\n$")
+
     def test_a_killed_rank_gives_128_and_its_signal(self):
         status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 2 ] && kill -9 $$; exec sleep 100")
         self.assertEqual(status, 137)
@@ -175,7 +184,7 @@ class Failures(unittest.TestCase):
     def test_a_timeout_ends_the_ranks(self):
         status, _, err = run("-n", "2", "--timeout", "0.3", "sleep", "100")
         self.assertEqual(status, 124)
-        self.assertIn("--timeout 0.3 s", err)
+        self.assertIn("commrun: ranks 0, 1 did not end within --timeout 0.3 s", err)
 
     def test_keep_going_lets_the_others_finish(self):
         status, out, _ = run("-n", "2", "--keep-going", "sh", "-c", "[ $RANK = 0 ] && exit 3; sleep 0.3; echo done")
