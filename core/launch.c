@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "op.h"
 
 struct launcher {
     const char *name;
@@ -214,17 +215,16 @@ comm_status comm__launch_find(struct comm__launch *ret_launch)
 comm_status comm_launch_query(comm_launch_info *ret_info)
 {
     struct comm__launch found;
-    if (!ret_info)
-        return comm__fail(COMM_ERR_INVALID, "comm_launch_query: ret_info is NULL");
     comm_status status = comm__launch_find(&found);
     if (status != COMM_OK)
         return status;
-    ret_info->rank = found.rank;
-    ret_info->world_size = found.world_size;
-    ret_info->local_rank = found.local_rank;
-    ret_info->local_world_size = found.local_world_size;
-    ret_info->launcher = found.launcher;
-    return COMM_OK;
+    const comm_launch_info info = { .struct_bytes = sizeof info,
+                                    .rank = found.rank,
+                                    .world_size = found.world_size,
+                                    .local_rank = found.local_rank,
+                                    .local_world_size = found.local_world_size,
+                                    .launcher = found.launcher };
+    return comm__give_struct(ret_info, &info, sizeof info, "comm_launch_query", "comm_launch_info");
 }
 
 void comm__slurm_first_host(const char *list, char *host, size_t room)

@@ -94,6 +94,20 @@ comm_status comm__check_struct(const void *options, size_t known, const char *na
     return COMM_OK;
 }
 
+comm_status comm__give_struct(void *ret_info, const void *full, size_t known, const char *call, const char *name)
+{
+    uint32_t bytes = 0;
+    if (ret_info)
+        memcpy(&bytes, ret_info, sizeof bytes);
+    if (bytes <= sizeof bytes || bytes > 65536)
+        return comm__fail(COMM_ERR_INVALID, ret_info ? "%s: set struct_bytes to sizeof(%s) first" : "%s: the %s is NULL",
+                          call, name);
+    memset((char *)ret_info + sizeof bytes, 0, bytes - sizeof bytes);
+    memcpy((char *)ret_info + sizeof bytes, (const char *)full + sizeof bytes,
+           (bytes < known ? bytes : known) - sizeof bytes);
+    return COMM_OK;
+}
+
 /* ---- Options, types, ranks ---- */
 
 static comm_status take_options(comm_op *op, const struct check *c, const comm_op_options *given)

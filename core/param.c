@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "op.h"
 
 enum param_kind { PARAM_KIND_INT, PARAM_KIND_BYTES, PARAM_KIND_TEXT };
 
@@ -131,11 +132,12 @@ comm_status comm_param_query(size_t index, comm_param_info *ret_info)
         return comm__fail(COMM_ERR_NOT_FOUND, "parameter %zu: there are %d", index, (int)PARAM_COUNT);
     const struct param *p = &table[index];
     const char *text = getenv(p->env);
-    ret_info->name = p->name;
-    ret_info->env = p->env;
-    ret_info->scope = p->scope;
-    ret_info->value = text && *text ? text : p->initial_text;
-    ret_info->initial = p->initial_text;
-    ret_info->help = p->help;
-    return COMM_OK;
+    const comm_param_info info = { .struct_bytes = sizeof info,
+                                   .name = p->name,
+                                   .env = p->env,
+                                   .scope = p->scope,
+                                   .value = text && *text ? text : p->initial_text,
+                                   .initial = p->initial_text,
+                                   .help = p->help };
+    return comm__give_struct(ret_info, &info, sizeof info, "comm_param_query", "comm_param_info");
 }

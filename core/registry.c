@@ -9,6 +9,7 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "op.h"
 
 enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
 
@@ -250,8 +251,6 @@ size_t comm_backend_count(void)
 
 comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
 {
-    if (!ret_info || ret_info->struct_bytes < sizeof *ret_info)
-        return comm__fail(COMM_ERR_INVALID, "comm_backend_query: set struct_bytes to sizeof(comm_backend_info)");
     lock_table();
     struct entry *e = index < entry_count ? entries[index] : NULL;
     size_t count = entry_count;
@@ -265,11 +264,12 @@ comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
         snprintf(e->reason, sizeof e->reason, "%s", usable ? "" : comm_last_error());
         pthread_mutex_unlock(&lock);
     }
-    ret_info->usable = usable;
-    ret_info->name = e->name;
-    ret_info->version = e->version;
-    ret_info->devices = e->devices;
-    ret_info->origin = e->origin;
-    ret_info->reason = e->reason;
-    return COMM_OK;
+    const comm_backend_info info = { .struct_bytes = sizeof info,
+                                     .usable = usable,
+                                     .name = e->name,
+                                     .version = e->version,
+                                     .devices = e->devices,
+                                     .origin = e->origin,
+                                     .reason = e->reason };
+    return comm__give_struct(ret_info, &info, sizeof info, "comm_backend_query", "comm_backend_info");
 }

@@ -213,7 +213,8 @@ typedef struct comm_backend {
     comm_status (*supports)(void *state, const comm_op *op);
 
     /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other.
-     * Must not block. On failure nothing was started, no work will be completed.
+     * Must not block. On failure nothing was started, no work will be completed. A work must come to its end though nobody calls
+     * progress for it, unless its op has COMM_OP_FLAG_WAITING.
      * Ops of one group run in this order (sends and receives may overtake collectives and each other, but not the same pair and tag). */
     comm_status (*submit)(void *state, const comm_op *ops, comm_work *const *works, size_t count);
 

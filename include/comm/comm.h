@@ -197,7 +197,9 @@ COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
  *
  * Every options struct begins with struct_bytes, set by its _INIT macro; every other field may stay
  * zero, which means the default. A NULL options pointer means all defaults. A struct from a newer
- * header is taken as long as the fields that this library does not know are zero. */
+ * header is taken as long as the fields that this library does not know are zero; one from an older
+ * header leaves the newer fields at their defaults. Structs that a call fills in (comm_..._info) work
+ * the other way round: set struct_bytes to their sizeof first, and no more than that is written. */
 
 #define COMM_TIMEOUT_DEFAULT ((int64_t)0)   /* an operation: the group's; a group: 30 min; a store: 5 min */
 #define COMM_TIMEOUT_INFINITE ((int64_t)-1) /* no deadline; abort and dead peers still end the wait */
@@ -269,7 +271,9 @@ typedef struct comm_group_options {
 } comm_group_options;
 #define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL, NULL }
 
-/* Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. No messages
+/* What comm_group_create says of memory, threads and errors holds for all calls that make groups.
+ *
+ * Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. No messages
  * are sent and no store is asked, so it is cheap and cannot hang; the first use meets the others.
  * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
  *
@@ -324,8 +328,10 @@ COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *exclude
 COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t count,
                                             const comm_group_options *options, comm_group **ret_group);
 
-/* Give back a group. Unfinished works of this rank end with ABORTED; bytes already accepted are still
- * delivered, within a bounded time. Other groups made from it live on. NULL is fine.
+/* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted are
+ * still delivered, within a bounded time. Other groups made from it live on. NULL is fine.
+ * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
+ *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
  * Threads  one at a time, and no other call on this group at the same time.
  * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed). */
 COMM_API comm_status comm_group_close(comm_group *group);
@@ -538,8 +544,10 @@ COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_opt
 COMM_API comm_status comm_send(comm_group *group, const void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                                const comm_op_options *options, comm_work **ret_work);
 
-/* Receive up to `count` elements from `peer` (or COMM_ANY_SOURCE) with options->tag (or COMM_ANY_TAG). A shorter message is fine:
- * comm_work_received_count says how long it was. A longer one fills the buffer and fails with TRUNCATED; the group goes on. */
+/* Receive up to `count` elements from `peer` (or COMM_ANY_SOURCE) with options->tag (or COMM_ANY_TAG). A shorter message is
+ * fine: comm_work_received_count says how long it was. A longer one fills the buffer and fails with TRUNCATED; the group goes
+ * on, the rest of the message is lost, and comm_work_received_count is what fitted: `count`. Messages are bytes: the dtypes of
+ * the two sides are not compared, and a count is in whole elements of the receiver's. */
 COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                                const comm_op_options *options, comm_work **ret_work);
 
@@ -548,6 +556,8 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  * Between begin and end, this thread's calls on `group` (collectives, send and recv, with ret_work == NULL) are
  * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and receives of one batch cannot
  * block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
+ * A batch is this rank's own affair: its calls meet the other ranks' as if made one by one, in a batch there or not. (Not so
+ * on a round-robin group, where a batch takes one turn: there all ranks must batch alike.)
  * The buffers are kept until that work completes. cancel forgets what was written down.
  * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
  *         comm_group_split, comm_monitored_barrier). */
@@ -580,33 +590,36 @@ COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm
 
 /* ---- 10 Works ----------------------------------------------------------------------------------
  *
- * A work completes exactly once, with OK or an error. Releasing an unfinished work is legal: the operation goes on, and its
- * buffers are still kept until it has completed (comm_group_flush tells). All works stay readable after their group is closed. */
+ * A work completes exactly once, with OK or an error. Any thread may call what is here, several at the same time on one
+ * work. Releasing an unfinished work is legal: the operation goes on, and its buffers are still kept until it has completed
+ * (comm_group_flush tells). All works stay readable after their group is closed. */
 
-/* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own). The waiting thread
- * itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */
+/* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own). The
+ * waiting thread itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */
 COMM_API comm_status comm_work_wait(comm_work *work, int64_t timeout_ms);
 /* Wait for all of `count` works; the first error wins, but all are waited for. NULL entries are skipped. */
 COMM_API comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms);
-/* *ret_done becomes 1 if the work has completed. Moves data along if nobody else does.  Errors  the work's own, once done. */
+/* *ret_done becomes 1 if the work has completed, well or not. Moves data along if nobody else does.
+ * Threads any.  Errors  the work's own, once done. */
 COMM_API comm_status comm_work_test(comm_work *work, int32_t *ret_done);
 /* COMM_IN_PROGRESS, COMM_OK, or the error; does not drive anything. */
 COMM_API comm_status comm_work_status(const comm_work *work);
 /* The text of the work's error; "" if it has none (yet).  Memory lends, until the work is released. */
 COMM_API const char *comm_work_error(const comm_work *work);
-/* Let go of the handle; NULL is fine. */
+/* Let go of the handle; NULL is fine.  Threads any, once, when no other thread uses it. */
 COMM_API void comm_work_release(comm_work *work);
 
 /* Order the device stream after the work, without blocking the host; on the CPU it waits. (c10d's Work.synchronize.) */
 COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 
 /* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
- * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait.
- * `work` is borrowed during the call.  Errors  INVALID (a second callback). */
+ * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait; it may
+ * release the work. `work` is lent during the call.  Errors  INVALID (a second callback). */
 typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
 COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
 
-/* A descriptor that becomes readable when the work completes, for poll and event loops.
+/* A descriptor that becomes readable when the work completes, for poll and event loops; nobody needs to call test or wait
+ * meanwhile. Asked again, it is the same one. Only poll it.
  * Memory  lends: it belongs to the work and is closed with it. */
 COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 

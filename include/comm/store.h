@@ -216,7 +216,9 @@ typedef struct comm_store_ops {
     void (*close)(void *context);
 } comm_store_ops;
 
-/* Memory  borrows ops (it is copied); takes context (ops->close gets it back); gives *ret_store. */
+/* Memory  borrows ops (it is copied); takes context (ops->close gets it back; on failure it stays yours); gives *ret_store
+ *         (comm_store_close).
+ * Errors  INVALID (a function that is needed is missing), VERSION (ops has functions that this library does not know). */
 COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_store **ret_store);
 
 /* ---- Rendezvous -------------------------------------------------------------------------------
@@ -227,12 +229,18 @@ COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context,
  *   tcp://host:port      rank 0 serves, everybody connects; several rendezvous of one process share the server. Port 0
  *                        is for a world of one: nobody else could find it
  *   file:///path
- * Arguments: world_size 0 means not given. Memory gives *ret_store. */
+ * Arguments: world_size 0 means not given.
+ * Memory  gives *ret_store (comm_store_close).
+ * Errors  INVALID (the URL, a variable, ranks that do not fit), NOT_FOUND (unknown scheme; no launcher says the rank), and
+ *         those of comm_store_open. */
 COMM_API comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                      comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size);
 
 /* Add a scheme. `fn` has comm_rendezvous's contract, and writes a text of at most `room` bytes to `error` if it
- * fails.  Errors  INVALID (the scheme is taken, or is no scheme). */
+ * fails.
+ * Memory   keeps fn and context for as long as the process lives.
+ * Threads  any; fn is called by whoever uses the scheme, also by several at the same time.
+ * Errors   INVALID (the scheme is taken, or is no scheme). */
 typedef comm_status (*comm_rendezvous_fn)(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                           comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size,
                                           void *context, char *error, size_t room);

@@ -333,6 +333,15 @@ static void launch(const struct place *p)
     comm_launch_info info = { .struct_bytes = sizeof info };
     OK(comm_launch_query(&info));
     IS(info.rank == p->rank && info.world_size == p->size && info.local_rank >= 0 && info.launcher[0]);
+    /* A caller of an older header has a shorter struct; what is behind it is not ours. */
+    memset(&info, 0x55, sizeof info);
+    info.struct_bytes = offsetof(comm_launch_info, local_rank);
+    OK(comm_launch_query(&info));
+    IS(info.rank == p->rank && info.world_size == p->size && info.local_rank == 0x55555555);
+    info.struct_bytes = 0;
+    GIVES(COMM_ERR_INVALID, comm_launch_query(&info));
+    SAYS("sizeof(comm_launch_info)");
+    GIVES(COMM_ERR_INVALID, comm_launch_query(NULL));
 }
 
 const struct row_case rows_groups[] = {

@@ -86,6 +86,9 @@ static void parameters(const struct place *p)
         found |= strcmp(info.env, "COMM_TCP_LANES") == 0;
     }
     IS(found);
+    GIVES(COMM_ERR_INVALID, comm_param_query(0, NULL));
+    GIVES(COMM_ERR_INVALID, comm_param_query(0, &(comm_param_info){ .struct_bytes = 0 }));
+    GIVES(COMM_ERR_NOT_FOUND, comm_param_query(comm_param_count(), &(comm_param_info){ .struct_bytes = 64 }));
 }
 
 static void keep_line(int32_t level, const char *text, void *context)

@@ -23,7 +23,7 @@ static void environment(const char *const *pairs)
 static void assert_launch(const char *launcher, int32_t rank, int32_t world_size, int32_t local_rank,
                           int32_t local_world_size)
 {
-    comm_launch_info info;
+    comm_launch_info info = { .struct_bytes = sizeof info };
     memset(&info, 0x5a, sizeof info);
     info.struct_bytes = sizeof info;
     comm_status status = comm_launch_query(&info);
