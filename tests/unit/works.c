@@ -2,6 +2,7 @@
  * on tcp, where they are processes. */
 #include <comm/comm.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -377,6 +378,30 @@ static void a_callback_may_submit(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void let_go(comm_work *work, comm_status status, void *context)
+{
+    if (status == COMM_OK)
+        atomic_fetch_add((atomic_int *)context, 1);
+    comm_work_release(work);
+}
+
+/* Fire and forget: nobody but the callback has the work. */
+static void a_callback_may_release_its_work(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world(backend);
+    atomic_int completed = 0;
+    for (int i = 0; i < 50; i++) {
+        comm_work *work;
+        CHECK_OK(comm_barrier(world, NULL, &work));
+        CHECK_OK(comm_work_on_complete(work, let_go, &completed));
+        CHECK_OK(i % 2 ? comm_group_flush(world, 0) : comm_barrier(world, NULL, NULL));
+    }
+    while (atomic_load(&completed) < 50)
+        ; /* a helper thread may be on its way to the last one */
+    CHECK_OK(comm_group_close(world));
+}
+
 static int run(const struct ranks_options *how)
 {
     return ranks_run(3, how, completion_is_told_once_in_every_way, NULL) ||
@@ -386,7 +411,8 @@ static int run(const struct ranks_options *how)
            ranks_run(3, how, a_work_answers_every_question, NULL) ||
            ranks_run(1, how, flush_waits_for_all_that_was_submitted, NULL) ||
            ranks_run(4, how, flush_waits_for_all_that_was_submitted, NULL) ||
-           ranks_run(3, how, coalescing_is_checked, NULL) || ranks_run(3, how, a_callback_may_submit, NULL);
+           ranks_run(3, how, coalescing_is_checked, NULL) || ranks_run(3, how, a_callback_may_submit, NULL) ||
+           ranks_run(3, how, a_callback_may_release_its_work, NULL);
 }
 
 int main(void)
