@@ -41,16 +41,24 @@ static comm_status enter(comm_store *s, enum file_access access, struct file_sha
 /* Look whether it is time to go on, inside; *ret_done. FILE_WRITE if it may change something. */
 typedef comm_status (*look_fn)(struct file_share *f, void *context, int *ret_done);
 
-/* Until `look` is done; TIMEOUT without a text. */
+/* The time ran out in front of a lock, but most of it went by between looks: what was looked for is the news, not the lock. */
+static int was_looking(const struct store_wait *wait, const struct file_limit *limit)
+{
+    return clock_now_ns() - limit->began_ns < limit->began_ns - wait->began_ns;
+}
+
+/* Until `look` is done; IN_PROGRESS when the time is over. */
 static comm_status look_until(comm_store *s, enum file_access access, const struct store_wait *wait, look_fn look,
                               void *context)
 {
     struct file_share *f = &((struct file_store *)s)->share;
-    struct file_limit limit = { wait->began_ns, wait->deadline_ns, wait };
     int64_t pause_ns = PAUSE_FIRST_NS;
     for (;;) {
         int done = 0;
+        struct file_limit limit = { clock_now_ns(), wait->deadline_ns, wait };
         comm_status status = file_enter(f, access, &limit);
+        if (status == COMM_ERR_TIMEOUT && was_looking(wait, &limit))
+            return COMM_IN_PROGRESS;
         if (status == COMM_OK)
             status = file_leave(f, look(f, context, &done));
         if (status != COMM_OK || done)

@@ -7,7 +7,7 @@
 
 #include "ranks.h"
 
-enum { SIZE = 5, ROUNDS = 40, LONG_MS = 30000, SHORT_MS = 1000 };
+enum { SIZE = 5, ROUNDS = 40, LONG_MS = 30000, SHORT_MS = 200 };
 
 static const char *kind, *prefix;
 
