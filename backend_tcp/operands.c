@@ -67,8 +67,8 @@ size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements)
     return most < slice_elements ? most : slice_elements;
 }
 
-/* Of this slice: the last one may be shorter, and its slots then lie closer together, without gaps. */
-size_t operand_stride(const struct tcp_op *op, const struct slot *slot)
+/* Bytes of the longest chunk of this slice: the last one may be shorter, and its slots then lie closer together, without gaps. */
+static size_t stride_of(const struct tcp_op *op, const struct slot *slot)
 {
     return operand_largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
 }
@@ -96,7 +96,7 @@ uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const 
         plan_cut(slot->end - slot->begin, size, r->first + r->count - 1, &unused, &end);
         *ret_count = end - begin;
         if (r->buffer == PLAN_SCRATCH)
-            return slot->scratch + (size_t)r->slot * operand_stride(op, slot);
+            return slot->scratch + (size_t)r->slot * stride_of(op, slot);
         const comm_buffers *side = r->buffer == PLAN_SEND ? &op->in : &op->op.recv;
         return side->data ? (uint8_t *)side->data + (slot->begin + begin) * op->element_bytes : NULL;
     }
@@ -119,7 +119,7 @@ uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const 
     }
     *ret_count = total;
     if (r->buffer == PLAN_SCRATCH)
-        return slot->scratch + (size_t)r->slot * operand_stride(op, slot);
+        return slot->scratch + (size_t)r->slot * stride_of(op, slot);
     return at ? at + begin * op->element_bytes : NULL;
 }
 
@@ -167,8 +167,8 @@ static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan
         group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce", 1);
         return;
     }
-    size_t stride = operand_stride(op, slot) * (size_t)step->source.count;
-    uint8_t *first = slot->scratch + (size_t)step->other.slot * operand_stride(op, slot);
+    size_t stride = stride_of(op, slot) * (size_t)step->source.count;
+    uint8_t *first = slot->scratch + (size_t)step->other.slot * stride_of(op, slot);
     for (int32_t r = 0; r < size; r++)
         sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
     if (op->op.redop == COMM_REDOP_USER) {

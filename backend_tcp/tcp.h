@@ -372,7 +372,6 @@ struct mesh {
 /* Write an error text and keep it as the thread's. */
 comm_status tcp_fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tcp_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-char *tcp_text(const char *format, ...) __attribute__((format(printf, 1, 2))); /* heap; NULL without memory */
 
 /* ---- mesh.c ---- */
 comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
@@ -422,9 +421,8 @@ int operand_is_blocks(int32_t kind);
 int operand_per_rank(int32_t kind, int send_side);
 /* Elements of the vector, or of the longest block: what slices are cut from. */
 size_t operand_total(const struct tcp_op *op);
-/* Elements of the longest chunk in a slice of so many; and its bytes in this slot. */
+/* Elements of the longest chunk in a slice of so many. */
 size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements);
-size_t operand_stride(const struct tcp_op *op, const struct slot *slot);
 /* Where a region lies in this slot's slice, and its elements. */
 uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count);
 /* Carry out a step that needs no message. */

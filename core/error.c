@@ -1,5 +1,6 @@
 /* Statuses and the per-thread error text. Nothing is printed here: the library returns errors. */
 #include <comm/comm.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +39,7 @@ const char *comm_status_name(comm_status status)
     return "unknown status";
 }
 
-comm_status comm__vfail(comm_status status, const char *format, va_list arguments)
+__attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status status, const char *format, va_list arguments)
 {
     /* The arguments may point into last_error itself. */
     char text[COMM_ERROR_BYTES];
@@ -51,7 +52,7 @@ comm_status comm__fail(comm_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    comm__vfail(status, format, arguments);
+    vfail(status, format, arguments);
     va_end(arguments);
     return status;
 }

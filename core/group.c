@@ -12,7 +12,7 @@
 #include "fork.h"
 #include "round_robin.h"
 
-struct op_place comm__group_place(const comm_group *group)
+static struct op_place place_of(const comm_group *group)
 {
     return (struct op_place){ group->name, group->rank, group->size };
 }
@@ -221,7 +221,7 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
 /* Check the options and the op; the timeout goes into deadline_ns until the submission knows the time. */
 static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
 {
-    struct op_place place = comm__group_place(group);
+    struct op_place place = place_of(group);
     comm_status status = comm__op_prepare(op, &place, options);
     int has_timeout = status == COMM_OK && options &&
                       options->struct_bytes >= offsetof(comm_op_options, timeout_ms) + sizeof options->timeout_ms;

@@ -141,7 +141,6 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
 
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
-struct op_place comm__group_place(const comm_group *group);
 
 /* ---- group_open.c ---- */
 

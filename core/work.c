@@ -92,7 +92,7 @@ static void work_return(comm_work *work)
     comm__group_unref(group);
 }
 
-void comm__work_ref(comm_work *work)
+static void ref(comm_work *work)
 {
     atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
 }
@@ -168,7 +168,7 @@ static void run_callback(comm_work *work)
         work->fn(work, work->status, work->context);
         return;
     }
-    comm__work_ref(work);
+    ref(work);
     work->next_deferred = NULL;
     if (deferred.first)
         deferred.last->next_deferred = work;

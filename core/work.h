@@ -58,7 +58,6 @@ static inline int work_is_done(const comm_work *work)
 
 /* A fresh work with two references, and back. take needs group->lock; NULL if there is no memory. */
 comm_work *comm__work_take(comm_group *group);
-void comm__work_ref(comm_work *work);
 void comm__work_free_all(comm_group *group);
 
 /* Give up a work that was taken but never submitted. */

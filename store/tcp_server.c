@@ -14,7 +14,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
-#include <stdatomic.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ struct tcp_server {
     uint8_t *input;
     struct wire_buffer reply; /* to the connection that is being served */
     size_t held_bytes;
-    _Atomic uint64_t accepted, open, dropped, requests; /* written by the loop, read by anybody */
+    uint64_t open, dropped; /* connections: now, and those that broke the rules so far */
 };
 
 struct connection {
@@ -81,11 +81,6 @@ struct connection {
 };
 
 static void on_event(uv_poll_t *poll, int status, int events);
-
-static void count(_Atomic uint64_t *counter)
-{
-    atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
-}
 
 /* ---- The end of a connection ---- */
 
@@ -114,13 +109,13 @@ static void connection_close(struct connection *c)
     uv_close((uv_handle_t *)&c->poll, on_connection_closed);
     close(c->fd); /* after uv_close, which has taken it out of the poll set */
     c->fd = -1;
-    atomic_fetch_sub_explicit(&server->open, 1, memory_order_relaxed);
+    server->open--;
 }
 
 /* The client broke the rules: close, count, and say so, but not once for each of a million port scans. */
 __attribute__((format(printf, 2, 3))) static void connection_drop(struct connection *c, const char *format, ...)
 {
-    uint64_t dropped = atomic_fetch_add_explicit(&c->server->dropped, 1, memory_order_relaxed) + 1;
+    uint64_t dropped = ++c->server->dropped;
     int32_t level = dropped <= 8 || (dropped & (dropped - 1)) == 0 ? COMM_LOG_WARN : COMM_LOG_DEBUG;
     if (comm__log_wanted(level)) {
         char reason[256], host[64] = "?", port[16] = "?";
@@ -259,7 +254,6 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
         if (request.query == WIRE_CANCEL_WAIT && c->cancels_answered > 0) {
             c->cancels_answered--;
             done += request.bytes;
-            count(&server->requests);
             continue;
         }
         comm_status status = hub_execute(server->hub, &c->client, &request, &server->reply);
@@ -274,7 +268,6 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
             break;
         }
         done += request.bytes;
-        count(&server->requests);
         c->waiting = status == COMM_IN_PROGRESS;
         c->ahead = 0;
         c->cancels_passed = 0;
@@ -459,8 +452,7 @@ static void connection_create(struct tcp_server *server, int fd)
     if (c->next)
         c->next->prev = c;
     server->connections = c;
-    count(&server->accepted);
-    count(&server->open);
+    server->open++;
     if (watch(c) != 0)
         connection_drop(c, "the event loop does not take it");
 }
@@ -478,7 +470,7 @@ static void pause_accepting(struct tcp_server *server, int error)
 {
     static const char text[] = "store server: cannot accept more than %llu connections: %s; others wait until some "
                                "close (raise the limit: ulimit -n)";
-    unsigned long long open = (unsigned long long)atomic_load_explicit(&server->open, memory_order_relaxed);
+    unsigned long long open = (unsigned long long)server->open;
     if (!server->accept_paused)
         comm__log(COMM_LOG_WARN, text, open, strerror(error));
     server->accept_paused = 1;
@@ -609,14 +601,4 @@ void tcp_server_stop(struct tcp_server *server)
     uv_async_send(&server->stop);
     pthread_join(server->thread, NULL);
     server_destroy(server);
-}
-
-struct tcp_server_counts tcp_server_counts(const struct tcp_server *server)
-{
-    return (struct tcp_server_counts){
-        .accepted = atomic_load_explicit(&server->accepted, memory_order_relaxed),
-        .open = atomic_load_explicit(&server->open, memory_order_relaxed),
-        .dropped = atomic_load_explicit(&server->dropped, memory_order_relaxed),
-        .requests = atomic_load_explicit(&server->requests, memory_order_relaxed),
-    };
 }

@@ -13,13 +13,4 @@ comm_status tcp_server_start(int listen_fd, struct tcp_server **ret_server);
 /* Close all connections and end the thread; returns when it has ended. NULL is fine. */
 void tcp_server_stop(struct tcp_server *server);
 
-/* What the server has seen so far.  Threads any. */
-struct tcp_server_counts {
-    uint64_t accepted;  /* connections */
-    uint64_t open;      /* connections now */
-    uint64_t dropped;   /* connections closed for bytes that make no sense, lengths over the limits, or not reading */
-    uint64_t requests;
-};
-struct tcp_server_counts tcp_server_counts(const struct tcp_server *server);
-
 #endif

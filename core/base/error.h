@@ -3,14 +3,11 @@
 #define COMM_CORE_ERROR_H
 
 #include <comm/comm.h>
-#include <stdarg.h>
 
 #define COMM_ERROR_BYTES 1024 /* longest error text, with its NUL; longer ones are cut */
 
 /* Keep the text for comm_last_error() of this thread and return `status`. */
 comm_status comm__fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-comm_status comm__vfail(comm_status status, const char *format, va_list arguments)
-    __attribute__((format(printf, 2, 0)));
 
 /* Add what only the caller knows in front of this thread's text: "while X: <text>". */
 comm_status comm__fail_while(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
