@@ -202,9 +202,10 @@ static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const 
     }
     group_turn_end(m);
     /* Not handed over here: the core holds the group's lock, and another group's work may be among them. */
-    progress_leave_quietly(m);
     if (async)
-        progress_kick(m);
+        progress_leave_to_helper(m);
+    else
+        progress_leave_quietly(m);
     return status;
 }
 

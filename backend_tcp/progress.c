@@ -330,7 +330,7 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 
 enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
 
-void progress_kick(struct mesh *m)
+static void kick(struct mesh *m)
 {
     atomic_fetch_add(&m->helper_kicks, 1);
     if (!atomic_load(&m->helper_parked))
@@ -338,6 +338,24 @@ void progress_kick(struct mesh *m)
     pthread_mutex_lock(&m->park_lock);
     pthread_cond_signal(&m->helper_park);
     pthread_mutex_unlock(&m->park_lock);
+}
+
+/* Does a link wait to send, and the kernel has not been asked to say when there is room? */
+static int has_unasked(const struct mesh *m)
+{
+    for (int32_t i = 0; i < m->hot_count; i++)
+        if (m->hot[i]->tx_head && m->hot[i]->state == LINK_UP && !(m->hot[i]->poll_events & UV_WRITABLE))
+            return 1;
+    return 0;
+}
+
+void progress_leave_to_helper(struct mesh *m)
+{
+    int unasked = has_unasked(m) && atomic_load(&m->helper_polls);
+    progress_leave_quietly(m);
+    if (unasked)
+        uv_async_send(&m->wake);
+    kick(m);
 }
 
 /* Lie down for a while, unless somebody has kicked since `kicks` was read. */
@@ -371,9 +389,10 @@ static int helper_turn(struct mesh *m)
         group_turn_end(m);
     } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
     int wait_ms = uv_backend_timeout(&m->loop);
-    if (m->done_count)
+    if (m->done_count || has_unasked(m))
         wait_ms = 0;
     atomic_store(&m->helper_drives, 0);
+    atomic_store(&m->helper_polls, wait_ms != 0);
     progress_leave(m);
     return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }
@@ -393,6 +412,7 @@ static void *helper_main(void *argument)
             int wait_ms = helper_turn(m);
             if (wait_ms)
                 poll(&backend, 1, wait_ms);
+            atomic_store(&m->helper_polls, 0);
         } else if (now - async_seen < 5 * NANOS) {
             nanosleep(&nap, NULL);
         } else {
@@ -440,7 +460,7 @@ void progress_stop(struct mesh *m)
     atomic_store(&m->stop, 1);
     if (m->helper_runs) {
         uv_async_send(&m->wake);
-        progress_kick(m);
+        kick(m);
         pthread_join(m->helper, NULL);
         m->helper_runs = 0;
     }

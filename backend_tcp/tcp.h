@@ -322,6 +322,7 @@ struct mesh {
     pthread_t helper;
     int helper_runs;
     atomic_int helper_drives; /* it holds the lock, and gives way to a waiting thread */
+    atomic_int helper_polls;  /* it waits for what it has asked the kernel for */
     atomic_int stop;
     int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
     int64_t yield_again_ns;    /* no yields before that: they were costly */
@@ -527,7 +528,7 @@ void progress_leave(struct mesh *m); /* release it and hand completed works to t
 void progress_leave_quietly(struct mesh *m); /* without handing over: for callers that hold locks of the core */
 void progress_rearm(struct mesh *m, int64_t due_ns); /* a deadline earlier than the timer's */
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
-void progress_kick(struct mesh *m); /* an op that nobody waits for has begun: the helper should look after it */
+void progress_leave_to_helper(struct mesh *m); /* so too, and an op that nobody waits for has begun: the helper should look after it */
 /* Make room for the completion of `count` works that are about to be submitted; or they are not after all. */
 comm_status progress_expect(struct mesh *m, size_t count);
 void progress_expect_not(struct mesh *m, size_t count);
