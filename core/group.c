@@ -34,7 +34,7 @@ comm_status comm__fail_forked(const comm_group *group, const char *call)
 {
     return comm__fail(
         COMM_ERR_FORKED,
-        "%s: group '%s' was opened before fork(); it lives on in the parent only. Open a world of its own in "
+        "%s: group '%s' was opened before fork(); it lives on in the parent only. Open a world of another name in "
         "the child, or fork before comm_init",
         call, group->name);
 }

@@ -74,15 +74,21 @@ static comm_status look_until(comm_store *s, enum file_access access, const stru
     }
 }
 
-/* TIMEOUT, with what is known of the others. */
+/* What is known of the others. */
+static void say_who(comm_store *s, char who[WHO_BYTES])
+{
+    struct file_share *f = &((struct file_store *)s)->share;
+    pthread_mutex_lock(&f->lock);
+    size_t used = f->torn ? (size_t)snprintf(who, WHO_BYTES, "a process was killed while it wrote; ") : 0;
+    file_say_who(f, who + used, WHO_BYTES - used);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* TIMEOUT, with that. */
 static comm_status out_of_time(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
 {
     char who[WHO_BYTES];
-    struct file_share *f = &((struct file_store *)s)->share;
-    pthread_mutex_lock(&f->lock);
-    size_t used = f->torn ? (size_t)snprintf(who, sizeof who, "a process was killed while it wrote; ") : 0;
-    file_say_who(f, who + used, sizeof who - used);
-    pthread_mutex_unlock(&f->lock);
+    say_who(s, who);
     return store_fail_missing(s, keys, count, wait, who);
 }
 
@@ -315,8 +321,11 @@ static comm_status file_queue_pop(comm_store *s, const char *key, const struct s
         if (status == COMM_OK && !done)
             return comm__fail(COMM_ERR_NOT_FOUND, "queue_pop: the queue '%s' is empty", key);
     }
-    if (status == COMM_IN_PROGRESS)
-        return out_of_time(s, &key, 1, wait);
+    if (status == COMM_IN_PROGRESS) {
+        char who[WHO_BYTES];
+        say_who(s, who);
+        return store_fail_queue_timeout(wait, key, who);
+    }
     if (status == COMM_OK) {
         *ret_data = v.data;
         *ret_bytes = v.bytes;

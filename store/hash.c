@@ -165,7 +165,7 @@ static comm_status hash_queue_pop(comm_store *s, const char *key, const struct s
         return comm__fail(status, "queue_pop: the queue '%s' is empty", key);
     if (status == COMM_ERR_ABORTED)
         return store_fail_closed(wait);
-    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, NULL) : status;
+    return status == COMM_ERR_TIMEOUT ? store_fail_queue_timeout(wait, key, NULL) : status;
 }
 
 static comm_status hash_queue_len(comm_store *s, const char *key, int64_t *ret_count)

@@ -381,7 +381,7 @@ static comm_status pop_in_turn(comm_store *s, const char *key, const struct stor
         return status_of_key(key, suffix);
     status = pop_at(s, at, wait, ret_data, ret_bytes);
     free(at);
-    return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, "nothing was pushed to that queue") : status;
+    return status == COMM_ERR_TIMEOUT ? store_fail_queue_timeout(wait, key, NULL) : status;
 }
 
 comm_status store_call_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,

@@ -210,6 +210,13 @@ comm_status store_fail_timeout(const struct store_wait *wait, const char *const 
                       note ? note : "");
 }
 
+comm_status store_fail_queue_timeout(const struct store_wait *wait, const char *key, const char *note)
+{
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s: nothing was pushed to the queue '%.60s' within %lld ms%s%s",
+                      wait->handle->url, key, (long long)((clock_now_ns() - wait->began_ns) / 1000000),
+                      note ? "; " : "", note ? note : "");
+}
+
 /* ---- The public calls ---- */
 
 comm_status comm_store_clone(comm_store *s, comm_store **ret_store)
@@ -222,27 +229,27 @@ comm_status comm_store_clone(comm_store *s, comm_store **ret_store)
 
 const char *comm_store_kind(const comm_store *s)
 {
-    return s->kind->name;
+    return s ? s->kind->name : "";
 }
 
 const char *comm_store_url(const comm_store *s)
 {
-    return s->url;
+    return s ? s->url : "";
 }
 
 const char *comm_store_host(const comm_store *s)
 {
-    return s->host;
+    return s ? s->host : "";
 }
 
 int32_t comm_store_port(const comm_store *s)
 {
-    return s->port;
+    return s ? s->port : -1;
 }
 
 int64_t comm_store_timeout(const comm_store *s)
 {
-    return atomic_load(&s->timeout_ms);
+    return s ? atomic_load(&s->timeout_ms) : 0;
 }
 
 comm_status comm_store_set_timeout(comm_store *s, int64_t timeout_ms)

@@ -82,7 +82,9 @@ comm_status store_fail_closed(const struct store_wait *wait);
  * (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
 comm_status store_fail_timeout(const struct store_wait *wait, const char *const *missing, size_t count,
                                const char *note);
-/* The same, for those of the keys that are not there now. */
+/* The same for queue_pop, which waits for an item. */
+comm_status store_fail_queue_timeout(const struct store_wait *wait, const char *key, const char *note);
+/* As store_fail_timeout, for those of the keys that are not there now. */
 comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
                                const char *note);
 

@@ -147,7 +147,7 @@ static comm_status wait_for_keys(comm_store *s, const char *what, const char *co
     tcp_put_listed(r.c, WIRE_WAIT, keys, count);
     status = wait_on(&r, wait, tail, keys[0], answer);
     if (status == COMM_ERR_TIMEOUT)
-        return fail_missing(s, keys, count, wait);
+        return tail == TAIL_POP ? store_fail_queue_timeout(wait, keys[0], NULL) : fail_missing(s, keys, count, wait);
     if (status == COMM_ERR_PEER_LOST)
         return tcp_lose((struct tcp_store *)s);
     return status == COMM_ERR_ABORTED ? store_fail_closed(wait) : status;

@@ -176,8 +176,10 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
         status = user(s)->ops.queue_pop(user(s)->context, key, may_wait ? slice_ms(wait) : COMM_STORE_NO_WAIT, &data,
                                         &bytes, error, sizeof error);
     } while (status == COMM_ERR_TIMEOUT && may_wait && goes_on(wait));
+    error[ERROR_ROOM - 1] = '\0';
     if (status == COMM_ERR_TIMEOUT)
-        return ended(s, wait, &key, 1, error);
+        return store_wait_closed(wait) ? store_fail_closed(wait)
+                                       : store_fail_queue_timeout(wait, key, *error ? error : NULL);
     return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 

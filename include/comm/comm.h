@@ -252,7 +252,7 @@ typedef struct comm_init_options {
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same time,
- * need different names.
+ * need different names; so does a world that children of fork() open among themselves.
  *
  * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.

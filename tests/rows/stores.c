@@ -199,6 +199,8 @@ static void store_file_and_hash(const struct place *p)
     comm_store_close(same);
     comm_store_close(store);
     GIVES(COMM_ERR_NOT_FOUND, comm_store_open("carrier://pigeon", NULL, &store));
+    IS(!*comm_store_kind(NULL) && !*comm_store_url(NULL) && !*comm_store_host(NULL));
+    IS(comm_store_port(NULL) == -1 && comm_store_timeout(NULL) == 0);
     GIVES(COMM_ERR_INVALID, comm_store_open("tcp://host:99999", NULL, &store));
 }
 

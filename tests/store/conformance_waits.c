@@ -239,6 +239,7 @@ static void an_empty_queue_times_out(struct pair *p)
     size_t bytes = 4711;
     for (int i = 0; i < 3; i++) {
         CHECK_STATUS(comm_store_queue_pop(p->a, "jobs", SHORT_MS, &data, &bytes), COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("nothing was pushed to the queue");
         CHECK_ERROR_SAYS("jobs'");
     }
     CHECK(data == (void *)8 && bytes == 4711);
