@@ -384,9 +384,10 @@ def be_rank(library):
 
 def main(library, commrun, *ranks):
     with open(library, "rb") as file:
-        if any(word in file.read() for word in (b"libasan", b"libtsan")):
-            print("skipped: a sanitized library cannot be loaded into a Python that is not")
-            return 77
+        content = file.read()
+    if b"libasan" in content or b"libtsan" in content:
+        print("skipped: a sanitized library cannot be loaded into a Python that is not")
+        return 77
     for count in ranks or ("2", "4"):
         print(f"PyTorch {torch.__version__}, {count} ranks", flush=True)
         status = subprocess.run([commrun, "-n", count, "--", sys.executable, os.path.abspath(__file__), "--rank",
