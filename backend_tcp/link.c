@@ -607,7 +607,7 @@ void link_poll(struct link *l, int events)
 {
     if (l->poll && l->poll_events != events && l->state == LINK_UP) {
         l->poll_events = events;
-        uv_poll_start(l->poll, events, on_poll);
+        progress_watch(l->mesh, l->poll, events, on_poll);
     }
 }
 

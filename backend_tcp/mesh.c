@@ -293,7 +293,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             stranger_end(s, 0);
             continue;
         }
-        uv_poll_start(s->poll, UV_READABLE, on_stranger);
+        progress_watch(m, s->poll, UV_READABLE, on_stranger);
         progress_rearm(m, s->give_up_ns);
     }
 }
@@ -325,7 +325,7 @@ static comm_status listen_anywhere(struct mesh *m)
     m->listener_poll = poll_new(m, m->listener, m);
     if (!m->listener_poll)
         return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");
-    uv_poll_start(m->listener_poll, UV_READABLE, on_listener);
+    progress_watch(m, m->listener_poll, UV_READABLE, on_listener);
     return COMM_OK;
 }
 
@@ -500,7 +500,7 @@ static void connect_next(struct link *l)
         return;
     }
     l->shake_got = 0;
-    uv_poll_start(l->poll, UV_WRITABLE, on_connecting);
+    progress_watch(m, l->poll, UV_WRITABLE, on_connecting);
     l->attempt_end_ns = clock_now_ns() + TCP_CONNECT_MS * 1000000ll;
     progress_rearm(m, l->attempt_end_ns);
 }
@@ -517,7 +517,7 @@ static void say_hello(struct link *l)
     }
     l->state = LINK_CHALLENGED;
     l->attempt_end_ns = clock_now_ns() + TCP_HANDSHAKE_MS * 1000000ll;
-    uv_poll_start(l->poll, UV_READABLE, on_connecting);
+    progress_watch(m, l->poll, UV_READABLE, on_connecting);
 }
 
 static void answer_challenge(struct link *l)

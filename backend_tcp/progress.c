@@ -103,9 +103,26 @@ void progress_enter(struct mesh *m)
     atomic_fetch_sub(&m->contenders, 1);
 }
 
+/* What is queued goes out when the socket takes it: let epoll look after that where nobody else will. */
+static void arm_links(struct mesh *m)
+{
+    for (int32_t i = 0; i < m->hot_count; i++)
+        if (m->hot[i]->tx_head)
+            link_poll(m->hot[i], UV_READABLE | UV_WRITABLE);
+}
+
+/* The helper may sleep in poll(): what we have done brings nothing to epoll, or epoll has not been told what to look for. */
+static void tell_helper(struct mesh *m, int has_work)
+{
+    arm_links(m);
+    if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))
+        uv_async_send(&m->wake);
+}
+
 void progress_leave(struct mesh *m)
 {
     group_turn_end(m);
+    tell_helper(m, 0);
     unlock_and_complete(m);
 }
 
@@ -159,8 +176,10 @@ static void on_timer(uv_timer_t *timer)
 
 void progress_rearm(struct mesh *m, int64_t due_ns)
 {
-    if (due_ns < m->timer_due_ns)
-        arm(m, due_ns);
+    if (due_ns >= m->timer_due_ns)
+        return;
+    arm(m, due_ns);
+    m->unwatched = 1; /* who sleeps would sleep too long */
 }
 
 static void on_nap(uv_timer_t *timer)
@@ -168,11 +187,24 @@ static void on_nap(uv_timer_t *timer)
     (void)timer;
 }
 
+/* libuv tells epoll which descriptors it wants only when the loop runs; what it is asked for meanwhile is `unwatched`. */
+static void turn_loop(struct mesh *m, uv_run_mode mode)
+{
+    m->unwatched = 0;
+    uv_run(&m->loop, mode);
+}
+
+void progress_watch(struct mesh *m, uv_poll_t *poll, int events, uv_poll_cb fn)
+{
+    uv_poll_start(poll, events, fn);
+    m->unwatched = 1;
+}
+
 void progress_nap(struct mesh *m, uint64_t most_ms)
 {
     uv_update_time(&m->loop);
     uv_timer_start(&m->nap, on_nap, most_ms, 0);
-    uv_run(&m->loop, UV_RUN_ONCE);
+    turn_loop(m, UV_RUN_ONCE);
 }
 
 static void on_wake(uv_async_t *async)
@@ -186,8 +218,11 @@ static int poll_hot(struct mesh *m)
 {
     enum { FEW = 8 };
     int came = 0;
-    if (m->hot_count > FEW)
-        return uv_run(&m->loop, UV_RUN_NOWAIT), 0;
+    if (m->hot_count > FEW) {
+        arm_links(m);
+        turn_loop(m, UV_RUN_NOWAIT);
+        return 0;
+    }
     for (int32_t i = 0; i < m->hot_count; i++) {
         struct link *l = m->hot[i];
         if (l->state != LINK_UP)
@@ -199,12 +234,18 @@ static int poll_hot(struct mesh *m)
     return came;
 }
 
-/* Tell epoll what we wait for, before sleeping or leaving. */
-static void arm_links(struct mesh *m)
+/* Before nobody looks any more: epoll must know all that may happen next. Going through the loop for that may bring more; if it does
+ * not end, the helper goes on. */
+static void settle(struct mesh *m)
 {
-    for (int32_t i = 0; i < m->hot_count; i++)
-        if (m->hot[i]->tx_head)
-            link_poll(m->hot[i], UV_READABLE | UV_WRITABLE);
+    enum { OFTEN = 4 };
+    group_turn_end(m);
+    arm_links(m);
+    for (int i = 0; m->unwatched && i < OFTEN; i++) {
+        turn_loop(m, UV_RUN_NOWAIT);
+        group_turn_end(m);
+        arm_links(m);
+    }
 }
 
 static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns)
@@ -217,10 +258,8 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     arm_links(m);
     atomic_store(&m->sleeping, 1);
     atomic_thread_fence(memory_order_seq_cst); /* see tell_waiting */
-    if (atomic_load(&m->contenders) == 0 && !has_news(m) && !tcp_host->work_done(work))
-        uv_run(&m->loop, UV_RUN_ONCE);
-    else
-        uv_run(&m->loop, UV_RUN_NOWAIT);
+    int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !tcp_host->work_done(work);
+    turn_loop(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     atomic_store(&m->sleeping, 0);
     uv_timer_stop(&m->nap);
 }
@@ -249,7 +288,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
             continue;
         }
         if (turn % 64 == 0)
-            uv_run(&m->loop, UV_RUN_NOWAIT);
+            turn_loop(m, UV_RUN_NOWAIT);
         if (turn % 16 && m->spin_ns)
             continue;
         now = clock_now_ns();
@@ -279,12 +318,13 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-/* The lock, for somebody who means to drive. The helper gives way; another waiting thread does not. */
+/* The lock, for somebody who means to drive. The helper gives way, and who is on a short visit leaves soon; another waiting
+ * thread drives for both. */
 static int take_wheel(struct mesh *m)
 {
     if (pthread_mutex_trylock(&m->lock) == 0)
         return 1;
-    if (!atomic_load(&m->helper_drives))
+    if (atomic_load(&m->waiter_drives))
         return 0;
     progress_enter(m);
     return 1;
@@ -300,15 +340,14 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             sched_yield();
         if (take_wheel(m)) {
             if (deadline_ns == 0) {
-                uv_run(&m->loop, UV_RUN_NOWAIT);
+                turn_loop(m, UV_RUN_NOWAIT);
                 poll_hot(m);
             } else {
+                atomic_store(&m->waiter_drives, 1);
                 drive(m, work, deadline_ns);
+                atomic_store(&m->waiter_drives, 0);
             }
-            if (atomic_load(&m->async_works) > 0) {
-                arm_links(m);
-                uv_run(&m->loop, UV_RUN_NOWAIT);
-            }
+            settle(m);
             progress_leave(m);
             wake_parked(m);
         } else if (deadline_ns) {
@@ -340,21 +379,11 @@ static void kick(struct mesh *m)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-/* Does a link wait to send, and the kernel has not been asked to say when there is room? */
-static int has_unasked(const struct mesh *m)
-{
-    for (int32_t i = 0; i < m->hot_count; i++)
-        if (m->hot[i]->tx_head && m->hot[i]->state == LINK_UP && !(m->hot[i]->poll_events & UV_WRITABLE))
-            return 1;
-    return 0;
-}
-
 void progress_leave_to_helper(struct mesh *m)
 {
-    int unasked = has_unasked(m) && atomic_load(&m->helper_polls);
-    progress_leave_quietly(m);
-    if (unasked)
-        uv_async_send(&m->wake);
+    group_turn_end(m);
+    tell_helper(m, m->done_count > 0);
+    pthread_mutex_unlock(&m->lock);
     kick(m);
 }
 
@@ -381,18 +410,17 @@ static int somebody_drives(struct mesh *m, int64_t now)
 static int helper_turn(struct mesh *m)
 {
     int64_t begun = clock_now_ns(), spin_ns = m->spin_ns < HELPER_SPIN_NS ? m->spin_ns : HELPER_SPIN_NS;
-    atomic_store(&m->helper_drives, 1);
     do {
         poll_hot(m);
         arm_links(m);
-        uv_run(&m->loop, UV_RUN_NOWAIT);
+        turn_loop(m, UV_RUN_NOWAIT);
         group_turn_end(m);
     } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
+    settle(m);
     int wait_ms = uv_backend_timeout(&m->loop);
-    if (m->done_count || has_unasked(m))
+    if (m->done_count || m->unwatched)
         wait_ms = 0;
-    atomic_store(&m->helper_drives, 0);
-    atomic_store(&m->helper_polls, wait_ms != 0);
+    atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
     progress_leave(m);
     return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }

@@ -321,8 +321,8 @@ struct mesh {
     atomic_uint helper_kicks;   /* counts, so that a kick just before the helper lies down is not lost */
     pthread_t helper;
     int helper_runs;
-    atomic_int helper_drives; /* it holds the lock, and gives way to a waiting thread */
     atomic_int helper_polls;  /* it waits for what it has asked the kernel for */
+    atomic_int waiter_drives; /* who holds the lock is a waiting thread, and keeps it until its work is done */
     atomic_int stop;
     int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
     int64_t yield_again_ns;    /* no yields before that: they were costly */
@@ -333,6 +333,7 @@ struct mesh {
     struct resolver *resolver; /* resolve.c; NULL until somebody is asked for */
     uv_timer_t nap;         /* ends a driver's sleep */
     int64_t timer_due_ns;
+    int unwatched;          /* libuv was asked for something after it last told the kernel what it waits for */
     uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */
     int64_t tick_due_ns;
 
@@ -529,6 +530,8 @@ void progress_leave_quietly(struct mesh *m); /* without handing over: for caller
 void progress_rearm(struct mesh *m, int64_t due_ns); /* a deadline earlier than the timer's */
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
 void progress_leave_to_helper(struct mesh *m); /* so too, and an op that nobody waits for has begun: the helper should look after it */
+/* uv_poll_start, noted: epoll hears of it when the loop runs next. */
+void progress_watch(struct mesh *m, uv_poll_t *poll, int events, uv_poll_cb fn);
 /* Make room for the completion of `count` works that are about to be submitted; or they are not after all. */
 comm_status progress_expect(struct mesh *m, size_t count);
 void progress_expect_not(struct mesh *m, size_t count);
