@@ -262,9 +262,9 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
     g->error_memory = strdup(text);
     g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
     g->inquest = NULL;
-    /* What is awaited from the peers is awaited no more. */
-    for (int32_t r = 0; r < g->size; r++) {
-        struct link *l = &g->mesh->links[g->world_ranks[r]];
+    /* What is awaited from the peers is awaited no more; what other groups await is counted anew, over all links. */
+    for (int32_t i = 0; i < g->mesh->size; i++) {
+        struct link *l = &g->mesh->links[i];
         uint32_t queued = l->tx_head ? 1 : 0;
         while (l->interest > queued)
             link_interest(l, -1);
