@@ -236,12 +236,15 @@ comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
 {
     if (group && group->turns)
         return comm__turns_end(group, ret_work);
+    comm_status status = ret_work ? COMM_OK : comm__refuse_in_callback("comm_coalesce_end");
+    if (status != COMM_OK)
+        return status;
     struct batch *batch = group ? take_open(group) : NULL;
     if (!batch)
         return comm__fail(COMM_ERR_INVALID, "comm_coalesce_end: nothing was begun by this thread on %s%s%s",
                           group ? "group '" : "", group ? group->name : "a NULL group", group ? "'" : "");
     comm_work *parent;
-    comm_status status = submit(group, batch, ret_work == NULL, &parent);
+    status = submit(group, batch, ret_work == NULL, &parent);
     if (status == COMM_OK && ret_work) {
         *ret_work = parent;
     } else if (status == COMM_OK) {

@@ -586,6 +586,7 @@ static comm_status flatten_as(comm_mesh *mesh, const char *name, const comm_grou
     if (d && d->name && strcmp(d->name, name) == 0) /* already flat, and called so */
         return view_create(layout, &d, 1, "comm_mesh_flatten", ret_mesh);
     comm_status status = COMM_OK;
+    comm__callbacks_defer(); /* opening a group may complete works of others, whose callbacks may ask this mesh */
     pthread_mutex_lock(&layout->lock);
     for (d = layout->dimensions; d && (!d->name || strcmp(d->name, name) != 0);)
         d = d->next;
@@ -594,6 +595,7 @@ static comm_status flatten_as(comm_mesh *mesh, const char *name, const comm_grou
     else if (!d)
         status = flatten(mesh, name, options, &d);
     pthread_mutex_unlock(&layout->lock);
+    comm__callbacks_run();
     return status == COMM_OK ? view_create(layout, &d, 1, "comm_mesh_flatten", ret_mesh) : status;
 }
 

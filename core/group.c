@@ -86,12 +86,17 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
 {
     char copy[COMM_ERROR_BYTES];
     snprintf(copy, sizeof copy, "%s", text); /* it may be this thread's error text, which a backend may overwrite */
+    /* Whoever waits for the works that this ends may close the group next, when we are not out of it yet. */
+    comm__group_ref(group);
+    atomic_fetch_add(&group->drivers, 1);
     remember_end(group, status, copy);
     for (size_t i = 0; i < group->channel_count; i++)
         if (group->channels[i].state)
             group->channels[i].backend->group_abort(group->channels[i].state, status, copy);
     for (size_t i = 0; group->turns && i < group->turns->count; i++)
         comm__group_abort(group->turns->groups[i], status, copy);
+    atomic_fetch_sub(&group->drivers, 1);
+    comm__group_unref(group);
 }
 
 comm_status comm_group_abort(comm_group *group, const char *reason)
@@ -254,8 +259,12 @@ comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_opti
         return status;
     struct batch *batch = comm__batch_of(group);
     *ret_work = NULL;
-    if (!batch && waits)
+    if (!batch && waits) {
         op->flags |= COMM_OP_FLAG_WAITING;
+        status = comm__refuse_in_callback(comm__op_name(op->kind));
+    }
+    if (status != COMM_OK)
+        return status;
     if (!batch)
         return comm__group_submit(group, channel, op, ret_work, 1);
     if (!waits)
@@ -319,6 +328,8 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
     if (group && group->turns)
         return comm__turns_flush(group, timeout_ms);
     comm_status first = comm__group_usable(group, "comm_group_flush");
+    if (first == COMM_OK)
+        first = comm__refuse_in_callback("comm_group_flush");
     if (first != COMM_OK)
         return first;
     if (timeout_ms < COMM_TIMEOUT_INFINITE)

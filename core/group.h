@@ -85,7 +85,7 @@ struct comm_group {
 
     atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
     atomic_int unfinished; /* works that a backend has */
-    atomic_int drivers;    /* threads inside backend->progress */
+    atomic_int drivers;    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
     atomic_int closing;
 
     _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */

@@ -399,6 +399,9 @@ comm_status comm_group_close(comm_group *group)
         return COMM_OK;
     if (comm__forked_since(group->generation))
         return close_forked(group);
+    comm_status status = comm__refuse_in_callback("comm_group_close");
+    if (status != COMM_OK)
+        return status;
     struct world *world = group->world;
     unlink_group(group);
     comm__monitor_hush(group);

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "coalesce.h"
@@ -32,7 +33,8 @@ struct inbox {
 };
 
 struct monitor {
-    uint64_t number; /* of barriers so far */
+    uint64_t number;  /* of barriers so far */
+    atomic_int going; /* messages that have not gone yet */
     struct inbox inbox;
     uint64_t heard[]; /* rank 0: the latest barrier that each rank has come to */
 };
@@ -47,33 +49,42 @@ void comm__monitor_destroy(struct monitor *monitor)
 
 /* ---- Messages ---- */
 
-static void free_message(comm_work *work, comm_status status, void *message)
+/* A message on its way. */
+struct parcel {
+    struct message message;
+    struct monitor *monitor;
+};
+
+static void has_gone(comm_work *work, comm_status status, void *context)
 {
+    struct parcel *parcel = context;
     (void)work;
     (void)status;
-    free(message);
+    atomic_fetch_sub(&parcel->monitor->going, 1);
+    free(parcel);
 }
 
 /* Send a copy that lives until it has gone. */
 static comm_status post_work(comm_group *group, int32_t peer, int32_t tag, const struct message *message,
                              comm_work **ret_work)
 {
-    struct message *copy = malloc(sizeof *copy);
-    if (!copy)
+    struct parcel *parcel = malloc(sizeof *parcel);
+    if (!parcel)
         return comm__fail(COMM_ERR_NO_MEMORY, "comm_monitored_barrier on group '%s'", group->name);
-    *copy = *message;
+    *parcel = (struct parcel){ *message, group->monitor };
+    atomic_fetch_add(&group->monitor->going, 1);
     comm_op op = { .kind = COMM_OP_SEND,
                    .dtype = COMM_DTYPE_BYTE,
                    .root = peer,
                    .tag = tag,
                    .device = COMM_DEVICE_CPU,
                    .label = "monitored_barrier",
-                   .send = { .data = copy, .count = sizeof *copy } };
+                   .send = { .data = &parcel->message, .count = sizeof parcel->message } };
     comm_status status = comm__group_call_internal(group, &op, ret_work);
     if (status == COMM_OK)
-        comm_work_on_complete(*ret_work, free_message, copy);
+        comm_work_on_complete(*ret_work, has_gone, parcel);
     else
-        free(copy);
+        has_gone(NULL, status, parcel);
     return status;
 }
 
@@ -121,10 +132,23 @@ static comm_status hear(comm_group *group, struct inbox *inbox, int64_t deadline
     return status;
 }
 
+/* The last answers may still be on their way to ranks that wait for them; those ranks should not be told of an abort instead. */
+static void see_off(struct monitor *m)
+{
+    int64_t deadline_ns = clock_deadline_ns(1000);
+    while (atomic_load(&m->going) > 0 && clock_now_ns() < deadline_ns) {
+        struct timespec pause = { 0, 50000 };
+        nanosleep(&pause, NULL);
+    }
+}
+
 void comm__monitor_hush(comm_group *group)
 {
     struct monitor *m = group->monitor;
-    if (!m || !m->inbox.work || comm__group_usable(group, "comm_group_close") != COMM_OK)
+    if (!m || comm__group_usable(group, "comm_group_close") != COMM_OK)
+        return;
+    see_off(m);
+    if (!m->inbox.work)
         return;
     struct message nothing = { 0 };
     comm_work *to_self;
@@ -254,6 +278,8 @@ comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *opt
     comm_status status = comm__group_usable(group, "monitored_barrier");
     if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
         return comm_monitored_barrier(group->turns->groups[0], options);
+    if (status == COMM_OK)
+        status = comm__refuse_in_callback("monitored_barrier");
     if (status == COMM_OK)
         status = comm__batch_refuse(group, "monitored_barrier");
     if (status == COMM_OK)

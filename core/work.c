@@ -147,6 +147,7 @@ static _Thread_local struct {
     int depth;
     comm_work *first, *last;
 } deferred;
+static _Thread_local int callback_depth;
 
 static void wake(comm_work *work)
 {
@@ -159,16 +160,43 @@ static void wake(comm_work *work)
         eventfd_write(fd, 1);
 }
 
+comm_status comm__refuse_in_callback(const char *call)
+{
+    return callback_depth == 0 ? COMM_OK
+                               : comm__fail(COMM_ERR_INVALID,
+                                            "%s: the callback of a work must not wait; let another thread call this",
+                                            call);
+}
+
+static void call_back(comm_work *work)
+{
+    callback_depth++;
+    work->fn(work, work->status, work->context);
+    callback_depth--;
+}
+
+/* Close waits until this is over, callback included. */
+static void completing_begins(comm_work *work)
+{
+    atomic_fetch_add(&work->group->drivers, 1);
+}
+
+static void completing_ends(comm_work *work)
+{
+    atomic_fetch_sub(&work->group->drivers, 1);
+}
+
 static void run_callback(comm_work *work)
 {
     /* DUE already: comm_work_on_complete saw the work done before we came here, and has called the function itself. */
     if (atomic_fetch_or(&work->callback, CALLBACK_DUE) != CALLBACK_SET)
         return;
     if (deferred.depth == 0) {
-        work->fn(work, work->status, work->context);
+        call_back(work);
         return;
     }
     ref(work);
+    completing_begins(work);
     work->next_deferred = NULL;
     if (deferred.first)
         deferred.last->next_deferred = work;
@@ -189,7 +217,8 @@ void comm__callbacks_run(void)
     while (deferred.first) {
         comm_work *work = deferred.first;
         deferred.first = work->next_deferred;
-        work->fn(work, work->status, work->context);
+        call_back(work);
+        completing_ends(work);
         comm_work_release(work);
     }
 }
@@ -214,6 +243,7 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
         return;
     }
     comm_group *group = work->group;
+    completing_begins(work);
     work->status = status;
     work->completed_ns = clock_now_ns();
     if (status != COMM_OK)
@@ -230,6 +260,7 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
     run_callback(work);
     if (work->parent)
         complete_parent(work);
+    completing_ends(work);
     comm_work_release(work);
 }
 
@@ -297,6 +328,11 @@ static void enforce_deadline(comm_work *work)
 comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
 {
     int enforced = 0;
+    if (!work_is_done(work)) {
+        comm_status status = comm__refuse_in_callback(comm_work_op(work));
+        if (status != COMM_OK)
+            return status;
+    }
     if (work->batch) {
         comm_status status = comm__batch_drive(work->batch, deadline_ns);
         if (status != COMM_OK)

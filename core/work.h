@@ -78,6 +78,9 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns);
 /* The status of a finished work, with its text as this thread's error. */
 comm_status comm__work_result(const comm_work *work);
 
+/* INVALID if this thread is in a work's callback, which must not wait: what it waits for may be next in line behind it. */
+comm_status comm__refuse_in_callback(const char *call);
+
 /* Between begin and end, callbacks of works that this thread completes wait: the thread holds a lock that they may
  * need. */
 void comm__callbacks_defer(void);

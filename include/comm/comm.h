@@ -329,11 +329,13 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
                                             const comm_group_options *options, comm_group **ret_group);
 
 /* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted are
- * still delivered, within a bounded time. Other groups made from it live on. NULL is fine.
+ * still delivered, within a bounded time. Other groups made from it live on. When it returns, the callbacks of its works
+ * have returned. NULL is fine.
  * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
- * Threads  one at a time, and no other call on this group at the same time.
- * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed). */
+ * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was seen
+ *          need not have returned.
+ * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback). */
 COMM_API comm_status comm_group_close(comm_group *group);
 
 /* End the group now: every pending operation, here and on the other ranks, ends with ABORTED and a
@@ -613,8 +615,9 @@ COMM_API void comm_work_release(comm_work *work);
 COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 
 /* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
- * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait; it may
- * release the work. `work` is lent during the call.  Errors  INVALID (a second callback). */
+ * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait: calls that
+ * wait for works, and comm_group_close, fail there with INVALID. It may release the work. `work` is lent during the call.
+ * Errors  INVALID (a second callback). */
 typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
 COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
 
