@@ -29,6 +29,8 @@ for program in "$@"; do
     [ -x "$installed/bin/$program" ] || fail "$program was not installed"
 done
 export LD_LIBRARY_PATH=$libdir
+others=$(nm -g --defined-only "$libdir/libcomm.a" | awk 'NF == 3 && $3 !~ /^comm_[a-z]/ { print $3 }')
+[ -z "$others" ] || fail "libcomm.a shows symbols that a program might have too:" $others
 
 # run PROGRAM shared|static: it must work on 2 ranks, and need libcomm.so only if it is the shared one.
 run()
