@@ -54,10 +54,10 @@ static void wake_parked(struct mesh *m)
 }
 
 /* Works are done that others may wait for: parked, or in the kernel with the lock that was free while the works were handed over.
- * A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the other way round. */
+ * A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the other way round. All of these
+ * are sequentially consistent, the core's state of a work too. */
 static void tell_waiting(struct mesh *m)
 {
-    atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load(&m->sleeping))
         uv_async_send(&m->wake);
     wake_parked(m);
@@ -256,8 +256,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     uv_update_time(&m->loop);
     uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
     arm_links(m);
-    atomic_store(&m->sleeping, 1);
-    atomic_thread_fence(memory_order_seq_cst); /* see tell_waiting */
+    atomic_store(&m->sleeping, 1); /* before a last look: see tell_waiting */
     int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !tcp_host->work_done(work);
     turn_loop(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     atomic_store(&m->sleeping, 0);
@@ -310,8 +309,7 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
 {
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
-    atomic_fetch_add(&m->parked, 1);
-    atomic_thread_fence(memory_order_seq_cst); /* see tell_waiting */
+    atomic_fetch_add(&m->parked, 1); /* before a last look: see tell_waiting */
     if (!tcp_host->work_done(work))
         pthread_cond_timedwait(&m->park, &m->park_lock, &t);
     atomic_fetch_sub(&m->parked, 1);

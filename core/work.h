@@ -53,7 +53,7 @@ struct comm_work {
 
 static inline int work_is_done(const comm_work *work)
 {
-    return atomic_load_explicit(&work->state, memory_order_acquire) == WORK_DONE;
+    return atomic_load(&work->state) == WORK_DONE;
 }
 
 /* A fresh work with two references, and back. take needs group->lock; NULL if there is no memory. */
