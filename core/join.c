@@ -370,14 +370,16 @@ comm_status comm__join(struct joining *j)
 
 /* ---- Leaving ---- */
 
-void comm__leave(comm_store *store, int32_t rank, int32_t size)
+void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size)
 {
     int64_t left, patience_ms = comm__param_int("core", "leave_ms");
     const char *gone[] = { "gone" };
-    if (patience_ms == 0 || comm_store_add(store, "left", 1, &left) != COMM_OK)
+    /* The server's process may have been stopped, or cut off: that is no reason to stay. */
+    if (patience_ms == 0 || comm_store_set_timeout(store, patience_ms) != COMM_OK ||
+        comm_store_add(view, "left", 1, &left) != COMM_OK)
         return;
     if (left == size)
-        (void)comm_store_set(store, "gone", "", 0);
+        (void)comm_store_set(view, "gone", "", 0);
     else if (rank == 0)
-        (void)comm_store_wait(store, gone, 1, patience_ms);
+        (void)comm_store_wait(view, gone, 1, patience_ms);
 }

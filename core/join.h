@@ -22,7 +22,7 @@ struct joining {
 comm_status comm__join(struct joining *j);
 
 /* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms), until all have left.
- * Every rank that has joined calls it. */
-void comm__leave(comm_store *store, int32_t rank, int32_t size);
+ * Every rank that has joined calls it, with the world's view of the store, and the store itself. */
+void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size);
 
 #endif

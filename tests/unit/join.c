@@ -123,6 +123,28 @@ static void who_serves_leaves_last(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* A debugger, or a job that is suspended, may have stopped the process that serves the store. */
+static void closing_ends_though_the_server_is_stopped(int rank, int size, void *arg)
+{
+    char url[64], go = 1;
+    comm_group *world;
+    int32_t pids[2] = { -1, -1 }, mine = (int32_t)getpid();
+    (void)arg;
+    CHECK_OK(init_at(url_of_port(url), rank, size, TIMEOUT_MS, &world));
+    CHECK_OK(comm_all_gather(world, &mine, pids, 1, COMM_DTYPE_I32, NULL, NULL));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 0) {
+        CHECK(read(to_others[0], &go, 1) == 1);
+    } else {
+        CHECK(kill(pids[0], SIGSTOP) == 0);
+        CHECK_OK(comm_group_close(world));
+        CHECK(kill(pids[0], SIGCONT) == 0);
+        CHECK(write(to_others[1], &go, 1) == 1);
+        return;
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 static void ipv6_is_an_address_as_good(int rank, int size, void *arg)
 {
     char url[64];
@@ -391,6 +413,9 @@ int main(void)
     RUN(3, worlds_follow_each_other_on_one_store, NULL);
     RUN(3, worlds_of_one_process_share_a_port, NULL);
     RUN(8, who_serves_leaves_last, NULL);
+    find_port(AF_INET);
+    failed |= ranks_run(2, &(struct ranks_options){ .limit_s = 30, .name = "the server is stopped" },
+                        closing_ends_though_the_server_is_stopped, NULL);
     RUN(2, a_file_brings_ranks_together_and_goes, NULL);
     RUN(3, a_scheme_of_the_user_s_opens_a_world, NULL);
     RUN(4, a_wrong_world_size_is_told_to_all, &first);
