@@ -44,6 +44,8 @@ __attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status statu
     /* The arguments may point into last_error itself. */
     char text[COMM_ERROR_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
+    if (!*text) /* the reason itself was lost, for want of memory */
+        snprintf(text, sizeof text, "%s", comm_status_name(status));
     memcpy(last_error, text, sizeof text);
     return status;
 }

@@ -502,7 +502,9 @@ comm_status comm_work_status(const comm_work *work)
 
 const char *comm_work_error(const comm_work *work)
 {
-    return work && work_is_done(work) && work->error ? work->error : "";
+    if (!work || !work_is_done(work) || work->status == COMM_OK)
+        return "";
+    return work->error ? work->error : comm_status_name(work->status); /* there was no memory for the text */
 }
 
 int32_t comm_work_source_rank(const comm_work *work)
