@@ -53,7 +53,7 @@ static void what_a_call_completes_is_told_at_once(int rank, int size, void *arg)
 
 static void long_messages_travel_while_nobody_waits(int rank, int size, void *arg)
 {
-    enum { ROUNDS = 60 };
+    enum { ROUNDS = 24 };
     const size_t bytes = 8 << 20;
     comm_group *world = ranks_world("tcp");
     (void)size, (void)arg;
@@ -301,11 +301,153 @@ static void closing_may_follow_an_abort_at_once(int rank, int size, void *arg)
     }
 }
 
+/* ---- All of it together ---- */
+
+enum { CHAOS_NONE, CHAOS_ABORT, CHAOS_DEADLINE, CHAOS_END };
+enum { CHAOS_OPS = 30, CHAOS_THREADS = 3 };
+
+struct chaos {
+    comm_group *group;
+    int kind;
+    uint32_t common, own; /* random numbers that are the same on all ranks, or not */
+    atomic_int called, expected;
+};
+
+static uint32_t draw(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static void count_call(comm_work *work, comm_status status, void *context)
+{
+    (void)work, (void)status;
+    atomic_fetch_add(&((struct chaos *)context)->called, 1);
+}
+
+static comm_status begin_any(struct chaos *c, float *data, comm_work **ret_work)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    options.timeout_ms = c->kind == CHAOS_DEADLINE ? 20 : 0;
+    comm_status status, ended;
+    switch (draw(&c->common) % 4) {
+    case 0:
+        return comm_barrier(c->group, &options, ret_work);
+    case 1:
+        return comm_broadcast(c->group, data, 100, COMM_DTYPE_F32, 0, &options, ret_work);
+    case 2:
+        return comm_all_reduce(c->group, data, data, 200, COMM_DTYPE_F32, COMM_SUM, &options, ret_work);
+    default:
+        status = comm_coalesce_begin(c->group);
+        if (status != COMM_OK)
+            return status;
+        status = comm_all_reduce(c->group, data, data, 10, COMM_DTYPE_F32, COMM_SUM, &options, NULL);
+        if (status == COMM_OK)
+            status = comm_barrier(c->group, &options, NULL);
+        ended = comm_coalesce_end(c->group, ret_work);
+        return ended == COMM_OK ? COMM_OK : status == COMM_OK ? ended : status;
+    }
+}
+
+/* Give the work away, or some other use of it. Returns 1 if the handle is kept. */
+static int use_any(struct chaos *c, comm_work *work)
+{
+    int32_t done, fd;
+    if (draw(&c->own) % 3 == 0) {
+        atomic_fetch_add(&c->expected, 1);
+        CHECK_OK(comm_work_on_complete(work, count_call, c));
+    }
+    switch (draw(&c->own) % 5) {
+    case 0:
+        comm_work_release(work);
+        return 0;
+    case 1:
+        (void)comm_work_wait(work, 1);
+        return 1;
+    case 2:
+        (void)comm_work_test(work, &done);
+        return 1;
+    case 3:
+        CHECK_OK(comm_work_fd(work, &fd));
+        return 1;
+    default:
+        return 1;
+    }
+}
+
+static void *do_anything(void *context)
+{
+    struct chaos *c = context;
+    static _Thread_local float data[CHAOS_OPS][200];
+    comm_work *works[CHAOS_OPS];
+    int kept = 0;
+    if (c->kind == CHAOS_DEADLINE && comm_group_rank(c->group) == 1)
+        pause_ms(40); /* longer than the others' operations may take */
+    for (int i = 0; i < CHAOS_OPS; i++) {
+        comm_status status = begin_any(c, data[i], &works[kept]);
+        CHECK(status == COMM_OK || c->kind != CHAOS_NONE);
+        if (status != COMM_OK)
+            break;
+        kept += use_any(c, works[kept]);
+    }
+    while (kept-- > 0) {
+        comm_status status = draw(&c->own) % 2 ? comm_work_wait(works[kept], 0) : COMM_OK;
+        CHECK(status == COMM_OK || c->kind != CHAOS_NONE);
+        comm_work_release(works[kept]);
+    }
+    if (c->kind == CHAOS_NONE)
+        CHECK_OK(comm_group_flush(c->group, 0));
+    return NULL;
+}
+
+static void *abort_soon(void *context)
+{
+    pause_ms(1);
+    return abort_group(context);
+}
+
+/* Ranks are threads here, each with several worlds one after the other and several threads in each. */
+static void much_happens_at_once(int rank, int size, void *arg)
+{
+    const uint32_t seed = *(const uint32_t *)arg;
+    for (int round = 0; round < 8 * CHAOS_END; round++) {
+        comm_group *world = ranks_world("tcp");
+        struct chaos chaos[CHAOS_THREADS] = { 0 };
+        pthread_t threads[CHAOS_THREADS], aborts;
+        int kind = round % CHAOS_END, i_abort = kind == CHAOS_ABORT && round / CHAOS_END % size == rank;
+        for (int i = 0; i < CHAOS_THREADS; i++) {
+            struct chaos *c = &chaos[i];
+            c->kind = i == 1 ? kind : CHAOS_NONE; /* the other groups must not notice */
+            c->common = seed + (uint32_t)(round * CHAOS_THREADS + i);
+            c->own = c->common * 31 + (uint32_t)rank;
+            CHECK_OK(comm_group_dup(world, NULL, &c->group));
+        }
+        for (int i = 0; i < CHAOS_THREADS; i++)
+            CHECK(pthread_create(&threads[i], NULL, do_anything, &chaos[i]) == 0);
+        if (i_abort)
+            CHECK(pthread_create(&aborts, NULL, abort_soon, chaos[1].group) == 0);
+        for (int i = 0; i < CHAOS_THREADS; i++)
+            CHECK(pthread_join(threads[i], NULL) == 0);
+        if (i_abort)
+            CHECK(pthread_join(aborts, NULL) == 0);
+        for (int i = 0; i < CHAOS_THREADS; i++) {
+            CHECK_OK(comm_group_close(chaos[i].group));
+            CHECK(atomic_load(&chaos[i].called) == atomic_load(&chaos[i].expected));
+        }
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        CHECK_OK(comm_group_close(world));
+    }
+}
+
 int main(void)
 {
     const struct ranks_options quick = { .limit_s = 10, .name = "threads: nobody waits" };
     const struct ranks_options options = { .limit_s = 60, .name = "threads" };
     const struct ranks_options loopback = { .threads = 1, .limit_s = 60, .name = "threads on loopback" };
+    const struct ranks_options chaos = { .threads = 1, .limit_s = 60, .name = "threads: much at once" };
+    uint32_t seed = (uint32_t)time(NULL);
+    printf("seed %u\n", seed);
+    fflush(stdout);
     if (comm_backend_register(loopback_entry) != COMM_OK)
         return 1;
     return ranks_run(2, &quick, what_a_call_completes_is_told_at_once, NULL) ||
@@ -315,5 +457,6 @@ int main(void)
            ranks_run(2, &options, close_waits_for_callbacks, NULL) ||
            ranks_run(2, &options, callbacks_cannot_wait, NULL) ||
            ranks_run(3, &loopback, closing_may_follow_a_monitored_barrier_at_once, NULL) ||
-           ranks_run(1, &options, closing_may_follow_an_abort_at_once, NULL);
+           ranks_run(1, &options, closing_may_follow_an_abort_at_once, NULL) ||
+           ranks_run(3, &chaos, much_happens_at_once, &seed);
 }
