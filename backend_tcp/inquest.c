@@ -11,6 +11,7 @@
 #include "tcp.h"
 
 static const int64_t GRACE_NS = 500 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
+static const uint16_t IN_TROUBLE = WIRE_ANSWER_IN_IT | WIRE_ANSWER_BEHIND | WIRE_ANSWER_ENTERED;
 static const int64_t DEFERENCE_NS = 250 * 1000000ll; /* how long a lower rank may take to speak first */
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
@@ -268,11 +269,12 @@ static void verdict(struct tcp_group *g)
     group_fail(g, COMM_ERR_DEADLINE, text, 1);
 }
 
-/* A lower rank in the same trouble should speak, so that all have the same words. */
+/* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this collective, or in one
+ * before or after it, for a rank that is stopped may have given some of the others what they needed. */
 static int lower_rank_may_speak(const struct tcp_group *g)
 {
     for (int32_t r = 0; r < g->rank; r++)
-        if (g->answers[r].asks || (!is_p2p(g->inquest) && (g->answers[r].flags & WIRE_ANSWER_IN_IT)))
+        if (g->answers[r].asks || (!is_p2p(g->inquest) && (g->answers[r].flags & IN_TROUBLE)))
             return 1;
     return 0;
 }

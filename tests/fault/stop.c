@@ -267,14 +267,14 @@ static void waiting_ends_the_operation_goes_on(int rank, int size, void *arg)
     CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
     if (rank == 0) {
-        fault_await(s->page, 0);
+        for (int r = 1; r < size; r++)
+            fault_await(s->page, r);
         CHECK_OK(comm_barrier(world, NULL, NULL));
     } else {
         CHECK_OK(menu_begin(world, MENU_BARRIER, NULL, &work));
         CHECK_STATUS(comm_work_wait(work, 150), COMM_ERR_TIMEOUT);
         CHECK_SAYS(comm_last_error(), "the operation goes on");
-        if (rank == size - 1)
-            fault_raise(s->page, 0);
+        fault_raise(s->page, rank);
         CHECK_OK(comm_work_wait(work, 0));
         comm_work_release(work);
     }
