@@ -247,13 +247,13 @@ static void write_sample(struct trainer *trainer)
     free(tail);
 }
 
-/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the others
- * stay for a moment: rank 0 must have spoken by then. */
-static int leave(const comm_launch_info *launch, int status)
+/* At the exit of other ranks. Rank 0 has the words of a failure that all ranks share. A launcher ends all ranks when the first
+ * one fails, so the others stay for a moment: rank 0 must have spoken by then. */
+static void leave_after_rank_0(int status, void *context)
 {
-    if (status && launch->rank > 0)
+    (void)context;
+    if (status)
         sleep(1);
-    return status;
 }
 
 int main(int argc, char **argv)
@@ -264,10 +264,10 @@ int main(int argc, char **argv)
     /* Before the ranks have met, the launcher's word tells which of them speaks. An error here comes again in
      * comm_init. */
     (void)comm_launch_query(&launch);
-    int status = options_parse(argc, argv, launch.rank <= 0, &trainer.options);
-    if (status)
-        return leave(&launch, status);
-    status = join(&trainer, &launch);
+    if (launch.rank > 0)
+        on_exit(leave_after_rank_0, NULL);
+    options_parse(argc, argv, launch.rank <= 0, &trainer.options);
+    int status = join(&trainer, &launch);
     if (!status)
         status = text_load(trainer.world, trainer.options.path, trainer.options.window + 1, &trainer.text) ||
                  prepare(&trainer) || train(&trainer) || compare_parameters(&trainer);
@@ -281,5 +281,5 @@ int main(int argc, char **argv)
     buckets_destroy(&trainer.buckets);
     free(trainer.contexts);
     free(trainer.targets);
-    return leave(&launch, status);
+    return status;
 }

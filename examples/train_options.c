@@ -2,10 +2,12 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
+#include <unistd.h>
 
 enum {
     KEY_STEPS = 256,
@@ -123,7 +125,26 @@ static error_t parse(int key, char *text, struct argp_state *state)
     }
 }
 
-int options_parse(int argc, char **argv, int talk, struct options *ret_options)
+/* Point stderr to nowhere; returns what gives it back. */
+static int hide_stderr(void)
+{
+    int kept = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (nowhere >= 0) {
+        dup2(nowhere, STDERR_FILENO);
+        close(nowhere);
+    }
+    return kept;
+}
+
+static void show_stderr(int kept)
+{
+    if (kept < 0)
+        return;
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+}
+
+void options_parse(int argc, char **argv, int talk, struct options *ret_options)
 {
     static const struct argp argp = {
         table,
@@ -146,12 +167,15 @@ int options_parse(int argc, char **argv, int talk, struct options *ret_options)
                                      .seed = 1,
                                      .learning_rate = 0.002,
                                      .spoil = -1 };
-    if (!talk && !freopen("/dev/null", "w", stdout)) /* --help exits from within argp, on every rank */
-        return EX_OSERR;
-    error_t error = argp_parse(&argp, argc, argv, talk ? 0 : ARGP_NO_ERRS, NULL, ret_options);
-    if (error)
-        return EX_USAGE;
+    /* argp itself prints and exits, after --help as after a mistake. It must do so on every rank: a rank that went on would wait
+     * for those that have left. (With ARGP_NO_ERRS, --help prints nothing and goes on.) So the ranks that are not to talk do the
+     * same without a place to write to. */
+    argp_err_exit_status = EX_USAGE;
+    if (!talk && !freopen("/dev/null", "w", stdout))
+        exit(EX_OSERR);
+    int hidden = talk ? -1 : hide_stderr();
+    argp_parse(&argp, argc, argv, 0, NULL, ret_options);
+    show_stderr(hidden);
     if (ret_options->every == 0)
         ret_options->every = ret_options->steps < 20 ? 1 : ret_options->steps / 20;
-    return 0;
 }

@@ -14,8 +14,8 @@ struct options {
     int64_t spoil; /* a rank, or -1 */
 };
 
-/* Parse, with defaults for what is not given. All ranks have the same command line, so only one of them should `talk`:
- * it explains what is wrong (or prints the help) and exits; the others say nothing. 0, or the exit status. */
-int options_parse(int argc, char **argv, int talk, struct options *ret_options);
+/* Parse, with defaults for what is not given. All ranks have the same command line, so only one of them should `talk`.
+ * After a mistake, and after --help, every rank exits in here; the one that talks says why. */
+void options_parse(int argc, char **argv, int talk, struct options *ret_options);
 
 #endif

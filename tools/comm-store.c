@@ -474,6 +474,7 @@ int main(int argc, char **argv)
         return EXIT_ERROR;
     }
     argp_err_exit_status = EXIT_USAGE;
+    argp_program_version = comm_version();
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         if (strcmp(commands[i].name, a.words[0]) == 0)

@@ -116,6 +116,8 @@ def bad_input_is_one_error(program):
                  ([folder], "is a directory"), ([folder + "/none"], "No such file or directory"),
                  ([pipe], "is not a regular file"),
                  (["--batch", "0"], "--batch takes a whole number"), (["--bogus"], "unrecognized option"),
+                 (["--batch"], "requires an argument"), (["--help=x"], "doesn't allow an argument"),
+                 (["--lr", "x"], "--lr takes a number"), ([program.text, "again"], "one file, please"),
                  ([program.text, "--backend", "cpu:nosuch"], "there is no backend 'nosuch'")]
         if os.path.exists("/proc/self/mem"):
             cases.append((["/proc/self/mem"], "cannot be read"))
@@ -126,9 +128,17 @@ def bad_input_is_one_error(program):
             one_error(program, 0, arguments, expected)
 
 
+def help_is_said_once_and_every_rank_leaves(program):
+    for option, expected in ("--help", "Usage: train_bytes"), ("-?", "Usage: train_bytes"), ("--usage", "Usage: train_bytes"):
+        for ranks in 3, 0:
+            result = program.run(ranks, program.text, option)
+            if result.returncode != 0 or result.stdout.count(expected) != 1 or result.stderr:
+                sys.exit(f"{option} on {ranks} ranks: status {result.returncode}\n{result.stdout}{result.stderr}")
+
+
 CLAIMS = [curve_of_4_ranks_is_that_of_1, uneven_batch_is_weighted_right, more_ranks_than_samples_works,
           every_size_of_bucket_works, different_parameters_are_found, own_sources_are_the_default_text,
-          bad_input_is_one_error]
+          bad_input_is_one_error, help_is_said_once_and_every_rank_leaves]
 
 if __name__ == "__main__":
     {claim.__name__: claim for claim in CLAIMS}[sys.argv[1]](Program(*sys.argv[2:]))

@@ -159,8 +159,9 @@ class Launchers(Bench):
             status, _, err = run(*words, launcher=launcher)
             self.assertIn(status, (2, 3))
             self.assertEqual(err.split("commrun: ")[0].count(said), 1, err)
-        status, out, _ = run("--help", launcher=launcher)
-        self.assertEqual((status, out.count("Usage:")), (0, 1))
+        for option, said in ("--help", "Usage:"), ("-?", "Usage:"), ("--usage", "Usage:"), ("--version", "\n"):
+            status, out, err = run("all_reduce", option, launcher=launcher)
+            self.assertEqual((status, out.count(said), err), (0, 1, ""), option)
 
 
 class Refusals(Bench):

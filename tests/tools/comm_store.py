@@ -245,6 +245,9 @@ class Words(unittest.TestCase):
             self.assertIn(word, out.decode())
         self.assertLessEqual(max(map(len, out.decode().splitlines())), 80)
 
+    def test_version(self):
+        self.assertRegex(comm_store("--version")[1], rb"^\d+\.\d+\.\d+\n$")
+
     def test_without_a_store_it_says_how_to_name_one(self):
         status, _, err = comm_store("get", "k")
         self.assertEqual(status, 2)
