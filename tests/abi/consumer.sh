@@ -27,6 +27,14 @@ library=$(find "$installed" -name libcomm.so.0) && [ -n "$library" ] || fail "no
 libdir=${library%/*}
 for program in "$@"; do
     [ -x "$installed/bin/$program" ] || fail "$program was not installed"
+    # Nothing but the installation itself leads to the library: the loader knows neither this folder nor the prefix.
+    [ "$(env -i "$installed/bin/$program" --version 2>&1)" = "$version" ] ||
+        fail "$program does not start by itself: $(env -i "$installed/bin/$program" --version 2>&1)"
+done
+env -i "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" barrier --repeats 1 >"$work/output" 2>&1 ||
+    fail "the installed programs: $(cat "$work/output")"
+for text in "$source"/LICENSE "$source"/README.md "$source"/docs/*.md; do
+    [ -s "$(find "$installed" -path "*/doc/libcomm/${text##*/}")" ] || fail "$text was not installed"
 done
 export LD_LIBRARY_PATH=$libdir
 others=$(nm -g --defined-only "$libdir/libcomm.a" | awk 'NF == 3 && $3 !~ /^comm_[a-z]/ { print $3 }')
