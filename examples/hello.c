@@ -10,11 +10,11 @@ int main(void)
         return 1;
     }
     float value = (float)comm_group_rank(world);
-    if (comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL) != COMM_OK) {
+    comm_status status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL);
+    if (status == COMM_OK)
+        printf("the ranks add up to %g\n", (double)value);
+    else
         fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
-    printf("the ranks add up to %g\n", (double)value);
     comm_group_close(world);
-    return 0;
+    return status != COMM_OK;
 }

@@ -1,7 +1,11 @@
 """tools/compare: rows of libcomm whatever peers are there, and clear words for what it cannot do. compare.py COMPARE BUILD-FOLDER"""
 import csv
+import importlib.machinery
+import importlib.util
+import io
 import subprocess
 import sys
+import types
 import unittest
 
 COMPARE, BUILD = sys.argv[1], sys.argv[2]
@@ -12,6 +16,15 @@ def compare(*arguments):
                           timeout=100)
 
 
+def load():
+    """The script as a module."""
+    sys.dont_write_bytecode = True
+    loader = importlib.machinery.SourceFileLoader('compare', COMPARE)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader('compare', loader))
+    loader.exec_module(module)
+    return module
+
+
 class Compare(unittest.TestCase):
     def test_a_cell_for_each_size_and_library(self):
         done = compare('-n', '2', '--ops', 'all_reduce,barrier', '--bytes', '8,1K', '--repetitions', '2', '--peers', 'gloo',
@@ -20,8 +33,11 @@ class Compare(unittest.TestCase):
         rows = list(csv.DictReader(done.stdout.splitlines()))
         ours = [(row['op'], row['bytes']) for row in rows if row['library'] == 'libcomm']
         self.assertEqual(ours, [('all_reduce', '8'), ('all_reduce', '1024'), ('barrier', '0')])
+        medians = {(row['op'], row['bytes']): float(row['median_us']) for row in rows if row['library'] == 'libcomm'}
         for row in rows:
             self.assertGreater(float(row['median_us']), 0)
+            quotient = float(row['median_us']) / medians[row['op'], row['bytes']]
+            self.assertAlmostEqual(float(row['ratio_to_libcomm']), quotient, delta=0.0006)
             self.assertLessEqual(float(row['least_us']), float(row['most_us']))
         if not any(row['library'] == 'gloo' for row in rows):
             self.assertIn('gloo', done.stderr)  # left out, and says so
@@ -31,6 +47,16 @@ class Compare(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('2 ranks on ', done.stdout)
         self.assertRegex(done.stdout, r'(?m)^\| all_reduce \| 64 B \| [0-9.]+ \|')
+
+    def test_a_ratio_is_the_quotient_of_two_printed_cells(self):
+        # In the second row the median of the ratios within one repetition would be 6.5.
+        compare_module = load()
+        times = {'libcomm': {('all_reduce', 8): [1, 4, 2], ('all_reduce', 64): [4, 20, 41]},
+                 'gloo': {('all_reduce', 8): [9, 4, 4], ('all_reduce', 64): [12, None, 410]}}
+        out = io.StringIO()
+        compare_module.report(times, types.SimpleNamespace(csv=False, ranks=2), out)
+        self.assertIn('| all_reduce | 8 B | 2.0 | 4.0 (2.0x) |', out.getvalue())
+        self.assertIn('| all_reduce | 64 B | 20.0 | 211 (10.6x) |', out.getvalue())
 
     def test_wrong_words(self):
         for arguments, words in ((('--ops', 'all_reduced'), "no operation 'all_reduced'; there are: all_reduce"),
