@@ -236,7 +236,8 @@ comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
 {
     if (group && group->turns)
         return comm__turns_end(group, ret_work);
-    comm_status status = ret_work ? COMM_OK : comm__refuse_in_callback("comm_coalesce_end");
+    comm_status status = ret_work ? comm__refuse_in_hook("comm_coalesce_end")
+                                  : comm__refuse_in_callback("comm_coalesce_end");
     if (status != COMM_OK)
         return status;
     struct batch *batch = group ? take_open(group) : NULL;

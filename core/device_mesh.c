@@ -47,7 +47,7 @@ static comm_status dimension_destroy(struct dimension *d)
     if (d->group) {
         comm_group *group = d->group;
         if (d->is_owned)
-            status = comm_group_close(group);
+            status = comm__group_close(group);
         comm__group_unref(group);
     }
     free(d->name);
@@ -141,6 +141,9 @@ comm_status comm_mesh_destroy(comm_mesh *mesh)
 {
     if (!mesh)
         return COMM_OK;
+    comm_status status = comm__refuse_in_callback("comm_mesh_destroy");
+    if (status != COMM_OK)
+        return status;
     struct layout *layout = mesh->layout;
     free(mesh);
     return layout_release(layout);
@@ -306,7 +309,7 @@ static comm_status add_dimension(struct layout *layout, comm_group *parent, uint
         return status;
     struct dimension *d = dimension_create(name, axes, group, 1);
     if (!d) {
-        comm_group_close(group);
+        comm__group_close(group);
         return no_memory(label);
     }
     append(layout, d);

@@ -250,7 +250,9 @@ comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_opti
                               comm_work **ret_work)
 {
     struct channel *channel = NULL;
-    comm_status status = comm__group_usable(group, comm__op_name(op->kind));
+    comm_status status = comm__refuse_in_hook(comm__op_name(op->kind));
+    if (status == COMM_OK)
+        status = comm__group_usable(group, comm__op_name(op->kind));
     if (status == COMM_OK)
         status = prepare(group, op, options);
     if (status == COMM_OK)
@@ -327,9 +329,9 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
 {
     if (group && group->turns)
         return comm__turns_flush(group, timeout_ms);
-    comm_status first = comm__group_usable(group, "comm_group_flush");
+    comm_status first = comm__refuse_in_callback("comm_group_flush");
     if (first == COMM_OK)
-        first = comm__refuse_in_callback("comm_group_flush");
+        first = comm__group_usable(group, "comm_group_flush");
     if (first != COMM_OK)
         return first;
     if (timeout_ms < COMM_TIMEOUT_INFINITE)

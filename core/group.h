@@ -157,6 +157,9 @@ comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_gro
 /* A round-robin group; takes turns, also if it fails. */
 comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group);
 
+/* comm_group_close for callers that have seen to it that closing is allowed here, or whose group was never used. */
+comm_status comm__group_close(comm_group *group);
+
 void comm__group_ref(comm_group *group);
 void comm__group_unref(comm_group *group);
 

@@ -397,11 +397,14 @@ comm_status comm_group_close(comm_group *group)
 {
     if (!group)
         return COMM_OK;
+    comm_status status = comm__refuse_in_callback("comm_group_close");
+    return status == COMM_OK ? comm__group_close(group) : status;
+}
+
+comm_status comm__group_close(comm_group *group)
+{
     if (comm__forked_since(group->generation))
         return close_forked(group);
-    comm_status status = comm__refuse_in_callback("comm_group_close");
-    if (status != COMM_OK)
-        return status;
     struct world *world = group->world;
     unlink_group(group);
     comm__monitor_hush(group);

@@ -9,6 +9,8 @@
 #include "fork.h"
 #include "group.h"
 
+static _Thread_local int hook_depth; /* how many hooks this thread is in */
+
 #define EVENTS_ALL ((uint32_t)(COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE | COMM_EVENT_END))
 
 void comm__hooks_init(struct hooks *hooks)
@@ -38,11 +40,21 @@ static void tell(comm_group *group, int32_t kind, const comm_record *record, com
                                .status = status,
                                .error = error ? error : "" };
     struct hooks *hooks = &group->hooks;
+    comm__callback_enter();
+    hook_depth++;
     pthread_rwlock_rdlock(&hooks->lock);
     for (size_t i = 0; i < hooks->count; i++)
         if (hooks->list[i].events & (uint32_t)kind)
             hooks->list[i].fn(&event, hooks->list[i].context);
     pthread_rwlock_unlock(&hooks->lock);
+    hook_depth--;
+    comm__callback_leave();
+}
+
+comm_status comm__refuse_in_hook(const char *call)
+{
+    return hook_depth == 0 ? COMM_OK
+                           : comm__fail(COMM_ERR_INVALID, "%s: a hook may not call this; let another thread do it", call);
 }
 
 void comm__hooks_submitted(comm_group *group, const comm_op *op, comm_work *work)
@@ -102,7 +114,7 @@ static comm_status check_group(const comm_group *group, const char *call)
 {
     if (!group)
         return comm__fail(COMM_ERR_INVALID, "%s: the group is NULL", call);
-    return comm__forked_since(group->generation) ? comm__fail_forked(group, call) : COMM_OK;
+    return comm__forked_since(group->generation) ? comm__fail_forked(group, call) : comm__refuse_in_hook(call);
 }
 
 comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context, int32_t *ret_hook)

@@ -33,4 +33,7 @@ void comm__hooks_completed(comm_group *group, const comm_work *work);
 void comm__hooks_refused(comm_group *group, const comm_work *work, comm_status status, int64_t now_ns);
 void comm__hooks_ended(comm_group *group, comm_status status, const char *text);
 
+/* INVALID if this thread is in a hook: for what takes a lock that is held while hooks run. */
+comm_status comm__refuse_in_hook(const char *call);
+
 #endif

@@ -147,7 +147,7 @@ static _Thread_local struct {
     int depth;
     comm_work *first, *last;
 } deferred;
-static _Thread_local int callback_depth;
+static _Thread_local int callback_depth; /* how many functions of the user's this thread is in: callbacks, hooks */
 
 static void wake(comm_work *work)
 {
@@ -164,15 +164,26 @@ comm_status comm__refuse_in_callback(const char *call)
 {
     return callback_depth == 0 ? COMM_OK
                                : comm__fail(COMM_ERR_INVALID,
-                                            "%s: the callback of a work must not wait; let another thread call this",
+                                            "%s: a work's callback or a hook must not wait; let another thread call "
+                                            "this",
                                             call);
+}
+
+void comm__callback_enter(void)
+{
+    callback_depth++;
+}
+
+void comm__callback_leave(void)
+{
+    callback_depth--;
 }
 
 static void call_back(comm_work *work)
 {
-    callback_depth++;
+    comm__callback_enter();
     work->fn(work, work->status, work->context);
-    callback_depth--;
+    comm__callback_leave();
 }
 
 /* Close waits until this is over, callback included. */
@@ -186,6 +197,20 @@ static void completing_ends(comm_work *work)
     atomic_fetch_sub(&work->group->drivers, 1);
 }
 
+/* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is over. */
+static void hold_for_callback(comm_work *work)
+{
+    ref(work);
+    completing_begins(work);
+}
+
+static void call_back_held(comm_work *work)
+{
+    call_back(work);
+    completing_ends(work);
+    comm_work_release(work);
+}
+
 static void run_callback(comm_work *work)
 {
     /* DUE already: comm_work_on_complete saw the work done before we came here, and has called the function itself. */
@@ -195,8 +220,7 @@ static void run_callback(comm_work *work)
         call_back(work);
         return;
     }
-    ref(work);
-    completing_begins(work);
+    hold_for_callback(work);
     work->next_deferred = NULL;
     if (deferred.first)
         deferred.last->next_deferred = work;
@@ -217,9 +241,7 @@ void comm__callbacks_run(void)
     while (deferred.first) {
         comm_work *work = deferred.first;
         deferred.first = work->next_deferred;
-        call_back(work);
-        completing_ends(work);
-        comm_work_release(work);
+        call_back_held(work);
     }
 }
 
@@ -463,8 +485,10 @@ comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *contex
     work->fn = fn;
     work->context = context;
     int done = work_is_done(work);
-    if ((atomic_fetch_or(&work->callback, done ? CALLBACK_SET | CALLBACK_DUE : CALLBACK_SET) & CALLBACK_DUE) || done)
-        fn(work, work->status, context);
+    if ((atomic_fetch_or(&work->callback, done ? CALLBACK_SET | CALLBACK_DUE : CALLBACK_SET) & CALLBACK_DUE) || done) {
+        hold_for_callback(work);
+        call_back_held(work);
+    }
     return COMM_OK;
 }
 

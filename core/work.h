@@ -78,8 +78,11 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns);
 /* The status of a finished work, with its text as this thread's error. */
 comm_status comm__work_result(const comm_work *work);
 
-/* INVALID if this thread is in a work's callback, which must not wait: what it waits for may be next in line behind it. */
+/* INVALID if this thread is in a work's callback or in a hook, which must not wait: what they wait for may be next in line
+ * behind them. enter and leave are put around every function of the user's that is called for a work. */
 comm_status comm__refuse_in_callback(const char *call);
+void comm__callback_enter(void);
+void comm__callback_leave(void);
 
 /* Between begin and end, callbacks of works that this thread completes wait: the thread holds a lock that they may
  * need. */

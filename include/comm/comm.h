@@ -335,7 +335,8 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
  * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was seen
  *          need not have returned.
- * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback). */
+ * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback or a
+ *          hook: the group stays open). */
 COMM_API comm_status comm_group_close(comm_group *group);
 
 /* End the group now: every pending operation, here and on the other ranks, ends with ABORTED and a
@@ -419,7 +420,8 @@ COMM_API comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const 
                                        comm_mesh **ret_mesh);
 
 /* Give back a view; NULL is fine. The last one closes the groups that the mesh made (see comm_group_close).
- * Threads  one at a time, and no call on its groups at the same time. */
+ * Threads  one at a time, and no call on its groups at the same time.
+ * Errors   INVALID (in a work's callback or a hook: the view stays). */
 COMM_API comm_status comm_mesh_destroy(comm_mesh *mesh);
 
 /* Queries. An unknown dimension gives -1, "" or NOT_FOUND. */
@@ -673,7 +675,8 @@ typedef struct comm_event {
 typedef void (*comm_event_fn)(const comm_event *event, void *context);
 
 /* Call fn for `events`, any sum of COMM_EVENT_. It may run on any thread, at the same time on several, and with the library's
- * locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but call nothing else here. What it is given is lent during the call.
+ * locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but call nothing else here: calls that wait, submit, close or change hooks fail there with INVALID.
+ * What it is given is lent during the call.
  * (c10d's pre, post and abort hooks, and its on-completion hook.)
  * Threads  any.   Errors  INVALID. */
 COMM_API comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context,

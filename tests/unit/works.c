@@ -117,6 +117,70 @@ static void a_long_message_is_truncated_and_the_group_goes_on(int rank, int size
     CHECK_OK(comm_group_close(world));
 }
 
+/* What must not be done in a callback is refused, and leaves everything as it was. */
+struct inside {
+    comm_group *world;
+    comm_mesh *mesh;
+    comm_work *done; /* another work, which has completed */
+    int times, depth;
+};
+
+static void try_everything(comm_work *work, comm_status status, void *context)
+{
+    struct inside *inside = context;
+    struct told nested = { 0, 1 };
+    CHECK_OK(status);
+    CHECK(++inside->depth == 1);
+    CHECK_OK(comm_work_wait(work, 0)); /* it is done, so this waits for nothing */
+    CHECK_STATUS(comm_barrier(inside->world, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("a work's callback or a hook must not wait");
+    CHECK_STATUS(comm_monitored_barrier(inside->world, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_flush(inside->world, 0), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_mesh_destroy(inside->mesh), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_close(inside->world), COMM_ERR_INVALID);
+    if (inside->done) {
+        CHECK_OK(comm_work_on_complete(inside->done, tell, &nested));
+        CHECK(nested.times == 1);
+        CHECK_STATUS(comm_group_close(inside->world), COMM_ERR_INVALID); /* still inside, after the nested one */
+        comm_work_release(work);
+    }
+    inside->depth--;
+    inside->times++;
+}
+
+static void a_callback_cannot_wait_nor_close(int rank, int size, void *arg)
+{
+    (void)rank, (void)arg;
+    comm_group *world = ranks_world(backend);
+    struct inside inside = { .world = world };
+    comm_work *work, *batch;
+    const int32_t shape[] = { size };
+    CHECK_OK(comm_mesh_create(world, NULL, 0, shape, NULL, 1, NULL, &inside.mesh));
+    CHECK_OK(comm_barrier(world, NULL, &work));
+    CHECK_OK(comm_barrier(world, NULL, &inside.done));
+    CHECK_OK(comm_work_wait(work, 0));
+    CHECK_OK(comm_work_wait(inside.done, 0));
+    CHECK_OK(comm_work_on_complete(work, try_everything, &inside)); /* at once, on this thread */
+    CHECK(inside.times == 1);
+    comm_work_release(inside.done);
+    inside.done = NULL;
+    /* The work of a batch, when it is done and when it is not. */
+    for (int finished = 0; finished < 2; finished++) {
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        CHECK_OK(comm_coalesce_end(world, &batch));
+        if (finished)
+            CHECK_OK(comm_work_wait(batch, 0));
+        CHECK_OK(comm_work_on_complete(batch, try_everything, &inside));
+        CHECK_OK(comm_work_wait(batch, 0));
+        comm_work_release(batch);
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_mesh_destroy(inside.mesh));
+    CHECK_OK(comm_group_close(world)); /* waits for the callbacks */
+    CHECK(inside.times == 3);
+}
+
 /* ---- Hooks ---- */
 
 struct seen {
@@ -214,6 +278,46 @@ static void hooks_are_told_of_everything(int rank, int size, void *arg)
     CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_ABORTED);
     CHECK(all.ended == 1 && all.completed == all.submitted && all.wrong == 0 && some.wrong == 0);
     CHECK_OK(comm_group_hook_remove(world, all_id));
+    CHECK_OK(comm_group_close(world));
+}
+
+struct meddler {
+    comm_group *group;
+    int32_t id;
+    atomic_int times;
+};
+
+static void meddle(const comm_event *event, void *context)
+{
+    struct meddler *m = context;
+    comm_work *work;
+    int32_t id;
+    (void)event;
+    CHECK_STATUS(comm_barrier(m->group, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_barrier(m->group, NULL, &work), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("a hook may not call this");
+    CHECK_STATUS(comm_group_flush(m->group, 0), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_hook_add(m->group, COMM_EVENT_END, meddle, m, &id), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_hook_remove(m->group, m->id), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_close(m->group), COMM_ERR_INVALID);
+    atomic_fetch_add(&m->times, 1);
+}
+
+static void a_hook_cannot_submit_wait_nor_close(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world(backend);
+    struct meddler m = { .group = world };
+    CHECK_OK(comm_group_hook_add(world, COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE | COMM_EVENT_END, meddle, &m, &m.id));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK(m.times == 2 && comm_group_seq(world) == 1);
+    CHECK_OK(comm_monitored_barrier(world, NULL));
+    if (rank == 0)
+        CHECK_OK(comm_group_abort(world, "enough"));
+    else
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_ABORTED);
+    CHECK(m.times >= 3);
+    CHECK_OK(comm_group_hook_remove(world, m.id));
     CHECK_OK(comm_group_close(world));
 }
 
@@ -407,7 +511,9 @@ static int run(const struct ranks_options *how)
     return ranks_run(3, how, completion_is_told_once_in_every_way, NULL) ||
            ranks_run(2, how, an_unfinished_work_may_be_dropped, NULL) ||
            ranks_run(3, how, a_long_message_is_truncated_and_the_group_goes_on, NULL) ||
+           ranks_run(3, how, a_callback_cannot_wait_nor_close, NULL) ||
            ranks_run(3, how, hooks_are_told_of_everything, NULL) ||
+           ranks_run(3, how, a_hook_cannot_submit_wait_nor_close, NULL) ||
            ranks_run(3, how, a_work_answers_every_question, NULL) ||
            ranks_run(1, how, flush_waits_for_all_that_was_submitted, NULL) ||
            ranks_run(4, how, flush_waits_for_all_that_was_submitted, NULL) ||
