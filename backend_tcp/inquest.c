@@ -249,7 +249,7 @@ static void verdict(struct tcp_group *g)
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
-    add(text, sizeof text, "%s: its time limit of %lld ms has passed", what,
+    add(text, sizeof text, "%s timed out: its time limit of %lld ms has passed", what,
         (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
     if (collective && collective != op)
         add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),

@@ -311,7 +311,7 @@ static comm_status give_up(struct joining *j)
     char missing[512], who[WHO_BYTES], text[COMM_ERROR_BYTES];
     write_missing(j, missing, sizeof missing);
     write_who(who, "");
-    snprintf(text, sizeof text, "rank %d (%.*s) has waited for %" PRId64 " ms: %s", j->rank, shown(who, strlen(who)),
+    snprintf(text, sizeof text, "rank %d (%.*s) timed out after %" PRId64 " ms: %s", j->rank, shown(who, strlen(who)),
              who, (clock_now_ns() - j->began_ns) / 1000000, missing);
     return decide_against(j, COMM_ERR_TIMEOUT, text); /* or all have come at the last moment */
 }

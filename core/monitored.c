@@ -233,7 +233,7 @@ static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms
     write_missing(group, m, names, sizeof names);
     return comm__fail(
         COMM_ERR_TIMEOUT,
-        "monitored_barrier #%" PRIu64 " on group '%s' (rank 0 of %d): %d %s not come within %" PRId64 " ms: %s",
+        "monitored_barrier #%" PRIu64 " on group '%s' (rank 0 of %d) timed out: %d %s not come within %" PRId64 " ms: %s",
         m->number, group->name, group->size, missing, missing == 1 ? "rank has" : "ranks have", timeout_ms, names);
 }
 
@@ -252,14 +252,14 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
     } while (status == COMM_OK && inbox->message.number < m->number);
     if (status == COMM_ERR_TIMEOUT)
         return comm__fail(status,
-                          "monitored_barrier #%" PRIu64 " on group '%s' (rank %d of %d): no word from rank 0 within "
+                          "monitored_barrier #%" PRIu64 " on group '%s' (rank %d of %d) timed out: no word from rank 0 within "
                           "%" PRId64 " ms",
                           m->number, group->name, group->rank, group->size, timeout_ms);
     if (status != COMM_OK || inbox->message.status == COMM_OK)
         return status;
     return comm__fail(COMM_ERR_TIMEOUT,
                       "monitored_barrier #%" PRIu64
-                      " on group '%s' (rank %d of %d): rank 0 says that %d %s not come in "
+                      " on group '%s' (rank %d of %d) timed out: rank 0 says that %d %s not come in "
                       "time, such as rank %d",
                       m->number, group->name, group->rank, group->size, inbox->message.missing,
                       inbox->message.missing == 1 ? "rank has" : "ranks have", inbox->message.missing_rank);

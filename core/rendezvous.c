@@ -277,7 +277,7 @@ static comm_status meet_user(const struct user_scheme *scheme, const char *url, 
                                     scheme->context, error, sizeof error);
     error[sizeof error - 1] = '\0';
     if (status != COMM_OK)
-        return comm__fail(status, "rendezvous at %s: %s", url,
+        return comm__fail(status, "rendezvous at %s%s: %s", url, status == COMM_ERR_TIMEOUT ? " timed out" : "",
                           error[0] ? error : "its handler failed and said nothing");
     if (!*ret_store || m->rank < 0 || m->world_size < 1 || m->rank >= m->world_size) {
         comm_store_close(*ret_store);

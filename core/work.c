@@ -342,7 +342,7 @@ static void enforce_deadline(comm_work *work)
     comm_group *group = work->group;
     comm_op op = { .kind = work->kind, .seq = work->seq };
     comm__group_describe(group, &op, who, sizeof who);
-    comm__fail(COMM_ERR_DEADLINE, "%s: not finished within %" PRId64 " ms", who,
+    comm__fail(COMM_ERR_DEADLINE, "%s: timed out: not finished within %" PRId64 " ms", who,
                (work->deadline_ns - work->submitted_ns) / 1000000);
     comm__group_abort(group, COMM_ERR_DEADLINE, comm_last_error());
 }
@@ -376,7 +376,7 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
             char who[COMM_ERROR_BYTES];
             comm_op op = { .kind = work->kind, .seq = work->seq };
             comm__group_describe(work->group, &op, who, sizeof who);
-            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s: not finished yet; the operation goes on", who);
+            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s timed out: not finished yet; the operation goes on", who);
         }
     }
     return COMM_OK;

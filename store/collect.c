@@ -115,7 +115,7 @@ static comm_status take(const struct call *c, int32_t rank, int32_t from, void *
     comm_status status = key ? comm_store_get(c->store, key[0], left_ms(c), ret_data, ret_bytes) : no_memory(c);
     free(key);
     if (status == COMM_ERR_TIMEOUT)
-        comm__fail(status, "%s '%s' in %s: after %" PRId64 " ms the root, rank %d of %d, has not come", c->name, c->key,
+        comm__fail(status, "%s '%s' in %s timed out: after %" PRId64 " ms the root, rank %d of %d, has not come", c->name, c->key,
                    comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, from, c->world_size);
     return status;
 }
@@ -136,7 +136,7 @@ static comm_status fail_missing(const struct call *c, char *const *keys)
         else if (missing[used - 1] != '.')
             used += (size_t)snprintf(missing + used, sizeof missing - used, " ...");
     }
-    return comm__fail(COMM_ERR_TIMEOUT, "%s '%s' in %s: after %" PRId64 " ms %d of %d ranks have come, missing: %s",
+    return comm__fail(COMM_ERR_TIMEOUT, "%s '%s' in %s timed out: after %" PRId64 " ms %d of %d ranks have come, missing: %s",
                       c->name, c->key, comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, came,
                       c->world_size, used ? missing : "none");
 }

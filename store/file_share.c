@@ -90,7 +90,7 @@ static comm_status fail_locked(const struct file_share *f, const struct file_lim
     char who[600];
     file_say_who(f, who, sizeof who);
     return comm__fail(COMM_ERR_TIMEOUT,
-                      "the store file %s has been locked by another process for %lld ms (is it stopped?); %s", f->path,
+                      "timed out: the store file %s has been locked by another process for %lld ms (is it stopped?); %s", f->path,
                       (long long)((clock_now_ns() - limit->began_ns) / 1000000), who);
 }
 

@@ -184,7 +184,7 @@ static comm_status append_in_turn(comm_store *s, const char *key, const void *da
     if (status == COMM_OK && !ours)
         status =
             comm__fail(COMM_ERR_TIMEOUT,
-                       "append to '%s' in %s: another process has been appending for %lld ms; if it has died, delete "
+                       "append to '%s' in %s timed out: another process has been appending for %lld ms; if it has died, delete "
                        "'%s'",
                        key, s->url, (long long)((clock_now_ns() - began) / 1000000), turn);
     while (status == COMM_OK && !done)
@@ -425,7 +425,7 @@ comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_siz
     if (status == COMM_ERR_TIMEOUT) {
         if (s->kind->add(s, members, 0, &came) != COMM_OK)
             came = -1;
-        comm__fail(status, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url,
+        comm__fail(status, "barrier '%s' in %s timed out: %lld of %d came within %lld ms", key, wait->handle->url,
                    (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
     }
     free(members);

@@ -204,7 +204,7 @@ comm_status store_fail_timeout(const struct store_wait *wait, const char *const 
         used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", named ? ", " : "", missing[named]);
     if (named < count)
         snprintf(names + used, sizeof names - used, " and %zu more", count - named);
-    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s: %zu key%s did not appear within %lld ms: %s%s%s",
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out: %zu key%s did not appear within %lld ms: %s%s%s",
                       wait->handle->url, count, count == 1 ? "" : "s",
                       (long long)((clock_now_ns() - wait->began_ns) / 1000000), names, note ? "; " : "",
                       note ? note : "");
@@ -212,7 +212,7 @@ comm_status store_fail_timeout(const struct store_wait *wait, const char *const 
 
 comm_status store_fail_queue_timeout(const struct store_wait *wait, const char *key, const char *note)
 {
-    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s: nothing was pushed to the queue '%.60s' within %lld ms%s%s",
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out: nothing was pushed to the queue '%.60s' within %lld ms%s%s",
                       wait->handle->url, key, (long long)((clock_now_ns() - wait->began_ns) / 1000000),
                       note ? "; " : "", note ? note : "");
 }

@@ -78,7 +78,7 @@ static inline int store_wait_closed(const struct store_wait *wait)
 
 /* ABORTED, with its text. */
 comm_status store_fail_closed(const struct store_wait *wait);
-/* TIMEOUT: "wait for 2 keys in file:///x: 1 did not appear within 1000 ms: 'a'". Give the keys that are missing; `note`
+/* TIMEOUT: "waiting in file:///x timed out: 1 key did not appear within 1000 ms: 'a'". Give the keys that are missing; `note`
  * (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
 comm_status store_fail_timeout(const struct store_wait *wait, const char *const *missing, size_t count,
                                const char *note);

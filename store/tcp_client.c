@@ -72,7 +72,7 @@ static comm_status explain(struct tcp_store *t, comm_status status, const char *
 {
     switch (status) {
     case COMM_ERR_TIMEOUT:
-        return comm__fail(status, "%s: the server at %s port %d has not answered for %lld ms", what, t->peer.host,
+        return comm__fail(status, "%s timed out: the server at %s port %d has not answered for %lld ms", what, t->peer.host,
                           t->peer.port, (long long)((clock_now_ns() - began_ns) / 1000000));
     case COMM_ERR_ABORTED:
         return comm__fail(status, "%s: the store %s was closed", what, t->base.url);
@@ -386,7 +386,7 @@ static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve)
     comm_status status = tcp_join_add(&t->base, 1, &joined);
     while (status == COMM_OK && serve && joined < world_size) {
         if (clock_now_ns() >= deadline_ns)
-            return comm__fail(COMM_ERR_TIMEOUT, "opening %s: %lld of %d clients have joined in time", t->base.url,
+            return comm__fail(COMM_ERR_TIMEOUT, "opening %s timed out: %lld of %d clients have joined", t->base.url,
                               (long long)joined, (int)world_size);
         struct timespec pause = { 0, JOIN_POLL_MS * 1000000 };
         nanosleep(&pause, NULL);

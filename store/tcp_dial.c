@@ -283,7 +283,7 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_
     if (status == COMM_OK && hello == HELLO_2_1)
         status = tcp_conn_read_u8(c, &limit, &canceled);
     if (status == COMM_ERR_TIMEOUT)
-        return comm__fail(COMM_ERR_TIMEOUT, "no answer to the greeting");
+        return comm__fail(COMM_ERR_TIMEOUT, "timed out: no answer to the greeting");
     if (status != COMM_OK)
         return status;
     if (ready > WIRE_NOT_READY || canceled != WIRE_WAIT_CANCELED ||
@@ -388,7 +388,7 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
             pause_before_next(&pause_ms, deadline_ns);
     }
     return comm__fail(COMM_ERR_TIMEOUT,
-                      "connect to the store at %s port %d: no server answered within %lld ms (%d attempts); the last: "
+                      "connect to the store at %s port %d timed out: no server answered within %lld ms (%d attempts); the last: "
                       "%s; does the serving rank run there?",
                       peer->host, peer->port, (long long)((clock_now_ns() - began_ns) / 1000000), attempts, refusal.text);
 }

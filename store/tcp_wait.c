@@ -285,6 +285,6 @@ comm_status tcp_barrier(comm_store *s, const char *key, int32_t world_size, cons
         return status;
     if (tcp_add(s, key, 0, &came) != COMM_OK)
         came = -1;
-    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s: %lld of %d came within %lld ms", key, wait->handle->url,
+    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s timed out: %lld of %d came within %lld ms", key, wait->handle->url,
                       (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
 }

@@ -34,7 +34,7 @@ static comm_status result(comm_store *s, comm_status status, char error[ERROR_RO
     if (status > COMM_OK)
         return comm__fail(COMM_ERR_BUG, "store '%s': a function of it returned %d, which is no comm_status",
                           user(s)->name, (int)status);
-    return comm__fail(status, "store '%s': %s", user(s)->name, *error ? error : comm_status_name(status));
+    return comm__fail(status, "store '%s'%s: %s", user(s)->name, status == COMM_ERR_TIMEOUT ? " timed out" : "", *error ? error : comm_status_name(status));
 }
 
 /* What the user gave, with a NUL after it. */

@@ -33,6 +33,7 @@ void rows_fail(const char *file, int line, const char *format, ...) __attribute_
             rows_fail(__FILE__, __LINE__, "%s is not so", #condition);                                                 \
     } while (0)
 
+/* Every error about a time limit says "timed out". */
 #define OK(call) GIVES(COMM_OK, call)
 
 #define GIVES(expected, call)                                                                                          \
@@ -40,6 +41,8 @@ void rows_fail(const char *file, int line, const char *format, ...) __attribute_
         comm_status gives_ = (call);                                                                                   \
         if (gives_ != (expected))                                                                                      \
             rows_fail(__FILE__, __LINE__, "%s gave %s: %s", #call, comm_status_name(gives_), comm_last_error());       \
+        if ((gives_ == COMM_ERR_TIMEOUT || gives_ == COMM_ERR_DEADLINE) && !rows_error_has("timed out"))               \
+            rows_fail(__FILE__, __LINE__, "'%s' does not say 'timed out'", comm_last_error());                         \
     } while (0)
 
 #define SAYS(words)                                                                                                    \

@@ -50,12 +50,16 @@ void ranks_fail(const char *file, int line, const char *format, ...) __attribute
 
 #define CHECK_OK(call) CHECK_STATUS(call, COMM_OK)
 
+/* `call` gives the status `expected`, and every error about a time limit says "timed out". */
 #define CHECK_STATUS(call, expected)                                                                                   \
     do {                                                                                                               \
         comm_status check_status_ = (call);                                                                            \
         if (check_status_ != (expected))                                                                               \
             ranks_fail(__FILE__, __LINE__, "%s gave %s, not %s: %s", #call, comm_status_name(check_status_),           \
                        comm_status_name(expected), check_status_ == COMM_OK ? "" : comm_last_error());                 \
+        if ((check_status_ == COMM_ERR_TIMEOUT || check_status_ == COMM_ERR_DEADLINE) &&                               \
+            !strstr(comm_last_error(), "timed out"))                                                                   \
+            ranks_fail(__FILE__, __LINE__, "%s: '%s' does not say 'timed out'", #call, comm_last_error());             \
     } while (0)
 
 /* The last error's text must contain these words. */

@@ -199,7 +199,7 @@ static void a_scheme_of_the_user_s_is_called(void **state)
     clearenv();
     assert_int_equal(comm_rendezvous_register("etcd", meet_nowhere, &place), COMM_OK);
     assert_meets("etcd://anything?they=like", 0, 0, 8, 9, "hash");
-    assert_refused("etcd://fail", 0, 0, COMM_ERR_TIMEOUT, "the register is closed");
+    assert_refused("etcd://fail", 0, 0, COMM_ERR_TIMEOUT, "timed out: the register is closed");
     assert_int_equal(comm_rendezvous_register("ETCD", meet_nowhere, &place), COMM_ERR_INVALID);
     assert_int_equal(comm_rendezvous_register("tcp", meet_nowhere, &place), COMM_ERR_INVALID);
     assert_int_equal(comm_rendezvous_register("no scheme", meet_nowhere, &place), COMM_ERR_INVALID);

@@ -417,7 +417,7 @@ static void a_deadline_ends_the_group(int rank, int size, void *arg)
     options.timeout_ms = 20;
     if (rank == 0) { /* loopback knows no deadlines, so this is the core's own, after its grace */
         CHECK_STATUS(comm_barrier(world, &options, NULL), COMM_ERR_DEADLINE);
-        CHECK_ERROR_SAYS("barrier #1 on group 'world' (rank 0 of 3): not finished within 20 ms");
+        CHECK_ERROR_SAYS("barrier #1 on group 'world' (rank 0 of 3): timed out: not finished within 20 ms");
         CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_DEADLINE);
         CHECK_ERROR_SAYS("the group ended earlier: ");
         CHECK_STATUS(comm_group_status(world), COMM_ERR_DEADLINE);
