@@ -305,13 +305,17 @@ static void meddle(const comm_event *event, void *context)
 
 static void a_hook_cannot_submit_wait_nor_close(int rank, int size, void *arg)
 {
-    (void)rank, (void)size, (void)arg;
+    (void)arg;
     comm_group *world = ranks_world(backend);
     struct meddler m = { .group = world };
     CHECK_OK(comm_group_hook_add(world, COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE | COMM_EVENT_END, meddle, &m, &m.id));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK(m.times == 2 && comm_group_seq(world) == 1);
     CHECK_OK(comm_monitored_barrier(world, NULL));
+    if (rank != 0) /* not before all have left the barrier */
+        CHECK_OK(comm_send(world, NULL, 0, COMM_DTYPE_BYTE, 0, NULL, NULL));
+    for (int r = 1; rank == 0 && r < size; r++)
+        CHECK_OK(comm_recv(world, NULL, 0, COMM_DTYPE_BYTE, r, NULL, NULL));
     if (rank == 0)
         CHECK_OK(comm_group_abort(world, "enough"));
     else
