@@ -3,11 +3,16 @@
  * messages of the round at once.
  *
  * A message of up to eager_bytes goes out at once if there is credit. A longer one waits for the receiver's clearance (CTS), which the
- * receiver gives unasked as soon as it reaches that round; so data never waits in anybody's memory, and no link is ever stopped. */
+ * receiver gives unasked as soon as it reaches that round; so data never waits in anybody's memory, and no link is ever stopped.
+ *
+ * Rounds begin in run() and nowhere else, and never one within another: what a round does, it does through link_send, which does not call
+ * back, and whatever was sent or has come is told from the driver's loop. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tcp.h"
+
 /* ---- Messages ---- */
 
 static int is_receive(const struct plan_step *step)
@@ -34,7 +39,7 @@ static void message_header(struct tcp_op *op, const struct slot *slot, uint8_t t
     h->bytes = bytes;
 }
 
-/* The step is done; returns 1 if that was the round's last. */
+/* The step is done; whoever calls goes on with run() when it can. */
 static void step_done(struct slot *slot, uint32_t step)
 {
     slot->steps[step - slot->first].state = STEP_DONE;
@@ -205,7 +210,8 @@ static int begin_slice(struct tcp_op *op, struct slot *slot, size_t total)
     return 1;
 }
 
-static void begin_round(struct tcp_op *op, struct slot *slot)
+/* Out of line: run() is called for every message and mostly has nothing to begin. */
+__attribute__((noinline)) static void begin_round(struct tcp_op *op, struct slot *slot)
 {
     const struct plan *p = op->plan;
     slot->first = slot->last;
@@ -226,9 +232,13 @@ static void begin_round(struct tcp_op *op, struct slot *slot)
         if (p->steps[i].kind == PLAN_STEP_SEND)
             post_send(op, slot, i);
 }
+
 /* Go on as far as possible without waiting. */
 static void run(struct tcp_op *op, struct slot *slot)
 {
+    struct mesh *m = op->group->mesh;
+    assert(!m->in_round);
+    m->in_round = 1;
     size_t total = op->slice_elements * op->slice_count;
     while (slot->active && slot->pending == 0 && op->group->status == COMM_OK && !op->dying) {
         if (slot->last == op->plan->step_count) {
@@ -241,6 +251,7 @@ static void run(struct tcp_op *op, struct slot *slot)
         }
         begin_round(op, slot);
     }
+    m->in_round = 0;
     if (op->slices_done == op->slice_count && !op->dying && op->group->status == COMM_OK)
         group_complete(op, COMM_OK, NULL);
 }
@@ -408,7 +419,6 @@ void engine_start(struct tcp_op *op)
         struct slot *slot = &op->slots[i];
         if (!begin_slice(op, slot, total))
             break;
-        begin_round(op, slot);
         run(op, slot);
     }
 }

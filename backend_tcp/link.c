@@ -1,8 +1,13 @@
 /* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no collectives: what a message is for is asked of
  * engine.c and p2p.c when its header is here, and from then on the payload goes straight to its place.
  *
+ * Sending never calls back: link_send writes what the socket takes and queues the rest. Only link_flush and link_read tell operations
+ * that something of theirs was sent or has come, and only the driver of the loop calls those two; so no operation is told anything
+ * while it is in the middle of sending.
+ *
  * A link that fails only says so (link_lose); its groups are told by link_sweep_lost at the end of the turn, so that nobody's
  * operation is completed under the feet of the code that is sending for it. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,41 +109,65 @@ static void give_credit(struct link *l)
         link_send(l, &h, NULL, 0, NULL, 0, 0);
 }
 
-void link_flush(struct link *l)
+/* Write from the queue, one system call's worth; 0 if the socket takes none. */
+static size_t write_queued(struct link *l)
 {
     enum { PIECES = 32 };
+    struct iovec iov[PIECES];
+    int pieces = 0;
+    size_t total = 0;
+    for (struct tx *tx = l->tx_head; tx && pieces + 2 <= PIECES && total < TCP_SEND_MOST; tx = tx->next) {
+        int first = pieces;
+        pieces += tx_pieces(tx, iov + pieces, TCP_SEND_MOST);
+        for (int i = first; i < pieces; i++)
+            total += iov[i].iov_len;
+        if (tx_left(tx) > TCP_SEND_MOST)
+            break;
+    }
+    return write_pieces(l, iov, pieces);
+}
+
+/* So many bytes of the queue have been written. All of it is noted before any operation is told: what that brings about, such as the
+ * end of a group, must find in the queue which frames are begun. */
+static void note_written(struct link *l, size_t bytes)
+{
+    for (struct tx *tx = l->tx_head; bytes; tx = tx->next) {
+        size_t left = tx_left(tx), n = bytes < left ? bytes : left;
+        tx->sent += n;
+        bytes -= n;
+    }
+    while (l->tx_head && tx_left(l->tx_head) == 0) {
+        struct tx *tx = l->tx_head;
+        l->tx_head = tx->next;
+        if (!l->tx_head) {
+            l->tx_tail = &l->tx_head;
+            link_interest(l, -1);
+        }
+        tx_done(l, tx);
+    }
+}
+
+void link_flush(struct link *l)
+{
+    assert(!l->mesh->in_round);
     while (l->state == LINK_UP && l->tx_head) {
-        struct iovec iov[PIECES];
-        int pieces = 0;
-        size_t total = 0;
-        for (struct tx *tx = l->tx_head; tx && pieces + 2 <= PIECES && total < TCP_SEND_MOST; tx = tx->next) {
-            int first = pieces;
-            pieces += tx_pieces(tx, iov + pieces, TCP_SEND_MOST);
-            for (int i = first; i < pieces; i++)
-                total += iov[i].iov_len;
-            if (tx_left(tx) > TCP_SEND_MOST)
-                break;
-        }
-        size_t sent = write_pieces(l, iov, pieces);
-        if (!sent)
+        size_t bytes = write_queued(l);
+        if (!bytes)
             return;
-        while (l->tx_head && sent) {
-            struct tx *tx = l->tx_head;
-            size_t left = tx_left(tx);
-            if (sent < left) {
-                tx->sent += sent;
-                break;
-            }
-            sent -= left;
-            l->tx_head = tx->next;
-            if (!l->tx_head) {
-                l->tx_tail = &l->tx_head;
-                link_interest(l, -1);
-            }
-            tx_done(l, tx);
-        }
+        note_written(l, bytes);
     }
     give_credit(l);
+}
+
+/* Write a frame, as far as the socket takes it. */
+static void write_frame(struct link *l, struct tx *tx)
+{
+    struct iovec iov[2];
+    size_t bytes;
+    do {
+        bytes = write_pieces(l, iov, tx_pieces(tx, iov, TCP_SEND_MOST));
+        tx->sent += bytes;
+    } while (bytes && tx_left(tx));
 }
 
 int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
@@ -159,8 +188,7 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
     draft.payload_bytes = bytes;
     wire_put_header(h, draft.header);
     if (l->state == LINK_UP && !l->tx_head) {
-        struct iovec iov[2];
-        draft.sent = write_pieces(l, iov, tx_pieces(&draft, iov, TCP_SEND_MOST));
+        write_frame(l, &draft);
         if (tx_left(&draft) == 0)
             return 1;
     }
@@ -183,8 +211,6 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
         link_interest(l, +1);
     *l->tx_tail = tx;
     l->tx_tail = &tx->next;
-    if (l->state == LINK_UP && draft.sent)
-        link_flush(l);
     return 0;
 }
 
@@ -472,6 +498,7 @@ static void read_failed(struct link *l, ssize_t n)
 
 int link_read(struct link *l)
 {
+    assert(!l->mesh->in_round);
     int came = 0;
     for (int turn = 0; turn < 16 && l->state == LINK_UP; turn++) {
         struct iovec iov[2];
@@ -566,8 +593,11 @@ void link_forget(struct link *l, struct tcp_op *op)
                 link_interest(l, -1);
             continue;
         }
-        /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. */
         tx->op = NULL;
+        at = &tx->next;
+        if (tx_left(tx) == 0)
+            continue;
+        /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. */
         uint8_t *copy = malloc(tx->payload_bytes ? tx->payload_bytes : 1);
         if (!copy) {
             link_lose(l, COMM_ERR_NO_MEMORY, "no memory to finish a message to rank %d", (int)l->peer);
@@ -575,7 +605,6 @@ void link_forget(struct link *l, struct tcp_op *op)
         }
         memcpy(copy, tx->payload, tx->payload_bytes);
         tx->payload = tx->owned = copy;
-        at = &tx->next;
     }
     l->tx_tail = at;
 }

@@ -342,6 +342,7 @@ struct mesh {
     int32_t hot_count;
     struct tcp_group *ready; /* groups whose next collective may start at the end of the turn */
     int lost_pending;       /* some link has failed and its groups must be told */
+    uint8_t in_round;       /* the engine goes through rounds: nothing may be told to operations now, which is asserted */
     struct tcp_group *groups;
     struct tcp_group *buckets[TCP_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
     struct early_list orphans; /* frames of groups that are not open here (yet) */
@@ -396,7 +397,8 @@ void resolver_stop(struct mesh *m); /* waits for its thread */
 void resolver_free(struct mesh *m); /* after the loop */
 
 /* ---- link.c ---- */
-/* Put a frame on its way. Returns 1 if it was sent already (tx->op is then not told), else 0. `op` may be NULL. */
+/* Put a frame on its way. Returns 1 if it was sent already (`op` is then not told), else 0: link_flush will send the rest and tell `op`,
+ * which may be NULL. Calls nothing back. */
 int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
               uint32_t slot, uint32_t step);
 /* A frame with a short text of its own. */
@@ -404,7 +406,8 @@ void link_send_text(struct link *l, struct wire_header *h, const char *text);
 /* The same in answer to a frame of the peer's: bounded, should the peer only ask. */
 void link_reply_text(struct link *l, struct wire_header *h, const char *text);
 void link_up(struct link *l, int fd);
-/* Read what is there. Returns 1 if something came. */
+/* Read what is there, and write what is queued: for the driver of the loop only, since operations are told what has come and what is
+ * sent. link_read returns 1 if something came. */
 int link_read(struct link *l);
 void link_flush(struct link *l);
 void link_lose(struct link *l, comm_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
