@@ -144,12 +144,7 @@ static int lengths_agree(struct tcp_op *op, struct link *l, const struct wire_he
 {
     if (h->bytes == bytes)
         return 1;
-    char what[256], text[768];
-    group_describe(op->group, &op->op, what, sizeof what);
-    snprintf(text, sizeof text,
-             "%s: %s sends a block of %llu B where this rank expects %zu B: their counts must be the same", what,
-             mesh_peer_text(op->group->mesh, l->peer), (unsigned long long)h->bytes, bytes);
-    group_fail(op->group, COMM_ERR_MISMATCH, text, 1);
+    group_lengths_differ(op, l, h, bytes);
     return 0;
 }
 
@@ -322,7 +317,7 @@ void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h
     int64_t index = find_step(g, l, h, 1, &slot);
     if (index < 0) {
         if (h->seq > g->ended_seq && !early_add(g->mesh, early_list_of(g, l->peer, h->kind), l->peer, h))
-            link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(g->mesh, l->peer));
+            link_lose(l, COMM_ERR_PROTOCOL, "announced too many messages");
         return;
     }
     struct tcp_op *op = g->head;
@@ -340,7 +335,7 @@ void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h
     int64_t index = find_step(g, l, h, 0, &slot);
     if (index < 0 || slot->steps[index - slot->first].state == STEP_TODO) {
         if (h->seq > g->ended_seq && !early_add(g->mesh, early_list_of(g, l->peer, h->kind), l->peer, h))
-            link_lose(l, COMM_ERR_PROTOCOL, "%s cleared too many messages", mesh_peer_text(g->mesh, l->peer));
+            link_lose(l, COMM_ERR_PROTOCOL, "cleared too many messages");
         return;
     }
     if (slot->steps[index - slot->first].state != STEP_AWAITS_CTS)

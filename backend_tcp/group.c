@@ -321,56 +321,47 @@ void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const c
             continue;
         char whole[768];
         if (l->state == LINK_LEFT)
-            snprintf(whole, sizeof whole, "%s has closed its world before this rank was done with it",
-                     mesh_peer_text(m, l->peer));
+            snprintf(whole, sizeof whole, "%s has closed its world before %s was done with it", text_peer(g, rank),
+                     text_rank(g, g->rank));
         else
-            snprintf(whole, sizeof whole, "%s", text);
+            snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), text);
         group_fail(g, status, whole, 1);
     }
 }
 
 /* ---- Ranks in different collectives ---- */
 
-void group_header(struct tcp_op *op, uint8_t type, struct wire_header *h)
+void group_op_header(const comm_op *op, struct wire_header *h)
 {
     memset(h, 0, sizeof *h);
-    h->type = type;
-    h->kind = (uint8_t)op->op.kind;
-    h->dtype = (uint8_t)op->op.dtype;
-    h->redop = (uint8_t)op->op.redop;
-    h->group = op->group->id;
-    h->seq = op->op.seq;
-    h->signature = op->op.signature;
-    h->tag = op->op.root;
-    h->count = op->op.send.count ? op->op.send.count : op->op.recv.count;
+    h->kind = (uint8_t)op->kind;
+    h->dtype = (uint8_t)op->dtype;
+    h->redop = (uint8_t)op->redop;
+    h->seq = op->seq;
+    h->signature = op->signature;
+    h->tag = op->root;
+    h->count = op->send.count ? op->send.count : op->recv.count;
 }
 
-static void spell(char *text, size_t room, int32_t kind, int32_t dtype, int32_t redop, int32_t root, uint64_t count)
+void group_header(struct tcp_op *op, uint8_t type, struct wire_header *h)
 {
-    const char *op_name = tcp_host->op_name(kind), *dtype_name = tcp_host->dtype_name(dtype);
-    int n = snprintf(text, room, "%s(", op_name ? op_name : "an unknown operation");
-    if (kind != COMM_OP_BARRIER && n > 0 && (size_t)n < room)
-        n += snprintf(text + n, room - (size_t)n, "%llu x %s", (unsigned long long)count, dtype_name ? dtype_name : "?");
-    if ((kind == COMM_OP_ALL_REDUCE || kind == COMM_OP_REDUCE || kind == COMM_OP_REDUCE_SCATTER) && n > 0 &&
-        (size_t)n < room) {
-        const char *redop_name = tcp_host->redop_name(redop);
-        n += snprintf(text + n, room - (size_t)n, ", %s", redop_name ? redop_name : "?");
-    }
-    if (root >= 0 && n > 0 && (size_t)n < room)
-        n += snprintf(text + n, room - (size_t)n, ", root %d", (int)root);
-    if (n > 0 && (size_t)n < room)
-        snprintf(text + n, room - (size_t)n, ")");
+    group_op_header(&op->op, h);
+    h->type = type;
+    h->group = op->group->id;
 }
 
 static void mismatch(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *mine)
 {
-    char theirs[160], ours[160], text[768];
-    spell(theirs, sizeof theirs, h->kind, h->dtype, h->redop, h->tag, h->count);
-    spell(ours, sizeof ours, mine->kind, mine->dtype, mine->redop, mine->root,
-          mine->send.count ? mine->send.count : mine->recv.count);
-    snprintf(text, sizeof text,
-             "the ranks of group '%s' disagree on collective #%llu: rank %d called %s, %s called %s", g->name,
-             (unsigned long long)h->seq, (int)g->rank, ours, mesh_peer_text(g->mesh, l->peer), theirs);
+    char text[768];
+    text_mismatch(g, g->rank_of[l->peer], h, mine, text, sizeof text);
+    group_fail(g, COMM_ERR_MISMATCH, text, 1);
+}
+
+void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes)
+{
+    struct tcp_group *g = op->group;
+    char text[768];
+    text_lengths(g, g->rank_of[l->peer], h, &op->op, bytes, text, sizeof text);
     group_fail(g, COMM_ERR_MISMATCH, text, 1);
 }
 
@@ -418,8 +409,7 @@ int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_
     if (!g && !closed && h->type != WIRE_DATA)
         return 1;
     if (!g && !closed) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s sent data for a group that was never open here",
-                  mesh_peer_text(m, l->peer));
+        link_lose(l, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
         return 0;
     }
     struct wire_header fail = { .type = WIRE_FAIL, .group = h->group, .tag = g ? g->status : COMM_ERR_PEER_LOST };
@@ -452,11 +442,11 @@ void group_frame(struct link *l, const struct wire_header *h, const char *text)
     if (!g || g->status != COMM_OK) {
         int promise = h->type == WIRE_RTS || h->type == WIRE_CTS;
         if (promise && group_may_come(l, g, h) && !early_add(m, &m->orphans, l->peer, h))
-            link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(m, l->peer));
+            link_lose(l, COMM_ERR_PROTOCOL, "announced too many messages");
         return;
     }
     if (g->rank_of[l->peer] < 0) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s is not in group '%s' but sends to it", mesh_peer_text(m, l->peer), g->name);
+        link_lose(l, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
         return;
     }
     if (h->type == WIRE_FAIL) {

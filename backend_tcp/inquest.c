@@ -49,16 +49,6 @@ static void ask_all(struct tcp_group *g, struct tcp_op *op, int64_t now_ns)
 
 /* ---- Answering ---- */
 
-static void add(char *text, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void add(char *text, size_t room, const char *format, ...)
-{
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, room - used, format, arguments);
-    va_end(arguments);
-}
-
 static const struct tcp_op *users_own(const struct tcp_op *list)
 {
     while (list && list->op.tag < COMM_ANY_TAG)
@@ -72,21 +62,21 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
     const struct tcp_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
     *text = '\0';
     if (g->head)
-        add(text, room, "is in %s #%llu", tcp_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
+        text_add(text, room, "is in %s #%llu", tcp_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
     else if (g->entered_seq == 0)
-        add(text, room, "has called no collective yet");
+        text_add(text, room, "has called no collective yet");
     else
-        add(text, room, "has finished %s #%llu and called no collective since", tcp_host->op_name(g->entered.kind),
+        text_add(text, room, "has finished %s #%llu and called no collective since", tcp_host->op_name(g->entered.kind),
             (unsigned long long)g->entered_seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
-        add(text, room, ", and waits for a message from any rank");
+        text_add(text, room, ", and waits for a message from any rank");
     else if (recv)
-        add(text, room, ", and waits for a message from rank %d with tag %d", (int)recv->op.root, (int)recv->op.tag);
+        text_add(text, room, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root), (int)recv->op.tag);
     else if (send)
-        add(text, room, ", and sends a message to rank %d with tag %d", (int)send->op.root, (int)send->op.tag);
+        text_add(text, room, ", and sends a message to %s with tag %d", text_rank(g, send->op.root), (int)send->op.tag);
     for (const struct tcp_group *other = g->mesh->groups; other && !g->head; other = other->next)
         if (other != g && other->head) {
-            add(text, room, "; it is in %s #%llu of group '%.40s'", tcp_host->op_name(other->head->op.kind),
+            text_add(text, room, "; it is in %s #%llu of group '%.40s'", tcp_host->op_name(other->head->op.kind),
                 (unsigned long long)other->head->op.seq, other->name);
             return;
         }
@@ -167,7 +157,7 @@ void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_heade
     if (same && (h->round & WIRE_ANSWER_CLOSED) && !(h->round & WIRE_ANSWER_ENTERED) && engine_needs(head, l->peer)) {
         char whole[512];
         snprintf(whole, sizeof whole, "%s has closed group '%s' without calling collective #%llu",
-                 mesh_peer_text(g->mesh, l->peer), g->name, (unsigned long long)h->seq);
+                 text_peer(g, g->rank_of[l->peer]), g->name, (unsigned long long)h->seq);
         group_fail(g, COMM_ERR_PEER_LOST, whole, 1);
         return;
     }
@@ -187,14 +177,15 @@ void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_heade
 /* ---- The verdict ---- */
 
 /* Why a rank has not answered, in words that follow its name. */
-static void say_why_silent(struct link *l, char *text, size_t room)
+static void say_why_silent(const struct tcp_group *g, int32_t rank, char *text, size_t room)
 {
+    const struct link *l = &g->mesh->links[g->world_ranks[rank]];
     if (l->state == LINK_LEFT)
         snprintf(text, room, "has closed its world");
     else if (l->state == LINK_UP)
         snprintf(text, room, "does not answer: it is stopped, or cut off");
     else if (l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_RESOLVING)
-        snprintf(text, room, "cannot be reached by rank %d (%.60s): %.200s", (int)l->mesh->rank, l->mesh->host_name,
+        snprintf(text, room, "cannot be reached by %s (%.60s): %.200s", text_rank(g, g->rank), g->mesh->host_name,
                  *l->trouble                    ? l->trouble
                  : l->state == LINK_CHALLENGED  ? "it takes the connection, but does not answer: it is stopped, or cut off"
                  : l->state == LINK_RESOLVING   ? "the store has not said where it is"
@@ -204,22 +195,18 @@ static void say_why_silent(struct link *l, char *text, size_t room)
 }
 
 struct verdict {
-    char missing[560], waits[200];
+    char missing[560], waits[300];
     int named, unnamed;
 };
 
 static void name_missing(struct verdict *v, struct tcp_group *g, int32_t rank, const char *what)
 {
-    const char *who = mesh_peer_text(g->mesh, g->world_ranks[rank]);
+    const char *who = text_peer(g, rank);
     if (strlen(v->missing) + strlen(who) + strlen(what) + 12 >= sizeof v->missing) {
         v->unnamed++;
         return;
     }
-    /* Ranks of the world and of the group differ, as a rule, in groups that are not the world. */
-    if (rank != g->world_ranks[rank])
-        add(v->missing, sizeof v->missing, "%srank %d, %s of the world, %s", *v->missing ? "; " : "", (int)rank, who, what);
-    else
-        add(v->missing, sizeof v->missing, "%s%s %s", *v->missing ? "; " : "", who, what);
+    text_add(v->missing, sizeof v->missing, "%s%s %s", *v->missing ? "; " : "", who, what);
     v->named++;
 }
 
@@ -229,13 +216,13 @@ static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
     const struct answer *a = &g->answers[rank];
     char why[400];
     if (!a->answered) {
-        say_why_silent(&g->mesh->links[g->world_ranks[rank]], why, sizeof why);
+        say_why_silent(g, rank, why, sizeof why);
         name_missing(v, g, rank, why);
     } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & WIRE_ANSWER_ENTERED) || (a->flags & WIRE_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
-    } else if (!is_p2p(op) && (a->flags & WIRE_ANSWER_IN_IT) && a->waits_for >= 0) {
-        if (strlen(v->waits) + 40 < sizeof v->waits)
-            add(v->waits, sizeof v->waits, ", rank %d waits for rank %d", (int)rank, (int)a->waits_for);
+    } else if (!is_p2p(op) && (a->flags & WIRE_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
+        if (strlen(v->waits) + 100 < sizeof v->waits)
+            text_add(v->waits, sizeof v->waits, ", %s waits for %s", text_rank(g, rank), text_rank(g, a->waits_for));
     }
 }
 
@@ -249,23 +236,23 @@ static void verdict(struct tcp_group *g)
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
-    add(text, sizeof text, "%s timed out: its time limit of %lld ms has passed", what,
-        (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
+    text_add(text, sizeof text, "%s timed out: its time limit of %lld ms has passed", what,
+             (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
     if (collective && collective != op)
-        add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
+        text_add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
             (unsigned long long)collective->op.seq);
     if (*v.missing)
-        add(text, sizeof text, ": %s", v.missing);
+        text_add(text, sizeof text, ": %s", v.missing);
     else if (!collective && op->op.root == g->rank)
-        add(text, sizeof text, ": its peer is rank %d itself, which has not called the other side", (int)g->rank);
+        text_add(text, sizeof text, ": its peer is %s itself, which has not called the other side", text_rank(g, g->rank));
     else if (!collective)
-        add(text, sizeof text, ": no rank has sent a message that fits");
+        text_add(text, sizeof text, ": no rank has sent a message that fits");
     else
-        add(text, sizeof text, ": all ranks are in it");
+        text_add(text, sizeof text, ": all ranks are in it");
     if (v.unnamed)
-        add(text, sizeof text, "; and %d more", v.unnamed);
+        text_add(text, sizeof text, "; and %d more", v.unnamed);
     if (collective && engine_awaits(collective) >= 0)
-        add(text, sizeof text, "; rank %d waits for rank %d%s", (int)g->rank, (int)engine_awaits(collective), v.waits);
+        text_add(text, sizeof text, "; %s waits for %s%s", text_rank(g, g->rank), text_rank(g, engine_awaits(collective)), v.waits);
     group_fail(g, COMM_ERR_DEADLINE, text, 1);
 }
 

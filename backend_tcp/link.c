@@ -194,7 +194,7 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
     }
     struct tx *tx = tx_get(l->mesh);
     if (!tx) {
-        link_lose(l, COMM_ERR_NO_MEMORY, "no memory to queue a message to rank %d", (int)l->peer);
+        link_lose(l, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to queue it");
         return 0;
     }
     memcpy(tx->header, draft.header, sizeof tx->header);
@@ -244,7 +244,7 @@ void link_send_text(struct link *l, struct wire_header *h, const char *text)
 void link_reply_text(struct link *l, struct wire_header *h, const char *text)
 {
     if (l->replies >= TCP_REPLIES_MOST) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s asks and asks, but does not read the answers", mesh_peer_text(l->mesh, l->peer));
+        link_lose(l, COMM_ERR_PROTOCOL, "asks and asks, but does not read the answers");
         return;
     }
     struct tx *tx = send_text(l, h, text);
@@ -372,8 +372,8 @@ static void sink_keep_early(struct link *l, struct early_list *list, const struc
 {
     struct early *e = early_add(l->mesh, list, l->peer, h);
     if (!e) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s sent more than %d messages that nobody has asked for, or memory ran out",
-                  mesh_peer_text(l->mesh, l->peer), TCP_EARLY_MOST);
+        link_lose(l, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out",
+                  TCP_EARLY_MOST);
         l->sink.kind = SINK_DISCARD;
         return;
     }
@@ -396,7 +396,7 @@ static void message_frame(struct link *l, const struct wire_header *h)
     }
     struct early_list *early = early_list_of(g, l->peer, h->kind);
     if (!early) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s is not in group '%s' but sends to it", mesh_peer_text(m, l->peer), g->name);
+        link_lose(l, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
         return;
     }
     int p2p = h->kind == COMM_OP_SEND;
@@ -405,7 +405,7 @@ static void message_frame(struct link *l, const struct wire_header *h)
     if (g->status != COMM_OK || l->state != LINK_UP)
         return;
     if (h->type == WIRE_DATA)
-        link_lose(l, COMM_ERR_PROTOCOL, "%s sent data that nobody asked for", mesh_peer_text(m, l->peer));
+        link_lose(l, COMM_ERR_PROTOCOL, "sent data that nobody asked for");
     else
         sink_keep_early(l, early, h);
 }
@@ -415,8 +415,7 @@ static void frame_begins(struct link *l, const struct wire_header *h)
     l->heard = 1;
     l->credit += h->credit;
     if (l->credit > TCP_CREDIT_WINDOW) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s gave back more credit than it had received",
-                  mesh_peer_text(l->mesh, l->peer));
+        link_lose(l, COMM_ERR_PROTOCOL, "gave back more credit than it had received");
         return;
     }
     l->in = *h;
@@ -427,7 +426,7 @@ static void frame_begins(struct link *l, const struct wire_header *h)
     case WIRE_EAGER:
         l->eager_held += (int64_t)h->bytes + TCP_FRAME_COST;
         if (l->eager_held > TCP_CREDIT_WINDOW) {
-            link_lose(l, COMM_ERR_PROTOCOL, "%s sent more than it had credit for", mesh_peer_text(l->mesh, l->peer));
+            link_lose(l, COMM_ERR_PROTOCOL, "sent more than it had credit for");
             l->in.type = 0;
             return;
         }
@@ -471,7 +470,7 @@ static void parse(struct link *l)
         struct wire_header h;
         const char *wrong = wire_get_header(data, &h);
         if (wrong) {
-            link_lose(l, COMM_ERR_PROTOCOL, "%s sent %s", mesh_peer_text(l->mesh, l->peer), wrong);
+            link_lose(l, COMM_ERR_PROTOCOL, "sent %s", wrong);
             return;
         }
         l->rx_begin += WIRE_HEADER_BYTES;
@@ -489,11 +488,9 @@ static void parse(struct link *l)
 static void read_failed(struct link *l, ssize_t n)
 {
     if (n == 0)
-        link_lose(l, COMM_ERR_PEER_LOST, "%s closed the connection: its process has ended, or was killed",
-                  mesh_peer_text(l->mesh, l->peer));
+        link_lose(l, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
     else
-        link_lose(l, COMM_ERR_PEER_LOST, "the connection to %s broke: %s", mesh_peer_text(l->mesh, l->peer),
-                  strerror(errno));
+        link_lose(l, COMM_ERR_PEER_LOST, "is lost, for the connection broke: %s", strerror(errno));
 }
 
 int link_read(struct link *l)
@@ -600,7 +597,7 @@ void link_forget(struct link *l, struct tcp_op *op)
         /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. */
         uint8_t *copy = malloc(tx->payload_bytes ? tx->payload_bytes : 1);
         if (!copy) {
-            link_lose(l, COMM_ERR_NO_MEMORY, "no memory to finish a message to rank %d", (int)l->peer);
+            link_lose(l, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to finish it");
             return;
         }
         memcpy(copy, tx->payload, tx->payload_bytes);
@@ -665,7 +662,7 @@ void link_up(struct link *l, int fd)
         free(l->poll);
         l->poll = NULL;
         close(fd);
-        link_lose(l, COMM_ERR_NO_MEMORY, "no memory for the connection to rank %d", (int)l->peer);
+        link_lose(l, COMM_ERR_NO_MEMORY, "cannot be connected: no memory");
         return;
     }
     m->open_handles++;
@@ -694,7 +691,7 @@ void link_lose(struct link *l, comm_status status, const char *format, ...)
     l->lost_status = status;
     free(l->lost_text);
     l->lost_text = strdup(text);
-    tcp_log(COMM_LOG_INFO, "rank %d: %s", (int)l->mesh->rank, text);
+    tcp_log(COMM_LOG_INFO, "rank %d: %s %s", (int)l->mesh->rank, mesh_peer_text(l->mesh, l->peer), text);
 }
 
 /* Sending has failed. Take in what the peer said before; then the link is lost, if it has not said goodbye. */
@@ -703,8 +700,7 @@ static void read_the_rest(struct link *l)
     while (l->state == LINK_UP && link_read(l))
         ;
     if (l->state == LINK_UP)
-        link_lose(l, COMM_ERR_PEER_LOST, "sending to %s failed: %s", mesh_peer_text(l->mesh, l->peer),
-                  strerror(l->broken));
+        link_lose(l, COMM_ERR_PEER_LOST, "is lost, for sending to it failed: %s", strerror(l->broken));
 }
 
 void link_sweep_lost(struct mesh *m)
@@ -725,7 +721,7 @@ void link_sweep_lost(struct mesh *m)
             }
             tx_drop_all(l);
             group_peer_gone(m, l, l->state == LINK_LEFT ? COMM_ERR_PEER_LOST : l->lost_status,
-                            l->lost_text ? l->lost_text : "a connection was lost");
+                            l->lost_text ? l->lost_text : "is lost");
         }
     }
 }

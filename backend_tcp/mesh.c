@@ -32,16 +32,6 @@ static void connect_next(struct link *l);
 
 /* ---- Texts ---- */
 
-const char *mesh_peer_text(struct mesh *m, int32_t peer)
-{
-    static _Thread_local char ring[4][128];
-    static _Thread_local unsigned next;
-    char *text = ring[next++ % 4];
-    const char *where = m->links[peer].where;
-    snprintf(text, sizeof ring[0], "rank %d%s%s%s", (int)peer, *where ? " (" : "", where, *where ? ")" : "");
-    return text;
-}
-
 static void address_text(const struct sockaddr_storage *a, char *text, size_t room)
 {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -426,7 +416,7 @@ void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error)
     if (page && read_page(l, page))
         connect_next(l);
     else
-        link_lose(l, COMM_ERR_PEER_LOST, "rank %d has no usable address in the store: %s", (int)peer,
+        link_lose(l, COMM_ERR_PEER_LOST, "has no usable address in the store: %s",
                   page ? "what it published makes no sense" : error);
 }
 
@@ -471,8 +461,7 @@ static void connect_next(struct link *l)
     if (l->candidate_next >= l->candidate_count) {
         int ended = has_ended(l);
         if (ended || m->closing || clock_now_ns() >= l->give_up_ns) {
-            link_lose(l, COMM_ERR_PEER_LOST, "rank %d (%s) cannot reach %s: %s%s", (int)m->rank, m->host_name,
-                      mesh_peer_text(m, l->peer), l->trouble,
+            link_lose(l, COMM_ERR_PEER_LOST, "cannot be reached from host %s: %s%s", m->host_name, l->trouble,
                       ended ? "; nobody listens there any more: its process has ended, or has closed its world" : "");
             return;
         }
@@ -591,7 +580,7 @@ void mesh_want(struct mesh *m, int32_t peer)
     if (l->state != LINK_IDLE || peer == m->rank || m->closing)
         return;
     if (!resolver_ask(m, peer)) {
-        link_lose(l, COMM_ERR_NO_MEMORY, "no memory or no thread to connect to rank %d", (int)peer);
+        link_lose(l, COMM_ERR_NO_MEMORY, "cannot be connected: no memory or no thread for it");
         return;
     }
     l->state = LINK_RESOLVING;
@@ -616,8 +605,8 @@ void mesh_tick(struct mesh *m)
 {
     for (int32_t i = 0; i < m->size; i++)
         if (m->links[i].state == LINK_UP && is_silent(&m->links[i]))
-            link_lose(&m->links[i], COMM_ERR_PEER_LOST, "no sign of life from the host of %s for %d s",
-                      mesh_peer_text(m, i), TCP_SILENCE_MS / 1000);
+            link_lose(&m->links[i], COMM_ERR_PEER_LOST, "gives no sign of life: its host has not acknowledged what host %s sent it for %d s", m->host_name,
+                      TCP_SILENCE_MS / 1000);
 }
 
 void mesh_timer(struct mesh *m)

@@ -94,8 +94,8 @@ void p2p_received(struct tcp_op *op, size_t message_bytes)
     }
     char what[256], text[512];
     group_describe(g, &op->op, what, sizeof what);
-    snprintf(text, sizeof text, "%s: the message from rank %d with tag %d has %zu B, the receive room for %zu B", what,
-             (int)op->matched_from, (int)op->matched_tag, message_bytes, op->bytes);
+    snprintf(text, sizeof text, "%s: the message from %s with tag %d has %zu B, the receive room for %zu B", what,
+             text_rank(g, op->matched_from), (int)op->matched_tag, message_bytes, op->bytes);
     group_complete(op, COMM_ERR_TRUNCATED, text);
 }
 
@@ -332,7 +332,7 @@ void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
         matched(op, from, h->tag, h->seq);
         clear_to_send(op);
     } else if (!early_add(g->mesh, &g->early_p2p[from], l->peer, h)) {
-        link_lose(l, COMM_ERR_PROTOCOL, "%s announced too many messages", mesh_peer_text(g->mesh, l->peer));
+        link_lose(l, COMM_ERR_PROTOCOL, "announced too many messages");
     }
 }
 

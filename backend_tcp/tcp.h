@@ -13,7 +13,7 @@
  *   group.c     groups: failing, finding, mismatches         inquest.c   deadlines: who has not come
  *   link.c      one connection: queue of frames out, state machine of bytes in
  *   mesh.c      listener, addresses, connecting and shaking hands      resolve.c   asking the store where a peer is
- *   wire.c      bytes
+ *   text.c      the words of errors: ranks, calls           wire.c      bytes
  *   progress.c  the lock, waiting, the helper thread
  */
 #ifndef COMM_TCP_TCP_H
@@ -384,11 +384,23 @@ void mesh_want(struct mesh *m, int32_t peer);
 void mesh_tick(struct mesh *m);  /* every few seconds: dead hosts */
 void mesh_timer(struct mesh *m); /* due handshakes and connects */
 int64_t mesh_due_ns(const struct mesh *m);
-/* "rank 3 (node-b 10.0.0.7:40213)" of a world rank; in a static ring of buffers of this thread. */
-const char *mesh_peer_text(struct mesh *m, int32_t peer);
 
 /* The store has said where a peer is (the page is taken apart), or why it cannot. */
 void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error);
+
+/* ---- text.c ---- */
+/* A rank of the group: "rank 3", or "rank 3 (world rank 1)" where the two differ; text_peer with its address: "rank 3 (node-b
+ * 10.0.0.7:40213)", "rank 3 (world rank 1, node-b 10.0.0.7:40213)"; and a rank of the world, where there is no group. All in a ring of eight
+ * buffers of this thread. */
+const char *text_rank(const struct tcp_group *g, int32_t rank);
+const char *text_peer(const struct tcp_group *g, int32_t rank);
+const char *mesh_peer_text(struct mesh *m, int32_t peer);
+/* Append; what does not fit is dropped. */
+void text_add(char *text, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes` that we expect. */
+void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, char *text, size_t room);
+void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, size_t bytes,
+                  char *text, size_t room);
 
 /* ---- resolve.c ---- */
 /* Ask the store for a peer's page; mesh_resolved gets the answer. 0 without memory. */
@@ -410,6 +422,7 @@ void link_up(struct link *l, int fd);
  * sent. link_read returns 1 if something came. */
 int link_read(struct link *l);
 void link_flush(struct link *l);
+/* The text follows the peer's name: "closed the connection". Each group that is told puts the name in its own terms. */
 void link_lose(struct link *l, comm_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void link_close(struct link *l);
 void link_interest(struct link *l, int change);
@@ -510,6 +523,10 @@ int group_matches(struct tcp_group *g, struct link *l, const struct wire_header 
 const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature);
 /* The group of that id that was closed here; else NULL. */
 const struct closed_group *group_closed(const struct mesh *m, uint64_t id);
+/* The peer's message for this op has another length than `bytes`: their counts differ, and both sides fail. */
+void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes);
+/* What headers say of a call; group_header adds type and group. */
+void group_op_header(const comm_op *op, struct wire_header *ret_header);
 void group_header(struct tcp_op *op, uint8_t type, struct wire_header *ret_header);
 void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text);
 void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room);

@@ -17,15 +17,33 @@ static struct op_place place_of(const comm_group *group)
     return (struct op_place){ group->name, group->rank, group->size };
 }
 
+/* ", world rank 5", with `before` and `after` around it, where the world's number for this rank is another; else "". */
+static const char *world_rank_text(const comm_group *group, const char *before, const char *after, char text[40])
+{
+    int32_t world_rank = group->world_ranks[group->rank];
+    text[0] = '\0';
+    if (world_rank != group->rank)
+        snprintf(text, 40, "%sworld rank %d%s", before, world_rank, after);
+    return text;
+}
+
+void comm__group_self(const comm_group *group, char text[GROUP_SELF_BYTES])
+{
+    char world_rank[40];
+    snprintf(text, GROUP_SELF_BYTES, "rank %d%s", group->rank, world_rank_text(group, " (", ")", world_rank));
+}
+
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room)
 {
+    char world_rank[40];
     const char *name = op && op->kind ? comm__op_name(op->kind) : "coalesced operations";
+    world_rank_text(group, ", ", "", world_rank);
     if (op && op->seq)
-        snprintf(text, room, "%s%s%s%s #%" PRIu64 " on group '%s' (rank %d of %d)", name, op->label ? " '" : "",
-                 op->label ? op->label : "", op->label ? "'" : "", op->seq, group->name, group->rank, group->size);
+        snprintf(text, room, "%s%s%s%s #%" PRIu64 " on group '%s' (rank %d of %d%s)", name, op->label ? " '" : "",
+                 op->label ? op->label : "", op->label ? "'" : "", op->seq, group->name, group->rank, group->size, world_rank);
     else
-        snprintf(text, room, "%s on group '%s' (rank %d of %d)", op ? name : "idle", group->name, group->rank,
-                 group->size);
+        snprintf(text, room, "%s on group '%s' (rank %d of %d%s)", op ? name : "idle", group->name, group->rank,
+                 group->size, world_rank);
 }
 
 /* ---- Can it be used, and how it ends ---- */
@@ -41,9 +59,10 @@ comm_status comm__fail_forked(const comm_group *group, const char *call)
 
 static comm_status fail_ended(const comm_group *group, const char *call)
 {
+    char world_rank[40];
     return comm__fail(atomic_load_explicit(&group->ended, memory_order_acquire),
-                      "%s on group '%s' (rank %d of %d): the group ended earlier: %s", call, group->name, group->rank,
-                      group->size, group->ended_text);
+                      "%s on group '%s' (rank %d of %d%s): the group ended earlier: %s", call, group->name, group->rank,
+                      group->size, world_rank_text(group, ", ", "", world_rank), group->ended_text);
 }
 
 comm_status comm__group_usable(const comm_group *group, const char *call)
@@ -105,8 +124,9 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
         return comm__fail(COMM_ERR_INVALID, "comm_group_abort: the group is NULL");
     if (comm__forked_since(group->generation))
         return comm__fail_forked(group, "comm_group_abort");
-    char text[COMM_ERROR_BYTES];
-    snprintf(text, sizeof text, "rank %d of group '%s' called comm_group_abort%s%s", group->rank, group->name,
+    char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
+    comm__group_self(group, self);
+    snprintf(text, sizeof text, "%s of group '%s' called comm_group_abort%s%s", self, group->name,
              reason && *reason ? ": " : "", reason ? reason : "");
     comm__group_abort(group, COMM_ERR_ABORTED, text);
     return COMM_OK;

@@ -140,7 +140,11 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
 
+/* "all_reduce #12 on group 'g' (rank 2 of 8)", or "... (rank 2 of 8, world rank 5)" where the two differ. */
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
+/* "rank 2", or "rank 2 (world rank 5)". */
+enum { GROUP_SELF_BYTES = 64 };
+void comm__group_self(const comm_group *group, char text[GROUP_SELF_BYTES]);
 
 /* ---- group_open.c ---- */
 

@@ -371,9 +371,9 @@ static int end_works(comm_group *group)
 {
     int unfinished = atomic_load(&group->unfinished);
     if (unfinished > 0) {
-        char text[COMM_ERROR_BYTES];
-        snprintf(text, sizeof text, "rank %d closed group '%s' with %d unfinished operations", group->rank, group->name,
-                 unfinished);
+        char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
+        comm__group_self(group, self);
+        snprintf(text, sizeof text, "%s closed group '%s' with %d unfinished operations", self, group->name, unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
     int settled = settles(&group->unfinished);
