@@ -106,6 +106,7 @@ static void collectives(int rank, int size, void *arg)
         collectives_round(reference_random(&state), half);
     }
     CHECK_OK(comm_group_close(half));
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -147,6 +148,7 @@ static void messages(int rank, int size, void *arg)
             comm_free(data);
         }
     }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -177,6 +179,7 @@ static void monitored_barriers(int rank, int size, void *arg)
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);
     for (int i = 0; i < 3; i++)
         CHECK_OK(comm_monitored_barrier(world, NULL));
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 

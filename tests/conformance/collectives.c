@@ -66,6 +66,7 @@ static void rank_main(int rank, int size, void *arg)
         uint64_t mine = draw(&state), which = mine % 4;
         run_wave(&mine, which == 0 ? dup : which == 1 ? part : world, i);
     }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(part));
     CHECK_OK(comm_group_close(world)); /* before one of its children */
     CHECK_OK(comm_barrier(dup, NULL, NULL));

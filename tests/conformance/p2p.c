@@ -174,6 +174,7 @@ static void traffic(int rank, int size, void *arg)
     uint64_t state = suite->seed + (uint64_t)size, own = state + (uint64_t)rank * 77;
     for (int i = 0; i < 5 * suite->rounds; i++)
         traffic_round(&state, &own, world);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -235,6 +236,7 @@ static void wildcards(int rank, int size, void *arg)
     }
     for (int i = 0; i < EACH; i++)
         finish(works[i]);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -269,6 +271,7 @@ static void first_posted_is_served(int rank, int size, void *arg)
             finish(isend(world, &value, 4, 0, order[i]));
         }
     }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -348,6 +351,7 @@ static void truncation(int rank, int size, void *arg)
             CHECK_STATUS(comm_recv(world, &half, 1, COMM_DTYPE_U32, 1, NULL, NULL), COMM_ERR_TRUNCATED);
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -400,6 +404,7 @@ static void unexpected_messages_are_bounded(int rank, int size, void *arg)
         finish(works[i]);
     free(works);
     free(data);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -435,6 +440,7 @@ static void many_outstanding(int rank, int size, void *arg)
     free(out);
     free(in);
     free(works);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -462,6 +468,7 @@ static void very_many_unexpected(int rank, int size, void *arg)
         finish(works[i]);
     free(works);
     free(values);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -482,6 +489,7 @@ static void handles_may_be_dropped(int rank, int size, void *arg)
     for (int i = 0; i < 20; i++)
         for (size_t b = 0; b < sizeof in[i]; b++)
             CHECK(in[i][b] == (uint8_t)((rank + size - 1) % size * 20 + i));
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -505,6 +513,7 @@ static void collectives_are_independent(int rank, int size, void *arg)
         CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_MAX, NULL, &reduced));
     finish(reduced);
     CHECK(sum == size - 1);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -537,6 +546,7 @@ static void to_oneself(int rank, int size, void *arg)
         free(out);
         free(in);
     }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -570,6 +580,7 @@ static void batches_cannot_block(int rank, int size, void *arg)
         }
         free(out);
     }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 

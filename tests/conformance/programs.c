@@ -247,6 +247,7 @@ static void rank_main(int rank, int size, void *arg)
     }
     for (int t = 0; t < p.thread_count; t++)
         CHECK(pthread_join(lanes[t].id, NULL) == 0);
+    ranks_quiet(p.groups[0].group);
     for (int g = p.group_count - 1; g >= 0; g--)
         CHECK_OK(comm_group_close(p.groups[g].group));
 }

@@ -221,6 +221,7 @@ static void rank_main(int rank, int size, void *arg)
                 for (int i = 0; i < size; i++)
                     free(r.inputs[i]);
             }
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -247,6 +248,7 @@ static void refusals(int rank, int size, void *arg)
         }
     CHECK_OK(comm_all_reduce(world, &came, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
     CHECK(sum == size * (size - 1) / 2);
+    ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
 

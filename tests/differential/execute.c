@@ -883,6 +883,7 @@ void execute(int rank, int size, void *arg)
     state->slow = random_one_in(&random, 4);
     make_groups(state, &random);
     run_lanes(state, &random);
+    ranks_quiet(state->groups[0]);
     close_groups(state, &random);
     free(state);
 }

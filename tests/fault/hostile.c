@@ -59,7 +59,7 @@ static int send_bytes(int fd, const void *data, size_t bytes)
     const char *at = data;
     while (bytes) {
         ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) /* EAGAIN: under short_io */
             continue;
         if (n <= 0)
             return 0;
@@ -74,7 +74,7 @@ static int recv_bytes(int fd, void *data, size_t bytes)
     char *at = data;
     while (bytes) {
         ssize_t n = recv(fd, at, bytes, 0);
-        if (n < 0 && errno == EINTR)
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) /* EAGAIN: under short_io */
             continue;
         if (n <= 0)
             return 0;
@@ -120,7 +120,9 @@ static int take_connection(comm_group *world)
     struct tcp_group *g = world->channels[0].state;
     struct mesh *m = g->mesh;
     progress_enter(m);
-    CHECK(m->links[0].state == LINK_UP && m->links[0].tx_head == NULL);
+    while (m->links[0].state == LINK_UP && m->links[0].tx_head) /* under short_io */
+        link_flush(&m->links[0]);
+    CHECK(m->links[0].state == LINK_UP);
     int fd = m->links[0].fd;
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0);
     return fd;

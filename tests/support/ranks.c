@@ -2,6 +2,8 @@
  * left. */
 #include "ranks.h"
 
+#include "flow.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -76,6 +78,14 @@ comm_group *ranks_world(const char *backend)
     options.timeout_ms = 30000;
     CHECK_OK(ranks_init(&options, &world));
     return world;
+}
+
+#pragma weak flow_check
+
+void ranks_quiet(comm_group *world)
+{
+    if (flow_check)
+        flow_check(world);
 }
 
 /* ---- Processes ---- */

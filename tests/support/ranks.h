@@ -39,6 +39,9 @@ comm_status ranks_init(comm_init_options *options, comm_group **ret_world);
 comm_store *ranks_store(void);
 const char *ranks_folder(void);
 
+/* All ranks call it when all that was sent has been received. In programs with flow.c, flow_check; else nothing. */
+void ranks_quiet(comm_group *world);
+
 /* Print "rank 2: file:line: ..." and end the process with 1. */
 void ranks_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4), noreturn));
 

@@ -1,0 +1,122 @@
+#include "flow.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "../../backend_tcp/tcp.h"
+#include "group.h"
+#include "ranks.h"
+
+enum { PATIENCE_MS = 20000, LOOK_AGAIN_MS = 2, ROUNDS_MOST = 500 };
+
+/* What the two ends of a connection tell each other. */
+struct end {
+    int64_t credit, owed;
+};
+
+static struct mesh *mesh_of(comm_group *world)
+{
+    const struct tcp_group *g = world->channels[0].state;
+    return g->mesh;
+}
+
+/* NULL, or what is under way on a connection. */
+static const char *unquiet(const struct link *l)
+{
+    if (l->state != LINK_UP && l->state != LINK_IDLE)
+        return "it is neither up nor unused";
+    return l->tx_head                           ? "a frame waits to be sent"
+           : l->held                            ? "a send is held back"
+           : l->announced                       ? "a send is announced"
+           : l->interest || l->hot_index >= 0   ? "something is awaited"
+           : l->early_count                     ? "a message is kept that nobody asked for"
+           : l->in.type                         ? "a frame has come in part"
+           : l->eager_held != l->credit_owed    ? "eager bytes are held that are neither kept nor owed"
+                                                : NULL;
+}
+
+static const char *look(struct mesh *m, struct end *ends)
+{
+    const char *wrong = NULL;
+    progress_enter(m);
+    for (int32_t r = 0; r < m->size; r++) {
+        const struct link *l = &m->links[r];
+        ends[r] = (struct end){ l->credit, l->credit_owed };
+        if (!wrong && r != m->rank)
+            wrong = unquiet(l);
+    }
+    progress_leave(m);
+    return wrong;
+}
+
+static void look_again_soon(void)
+{
+    const struct timespec soon = { .tv_nsec = LOOK_AGAIN_MS * 1000000 };
+    nanosleep(&soon, NULL);
+}
+
+/* All ranks count the rounds alike. */
+static void key_of(int round, int32_t rank, char *key, size_t room)
+{
+    snprintf(key, room, "flow/%d/%d", round, (int)rank);
+}
+
+/* What rank `from` says of its connections. */
+static struct end *told(comm_store *store, int round, int32_t from)
+{
+    char key[60];
+    void *data;
+    size_t bytes;
+    key_of(round, from, key, sizeof key);
+    CHECK_OK(comm_store_get(store, key, PATIENCE_MS, &data, &bytes));
+    return data;
+}
+
+/* One round in which all tell all, so that all come to the same answer: do both ends of each connection fit? */
+static int ends_fit(struct mesh *m, comm_store *store, const struct end *own, char *text, size_t room)
+{
+    static _Thread_local int rounds; /* ranks may be threads */
+    char key[60];
+    int fits = 1, round = rounds++;
+    key_of(round, m->rank, key, sizeof key);
+    CHECK_OK(comm_store_set(store, key, own, (size_t)m->size * sizeof *own));
+    struct end **all = calloc((size_t)m->size, sizeof *all);
+    for (int32_t r = 0; r < m->size; r++)
+        all[r] = told(store, round, r);
+    for (int32_t a = 0; a < m->size; a++)
+        for (int32_t b = 0; b < m->size; b++)
+            if (a != b && all[a][b].credit + all[b][a].owed != TCP_CREDIT_WINDOW) {
+                snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d", (int)a,
+                         (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed, (int)TCP_CREDIT_WINDOW);
+                fits = 0;
+            }
+    for (int32_t r = 0; r < m->size; r++)
+        comm_free(all[r]);
+    free(all);
+    return fits;
+}
+
+void flow_check(comm_group *world)
+{
+    struct mesh *m = mesh_of(world);
+    comm_store *store = ranks_store();
+    struct end *own = calloc((size_t)m->size, sizeof *own);
+    char text[200] = "";
+    int fits = 0;
+    for (int round = 0; round < ROUNDS_MOST && !fits; round++) { /* credit may be on its way */
+        const char *wrong = look(m, own);
+        for (int looks = 0; wrong && looks < PATIENCE_MS / LOOK_AGAIN_MS; looks++) {
+            look_again_soon();
+            wrong = look(m, own);
+        }
+        if (wrong)
+            ranks_fail(__FILE__, __LINE__, "all is quiet, but on a connection of rank %d %s", (int)m->rank, wrong);
+        fits = ends_fit(m, store, own, text, sizeof text);
+        if (!fits)
+            look_again_soon();
+    }
+    if (!fits)
+        ranks_fail(__FILE__, __LINE__, "all is quiet, but %s", text);
+    free(own);
+    comm_store_close(store);
+}
