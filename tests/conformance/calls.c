@@ -28,9 +28,32 @@ static size_t draw_count(uint64_t *state)
     return counts[below(state, below(state, 8) == 0 ? 16 : 12)];
 }
 
+/* Elements around a size at which a backend may change its way, or up to 3 MiB. */
+static size_t draw_about_limit(uint64_t *state, size_t element)
+{
+    static const size_t limits[] = { 64 << 10, 128 << 10, 256 << 10, 1 << 20 };
+    size_t which = below(state, 5);
+    return which == 4 ? below(state, ((size_t)3 << 20) / element) : limits[which] / element - 1 + below(state, 3);
+}
+
 static bool reduces(enum kind kind)
 {
     return kind == ALL_REDUCE || kind == REDUCE || kind == REDUCE_SCATTER;
+}
+
+/* About a limit: all blocks, a part of each, or a few among short ones. */
+static void draw_long(uint64_t *state, struct one *c, int32_t size)
+{
+    enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 1 << 20 };
+    size_t element = comm_dtype_bytes(c->dtype), count = draw_about_limit(state, element), parts = (size_t)size;
+    size_t most = reduces(c->kind) ? MOST_REDUCED / parts : MOST_BYTES / element / parts;
+    if (c->form == PLAIN)
+        c->count = count < most ? count : most;
+    if (c->form == PLAIN && count * parts < most && below(state, 3) == 0)
+        c->count = count * parts;
+    for (size_t i = 0; c->form != PLAIN && i < 2; i++)
+        c->counts[c->kind == ALL_TO_ALL ? below(state, parts) : 0][below(state, parts)] =
+            i == 0 ? count : draw_about_limit(state, element);
 }
 
 struct one draw_one(uint64_t *state, int32_t size)
@@ -50,6 +73,8 @@ struct one draw_one(uint64_t *state, int32_t size)
     for (int i = 0; i < RANKS_MOST; i++)
         for (int j = 0; j < RANKS_MOST; j++)
             c.counts[i][j] = below(state, 4) == 0 ? 0 : draw_count(state) % 5000;
+    if (below(state, reduces(c.kind) ? 20 : 8) == 0)
+        draw_long(state, &c, size);
     if (c.form != PLAIN && c.kind == ALL_TO_ALL)
         c.in_place = false;
     if (c.form == LIST)

@@ -150,10 +150,9 @@ static enum kind draw_kind(uint64_t *state)
     }
 }
 
-/* Mostly small; the 64 KiB around which messages change their way; now and then megabytes. */
-static size_t draw_count(uint64_t *state, size_t element, int32_t size)
+/* Mostly small. */
+static size_t draw_count(uint64_t *state, size_t element)
 {
-    size_t budget = ((size_t)3 << 20) / element / (size_t)size;
     switch (random_below(state, 16)) {
     case 0:
         return 0;
@@ -161,15 +160,48 @@ static size_t draw_count(uint64_t *state, size_t element, int32_t size)
     case 2:
         return 1;
     case 3:
-    case 4:
-        return (65536 / element) + random_below(state, 9) - 4;
-    case 5:
         return random_below(state, 200000 / element);
-    case 6:
-        return random_one_in(state, 6) ? random_below(state, budget + 1) : random_below(state, 5000);
+    case 4:
+        return random_below(state, 5000);
     default:
         return random_below(state, random_one_in(state, 3) ? 1200 : 40);
     }
+}
+
+/* Elements around a size at which the tcp backend changes its way: where eager messages end, its buffers, a system call's worth, a slice; or up
+ * to 3 MiB. */
+static size_t draw_about_limit(const struct program *p, uint64_t *state, size_t element)
+{
+    const size_t limits[] = { p->eager_bytes, p->slice_bytes, 64 << 10, 256 << 10, 1 << 20 };
+    size_t which = random_below(state, 8);
+    if (which >= 5)
+        return random_below(state, ((size_t)3 << 20) / element + 1);
+    size_t count = limits[which] / element + random_below(state, 3);
+    return count > 0 ? count - 1 : 0;
+}
+
+/* One step in so many is about such a size; each element of a reduction is checked by every rank, which takes its time. */
+static bool may_be_long(const struct step *s, uint64_t *state)
+{
+    return random_one_in(state, program_reduces(s->kind) ? 16 : 4);
+}
+
+/* A step with blocks of one length, which are cut in as many parts as there are ranks by some algorithms: all of it or each part is about
+ * the limit. */
+static void draw_long(const struct program *p, struct step *s, int32_t size, uint64_t *state)
+{
+    enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 3 << 20 };
+    size_t element = comm_dtype_bytes(s->dtype), count = draw_about_limit(p, state, element), parts = (size_t)size;
+    if (s->form != PLAIN) {
+        s->longest = count;
+        s->long_one_in = parts * (s->kind == ALL_TO_ALL ? 2 : 1);
+        s->count += s->count == 0;
+        return;
+    }
+    s->count = random_one_in(state, 3) ? count * parts : count;
+    size_t most = program_reduces(s->kind) ? MOST_REDUCED / parts : MOST_BYTES / element / parts;
+    if (s->count > most)
+        s->count = count < most ? count : most;
 }
 
 static bool has_forms(enum kind kind)
@@ -197,7 +229,9 @@ static struct step draw_step(const struct program *p, int number, uint64_t *stat
     if (program_reduces(s.kind))
         draw_reduction(&s, state);
     s.form = has_forms(s.kind) ? (enum form)random_below(state, 3) : PLAIN;
-    s.count = draw_count(state, comm_dtype_bytes(s.dtype), size);
+    s.count = draw_count(state, comm_dtype_bytes(s.dtype));
+    if (may_be_long(&s, state))
+        draw_long(p, &s, size, state);
     s.root = (int32_t)random_below(state, (size_t)size);
     s.peer = random_one_in(state, 8) ? s.root : (int32_t)random_below(state, (size_t)size);
     s.in_place = random_one_in(state, 3) && !(s.kind == ALL_TO_ALL && s.form != PLAIN);
@@ -230,6 +264,7 @@ static void make_steps(struct program *p, int steps)
             s->root %= size;
             s->peer %= size;
             s->count %= (size_t)300000 / comm_dtype_bytes(s->dtype) + 1;
+            s->longest = s->count > 0 ? s->longest : 0;
             s->room = s->count + s->room % 100;
             s->batch = batch;
             left--;
@@ -278,13 +313,16 @@ static void draw_algorithms(uint64_t *state, char *text, size_t room)
 
 static void choose_backend(struct program *p, const char *backend, uint64_t *state)
 {
-    static const char *const eager[] = { "65536", "0", "64", "1000", "524288" };
-    static const char *const slices[] = { "0", "0", "1000", "40000", "1000000" };
+    static const size_t eager[] = { 65536, 0, 64, 1000, 524288 }, slices[] = { 0, 0, 1000, 40000, 65536, 1000000 };
     snprintf(p->backend, sizeof p->backend, "%s", backend);
+    p->eager_bytes = eager[0];
     if (strcmp(backend, "cpu:tcp") != 0 || random_one_in(state, 2))
         return;
-    snprintf(p->backend, sizeof p->backend, "cpu:tcp?eager_bytes=%s&lanes=%d&slice_bytes=%s",
-             eager[random_below(state, 5)], 1 + (int)random_below(state, 6), slices[random_below(state, 5)]);
+    p->eager_bytes = eager[random_below(state, 5)];
+    int lanes = 1 + (int)random_below(state, 6);
+    p->slice_bytes = slices[random_below(state, 6)];
+    snprintf(p->backend, sizeof p->backend, "cpu:tcp?eager_bytes=%zu&lanes=%d&slice_bytes=%zu", p->eager_bytes, lanes,
+             p->slice_bytes);
     size_t used = strlen(p->backend);
     if (random_one_in(state, 2))
         draw_algorithms(state, p->backend + used, sizeof p->backend - used);
@@ -308,6 +346,8 @@ size_t program_count(const struct step *s, int32_t from, int32_t to)
     if (s->form == PLAIN)
         return s->count;
     uint64_t random = random_key(s->key, (uint64_t)(from * RANKS_MOST + to) + 7777);
+    if (s->longest > 0 && random_mix(random) % s->long_one_in == 0)
+        return random % 4 == 0 ? random % s->longest : s->longest - random % 2;
     return random % 4 == 0 ? 0 : random % 4 == 1 ? s->count : (random >> 8) % (s->count + 1);
 }
 
@@ -322,6 +362,8 @@ void program_print_step(const struct program *p, const struct step *s, FILE *out
         fprintf(out, " %s%s%s", comm_redop_name(s->redop), s->rank_order ? " in rank order" : "",
                 s->specials ? " with specials" : "");
     fprintf(out, " count %zu root %d", s->count, s->root);
+    if (s->longest)
+        fprintf(out, " and blocks of about %zu", s->longest);
     if (s->kind == MESSAGE || s->kind == MESSAGE_BYTES)
         fprintf(out, " peer %d tag %d room %zu naming %d", s->peer, s->tag, s->room, s->naming);
     fprintf(out, "%s%s", s->in_place ? " in place" : "", s->offsets ? " offsets" : "");

@@ -73,6 +73,8 @@ struct step {
     comm_redop redop;
     bool rank_order, specials, in_place, offsets;
     size_t count;
+    size_t longest;      /* of uneven blocks one in `long_one_in` has about so many elements; 0: none */
+    size_t long_one_in;
     int32_t root, peer, tag;
     enum naming naming;
     size_t room;  /* MESSAGE: how much is received; less than count is an error that is expected */
@@ -87,6 +89,7 @@ struct program {
     struct group_def groups[GROUPS_MOST];
     struct step steps[STEPS_MOST];
     char backend[480]; /* with options */
+    size_t eager_bytes, slice_bytes; /* of these options; 0: none */
     bool hurried;      /* no delays */
 };
 
