@@ -39,11 +39,11 @@ static void adopt_orphans(struct tcp_group *g)
         next = e->next;
         if (e->header.group != g->id)
             continue;
-        struct early_list *list = e->from < 0 ? NULL : early_list_of(g, e->from, e->header.kind);
+        struct early_list *list = e->from < 0 || g->status != COMM_OK ? NULL : early_list_of(g, e->from, e->header.kind);
         if (list)
             early_move(e, list);
         else
-            early_drop(m, e); /* Its sender is gone, or not a member. */
+            early_drop(m, e); /* Its sender is gone, or not a member; or the group has ended. */
     }
 }
 
@@ -74,7 +74,7 @@ static void tcp_group_abort(void *state, comm_status status, const char *reason)
 {
     struct tcp_group *g = state;
     progress_enter(g->mesh);
-    group_fail(g, status, reason ? reason : "", 1);
+    group_fail(g, status, reason ? reason : "");
     progress_leave(g->mesh);
 }
 
@@ -86,11 +86,10 @@ static void tcp_group_close(void *state, int32_t forked)
     if (!forked) {
         progress_enter(m);
         if (g->head || g->recvs.head || g->sends.head)
-            group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished", 1);
+            group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
         early_lists_clear(m, g->early, g->size);
         early_lists_clear(m, g->early_p2p, g->size);
         group_leave(g);
-        m->closed[m->closed_count++ % TCP_CLOSED_REMEMBERED] = (struct closed_group){ g->id, g->entered_seq };
         group_turn_end(m);
         group_destroy(g);
         progress_leave(m);

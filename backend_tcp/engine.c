@@ -406,7 +406,7 @@ void engine_start(struct tcp_op *op)
         char what[256], text[512];
         group_describe(g, &op->op, what, sizeof what);
         snprintf(text, sizeof text, "%s: %s", what, wrong);
-        group_fail(g, COMM_ERR_NO_MEMORY, text, 1);
+        group_fail(g, COMM_ERR_NO_MEMORY, text);
         return;
     }
     op->started = 1;

@@ -2,7 +2,98 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "tcp.h"
+
+/* ---- Groups that are not open here ---- */
+
+static void end_group(struct tcp_group *g, comm_status status, int32_t reporter, const char *text);
+
+static void set_reason(struct reason *why, comm_status status, int32_t reporter, const char *text)
+{
+    free(why->text);
+    *why = (struct reason){ status, reporter, strdup(text) };
+}
+
+static struct past_group *past_new(struct past_group *ring, size_t room, size_t *count, uint64_t id)
+{
+    struct past_group *p = &ring[(*count)++ % room];
+    free(p->why.text);
+    *p = (struct past_group){ .id = id, .from = -1 };
+    return p;
+}
+
+static struct past_group *past_find(struct past_group *ring, size_t room, size_t count, uint64_t id)
+{
+    for (size_t i = 0; i < room && i < count; i++)
+        if (ring[i].id == id)
+            return &ring[i];
+    return NULL;
+}
+
+const struct past_group *group_closed(struct mesh *m, uint64_t id)
+{
+    return past_find(m->closed, TCP_CLOSED_REMEMBERED, m->closed_count, id);
+}
+
+static void note_closed(struct tcp_group *g)
+{
+    struct mesh *m = g->mesh;
+    struct past_group *p = past_new(m->closed, TCP_CLOSED_REMEMBERED, &m->closed_count, g->id);
+    p->seq = g->entered_seq;
+    p->why = g->why;
+    g->why.text = NULL;
+    if (g->status != COMM_OK)
+        return;
+    char text[256];
+    snprintf(text, sizeof text, "%s has closed group '%s'", text_peer(g, g->rank), g->name);
+    set_reason(&p->why, COMM_OK, g->rank, text);
+}
+
+/* A peer says why a group has ended that is not open here: not yet, or not any more. */
+static void note_end(struct link *l, uint64_t id, const struct reason *why)
+{
+    struct mesh *m = l->mesh;
+    struct past_group *p = past_find(m->closed, TCP_CLOSED_REMEMBERED, m->closed_count, id);
+    for (size_t i = 0; !p && i < TCP_TOLD_REMEMBERED; i++)
+        if (m->told[i].id == id && m->told[i].from == l->peer && m->told[i].why.status != COMM_OK)
+            return;
+    if (!p)
+        p = past_new(m->told, TCP_TOLD_REMEMBERED, &m->told_count, id);
+    p->from = l->peer;
+    if (p->why.status == COMM_OK)
+        set_reason(&p->why, why->status, why->reporter, why->text);
+}
+
+/* A member says so; the words may be those of another one. */
+static void end_as_reported(struct tcp_group *g, int32_t from, const struct reason *why)
+{
+    int is_rank = why->reporter >= 0 && why->reporter < g->size && why->reporter != g->rank;
+    end_group(g, why->status, is_rank ? why->reporter : from, why->text ? why->text : "");
+}
+
+/* The group is open now: what members said of its end before counts, the first of them first. */
+static void end_as_told(struct tcp_group *g)
+{
+    struct mesh *m = g->mesh;
+    for (size_t i = 0; i < TCP_TOLD_REMEMBERED; i++) {
+        struct past_group *p = &m->told[(m->told_count + i) % TCP_TOLD_REMEMBERED];
+        if (p->id != g->id || p->why.status == COMM_OK)
+            continue;
+        if (p->from >= 0 && g->rank_of[p->from] >= 0)
+            end_as_reported(g, g->rank_of[p->from], &p->why);
+        free(p->why.text);
+        *p = (struct past_group){ .from = -1 };
+    }
+}
+
+void group_forget_past(struct mesh *m)
+{
+    for (size_t i = 0; i < TCP_CLOSED_REMEMBERED; i++)
+        free(m->closed[i].why.text);
+    for (size_t i = 0; i < TCP_TOLD_REMEMBERED; i++)
+        free(m->told[i].why.text);
+}
 
 /* ---- Making and finding ---- */
 
@@ -65,6 +156,7 @@ void group_destroy(struct tcp_group *g)
     free(g->early);
     free(g->early_p2p);
     free(g->error_memory);
+    free(g->why.text);
     free(g->scratch);
     free(g->prepared);
     free(g->step_pool);
@@ -89,6 +181,7 @@ void group_enter(struct mesh *m, struct tcp_group *g)
     if (g->next)
         g->next->at = &g->next;
     m->groups = g;
+    end_as_told(g);
 }
 
 void group_leave(struct tcp_group *g)
@@ -101,6 +194,7 @@ void group_leave(struct tcp_group *g)
     *g->at = g->next;
     if (g->next)
         g->next->at = g->at;
+    note_closed(g);
 }
 
 struct tcp_op *op_get(struct mesh *m)
@@ -212,15 +306,33 @@ static void forget(struct mesh *m, struct tcp_op *op)
             link_forget(&m->links[i], op);
 }
 
-/* Does the text speak of this operation already, though perhaps from another rank? `what` is "all_reduce #3 on group 'g'
- * (rank 1 of 4)". */
-static int begins_with_op(const char *text, const char *what)
+/* Where the text goes on if it speaks of this operation already, though perhaps from another rank; else NULL. `what` is
+ * "all_reduce #3 on group 'g' (rank 1 of 4)". */
+static const char *after_op(const char *text, const char *what)
 {
-    const char *rank = strstr(what, " (rank ");
-    return strncmp(text, what, rank ? (size_t)(rank - what) : strlen(what)) == 0;
+    const char *rank = strstr(what, " (rank "), *end;
+    size_t same = rank ? (size_t)(rank - what) : strlen(what);
+    if (strncmp(text, what, same) != 0)
+        return NULL;
+    end = strstr(text + same, "): ");
+    return end ? end + 3 : text + same;
 }
 
-static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status status, const char *text)
+/* The reason in this rank's words: its own, or what another rank reports. */
+static void say_reason(const struct tcp_group *g, const char *what, char *text, size_t room)
+{
+    const char *reason = g->why.text ? g->why.text : "the group has ended, and there was no memory for the reason";
+    const char *after = after_op(reason, what);
+    *text = '\0';
+    if (*what)
+        text_add(text, room, "%s: ", what);
+    if (g->why.reporter != g->rank)
+        text_add(text, room, "%s reports: ", text_rank(g, g->why.reporter));
+    text_add(text, room, "%s", *what && after ? after : reason);
+    utf8_clean_string(text); /* the user's words are in it too, and it may have been cut within a character */
+}
+
+static void end_list(struct tcp_group *g, struct tcp_op **list)
 {
     struct mesh *m = g->mesh;
     while (*list) {
@@ -228,40 +340,38 @@ static void end_list(struct tcp_group *g, struct tcp_op **list, comm_status stat
         *list = op->next;
         forget(m, op);
         p2p_forget(op);
-        char what[256], whole[WIRE_TEXT_MOST + 256];
+        char what[256], whole[WIRE_TEXT_MOST + 512];
         group_describe(g, &op->op, what, sizeof what);
-        if (begins_with_op(text, what))
-            snprintf(whole, sizeof whole, "%s", text);
-        else
-            snprintf(whole, sizeof whole, "%s: %s", what, text);
-        progress_done(m, op->work, status, whole);
+        say_reason(g, what, whole, sizeof whole);
+        progress_done(m, op->work, g->status, whole);
         bury(op);
     }
 }
 
+static void fail_header(uint64_t id, const struct reason *why, struct wire_header *h)
+{
+    memset(h, 0, sizeof *h);
+    h->type = WIRE_FAIL;
+    h->group = id;
+    h->tag = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status;
+    h->slice = (uint32_t)why->reporter;
+}
+
 static void tell_members(struct tcp_group *g)
 {
-    struct wire_header h = { .type = WIRE_FAIL, .group = g->id, .tag = g->status };
     for (int32_t r = 0; r < g->size; r++) {
         struct link *l = &g->mesh->links[g->world_ranks[r]];
         if (r == g->rank || l->state == LINK_LOST || l->state == LINK_LEFT || g->mesh->closing)
             continue;
         mesh_want(g->mesh, l->peer);
-        struct wire_header copy = h;
-        link_send_text(l, &copy, g->error);
+        struct wire_header h;
+        fail_header(g->id, &g->why, &h);
+        link_send_text(l, &h, g->why.text ? g->why.text : "");
     }
 }
 
-void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell)
+static void drop_interest(struct tcp_group *g)
 {
-    if (g->status != COMM_OK)
-        return;
-    if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
-        status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
-    g->status = status;
-    g->error_memory = strdup(text);
-    g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
-    g->inquest = NULL;
     /* What is awaited from the peers is awaited no more; what other groups await is counted anew, over all links. */
     for (int32_t i = 0; i < g->mesh->size; i++) {
         struct link *l = &g->mesh->links[i];
@@ -272,19 +382,39 @@ void group_fail(struct tcp_group *g, comm_status status, const char *text, int t
     for (struct tcp_group *other = g->mesh->groups; other; other = other->next)
         if (other != g)
             engine_restore_interest(other);
-    end_list(g, &g->head, status, text);
+}
+
+static void end_group(struct tcp_group *g, comm_status status, int32_t reporter, const char *text)
+{
+    char said[WIRE_TEXT_MOST + 256];
+    if (g->status != COMM_OK)
+        return;
+    if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
+        status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
+    g->status = status;
+    set_reason(&g->why, status, reporter, text);
+    say_reason(g, "", said, sizeof said);
+    g->error_memory = strdup(said);
+    g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
+    g->inquest = NULL;
+    drop_interest(g);
+    end_list(g, &g->head);
     g->tail = &g->head;
-    end_list(g, &g->recvs.head, status, text);
+    end_list(g, &g->recvs.head);
     p2p_list_init(&g->recvs);
-    end_list(g, &g->sends.head, status, text);
+    end_list(g, &g->sends.head);
     p2p_list_init(&g->sends);
     for (int32_t r = 0; r < g->size; r++)
         p2p_release(&g->mesh->links[g->world_ranks[r]]);
     early_lists_clear(g->mesh, g->early, g->size);
     early_lists_clear(g->mesh, g->early_p2p, g->size);
-    tcp_host->group_failed(g->token, status, text);
-    if (tell)
-        tell_members(g);
+    tcp_host->group_failed(g->token, status, g->error);
+    tell_members(g);
+}
+
+void group_fail(struct tcp_group *g, comm_status status, const char *text)
+{
+    end_group(g, status, g->rank, text);
 }
 
 static int all_gone(const struct tcp_group *g)
@@ -309,15 +439,29 @@ static int p2p_needs(const struct tcp_group *g, int32_t rank)
     return 0;
 }
 
+/* What members have said already counts before the loss of one of them: it may be the reason why that one went. */
+static void hear_members(struct tcp_group *g)
+{
+    for (int32_t r = 0; r < g->size && g->status == COMM_OK; r++)
+        link_read(&g->mesh->links[g->world_ranks[r]]);
+}
+
+/* Who has left, or was gone before we ever talked, is missed only by those who need it. */
+static int is_missed(const struct tcp_group *g, const struct link *l)
+{
+    if (g->status != COMM_OK)
+        return 0;
+    return (l->state != LINK_LEFT && l->heard) || (g->head && engine_needs(g->head, l->peer)) || p2p_needs(g, g->rank_of[l->peer]);
+}
+
 void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text)
 {
     for (struct tcp_group *g = m->groups; g; g = g->next) {
         int32_t rank = g->rank_of[l->peer];
-        if (rank < 0 || g->status != COMM_OK)
+        if (rank < 0 || !is_missed(g, l))
             continue;
-        int needed = (g->head && engine_needs(g->head, l->peer)) || p2p_needs(g, rank);
-        /* Who has left, or was gone before we ever talked, is missed only by those who need it. */
-        if ((l->state == LINK_LEFT || !l->heard) && !needed)
+        hear_members(g);
+        if (!is_missed(g, l))
             continue;
         char whole[768];
         if (l->state == LINK_LEFT)
@@ -325,7 +469,7 @@ void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const c
                      text_rank(g, g->rank));
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), text);
-        group_fail(g, status, whole, 1);
+        group_fail(g, status, whole);
     }
 }
 
@@ -354,7 +498,7 @@ static void mismatch(struct tcp_group *g, struct link *l, const struct wire_head
 {
     char text[768];
     text_mismatch(g, g->rank_of[l->peer], h, mine, text, sizeof text);
-    group_fail(g, COMM_ERR_MISMATCH, text, 1);
+    group_fail(g, COMM_ERR_MISMATCH, text);
 }
 
 void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes)
@@ -362,7 +506,7 @@ void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_h
     struct tcp_group *g = op->group;
     char text[768];
     text_lengths(g, g->rank_of[l->peer], h, &op->op, bytes, text, sizeof text);
-    group_fail(g, COMM_ERR_MISMATCH, text, 1);
+    group_fail(g, COMM_ERR_MISMATCH, text);
 }
 
 const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature)
@@ -394,35 +538,63 @@ int group_matches(struct tcp_group *g, struct link *l, const struct wire_header 
 
 /* ---- Frames ---- */
 
-const struct closed_group *group_closed(const struct mesh *m, uint64_t id)
+static void reply_end(struct link *l, uint64_t id, const struct reason *why)
 {
-    for (size_t i = 0; i < m->closed_count && i < TCP_CLOSED_REMEMBERED; i++)
-        if (m->closed[i].id == id)
-            return &m->closed[i];
-    return NULL;
+    struct wire_header fail;
+    fail_header(id, why, &fail);
+    link_reply_text(l, &fail, why->text ? why->text : "");
+}
+
+int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id)
+{
+    struct mesh *m = l->mesh;
+    const struct past_group *past = g ? NULL : group_closed(m, id);
+    if (!g && !past)
+        past = past_find(m->told, TCP_TOLD_REMEMBERED, m->told_count, id);
+    const struct reason *why = g ? &g->why : past ? &past->why : NULL;
+    if (!why || why->status == COMM_OK)
+        return 0;
+    reply_end(l, id, why);
+    return 1;
 }
 
 int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h)
 {
-    struct mesh *m = l->mesh;
-    int closed = group_closed(m, h->group) != NULL;
-    if (!g && !closed && h->type != WIRE_DATA)
-        return 1;
-    if (!g && !closed) {
-        link_lose(l, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
+    if (group_tell_why(l, g, h->group))
         return 0;
-    }
-    struct wire_header fail = { .type = WIRE_FAIL, .group = h->group, .tag = g ? g->status : COMM_ERR_PEER_LOST };
-    char text[128];
-    snprintf(text, sizeof text, "rank %d of the world has closed this group", (int)m->rank);
-    link_reply_text(l, &fail, g ? g->error : text);
-    return 0;
+    const struct past_group *closed = group_closed(l->mesh, h->group);
+    if (closed)
+        reply_end(l, h->group, &closed->why);
+    else if (h->type == WIRE_DATA)
+        link_lose(l, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
+    return !closed && h->type != WIRE_DATA;
 }
 
 static void peer_left(struct link *l)
 {
     l->state = LINK_LEFT;
     l->mesh->lost_pending = 1;
+}
+
+static int is_member(struct link *l, const struct tcp_group *g)
+{
+    if (g->rank_of[l->peer] >= 0)
+        return 1;
+    link_lose(l, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
+    return 0;
+}
+
+static void hear_of_end(struct link *l, struct tcp_group *g, const struct wire_header *h, const char *text)
+{
+    const struct reason why = {
+        .status = h->tag >= COMM_ERR_BACKEND && h->tag <= COMM_ERR_PEER_LOST ? h->tag : COMM_ERR_PROTOCOL,
+        .reporter = (int32_t)h->slice,
+        .text = (char *)text,
+    };
+    if (!g)
+        note_end(l, h->group, &why);
+    else if (g->status == COMM_OK && is_member(l, g))
+        end_as_reported(g, g->rank_of[l->peer], &why);
 }
 
 void group_frame(struct link *l, const struct wire_header *h, const char *text)
@@ -435,6 +607,10 @@ void group_frame(struct link *l, const struct wire_header *h, const char *text)
         return;
     }
     struct tcp_group *g = group_find(m, h->group);
+    if (h->type == WIRE_FAIL) {
+        hear_of_end(l, g, h, text);
+        return;
+    }
     if (h->type == WIRE_QUERY) {
         inquest_query(g, l, h);
         return;
@@ -445,13 +621,9 @@ void group_frame(struct link *l, const struct wire_header *h, const char *text)
             link_lose(l, COMM_ERR_PROTOCOL, "announced too many messages");
         return;
     }
-    if (g->rank_of[l->peer] < 0) {
-        link_lose(l, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
+    if (!is_member(l, g))
         return;
-    }
-    if (h->type == WIRE_FAIL) {
-        group_fail(g, h->tag >= COMM_ERR_BACKEND && h->tag <= COMM_ERR_PEER_LOST ? h->tag : COMM_ERR_PROTOCOL, text, 1);
-    } else if (h->type == WIRE_ANSWER) {
+    if (h->type == WIRE_ANSWER) {
         inquest_answer(g, l, h, text);
     } else if (h->type == WIRE_RTS) {
         (h->kind == COMM_OP_SEND ? p2p_rts : engine_rts)(g, l, h);

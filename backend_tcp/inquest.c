@@ -8,6 +8,7 @@
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "tcp.h"
 
 static const int64_t GRACE_NS = 500 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
@@ -99,7 +100,7 @@ static void tell_collective(struct tcp_group *g, uint64_t seq, struct wire_heade
 
 static void answer_for_closed(struct link *l, const struct wire_header *h, struct wire_header *answer)
 {
-    const struct closed_group *closed = group_closed(l->mesh, h->group);
+    const struct past_group *closed = group_closed(l->mesh, h->group);
     if (closed) {
         answer->round = WIRE_ANSWER_CLOSED;
         if (closed->seq >= h->seq)
@@ -112,13 +113,10 @@ void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header
 {
     struct wire_header answer = { .type = WIRE_ANSWER, .group = h->group, .seq = h->seq, .tag = -1 };
     char text[WIRE_ANSWER_TEXT_MOST];
+    if (group_tell_why(l, g, h->group))
+        return;
     if (!g) {
         answer_for_closed(l, h, &answer);
-        return;
-    }
-    if (g->status != COMM_OK) {
-        struct wire_header fail = { .type = WIRE_FAIL, .group = g->id, .tag = g->status };
-        link_reply_text(l, &fail, g->error);
         return;
     }
     if (g->entered_seq >= h->seq)
@@ -158,7 +156,7 @@ void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_heade
         char whole[512];
         snprintf(whole, sizeof whole, "%s has closed group '%s' without calling collective #%llu",
                  text_peer(g, g->rank_of[l->peer]), g->name, (unsigned long long)h->seq);
-        group_fail(g, COMM_ERR_PEER_LOST, whole, 1);
+        group_fail(g, COMM_ERR_PEER_LOST, whole);
         return;
     }
     if (!g->inquest)
@@ -168,6 +166,7 @@ void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_heade
     a->flags = h->round;
     a->waits_for = h->tag;
     snprintf(a->text, sizeof a->text, "%s", text);
+    utf8_clean_string(a->text); /* it may have been cut within a character */
     if (!all_have_answered(g) || g->inquest_defers)
         return;
     g->inquest_end_ns = 0;
@@ -236,7 +235,7 @@ static void verdict(struct tcp_group *g)
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
-    text_add(text, sizeof text, "%s timed out: its time limit of %lld ms has passed", what,
+    text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
              (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
     if (collective && collective != op)
         text_add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
@@ -253,7 +252,7 @@ static void verdict(struct tcp_group *g)
         text_add(text, sizeof text, "; and %d more", v.unnamed);
     if (collective && engine_awaits(collective) >= 0)
         text_add(text, sizeof text, "; %s waits for %s%s", text_rank(g, g->rank), text_rank(g, engine_awaits(collective)), v.waits);
-    group_fail(g, COMM_ERR_DEADLINE, text, 1);
+    group_fail(g, COMM_ERR_DEADLINE, text);
 }
 
 /* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this collective, or in one

@@ -14,6 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "tcp.h"
 
 /* ---- Frames out ---- */
@@ -219,7 +220,7 @@ static struct tx *send_text(struct link *l, struct wire_header *h, const char *t
 {
     size_t bytes = strlen(text);
     if (bytes > WIRE_TEXT_MOST)
-        bytes = WIRE_TEXT_MOST;
+        bytes = utf8_cut(text, WIRE_TEXT_MOST);
     char *copy = malloc(bytes + 1);
     if (!copy || l->state == LINK_LOST || l->state == LINK_LEFT) {
         free(copy);
@@ -357,10 +358,7 @@ static void sink_complete(struct link *l)
         early_completed(l->mesh, l, s.early);
         break;
     case SINK_TEXT:
-        l->text[s.total] = '\0';
-        for (size_t i = 0; i < s.total; i++)
-            if (l->text[i] < ' ' || l->text[i] == 0x7f)
-                l->text[i] = '?'; /* It goes to terminals and logs. */
+        l->text[utf8_clean((char *)l->text, s.total)] = '\0'; /* It goes to terminals and logs. */
         group_frame(l, &h, (const char *)l->text);
         break;
     default:

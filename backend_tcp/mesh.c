@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "tcp.h"
 
 /* A connection that came in and has not proved yet who it is. */
@@ -312,6 +313,7 @@ static comm_status listen_anywhere(struct mesh *m)
         return tcp_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
     m->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
                                             : ((struct sockaddr_in *)&a)->sin_port);
+    snprintf(m->links[m->rank].where, sizeof m->links[0].where, "%.64s:%d", m->host_name, (int)m->port);
     m->listener_poll = poll_new(m, m->listener, m);
     if (!m->listener_poll)
         return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");
@@ -404,7 +406,8 @@ static int read_page(struct link *l, char *page)
     char text[64] = "no address";
     if (l->candidate_count)
         address_text(&l->candidates[0], text, sizeof text);
-    snprintf(l->where, sizeof l->where, "%.24s %.50s", host, text);
+    host[utf8_clean(host, strnlen(host, 24))] = '\0'; /* the peer wrote it */
+    snprintf(l->where, sizeof l->where, "%s %.50s", host, text);
     return l->candidate_count > 0;
 }
 
@@ -919,6 +922,7 @@ static void mesh_free(struct mesh *m)
         free(e);
     }
     resolver_free(m);
+    group_forget_past(m);
     free(m->links);
     free(m->hot);
     free(m->strangers);

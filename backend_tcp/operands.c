@@ -164,7 +164,7 @@ static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan
     const void *few[FEW];
     const void **sources = size <= FEW ? few : malloc((size_t)size * sizeof *sources);
     if (!sources) {
-        group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce", 1);
+        group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce");
         return;
     }
     size_t stride = stride_of(op, slot) * (size_t)step->source.count;

@@ -53,6 +53,7 @@ enum {
     TCP_SLOTS_MOST = 16,              /* slices of one op under way at a time */
     TCP_BUCKETS = 512,
     TCP_CLOSED_REMEMBERED = 1024,     /* groups closed here whose late frames are answered, not kept */
+    TCP_TOLD_REMEMBERED = 1024,       /* ends of groups that are not open here yet; 1 KiB each at most */
     TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
 };
 
@@ -233,6 +234,13 @@ struct plan_entry {
     struct plan plan;
 };
 
+/* Why a group has ended, in the words of the rank that found out. They are passed on as they are, so all members have the same. */
+struct reason {
+    comm_status status;     /* OK: it has not */
+    int32_t reporter;       /* that rank, in the group */
+    char *text;             /* NULL: there was no memory for it */
+};
+
 struct answer {
     uint8_t answered;
     uint8_t asks;           /* it holds an inquest itself */
@@ -254,8 +262,9 @@ struct tcp_group {
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */
-    const char *error;
+    const char *error;      /* as this rank says it */
     char *error_memory;
+    struct reason why;      /* as the rank that found out says it */
     struct tcp_op *head, **tail; /* collectives in order; the head is running */
     struct op_list sends;   /* held back, waiting for leave to send, or for the socket */
     struct op_list recvs;
@@ -287,9 +296,12 @@ struct tcp_group {
 
 /* ---- The mesh --------------------------------------------------------------------------------- */
 
-/* A group that was closed here. */
-struct closed_group {
-    uint64_t id, seq;       /* its last collective */
+/* A group that is not open here: closed here, or ended elsewhere before it was opened here. */
+struct past_group {
+    uint64_t id;
+    uint64_t seq;           /* closed here: its last collective */
+    int32_t from;           /* told: by that world rank, which may turn out not to be a member */
+    struct reason why;      /* closed here before it ended: the status is OK and the text says who has closed it */
 };
 
 struct completion {
@@ -347,8 +359,8 @@ struct mesh {
     struct tcp_group *buckets[TCP_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
     struct early_list orphans; /* frames of groups that are not open here (yet) */
     uint64_t arrivals;
-    struct closed_group closed[TCP_CLOSED_REMEMBERED];
-    size_t closed_count;
+    struct past_group closed[TCP_CLOSED_REMEMBERED], told[TCP_TOLD_REMEMBERED]; /* rings: the oldest is forgotten */
+    size_t closed_count, told_count;
     uint8_t *bounce;
 
     struct tx *tx_pool;
@@ -502,10 +514,13 @@ void early_completed(struct mesh *m, struct link *l, struct early *e);
 comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group);
 void group_destroy(struct tcp_group *g);
 struct tcp_group *group_find(struct mesh *m, uint64_t id);
+/* It is open from now on; and has ended, if another rank has said so already. */
 void group_enter(struct mesh *m, struct tcp_group *g);
+/* It is closed from now on; why it ended, if it did, is kept for those who ask. */
 void group_leave(struct tcp_group *g);
-/* End the group: complete all its ops, tell the other members (unless they told us: tell = 0). */
-void group_fail(struct tcp_group *g, comm_status status, const char *text, int tell);
+void group_forget_past(struct mesh *m); /* when the mesh goes */
+/* End the group, for a reason that this rank found: complete all its ops, tell the other members. */
+void group_fail(struct tcp_group *g, comm_status status, const char *text);
 /* Its next collective may start at the end of the turn. */
 void group_ready(struct tcp_group *g);
 /* An op is done. */
@@ -514,6 +529,8 @@ void group_complete(struct tcp_op *op, comm_status status, const char *text);
 void group_turn_end(struct mesh *m);
 /* Frames of the control kind, and messages of groups; from link.c. */
 void group_frame(struct link *l, const struct wire_header *h, const char *text);
+/* If it is known here why that group ended, tell the peer. `g` is NULL if it is not open. Returns 1 if it is known. */
+int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id);
 /* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told. */
 int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h);
 /* Does this header belong to the collective that we have (or had) with that number? If not, both sides fail. */
@@ -522,7 +539,7 @@ int group_matches(struct tcp_group *g, struct link *l, const struct wire_header 
 /* The collective with that number, if it is queued, running or not long over here; else NULL. */
 const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature);
 /* The group of that id that was closed here; else NULL. */
-const struct closed_group *group_closed(const struct mesh *m, uint64_t id);
+const struct past_group *group_closed(struct mesh *m, uint64_t id);
 /* The peer's message for this op has another length than `bytes`: their counts differ, and both sides fail. */
 void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes);
 /* What headers say of a call; group_header adds type and group. */

@@ -545,7 +545,7 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     comm_group *world = join_and_meet();
-    static const char text[] = "%s%n\033[2J\n\0 and \177 more";
+    static const char text[] = "%s%n\033[2J\n\0 and \177 more \302\233 \342\200\256 \377 \303\274";
     int32_t answer;
     fault_meet(s->page);
     if (rank == 2) {
@@ -557,7 +557,7 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
         vanish();
     } else {
         CHECK_STATUS(comm_recv(world, &answer, 1, COMM_DTYPE_I32, rank == 0 ? 2 : 0, NULL, NULL), COMM_ERR_PROTOCOL);
-        CHECK_ERROR_SAYS("%s%n?[2J?? and ? more?");
+        CHECK_ERROR_SAYS("rank 2 reports: %s%n?[2J?? and ? more ? ? ? \303\274?");
         fault_meet(s->page);
     }
     (void)size;

@@ -1,0 +1,190 @@
+/* Why a group ended is told also to those who have not opened it yet, or have closed it: the first reason counts, and who gave it is named,
+ * although that rank may have closed the group and left the world long before. */
+#include <string.h>
+
+#include "faults.h"
+#include "../../backend_tcp/tcp.h"
+
+struct scenario {
+    struct page *page;
+    int leaves; /* those who know the reason close their world before the late rank opens the group */
+    int late;   /* the rank that is held up */
+};
+
+enum { SIZE = 4 };
+
+/* World ranks of the group: its rank 0 is world rank 2, and so on. */
+static const int32_t members[] = { 2, 0, 3 };
+enum { MEMBERS = 3 };
+
+static comm_status make(comm_group *world, comm_group **ret_group)
+{
+    comm_group_options o = COMM_GROUP_OPTIONS_INIT;
+    o.name = "odd";
+    return comm_group_create(world, members, MEMBERS, &o, ret_group);
+}
+
+/* Everybody is connected with everybody. */
+static comm_group *meet(void)
+{
+    comm_group *world = ranks_world("tcp");
+    float data[2 * SIZE] = { 0 }, other[2 * SIZE];
+    CHECK_OK(comm_all_to_all(world, data, other, 2, COMM_DTYPE_F32, NULL, NULL));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    return world;
+}
+
+/* What the others said on the way to us has arrived: they sent this after it, on the same connection, or have left. */
+static void hear(comm_group *world, const struct scenario *s, int from)
+{
+    int32_t word;
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    o.tag = 9;
+    if (!s->leaves)
+        CHECK_OK(comm_recv(world, &word, 1, COMM_DTYPE_I32, from, &o, NULL));
+}
+
+static void say(comm_group *world, const struct scenario *s, int to)
+{
+    int32_t word = 1;
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    o.tag = 9;
+    if (!s->leaves)
+        CHECK_OK(comm_send(world, &word, 1, COMM_DTYPE_I32, to, &o, NULL));
+}
+
+/* One aborts and closes; another one opens the group when all that is over. */
+static void aborted_before_it_was_made(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = meet(), *group;
+    int32_t one = 1;
+    if (rank == 0) {
+        CHECK_OK(make(world, &group));
+        CHECK_OK(comm_group_abort(group, "my reason"));
+        CHECK_OK(comm_group_close(group));
+        for (int r = 1; r < size; r++)
+            say(world, s, r);
+        if (s->leaves)
+            CHECK_OK(comm_group_close(world));
+        fault_raise(s->page, 0);
+        if (s->leaves)
+            return;
+    } else if (rank != 1) {
+        fault_await(s->page, 0);
+        hear(world, s, 0);
+        CHECK_OK(make(world, &group));
+        CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL), COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("rank 1 (world rank 0) reports: rank 1 (world rank 0) of group 'odd' called comm_group_abort: my reason");
+        CHECK_STATUS(comm_group_status(group), COMM_ERR_ABORTED);
+        CHECK_OK(comm_group_close(group));
+    } else {
+        hear(world, s, 0);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Two disagree and close; the third has not made the group yet. */
+static void disagreed_before_it_was_made(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = meet(), *group;
+    float data[4] = { 0 };
+    int late = members[s->late], first = members[(s->late + 1) % MEMBERS], second = members[(s->late + 2) % MEMBERS];
+    if (rank == first || rank == second) {
+        comm_status status = COMM_OK;
+        CHECK_OK(make(world, &group));
+        while (status == COMM_OK)
+            status = rank == first ? comm_all_reduce(group, data, data, 4, COMM_DTYPE_F32, COMM_SUM, NULL, NULL)
+                                   : comm_barrier(group, NULL, NULL);
+        CHECK_STATUS(status, COMM_ERR_MISMATCH);
+        CHECK_OK(comm_group_close(group));
+        say(world, s, late);
+        if (s->leaves)
+            CHECK_OK(comm_group_close(world));
+        fault_raise(s->page, rank == first);
+        if (s->leaves)
+            return;
+    } else if (rank == late) {
+        char words[80];
+        fault_await(s->page, 0);
+        fault_await(s->page, 1);
+        hear(world, s, first);
+        hear(world, s, second);
+        CHECK_OK(make(world, &group));
+        CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_MISMATCH);
+        CHECK_ERROR_SAYS(" reports: the ranks of group 'odd' disagree on collective #1: ");
+        CHECK_ERROR_SAYS("called barrier()");
+        CHECK_ERROR_SAYS("called all_reduce(4 x f32, sum)");
+        snprintf(words, sizeof words, "rank %d (world rank %d", (s->late + 1) % MEMBERS, first);
+        CHECK_ERROR_SAYS(words);
+        snprintf(words, sizeof words, "rank %d (world rank %d", (s->late + 2) % MEMBERS, second);
+        CHECK_ERROR_SAYS(words);
+        CHECK_OK(comm_group_close(group));
+    }
+    CHECK_OK(comm_group_close(world));
+    (void)size;
+}
+
+/* ---- Within comm_init ---- */
+
+static struct scenario *held; /* its late rank waits between opening the mesh, which answers from then on, and opening the group */
+static int held_rank = -1;
+
+comm_status __real_group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group);
+comm_status __wrap_group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group);
+
+comm_status __wrap_group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group)
+{
+    if (held && held_rank == held->late)
+        for (int r = 0; r < info->size; r++)
+            if (r != held->late)
+                fault_await(held->page, r);
+    return __real_group_create(m, info, ret_group);
+}
+
+/* The others disagree and leave while this one is held up inside comm_init. */
+static void disagreed_within_init(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    float data[4] = { 0 };
+    held = s;
+    held_rank = rank;
+    comm_group *world = ranks_world("tcp");
+    comm_status status = COMM_OK;
+    while (status == COMM_OK)
+        status = rank == (s->late + 1) % size ? comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, NULL, NULL)
+                                              : comm_barrier(world, NULL, NULL);
+    CHECK_STATUS(status, COMM_ERR_MISMATCH);
+    CHECK_ERROR_SAYS("the ranks of group 'world' disagree on collective #1: ");
+    CHECK_ERROR_SAYS("called barrier()");
+    CHECK_ERROR_SAYS("called all_reduce(4 x f32, sum)");
+    if (rank == s->late)
+        CHECK_ERROR_SAYS(" reports: ");
+    CHECK_OK(comm_group_close(world));
+    fault_raise(s->page, rank);
+}
+
+static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
+{
+    struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
+    char name[160];
+    snprintf(name, sizeof name, "%s, %s, rank %d is late", what, leaves ? "and the others leave the world" : "and they stay", late);
+    struct ranks_options options = { .limit_s = 30, .name = name };
+    int failed = ranks_run(size, &options, fn, &s);
+    page_free(s.page);
+    return failed;
+}
+
+int main(void)
+{
+    int failed = 0;
+    for (int leaves = 0; leaves < 2; leaves++) {
+        failed |= run(SIZE, aborted_before_it_was_made, leaves, 0, "aborted before it was made");
+        for (int late = 0; late < MEMBERS; late++)
+            failed |= run(SIZE, disagreed_before_it_was_made, leaves, late, "a disagreement before it was made");
+    }
+    for (int late = 0; late < 3; late++)
+        failed |= run(3, disagreed_within_init, 1, late, "a disagreement while one is in comm_init");
+    return failed;
+}
