@@ -186,6 +186,12 @@ comm_status comm_coalesce_cancel(comm_group *group)
     return COMM_OK;
 }
 
+void comm__batch_forget(comm_group *group)
+{
+    if (group->turns ? comm__turns_has_batch(group) : comm__batch_of(group) != NULL)
+        comm_coalesce_cancel(group);
+}
+
 /* The work that stands for the batch; from here on the batch belongs to it. */
 static comm_work *make_parent(struct batch *batch)
 {

@@ -10,6 +10,9 @@ struct batch *comm__batch_of(const comm_group *group);
 /* INVALID for a call that waits for what a batch would only write down; OK if this thread has no batch on the group. */
 comm_status comm__batch_refuse(const comm_group *group, const char *call);
 
+/* The group is being closed: what this thread has begun on it and not ended is forgotten. */
+void comm__batch_forget(comm_group *group);
+
 /* Write down a prepared op; its arrays are copied. */
 comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel);
 

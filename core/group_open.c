@@ -405,6 +405,7 @@ comm_status comm__group_close(comm_group *group)
 {
     if (comm__forked_since(group->generation))
         return close_forked(group);
+    comm__batch_forget(group);
     struct world *world = group->world;
     unlink_group(group);
     comm__monitor_hush(group);

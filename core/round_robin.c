@@ -272,6 +272,11 @@ comm_status comm__turns_end(comm_group *group, comm_work **ret_work)
     return status == COMM_OK ? comm_coalesce_end(target, ret_work) : status;
 }
 
+int comm__turns_has_batch(const comm_group *group)
+{
+    return batch_of(group) != NULL;
+}
+
 comm_status comm__turns_cancel(comm_group *group)
 {
     struct turn_batch *batch = batch_of(group);

@@ -21,6 +21,7 @@ comm_status comm__turns_call(comm_group *group, const comm_op *op, const comm_op
 comm_status comm__turns_begin(comm_group *group);
 comm_status comm__turns_end(comm_group *group, comm_work **ret_work);
 comm_status comm__turns_cancel(comm_group *group);
+int comm__turns_has_batch(const comm_group *group);
 comm_status comm__turns_flush(comm_group *group, int64_t timeout_ms);
 comm_status comm__turns_status(const comm_group *group);
 
