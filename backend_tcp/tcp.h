@@ -317,7 +317,7 @@ struct mesh {
     char *secret;
     void *store;
     char host_name[64];
-    char host_identity[96]; /* equal: same kernel and network namespace, so loopback reaches */
+    char host_identity[96]; /* netaddr_identity */
 
     /* progress.c */
     pthread_mutex_t lock;
