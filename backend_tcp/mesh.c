@@ -365,9 +365,10 @@ void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error)
         return;
     if (page && read_page(l, page))
         connect_next(l);
-    else
-        link_lose(l, COMM_ERR_PEER_LOST, "has no usable address in the store: %s",
-                  page ? "what it published makes no sense" : error);
+    else if (page)
+        link_lose(l, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
+    else /* It has published one, or its comm_init would have failed. */
+        link_lose(l, COMM_ERR_PEER_LOST, "cannot be reached, for the store, which has its address, does not answer: %s", error);
 }
 
 /* ---- Going out ---- */

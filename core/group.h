@@ -19,6 +19,7 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "cards.h"
 #include "hook.h"
 #include "op.h"
 #include "recorder.h"
@@ -28,9 +29,10 @@ enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYT
 
 /* A backend's state of the world group: opened once, shared by all groups of the world, closed last. */
 struct world_backend {
+    struct world *world;
     const comm_backend *backend;
     void *state;
-    comm_store *store; /* a view for this backend's keys */
+    comm_store *store; /* a view for this backend's keys; the backend knows it as this struct (host.c) */
 };
 
 /* What the groups of one comm_init share; lives until the last of them is closed. */
@@ -40,8 +42,11 @@ struct world {
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
+    int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
-    comm_group *root;          /* the world group; its memory is kept, as it is the token of the world states */
+    comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the
+                                * world states */
+    struct cards cards;        /* of the ranks, with what their backends need to find each other */
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MOST];
     size_t backend_count;
@@ -158,6 +163,17 @@ struct group_plan {
     int64_t timeout_ms;
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+
+/* The world group is opened in steps, as the ranks come together in between (init.c). Choose its backends; it is world->root then,
+ * also if that fails, and goes with the world. */
+comm_status comm__world_choose(const struct group_plan *plan);
+/* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there. Gives
+ * *ret_terms (free). */
+comm_status comm__world_terms(const struct world *world, char **ret_terms);
+/* Open its channels. */
+comm_status comm__world_open(struct world *world);
+/* All ranks have done so: the group can be used. */
+void comm__world_enter(struct world *world, comm_group **ret_group);
 /* A round-robin group; takes turns, also if it fails. */
 comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group);
 

@@ -255,6 +255,11 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
+ * When it succeeds, the backends of all ranks are open, and this rank knows where the others are: from then on the store may go (a
+ * world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first talk). When one rank cannot take part,
+ * it fails on all with that rank's reason. Ranks that wait notice a rank whose process ends before that, and name it: within 2 seconds
+ * on one host or where hosts can connect to each other; within 7 if its whole host is gone. All this holds for every kind of
+ * store. A world of one rank leaves the store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same time,
  * need different names; so does a world that children of fork() open among themselves.
@@ -262,8 +267,9 @@ typedef struct comm_init_options {
  * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
- * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice), NOT_FOUND (no
- *          such backend or scheme; no launcher), TIMEOUT (names the missing ranks), SYSTEM. */
+ * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about size, secret or
+ *          backends), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing ranks), PEER_LOST (a rank has
+ *          ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text names the rank that could not. */
 COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
 
 typedef struct comm_group_options {
