@@ -120,20 +120,22 @@ struct comm_group {
 /* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. */
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
 
-/* Its first half, without the wait: *ret_work is NULL if the call was written down. `waits`: the caller will wait at once. */
-comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
-                              comm_work **ret_work);
-/* Its second half: wait, release, and give the work's status. */
+/* Its end: wait, release, and give the work's status. */
 comm_status comm__work_finish(comm_work *work);
 
 /* The same for point-to-point messages of the library's own: a tag below COMM_ANY_TAG, no deadline, and flush does not
  * wait for it. */
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work);
 
-/* Submit prepared ops to the channel; works has `count` taken entries, or is filled with `count` new ones if it is
- * empty (NULLs). */
+/* The channel that a prepared op goes to, whose backend can do it; op->device is set. */
+comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel);
+
+/* Submit routed ops to the channel; `works` gets `count` new ones. `parent` is the work of the batch that they are, or NULL. */
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
-                               size_t count);
+                               size_t count, comm_work *parent);
+
+/* Let the op begin now, with the time limit that it has. */
+void comm__op_begin_at(comm_op *op, int64_t now_ns);
 
 /* Can the group be used? FORKED, or why it ended; `call` begins the text. */
 comm_status comm__group_usable(const comm_group *group, const char *call);

@@ -65,7 +65,6 @@ comm_work *comm__work_take(comm_group *group)
     work->completed_ns = 0;
     work->source = work->tag = -1;
     work->received_count = 0;
-    work->arena_used = 0;
     comm__group_ref(group);
     /* Release: flush may find the work in the list of all works and take a reference. */
     atomic_store_explicit(&work->references, 2, memory_order_release);
@@ -114,31 +113,9 @@ void comm__work_free_all(comm_group *group)
     while (group->all_works) {
         comm_work *work = group->all_works;
         group->all_works = work->next_of_all;
-        free(work->arena);
+        free(work->arena.memory);
         free(work);
     }
-}
-
-comm_status comm__work_reserve(comm_work *work, size_t bytes)
-{
-    if (bytes <= work->arena_bytes)
-        return COMM_OK;
-    void *arena = realloc(work->arena, bytes);
-    if (!arena)
-        return comm__fail(COMM_ERR_NO_MEMORY, "%zu bytes for the arguments of an operation", bytes);
-    work->arena = arena;
-    work->arena_bytes = bytes;
-    return COMM_OK;
-}
-
-void *comm__work_copy(comm_work *work, const void *data, size_t bytes)
-{
-    if (!data)
-        return NULL;
-    void *copy = (char *)work->arena + work->arena_used;
-    memcpy(copy, data, bytes);
-    work->arena_used += (bytes + 15) & ~(size_t)15;
-    return copy;
 }
 
 /* ---- Completion ---- */

@@ -12,6 +12,12 @@
 struct channel;
 struct batch;
 
+/* Memory for copies of an op's arrays, which live until it completes; kept for the next use. */
+struct arena {
+    void *memory;
+    size_t bytes, used;
+};
+
 enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
 
 struct comm_work {
@@ -46,8 +52,7 @@ struct comm_work {
     _Atomic(struct comm_work *) first_failed; /* of a parent */
 
     comm_record hook_record;
-    void *arena; /* copies of the op's arrays; kept for the next use */
-    size_t arena_bytes, arena_used;
+    struct arena arena; /* unless the batch has them */
     struct comm_work *next_free, *next_of_all, *next_deferred;
 };
 
@@ -62,11 +67,6 @@ void comm__work_free_all(comm_group *group);
 
 /* Give up a work that was taken but never submitted. */
 void comm__work_drop(comm_work *work);
-
-/* Room in the work's arena for a copy that lives until it completes. arena_reserve first, with all that will be copied:
- * growing moves it. */
-comm_status comm__work_reserve(comm_work *work, size_t bytes);
-void *comm__work_copy(comm_work *work, const void *data, size_t bytes);
 
 /* What the backend calls, through the host table. */
 void comm__work_complete(comm_work *work, comm_status status, const char *error);

@@ -328,7 +328,7 @@ COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *exclude
  * the second to groups[1], and so on. So operations that are under way at the same time run on different backends, or on
  * different lanes of one. (c10d's ProcessGroupRoundRobin.)
  *
- * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes a turn with its first collective;
+ * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes its turn when it ends;
  * one of sends and receives takes none, and the two cannot be mixed. comm_group_seq counts its own collectives;
  * comm_work_seq and the records are those of the group whose turn it was, and hooks belong there too. Aborting it aborts all; when
  * one has ended, so has it. Groups made from it are ordinary ones, on the backend of groups[0].
@@ -594,7 +594,8 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  * on a round-robin group, where a batch takes one turn: there all ranks must batch alike.)
  * Memory  the data buffers are kept until that work completes. Options, what they point to, counts, offsets and lists are
  *         borrowed during each call, as everywhere: a batch has copies.
- * cancel forgets what was written down, and so does closing the group.
+ * cancel forgets what was written down, and so does closing the group: it has taken no number and no turn, so the other ranks
+ * need not know.
  * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
  *         comm_group_split, comm_monitored_barrier). */
 COMM_API comm_status comm_coalesce_begin(comm_group *group);
