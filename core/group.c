@@ -191,6 +191,7 @@ static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_
     work->deadline_ns = op->deadline_ns;
     work->internal = op->tag < COMM_ANY_TAG;
     work->record = comm__recorder_begin(&group->recorder, op, now_ns);
+    comm__pending_add(&group->pending, work);
     comm__hooks_submitted(group, op, work);
 }
 
@@ -209,14 +210,13 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     if (status == COMM_OK) {
         for (size_t i = 0; i < count; i++)
             begin(group, channel, &ops[i], works[i], now_ns);
-        atomic_fetch_add(&group->unfinished, (int)count);
         status = channel->backend->submit(channel->state, ops, works, count);
         if (status != COMM_OK) {
             /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
-            atomic_fetch_sub(&group->unfinished, (int)count);
             atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
             group->peer_seq = peer_seq;
             for (size_t i = 0; i < count; i++) {
+                comm__pending_remove(&group->pending, works[i]);
                 comm__recorder_end(&group->recorder, works[i]->record, status, now_ns);
                 comm__hooks_refused(group, works[i], status, now_ns);
             }
@@ -348,26 +348,6 @@ comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work 
 
 /* ---- Flush ---- */
 
-/* The next unfinished work of those that were submitted up to number `most`, with a reference; NULL if there is none.
- * The list of all works only grows, and a work cannot be taken anew while we hold the lock. */
-static comm_work *next_unfinished(comm_group *group, uint64_t most)
-{
-    comm_work *found = NULL;
-    pthread_mutex_lock(&group->lock);
-    for (comm_work *work = group->all_works; work && !found; work = work->next_of_all) {
-        int references = atomic_load(&work->references);
-        if (references == 0 || work_is_done(work) || work->internal || !work->channel ||
-            atomic_load_explicit(&work->number, memory_order_relaxed) > most)
-            continue;
-        while (references > 0 && !atomic_compare_exchange_weak(&work->references, &references, references + 1))
-            ;
-        if (references > 0)
-            found = work;
-    }
-    pthread_mutex_unlock(&group->lock);
-    return found;
-}
-
 comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
 {
     comm_status first = comm__refuse_in_callback("comm_group_flush");
@@ -382,11 +362,9 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
     int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
     if (group->turns)
         return comm__turns_flush(group, deadline_ns);
-    pthread_mutex_lock(&group->lock);
-    uint64_t most = group->works_taken;
-    pthread_mutex_unlock(&group->lock);
+    uint64_t newest = comm__pending_newest(&group->pending);
     comm_work *work;
-    while ((work = next_unfinished(group, most)) != NULL) {
+    while ((work = comm__pending_oldest(&group->pending, newest)) != NULL) {
         comm_status status = comm__work_drive(work, deadline_ns);
         int timed_out = status != COMM_OK;
         if (!timed_out)

@@ -1,7 +1,7 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock, hooks->lock and batch_lock;
- * monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves pending->lock, recorder->lock, hooks->lock
+ * and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
@@ -22,6 +22,7 @@
 #include "cards.h"
 #include "hook.h"
 #include "op.h"
+#include "pending.h"
 #include "recorder.h"
 #include "work.h"
 
@@ -89,7 +90,6 @@ struct comm_group {
     _Atomic int64_t timeout_ms;
 
     atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
-    atomic_int unfinished; /* works that a backend has */
     atomic_int drivers;    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
     atomic_int closing;
 
@@ -100,7 +100,6 @@ struct comm_group {
     pthread_mutex_t lock; /* guards what follows */
     _Atomic uint64_t seq; /* written with the lock, read without */
     uint64_t peer_seq;
-    uint64_t works_taken;
     comm_work *all_works, *free_works;
     struct lineage *lineages;
     size_t lineage_count;
@@ -111,6 +110,7 @@ struct comm_group {
     pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while `lock` is held */
     struct batch *free_batches;
     _Atomic(comm_work *) returned_works; /* see work_return */
+    struct pending pending;
     struct recorder recorder;
     struct hooks hooks;
 };

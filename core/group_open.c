@@ -37,6 +37,7 @@ void comm__group_unref(comm_group *group)
     comm__batch_free_all(group);
     comm__recorder_finish(&group->recorder);
     comm__hooks_finish(&group->hooks);
+    comm__pending_finish(&group->pending);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->batch_lock);
@@ -59,6 +60,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->batch_lock, NULL);
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
+    comm__pending_init(&group->pending);
     group->world = plan->world;
     group->generation = atomic_load(&comm__fork_generation);
     group->rank = plan->rank;
@@ -426,14 +428,14 @@ static int settles(atomic_int *count)
 
 static int end_works(comm_group *group)
 {
-    int unfinished = atomic_load(&group->unfinished);
+    int unfinished = atomic_load(&group->pending.count);
     if (unfinished > 0) {
         char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
         comm__group_self(group, self);
         snprintf(text, sizeof text, "%s closed group '%s' with %d unfinished operations", self, group->name, unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
-    int settled = settles(&group->unfinished);
+    int settled = settles(&group->pending.count);
     atomic_store(&group->closing, 1); /* see drive_once */
     return settles(&group->drivers) && settled;
 }
@@ -469,7 +471,7 @@ comm_status comm__group_close(comm_group *group)
     if (!end_works(group)) {
         /* Freeing what a backend still uses would be worse than to lose it. */
         return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %d aborted operations",
-                          group->name, group->backend_text, atomic_load(&group->unfinished));
+                          group->name, group->backend_text, atomic_load(&group->pending.count));
     }
     comm__monitor_destroy(group->monitor);
     group->monitor = NULL;

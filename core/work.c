@@ -54,7 +54,6 @@ comm_work *comm__work_take(comm_group *group)
     atomic_store_explicit(&work->callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->has_callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
-    atomic_store_explicit(&work->number, ++group->works_taken, memory_order_relaxed);
     work->internal = 0;
     work->is_hooked = 0;
     work->channel = NULL;
@@ -66,8 +65,7 @@ comm_work *comm__work_take(comm_group *group)
     work->source = work->tag = -1;
     work->received_count = 0;
     comm__group_ref(group);
-    /* Release: flush may find the work in the list of all works and take a reference. */
-    atomic_store_explicit(&work->references, 2, memory_order_release);
+    atomic_store_explicit(&work->references, 2, memory_order_relaxed);
     return work;
 }
 
@@ -91,7 +89,7 @@ static void work_return(comm_work *work)
     comm__group_unref(group);
 }
 
-static void ref(comm_work *work)
+void comm__work_ref(comm_work *work)
 {
     atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
 }
@@ -177,7 +175,7 @@ static void completing_ends(comm_work *work)
 /* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is over. */
 static void hold_for_callback(comm_work *work)
 {
-    ref(work);
+    comm__work_ref(work);
     completing_begins(work);
 }
 
@@ -254,7 +252,7 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
     comm__hooks_completed(group, work);
     /* Before the waiter wakes: it may close the group next, and close aborts what it counts as unfinished. */
     if (work->channel)
-        atomic_fetch_sub(&group->unfinished, 1);
+        comm__pending_remove(&group->pending, work);
     wake(work);
     run_callback(work);
     if (work->parent)

@@ -30,7 +30,6 @@ struct comm_work {
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
     int32_t kind;            /* 0: of a batch */
     uint64_t seq, record;
-    _Atomic uint64_t number; /* how many works the group had submitted before it, for flush */
     int64_t submitted_ns, deadline_ns;
     size_t element_bytes;
 
@@ -51,6 +50,9 @@ struct comm_work {
     _Atomic size_t unfinished;                /* of a parent: works of the batch */
     _Atomic(struct comm_work *) first_failed; /* of a parent */
 
+    uint64_t number; /* of the group's works, and its neighbours among those that are pending; see pending.h */
+    struct comm_work *older, *newer;
+
     comm_record hook_record;
     struct arena arena; /* unless the batch has them */
     struct comm_work *next_free, *next_of_all, *next_deferred;
@@ -64,6 +66,8 @@ static inline int work_is_done(const comm_work *work)
 /* A fresh work with two references, and back. take needs group->lock; NULL if there is no memory. */
 comm_work *comm__work_take(comm_group *group);
 void comm__work_free_all(comm_group *group);
+
+void comm__work_ref(comm_work *work);
 
 /* Give up a work that was taken but never submitted. */
 void comm__work_drop(comm_work *work);
