@@ -2,11 +2,6 @@
  * connected when it first talks. If both sides begin at once, the lower rank's connection wins.
  *
  * Every process proves that it has the job's secret (or the world's nonce from the store); others are dropped and counted. */
-#include <arpa/inet.h>
-#include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <stdio.h>
@@ -15,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/netaddr.h"
 #include "base/utf8.h"
 #include "tcp.h"
 
@@ -53,8 +49,9 @@ static void address_text(const struct sockaddr_storage *a, char *text, size_t ro
 
 /* ---- Sockets ---- */
 
-static void tune(struct mesh *m, int fd)
+static void tune(int fd, void *context)
 {
+    const struct mesh *m = context;
     int on = 1, idle = 10, interval = 5, probes = 3;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -272,7 +269,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             close(fd); /* They will try again. */
             continue;
         }
-        tune(m, fd);
+        tune(fd, m);
         memset(s, 0, sizeof *s);
         s->mesh = m;
         s->fd = fd;
@@ -291,28 +288,11 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 
 static comm_status listen_anywhere(struct mesh *m)
 {
-    int off = 0;
-    struct sockaddr_storage a;
-    socklen_t bytes = sizeof a;
-    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT };
-    struct sockaddr_in four = { .sin_family = AF_INET };
-    m->listener = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (m->listener >= 0) {
-        setsockopt(m->listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-        if (bind(m->listener, (struct sockaddr *)&six, sizeof six) != 0) {
-            close(m->listener);
-            m->listener = -1;
-        }
-    }
-    if (m->listener < 0) {
-        m->listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (m->listener < 0 || bind(m->listener, (struct sockaddr *)&four, sizeof four) != 0)
-            return tcp_fail(COMM_ERR_SYSTEM, "binding a port for the other ranks: %s", strerror(errno));
-    }
-    if (listen(m->listener, 4096) != 0 || getsockname(m->listener, (struct sockaddr *)&a, &bytes) != 0)
+    int port;
+    m->listener = netaddr_listen(4096, &port);
+    if (m->listener < 0)
         return tcp_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
-    m->port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
-                                            : ((struct sockaddr_in *)&a)->sin_port);
+    m->port = port;
     snprintf(m->links[m->rank].where, sizeof m->links[0].where, "%.64s:%d", m->host_name, (int)m->port);
     m->listener_poll = poll_new(m, m->listener, m);
     if (!m->listener_poll)
@@ -343,48 +323,15 @@ static int interface_wanted(const char *list, const char *name)
 }
 
 /* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and implied. */
-static char *own_page(struct mesh *m)
+static comm_status publish(struct mesh *m)
 {
-    char *page = malloc(4096);
-    if (!page)
-        return NULL;
-    size_t used = (size_t)snprintf(page, 4096, "%s\n%s\n%d\n", m->host_name, m->host_identity, (int)m->port);
-    struct ifaddrs *all = NULL;
-    getifaddrs(&all);
-    for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-        char text[INET6_ADDRSTRLEN];
-        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK) ||
-            !interface_wanted(m->interfaces, i->ifa_name))
-            continue;
-        const void *raw = NULL;
-        if (i->ifa_addr->sa_family == AF_INET)
-            raw = &((struct sockaddr_in *)i->ifa_addr)->sin_addr;
-        else if (i->ifa_addr->sa_family == AF_INET6 &&
-                 !IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
-            raw = &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr;
-        if (raw && inet_ntop(i->ifa_addr->sa_family, raw, text, sizeof text) && used + strlen(text) + 2 < 4096)
-            used += (size_t)snprintf(page + used, 4096 - used, "%s\n", text);
-    }
-    freeifaddrs(all);
-    return page;
-}
-
-static int parse_address(const char *text, int port, struct sockaddr_storage *ret)
-{
-    struct sockaddr_in *four = (struct sockaddr_in *)ret;
-    struct sockaddr_in6 *six = (struct sockaddr_in6 *)ret;
-    memset(ret, 0, sizeof *ret);
-    if (inet_pton(AF_INET, text, &four->sin_addr) == 1) {
-        four->sin_family = AF_INET;
-        four->sin_port = htons((uint16_t)port);
-        return 1;
-    }
-    if (inet_pton(AF_INET6, text, &six->sin6_addr) == 1) {
-        six->sin6_family = AF_INET6;
-        six->sin6_port = htons((uint16_t)port);
-        return 1;
-    }
-    return 0;
+    char key[32], page[4096];
+    int used = snprintf(page, sizeof page, "%s\n%s\n%d\n", m->host_name, m->host_identity, (int)m->port);
+    int listed = netaddr_list(page + used, sizeof page - (size_t)used, interface_wanted, m->interfaces);
+    if (listed < 0)
+        return tcp_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
+    snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
+    return tcp_host->store_set(m->store, key, page, (size_t)(used + listed));
 }
 
 /* Read a peer's page into link->candidates. */
@@ -400,9 +347,9 @@ static int read_page(struct link *l, char *page)
         return 0;
     l->same_host = strcmp(identity, l->mesh->host_identity) == 0;
     if (l->same_host)
-        l->candidate_count += parse_address("127.0.0.1", port, &l->candidates[0]);
+        l->candidate_count += netaddr_parse("127.0.0.1", port, &l->candidates[0]);
     for (char *line; rest && l->candidate_count < MOST && (line = strsep(&rest, "\n"));)
-        l->candidate_count += parse_address(line, port, &l->candidates[l->candidate_count]);
+        l->candidate_count += netaddr_parse(line, port, &l->candidates[l->candidate_count]);
     char text[64] = "no address";
     if (l->candidate_count)
         address_text(&l->candidates[0], text, sizeof text);
@@ -418,9 +365,10 @@ void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error)
         return;
     if (page && read_page(l, page))
         connect_next(l);
-    else
-        link_lose(l, COMM_ERR_PEER_LOST, "has no usable address in the store: %s",
-                  page ? "what it published makes no sense" : error);
+    else if (page)
+        link_lose(l, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
+    else /* It has published one, or its comm_init would have failed. */
+        link_lose(l, COMM_ERR_PEER_LOST, "cannot be reached, for the store, which has its address, does not answer: %s", error);
 }
 
 /* ---- Going out ---- */
@@ -473,16 +421,9 @@ static void connect_next(struct link *l)
         progress_rearm(m, clock_now_ns() + TCP_RETRY_MS * 1000000ll);
         return;
     }
-    const struct sockaddr_storage *a = &l->candidates[l->candidate_next++];
     l->state = LINK_CONNECTING;
-    l->fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    l->fd = netaddr_connect(&l->candidates[l->candidate_next++], tune, m);
     if (l->fd < 0) {
-        connect_failed(l, errno);
-        return;
-    }
-    tune(m, l->fd);
-    socklen_t bytes = a->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-    if (connect(l->fd, (const struct sockaddr *)a, bytes) != 0 && errno != EINPROGRESS) {
         connect_failed(l, errno);
         return;
     }
@@ -717,22 +658,6 @@ static void delist(const struct mesh *m)
 
 /* ---- Open and close ---- */
 
-static void learn_identity(struct mesh *m)
-{
-    char boot[64] = "", net[64] = "";
-    gethostname(m->host_name, sizeof m->host_name - 1);
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (f) {
-        if (fgets(boot, sizeof boot, f))
-            boot[strcspn(boot, "\n")] = '\0';
-        fclose(f);
-    }
-    ssize_t n = readlink("/proc/self/ns/net", net, sizeof net - 1);
-    if (n > 0)
-        net[n] = '\0';
-    snprintf(m->host_identity, sizeof m->host_identity, "%.40s %.40s", *boot ? boot : m->host_name, net);
-}
-
 static void read_parameters(struct mesh *m, void *token)
 {
     m->eager_bytes = tcp_host->param_int(token, "tcp", "eager_bytes", 65536);
@@ -794,7 +719,8 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     m->listener = -1;
     m->secret = strdup(info->secret ? info->secret : "");
     early_list_init(&m->orphans);
-    learn_identity(m);
+    gethostname(m->host_name, sizeof m->host_name - 1);
+    netaddr_identity(m->host_identity);
     read_parameters(m, info->token);
     choose_waiting(m, info);
     comm_status status = progress_start(m);
@@ -804,13 +730,8 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
         enlist(m);
         status = listen_anywhere(m);
     }
-    if (status == COMM_OK) {
-        char key[32], *page = own_page(m);
-        snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
-        status = page ? tcp_host->store_set(m->store, key, page, strlen(page))
-                      : tcp_fail(COMM_ERR_NO_MEMORY, "no memory");
-        free(page);
-    }
+    if (status == COMM_OK)
+        status = publish(m);
     if (status == COMM_OK)
         status = progress_helper(m);
     if (status != COMM_OK) {

@@ -317,7 +317,7 @@ struct mesh {
     char *secret;
     void *store;
     char host_name[64];
-    char host_identity[96]; /* equal: same kernel and network namespace, so loopback reaches */
+    char host_identity[96]; /* netaddr_identity */
 
     /* progress.c */
     pthread_mutex_t lock;
@@ -337,7 +337,8 @@ struct mesh {
     atomic_int waiter_drives; /* who holds the lock is a waiting thread, and keeps it until its work is done */
     atomic_int stop;
     int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
-    int64_t yield_again_ns;    /* no yields before that: they were costly */
+    int64_t rest_until_ns;     /* no spinning or yielding before that: it did not pay */
+    int vain;                  /* times in a row that spinning brought nothing */
 
     uv_loop_t loop;
     uv_async_t wake;

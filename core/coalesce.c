@@ -9,11 +9,12 @@
 #include "round_robin.h"
 
 struct batch {
-    comm_group *group;
+    comm_group *group;  /* where it was begun; the batch keeps its memory and goes back to it */
     struct batch *next; /* of this thread's open ones, or of the group's free ones */
-    struct channel *channel;
+    struct channel *channel; /* NULL until the end in a round-robin group: whose turn it will be is not known before */
     comm_op *ops;
-    comm_work **works; /* one for each op; the arrays of an op are in its work's arena */
+    struct arena *arrays; /* of each op */
+    comm_work **works;    /* one for each op, from the submission on */
     size_t count, room;
 };
 
@@ -38,26 +39,54 @@ static size_t side_bytes(const comm_buffers *side, size_t size)
     return bytes;
 }
 
-size_t comm__op_arrays_bytes(const comm_op *op, int32_t size)
+static size_t arrays_bytes(const comm_op *op, size_t size)
 {
-    return side_bytes(&op->send, (size_t)size) + side_bytes(&op->recv, (size_t)size) +
+    return side_bytes(&op->send, size) + side_bytes(&op->recv, size) +
            (op->premul ? padded(comm_dtype_bytes(op->dtype)) : 0) + (op->label ? padded(strlen(op->label) + 1) : 0);
 }
 
-static void keep_side(comm_buffers *side, size_t size, comm_work *work)
+/* Room for all that will be copied, at once: growing moves it. */
+static comm_status reserve(struct arena *arena, size_t bytes)
 {
-    side->counts = comm__work_copy(work, side->counts, size * sizeof *side->counts);
-    side->offsets = comm__work_copy(work, side->offsets, size * sizeof *side->offsets);
-    side->list = comm__work_copy(work, side->list, size * sizeof *side->list);
+    arena->used = 0;
+    if (bytes <= arena->bytes)
+        return COMM_OK;
+    void *memory = realloc(arena->memory, bytes);
+    if (!memory)
+        return comm__fail(COMM_ERR_NO_MEMORY, "%zu bytes for the arguments of an operation", bytes);
+    arena->memory = memory;
+    arena->bytes = bytes;
+    return COMM_OK;
 }
 
-void comm__op_keep_arrays(comm_op *op, int32_t size, comm_work *work)
+static void *copy(struct arena *arena, const void *data, size_t bytes)
 {
-    keep_side(&op->send, (size_t)size, work);
-    keep_side(&op->recv, (size_t)size, work);
-    op->premul = comm__work_copy(work, op->premul, comm_dtype_bytes(op->dtype));
+    if (!data)
+        return NULL;
+    void *to = (char *)arena->memory + arena->used;
+    memcpy(to, data, bytes);
+    arena->used += padded(bytes);
+    return to;
+}
+
+static void keep_side(comm_buffers *side, size_t size, struct arena *arena)
+{
+    side->counts = copy(arena, side->counts, size * sizeof *side->counts);
+    side->offsets = copy(arena, side->offsets, size * sizeof *side->offsets);
+    side->list = copy(arena, side->list, size * sizeof *side->list);
+}
+
+comm_status comm__op_keep_arrays(comm_op *op, int32_t size, struct arena *arena)
+{
+    comm_status status = reserve(arena, arrays_bytes(op, (size_t)size));
+    if (status != COMM_OK)
+        return status;
+    keep_side(&op->send, (size_t)size, arena);
+    keep_side(&op->recv, (size_t)size, arena);
+    op->premul = copy(arena, op->premul, comm_dtype_bytes(op->dtype));
     if (op->label)
-        op->label = comm__work_copy(work, op->label, strlen(op->label) + 1);
+        op->label = copy(arena, op->label, strlen(op->label) + 1);
+    return COMM_OK;
 }
 
 /* ---- Writing down ---- */
@@ -81,8 +110,6 @@ comm_status comm__batch_refuse(const comm_group *group, const char *call)
 
 comm_status comm_coalesce_begin(comm_group *group)
 {
-    if (group && group->turns)
-        return comm__turns_begin(group);
     comm_status status = comm__group_usable(group, "comm_coalesce_begin");
     if (status != COMM_OK)
         return status;
@@ -116,39 +143,48 @@ static comm_status make_room(struct batch *batch)
     if (ops)
         batch->ops = ops;
     comm_work **works = ops ? realloc(batch->works, room * sizeof *works) : NULL;
-    if (!works)
+    if (works)
+        batch->works = works;
+    struct arena *arrays = works ? realloc(batch->arrays, room * sizeof *arrays) : NULL;
+    if (!arrays)
         return comm__fail(COMM_ERR_NO_MEMORY, "a batch of %zu operations", room);
-    batch->works = works;
+    memset(arrays + batch->room, 0, (room - batch->room) * sizeof *arrays);
+    batch->arrays = arrays;
     batch->room = room;
+    return COMM_OK;
+}
+
+/* All ops of a batch go to one backend. */
+static comm_status same_channel(struct batch *batch, const comm_op *op, struct channel *channel)
+{
+    if (batch->channel && batch->channel != channel)
+        return comm__fail(COMM_ERR_INVALID,
+                          "%s on group '%s': a batch goes to one backend, and its first operation went to '%s'; begin "
+                          "another batch for the other device",
+                          comm__op_name(op->kind), batch->group->name, batch->channel->backend->name);
+    batch->channel = channel;
     return COMM_OK;
 }
 
 comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel)
 {
     comm_group *group = batch->group;
-    if (batch->count > 0 && batch->channel != channel)
+    if (group->turns && batch->count > 0 && comm__op_is_peer(batch->ops[0].kind) != comm__op_is_peer(op->kind))
         return comm__fail(COMM_ERR_INVALID,
-                          "%s on group '%s': a batch goes to one backend, and its first operation went to '%s'; begin "
-                          "another batch for the other device",
-                          comm__op_name(op->kind), group->name, batch->channel->backend->name);
+                          "%s on group '%s': a batch of a round-robin group takes collectives or sends and receives, "
+                          "not both",
+                          comm__op_name(op->kind), group->name);
     comm_status status = make_room(batch);
     if (status != COMM_OK)
         return status;
-    pthread_mutex_lock(&group->lock);
-    comm_work *work = comm__work_take(group);
-    pthread_mutex_unlock(&group->lock);
-    status = work ? comm__work_reserve(work, comm__op_arrays_bytes(op, group->size))
-                  : comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
-    if (status != COMM_OK) {
-        if (work)
-            comm__work_drop(work);
-        return status;
-    }
-    batch->channel = channel;
-    batch->works[batch->count] = work;
-    batch->ops[batch->count] = *op;
-    comm__op_keep_arrays(&batch->ops[batch->count++], group->size, work);
-    return COMM_OK;
+    comm_op *kept = &batch->ops[batch->count];
+    *kept = *op;
+    status = comm__op_keep_arrays(kept, group->size, &batch->arrays[batch->count]);
+    if (status == COMM_OK)
+        status = same_channel(batch, op, channel);
+    if (status == COMM_OK)
+        batch->works[batch->count++] = NULL;
+    return status;
 }
 
 static struct batch *take_open(const comm_group *group)
@@ -162,96 +198,120 @@ static struct batch *take_open(const comm_group *group)
     return batch;
 }
 
+static comm_status fail_none(const comm_group *group, const char *call)
+{
+    return comm__fail(COMM_ERR_INVALID, "%s: nothing was begun by this thread on %s%s%s", call,
+                      group ? "group '" : "", group ? group->name : "a NULL group", group ? "'" : "");
+}
+
 /* ---- Submitting, or not ---- */
 
+/* Nothing of it was submitted, so it has taken nothing either: no number, no turn, no work. */
 static void forget(struct batch *batch)
 {
-    for (size_t i = 0; i < batch->count; i++)
-        if (batch->works[i])
-            comm__work_drop(batch->works[i]);
     batch->count = 0;
     comm__batch_return(batch);
 }
 
+void comm__batch_forget(const comm_group *group)
+{
+    struct batch *batch = take_open(group);
+    if (batch)
+        forget(batch);
+}
+
 comm_status comm_coalesce_cancel(comm_group *group)
 {
-    if (group && group->turns)
-        return comm__turns_cancel(group);
     struct batch *batch = group ? take_open(group) : NULL;
     if (!batch)
-        return comm__fail(COMM_ERR_INVALID, "comm_coalesce_cancel: nothing was begun by this thread on %s%s%s",
-                          group ? "group '" : "", group ? group->name : "a NULL group", group ? "'" : "");
+        return fail_none(group, "comm_coalesce_cancel");
     forget(batch);
-    comm__group_unref(group);
     return COMM_OK;
 }
 
 /* The work that stands for the batch; from here on the batch belongs to it. */
-static comm_work *make_parent(struct batch *batch)
+static comm_work *make_parent(comm_group *target, struct batch *batch, int64_t now_ns)
 {
-    comm_group *group = batch->group;
-    pthread_mutex_lock(&group->lock);
-    comm_work *parent = comm__work_take(group);
-    pthread_mutex_unlock(&group->lock);
+    pthread_mutex_lock(&target->lock);
+    comm_work *parent = comm__work_take(target);
+    pthread_mutex_unlock(&target->lock);
     if (!parent)
         return NULL;
     parent->batch = batch;
-    parent->submitted_ns = clock_now_ns();
+    parent->submitted_ns = now_ns;
     parent->deadline_ns = DEADLINE_NEVER;
     parent->seq = 0;
     atomic_store_explicit(&parent->unfinished, batch->count, memory_order_relaxed);
-    for (size_t i = 0; i < batch->count; i++)
-        batch->works[i]->parent = parent;
     return parent;
 }
 
-static comm_status submit(comm_group *group, struct batch *batch, int waits, comm_work **ret_parent)
+/* What was left to the end: the backend, if the group that the batch goes to was not known before, and the time. */
+static comm_status make_ready(comm_group *target, struct batch *batch, int waits, int64_t now_ns)
 {
-    comm_status status = comm__group_usable(group, "comm_coalesce_end");
-    comm_work *parent = status == COMM_OK ? make_parent(batch) : NULL;
+    comm_status status = COMM_OK;
+    for (size_t i = 0; status == COMM_OK && i < batch->count; i++) {
+        comm_op *op = &batch->ops[i];
+        struct channel *channel = batch->channel;
+        comm__op_begin_at(op, now_ns);
+        if (waits)
+            op->flags |= COMM_OP_FLAG_WAITING;
+        if (target != batch->group)
+            status = comm__group_route(target, op, &channel);
+        if (status == COMM_OK)
+            status = same_channel(batch, op, channel);
+    }
+    return status;
+}
+
+/* Takes the batch. */
+static comm_status submit_to(comm_group *target, struct batch *batch, int waits, comm_work **ret_parent)
+{
+    int64_t now_ns = clock_now_ns();
+    comm_status status = make_ready(target, batch, waits, now_ns);
+    comm_work *parent = status == COMM_OK ? make_parent(target, batch, now_ns) : NULL;
     if (status == COMM_OK && !parent)
-        status = comm__fail(COMM_ERR_NO_MEMORY, "comm_coalesce_end on group '%s'", group->name);
+        status = comm__fail(COMM_ERR_NO_MEMORY, "comm_coalesce_end on group '%s'", target->name);
     if (status != COMM_OK) {
         forget(batch);
         return status;
     }
-    if (batch->count == 0) {
+    if (batch->count == 0)
         comm__work_complete(parent, COMM_OK, NULL);
-        *ret_parent = parent;
-        return COMM_OK;
+    else
+        status = comm__group_submit(target, batch->channel, batch->ops, batch->works, batch->count, parent);
+    if (status != COMM_OK) {
+        batch->count = 0; /* submit dropped the works */
+        comm__work_drop(parent);
+        return status;
     }
-    for (size_t i = 0; waits && i < batch->count; i++)
-        batch->ops[i].flags |= COMM_OP_FLAG_WAITING;
-    status = comm__group_submit(group, batch->channel, batch->ops, batch->works, batch->count);
-    if (status == COMM_OK) {
-        *ret_parent = parent;
-        return COMM_OK;
-    }
-    batch->count = 0; /* submit dropped the works */
-    comm__work_drop(parent);
-    return status;
+    *ret_parent = parent;
+    return COMM_OK;
 }
 
 comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
 {
-    if (group && group->turns)
-        return comm__turns_end(group, ret_work);
     comm_status status = ret_work ? comm__refuse_in_hook("comm_coalesce_end")
                                   : comm__refuse_in_callback("comm_coalesce_end");
     if (status != COMM_OK)
         return status;
     struct batch *batch = group ? take_open(group) : NULL;
     if (!batch)
-        return comm__fail(COMM_ERR_INVALID, "comm_coalesce_end: nothing was begun by this thread on %s%s%s",
-                          group ? "group '" : "", group ? group->name : "a NULL group", group ? "'" : "");
-    comm_work *parent;
-    status = submit(group, batch, ret_work == NULL, &parent);
-    if (status == COMM_OK && ret_work) {
-        *ret_work = parent;
-    } else if (status == COMM_OK) {
-        status = comm__work_finish(parent);
+        return fail_none(group, "comm_coalesce_end");
+    status = comm__group_usable(group, "comm_coalesce_end");
+    if (status != COMM_OK) {
+        forget(batch);
+        return status;
     }
-    comm__group_unref(group);
+    size_t count = batch->count;
+    int takes_turn = count > 0 && !comm__op_is_peer(batch->ops[0].kind);
+    comm_work *parent;
+    comm_group *target = comm__turn_begin(group, takes_turn);
+    status = submit_to(target, batch, ret_work == NULL, &parent);
+    comm__turn_end(group, takes_turn, status == COMM_OK ? count : 0);
+    if (status == COMM_OK && ret_work)
+        *ret_work = parent;
+    else if (status == COMM_OK)
+        status = comm__work_finish(parent);
     return status;
 }
 
@@ -295,6 +355,7 @@ void comm__batch_return(struct batch *batch)
     batch->next = group->free_batches;
     group->free_batches = batch;
     pthread_mutex_unlock(&group->batch_lock);
+    comm__group_unref(group);
 }
 
 void comm__batch_free_all(comm_group *group)
@@ -302,6 +363,9 @@ void comm__batch_free_all(comm_group *group)
     while (group->free_batches) {
         struct batch *batch = group->free_batches;
         group->free_batches = batch->next;
+        for (size_t i = 0; i < batch->room; i++)
+            free(batch->arrays[i].memory);
+        free(batch->arrays);
         free(batch->ops);
         free(batch->works);
         free(batch);

@@ -10,8 +10,11 @@ struct batch *comm__batch_of(const comm_group *group);
 /* INVALID for a call that waits for what a batch would only write down; OK if this thread has no batch on the group. */
 comm_status comm__batch_refuse(const comm_group *group, const char *call);
 
-/* Write down a prepared op; its arrays are copied. */
+/* Write down a prepared op; its arrays are copied. `channel` is NULL in a round-robin group. */
 comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel);
+
+/* Drop this thread's open batch on the group, if there is one. */
+void comm__batch_forget(const comm_group *group);
 
 /* A parent work's waiting and testing are those of its ops' works. */
 comm_status comm__batch_drive(struct batch *batch, int64_t deadline_ns);
@@ -22,8 +25,7 @@ comm_status comm__batch_wait_stream(comm_work *parent, void *stream);
 void comm__batch_return(struct batch *batch);
 void comm__batch_free_all(comm_group *group);
 
-/* Arrays of an op that must live until it completes: how long, and moved to the work's arena. */
-size_t comm__op_arrays_bytes(const comm_op *op, int32_t size);
-void comm__op_keep_arrays(comm_op *op, int32_t size, comm_work *work);
+/* Move the arrays of an op that must live until it completes to an arena, which must do so too. */
+comm_status comm__op_keep_arrays(comm_op *op, int32_t size, struct arena *arena);
 
 #endif

@@ -18,6 +18,13 @@ int32_t comm_status_scope(comm_status status)
     return status > -40 ? COMM_SCOPE_OBJECT : COMM_SCOPE_PROCESS;
 }
 
+static const char unknown_status[] = "unknown status";
+
+int comm__status_known(comm_status status)
+{
+    return comm_status_name(status) != unknown_status;
+}
+
 const char *comm_status_name(comm_status status)
 {
     static const struct {
@@ -36,7 +43,7 @@ const char *comm_status_name(comm_status status)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].status == status)
             return names[i].name;
-    return "unknown status";
+    return unknown_status;
 }
 
 __attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status status, const char *format, va_list arguments)

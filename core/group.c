@@ -74,7 +74,7 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
     /* Pairs with the release in remember_end. */
     if (atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK)
         return fail_ended(group, call);
-    return COMM_OK;
+    return group->turns ? comm__turns_usable(group, call) : COMM_OK;
 }
 
 static int remember_end(comm_group *group, comm_status status, const char *text)
@@ -134,8 +134,7 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
 
 /* ---- Submitting ---- */
 
-/* The fields that the group gives: device, deadline. */
-static comm_status route(comm_group *group, comm_op *op, struct channel **ret_channel)
+comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
 {
     int32_t device = op->device;
     struct channel *channel = device >= 0 && device < DEVICE_END ? group->routes[device] : NULL;
@@ -162,13 +161,18 @@ static comm_status route(comm_group *group, comm_op *op, struct channel **ret_ch
 static comm_status take_works(comm_group *group, comm_work **works, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        if (works[i])
-            continue;
         works[i] = comm__work_take(group);
         if (!works[i])
             return comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
     }
     return COMM_OK;
+}
+
+/* Arrays that must outlive the call: those of a batch have been copied, and those of a call that waits need not be. */
+static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *work)
+{
+    return work->parent || (op->flags & COMM_OP_FLAG_WAITING) ? COMM_OK
+                                                              : comm__op_keep_arrays(op, group->size, &work->arena);
 }
 
 /* Number, fill in and record one op. */
@@ -187,41 +191,32 @@ static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_
     work->deadline_ns = op->deadline_ns;
     work->internal = op->tag < COMM_ANY_TAG;
     work->record = comm__recorder_begin(&group->recorder, op, now_ns);
+    comm__pending_add(&group->pending, work);
     comm__hooks_submitted(group, op, work);
 }
 
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
-                               size_t count)
+                               size_t count, comm_work *parent)
 {
-    /* The deadlines were counted from the call's beginning, so one clock reading serves both. */
-    int64_t now_ns = clock_now_ns();
+    int64_t now_ns = ops[0].submitted_ns;
     comm__callbacks_defer();
     pthread_mutex_lock(&group->lock);
     uint64_t seq = atomic_load_explicit(&group->seq, memory_order_relaxed), peer_seq = group->peer_seq;
     comm_status status = take_works(group, works, count);
     for (size_t i = 0; status == COMM_OK && i < count; i++) {
-        int64_t timeout_ms = ops[i].deadline_ns; /* prepare() left the timeout there */
-        ops[i].submitted_ns = now_ns;
-        ops[i].deadline_ns = timeout_ms < 0 || timeout_ms > (INT64_MAX - now_ns) / 1000000
-                                 ? DEADLINE_NEVER
-                                 : now_ns + timeout_ms * 1000000;
-        if (!works[i]->parent && !(ops[i].flags & COMM_OP_FLAG_WAITING)) {
-            status = comm__work_reserve(works[i], comm__op_arrays_bytes(&ops[i], group->size));
-            if (status == COMM_OK)
-                comm__op_keep_arrays(&ops[i], group->size, works[i]);
-        }
+        works[i]->parent = parent;
+        status = keep_arrays(group, &ops[i], works[i]);
     }
     if (status == COMM_OK) {
         for (size_t i = 0; i < count; i++)
             begin(group, channel, &ops[i], works[i], now_ns);
-        atomic_fetch_add(&group->unfinished, (int)count);
         status = channel->backend->submit(channel->state, ops, works, count);
         if (status != COMM_OK) {
             /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
-            atomic_fetch_sub(&group->unfinished, (int)count);
             atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
             group->peer_seq = peer_seq;
             for (size_t i = 0; i < count; i++) {
+                comm__pending_remove(&group->pending, works[i]);
                 comm__recorder_end(&group->recorder, works[i]->record, status, now_ns);
                 comm__hooks_refused(group, works[i], status, now_ns);
             }
@@ -243,7 +238,15 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     return status;
 }
 
-/* Check the options and the op; the timeout goes into deadline_ns until the submission knows the time. */
+void comm__op_begin_at(comm_op *op, int64_t now_ns)
+{
+    int64_t limit_ns = op->deadline_ns - op->submitted_ns;
+    if (op->deadline_ns != DEADLINE_NEVER)
+        op->deadline_ns = limit_ns > DEADLINE_NEVER - now_ns ? DEADLINE_NEVER : now_ns + limit_ns;
+    op->submitted_ns = now_ns;
+}
+
+/* Check the options and the op, and make it whole but for what the submission gives: device and number. */
 static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
 {
     struct op_place place = place_of(group);
@@ -253,7 +256,10 @@ static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options
     int64_t timeout_ms = has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
     if (timeout_ms == COMM_TIMEOUT_DEFAULT)
         timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
-    op->deadline_ns = timeout_ms;
+    int64_t now_ns = clock_now_ns();
+    op->submitted_ns = now_ns;
+    op->deadline_ns = timeout_ms < 0 || timeout_ms > (INT64_MAX - now_ns) / 1000000 ? DEADLINE_NEVER
+                                                                                    : now_ns + timeout_ms * 1000000;
     return status;
 }
 
@@ -266,44 +272,63 @@ comm_status comm__work_finish(comm_work *work)
     return status;
 }
 
-comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
-                              comm_work **ret_work)
+/* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its first
+ * group refuses is refused at once. */
+static comm_status write_down(comm_group *group, struct batch *batch, const comm_op *op)
 {
-    struct channel *channel = NULL;
+    struct channel *channel;
+    comm_op routed = *op;
+    comm_status status = comm__group_route(group->turns ? group->turns->groups[0] : group, &routed, &channel);
+    if (status != COMM_OK)
+        return status;
+    return group->turns ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
+}
+
+static comm_status submit_now(comm_group *group, comm_op *op, comm_work **ret_work)
+{
+    struct channel *channel;
+    int takes_turn = !comm__op_is_peer(op->kind);
+    comm_group *target = comm__turn_begin(group, takes_turn);
+    comm_status status = comm__group_route(target, op, &channel);
+    if (status == COMM_OK)
+        status = comm__group_submit(target, channel, op, ret_work, 1, NULL);
+    comm__turn_end(group, takes_turn, status == COMM_OK);
+    return status;
+}
+
+/* Check, then write down (coalescing) or submit. *ret_work is NULL if the call was written down. `waits`: the caller will
+ * wait at once. */
+static comm_status start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
+                         comm_work **ret_work)
+{
     comm_status status = comm__refuse_in_hook(comm__op_name(op->kind));
     if (status == COMM_OK)
         status = comm__group_usable(group, comm__op_name(op->kind));
     if (status == COMM_OK)
         status = prepare(group, op, options);
-    if (status == COMM_OK)
-        status = route(group, op, &channel);
     if (status != COMM_OK)
         return status;
     struct batch *batch = comm__batch_of(group);
     *ret_work = NULL;
-    if (!batch && waits) {
-        op->flags |= COMM_OP_FLAG_WAITING;
-        status = comm__refuse_in_callback(comm__op_name(op->kind));
-    }
-    if (status != COMM_OK)
-        return status;
-    if (!batch)
-        return comm__group_submit(group, channel, op, ret_work, 1);
-    if (!waits)
+    if (batch && !waits)
         return comm__fail(
             COMM_ERR_INVALID,
             "%s on group '%s' (rank %d of %d): ret_work must be NULL between comm_coalesce_begin and end; "
             "end gives one work for all",
             comm__op_name(op->kind), group->name, group->rank, group->size);
-    return comm__batch_add(batch, op, channel);
+    if (batch)
+        return write_down(group, batch, op);
+    if (waits) {
+        op->flags |= COMM_OP_FLAG_WAITING;
+        status = comm__refuse_in_callback(comm__op_name(op->kind));
+    }
+    return status == COMM_OK ? submit_now(group, op, ret_work) : status;
 }
 
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work)
 {
-    if (group && group->turns)
-        return comm__turns_call(group, op, options, ret_work);
     comm_work *work;
-    comm_status status = comm__group_start(group, op, options, ret_work == NULL, &work);
+    comm_status status = start(group, op, options, ret_work == NULL, &work);
     if (status == COMM_OK && ret_work)
         *ret_work = work;
     else if (status == COMM_OK && work)
@@ -313,42 +338,18 @@ comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_optio
 
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work)
 {
-    struct channel *channel;
-    comm_status status = comm__group_usable(group, comm__op_name(op->kind));
-    if (status == COMM_OK)
-        status = route(group, op, &channel);
     op->struct_bytes = sizeof *op;
-    op->deadline_ns = COMM_TIMEOUT_INFINITE;
+    op->submitted_ns = clock_now_ns();
+    op->deadline_ns = DEADLINE_NEVER;
     *ret_work = NULL;
-    return status == COMM_OK ? comm__group_submit(group, channel, op, ret_work, 1) : status;
+    comm_status status = comm__group_usable(group, comm__op_name(op->kind));
+    return status == COMM_OK ? submit_now(group, op, ret_work) : status;
 }
 
 /* ---- Flush ---- */
 
-/* The next unfinished work of those that were submitted up to number `most`, with a reference; NULL if there is none.
- * The list of all works only grows, and a work cannot be taken anew while we hold the lock. */
-static comm_work *next_unfinished(comm_group *group, uint64_t most)
-{
-    comm_work *found = NULL;
-    pthread_mutex_lock(&group->lock);
-    for (comm_work *work = group->all_works; work && !found; work = work->next_of_all) {
-        int references = atomic_load(&work->references);
-        if (references == 0 || work_is_done(work) || work->internal || !work->channel ||
-            atomic_load_explicit(&work->number, memory_order_relaxed) > most)
-            continue;
-        while (references > 0 && !atomic_compare_exchange_weak(&work->references, &references, references + 1))
-            ;
-        if (references > 0)
-            found = work;
-    }
-    pthread_mutex_unlock(&group->lock);
-    return found;
-}
-
 comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
 {
-    if (group && group->turns)
-        return comm__turns_flush(group, timeout_ms);
     comm_status first = comm__refuse_in_callback("comm_group_flush");
     if (first == COMM_OK)
         first = comm__group_usable(group, "comm_group_flush");
@@ -359,11 +360,11 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
                           "COMM_TIMEOUT_INFINITE", (long long)timeout_ms);
     char text[COMM_ERROR_BYTES];
     int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
-    pthread_mutex_lock(&group->lock);
-    uint64_t most = group->works_taken;
-    pthread_mutex_unlock(&group->lock);
+    if (group->turns)
+        return comm__turns_flush(group, deadline_ns);
+    uint64_t newest = comm__pending_newest(&group->pending);
     comm_work *work;
-    while ((work = next_unfinished(group, most)) != NULL) {
+    while ((work = comm__pending_oldest(&group->pending, newest)) != NULL) {
         comm_status status = comm__work_drive(work, deadline_ns);
         int timed_out = status != COMM_OK;
         if (!timed_out)

@@ -1,7 +1,7 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves recorder->lock, hooks->lock and batch_lock;
- * monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves pending->lock, recorder->lock, hooks->lock
+ * and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
@@ -19,8 +19,10 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "cards.h"
 #include "hook.h"
 #include "op.h"
+#include "pending.h"
 #include "recorder.h"
 #include "work.h"
 
@@ -28,9 +30,10 @@ enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYT
 
 /* A backend's state of the world group: opened once, shared by all groups of the world, closed last. */
 struct world_backend {
+    struct world *world;
     const comm_backend *backend;
     void *state;
-    comm_store *store; /* a view for this backend's keys */
+    comm_store *store; /* a view for this backend's keys; the backend knows it as this struct (host.c) */
 };
 
 /* What the groups of one comm_init share; lives until the last of them is closed. */
@@ -40,8 +43,11 @@ struct world {
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
+    int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
-    comm_group *root;          /* the world group; its memory is kept, as it is the token of the world states */
+    comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the
+                                * world states */
+    struct cards cards;        /* of the ranks, with what their backends need to find each other */
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MOST];
     size_t backend_count;
@@ -84,7 +90,6 @@ struct comm_group {
     _Atomic int64_t timeout_ms;
 
     atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
-    atomic_int unfinished; /* works that a backend has */
     atomic_int drivers;    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
     atomic_int closing;
 
@@ -95,7 +100,6 @@ struct comm_group {
     pthread_mutex_t lock; /* guards what follows */
     _Atomic uint64_t seq; /* written with the lock, read without */
     uint64_t peer_seq;
-    uint64_t works_taken;
     comm_work *all_works, *free_works;
     struct lineage *lineages;
     size_t lineage_count;
@@ -106,6 +110,7 @@ struct comm_group {
     pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while `lock` is held */
     struct batch *free_batches;
     _Atomic(comm_work *) returned_works; /* see work_return */
+    struct pending pending;
     struct recorder recorder;
     struct hooks hooks;
 };
@@ -115,20 +120,22 @@ struct comm_group {
 /* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. */
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
 
-/* Its first half, without the wait: *ret_work is NULL if the call was written down. `waits`: the caller will wait at once. */
-comm_status comm__group_start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
-                              comm_work **ret_work);
-/* Its second half: wait, release, and give the work's status. */
+/* Its end: wait, release, and give the work's status. */
 comm_status comm__work_finish(comm_work *work);
 
 /* The same for point-to-point messages of the library's own: a tag below COMM_ANY_TAG, no deadline, and flush does not
  * wait for it. */
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work);
 
-/* Submit prepared ops to the channel; works has `count` taken entries, or is filled with `count` new ones if it is
- * empty (NULLs). */
+/* The channel that a prepared op goes to, whose backend can do it; op->device is set. */
+comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel);
+
+/* Submit routed ops to the channel; `works` gets `count` new ones. `parent` is the work of the batch that they are, or NULL. */
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
-                               size_t count);
+                               size_t count, comm_work *parent);
+
+/* Let the op begin now, with the time limit that it has. */
+void comm__op_begin_at(comm_op *op, int64_t now_ns);
 
 /* Can the group be used? FORKED, or why it ended; `call` begins the text. */
 comm_status comm__group_usable(const comm_group *group, const char *call);
@@ -158,6 +165,17 @@ struct group_plan {
     int64_t timeout_ms;
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+
+/* The world group is opened in steps, as the ranks come together in between (init.c). Choose its backends; it is world->root then,
+ * also if that fails, and goes with the world. */
+comm_status comm__world_choose(const struct group_plan *plan);
+/* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there. Gives
+ * *ret_terms (free). */
+comm_status comm__world_terms(const struct world *world, char **ret_terms);
+/* Open its channels. */
+comm_status comm__world_open(struct world *world);
+/* All ranks have done so: the group can be used. */
+void comm__world_enter(struct world *world, comm_group **ret_group);
 /* A round-robin group; takes turns, also if it fails. */
 comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group);
 

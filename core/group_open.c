@@ -19,6 +19,9 @@
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
 #define CLOSE_PATIENCE_NS ((int64_t)10000000000)
 
+/* How long rank 0 lets the others hear from its store why there is no world, at most: some may have died. */
+#define LEAVE_FAILED_MS 1000
+
 /* ---- Memory ---- */
 
 void comm__group_ref(comm_group *group)
@@ -34,6 +37,7 @@ void comm__group_unref(comm_group *group)
     comm__batch_free_all(group);
     comm__recorder_finish(&group->recorder);
     comm__hooks_finish(&group->hooks);
+    comm__pending_finish(&group->pending);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->batch_lock);
@@ -56,6 +60,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->batch_lock, NULL);
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
+    comm__pending_init(&group->pending);
     group->world = plan->world;
     group->generation = atomic_load(&comm__fork_generation);
     group->rank = plan->rank;
@@ -183,7 +188,7 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
             device = d;
             devices++;
         }
-    int32_t world_size = world->root ? world->root->size : group->size;
+    int32_t world_size = world->root->size;
     return (comm_group_info){
         .struct_bytes = sizeof(comm_group_info),
         .rank = group->rank,
@@ -194,7 +199,7 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
         .id = group->id,
         .name = group->name,
         .secret = world->secret,
-        .store = wb->store,
+        .store = (void *)wb,
         .token = (void *)group,
         .world_state = wb->state,
         .device = devices == 1 ? device : COMM_DEVICE_DEFAULT,
@@ -220,14 +225,16 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     char prefix[96];
     snprintf(prefix, sizeof prefix, "backend/%s", backend->name);
     memset(wb, 0, sizeof *wb);
+    wb->world = world;
     wb->backend = backend;
     comm_status status = comm_store_prefix(prefix, world->store, &wb->store);
     if (status != COMM_OK)
         return status;
-    comm_group *root = world->root ? world->root : group;
+    comm_group *root = world->root;
     comm_group_info info = make_info(root, root == group ? channel : NULL, wb);
     status = backend->group_open(&info, &wb->state);
     if (status != COMM_OK) {
+        comm__fail_while(status, "opening backend '%s'", backend->name);
         comm_store_close(wb->store);
         return status;
     }
@@ -245,7 +252,7 @@ static comm_status open_channel(comm_group *group, struct channel *channel)
     pthread_mutex_unlock(&world->open_lock);
     if (status != COMM_OK)
         return status;
-    if (!world->root) { /* this is the world group: its channel is the world's state */
+    if (world->root == group) { /* this is the world group: its channel is the world's state */
         channel->state = wb->state;
         channel->is_world = 1;
         return COMM_OK;
@@ -267,10 +274,6 @@ static void close_channels(comm_group *group, int32_t forked)
 static void enter_world(struct world *world, comm_group *group)
 {
     pthread_mutex_lock(&world->lock);
-    if (!world->root) {
-        world->root = group;
-        comm__group_ref(group);
-    }
     group->next_open = world->groups;
     group->at_open = &world->groups;
     if (group->next_open)
@@ -280,24 +283,78 @@ static void enter_world(struct world *world, comm_group *group)
     atomic_fetch_add(&world->references, 1);
 }
 
+static comm_status open_channels(comm_group *group)
+{
+    comm_status status = COMM_OK;
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
+        status = open_channel(group, &group->channels[i]);
+    if (status != COMM_OK)
+        close_channels(group, 0);
+    return status;
+}
+
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group)
 {
-    struct world *world = plan->world;
     comm_group *group = NULL;
     comm_status status = group_create(plan, &group);
     if (status != COMM_OK)
         return status;
     status = choose_backends(group, plan->backend);
-    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
-        status = open_channel(group, &group->channels[i]);
+    if (status == COMM_OK)
+        status = open_channels(group);
     if (status != COMM_OK) {
-        close_channels(group, 0);
         comm__group_unref(group);
         return status;
     }
-    enter_world(world, group);
+    enter_world(plan->world, group);
     *ret_group = group;
     return COMM_OK;
+}
+
+/* ---- The world group ---- */
+
+comm_status comm__world_choose(const struct group_plan *plan)
+{
+    comm_status status = group_create(plan, &plan->world->root);
+    return status == COMM_OK ? choose_backends(plan->world->root, plan->backend) : status;
+}
+
+static int by_option(const void *a, const void *b)
+{
+    return strcmp(((const struct backend_option *)a)->name, ((const struct backend_option *)b)->name);
+}
+
+comm_status comm__world_terms(const struct world *world, char **ret_terms)
+{
+    size_t bytes = 0;
+    FILE *text = open_memstream(ret_terms, &bytes);
+    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_END; d++) {
+        const struct channel *channel = world->root->routes[d];
+        if (!channel)
+            continue;
+        struct backend_option options[BACKEND_OPTIONS_MOST];
+        size_t count = channel->pair->option_count;
+        memcpy(options, channel->pair->options, count * sizeof *options);
+        qsort(options, count, sizeof *options, by_option);
+        fprintf(text, "%s%s:%s", ftell(text) > 0 ? "," : "", comm_device_name(d), channel->backend->name);
+        for (size_t i = 0; i < count; i++)
+            fprintf(text, "%c%s=%s", i ? '&' : '?', options[i].name, options[i].value);
+    }
+    if (!text || fclose(text) != 0)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening a world");
+    return COMM_OK;
+}
+
+comm_status comm__world_open(struct world *world)
+{
+    return open_channels(world->root);
+}
+
+void comm__world_enter(struct world *world, comm_group **ret_group)
+{
+    comm__group_ref(world->root); /* the user's; the world has one of its own */
+    enter_world(world, world->root);
+    *ret_group = world->root;
 }
 
 comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group)
@@ -331,11 +388,13 @@ void comm__world_destroy(struct world *world, int32_t forked)
     }
     /* A world that has failed may have lost ranks, and waiting for those is in vain. */
     if (world->takes_leave && !forked && (!world->root || atomic_load(&world->root->ended) == COMM_OK))
-        comm__leave(world->store, world->rank, world->size);
+        comm__leave(world->store, world->rendezvous, world->rank, world->size,
+                    world->came_together ? INT64_MAX : LEAVE_FAILED_MS);
     if (world->root)
         comm__group_unref(world->root);
     comm_store_close(world->store);
     comm_store_close(world->rendezvous);
+    comm__cards_finish(&world->cards);
     pthread_mutex_destroy(&world->open_lock);
     pthread_mutex_destroy(&world->lock);
     free(world->name);
@@ -369,14 +428,14 @@ static int settles(atomic_int *count)
 
 static int end_works(comm_group *group)
 {
-    int unfinished = atomic_load(&group->unfinished);
+    int unfinished = atomic_load(&group->pending.count);
     if (unfinished > 0) {
         char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
         comm__group_self(group, self);
         snprintf(text, sizeof text, "%s closed group '%s' with %d unfinished operations", self, group->name, unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
-    int settled = settles(&group->unfinished);
+    int settled = settles(&group->pending.count);
     atomic_store(&group->closing, 1); /* see drive_once */
     return settles(&group->drivers) && settled;
 }
@@ -405,13 +464,14 @@ comm_status comm__group_close(comm_group *group)
 {
     if (comm__forked_since(group->generation))
         return close_forked(group);
+    comm__batch_forget(group);
     struct world *world = group->world;
     unlink_group(group);
     comm__monitor_hush(group);
     if (!end_works(group)) {
         /* Freeing what a backend still uses would be worse than to lose it. */
         return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %d aborted operations",
-                          group->name, group->backend_text, atomic_load(&group->unfinished));
+                          group->name, group->backend_text, atomic_load(&group->pending.count));
     }
     comm__monitor_destroy(group->monitor);
     group->monitor = NULL;

@@ -41,19 +41,29 @@ static void host_describe(void *group_token, const comm_op *op, char *text, size
     comm__group_describe(group_token, op, text, room);
 }
 
+/* What backends know as their store. While the world opens, what they set is noted on this rank's card; what is on another's card
+ * is known without asking the store. */
 static comm_status host_store_set(void *store, const char *key, const void *data, size_t bytes)
 {
-    return comm_store_set(store, key, data, bytes);
+    struct world_backend *wb = store;
+    comm_status status = comm_store_set(wb->store, key, data, bytes);
+    if (status == COMM_OK)
+        comm__cards_note(&wb->world->cards, wb->backend->name, key, data, bytes);
+    return status;
 }
 
 static comm_status host_store_get(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
 {
-    return comm_store_get(store, key, timeout_ms, ret_data, ret_bytes);
+    struct world_backend *wb = store;
+    if (comm__cards_find(&wb->world->cards, wb->backend->name, key, ret_data, ret_bytes) == COMM_OK)
+        return COMM_OK;
+    return comm_store_get(wb->store, key, timeout_ms, ret_data, ret_bytes);
 }
 
 static comm_status host_store_add(void *store, const char *key, int64_t amount, int64_t *ret_value)
 {
-    return comm_store_add(store, key, amount, ret_value);
+    struct world_backend *wb = store;
+    return comm_store_add(wb->store, key, amount, ret_value);
 }
 
 /* The option in the group's backend string, or NULL. */

@@ -10,14 +10,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/param.h"
-#include "deadline.h"
 #include "fork.h"
 #include "group.h"
 #include "join.h"
 #include "rendezvous.h"
-
-/* When the time is over, there is so much more to say why, and to hear what the others have said. */
-enum { LAST_WORDS_MS = 250 };
 
 /* ---- The world ---- */
 
@@ -62,7 +58,7 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
         int64_t left_ms = clock_left_ms(j->deadline_ns); /* never less than 0 but for INFINITE, which is -1 */
         comm_status status = comm__rendezvous(o->rendezvous ? o->rendezvous : "env://", o->world_size ? o->rank : -1,
                                               o->world_size, left_ms ? left_ms : 1, &world->rendezvous, &j->rank,
-                                              &j->size, &world->takes_leave);
+                                              &j->size, &j->served);
         if (status != COMM_OK)
             return status;
         outer = world->rendezvous;
@@ -71,23 +67,53 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
     const char *restart = getenv("TORCHELASTIC_RESTART_COUNT");
     char prefix[GROUP_NAME_BYTES + 64];
     snprintf(prefix, sizeof prefix, "comm/%s%s%.20s", o->name, restart && *restart ? "/" : "", restart ? restart : "");
-    comm_status status = comm_store_prefix(prefix, outer, &j->names);
-    if (status == COMM_OK && j->deadline_ns != DEADLINE_NEVER)
-        comm__store_set_deadline(j->names, j->deadline_ns + LAST_WORDS_MS * (int64_t)1000000);
-    return status;
+    return comm_store_prefix(prefix, outer, &j->names);
+}
+
+/* Rank and size are known: the world group can be made, and its backends chosen. */
+static comm_status choose_backends(struct world *world, const comm_init_options *o, const struct joining *j,
+                                   char **ret_terms)
+{
+    world->name = strdup(o->name);
+    int32_t *ranks = malloc((size_t)j->size * sizeof *ranks);
+    comm_status status = world->name && ranks ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
+    for (int32_t r = 0; ranks && r < j->size; r++)
+        ranks[r] = r;
+    struct group_plan plan = {
+        .world = world,
+        .world_ranks = ranks,
+        .rank = j->rank,
+        .size = j->size,
+        .name = o->name,
+        .backend = o->backend,
+        .timeout_ms = o->timeout_ms,
+    };
+    if (status == COMM_OK)
+        status = comm__world_choose(&plan);
+    free(ranks);
+    return status == COMM_OK ? comm__world_terms(world, ret_terms) : status;
 }
 
 static comm_status come_together(struct world *world, const comm_init_options *o, struct joining *j)
 {
+    char *terms = NULL;
     comm_status status = find_store(world, o, j);
-    if (status == COMM_OK)
-        status = comm__join(j);
+    if (status != COMM_OK)
+        return status;
+    comm_status able = choose_backends(world, o, j, &terms);
+    j->backends = able == COMM_OK ? terms : "";
+    if (j->size > 1)
+        status = comm__join(j, able);
+    else
+        status = able == COMM_OK ? comm__join_alone(j) : able;
+    j->backends = NULL;
+    free(terms);
     comm_store_close(j->names);
+    j->names = NULL;
     world->store = j->store;
     world->rank = j->rank;
     world->size = j->size;
-    world->takes_leave &= j->joined;
-    j->names = j->store = NULL;
+    world->takes_leave = j->served && j->joined;
     return status;
 }
 
@@ -95,58 +121,72 @@ static comm_status come_together(struct world *world, const comm_init_options *o
  * server, which then ends: rank 0 is about to serve the next one. Otherwise a lost server is a lost rank 0. */
 static int came_too_early(const struct world *world, const struct joining *j, comm_status status)
 {
-    return status == COMM_ERR_PEER_LOST && world->rendezvous && j->number != 0 && clock_left_ms(j->deadline_ns) != 0;
+    return status == COMM_ERR_PEER_LOST && !j->heard && world->rendezvous && j->number != 0 &&
+           clock_left_ms(j->deadline_ns) != 0;
+}
+
+static void begin_again(struct world *world, struct joining *j)
+{
+    comm__join_end(j);
+    comm_store_close(world->store);
+    comm_store_close(world->rendezvous);
+    world->store = j->store = world->rendezvous = NULL;
+    if (world->root)
+        comm__group_unref(world->root);
+    world->root = NULL;
+    free(world->name);
+    world->name = NULL;
+    j->number = -1;
+    j->joined = 0;
 }
 
 static comm_status meet(struct world *world, const comm_init_options *o, struct joining *j)
 {
     comm_status status = come_together(world, o, j);
     while (came_too_early(world, j, status)) {
-        comm_store_close(world->store);
-        comm_store_close(world->rendezvous);
-        world->store = world->rendezvous = NULL;
-        j->number = -1;
-        j->joined = 0;
+        begin_again(world, j);
         status = come_together(world, o, j);
     }
     return status;
 }
 
-static comm_status open_world(struct world *world, const comm_init_options *o, const struct joining *j,
-                              comm_group **ret_world)
+static comm_status open_world(struct world *world, const comm_init_options *o, const struct joining *j)
 {
     size_t secret_bytes = strlen(o->secret) + 1 + JOIN_NONCE_TEXT;
     world->secret = malloc(secret_bytes);
-    world->name = strdup(o->name);
-    int32_t *ranks = malloc((size_t)j->size * sizeof *ranks);
-    if (!world->secret || !world->name || !ranks) {
-        free(ranks);
+    if (!world->secret)
         return comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
-    }
     snprintf(world->secret, secret_bytes, "%s:%s", o->secret, j->nonce);
-    for (int32_t r = 0; r < j->size; r++)
-        ranks[r] = r;
-    struct group_plan plan = {
-        .world = world,
-        .world_ranks = ranks,
-        .rank = j->rank,
-        .size = j->size,
-        .id = XXH64(j->nonce, JOIN_NONCE_TEXT - 1, 0),
-        .name = o->name,
-        .backend = o->backend,
-        .timeout_ms = o->timeout_ms,
-    };
-    comm_status status = comm__group_open(&plan, ret_world);
-    free(ranks);
+    world->root->id = XXH64(j->nonce, JOIN_NONCE_TEXT - 1, 0);
+    return comm__world_open(world);
+}
+
+/* The world is open here; or it is not, for the last error's reason. Once all ranks are, they know where everybody is. */
+static comm_status confirm(struct world *world, struct joining *j, comm_status able)
+{
+    size_t own_bytes, bytes;
+    const char *own = comm__cards_own(&world->cards, &own_bytes);
+    const void *cards;
+    if (j->size == 1)
+        return able;
+    comm_status status = comm__join_confirm(j, able, own, own_bytes, &cards, &bytes);
+    if (status == COMM_OK)
+        comm__cards_take(&world->cards, cards, bytes);
     return status;
 }
 
-/* The views that were made on the way have it, too. */
-static void lift_deadline(struct world *world)
+static comm_status fail_init(struct world *world, const comm_init_options *o, const struct joining *j, comm_status status)
 {
-    comm__store_set_deadline(world->store, DEADLINE_NEVER);
-    for (size_t i = 0; i < world->backend_count; i++)
-        comm__store_set_deadline(world->backends[i].store, DEADLINE_NEVER);
+    char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
+    if (status == COMM_ERR_PEER_LOST && !j->heard && j->served)
+        comm__fail(status, "%s (rank 0 serves it: its process has ended, or was killed)", comm_last_error());
+    if (j->size > 0)
+        comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o->name, j->rank, j->size);
+    else
+        comm__fail_while(status, "comm_init of world '%s'", o->name);
+    snprintf(text, sizeof text, "%s", comm_last_error());
+    comm__world_destroy(world, 0);
+    return comm__fail(status, "%s", text);
 }
 
 comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
@@ -168,22 +208,19 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
         return comm__fail(COMM_ERR_NO_MEMORY, "comm_init");
     pthread_mutex_init(&world->open_lock, NULL);
     pthread_mutex_init(&world->lock, NULL);
-    struct joining j = { .name = o.name, .secret = o.secret, .number = -1 };
+    comm__cards_init(&world->cards);
+    struct joining j = { .name = o.name, .secret = o.secret, .number = -1, .lifeline.listener = -1 };
     j.began_ns = clock_now_ns();
     j.deadline_ns = clock_deadline_ns(o.timeout_ms);
     status = meet(world, &o, &j);
     if (status == COMM_OK)
-        status = open_world(world, &o, &j, ret_world);
-    if (status != COMM_OK) {
-        char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
-        if (j.size > 0)
-            comm__fail_while(status, "comm_init of world '%s' (rank %d of %d)", o.name, j.rank, j.size);
-        else
-            comm__fail_while(status, "comm_init of world '%s'", o.name);
-        snprintf(text, sizeof text, "%s", comm_last_error());
-        comm__world_destroy(world, 0);
-        return comm__fail(status, "%s", text);
+        status = confirm(world, &j, open_world(world, &o, &j));
+    if (status == COMM_OK) {
+        world->came_together = 1;
+        comm__world_enter(world, ret_world);
+    } else {
+        fail_init(world, &o, &j, status);
     }
-    lift_deadline(world);
+    comm__join_end(&j);
     return status;
 }

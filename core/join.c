@@ -4,13 +4,19 @@
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
  *   rank/<r>    who has joined as rank r; a second one is refused
- *   terms       the world's size and the mark of its secret, and who said so first; whoever disagrees ends the
+ *   life/<r>    the port that shows that its process lives (lifeline.c)
+ *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees ends the
  *               joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
- *   joined      how many have; the last one to come sets
- *   verdict     "ok", or "<status> <why there will be no world>"; the first one holds
- *   all         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
+ *
+ * There are two rounds: in the first each rank shows up, in the second it says that its backends are open. Each has
+ *   joined, opened    how many have come; the last one sets
+ *   verdict, outcome  "ok", a NUL and what all should know (the nonce; where everybody is), or "<status> <why there will be no
+ *                     world>"; the first one holds
+ *   all, open         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
+ * and in the second
+ *   card/<r>          what rank r's backends have published
  *
  * The numbers let a program open one world after the other on a store that outlives them (commrun's, torchrun's). Only
  * the processes of the last world may open the next one: anybody else is a second process that claims the same rank, or
@@ -39,7 +45,22 @@ enum {
     WHO_BYTES = 160,      /* "host h, process 17|<process id>-<claim>" */
     WHO_SHOWN = 120,      /* of what a store says, at most */
     CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
+    BACKENDS_SHOWN = 160,
+    LOOK_MS = 500,        /* who waits looks after the others so often */
+    REFUSED_OFTEN = 3,    /* looks at a closed port of another host */
+    CARDS_MOST = 1024,    /* ranks; the last one to open fetches the cards of so many for all */
 };
+
+struct round {
+    const char *member; /* the key of one who has come, without its rank */
+    const char *count, *verdict, *all;
+    const char *done; /* "3 of 4 ranks have ..." */
+    int refused_often;
+};
+
+/* In the second round every port has just been open, so one that is closed tells something. */
+static const struct round showing_up = { "rank", "joined", "verdict", "all", "joined", 0 };
+static const struct round opening = { "card", "opened", "outcome", "open", "opened the world", REFUSED_OFTEN };
 
 static comm_status make_nonce(char text[JOIN_NONCE_TEXT])
 {
@@ -158,39 +179,64 @@ static comm_status claim_rank(struct joining *j)
     return status;
 }
 
-/* What "all" says. Nobody's text is longer than this, but the store may be anybody's. */
-static comm_status take_verdict(struct joining *j, const char *verdict, size_t bytes)
+/* What "all" says; takes `verdict`. No text of ours is longer than this, but the store may be anybody's. */
+static comm_status take_verdict(struct joining *j, char *verdict, size_t bytes)
 {
-    j->joined = 1;
+    j->joined = j->heard = 1;
+    comm_free(j->verdict);
+    j->verdict = verdict;
+    j->verdict_bytes = bytes;
     if (strcmp(verdict, ALL_WELL) == 0)
         return COMM_OK;
-    comm_status status = strtol(verdict, NULL, 10) == COMM_ERR_TIMEOUT ? COMM_ERR_TIMEOUT : COMM_ERR_INVALID;
+    comm_status status = (comm_status)strtol(verdict, NULL, 10);
+    if (status >= 0 || comm_status_scope(status) == COMM_SCOPE_PROCESS || !comm__status_known(status))
+        status = COMM_ERR_INVALID;
     const char *text = memchr(verdict, ' ', bytes);
     return comm__fail(status, "%.900s", text ? text + 1 : verdict);
 }
 
+/* What all should know, behind the verdict's NUL. */
+static const void *payload(const struct joining *j, size_t *ret_bytes)
+{
+    size_t before = sizeof ALL_WELL;
+    *ret_bytes = j->verdict_bytes > before ? j->verdict_bytes - before : 0;
+    return j->verdict + before;
+}
+
 /* The first verdict holds, for those who wait and those who come. */
-static comm_status decide(struct joining *j, const char *verdict)
+static comm_status decide(struct joining *j, const struct round *round, const char *verdict, size_t verdict_bytes)
 {
     void *there;
     size_t bytes;
-    comm_status status = comm_store_compare_set(j->store, "verdict", "", 0, verdict, strlen(verdict), &there, &bytes);
+    j->heard = 0;
+    comm_status status =
+        comm_store_compare_set(j->store, round->verdict, "", 0, verdict, verdict_bytes, &there, &bytes);
     if (status != COMM_OK)
         return status;
-    status = comm_store_set(j->store, "all", there, bytes);
+    status = comm_store_set(j->store, round->all, there, bytes);
     if (status == COMM_OK)
-        status = take_verdict(j, there, bytes);
+        return take_verdict(j, there, bytes);
     comm_free(there);
     return status;
 }
 
-static comm_status decide_against(struct joining *j, comm_status status, const char *text)
+static comm_status decide_against(struct joining *j, const struct round *round, comm_status status, const char *text)
 {
     char verdict[COMM_ERROR_BYTES];
     snprintf(verdict, sizeof verdict, "%d %.1000s", status, text);
-    comm_status decided = decide(j, verdict);
-    /* Without the store, this rank at least has its reason. */
-    return j->joined ? decided : comm__fail(status, "%s", text);
+    comm_status decided = decide(j, round, verdict, strlen(verdict));
+    return j->heard ? decided : comm__fail(status, "%s", text); /* Without the store, this rank at least has its reason. */
+}
+
+/* This rank cannot take part, for the last error's reason: all should know. */
+static comm_status refuse(struct joining *j, const struct round *round, comm_status able)
+{
+    char text[COMM_ERROR_BYTES], who[WHO_BYTES];
+    write_who(who, "");
+    snprintf(text, sizeof text, "rank %d (%.*s) cannot open the world: %.800s", j->rank, shown(who, strlen(who)), who,
+             comm_last_error());
+    comm_status status = decide_against(j, round, able, text);
+    return status == COMM_OK ? comm__fail(able, "%s", text) : status;
 }
 
 /* Sixteen bits of the secret's hash: enough to notice that two ranks have different ones, and too few to be of use to
@@ -200,65 +246,104 @@ static unsigned mark_of(const char *secret)
     return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
 }
 
-static comm_status disagree(struct joining *j, const char *mine, const char *theirs, size_t bytes)
+/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|cpu:tcp". */
+struct terms {
+    long size;
+    const char *rank; /* "rank 1 (host a, process 7)" */
+    int rank_shown;
+    const char *mark, *backends; /* "" if they are not there: a store may hold anything */
+};
+
+static struct terms read_terms(char *text)
 {
-    char text[2 * WHO_BYTES + 300];
-    const char *me = strstr(mine, "rank "), *them = strstr(theirs, "rank "); /* a store's values end with a NUL */
-    me = me ? me : mine;
-    them = them ? them : theirs;
-    if (strtol(theirs, NULL, 10) != j->size)
-        snprintf(text, sizeof text,
-                 "the ranks disagree about the world size: it has %.*s, but %.*s. Give all ranks the same (or, if that "
-                 "is an earlier run, a fresh store)",
-                 shown(mine, strlen(mine)), mine, shown(theirs, bytes), theirs);
-    else
-        snprintf(text, sizeof text,
-                 "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
-                 shown(me, strlen(me)), me, shown(them, (size_t)(theirs + bytes - them)), them);
-    return decide_against(j, COMM_ERR_INVALID, text);
+    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .backends = "" };
+    char *rest = text, *said = strsep(&rest, "|"), *mark = strsep(&rest, "|"), *rank = strstr(said, "rank ");
+    t.rank = rank ? rank : said;
+    t.rank_shown = shown(t.rank, strlen(t.rank));
+    t.mark = mark ? mark : "";
+    t.backends = rest ? rest : "";
+    return t;
 }
 
-/* A world of which one rank believes that it is smaller would begin too early, and ranks with different secrets would
- * wait for each other's connections in vain. */
+static comm_status disagree(struct joining *j, const struct terms *mine, const struct terms *theirs)
+{
+    char text[COMM_ERROR_BYTES];
+    if (theirs->size != mine->size)
+        snprintf(text, sizeof text,
+                 "the ranks disagree about the world size: it has %ld ranks, says %.*s, but %ld ranks, says %.*s. Give all "
+                 "ranks the same (or, if that is an earlier run, a fresh store)",
+                 mine->size, mine->rank_shown, mine->rank, theirs->size, theirs->rank_shown, theirs->rank);
+    else if (strcmp(theirs->mark, mine->mark) != 0)
+        snprintf(text, sizeof text,
+                 "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
+                 mine->rank_shown, mine->rank, theirs->rank_shown, theirs->rank);
+    else
+        snprintf(text, sizeof text,
+                 "the ranks have different backends: %.*s has '%.*s', but %.*s has '%.*s'. Give all ranks the same string (what "
+                 "differs from host to host goes into the environment, such as COMM_TCP_INTERFACE)",
+                 mine->rank_shown, mine->rank, BACKENDS_SHOWN, mine->backends, theirs->rank_shown, theirs->rank,
+                 BACKENDS_SHOWN, theirs->backends);
+    return decide_against(j, &showing_up, COMM_ERR_INVALID, text);
+}
+
+/* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would wait for each other's
+ * connections in vain; and with different backends nobody would be at the other end. */
 static comm_status agree_on_terms(struct joining *j)
 {
-    char mine[WHO_BYTES + 48], who[WHO_BYTES];
+    char who[WHO_BYTES];
+    size_t room = strlen(j->backends) + WHO_BYTES + 64, bytes;
     write_who(who, "");
-    int same = snprintf(mine, sizeof mine, "%d ranks, says rank %d (%.*s)|", j->size, j->rank, shown(who, strlen(who)), who);
-    snprintf(mine + same, sizeof mine - (size_t)same, "%04x", mark_of(j->secret));
+    char *mine = malloc(room);
+    if (!mine)
+        return comm__fail(COMM_ERR_NO_MEMORY, "joining a world");
+    snprintf(mine, room, "%d ranks, says rank %d (%.*s)|%04x|%s", j->size, j->rank, shown(who, strlen(who)), who,
+             mark_of(j->secret), j->backends);
     void *there;
-    size_t bytes;
     comm_status status = comm_store_compare_set(j->store, "terms", "", 0, mine, strlen(mine), &there, &bytes);
-    if (status != COMM_OK)
-        return status;
-    const char *their_mark = memchr(there, '|', bytes);
-    if (strtol(there, NULL, 10) != j->size || !their_mark || strcmp(their_mark, mine + same - 1) != 0)
-        status = disagree(j, mine, there, bytes);
-    comm_free(there);
+    if (status == COMM_OK) {
+        struct terms a = read_terms(mine), b = read_terms(there);
+        if (a.size != b.size || strcmp(a.mark, b.mark) != 0 || strcmp(a.backends, b.backends) != 0)
+            status = disagree(j, &a, &b);
+        comm_free(there);
+    }
+    free(mine);
     return status;
 }
 
-static comm_status count_in(struct joining *j)
+/* One more has come; *ret_last: it was the last one. */
+static comm_status count_in(struct joining *j, const struct round *round, int *ret_last)
 {
-    int64_t joined, worlds;
-    comm_status status = comm_store_add(j->store, "joined", 1, &joined);
+    int64_t count;
+    comm_status status = comm_store_add(j->store, round->count, 1, &count);
     if (status != COMM_OK)
         return status;
-    if (joined > j->size)
-        return comm__fail(COMM_ERR_INVALID, "%" PRId64 " ranks have joined, but the world has %d; the store %s holds "
-                          "an earlier run: start a fresh one", joined, j->size, comm_store_url(j->store));
-    if (joined < j->size)
-        return COMM_OK;
-    /* In this order: whoever knows that all are here finds the next world if it joins again. */
-    status = comm_store_add(j->names, "worlds", 1, &worlds);
-    return status == COMM_OK ? decide(j, ALL_WELL) : status;
+    if (count > j->size)
+        return comm__fail(COMM_ERR_INVALID, "%" PRId64 " ranks have %s, but the world has %d; the store %s holds an "
+                          "earlier run: start a fresh one", count, round->done, j->size, comm_store_url(j->store));
+    *ret_last = count == j->size;
+    return COMM_OK;
 }
 
-static comm_status show_up(struct joining *j)
+static comm_status show_life(struct joining *j)
 {
+    char key[32];
+    snprintf(key, sizeof key, "life/%d", j->rank);
+    return comm_store_set(j->store, key, j->lifeline.page, strlen(j->lifeline.page));
+}
+
+static comm_status show_up(struct joining *j, comm_status able)
+{
+    char why[COMM_ERROR_BYTES];
+    snprintf(why, sizeof why, "%s", comm_last_error());
     comm_status status = find_number(j);
     if (status == COMM_OK)
         status = claim_rank(j);
+    if (status == COMM_OK && able != COMM_OK) {
+        comm__fail(able, "%s", why);
+        return refuse(j, &showing_up, able);
+    }
+    if (status == COMM_OK)
+        status = show_life(j);
     if (status == COMM_OK)
         status = agree_on_terms(j);
     if (status == COMM_OK && j->rank == 0) {
@@ -266,120 +351,313 @@ static comm_status show_up(struct joining *j)
         if (status == COMM_OK)
             status = comm_store_set(j->store, "nonce", j->nonce, strlen(j->nonce));
     }
-    return status == COMM_OK ? count_in(j) : status;
+    return status;
 }
 
 /* ---- Waiting for the others ---- */
 
-static int is_there(struct joining *j, int32_t first, int32_t last)
+static int is_there(struct joining *j, const struct round *round, int32_t first, int32_t last)
 {
     char names[CHECKED_AT_ONCE][24];
     const char *keys[CHECKED_AT_ONCE];
     int32_t there = 0;
     for (int32_t r = first; r < last; r++) {
-        snprintf(names[r - first], sizeof names[0], "rank/%d", r);
+        snprintf(names[r - first], sizeof names[0], "%s/%d", round->member, r);
         keys[r - first] = names[r - first];
     }
     return comm_store_check(j->store, keys, (size_t)(last - first), &there) != COMM_OK || there;
 }
 
 /* "61 of 64 ranks have joined, missing: 3, 17, 40". Asks about many ranks at once, and not further than it can say. */
-static void write_missing(struct joining *j, char *text, size_t room)
+static void write_missing(struct joining *j, const struct round *round, char *text, size_t room)
 {
-    char missing[256] = "", why[300];
+    char missing[256] = "";
     size_t used = 0;
     int64_t joined = 0;
-    snprintf(why, sizeof why, "%s", comm_last_error()); /* of waiting for them: it had more time to be right */
-    if (comm_store_add(j->store, "joined", 0, &joined) != COMM_OK) {
-        snprintf(text, room, "the store does not say who has joined (%s)", why);
+    if (comm_store_add(j->store, round->count, 0, &joined) != COMM_OK) {
+        snprintf(text, room, "the store does not say who has %s (%s)", round->done, comm_last_error());
         return;
     }
     for (int32_t first = 0; first < j->size && used < sizeof missing - 16; first += CHECKED_AT_ONCE) {
         int32_t last = j->size - first < CHECKED_AT_ONCE ? j->size : first + CHECKED_AT_ONCE;
-        if (is_there(j, first, last))
+        if (is_there(j, round, first, last))
             continue;
         for (int32_t r = first; r < last && used < sizeof missing - 16; r++)
-            if (!is_there(j, r, r + 1))
+            if (!is_there(j, round, r, r + 1))
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
-    snprintf(text, room, "%" PRId64 " of %d ranks have joined, missing: %s%s", joined, j->size,
+    snprintf(text, room, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
              used ? missing : "nobody; the last one has not said so yet",
              used >= sizeof missing - 16 ? " ..." : "");
 }
 
-static comm_status give_up(struct joining *j)
+static comm_status give_up(struct joining *j, const struct round *round)
 {
     char missing[512], who[WHO_BYTES], text[COMM_ERROR_BYTES];
-    write_missing(j, missing, sizeof missing);
+    write_missing(j, round, missing, sizeof missing);
     write_who(who, "");
     snprintf(text, sizeof text, "rank %d (%.*s) timed out after %" PRId64 " ms: %s", j->rank, shown(who, strlen(who)),
              who, (clock_now_ns() - j->began_ns) / 1000000, missing);
-    return decide_against(j, COMM_ERR_TIMEOUT, text); /* or all have come at the last moment */
+    return decide_against(j, round, COMM_ERR_TIMEOUT, text); /* or all have come at the last moment */
 }
 
-static comm_status wait_for_all(struct joining *j)
+/* Who is missing is said by the lowest rank that is there. */
+static int speaks(struct joining *j, const struct round *round)
 {
-    int64_t slice_ms = comm__param_int("core", "progress_log_ms");
-    int32_t level = j->rank == 0 ? COMM_LOG_WARN : COMM_LOG_INFO;
+    for (int32_t r = 0; r < j->rank; r++)
+        if (is_there(j, round, r, r + 1))
+            return 0;
+    return 1;
+}
+
+static void say_who_is_missing(struct joining *j, const struct round *round)
+{
     char text[512];
+    int32_t level = comm__log_wanted(COMM_LOG_INFO) ? COMM_LOG_INFO : COMM_LOG_WARN;
+    if (!comm__log_wanted(COMM_LOG_WARN))
+        return;
+    if (speaks(j, round))
+        level = COMM_LOG_WARN;
+    else if (level == COMM_LOG_WARN)
+        return;
+    write_missing(j, round, text, sizeof text);
+    comm__log(level, "world '%s' (rank %d): %s", j->name, j->rank, text);
+}
+
+/* ---- Who has ended? ----
+ *
+ * A rank watches the next seven, and those 8, 16, 32 ... further: so in a small world everybody watches everybody, and in a large one each
+ * is watched by several who need not all be waiting yet. */
+
+static int32_t watched_rank(const struct joining *j, int i)
+{
+    int64_t distance = i < 7 ? i + 1 : (int64_t)8 << (i - 7);
+    return distance < j->size ? (int32_t)((j->rank + distance) % j->size) : -1;
+}
+
+static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
+{
+    char key[32];
+    const char *keys[] = { key };
+    int32_t there = 0;
+    void *page;
+    snprintf(key, sizeof key, "life/%d", rank);
+    if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
+        comm_store_get(j->store, key, LOOK_MS, &page, NULL) != COMM_OK)
+        return 0;
+    comm__watch_begin(w, page);
+    comm_free(page);
+    return 1;
+}
+
+/* A rank whose process has ended, as far as can be told; else -1. */
+static int32_t find_ended(struct joining *j, const struct round *round)
+{
+    if (!j->watches)
+        j->watches = calloc(LIFELINE_WATCHES_MOST, sizeof *j->watches);
+    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MOST; i++) {
+        struct watch *w = &j->watches[i];
+        int32_t rank = watched_rank(j, i);
+        if (rank < 0)
+            break;
+        if ((w->begun || begin_watch(j, rank, w)) && comm__watch_look(w, round->refused_often))
+            return rank;
+    }
+    return -1;
+}
+
+static comm_status tell_ended(struct joining *j, const struct round *round, int32_t ended)
+{
+    char key[32], who[WHO_BYTES], text[COMM_ERROR_BYTES];
+    void *them = NULL;
+    size_t bytes = 0;
+    snprintf(key, sizeof key, "rank/%d", ended);
+    if (comm_store_get(j->store, key, left_ms(j), &them, &bytes) != COMM_OK)
+        them = NULL;
+    write_who(who, "");
+    snprintf(text, sizeof text, "rank %d (%.*s) has ended, or has given up, before all ranks had %s, as rank %d (%.*s) noticed",
+             ended, them ? shown(them, bytes) : 1, them ? (const char *)them : "?", round->done, j->rank,
+             shown(who, strlen(who)), who);
+    comm_free(them);
+    return decide_against(j, round, COMM_ERR_PEER_LOST, text); /* or all have come, and it is on its way */
+}
+
+/* ---- The rounds ---- */
+
+static comm_status wait_for_all(struct joining *j, const struct round *round)
+{
+    int64_t news_ms = comm__param_int("core", "progress_log_ms");
+    int64_t news_ns = clock_deadline_ns(news_ms);
     for (;;) {
         void *verdict;
         size_t bytes;
-        int64_t left = clock_left_ms(j->deadline_ns);
-        int64_t look_ms = left < 0 || left > slice_ms ? slice_ms : left;
+        int64_t left = clock_left_ms(j->deadline_ns), look_ms = news_ms < LOOK_MS ? news_ms : LOOK_MS;
         if (left == 0)
-            break;
-        comm_status status = comm_store_get(j->store, "all", look_ms, &verdict, &bytes);
-        if (status == COMM_OK) {
-            status = take_verdict(j, verdict, bytes);
-            comm_free(verdict);
-            return status;
-        }
+            return give_up(j, round);
+        comm_status status =
+            comm_store_get(j->store, round->all, left < 0 || left > look_ms ? look_ms : left, &verdict, &bytes);
+        if (status == COMM_OK)
+            return take_verdict(j, verdict, bytes);
         if (status != COMM_ERR_TIMEOUT)
             return status;
-        if (clock_left_ms(j->deadline_ns) == 0 || !comm__log_wanted(level))
+        int32_t ended = find_ended(j, round);
+        if (ended >= 0)
+            return tell_ended(j, round, ended);
+        if (clock_now_ns() < news_ns)
             continue;
-        write_missing(j, text, sizeof text);
-        comm__log(level, "world '%s' (rank %d): %s", j->name, j->rank, text);
+        say_who_is_missing(j, round);
+        news_ns = clock_deadline_ns(news_ms);
     }
-    return give_up(j);
 }
 
-static comm_status take_nonce(struct joining *j)
+/* The last one to come tells all: `more` is what they should know. */
+static comm_status decide_for(struct joining *j, const struct round *round, const void *more, size_t bytes)
+{
+    char *verdict = malloc(sizeof ALL_WELL + bytes);
+    if (!verdict)
+        return decide_against(j, round, COMM_ERR_NO_MEMORY, "the last rank to come had no memory to tell the others");
+    memcpy(verdict, ALL_WELL, sizeof ALL_WELL);
+    if (bytes)
+        memcpy(verdict + sizeof ALL_WELL, more, bytes);
+    comm_status status = decide(j, round, verdict, sizeof ALL_WELL + bytes);
+    free(verdict);
+    return status;
+}
+
+static comm_status tell_nonce(struct joining *j)
 {
     void *nonce;
     size_t bytes;
+    int64_t worlds;
     comm_status status = comm_store_get(j->store, "nonce", left_ms(j), &nonce, &bytes);
     if (status != COMM_OK)
         return status;
-    if (bytes == JOIN_NONCE_TEXT - 1)
-        memcpy(j->nonce, nonce, JOIN_NONCE_TEXT);
-    else
-        status =
-            comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store), bytes);
+    /* In this order: whoever knows that all are here finds the next world if it joins again. */
+    status = comm_store_add(j->names, "worlds", 1, &worlds);
+    if (status == COMM_OK)
+        status = decide_for(j, &showing_up, nonce, bytes);
     comm_free(nonce);
     return status;
 }
 
-comm_status comm__join(struct joining *j)
+static comm_status take_nonce(struct joining *j)
 {
-    comm_status status = show_up(j);
+    size_t bytes;
+    const char *nonce = payload(j, &bytes);
+    if (bytes != JOIN_NONCE_TEXT - 1)
+        return comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store), bytes);
+    memcpy(j->nonce, nonce, bytes);
+    j->nonce[bytes] = '\0';
+    return COMM_OK;
+}
+
+comm_status comm__join(struct joining *j, comm_status able)
+{
+    int last = 0;
+    comm__lifeline_open(&j->lifeline);
+    comm_status status = show_up(j, able);
     if (status == COMM_OK)
-        status = wait_for_all(j);
-    return status == COMM_OK && j->rank != 0 ? take_nonce(j) : status;
+        status = count_in(j, &showing_up, &last);
+    if (status == COMM_OK)
+        status = last ? tell_nonce(j) : wait_for_all(j, &showing_up);
+    return status == COMM_OK ? take_nonce(j) : status;
+}
+
+comm_status comm__join_alone(struct joining *j)
+{
+    j->lifeline.listener = -1;
+    comm_status status = make_nonce(j->nonce);
+    return status == COMM_OK ? comm_store_open("hash://", NULL, &j->store) : status;
+}
+
+/* All cards, one after the other: they are short, and each rank would have to ask for those of most others sooner or later. None, if
+ * they are more than the parameter allows. */
+static comm_status gather_cards(struct joining *j, char **ret_cards, size_t *ret_bytes)
+{
+    size_t count = (size_t)j->size, total = 0, most = (size_t)comm__param_int("core", "handout_bytes");
+    char (*names)[24] = calloc(count, sizeof *names);
+    const char **keys = calloc(count, sizeof *keys);
+    void **cards = calloc(count, sizeof *cards);
+    size_t *bytes = calloc(count, sizeof *bytes);
+    comm_status status = names && keys && cards && bytes ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "%d addresses", j->size);
+    for (size_t r = 0; status == COMM_OK && r < count; r++) {
+        snprintf(names[r], sizeof names[r], "%s/%zu", opening.member, r);
+        keys[r] = names[r];
+    }
+    if (status == COMM_OK)
+        status = comm_store_multi_get(j->store, keys, count, left_ms(j), cards, bytes);
+    for (size_t r = 0; status == COMM_OK && r < count; r++)
+        total += bytes[r];
+    char *all = status == COMM_OK && total <= most ? malloc(total + 1) : NULL;
+    *ret_bytes = 0;
+    for (size_t r = 0; r < count && status == COMM_OK; r++) {
+        if (all)
+            memcpy(all + *ret_bytes, cards[r], bytes[r]);
+        *ret_bytes += all ? bytes[r] : 0;
+        comm_free(cards[r]);
+    }
+    *ret_cards = all;
+    free(names);
+    free(keys);
+    free(cards);
+    free(bytes);
+    return status;
+}
+
+static comm_status tell_cards(struct joining *j)
+{
+    char *cards = NULL;
+    size_t bytes = 0;
+    comm_status status = COMM_OK;
+    if (j->size <= CARDS_MOST && comm__param_int("core", "handout_bytes") > 0)
+        status = gather_cards(j, &cards, &bytes);
+    if (status == COMM_OK)
+        status = decide_for(j, &opening, cards, bytes);
+    free(cards);
+    return status;
+}
+
+comm_status comm__join_confirm(struct joining *j, comm_status able, const void *card, size_t bytes,
+                               const void **ret_cards, size_t *ret_bytes)
+{
+    char key[32];
+    int last = 0;
+    j->heard = 0;
+    if (able != COMM_OK)
+        return refuse(j, &opening, able);
+    snprintf(key, sizeof key, "%s/%d", opening.member, j->rank);
+    comm_status status = comm_store_set(j->store, key, card, bytes);
+    if (status == COMM_OK)
+        status = count_in(j, &opening, &last);
+    if (status == COMM_OK)
+        status = last ? tell_cards(j) : wait_for_all(j, &opening);
+    if (status == COMM_OK)
+        *ret_cards = payload(j, ret_bytes);
+    return status;
+}
+
+void comm__join_end(struct joining *j)
+{
+    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MOST; i++)
+        comm__watch_end(&j->watches[i]);
+    free(j->watches);
+    j->watches = NULL;
+    comm_free(j->verdict);
+    j->verdict = NULL;
+    comm__lifeline_close(&j->lifeline);
 }
 
 /* ---- Leaving ---- */
 
-void comm__leave(comm_store *view, int32_t rank, int32_t size)
+void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size, int64_t most_ms)
 {
     int64_t left, patience_ms = comm__param_int("core", "leave_ms");
+    if (patience_ms > most_ms)
+        patience_ms = most_ms;
     const char *gone[] = { "gone" };
-    if (patience_ms == 0)
-        return;
-    /* The server's process may have been stopped, or cut off: that is no reason to stay. Nor is there more time than comm_init
-     * had, if it is comm_init that gives up: the view has its deadline. */
-    if (comm_store_set_timeout(view, patience_ms) != COMM_OK || comm_store_add(view, "left", 1, &left) != COMM_OK)
+    /* The server's process may have been stopped, or cut off: that is no reason to stay. */
+    if (patience_ms == 0 || comm_store_set_timeout(store, patience_ms) != COMM_OK ||
+        comm_store_add(view, "left", 1, &left) != COMM_OK)
         return;
     if (left == size)
         (void)comm_store_set(view, "gone", "", 0);

@@ -1,28 +1,51 @@
-/* Coming together: each rank of a world shows up in the store, and learns that all have. */
+/* Coming together: each rank of a world shows up in the store and learns that all have; then each opens its backends, says so, and learns
+ * that all have. What one rank cannot do, all are told. */
 #ifndef COMM_CORE_JOIN_H
 #define COMM_CORE_JOIN_H
 
 #include <comm/store.h>
+
+#include "base/error.h"
+#include "lifeline.h"
 
 enum { JOIN_NONCE_BYTES = 16, JOIN_NONCE_TEXT = 2 * JOIN_NONCE_BYTES + 1 };
 
 /* One comm_init under way. */
 struct joining {
     const char *name, *secret;
-    comm_store *names; /* what all worlds of this name share */
+    const char *backends; /* what all ranks must have alike: comm__group_terms */
+    comm_store *names; /* what all worlds of this name share; comm__join_end closes it */
     comm_store *store; /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */
     int32_t rank, size;
     int64_t began_ns, deadline_ns;
     int64_t number; /* of worlds of this name that came together in this store before; -1: not known yet */
+    int served;     /* by rank 0: the store */
     int joined;     /* the rank is counted in, or has heard that there will be no world */
     char nonce[JOIN_NONCE_TEXT];
+    int heard;      /* there is a verdict */
+    char *verdict;  /* of the latest round; its payload follows the NUL */
+    size_t verdict_bytes;
+    struct lifeline lifeline;
+    struct watch *watches; /* LIFELINE_WATCHES_MOST, once somebody has to be waited for */
 };
 
-/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number and nonce. */
-comm_status comm__join(struct joining *j);
+/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number and nonce. `able` says
+ * whether this rank can take part: if not, all are told the last error's text. */
+comm_status comm__join(struct joining *j, comm_status able);
 
-/* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms), until all have left.
- * Every rank that has joined calls it, with the world's view of the store, which is of no use afterwards. */
-void comm__leave(comm_store *view, int32_t rank, int32_t size);
+/* After comm__join, once this rank's backends are open (`able`), or could not be opened: then all are told the last error's text. Waits
+ * until all ranks are open, and gives their cards one after the other (j owns them); 0 bytes if they are too long together. */
+comm_status comm__join_confirm(struct joining *j, comm_status able, const void *card, size_t bytes,
+                               const void **ret_cards, size_t *ret_bytes);
+
+/* A world of one rank needs nobody: what comm__join would set, without a store. */
+comm_status comm__join_alone(struct joining *j);
+
+/* Free what a joining holds, but for `store`. */
+void comm__join_end(struct joining *j);
+
+/* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms, and at most most_ms), until all have left.
+ * Every rank that has joined calls it, with the world's view of the store, and the store itself. */
+void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size, int64_t most_ms);
 
 #endif

@@ -276,12 +276,12 @@ static struct monitor *monitor_of(comm_group *group)
 comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options)
 {
     comm_status status = comm__group_usable(group, "monitored_barrier");
-    if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
-        return comm_monitored_barrier(group->turns->groups[0], options);
     if (status == COMM_OK)
         status = comm__refuse_in_callback("monitored_barrier");
     if (status == COMM_OK)
         status = comm__batch_refuse(group, "monitored_barrier");
+    if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
+        return comm_monitored_barrier(group->turns->groups[0], options);
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
     if (status != COMM_OK)

@@ -11,7 +11,6 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
-#include "fork.h"
 
 /* ---- Making ---- */
 
@@ -121,9 +120,9 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
 /* ---- Whose turn ---- */
 
 /* If one of the groups has ended, all of it has: the other ranks would wait for us there. */
-static comm_status usable(const comm_group *group, const char *call)
+comm_status comm__turns_usable(const comm_group *group, const char *call)
 {
-    comm_status status = comm__group_usable(group, call);
+    comm_status status = COMM_OK;
     for (size_t i = 0; status == COMM_OK && i < group->turns->count; i++) {
         const comm_group *one = group->turns->groups[i];
         status = comm__group_usable(one, call);
@@ -134,188 +133,35 @@ static comm_status usable(const comm_group *group, const char *call)
     return status;
 }
 
-/* The user's options, with this group's timeout where they name none. */
-static comm_status own_timeout(const comm_group *group, const comm_op_options *given, comm_op_options *options)
-{
-    comm_status status = comm__check_struct(given, sizeof *given, "comm_op_options");
-    if (status == COMM_OK && given)
-        memcpy(options, given, given->struct_bytes < sizeof *options ? given->struct_bytes : sizeof *options);
-    options->struct_bytes = sizeof *options;
-    if (options->timeout_ms == COMM_TIMEOUT_DEFAULT)
-        options->timeout_ms = comm_group_timeout(group);
-    return status;
-}
-
-/* Give the op to the group whose turn it is. A call that is refused takes no turn: nothing happened. */
-static comm_status take_turn(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
-                             comm_work **ret_work)
+comm_group *comm__turn_begin(comm_group *group, int takes_turn)
 {
     struct turns *turns = group->turns;
+    if (!turns)
+        return group;
+    if (!takes_turn)
+        return turns->groups[0];
     comm__callbacks_defer(); /* they may submit to this group */
     pthread_mutex_lock(&turns->lock);
-    comm_status status = comm__group_start(turns->groups[turns->taken % turns->count], op, options, waits, ret_work);
-    if (status == COMM_OK) {
+    return turns->groups[turns->taken % turns->count];
+}
+
+void comm__turn_end(comm_group *group, int takes_turn, size_t submitted)
+{
+    struct turns *turns = group->turns;
+    if (!turns || !takes_turn)
+        return;
+    if (submitted) {
         turns->taken++;
-        atomic_fetch_add_explicit(&group->seq, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&group->seq, submitted, memory_order_relaxed);
     }
     pthread_mutex_unlock(&turns->lock);
     comm__callbacks_run();
-    return status;
 }
 
-/* ---- Batches ----
- *
- * The first call decides where a batch goes: to the group whose turn it is, or, if it is a send or a receive, to the
- * first one. */
-
-struct turn_batch {
-    comm_group *group, *target; /* target: NULL until the first call */
-    int is_peer;
-    struct turn_batch *next;
-};
-
-static _Thread_local struct turn_batch *open_batches;
-
-static struct turn_batch *batch_of(const comm_group *group)
+comm_status comm__turns_flush(comm_group *group, int64_t deadline_ns)
 {
-    struct turn_batch *batch = open_batches;
-    while (batch && batch->group != group)
-        batch = batch->next;
-    return batch;
-}
-
-static void batch_close(struct turn_batch *batch)
-{
-    struct turn_batch **link = &open_batches;
-    while (*link != batch)
-        link = &(*link)->next;
-    *link = batch->next;
-    comm__group_unref(batch->group);
-    free(batch);
-}
-
-static comm_status fail_no_batch(const comm_group *group, const char *call)
-{
-    return comm__fail(COMM_ERR_INVALID, "%s: nothing was begun by this thread on group '%s'", call, group->name);
-}
-
-comm_status comm__turns_begin(comm_group *group)
-{
-    comm_status status = usable(group, "comm_coalesce_begin");
-    if (status == COMM_OK && batch_of(group))
-        status = comm__fail(COMM_ERR_INVALID, "comm_coalesce_begin on group '%s': this thread has begun already",
-                            group->name);
-    if (status != COMM_OK)
-        return status;
-    struct turn_batch *batch = calloc(1, sizeof *batch);
-    if (!batch)
-        return comm__fail(COMM_ERR_NO_MEMORY, "comm_coalesce_begin on group '%s'", group->name);
-    batch->group = group;
-    batch->next = open_batches;
-    open_batches = batch;
-    comm__group_ref(group);
-    return COMM_OK;
-}
-
-/* The first call of a batch. If it is refused, the batch is as it was and no turn is taken. */
-static comm_status first_call(struct turn_batch *batch, comm_op *op, const comm_op_options *options,
-                              comm_work **ret_work)
-{
-    struct turns *turns = batch->group->turns;
-    int is_peer = comm__op_is_peer(op->kind);
-    pthread_mutex_lock(&turns->lock);
-    comm_group *target = turns->groups[is_peer ? 0 : turns->taken % turns->count];
-    comm_status status = comm_coalesce_begin(target);
-    if (status == COMM_OK) {
-        status = comm__group_call(target, op, options, ret_work);
-        if (status != COMM_OK)
-            comm_coalesce_cancel(target);
-    }
-    if (status == COMM_OK) {
-        turns->taken += !is_peer;
-        batch->target = target;
-        batch->is_peer = is_peer;
-    }
-    pthread_mutex_unlock(&turns->lock);
-    return status;
-}
-
-static comm_status batch_call(struct turn_batch *batch, comm_op *op, const comm_op_options *options,
-                              comm_work **ret_work)
-{
-    int is_peer = comm__op_is_peer(op->kind);
-    comm_group *group = batch->group;
-    if (batch->target && batch->is_peer != is_peer)
-        return comm__fail(COMM_ERR_INVALID,
-                          "%s on group '%s': a batch of a round-robin group takes collectives or sends and receives, "
-                          "not both",
-                          comm__op_name(op->kind), group->name);
-    comm_status status = batch->target ? comm__group_call(batch->target, op, options, ret_work)
-                                       : first_call(batch, op, options, ret_work);
-    if (status == COMM_OK && !is_peer)
-        atomic_fetch_add_explicit(&group->seq, 1, memory_order_relaxed);
-    return status;
-}
-
-comm_status comm__turns_end(comm_group *group, comm_work **ret_work)
-{
-    struct turn_batch *batch = batch_of(group);
-    if (!batch)
-        return fail_no_batch(group, "comm_coalesce_end");
-    comm_group *target = batch->target;
-    comm_status status = COMM_OK;
-    if (!target) { /* an empty batch takes no turn */
-        target = group->turns->groups[0];
-        status = comm_coalesce_begin(target);
-    }
-    batch_close(batch);
-    return status == COMM_OK ? comm_coalesce_end(target, ret_work) : status;
-}
-
-comm_status comm__turns_cancel(comm_group *group)
-{
-    struct turn_batch *batch = batch_of(group);
-    if (!batch)
-        return fail_no_batch(group, "comm_coalesce_cancel");
-    comm_group *target = batch->target;
-    batch_close(batch);
-    return target ? comm_coalesce_cancel(target) : COMM_OK;
-}
-
-/* ---- Calls ---- */
-
-comm_status comm__turns_call(comm_group *group, const comm_op *given, const comm_op_options *options,
-                             comm_work **ret_work)
-{
-    comm_op op = *given;
-    comm_op_options own = COMM_OP_OPTIONS_INIT;
-    struct turn_batch *batch = batch_of(group);
-    comm_status status = usable(group, comm__op_name(op.kind));
-    if (status == COMM_OK)
-        status = own_timeout(group, options, &own);
-    if (status != COMM_OK)
-        return status;
-    if (batch)
-        return batch_call(batch, &op, &own, ret_work);
-    if (comm__op_is_peer(op.kind))
-        return comm__group_call(group->turns->groups[0], &op, &own, ret_work);
-    comm_work *work = NULL;
-    status = take_turn(group, &op, &own, ret_work == NULL, &work);
-    if (status != COMM_OK)
-        return status;
-    if (!ret_work)
-        return comm__work_finish(work);
-    *ret_work = work;
-    return COMM_OK;
-}
-
-comm_status comm__turns_flush(comm_group *group, int64_t timeout_ms)
-{
-    comm_status first = usable(group, "comm_group_flush");
-    if (first != COMM_OK)
-        return first;
+    comm_status first = COMM_OK;
     char text[COMM_ERROR_BYTES];
-    int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
     for (size_t i = 0; i < group->turns->count; i++) {
         int64_t left_ms = clock_left_ms(deadline_ns);
         comm_status status = comm_group_flush(group->turns->groups[i], left_ms == 0 ? 1 : left_ms);

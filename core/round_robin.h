@@ -15,13 +15,15 @@ struct turns {
 
 void comm__turns_destroy(struct turns *turns);
 
-/* What comm__group_call, comm_coalesce_begin, _end, _cancel, comm_group_flush and _status do with such a group. */
-comm_status comm__turns_call(comm_group *group, const comm_op *op, const comm_op_options *options,
-                             comm_work **ret_work);
-comm_status comm__turns_begin(comm_group *group);
-comm_status comm__turns_end(comm_group *group, comm_work **ret_work);
-comm_status comm__turns_cancel(comm_group *group);
-comm_status comm__turns_flush(comm_group *group, int64_t timeout_ms);
+/* The group to submit to next: of a round-robin group the one whose turn it is, or the first one for what takes no turn; any
+ * other group is its own. Until comm__turn_end nobody else takes the turn, which is given to the next group only if
+ * something was submitted: `submitted` collectives. */
+comm_group *comm__turn_begin(comm_group *group, int takes_turn);
+void comm__turn_end(comm_group *group, int takes_turn, size_t submitted);
+
+/* What comm__group_usable, comm_group_flush and comm_group_status do with such a group. */
+comm_status comm__turns_usable(const comm_group *group, const char *call);
+comm_status comm__turns_flush(comm_group *group, int64_t deadline_ns);
 comm_status comm__turns_status(const comm_group *group);
 
 #endif

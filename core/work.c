@@ -54,7 +54,6 @@ comm_work *comm__work_take(comm_group *group)
     atomic_store_explicit(&work->callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->has_callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
-    atomic_store_explicit(&work->number, ++group->works_taken, memory_order_relaxed);
     work->internal = 0;
     work->is_hooked = 0;
     work->channel = NULL;
@@ -65,10 +64,8 @@ comm_work *comm__work_take(comm_group *group)
     work->completed_ns = 0;
     work->source = work->tag = -1;
     work->received_count = 0;
-    work->arena_used = 0;
     comm__group_ref(group);
-    /* Release: flush may find the work in the list of all works and take a reference. */
-    atomic_store_explicit(&work->references, 2, memory_order_release);
+    atomic_store_explicit(&work->references, 2, memory_order_relaxed);
     return work;
 }
 
@@ -92,7 +89,7 @@ static void work_return(comm_work *work)
     comm__group_unref(group);
 }
 
-static void ref(comm_work *work)
+void comm__work_ref(comm_work *work)
 {
     atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
 }
@@ -114,31 +111,9 @@ void comm__work_free_all(comm_group *group)
     while (group->all_works) {
         comm_work *work = group->all_works;
         group->all_works = work->next_of_all;
-        free(work->arena);
+        free(work->arena.memory);
         free(work);
     }
-}
-
-comm_status comm__work_reserve(comm_work *work, size_t bytes)
-{
-    if (bytes <= work->arena_bytes)
-        return COMM_OK;
-    void *arena = realloc(work->arena, bytes);
-    if (!arena)
-        return comm__fail(COMM_ERR_NO_MEMORY, "%zu bytes for the arguments of an operation", bytes);
-    work->arena = arena;
-    work->arena_bytes = bytes;
-    return COMM_OK;
-}
-
-void *comm__work_copy(comm_work *work, const void *data, size_t bytes)
-{
-    if (!data)
-        return NULL;
-    void *copy = (char *)work->arena + work->arena_used;
-    memcpy(copy, data, bytes);
-    work->arena_used += (bytes + 15) & ~(size_t)15;
-    return copy;
 }
 
 /* ---- Completion ---- */
@@ -200,7 +175,7 @@ static void completing_ends(comm_work *work)
 /* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is over. */
 static void hold_for_callback(comm_work *work)
 {
-    ref(work);
+    comm__work_ref(work);
     completing_begins(work);
 }
 
@@ -277,7 +252,7 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
     comm__hooks_completed(group, work);
     /* Before the waiter wakes: it may close the group next, and close aborts what it counts as unfinished. */
     if (work->channel)
-        atomic_fetch_sub(&group->unfinished, 1);
+        comm__pending_remove(&group->pending, work);
     wake(work);
     run_callback(work);
     if (work->parent)

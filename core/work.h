@@ -12,6 +12,12 @@
 struct channel;
 struct batch;
 
+/* Memory for copies of an op's arrays, which live until it completes; kept for the next use. */
+struct arena {
+    void *memory;
+    size_t bytes, used;
+};
+
 enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
 
 struct comm_work {
@@ -24,7 +30,6 @@ struct comm_work {
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
     int32_t kind;            /* 0: of a batch */
     uint64_t seq, record;
-    _Atomic uint64_t number; /* how many works the group had submitted before it, for flush */
     int64_t submitted_ns, deadline_ns;
     size_t element_bytes;
 
@@ -45,9 +50,11 @@ struct comm_work {
     _Atomic size_t unfinished;                /* of a parent: works of the batch */
     _Atomic(struct comm_work *) first_failed; /* of a parent */
 
+    uint64_t number; /* of the group's works, and its neighbours among those that are pending; see pending.h */
+    struct comm_work *older, *newer;
+
     comm_record hook_record;
-    void *arena; /* copies of the op's arrays; kept for the next use */
-    size_t arena_bytes, arena_used;
+    struct arena arena; /* unless the batch has them */
     struct comm_work *next_free, *next_of_all, *next_deferred;
 };
 
@@ -60,13 +67,10 @@ static inline int work_is_done(const comm_work *work)
 comm_work *comm__work_take(comm_group *group);
 void comm__work_free_all(comm_group *group);
 
+void comm__work_ref(comm_work *work);
+
 /* Give up a work that was taken but never submitted. */
 void comm__work_drop(comm_work *work);
-
-/* Room in the work's arena for a copy that lives until it completes. arena_reserve first, with all that will be copied:
- * growing moves it. */
-comm_status comm__work_reserve(comm_work *work, size_t bytes);
-void *comm__work_copy(comm_work *work, const void *data, size_t bytes);
 
 /* What the backend calls, through the host table. */
 void comm__work_complete(comm_work *work, comm_status status, const char *error);

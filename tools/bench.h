@@ -132,7 +132,8 @@ struct bench_row {
     int32_t ranks;
     size_t bytes;
     long iterations;
-    double median_us, p99_us, least_us, most_us; /* of the repeats; p99 of single iterations */
+    double mean_us, least_us, most_us; /* back to back: the median, least and most of the repeats' means */
+    double median_us, p99_us;          /* of single iterations */
     double algbw, busbw; /* GB/s, 1e9 */
     uint64_t errors;
 };

@@ -3,9 +3,9 @@
  *   2. two iterations (twenty more if they are short) give an estimate; N = clamp(target / estimate, 4, 20000);
  *      N/10 more iterations to warm up;
  *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
- *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row is the median of the values.
- * The 99th percentile needs a clock in the loop, so it comes from a pass of its own, where each iteration counts as long
- * as its slowest rank took. */
+ *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row's mean is the median of the values.
+ * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each iteration counts
+ * as long as its slowest rank took. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -165,11 +165,12 @@ static void summarise(struct bench_row *row, double *values, size_t value_count,
 {
     /* A ping-pong is there and back; its row is one way. */
     double ways = op->from == BENCH_FROM_PEER ? 2 : 1;
-    row->median_us = median_of(values, value_count) / ways;
+    row->mean_us = median_of(values, value_count) / ways;
     row->least_us = values[0] / ways;
     row->most_us = values[value_count - 1] / ways;
+    row->median_us = median_of(times, time_count) / ways;
     row->p99_us = bench_quantile(times, time_count, 0.99) / ways;
-    row->algbw = row->median_us > 0 ? (double)row->bytes / row->median_us * 1e-3 : 0;
+    row->algbw = row->mean_us > 0 ? (double)row->bytes / row->mean_us * 1e-3 : 0;
     row->busbw = row->algbw * op->bus_factor(row->ranks);
 }
 

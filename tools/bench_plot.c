@@ -43,14 +43,14 @@ static size_t end_of_op(const struct bench_row *rows, size_t count, size_t begin
     return end;
 }
 
-/* Each operation as a named block of data: bytes, median, p99, bus bandwidth. */
+/* Each operation as a named block of data: bytes, mean, p99, bus bandwidth. */
 static void print_blocks(FILE *out, const struct bench_row *rows, size_t count)
 {
     for (size_t begin = 0, end; begin < count; begin = end) {
         end = end_of_op(rows, count, begin);
         fprintf(out, "$%s%zu << END_OF_ROWS\n", rows[begin].op, begin);
         for (size_t i = begin; i < end; i++)
-            fprintf(out, "%zu %.6f %.6f %.6f\n", rows[i].bytes, rows[i].median_us, rows[i].p99_us, rows[i].busbw);
+            fprintf(out, "%zu %.6f %.6f %.6f\n", rows[i].bytes, rows[i].mean_us, rows[i].p99_us, rows[i].busbw);
         fprintf(out, "END_OF_ROWS\n");
     }
 }
@@ -104,7 +104,7 @@ int bench_plot(const char *path, const struct bench_row *rows, size_t count, cha
     print_blocks(out, rows, count);
     fprintf(out, "set multiplot layout 1,2 title '%s, %d ranks' noenhanced\n", rows[0].backend, rows[0].ranks);
     fprintf(out, "set grid\nset key top left\nset logscale x 2\nset format x '%%.0b%%B'\nset xlabel 'bytes'\n");
-    fprintf(out, "set logscale y\nset ylabel 'median time, us'\n");
+    fprintf(out, "set logscale y\nset ylabel 'mean time, us'\n");
     print_plot(out, rows, count, 2);
     fprintf(out, "unset logscale y\nset yrange [0:*]\nset ylabel 'bus bandwidth, GB/s'\n");
     print_plot(out, rows, count, 4);

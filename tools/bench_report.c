@@ -29,10 +29,10 @@ void bench_report_begin(struct bench_report *report)
 {
     report->progress = isatty(STDERR_FILENO);
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors\n");
+        fprintf(report->out, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors\n");
     else if (report->format == BENCH_TABLE)
-        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %10s %10s %7s\n", "op", "backend", "ranks", "bytes",
-                "median us", "p99 us", "alg GB/s", "bus GB/s", "errors");
+        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %12s %10s %10s %7s\n", "op", "backend", "ranks", "bytes",
+                "mean us", "median us", "p99 us", "alg GB/s", "bus GB/s", "errors");
     fflush(report->out);
 }
 
@@ -59,22 +59,22 @@ int bench_report_row(struct bench_report *report, const struct bench_row *row)
     report->rows[report->row_count++] = *row;
     erase_progress(report);
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "%s,%s,%d,%zu,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, row->backend, row->ranks, row->bytes,
-                row->median_us, row->p99_us, row->algbw, row->busbw, (unsigned long long)row->errors);
+        fprintf(report->out, "%s,%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, row->backend, row->ranks, row->bytes,
+                row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw, (unsigned long long)row->errors);
     else if (report->format == BENCH_TABLE)
-        fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %10.3f %10.3f %7llu\n", row->op, row->backend,
-                row->ranks, bench_bytes_text(row->bytes, text), row->median_us, row->p99_us, row->algbw, row->busbw,
-                (unsigned long long)row->errors);
+        fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu\n", row->op, row->backend,
+                row->ranks, bench_bytes_text(row->bytes, text), row->mean_us, row->median_us, row->p99_us, row->algbw,
+                row->busbw, (unsigned long long)row->errors);
     fflush(report->out); /* a row is news: some take seconds */
     return 0;
 }
 
 static json_t *row_json(const struct bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "op", row->op, "backend",
+    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "op", row->op, "backend",
                      row->backend, "ranks", (int)row->ranks, "bytes", (json_int_t)row->bytes, "iterations",
-                     (json_int_t)row->iterations, "median_us", row->median_us, "p99_us", row->p99_us, "least_us",
-                     row->least_us, "most_us", row->most_us, "algbw_GBps", row->algbw, "busbw_GBps", row->busbw,
+                     (json_int_t)row->iterations, "mean_us", row->mean_us, "least_us", row->least_us, "most_us",
+                     row->most_us, "median_us", row->median_us, "p99_us", row->p99_us, "algbw_GBps", row->algbw, "busbw_GBps", row->busbw,
                      "errors", (json_int_t)row->errors);
 }
 

@@ -35,8 +35,8 @@ static const char summary[] =
     "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses).\n\n"
     "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
     "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
-    "buffer of gather and scatter, else the message. A time is the mean of back-to-back iterations on the slowest rank; "
-    "the median is over the repeats; p99 is of single iterations.\n\n"
+    "buffer of gather and scatter, else the message. The mean is of back-to-back iterations on the slowest rank, "
+    "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
 static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels";
 
@@ -60,12 +60,12 @@ static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "How to measure:", 2 },
     { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60)", 0 },
     { "iterations", KEY_ITERATIONS, "N", 0, "Iterate so often instead", 0 },
-    { "repeats", KEY_REPEATS, "N", 0, "Repeats, of which the median is taken (default 5)", 0 },
+    { "repeats", KEY_REPEATS, "N", 0, "Repeats of the mean, of which the one in the middle is taken (default 5)", 0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not", 0 },
     { NULL, 0, NULL, 0, "What to print:", 3 },
     { "table", KEY_TABLE, NULL, 0, "A table for people (default)", 0 },
-    { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
+    { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },

@@ -12,4 +12,7 @@ comm_status comm__fail(comm_status status, const char *format, ...) __attribute_
 /* Add what only the caller knows in front of this thread's text: "while X: <text>". */
 comm_status comm__fail_while(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Is it one of comm.h's? */
+int comm__status_known(comm_status status);
+
 #endif

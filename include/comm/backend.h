@@ -138,7 +138,8 @@ typedef struct comm_host {
     void (*describe)(void *group_token, const comm_op *op, char *text, size_t room);
 
     /* The group's store, for exchanging addresses; keys are private to this backend and group family. get waits; release the
-     * data with free_memory.  any, may block */
+     * data with free_memory. What a rank sets while its world's state opens, up to 8 KiB, all ranks have when the world is open: get
+     * then gives it without asking the store. So set a key once.  any, may block */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes);
     comm_status (*store_add)(void *store, const char *key, int64_t amount, int64_t *ret_value);
@@ -197,7 +198,7 @@ typedef struct comm_backend {
     comm_status (*query)(void);
 
     /* Open a group. The first call of a world is for the world group (info->world_state is NULL): join the others as far as needed, publish
-     * addresses. Later groups get the world's state and should cost no messages. May block until info->timeout_ms for the world, must not
+     * addresses. If it fails on one rank, the world opens on none, and all have this one's text. Later groups get the world's state and should cost no messages. May block until info->timeout_ms for the world, must not
      * block for others. The world's state is closed after all groups that were opened from it.  any */
     comm_status (*group_open)(const comm_group_info *info, void **ret_state);
 

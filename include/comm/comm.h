@@ -153,10 +153,14 @@ enum {
  *   MIN MAX          not for complex. If any operand is NaN the result is the canonical quiet NaN,
  *                    on every backend, size and path. -0 counts as smaller than +0.
  *   BAND BOR BXOR    integers and BOOL only
- *   PREMUL_SUM       each rank's input times its own options->premul, then summed. Not for BOOL.
+ *   PREMUL_SUM       each rank's input times its own options->premul, then summed. Not for BOOL. The product is rounded to
+ *                    the type (integers: wraps around) before it is summed: two roundings, never a fused one.
  *   USER             options->reduce_fn, in rank order
  *
- * The result is the same bits on every rank, and from run to run for the same shape. */
+ * The result is the same bits on every rank, and from run to run for the same shape. Floats are rounded to nearest even;
+ * 16- and 8-bit floats are reduced in fp32 and rounded once, at the end (PREMUL_SUM: also each product). A NaN that is made
+ * or passed on is the quiet NaN without sign and payload; only a group of one rank, where SUM, AVG and PRODUCT copy, keeps
+ * the one that it is given. docs/reduce.md has every rule. */
 typedef int32_t comm_redop;
 enum {
     COMM_SUM = 0,
@@ -210,11 +214,12 @@ COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
 /* A reduction of the user's: for each i, inout[i] = in[i] OP inout[i], where `in` comes from lower
  * ranks than `inout` (MPI_User_function's order). The operation must be associative; it need not
  * be commutative. It is called on a thread that drives the group, one call at a time per group, and must not call
- * libcomm. */
+ * libcomm. A call gets some of the elements, from 1 to all of them. `in` and `inout` are aligned for `dtype` if the buffers
+ * that were given to the operation are. */
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {
-    COMM_OP_RANK_ORDER = 1, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm */
+    COMM_OP_RANK_ORDER = 1, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none */
 };
 
 typedef struct comm_op_options {
@@ -250,6 +255,11 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
+ * When it succeeds, the backends of all ranks are open, and this rank knows where the others are: from then on the store may go (a
+ * world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first talk). When one rank cannot take part,
+ * it fails on all with that rank's reason. Ranks that wait notice a rank whose process ends before that, and name it: within 2 seconds
+ * on one host or where hosts can connect to each other; within 7 if its whole host is gone. All this holds for every kind of
+ * store. A world of one rank leaves the store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same time,
  * need different names; so does a world that children of fork() open among themselves.
@@ -257,8 +267,9 @@ typedef struct comm_init_options {
  * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
- * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice), NOT_FOUND (no
- *          such backend or scheme; no launcher), TIMEOUT (names the missing ranks), SYSTEM. */
+ * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about size, secret or
+ *          backends), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing ranks), PEER_LOST (a rank has
+ *          ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text names the rank that could not. */
 COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
 
 typedef struct comm_group_options {
@@ -266,7 +277,7 @@ typedef struct comm_group_options {
     uint32_t flags;      /* none yet */
     const char *backend; /* NULL: the parent's */
     int64_t timeout_ms;  /* 0: the parent's */
-    const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's */
+    const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's. Need not be unique */
     const char *description; /* a few words of yours, for comm_group_description; NULL: "" */
 } comm_group_options;
 #define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL, NULL }
@@ -317,7 +328,7 @@ COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *exclude
  * the second to groups[1], and so on. So operations that are under way at the same time run on different backends, or on
  * different lanes of one. (c10d's ProcessGroupRoundRobin.)
  *
- * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes a turn with its first collective;
+ * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes its turn when it ends;
  * one of sends and receives takes none, and the two cannot be mixed. comm_group_seq counts its own collectives;
  * comm_work_seq and the records are those of the group whose turn it was, and hooks belong there too. Aborting it aborts all; when
  * one has ended, so has it. Groups made from it are ordinary ones, on the backend of groups[0].
@@ -330,7 +341,10 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
 
 /* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted are
  * still delivered, within a bounded time. Other groups made from it live on. When it returns, the callbacks of its works
- * have returned. NULL is fine.
+ * have returned. What this thread has begun with comm_coalesce_begin on it, and not ended, is forgotten; no other thread may
+ * have begun one. NULL is fine.
+ * After the last group and the last store of a process nothing of libcomm runs. Two descriptors stay open until the
+ * process ends, a pipe that libuv makes once.
  * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
  * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was seen
@@ -344,7 +358,8 @@ COMM_API comm_status comm_group_close(comm_group *group);
  * then still be closed.  Threads any. */
 COMM_API comm_status comm_group_abort(comm_group *group, const char *reason);
 
-/* Wait until all works that were submitted to the group so far have completed; the first error wins.
+/* Wait until all works that were submitted to the group so far have completed; the first error wins. What stands in an open
+ * batch (comm_coalesce_begin) has not been submitted yet, and is not waited for.
  * (c10d's _wait_for_pending_works.)  Threads any.  Errors  TIMEOUT, or a work's own. */
 COMM_API comm_status comm_group_flush(comm_group *group, int64_t timeout_ms);
 
@@ -367,7 +382,8 @@ COMM_API comm_status comm_group_rank_of(const comm_group *group, int32_t world_r
 /* Write the world ranks of all members, in order; `ret_ranks` has room for comm_group_size of them. */
 COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_ranks);
 
-/* The open group of this process that has that name within `world`'s family.  Memory lends.  Errors NOT_FOUND. */
+/* The open group of this process that has that name within `world`'s family; of several, the one that was made last.
+ * Memory lends.  Errors NOT_FOUND. */
 COMM_API comm_status comm_group_find(comm_group *world, const char *name, comm_group **ret_group);
 /* How many groups of `world`'s family are open in this process. (c10d's get_pg_count.) */
 COMM_API int32_t comm_group_count(const comm_group *world);
@@ -446,10 +462,14 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *
  * What holds for all of them:
  *
- * Shapes   counts are elements, of any size. Buffers are contiguous. Buffers of one call may not overlap, except in the in-place
- *          form that each names. count 0 is legal (and still meets the others). A group of one rank is legal.
+ * Shapes   counts are elements, of any size. Buffers are contiguous, at any address: alignment is not needed. send and recv
+ *          of one call may not overlap, except in the in-place form that each names. Blocks that are only read may overlap
+ *          one another; blocks that are written may not, which is not checked: the result there is any of them, or a mix.
+ *          count 0 is legal (and still meets the others). A group of one rank is legal.
  * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not,
  *          both sides get MISMATCH with both calls spelled out. Groups are independent.
+ *          To match, the operation, dtype, redop, root, counts and COMM_OP_RANK_ORDER must be the same on all ranks. Each
+ *          rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label, premul and reduce_fn.
  * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
  *          work completes, borrows all arrays and options, and gives *ret_work (comm_work_release).
  * Threads  any. Calls on one group from several threads are taken in arrival order.
@@ -458,7 +478,11 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *
  * A "_v" form takes uneven blocks: counts[r] elements for rank r, at offsets[r] elements into the buffer;
  * offsets == NULL means one after the other. Where every rank gives `counts`, all must give the same ones.
- * A "_list" form takes one pointer per rank instead of one buffer; counts[r] are its elements. */
+ * A "_list" form takes one pointer per rank instead of one buffer; counts[r] are its elements.
+ * The _v and the _list form of one operation match each other. The plain form of gather and scatter matches them, too; that
+ * of all_gather, reduce_scatter and all_to_all does not, even if all counts are equal.
+ * Where a form in place is "its own block", that is the block of this rank in the longer buffer: at rank * count in the plain
+ * form, at offsets[rank] in a _v form, at list[rank] in a _list form. */
 
 /* `buffer` of `root` is copied to `buffer` of every rank.  Shapes  `count` elements. */
 COMM_API comm_status comm_broadcast(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t root,
@@ -475,7 +499,7 @@ COMM_API comm_status comm_reduce(comm_group *group, const void *send, void *recv
                                  comm_work **ret_work);
 
 /* Every rank gets every rank's `send`, in rank order.  Shapes  send `count`; recv `count` x ranks.
- * In place: send == recv + rank * count. */
+ * In place (all forms): send == its own block of recv. */
 COMM_API comm_status comm_all_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                      const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_all_gather_v(comm_group *group, const void *send, void *recv, const size_t *counts,
@@ -486,7 +510,8 @@ COMM_API comm_status comm_all_gather_list(comm_group *group, const void *send, v
                                           comm_work **ret_work);
 
 /* `root` gets every rank's `send`, in rank order. recv, counts and offsets are read at the root only, send_count
- * everywhere: it must be what the root has for that rank, else MISMATCH. In place at the root: send == its block of recv. */
+ * everywhere: it must be what the root has for that rank, else MISMATCH. In place at the root (all forms): send == its own
+ * block of recv. */
 COMM_API comm_status comm_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                  int32_t root, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_gather_v(comm_group *group, const void *send, size_t send_count, void *recv,
@@ -496,7 +521,8 @@ COMM_API comm_status comm_gather_list(comm_group *group, const void *send, size_
                                       const size_t *counts, comm_dtype dtype, int32_t root,
                                       const comm_op_options *options, comm_work **ret_work);
 
-/* The reverse: block r of the root's `send` goes to rank r. */
+/* The reverse: block r of the root's `send` goes to rank r. send, counts and offsets are read at the root only.
+ * In place at the root (all forms): recv == its own block of send. */
 COMM_API comm_status comm_scatter(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                   int32_t root, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_scatter_v(comm_group *group, const void *send, const size_t *counts, const size_t *offsets,
@@ -507,7 +533,7 @@ COMM_API comm_status comm_scatter_list(comm_group *group, const void *const *sen
                                        const comm_op_options *options, comm_work **ret_work);
 
 /* Reduce over all ranks; rank r gets block r of the result.  Shapes  send `count` x ranks; recv `count`.
- * In place: recv == send + rank * count. */
+ * In place (all forms): recv == its own block of send. The blocks of the _v form lie one after the other. */
 COMM_API comm_status comm_reduce_scatter(comm_group *group, const void *send, void *recv, size_t count,
                                          comm_dtype dtype, comm_redop redop, const comm_op_options *options,
                                          comm_work **ret_work);
@@ -534,8 +560,12 @@ COMM_API comm_status comm_all_to_all_list(comm_group *group, const void *const *
 COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work);
 
 /* A barrier for finding out who is missing: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that have not
- * come, and leaves the group usable. Uses point-to-point messages with a tag of its own. (c10d's monitored_barrier with
- * wait_all_ranks.)  Threads any. */
+ * come, and one of them on the ranks that have. It leaves the group usable. Uses point-to-point messages with a tag of its own.
+ * (c10d's monitored_barrier with wait_all_ranks.)
+ * All ranks call it equally often. A rank that comes after rank 0 has given up gets TIMEOUT, too: when rank 0 is in its next
+ * one, or else after the latecomer's own timeout_ms. A rank that gives up for itself (its timeout_ms is shorter than rank 0's)
+ * has come all the same.
+ * Threads any.  Errors  TIMEOUT, and what a send and a receive can fail with. */
 COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options);
 
 /* ---- 7 Point-to-point -------------------------------------------------------------------------
@@ -562,7 +592,10 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  * block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
  * A batch is this rank's own affair: its calls meet the other ranks' as if made one by one, in a batch there or not. (Not so
  * on a round-robin group, where a batch takes one turn: there all ranks must batch alike.)
- * The buffers are kept until that work completes. cancel forgets what was written down.
+ * Memory  the data buffers are kept until that work completes. Options, what they point to, counts, offsets and lists are
+ *         borrowed during each call, as everywhere: a batch has copies.
+ * cancel forgets what was written down, and so does closing the group: it has taken no number and no turn, so the other ranks
+ * need not know.
  * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
  *         comm_group_split, comm_monitored_barrier). */
 COMM_API comm_status comm_coalesce_begin(comm_group *group);
@@ -572,7 +605,8 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
 /* ---- 9 Byte strings ---------------------------------------------------------------------------
  *
  * Byte strings of unequal length, such as serialised objects; the receivers need not know the lengths. These
- * calls wait. (c10d's *_object collectives, without the pickle.) *ret_data holds the strings one after the other, and
+ * calls wait. (c10d's *_object collectives, without the pickle.) Each call is two operations of its kind, the lengths and then the
+ * bytes: so it is counted, recorded and told to hooks. *ret_data holds the strings one after the other, and
  * *ret_bytes[r] is the length of rank r's. Both are given: release each with comm_free. */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                            const comm_op_options *options, void **ret_data, size_t **ret_bytes);
@@ -618,7 +652,8 @@ COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 
 /* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
  * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait: calls that
- * wait for works, and comm_group_close, fail there with INVALID. It may release the work. `work` is lent during the call.
+ * wait for works, and comm_group_close, fail there with INVALID. To wait for a work that has completed is no waiting, and gives
+ * its result. It may release the work. `work` is lent during the call.
  * Errors  INVALID (a second callback). */
 typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
 COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
@@ -628,27 +663,28 @@ COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, voi
  * Memory  lends: it belongs to the work and is closed with it. */
 COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 
-/* Facts about a completed work (-1 or 0 before).  Threads any. */
-COMM_API int32_t comm_work_source_rank(const comm_work *work);     /* of a receive */
-COMM_API int32_t comm_work_tag(const comm_work *work);             /* of a receive */
-COMM_API size_t comm_work_received_count(const comm_work *work);   /* elements, of a receive */
-COMM_API uint64_t comm_work_seq(const comm_work *work);            /* its number in the group; known at once */
-COMM_API int64_t comm_work_duration_ns(const comm_work *work);     /* from submission to completion */
-COMM_API int64_t comm_work_timeout(const comm_work *work);         /* what it was given, in ms; known at once */
-COMM_API const char *comm_work_op(const comm_work *work);          /* "all_reduce"; lends, for ever */
+/* Facts about a work.  Threads any. */
+COMM_API int32_t comm_work_source_rank(const comm_work *work);   /* of a receive that has completed, else -1 */
+COMM_API int32_t comm_work_tag(const comm_work *work);           /* of a receive that has completed, else -1 */
+COMM_API size_t comm_work_received_count(const comm_work *work); /* elements; of a receive that has completed, else 0 */
+COMM_API uint64_t comm_work_seq(const comm_work *work);          /* its number in the group; known at once. 0: a batch's */
+COMM_API int64_t comm_work_duration_ns(const comm_work *work);   /* from submission to completion; -1 before */
+COMM_API int64_t comm_work_timeout(const comm_work *work);       /* what it was given, in ms; known at once */
+COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"; lends, for ever */
 
 /* ---- 11 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
- * Write up to `room` of them, oldest first, to `ret_records`.  Threads any. */
+ * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count says how many.
+ * Threads any. */
 typedef struct comm_record {
     uint64_t seq;             /* collectives count 1, 2, 3 ...; point-to-point has its own count */
     const char *op;           /* lends, for ever */
     comm_dtype dtype;
     comm_redop redop;
-    int32_t peer;             /* root, destination or source; -1 if none */
-    int32_t tag;
-    uint64_t count;           /* elements */
+    int32_t peer;             /* root, destination or source; -1 if none. A receive keeps what it asked for: COMM_ANY_SOURCE */
+    int32_t tag;              /* likewise, COMM_ANY_TAG */
+    uint64_t count;           /* elements; of a receive, the room that it had */
     comm_status status;       /* COMM_IN_PROGRESS, COMM_OK, or the error */
     int64_t submitted_ns, completed_ns; /* CLOCK_REALTIME; 0 if not yet */
     char label[24];
@@ -661,7 +697,8 @@ COMM_API comm_status comm_group_records(const comm_group *group, comm_record *re
  *   COMPLETE   it has completed, or the backend refused it: once for each SUBMIT, on whichever thread completes it, before
  *              those who wait for it go on
  *   END        the group has ended (abort, a lost peer, a deadline ...); before the backends are told
- * A batch gives the events of each of its operations; the library's own messages (monitored_barrier) give none.
+ * A batch gives the events of each of its operations. A call for byte strings gives those of its two operations, under their
+ * names ("all_gather"). The library's own messages (monitored_barrier) give none.
  * For a receive that went well, COMPLETE has the real source, tag and count. */
 enum { COMM_EVENT_SUBMIT = 1, COMM_EVENT_COMPLETE = 2, COMM_EVENT_END = 4 };
 typedef struct comm_event {

@@ -18,6 +18,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct ranks_options {
     int limit_s;       /* then everybody is killed; 0: 60 */

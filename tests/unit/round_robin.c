@@ -144,9 +144,79 @@ static void only_what_happens_takes_a_turn(int rank, int size, void *arg)
     CHECK(got == before);
     CHECK_OK(comm_coalesce_begin(t.turns));
     CHECK_OK(comm_barrier(t.turns, NULL, NULL));
-    CHECK_OK(comm_coalesce_cancel(t.turns)); /* its turn is gone, here as on every rank */
+    CHECK_OK(comm_coalesce_cancel(t.turns)); /* it has taken neither a turn nor a number */
+    CHECK(comm_group_seq(t.turns) == 5);
     CHECK(sum_over(t.turns, 1) == size);
-    check_seqs(&t, 2, 4, 0);
+    check_seqs(&t, 1, 4, 1);
+    CHECK_OK(comm_barrier(t.world, NULL, NULL));
+    close_three(&t);
+}
+
+/* A batch that does not come to its end is this rank's own affair: nothing that the others could notice. */
+static void a_batch_takes_its_turn_when_it_ends(int rank, int size, void *arg)
+{
+    (void)arg;
+    struct three t;
+    void *data;
+    size_t *bytes;
+    comm_work *work = NULL;
+    int32_t one = 1, sums[4] = { 0 };
+    open_three(&t);
+    for (int round = 0; round < 7; round++) {
+        if (rank == 0) {
+            CHECK_OK(comm_coalesce_begin(t.turns));
+            for (int i = 0; i < 3; i++)
+                CHECK_OK(comm_barrier(t.turns, NULL, NULL));
+            CHECK_OK(comm_coalesce_cancel(t.turns));
+        }
+        CHECK(sum_over(t.turns, 1) == size);
+        CHECK(comm_group_seq(t.turns) == (uint64_t)round + 1);
+    }
+    check_seqs(&t, 3, 2, 2);
+    /* What this thread does on a group of its own in between does not disturb the batch, nor it that. */
+    CHECK_OK(comm_coalesce_begin(t.turns));
+    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[0], 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK(sum_over(t.lanes[1], 1) == size);
+    CHECK_STATUS(comm_monitored_barrier(t.turns, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_gather_bytes(t.turns, "x", 1, NULL, &data, &bytes), COMM_ERR_INVALID);
+    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[1], 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_coalesce_end(t.turns, &work));
+    CHECK_OK(comm_work_wait(work, 0));
+    CHECK(sums[0] == size && sums[1] == size && comm_group_seq(t.turns) == 9);
+    comm_work_release(work);
+    check_seqs(&t, 3, 5, 2);
+    CHECK_OK(comm_barrier(t.world, NULL, NULL));
+    /* Closing drops what was only written down. */
+    CHECK_OK(comm_coalesce_begin(t.turns));
+    CHECK_OK(comm_barrier(t.turns, NULL, NULL));
+    CHECK_OK(comm_coalesce_begin(t.lanes[2]));
+    CHECK_OK(comm_barrier(t.lanes[2], NULL, NULL));
+    close_three(&t);
+}
+
+static void end_in_callback(comm_work *work, comm_status status, void *context)
+{
+    (void)work, (void)status;
+    CHECK_STATUS(comm_coalesce_end(context, NULL), COMM_ERR_INVALID);
+}
+
+static void an_end_that_is_refused_leaves_the_batch(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    struct three t;
+    comm_work *work;
+    open_three(&t);
+    CHECK_OK(comm_barrier(t.world, NULL, &work));
+    CHECK_OK(comm_work_wait(work, 0));
+    CHECK_OK(comm_coalesce_begin(t.turns));
+    CHECK_OK(comm_barrier(t.turns, NULL, NULL));
+    CHECK_OK(comm_work_on_complete(work, end_in_callback, t.turns));
+    comm_work_release(work);
+    CHECK(comm_group_seq(t.turns) == 0);
+    CHECK_OK(comm_barrier(t.turns, NULL, NULL));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL));
+    CHECK(comm_group_seq(t.turns) == 2);
+    check_seqs(&t, 2, 0, 0);
     CHECK_OK(comm_barrier(t.world, NULL, NULL));
     close_three(&t);
 }
@@ -251,7 +321,10 @@ static int run(const struct ranks_options *how)
         if (ranks_run(size, how, collectives_take_turns, NULL))
             return 1;
     return ranks_run(2, how, only_what_happens_takes_a_turn, NULL) ||
-           ranks_run(3, how, only_what_happens_takes_a_turn, NULL) || ranks_run(3, how, mistakes_and_ends, NULL) ||
+           ranks_run(3, how, only_what_happens_takes_a_turn, NULL) ||
+           ranks_run(3, how, a_batch_takes_its_turn_when_it_ends, NULL) ||
+           ranks_run(2, how, an_end_that_is_refused_leaves_the_batch, NULL) ||
+           ranks_run(3, how, mistakes_and_ends, NULL) ||
            ranks_run(3, how, a_callback_may_submit, NULL);
 }
 

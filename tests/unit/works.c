@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "loopback.h"
 #include "ranks.h"
@@ -413,6 +414,51 @@ static void flush_waits_for_all_that_was_submitted(int rank, int size, void *arg
     CHECK_OK(comm_group_close(world));
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* The least of several, so that what else the machine does is left out. */
+static double time_of_flushes(comm_group *world)
+{
+    double least = 1e9;
+    for (int i = 0; i < 5; i++) {
+        double begun = seconds();
+        for (int j = 0; j < 200; j++) {
+            comm_work *work;
+            CHECK_OK(comm_barrier(world, NULL, &work));
+            CHECK_OK(comm_group_flush(world, 0));
+            comm_work_release(work);
+        }
+        double took = seconds() - begun;
+        least = took < least ? took : least;
+    }
+    return least;
+}
+
+/* Works that are done and have not been released cost a flush nothing. */
+static void flush_does_not_look_at_finished_works(int rank, int size, void *arg)
+{
+    enum { HELD = 50000 };
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world(backend);
+    comm_work **held = calloc(HELD, sizeof *held);
+    double before = time_of_flushes(world);
+    for (int i = 0; i < HELD; i++)
+        CHECK_OK(comm_barrier(world, NULL, &held[i]));
+    double after = time_of_flushes(world);
+    if (after > 5 * before + 0.005)
+        ranks_fail(__FILE__, __LINE__, "200 flushes took %.3f ms, and %.3f ms beside %d finished works", before * 1e3,
+                   after * 1e3, HELD);
+    for (int i = 0; i < HELD; i++)
+        comm_work_release(held[i]);
+    free(held);
+    CHECK_OK(comm_group_close(world));
+}
+
 static void a_deadline_ends_the_group(int rank, int size, void *arg)
 {
     (void)size, (void)arg;
@@ -532,7 +578,8 @@ int main(void)
     if (comm_backend_register(loopback_entry) != COMM_OK)
         return 1;
     backend = "cpu:loopback";
-    if (run(&threads) || ranks_run(3, &threads, a_deadline_ends_the_group, NULL))
+    if (run(&threads) || ranks_run(1, &threads, flush_does_not_look_at_finished_works, NULL) ||
+        ranks_run(3, &threads, a_deadline_ends_the_group, NULL))
         return 1;
     backend = "cpu:tcp";
     return run(&processes);

@@ -1,0 +1,37 @@
+/* Lifelines: while ranks come together, each can tell that another's process has ended. */
+#ifndef COMM_CORE_LIFELINE_H
+#define COMM_CORE_LIFELINE_H
+
+#include <stdint.h>
+#include <sys/socket.h>
+
+enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MOST = 8, LIFELINE_WATCHES_MOST = 40 };
+
+/* What a rank holds out to those who watch it: a port that is open for as long as it is coming together with the others. */
+struct lifeline {
+    int listener; /* -1: none, for want of descriptors; then nobody can watch us */
+    char page[LIFELINE_PAGE_BYTES]; /* where it is; for the store */
+};
+
+void comm__lifeline_open(struct lifeline *l);
+void comm__lifeline_close(struct lifeline *l);
+
+/* One rank that we watch. Zeroed, then begun with its page. */
+struct watch {
+    int begun;
+    int same_host;
+    struct sockaddr_storage addresses[LIFELINE_ADDRESSES_MOST];
+    int count, next;
+    int fd;          /* if connecting or connected */
+    int connecting, connected;
+    int failures;    /* in a row: the port is closed, or there is no route */
+    int refused;     /* one of these found it closed */
+};
+
+void comm__watch_begin(struct watch *w, const char *page);
+void comm__watch_end(struct watch *w);
+/* Look once, without waiting. 1 if its process has ended, or has given up coming together. `refused_often`: on another host a
+ * port that is closed at all addresses counts only after so many looks, as a firewall may say the same; 0: not at all. */
+int comm__watch_look(struct watch *w, int refused_often);
+
+#endif

@@ -1,0 +1,64 @@
+/* A list in the order of submission, from which any work may go at any time. */
+#include "pending.h"
+
+#include "work.h"
+
+void comm__pending_init(struct pending *p)
+{
+    pthread_mutex_init(&p->lock, NULL);
+}
+
+void comm__pending_finish(struct pending *p)
+{
+    pthread_mutex_destroy(&p->lock);
+}
+
+/* A change of the count under the lock needs no atomic addition. */
+static void count(struct pending *p, int more)
+{
+    atomic_store_explicit(&p->count, atomic_load_explicit(&p->count, memory_order_relaxed) + more,
+                          memory_order_release);
+}
+
+void comm__pending_add(struct pending *p, comm_work *work)
+{
+    pthread_mutex_lock(&p->lock);
+    work->number = ++p->submitted;
+    work->newer = NULL;
+    work->older = p->last;
+    *(p->last ? &p->last->newer : &p->first) = work;
+    p->last = work;
+    count(p, 1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void comm__pending_remove(struct pending *p, comm_work *work)
+{
+    pthread_mutex_lock(&p->lock);
+    *(work->older ? &work->older->newer : &p->first) = work->newer;
+    *(work->newer ? &work->newer->older : &p->last) = work->older;
+    count(p, -1);
+    pthread_mutex_unlock(&p->lock);
+}
+
+uint64_t comm__pending_newest(struct pending *p)
+{
+    pthread_mutex_lock(&p->lock);
+    uint64_t newest = p->submitted;
+    pthread_mutex_unlock(&p->lock);
+    return newest;
+}
+
+comm_work *comm__pending_oldest(struct pending *p, uint64_t most)
+{
+    pthread_mutex_lock(&p->lock);
+    comm_work *work = p->first;
+    while (work && work->internal)
+        work = work->newer;
+    if (work && work->number > most)
+        work = NULL;
+    if (work) /* in the list, so its backend still has a reference too */
+        comm__work_ref(work);
+    pthread_mutex_unlock(&p->lock);
+    return work;
+}

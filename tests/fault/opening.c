@@ -1,0 +1,396 @@
+/* Ranks that fail, die or disagree while a world comes together: comm_init gives all others the reason, soon, and says which rank. And what
+ * comm_init's success is worth: all ranks are open, and are found without the store. */
+#include <netinet/in.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "faults.h"
+#include "loopback.h"
+
+enum { LONG_MS = 60000, SOON_MS = 2000, BUSY_MS = 3000 /* a machine with other work */ };
+
+/* ---- A backend that fails or dies when a world opens ---- */
+
+enum mischief { FAILS, DIES, IS_KILLED, MISCHIEF_END };
+
+static struct {
+    comm_backend table;
+    const comm_host *host;
+    comm_status (*open)(const comm_group_info *, void **);
+    int rank;
+    enum mischief what;
+    struct page *page;
+} fragile;
+
+static comm_status fragile_open(const comm_group_info *info, void **ret_state)
+{
+    if (info->rank == fragile.rank) {
+        atomic_store(&fragile.page->event_ns, fault_now_ns());
+        if (fragile.what == FAILS)
+            return fragile.host->fail(COMM_ERR_SYSTEM, "there are too many open files");
+        if (fragile.what == IS_KILLED)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    return fragile.open(info, ret_state);
+}
+
+static const comm_backend *fragile_entry(const comm_host *host)
+{
+    fragile.table = *loopback_entry(host);
+    fragile.host = host;
+    fragile.open = fragile.table.group_open;
+    fragile.table.name = "fragile";
+    fragile.table.group_open = fragile_open;
+    return &fragile.table;
+}
+
+struct scenario {
+    struct page *page;
+    int rank; /* that fails */
+    enum mischief what;
+    const char *url; /* NULL: the ranks' file */
+};
+
+static comm_status open_at(const char *url, int rank, int size, const char *backend, comm_group **ret_world)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    options.rendezvous = url;
+    options.rank = rank;
+    options.world_size = size;
+    options.backend = backend;
+    options.timeout_ms = LONG_MS;
+    *ret_world = NULL;
+    return url ? comm_init(&options, ret_world) : ranks_init(&options, ret_world);
+}
+
+static void one_fails(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    char name[32];
+    comm_group *world;
+    fragile.page = s->page;
+    fragile.rank = s->rank;
+    fragile.what = s->what;
+    CHECK_OK(comm_backend_register(fragile_entry));
+    comm_status status = open_at(s->url, rank, size, "cpu:fragile", &world);
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK_STATUS(status, s->what == FAILS ? COMM_ERR_SYSTEM : COMM_ERR_PEER_LOST);
+    snprintf(name, sizeof name, "rank %d (", s->rank);
+    if (s->url && s->rank == 0 && s->what != FAILS) {
+        CHECK_ERROR_SAYS("rank 0 serves it");
+        return;
+    }
+    CHECK_ERROR_SAYS(name);
+    CHECK_ERROR_SAYS(s->what == FAILS ? "cannot open the world: opening backend 'fragile': there are too many open files"
+                                      : "has ended, or has given up, before all ranks had opened the world");
+}
+
+static int run_one_fails(int size, int rank, enum mischief what, const char *url)
+{
+    struct scenario s = { .page = page_new(size), .rank = rank, .what = what, .url = url };
+    char name[100];
+    snprintf(name, sizeof name, "rank %d of %d %s, store: %s", rank, size,
+             what == FAILS ? "fails" : what == DIES ? "dies" : "is killed", url ? "its own" : "a file");
+    struct ranks_options options = { .limit_s = 30, .name = name, .may_fail = what == FAILS ? 0 : 1ull << rank };
+    int failed = ranks_run(size, &options, one_fails, &s);
+    if (!failed && fault_report(s.page, size, name) > BUSY_MS) {
+        fprintf(stderr, "%s: that is too late\n", name);
+        failed = 1;
+    }
+    page_free(s.page);
+    return failed;
+}
+
+/* ---- Before all have joined ---- */
+
+/* Rank 3 does not come; rank 1 is killed while it waits. */
+static void one_is_killed_while_others_are_missing(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world;
+    int64_t joined = 0;
+    atomic_store(&s->page->pids[rank], (int32_t)getpid());
+    if (rank == 3) {
+        comm_store *store = ranks_store();
+        while (joined < 3)
+            CHECK_OK(comm_store_add(store, "comm/world/0/joined", 0, &joined));
+        atomic_store(&s->page->event_ns, fault_now_ns());
+        CHECK(kill(atomic_load(&s->page->pids[1]), SIGKILL) == 0);
+        comm_store_close(store);
+        return;
+    }
+    CHECK_STATUS(open_at(NULL, rank, size, NULL, &world), COMM_ERR_PEER_LOST);
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK_ERROR_SAYS("rank 1 (host ");
+    CHECK_ERROR_SAYS("has ended, or has given up, before all ranks had joined");
+}
+
+/* ---- Disagreement ---- */
+
+static void different_backends_are_told_to_all(int rank, int size, void *arg)
+{
+    static const char *const strings[] = { "CPU:tcp?lanes=2&eager_bytes=4096", "cpu:tcp?eager_bytes=4096&lanes=2", "tcp" };
+    comm_group *world;
+    (void)arg;
+    CHECK_STATUS(open_at(NULL, rank, size, strings[rank], &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the ranks have different backends: rank ");
+    CHECK_ERROR_SAYS("rank 2 (host ");
+    CHECK_ERROR_SAYS("has 'cpu:tcp'");
+    CHECK_ERROR_SAYS("has 'cpu:tcp?eager_bytes=4096&lanes=2'");
+}
+
+static void the_same_backends_in_other_words(int rank, int size, void *arg)
+{
+    static const char *const strings[] = { NULL, "tcp", "CPU:TCP", "auto" };
+    comm_group *world;
+    (void)arg;
+    CHECK_OK(open_at(NULL, rank, size, strings[rank], &world));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void a_backend_that_one_rank_lacks_is_told_to_all(int rank, int size, void *arg)
+{
+    comm_group *world;
+    (void)arg;
+    CHECK_STATUS(open_at(NULL, rank, size, rank == 1 ? "cpu:nonesuch" : "tcp", &world), COMM_ERR_NOT_FOUND);
+    CHECK_ERROR_SAYS("rank 1 (host ");
+    CHECK_ERROR_SAYS("cannot open the world: ");
+    CHECK_ERROR_SAYS("nonesuch");
+}
+
+/* ---- The store is gone ---- */
+
+/* The server is a process of its own; rank 0 kills it when the world is open. */
+static pid_t serve(int ports[2])
+{
+    pid_t server = fork();
+    if (server == 0) {
+        comm_store *store;
+        comm_store_options options = COMM_STORE_OPTIONS_INIT;
+        options.serve = 1;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (comm_store_open("tcp://127.0.0.1:0", &options, &store) != COMM_OK)
+            _exit(1);
+        int32_t port = comm_store_port(store);
+        if (write(ports[1], &port, sizeof port) != sizeof port)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    return server;
+}
+
+static void open_on_server(const char *url, int rank, int size, comm_group **ret_world)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_store *store;
+    CHECK_OK(comm_store_open(url, NULL, &store));
+    options.store = store;
+    options.rank = rank;
+    options.world_size = size;
+    options.timeout_ms = LONG_MS;
+    CHECK_OK(comm_init(&options, ret_world));
+    comm_store_close(store);
+}
+
+static int32_t sum_of(comm_group *group, int32_t value)
+{
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    return value;
+}
+
+struct outlives {
+    struct page *page;
+    pid_t server;
+    int signal;
+    char url[64];
+};
+
+static void a_job_outlives_its_store(int rank, int size, void *arg)
+{
+    struct outlives *o = arg;
+    comm_group *world, *half, *reversed;
+    int32_t ranks[FAULT_RANKS_MOST];
+    open_on_server(o->url, rank, size, &world);
+    fault_meet(o->page);
+    if (rank == 0)
+        CHECK(kill(o->server, o->signal) == 0);
+    fault_meet(o->page);
+    int64_t begun = fault_now_ns();
+    for (int r = 0; r < size; r++)
+        ranks[r] = size - 1 - r;
+    CHECK_OK(comm_group_create(world, ranks, (size_t)size, NULL, &reversed));
+    CHECK_OK(comm_group_split(world, rank % 2, 0, NULL, &half));
+    CHECK(sum_of(half, 1) == (size + 1 - rank % 2) / 2);
+    for (int other = 0; other < size; other++) { /* each pair talks */
+        int32_t mine = rank, theirs = -1;
+        if (other == rank)
+            continue;
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_send(world, &mine, 1, COMM_DTYPE_I32, other, NULL, NULL));
+        CHECK_OK(comm_recv(world, &theirs, 1, COMM_DTYPE_I32, other, NULL, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL));
+        CHECK(theirs == other);
+    }
+    CHECK(sum_of(reversed, 1) == size);
+    CHECK_OK(comm_group_close(half));
+    CHECK_OK(comm_group_close(reversed));
+    CHECK_OK(comm_group_close(world));
+    if (fault_now_ns() - begun > 10 * 1000000000ll)
+        ranks_fail(__FILE__, __LINE__, "it took %lld ms", (long long)(fault_now_ns() - begun) / 1000000);
+}
+
+/* Where addresses are not handed out, a server that does not answer accuses no rank. */
+static void a_lost_store_accuses_nobody(int rank, int size, void *arg)
+{
+    struct outlives *o = arg;
+    comm_group *world;
+    uint8_t byte = 0;
+    setenv("COMM_HANDOUT_BYTES", "0", 1);
+    setenv("COMM_TCP_CONNECT_MS", "1000", 1);
+    open_on_server(o->url, rank, size, &world);
+    fault_meet(o->page);
+    if (rank == 0)
+        CHECK(kill(o->server, o->signal) == 0);
+    fault_meet(o->page);
+    if (rank == 0) {
+        CHECK_STATUS(comm_send(world, &byte, 1, COMM_DTYPE_U8, 1, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_ERROR_SAYS("rank 1 cannot be reached, for the store, which has its address, does not answer");
+    }
+    fault_meet(o->page);
+    (void)comm_group_close(world);
+}
+
+static int run_with_server(int size, void (*fn)(int, int, void *), int signal, const char *name)
+{
+    struct outlives o = { .page = page_new(size), .signal = signal };
+    struct ranks_options options = { .limit_s = 60, .name = name };
+    int32_t port;
+    int ports[2];
+    if (pipe(ports) != 0)
+        return 1;
+    o.server = serve(ports);
+    int failed = read(ports[0], &port, sizeof port) != sizeof port;
+    snprintf(o.url, sizeof o.url, "tcp://127.0.0.1:%d", (int)port);
+    failed = failed || ranks_run(size, &options, fn, &o);
+    kill(o.server, SIGKILL);
+    waitpid(o.server, NULL, 0);
+    close(ports[0]);
+    close(ports[1]);
+    page_free(o.page);
+    return failed;
+}
+
+/* ---- Worlds of one rank ---- */
+
+static void disjoint_worlds_of_one_share_a_prefix(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_store *store = ranks_store();
+    comm_group *world;
+    int64_t keys = 0, later = 0;
+    (void)arg;
+    (void)rank;
+    options.store = store;
+    options.rank = 0;
+    options.world_size = 1;
+    CHECK_OK(comm_store_num_keys(store, &keys));
+    CHECK_OK(comm_init(&options, &world)); /* every process for itself */
+    CHECK(sum_of(world, 5) == 5);
+    CHECK_OK(comm_store_set(comm_group_store(world), "a", "b", 1));
+    CHECK_OK(comm_group_close(world));
+    CHECK_OK(comm_store_num_keys(store, &later));
+    CHECK(keys == 0 && later == 0);
+    comm_store_close(store);
+    (void)size;
+}
+
+/* ---- Rank 0 does not come ---- */
+
+struct heard {
+    struct page *page;
+    int rank;
+};
+
+static void listen_for(int32_t level, const char *text, void *context)
+{
+    struct heard *h = context;
+    char words[100];
+    snprintf(words, sizeof words, "world 'world' (rank %d): 2 of 4 ranks have joined, missing: 0, 2", h->rank);
+    if (level == COMM_LOG_WARN && strstr(text, words)) {
+        CHECK(h->rank == 1); /* the lowest that is there */
+        fault_raise(h->page, 0);
+    }
+}
+
+/* Processes 0 and 1 are ranks 1 and 3; the others come when somebody has said that they are missing. */
+static void who_is_missing_is_said_without_rank_0(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    struct heard heard = { s->page, rank == 0 ? 1 : rank == 1 ? 3 : rank == 2 ? 0 : 2 };
+    comm_group *world;
+    setenv("COMM_PROGRESS_LOG_MS", "20", 1);
+    if (heard.rank % 2 == 0)
+        fault_await(s->page, 0);
+    comm_log_set(listen_for, &heard);
+    CHECK_OK(open_at(NULL, heard.rank, size, NULL, &world));
+    comm_log_set(NULL, NULL);
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run(int size, void (*fn)(int, int, void *), const char *name, uint64_t may_fail, int measured)
+{
+    struct scenario s = { .page = page_new(size) };
+    struct ranks_options options = { .limit_s = 30, .name = name, .may_fail = may_fail };
+    int failed = ranks_run(size, &options, fn, &s);
+    if (measured && !failed && fault_report(s.page, size, name) > BUSY_MS) {
+        fprintf(stderr, "%s: that is too late\n", name);
+        failed = 1;
+    }
+    page_free(s.page);
+    return failed;
+}
+#define RUN(size, fn) run(size, fn, #fn, 0, 0)
+
+static const char *free_url(char url[64])
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t bytes = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &bytes) != 0)
+        abort();
+    close(fd);
+    snprintf(url, 64, "tcp://127.0.0.1:%d", ntohs(a.sin_port));
+    return url;
+}
+
+int main(void)
+{
+    int failed = 0;
+    char url[64];
+    signal(SIGPIPE, SIG_IGN);
+    for (int what = 0; what < MISCHIEF_END; what++) {
+        failed |= run_one_fails(2, 1, (enum mischief)what, NULL);
+        failed |= run_one_fails(4, what, (enum mischief)what, NULL);
+        failed |= run_one_fails(4, 3, (enum mischief)what, free_url(url));
+    }
+    failed |= run_one_fails(4, 0, FAILS, free_url(url));
+    failed |= run_one_fails(4, 0, IS_KILLED, free_url(url));
+    failed |= run(4, one_is_killed_while_others_are_missing, "one is killed while others are missing", 1 << 1, 1);
+    failed |= RUN(3, different_backends_are_told_to_all);
+    failed |= RUN(4, the_same_backends_in_other_words);
+    failed |= RUN(3, a_backend_that_one_rank_lacks_is_told_to_all);
+    failed |= run_with_server(5, a_job_outlives_its_store, SIGKILL, "a job outlives its store, which is killed");
+    failed |= run_with_server(4, a_job_outlives_its_store, SIGSTOP, "a job outlives its store, which is stopped");
+    failed |= run_with_server(2, a_lost_store_accuses_nobody, SIGKILL, "a lost store accuses nobody");
+    failed |= run_with_server(2, a_lost_store_accuses_nobody, SIGSTOP, "a stopped store accuses nobody");
+    failed |= RUN(3, disjoint_worlds_of_one_share_a_prefix);
+    failed |= RUN(4, who_is_missing_is_said_without_rank_0);
+    return failed;
+}

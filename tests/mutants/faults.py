@@ -1,0 +1,270 @@
+"""The faults that mutants.py plants. Each could have been written by somebody; none crashes at once.
+
+Classes, by what it takes to notice a fault:
+    a  where a read or a write stops           f  small overruns
+    b  flow control                            g  the store's table and queues
+    c  two groups on one link                  h  lost wake-ups, which are delays
+    d  many ranks                              i  matching and numbers
+    e  the words of errors                     core, tcp, store  everything else
+"""
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    kind: str
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple  # likely to notice it, tried first
+
+
+LINK, ENGINE, EARLY, P2P = (f"backend_tcp/{name}.c" for name in ("link", "engine", "early", "p2p"))
+GROUP, MESH, INQUEST, PROGRESS = (f"backend_tcp/{name}.c" for name in ("group", "mesh", "inquest", "progress"))
+TABLE, HUB = "store/table.c", "store/hub.c"
+SHORT = tuple("short io_ " + what for what in ("p2p", "programs", "random programs"))
+SHORT_END = ("short io_ a rank leaves", "short io_ a rank is killed", "short io_ random programs")
+KERNELS = ("reduce", "reductions on loopback", "reductions on tcp")
+STORES = ("store hash", "store tcp", "store file")
+FAULTS = []
+
+
+def fault(kind, name, file, old, new, *tests):
+    FAULTS.append(Fault(kind, name, file, old, new, tests))
+
+
+# ---- a: where a read or a write stops ----
+
+fault("a", "partly_written_header_begins_anew", LINK, "(void *)(tx->header + WIRE_HEADER_BYTES - header_left)",
+      "(void *)tx->header", *SHORT)
+fault("a", "payload_of_a_partly_written_frame_begins_anew", LINK, "(void *)(tx->payload + payload_sent), left",
+      "(void *)tx->payload, left", *SHORT)
+fault("a", "frame_with_half_a_header_out_is_dropped", LINK, "if (tx->sent == 0) {\n            *at = tx->next;",
+      "if (tx->sent < WIRE_HEADER_BYTES) {\n            *at = tx->next;", *SHORT_END)
+fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->owned = copy;", "tx->owned = copy;", *SHORT_END)
+fault("a", "truncated_copy_writes_past_the_room", LINK,
+      "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
+      "memcpy(s->dst + s->done, data, n);", *SHORT)
+fault("a", "early_frame_of_a_lost_link_stays_to_come", LINK, "l->sink.early->from = -1;", "(void)l->sink.early->from;",
+      "short io_ a rank is killed", "kill")
+fault("a", "claimed_early_frame_remembers_slot_0", ENGINE, "e->slot = (uint32_t)(slot - op->slots);", "e->slot = 0;",
+      "short io_ collectives", "short io_ random programs")
+fault("a", "dropped_early_frame_stays_a_sink", EARLY, "l->sink.kind = SINK_DISCARD;\n            l->sink.early = NULL;",
+      "", *SHORT_END)
+fault("a", "data_of_a_claimed_message_is_never_copied", EARLY, "p2p_fill(op, e->data, bytes);\n        early_drop(m, e);",
+      "early_drop(m, e);", "short io_ p2p", "short io_ bytes")
+fault("a", "claimed_message_is_matched_again", P2P, "if (!e->claimed && e->from >= 0 &&", "if (e->from >= 0 &&",
+      "short io_ p2p", "short io_ programs")
+fault("a", "claimed_early_frame_is_found_again", EARLY, "e->from >= 0 && !e->claimed)", "e->from >= 0)",
+      "short io_ collectives", "short io_ random programs")
+fault("a", "begun_element_is_not_carried", LINK, "s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);",
+      "s->carry_bytes = 0;", "short io_ collectives", "short io_ random programs")
+
+# ---- b: flow control ----
+
+fault("b", "credit_of_a_received_message_never_comes_back", LINK,
+      "if (h.type == WIRE_EAGER && s.kind != SINK_EARLY)\n        link_consumed(l, (size_t)h.bytes);", "", "p2p on tcp",
+      "programs on tcp", "random programs on tcp")
+fault("b", "credit_of_an_early_message_never_comes_back", EARLY, "link_consumed(l, payload_bytes(&e->header));", "(void)l;",
+      "p2p on tcp", "programs on tcp", "random programs on tcp")
+fault("b", "credit_of_a_dropped_frame_is_lost", LINK, "l->credit += (int64_t)(tx->payload_bytes + TCP_FRAME_COST);", "",
+      "random programs on tcp", "leave", *SHORT_END)
+fault("b", "credit_in_a_dropped_frame_is_lost", LINK, "l->credit_owed += h.credit;\n    l->eager_held += h.credit;", "",
+      "random programs on tcp", "leave", *SHORT_END)
+fault("b", "announced_is_not_counted_down_at_an_end", P2P,
+      "else if (op->p2p_state == STEP_AWAITS_CTS)\n        l->announced--;", "", "p2p on tcp", "leave", "threads")
+fault("b", "announced_is_not_counted_down_when_cleared", P2P, "l->announced--;\n        link_interest(l, -1);",
+      "link_interest(l, -1);", "p2p on tcp", "programs on tcp")
+fault("b", "early_announcement_of_a_short_message_is_not_cleared", ENGINE, "if (asked || needs_clearance(op, bytes))",
+      "if (needs_clearance(op, bytes))", "collectives on tcp", "random programs on tcp", "programs on tcp")
+fault("b", "held_sends_are_not_released_when_a_group_ends", GROUP,
+      "for (int32_t r = 0; r < g->size; r++)\n        p2p_release(&g->mesh->links[g->world_ranks[r]]);", "", "p2p on tcp", "leave",
+      "threads")
+fault("b", "eager_window_counts_payload_only", P2P, "l->credit -= (int64_t)(op->bytes + TCP_FRAME_COST);",
+      "l->credit -= (int64_t)op->bytes;", "p2p on tcp", "programs on tcp")
+
+# ---- c: two groups on one link, one ends ----
+
+fault("c", "begun_receives_of_other_groups_are_not_counted", ENGINE,
+      "(is_receive(step) ? state != STEP_DONE && state != STEP_TODO : state == STEP_AWAITS_CTS)",
+      "(is_receive(step) ? state == STEP_POSTED : state == STEP_AWAITS_CTS)", "threads", "groups", "leave", *SHORT_END)
+fault("c", "interest_of_other_groups_is_forgotten", GROUP, "if (other != g)\n            engine_restore_interest(other);", "(void)other;",
+      "threads", "groups", "leave")
+fault("c", "matched_any_source_survives_its_sender", GROUP,
+      "(op->p2p_state == STEP_SENDING && op->matched_from == rank) ||", "", "kill", "leave", "p2p on tcp")
+fault("c", "pending_sends_of_other_groups_are_not_counted", ENGINE,
+      "for (op = g->sends.head; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)", "for (op = NULL; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)",
+      "threads", "groups", "leave")
+
+# ---- d: many ranks ----
+
+fault("d", "room_for_64_sources_is_used_for_65", "backend_tcp/operands.c", "size <= FEW ? few", "size <= FEW + 1 ? few",
+      "random programs on tcp", "large on tcp")
+fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)", "first += CHECKED_AT_ONCE + 1)", "join")
+fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
+      "arm_links(m);\n        turn_loop(m, UV_RUN_NOWAIT);\n        return 0;", "turn_loop(m, UV_RUN_NOWAIT);\n        return 0;",
+      "collectives on tcp", "random programs on tcp", "threads")
+fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->hot_index;", "", "collectives on tcp",
+      "random programs on tcp", "programs on tcp")
+
+# ---- e: words ----
+
+fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, a->waits_for));", "text_rank(g, a->waits_for), text_rank(g, rank));", "stop", "reasons")
+fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & WIRE_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
+fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
+      "clock_now_ns() - limit->began_ns < limit->began_ns - wait->began_ns", "clock_now_ns() - limit->began_ns > limit->began_ns - wait->began_ns",
+      "store file alone", "store file")
+fault("e", "wait_all_gives_the_last_error", "core/work.c", "if (status == COMM_OK || first != COMM_OK)\n            continue;",
+      "if (status == COMM_OK)\n            continue;", "works", "rows on 2")
+fault("e", "label_is_left_out", "core/group.c", "op->label ? \" '\" : \"\",\n                 op->label ? op->label : \"\", op->label ? \"'\" : \"\", op->seq",
+      "\"\",\n                 \"\", \"\", op->seq", "works", "groups", "stop", "leave")
+fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (ready[i] != WIRE_READY)", "if (ready[i] == WIRE_READY)",
+      "store tcp", "store clients")
+
+# ---- f: small overruns ----
+
+fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->room) {", "if (bytes > entry->room) {", *STORES)
+fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);", "char *copy = realloc(data, bytes);",
+      "store user", "store least")
+fault("f", "record_label_fills_its_room", "core/recorder.c", "snprintf(record->label, sizeof record->label,",
+      "snprintf(record->label, sizeof record->label + 1,", "recorder", "works")
+
+# ---- g: the store's table and queues ----
+
+fault("g", "deletion_makes_keys_unfindable", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {",
+      "if (((i - home) & mask) > ((i - at_hole) & mask)) {", *STORES)
+fault("g", "deletion_moves_what_is_at_home", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {", "if (home != i || 1) {", *STORES)
+fault("g", "popper_that_leaves_does_not_pass_on", HUB, "if (table_queue_len(hub->table, as_table(key)) > 0)\n        wake_one(hub, key);", "",
+      "store tcp", "store hostile", "store of processes tcp")
+fault("g", "append_wakes_no_waiter", HUB, "table_append(hub->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n        wake(hub, request->key);",
+      "table_append(hub->table, as_table(request->key), as_table(request->value));", "store tcp", "store clients")
+fault("g", "compare_set_of_a_missing_key_stores_anyway", TABLE, ": expected.bytes == 0;\n    if (change) {", ": 1;\n    if (change) {", *STORES)
+fault("g", "queue_is_last_in_first_out", TABLE, "if (entry->last)\n        entry->last->next = item;\n    else\n        entry->first = item;",
+      "if (entry->last)\n        item->next = entry->first;\n    entry->first = item;", *STORES)
+fault("g", "growing_table_loses_a_collision", TABLE, "while (slots[at].entry)\n            at = (at + 1) & (slot_count - 1);", "", *STORES)
+
+# ---- h: lost wake-ups ----
+
+fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS, "if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);\n    wake_parked(m);",
+      "wake_parked(m);", "waiting", "threads", "works")
+fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !tcp_host->work_done(work);", ";", "waiting", "threads", "works")
+fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS, "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
+      "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")
+fault("h", "contender_does_not_wake_the_driver", PROGRESS, "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",
+      "atomic_fetch_add(&m->contenders, 1);", "waiting", "threads", "works")
+fault("h", "parked_waiters_are_not_woken", PROGRESS, "    pthread_cond_broadcast(&m->park);\n", "", "waiting", "threads", "works")
+
+# ---- i: matching and numbers ----
+
+fault("i", "any_source_takes_the_last_arrived", P2P, "e->arrival < first->arrival", "e->arrival > first->arrival", "p2p on tcp",
+      "programs on tcp")
+fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp", "p2p on tcp", "groups")
+fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp", "bytes on loopback",
+      "rows on 2")
+fault("i", "refused_collective_keeps_its_number", "core/group.c",
+      "atomic_store_explicit(&group->seq, seq, memory_order_relaxed);\n            group->peer_seq", "group->peer_seq", "registry", "groups", "works")
+fault("i", "refused_message_keeps_its_number", "core/group.c", "            group->peer_seq = peer_seq;\n", "", "groups", "works")
+fault("i", "second_message_for_one_step_is_taken", ENGINE, "if (state->state != STEP_POSTED)\n        return 0;", "", "hostile")
+fault("i", "second_clearance_sends_again", ENGINE, "if (slot->steps[index - slot->first].state != STEP_AWAITS_CTS)\n        return;", "", "hostile")
+fault("i", "interface_list_is_turned_round", MESH, "            return !exclude;", "            return exclude;", "connect")
+fault("i", "newest_stranger_makes_room", MESH, "s->give_up_ns < oldest->give_up_ns", "s->give_up_ns > oldest->give_up_ns", "hostile")
+fault("i", "exact_receive_prefers_a_later_message", P2P, "if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag))\n            return r;\n    return NULL;",
+      "if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag) && !r->next)\n            return r;\n    return NULL;", "p2p on tcp", "programs on tcp")
+
+# ---- core ----
+
+fault("core", "signature_without_the_root", "core/op.c", "    agreed.root = op->root;\n", "", "op", "mismatch")
+fault("core", "signature_without_rank_order", "core/op.c", "agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;", "", "op", "manual")
+fault("core", "signature_without_uneven_counts", "core/op.c", "agreed.count = XXH64(blocks->counts, (size_t)size * sizeof *blocks->counts, 0);", "(void)blocks;",
+      "op", "mismatch")
+fault("core", "overlap_misses_the_last_byte", "core/op.c", "x < y + b_bytes && y < x + a_bytes", "x + 1 < y + b_bytes && y + 1 < x + a_bytes", "op")
+fault("core", "negative_tag_is_sent", "core/op.c", "if (op->tag < 0 && !(receives", "if (op->tag < COMM_ANY_TAG && !(receives", "op", "p2p on tcp")
+fault("core", "batch_forgets_offsets", "core/coalesce.c", "side->offsets = comm__work_copy(work, side->offsets, size * sizeof *side->offsets);", "", "manual",
+      "random programs on tcp", "works")
+fault("core", "batch_keeps_a_pointer_to_premul", "core/coalesce.c", "op->premul = comm__work_copy(work, op->premul, comm_dtype_bytes(op->dtype));", "",
+      "manual", "random programs on tcp")
+fault("core", "batch_reports_the_last_failure", "core/work.c", "atomic_compare_exchange_strong(&parent->first_failed, &none, work);",
+      "atomic_store(&parent->first_failed, work), (void)none;", "works")
+fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c", "if (atomic_load(&work->state) == WORK_DONE)\n            eventfd_write(fd, 1);", "",
+      "works")
+fault("core", "round_robin_peer_calls_take_a_turn", "core/round_robin.c", "turns->taken += !is_peer;", "turns->taken += 1;", "round_robin")
+fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record.peer = work->source;\n", "", "works", "rows on 2")
+fault("core", "records_are_newest_first", "core/recorder.c", "uint64_t number = r->written - count + 1 + i;", "uint64_t number = r->written - i;", "recorder")
+fault("core", "split_ignores_the_key", "core/group_make.c", "return x->key < y->key ? -1 : 1;", "return x->rank < y->rank ? -1 : 1;", "groups", "rows on 3")
+fault("core", "refused_group_keeps_its_number", "core/group_make.c", "parent->lineages[i].count = count;", "(void)count;", "groups", "shrink")
+fault("core", "mesh_coordinates_are_column_major", "core/device_mesh.c", "index = index * layout->shape[a] + coordinates[a];",
+      "index = index + coordinates[a] * (a ? layout->shape[a - 1] : 1);", "device_mesh")
+fault("core", "slurm_batch_script_is_a_rank", "core/launch.c", "strtoull(step, NULL, 10) < 0xfffffffaull", "strtoull(step, NULL, 10) <= 0xfffffffaull", "launch")
+fault("core", "port_65536_is_taken", "core/url.c", "    if (!parse_digits(port, digits, 65535, ret_port))", "    if (!parse_digits(port, digits, 65536, ret_port))", "url")
+fault("core", "option_beyond_its_most_is_taken", "core/param.c", "|| value * factor > p->most)", ")", "backend_string", "registry", "op", "comm-info")
+fault("core", "two_backends_for_one_device", "core/backend_string.c", "if (s->pairs[i].device == last->device)", "if (s->pairs[i].device == last->device && i)",
+      "backend_string")
+fault("core", "rank_that_joined_twice_is_let_in", "core/join.c", "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))",
+      "join")
+fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c", "return m->redop == COMM_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
+fault("core", "small_floats_round_at_each_step", "core/reduce.c", "return m->redop == COMM_MIN || m->redop == COMM_MAX ? 0 : COMM_DTYPE_F32;", "return 0;", *KERNELS)
+fault("core", "bf16_rounds_half_up", "core/small_float.h", "(bits + 0x7fffu + ((bits >> 16) & 1)) >> 16", "(bits + 0x8000u) >> 16", *KERNELS)
+fault("core", "bool_of_one_rank_stays_as_it_is", "core/reduce.c", "if (m->dtype == COMM_DTYPE_BOOL)\n", "if (m->dtype == COMM_DTYPE_BOOL && count > 8)\n", *KERNELS)
+fault("core", "complex_product_has_the_wrong_sign", "core/reduce_kernels.c",
+      "dst[2 * i] = settle(ar * br + negate(ai * bi));                                                            \\",
+      "dst[2 * i] = settle(ar * br + ai * bi);                                                                    \\", *KERNELS)
+fault("core", "monitored_barrier_counts_an_older_call", "core/monitored.c", "if (m->heard[r] >= m->number)\n            status = post(", "if (m->heard[r] + 1 >= m->number)\n            status = post(",
+      "manual", "groups", "rows on 3")
+fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank / group_size * group_size", "parent->rank % group_size * group_size", "groups", "rows on 4")
+
+# ---- tcp ----
+
+fault("tcp", "reduce_takes_the_ranks_the_wrong_way_round", LINK, "if (s->local_is_lower)", "if (!s->local_is_lower)", "random programs on tcp",
+      "reductions on tcp", "short io_ collectives")
+fault("tcp", "early_reduce_takes_the_ranks_the_wrong_way_round", ENGINE, "else if (s.local_is_lower)", "else if (!s.local_is_lower)", "random programs on tcp",
+      "reductions on tcp")
+fault("tcp", "user_reduce_begins_with_the_last_rank", "backend_tcp/operands.c", "running = sources[r];\n    }", "running = sources[0];\n    }", "reductions on tcp",
+      "random programs on tcp")
+fault("tcp", "last_slice_is_lost", "backend_tcp/prepare.c", "op->slice_elements = (total + op->slice_count - 1) / op->slice_count;",
+      "op->slice_elements = total / op->slice_count;", "last slice is shorter", "random programs on tcp", "collectives on tcp")
+fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;", "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
+      "last slice is shorter", "random programs on tcp")
+fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
+fault("tcp", "lengths_are_not_compared", ENGINE, "if (h->bytes == bytes)\n        return 1;", "if (h->bytes <= bytes)\n        return 1;", "mismatch", "manual")
+fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "    check_early(op); /* If they are not, this ends the group, and the op with it. */\n", "    if (0)\n        check_early(op);\n",
+      "mismatch", "manual", "reasons")
+fault("tcp", "past_collective_of_the_same_slot_is_compared", GROUP, "if (seq == 0 || past->seq != seq)", "if (seq == 0)", "mismatch", "random programs on tcp")
+fault("tcp", "closed_group_says_it_was_never_opened", INQUEST, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
+fault("tcp", "lower_rank_is_not_waited_for", INQUEST, "if (!g->inquest_defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
+fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUP, "if (p->why.status == COMM_OK)\n        set_reason(&p->why, why->status, why->reporter, why->text);",
+      "set_reason(&p->why, COMM_ERR_PEER_LOST, l->peer, why->text);", "reasons", "leave")
+fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUP, "    end_as_told(g);\n}", "}", "reasons", "leave")
+fault("tcp", "loss_of_a_member_comes_before_its_words", GROUP, "        hear_members(g);\n", "", "reasons", "leave", "kill")
+fault("tcp", "rank_that_left_is_missed_by_nobody", GROUP, "(g->head && engine_needs(g->head, l->peer)) || p2p_needs", "p2p_needs", "leave", "reasons")
+fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == WIRE_EAGER && h->bytes > WIRE_EAGER_MOST)", "if (h->type == WIRE_EAGER && h->bytes > 2 * WIRE_EAGER_MOST)",
+      "tcp_wire", "hostile")
+fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire", "hostile")
+fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
+      "simulate")
+fault("tcp", "broadcast_ring_sends_what_is_there_already", "backend_tcp/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
+fault("tcp", "silent_stranger_stays_for_ever", MESH, "now >= m->strangers[i].give_up_ns)\n            stranger_end", "now >= m->strangers[i].give_up_ns && now < 0)\n            stranger_end", "hostile")
+fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
+      "query->bytes >= o->min_bytes)", "select")
+fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "query->size <= r->max_size && ", "", "select", "simulate")
+
+# ---- store ----
+
+fault("store", "barrier_lets_go_one_too_early", HUB, "if (arrived >= request->number) {", "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
+fault("store", "waiter_for_two_keys_wakes_at_the_first", HUB, "if (--client->missing > 0)\n        return;", "--client->missing;", "store tcp")
+fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "", "store tcp", "store hostile")
+fault("store", "second_part_of_a_long_multi_get_begins_anew", HUB, "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients", "store hostile")
+fault("store", "key_of_the_limit_is_refused", "store/wire.c", "if (length > (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "if (length >= (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "store tcp", "store hostile", "fuzz store_wire")
+fault("store", "prefix_of_another_view_is_listed", "store/prefix.c", "if (strncmp(keys[i], prefix, length) == 0)", "if (strncmp(keys[i], prefix, length - 1) == 0)", "store prefix+hash", "store nested+hash")
+fault("store", "clone_of_a_view_has_no_prefix", "store/prefix.c", "store_view(v->plain ? NULL : v->prefix, atomic_load(&s->timeout_ms), other, ret_store);", "store_view(NULL, atomic_load(&s->timeout_ms), other, ret_store);", "store clone+prefix+tcp")
+fault("store", "file_add_ignores_overflow", "store/file.c", "if (__builtin_add_overflow((int64_t)number, amount, ret_sum))", "if (__builtin_add_overflow((int64_t)number, amount, ret_sum) && amount > 1)", "store file")
+fault("store", "file_compare_set_gives_the_old_value", "store/file.c", "now = equal ? (struct table_bytes){ desired, desired_bytes } : (struct table_bytes){ expected, expected_bytes };",
+      "now = (struct table_bytes){ expected, expected_bytes };", "store file")
+fault("store", "torn_record_is_a_damaged_one", "store/file_log.c", "if (bytes < *ret_bytes)\n        return FILE_TORN;", "if (bytes < *ret_bytes)\n        return FILE_BAD;", "store file_log", "store file alone")
+fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at, *ret_bytes) != (", "if (0 && check_of(at, *ret_bytes) != (", "store file_log", "store file alone")
+fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c", "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
+fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c", "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &data, &bytes);", "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
+fault("store", "stand_in_append_keeps_its_turn", "store/standin.c", "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &(int32_t){ 0 });", "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
+fault("store", "all_sum_leaves_the_last_rank_out", "store/collect.c", "for (int32_t r = 0; r < c->world_size; r++) {\n        char *end;", "for (int32_t r = 0; r < c->world_size - 1; r++) {\n        char *end;", "store collectives")
+fault("store", "default_timeout_of_a_call_is_infinite", "store/store.c", "if (timeout_ms == 0)\n        timeout_ms = atomic_load(&s->timeout_ms);", "if (timeout_ms == 0)\n        timeout_ms = COMM_TIMEOUT_INFINITE;", "store hash", "store tcp")
+fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value);\n    wake(hub, request->key);", "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
+fault("store", "closed_opener_counts_as_open", "store/file_share.c", "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;", "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
