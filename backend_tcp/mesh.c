@@ -605,9 +605,9 @@ static struct mesh *forks_meshes; /* all that are open; guarded by forks_lock */
 
 static void close_descriptors(struct mesh *m)
 {
-    for (int32_t i = 0; m->links && i < m->size; i++)
+    for (int32_t i = 0; i < m->size; i++)
         close_fd(&m->links[i].fd);
-    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
+    for (int i = 0; i < TCP_STRANGERS_MOST; i++)
         close_fd(&m->strangers[i].fd);
     close_fd(&m->listener);
 }
@@ -684,12 +684,54 @@ static void choose_waiting(struct mesh *m, const comm_group_info *info)
     m->yield_ns = crowded ? tcp_host->param_int(info->token, "tcp", "yield_us", 100) * 1000 : 0;
 }
 
-static comm_status mesh_allocate(struct mesh *m)
+static void mesh_free(struct mesh *m)
 {
+    for (int32_t i = 0; m->links && i < m->size; i++) {
+        struct link *l = &m->links[i];
+        while (l->tx_head) {
+            struct tx *tx = l->tx_head;
+            l->tx_head = tx->next;
+            free(tx->owned);
+            free(tx);
+        }
+        free(l->rx);
+        free(l->candidates);
+        free(l->lost_text);
+    }
+    while (m->tx_pool) {
+        struct tx *tx = m->tx_pool;
+        m->tx_pool = tx->next;
+        free(tx);
+    }
+    while (m->op_pool) {
+        struct tcp_op *op = m->op_pool;
+        m->op_pool = op->next;
+        free(op);
+    }
+    while (m->early_pool) {
+        struct early *e = m->early_pool;
+        m->early_pool = e->next;
+        free(e);
+    }
+    resolver_free(m);
+    group_forget_past(m);
+    free(m->links);
+    free(m->hot);
+    free(m->strangers);
+    free(m->bounce);
+    free(m->done);
+    free(m->secret);
+    free(m);
+}
+
+static comm_status mesh_allocate(struct mesh *m, const char *secret)
+{
+    m->secret = strdup(secret ? secret : "");
     m->links = calloc((size_t)m->size, sizeof *m->links);
     m->hot = calloc((size_t)m->size, sizeof *m->hot);
     m->strangers = calloc(TCP_STRANGERS_MOST, sizeof *m->strangers);
-    if (!m->links || !m->hot || !m->strangers || posix_memalign((void **)&m->bounce, 4096, TCP_BOUNCE_BYTES) != 0)
+    int failed = posix_memalign((void **)&m->bounce, 4096, TCP_BOUNCE_BYTES);
+    if (failed || !m->secret || !m->links || !m->hot || !m->strangers)
         return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for %d links", (int)m->size);
     for (int32_t i = 0; i < m->size; i++) {
         struct link *l = &m->links[i];
@@ -707,6 +749,18 @@ static comm_status mesh_allocate(struct mesh *m)
     return COMM_OK;
 }
 
+/* What reaches outside, once there is memory; mesh_close takes it half done. */
+static comm_status mesh_start(struct mesh *m)
+{
+    comm_status status = progress_start(m);
+    enlist(m);
+    if (status == COMM_OK)
+        status = listen_anywhere(m);
+    if (status == COMM_OK)
+        status = publish(m);
+    return status == COMM_OK ? progress_helper(m) : status;
+}
+
 comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
 {
     struct mesh *m = calloc(1, sizeof *m);
@@ -717,23 +771,17 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     m->world = info->id;
     m->store = info->store;
     m->listener = -1;
-    m->secret = strdup(info->secret ? info->secret : "");
     early_list_init(&m->orphans);
     gethostname(m->host_name, sizeof m->host_name - 1);
     netaddr_identity(m->host_identity);
     read_parameters(m, info->token);
     choose_waiting(m, info);
-    comm_status status = progress_start(m);
-    if (status == COMM_OK)
-        status = mesh_allocate(m);
-    if (status == COMM_OK) {
-        enlist(m);
-        status = listen_anywhere(m);
+    comm_status status = mesh_allocate(m, info->secret);
+    if (status != COMM_OK) {
+        mesh_free(m);
+        return status;
     }
-    if (status == COMM_OK)
-        status = publish(m);
-    if (status == COMM_OK)
-        status = progress_helper(m);
+    status = mesh_start(m);
     if (status != COMM_OK) {
         mesh_close(m, 0);
         return status;
@@ -799,10 +847,10 @@ static void walk_close(uv_handle_t *handle, void *argument)
 static void close_loop(struct mesh *m)
 {
     poll_end(&m->listener_poll);
-    for (int i = 0; m->strangers && i < TCP_STRANGERS_MOST; i++)
+    for (int i = 0; i < TCP_STRANGERS_MOST; i++)
         if (m->strangers[i].fd >= 0)
             stranger_end(&m->strangers[i], 0);
-    for (int32_t i = 0; m->links && i < m->size; i++) {
+    for (int32_t i = 0; i < m->size; i++) {
         connecting_end(&m->links[i]);
         link_close(&m->links[i]);
     }
@@ -813,46 +861,6 @@ static void close_loop(struct mesh *m)
         uv_run(&m->loop, UV_RUN_ONCE);
 }
 
-static void mesh_free(struct mesh *m)
-{
-    for (int32_t i = 0; m->links && i < m->size; i++) {
-        struct link *l = &m->links[i];
-        while (l->tx_head) {
-            struct tx *tx = l->tx_head;
-            l->tx_head = tx->next;
-            free(tx->owned);
-            free(tx);
-        }
-        free(l->rx);
-        free(l->candidates);
-        free(l->lost_text);
-    }
-    while (m->tx_pool) {
-        struct tx *tx = m->tx_pool;
-        m->tx_pool = tx->next;
-        free(tx);
-    }
-    while (m->op_pool) {
-        struct tcp_op *op = m->op_pool;
-        m->op_pool = op->next;
-        free(op);
-    }
-    while (m->early_pool) {
-        struct early *e = m->early_pool;
-        m->early_pool = e->next;
-        free(e);
-    }
-    resolver_free(m);
-    group_forget_past(m);
-    free(m->links);
-    free(m->hot);
-    free(m->strangers);
-    free(m->bounce);
-    free(m->done);
-    free(m->secret);
-    free(m);
-}
-
 void mesh_close(struct mesh *m, int forked)
 {
     if (forked) {
@@ -861,13 +869,12 @@ void mesh_close(struct mesh *m, int forked)
     }
     progress_stop(m);
     pthread_mutex_lock(&m->lock);
-    if (m->links)
-        say_goodbye(m);
+    say_goodbye(m);
     m->closing = 2;
-    if (m->links)
-        early_list_clear(m, &m->orphans);
+    early_list_clear(m, &m->orphans);
     resolver_stop(m);
-    close_loop(m);
+    if (m->loop_made)
+        close_loop(m);
     close_fd(&m->listener);
     pthread_mutex_unlock(&m->lock);
     pthread_mutex_destroy(&m->lock);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "tcp.h"
 
 static const int64_t NANOS = 1000000;
@@ -511,11 +512,15 @@ comm_status progress_start(struct mesh *m)
     pthread_cond_init(&m->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
     m->timer_due_ns = INT64_MAX;
-    int failed = uv_loop_init(&m->loop);
+    int failed = -descriptors_for_loop();
+    if (!failed)
+        failed = uv_loop_init(&m->loop);
+    m->loop_made = !failed;
+    m->loop.data = m;
+    if (!failed)
+        failed = uv_async_init(&m->loop, &m->wake, on_wake);
     if (failed)
         return tcp_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
-    m->loop.data = m;
-    uv_async_init(&m->loop, &m->wake, on_wake);
     uv_timer_init(&m->loop, &m->timer);
     uv_timer_init(&m->loop, &m->nap);
     m->timer.data = m->nap.data = m->wake.data = m;

@@ -106,9 +106,12 @@ static struct resolver *start(struct mesh *m)
         return NULL;
     r->mesh = m;
     r->asked_tail = &r->asked;
+    if (uv_async_init(&m->loop, &r->done, on_done) != 0) {
+        free(r);
+        return NULL;
+    }
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->wanted, NULL);
-    uv_async_init(&m->loop, &r->done, on_done);
     r->done.data = r;
     m->resolver = r; /* from here on resolver_stop and _free know it */
     if (pthread_create(&r->thread, NULL, resolver_main, r) != 0)

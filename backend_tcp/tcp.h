@@ -340,6 +340,7 @@ struct mesh {
     int64_t rest_until_ns;     /* no spinning or yielding before that: it did not pay */
     int vain;                  /* times in a row that spinning brought nothing */
 
+    int loop_made;          /* the loop is there to be closed */
     uv_loop_t loop;
     uv_async_t wake;
     uv_timer_t timer;       /* deadlines, handshakes */

@@ -24,6 +24,7 @@
 #include <unistd.h>
 #include <uv.h>
 
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "hub.h"
@@ -559,7 +560,9 @@ static comm_status server_init(struct tcp_server *server)
     server->input = malloc(INPUT_BYTES);
     if (!server->input)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store server");
-    int error = uv_loop_init(&server->loop);
+    int error = -descriptors_for_loop();
+    if (!error)
+        error = uv_loop_init(&server->loop);
     if (!error) {
         server->loop_ready = 1;
         error = uv_async_init(&server->loop, &server->stop, on_stop);
