@@ -120,12 +120,24 @@ static void stranger_end(struct stranger *s, int refused)
     }
 }
 
+static int under_way(const struct link *l)
+{
+    return l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED;
+}
+
 static void connecting_end(struct link *l)
 {
-    if (l->state != LINK_CONNECTING && l->state != LINK_CHALLENGED)
+    if (!under_way(l))
         return;
     poll_end(&l->poll);
     close_fd(&l->fd);
+}
+
+/* Of two connections that are being made the lower rank's is kept, and it decides which one that is. But if its own has not come
+ * about for a while, it may be one that cannot: only one of the two may be able to reach the other. */
+static int ours_goes_first(const struct link *l)
+{
+    return under_way(l) && l->mesh->rank < l->peer && clock_now_ns() - l->begun_ns < TCP_FIRST_MS * 1000000ll;
 }
 
 static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
@@ -138,8 +150,7 @@ static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
     const struct link *l = &m->links[hello->from];
     if (l->state == LINK_UP || l->state == LINK_LEFT || l->state == LINK_LOST)
         return WIRE_STRANGER;
-    int ours_under_way = l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED;
-    return ours_under_way && m->rank < hello->from ? WIRE_DUPLICATE : WIRE_WELCOME;
+    return ours_goes_first(l) ? WIRE_DUPLICATE : WIRE_WELCOME;
 }
 
 static void answer_hello(struct stranger *s)
@@ -162,10 +173,12 @@ static void answer_hello(struct stranger *s)
         return;
     }
     s->from = hello.from;
-    /* It has proved nothing yet. If we are connecting too, that goes on until it has: the peer will refuse ours. If we are not, we must
-     * not begin now: it may take this connection for good before we hear of it. */
+    /* It has proved nothing yet. If the higher rank is connecting too, that goes on until it has: the peer will refuse ours. If we are not,
+     * we must not begin now: it may take this connection for good before we hear of it. And the lower rank has decided with its welcome; that
+     * it gives up its own attempt before, of which it has sent no proof, leaves no more than one connection. */
     struct link *l = &m->links[hello.from];
-    if (l->state == LINK_IDLE || l->state == LINK_RESOLVING) {
+    if (l->state == LINK_IDLE || l->state == LINK_RESOLVING || (under_way(l) && m->rank < l->peer)) {
+        connecting_end(l);
         l->state = LINK_AWAITED;
         l->give_up_ns = s->give_up_ns;
     }
@@ -470,7 +483,7 @@ static void answer_challenge(struct link *l)
     if (challenge.verdict == WIRE_DUPLICATE) {
         connecting_end(l);
         l->state = LINK_AWAITED;
-        l->give_up_ns = clock_now_ns() + TCP_HANDSHAKE_MS * 1000000ll;
+        l->give_up_ns = clock_now_ns() + TCP_AWAIT_MS * 1000000ll;
         progress_rearm(m, l->give_up_ns);
         return;
     }
@@ -528,7 +541,8 @@ void mesh_want(struct mesh *m, int32_t peer)
         return;
     }
     l->state = LINK_RESOLVING;
-    l->give_up_ns = clock_now_ns() + m->connect_ms * 1000000;
+    l->begun_ns = clock_now_ns();
+    l->give_up_ns = l->begun_ns + m->connect_ms * 1000000;
 }
 
 /* ---- Time ---- */
@@ -566,10 +580,10 @@ void mesh_timer(struct mesh *m)
         } else if (l->state == LINK_AWAITED && now >= l->give_up_ns) {
             l->state = LINK_IDLE;
             mesh_want(m, i);
-        } else if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED) && now >= l->give_up_ns) {
+        } else if (under_way(l) && now >= l->give_up_ns) {
             l->candidate_next = l->candidate_count;
             attempt_failed(l, "no answer");
-        } else if ((l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED) && now >= l->attempt_end_ns) {
+        } else if (under_way(l) && now >= l->attempt_end_ns) {
             attempt_failed(l, "no answer");
         }
     }
@@ -584,7 +598,7 @@ int64_t mesh_due_ns(const struct mesh *m)
         const struct link *l = &m->links[i];
         if (l->state == LINK_CONNECTING && l->fd < 0)
             return now + TCP_RETRY_MS * 1000000ll;
-        int connecting = l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED;
+        int connecting = under_way(l);
         if ((connecting || l->state == LINK_AWAITED) && l->give_up_ns < due)
             due = l->give_up_ns;
         if (connecting && l->attempt_end_ns < due)

@@ -47,6 +47,8 @@ enum {
     TCP_HANDSHAKE_MS = 10000,
     TCP_CONNECT_MS = 3000,            /* an address that drops what we send must not keep us from the next one */
     TCP_SILENCE_MS = 30000,           /* no sign of life from a peer's host although it owes us one */
+    TCP_FIRST_MS = 1000,              /* so long the lower rank's attempt at a connection goes before the higher one's */
+    TCP_AWAIT_MS = 1500,              /* so long who was told to wait for the other's attempt waits: longer than TCP_FIRST_MS */
     TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
     TCP_REFUSED_HERE_MS = 100,        /* a peer of this host whose port is closed that long has ended */
     TCP_REFUSED_MS = 2000,            /* of another host: a firewall or proxy may refuse for a moment */
@@ -161,6 +163,7 @@ struct link {
     int64_t attempt_end_ns; /* of the address that is being tried */
     int refusals;          /* attempts in a row that met a closed port */
     int same_host;
+    int64_t begun_ns;      /* when the peer was wanted */
     int64_t give_up_ns;
     uint8_t hello[WIRE_HELLO_BYTES];
     uint8_t shake[WIRE_CHALLENGE_BYTES];

@@ -22,9 +22,16 @@ static const char *const words[WHICH_END] = { "Connection refused; nobody listen
                                               "what it published makes no sense",
                                               "what answers there does not have this job's secret" };
 
+static void publish_of(comm_group *world, int rank, const char *page)
+{
+    char key[16];
+    snprintf(key, sizeof key, "tcp/%d", rank);
+    CHECK_OK(comm_store_set(world->world->backends[0].store, key, page, strlen(page)));
+}
+
 static void publish(comm_group *world, const char *page)
 {
-    CHECK_OK(comm_store_set(world->world->backends[0].store, "tcp/1", page, strlen(page)));
+    publish_of(world, 1, page);
 }
 
 static int own_port(comm_group *world)
@@ -193,6 +200,44 @@ static void the_next_address_is_tried(int rank, int size, void *arg)
     (void)size;
 }
 
+/* ---- Only one of the two can reach the other ---- */
+
+enum { UNANSWERED = 2 }; /* what rank `which % 2` publishes leads nowhere: nobody takes the connection, or (from here on) nobody answers */
+
+static void only_one_can_reach_the_other(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    int hidden = s->which % 2, port = 0, hole = -1, filling[4] = { -1, -1, -1, -1 };
+    uint8_t data = rank == 0 ? 7 : 0;
+    if (rank == hidden) {
+        char page[200];
+        hole = listener(2, s->which >= UNANSWERED ? 16 : 0, &port);
+        for (int i = 0; i < 4 && s->which < UNANSWERED; i++)
+            filling[i] = dial(2, port, SOCK_NONBLOCK);
+        snprintf(page, sizeof page, "elsewhere\nanother kernel\n%d\n127.0.0.2\n", port);
+        publish_of(world, rank, page);
+    }
+    fault_meet(s->page);
+    atomic_store(&s->page->event_ns, fault_now_ns());
+    limit.timeout_ms = 15000;
+    if (rank == 0)
+        CHECK_OK(comm_send(world, &data, 1, COMM_DTYPE_U8, 1, &limit, NULL));
+    else
+        CHECK_OK(comm_recv(world, &data, 1, COMM_DTYPE_U8, 0, &limit, NULL));
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK(data == 7);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+    for (int i = 0; i < 4; i++)
+        if (filling[i] >= 0)
+            close(filling[i]);
+    if (hole >= 0)
+        close(hole);
+    (void)size;
+}
+
 static int run(void (*fn)(int, int, void *), int which, const char *name)
 {
     struct scenario s = { .page = page_new(2), .which = which };
@@ -209,6 +254,12 @@ int main(void)
     setenv("COMM_HANDOUT_BYTES", "0", 1); /* or nobody would ask the store */
     for (int i = 0; i < WHICH_END; i++)
         failed |= run(it_cannot_be_reached, i, "it cannot be reached");
+    for (int i = 0; i < 4; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "rank %d cannot be reached, but can reach the other%s", i % 2,
+                 i >= UNANSWERED ? "; it seems to answer" : "");
+        failed |= run(only_one_can_reach_the_other, i, name);
+    }
     failed |= run(the_next_address_is_tried, 0, "an address that swallows everything, then one that works");
     return failed;
 }
