@@ -549,22 +549,27 @@ void mesh_want(struct mesh *m, int32_t peer)
 
 /* Keepalive notices a dead host while nothing is under way; what is under way would be sent again for a quarter of an hour. TCP_USER_TIMEOUT is
  * not the cure: it also ends connections to a process that is only stopped, and so does not read. Its host still
- * acknowledges; a dead one does not. */
-static int is_silent(const struct link *l)
+ * acknowledges; a dead one does not. Silence begins with the first thing that is not acknowledged, however long nothing was said before. */
+static int is_silent(struct link *l, int64_t now)
 {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
     if (getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0)
         return 0;
-    return (info.tcpi_retransmits > 1 || info.tcpi_probes > 1) && info.tcpi_last_ack_recv > TCP_SILENCE_MS;
+    int waits = info.tcpi_unacked > 0 || info.tcpi_probes > 0;
+    int64_t heard_ns = waits ? now - info.tcpi_last_ack_recv * 1000000ll : now;
+    if (heard_ns > l->acknowledged_ns)
+        l->acknowledged_ns = heard_ns;
+    return (info.tcpi_retransmits > 1 || info.tcpi_probes > 1) && now - l->acknowledged_ns > l->mesh->silence_ms * 1000000;
 }
 
 void mesh_tick(struct mesh *m)
 {
+    int64_t now = clock_now_ns();
     for (int32_t i = 0; i < m->size; i++)
-        if (m->links[i].state == LINK_UP && is_silent(&m->links[i]))
-            link_lose(&m->links[i], COMM_ERR_PEER_LOST, "gives no sign of life: its host has not acknowledged what host %s sent it for %d s", m->host_name,
-                      TCP_SILENCE_MS / 1000);
+        if (m->links[i].state == LINK_UP && is_silent(&m->links[i], now))
+            link_lose(&m->links[i], COMM_ERR_PEER_LOST, "gives no sign of life: its host has not acknowledged what host %s sent it for %lld ms (COMM_TCP_SILENCE_MS)",
+                      m->host_name, (long long)m->silence_ms);
 }
 
 void mesh_timer(struct mesh *m)
@@ -677,6 +682,7 @@ static void read_parameters(struct mesh *m, void *token)
     m->eager_bytes = tcp_host->param_int(token, "tcp", "eager_bytes", 65536);
     m->linger_ms = tcp_host->param_int(token, "tcp", "linger_ms", 2000);
     m->connect_ms = tcp_host->param_int(token, "tcp", "connect_ms", 30000);
+    m->silence_ms = tcp_host->param_int(token, "tcp", "silence_ms", 7000);
     const char *congestion = tcp_host->param_text(token, "tcp", "congestion");
     snprintf(m->congestion, sizeof m->congestion, "%s", congestion ? congestion : "");
     const char *interfaces = tcp_host->param_text(token, "tcp", "interface");

@@ -161,8 +161,7 @@ static void on_timer(uv_timer_t *timer)
     int64_t now = clock_now_ns();
     if (now >= m->tick_due_ns) {
         inquest_tick(m);
-        if (m->ticks % 4 == 0)
-            mesh_tick(m);
+        mesh_tick(m);
         m->tick_due_ns = now + 1000 * NANOS;
     }
     inquest_check(m, now);

@@ -46,7 +46,6 @@ enum {
     TCP_STRANGERS_MOST = 256,         /* connections shaking hands at a time */
     TCP_HANDSHAKE_MS = 10000,
     TCP_CONNECT_MS = 3000,            /* an address that drops what we send must not keep us from the next one */
-    TCP_SILENCE_MS = 30000,           /* no sign of life from a peer's host although it owes us one */
     TCP_FIRST_MS = 1000,              /* so long the lower rank's attempt at a connection goes before the higher one's */
     TCP_AWAIT_MS = 1500,              /* so long who was told to wait for the other's attempt waits: longer than TCP_FIRST_MS */
     TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
@@ -165,6 +164,7 @@ struct link {
     int same_host;
     int64_t begun_ns;      /* when the peer was wanted */
     int64_t give_up_ns;
+    int64_t acknowledged_ns; /* until then all that was sent has been acknowledged, or some of it; read every second */
     uint8_t hello[WIRE_HELLO_BYTES];
     uint8_t shake[WIRE_CHALLENGE_BYTES];
     size_t shake_got;
@@ -382,7 +382,7 @@ struct mesh {
     int stranger_count;
     uint64_t strangers_refused;
     int32_t port;
-    int64_t eager_bytes, linger_ms, connect_ms;
+    int64_t eager_bytes, linger_ms, connect_ms, silence_ms;
     char congestion[16];
     char interfaces[128];
     int closing;          /* 1: no new connections, but those begun for what was accepted go on; 2: nothing does */
@@ -398,7 +398,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
 void mesh_close(struct mesh *m, int forked);
 /* Make sure that the link to a peer is up or on its way. */
 void mesh_want(struct mesh *m, int32_t peer);
-void mesh_tick(struct mesh *m);  /* every few seconds: dead hosts */
+void mesh_tick(struct mesh *m);  /* every second: dead hosts */
 void mesh_timer(struct mesh *m); /* due handshakes and connects */
 int64_t mesh_due_ns(const struct mesh *m);
 

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Two hosts, which are network namespaces, and what can go wrong between them: hosts.py HOST_RANK. Skips (77) where it may not make any.
+
+A host is cut off by wrong entries in the neighbours' tables: what is sent to it is lost, and nobody is told."""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+RANK = sys.argv[1]
+LIMIT_S = 60
+NAMES = [f"commf{os.getpid()}-{i}" for i in range(2)]
+BOGUS = "02:00:00:00:00:99"
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+def make_hosts():
+    for name in NAMES:
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+    ip("link", "add", "veth0", "netns", NAMES[0], "type", "veth", "peer", "name", "veth0", "netns", NAMES[1])
+    for i, name in enumerate(NAMES):
+        ip("-n", name, "address", "add", f"10.211.8.{i + 1}/24", "dev", "veth0")
+        ip("-n", name, "link", "set", "veth0", "up")
+
+
+def remove_hosts():
+    for name in NAMES:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def cut():
+    for i, name in enumerate(NAMES):
+        ip("-n", name, "neigh", "replace", f"10.211.8.{2 - i}", "lladdr", BOGUS, "dev", "veth0", "nud", "permanent")
+
+
+class Hosts(unittest.TestCase):
+    def setUp(self):
+        make_hosts()
+        self.addCleanup(remove_hosts)
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.ranks = []
+        self.addCleanup(self.end)
+
+    def end(self):
+        for rank in self.ranks:
+            rank.kill()
+            rank.communicate()
+
+    def start(self, host, rank, size, **environment):
+        process = subprocess.Popen(["ip", "netns", "exec", NAMES[host], RANK, f"file://{self.folder}/meet", str(rank), str(size)],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=dict(os.environ, COMM_PROGRESS_LOG_MS="100", **environment))
+        self.ranks.append(process)
+        return process
+
+    def ended(self, rank, since, most_s):
+        """What the rank said last."""
+        text = rank.communicate(timeout=LIMIT_S)[0].strip().split("\n")[-1]
+        took = time.monotonic() - since
+        print(f"{took:.1f} s: {text}")
+        self.assertLess(took, most_s, text)
+        return text
+
+    def test_a_host_that_is_gone_is_noticed(self):
+        ranks = [self.start(i, i, 2) for i in range(2)]
+        for rank in ranks:
+            self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
+        cut()
+        since = time.monotonic()
+        for i, rank in enumerate(ranks):
+            text = self.ended(rank, since, 12)
+            self.assertIn("COMM_ERR_PEER_LOST", text)
+            self.assertRegex(text, rf"rank {1 - i} \(.*10\.211\.8\.{2 - i}:\d+\) gives no sign of life")
+
+    def test_how_soon_is_a_parameter(self):
+        ranks = [self.start(i, i, 2, COMM_TCP_SILENCE_MS=["2000", "60000"][i]) for i in range(2)]
+        for rank in ranks:
+            self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
+        cut()
+        self.assertIn("gives no sign of life", self.ended(ranks[0], time.monotonic(), 6))
+
+    def test_a_pair_of_which_one_reaches_the_other(self):
+        for words in ("link add pub type veth peer name pub1", "link set pub up", "link set pub1 up",
+                      "address add 10.211.9.2/24 dev pub"):
+            ip("-n", NAMES[1], *words.split())
+        ip("-n", NAMES[0], "neigh", "replace", "10.211.8.77", "lladdr", BOGUS, "dev", "veth0", "nud", "permanent")
+        ip("-n", NAMES[0], "route", "add", "10.211.9.0/24", "via", "10.211.8.77", "dev", "veth0")
+        ranks = [self.start(i, i, 2, COMM_TCP_INTERFACE=["", "=pub"][i]) for i in range(2)]
+        self.assertEqual(ranks[0].stdout.readline(), "open\n")
+        since = time.monotonic()
+        self.assertEqual(ranks[0].stdout.readline(), "connected\n")
+        took = time.monotonic() - since
+        print(f"{took:.1f} s: connected")
+        self.assertLess(took, 5)
+
+    def join_two_of_three(self):
+        ranks = [self.start(i, i, 3) for i in range(2)]
+        said = 0
+        while said < 5:  # who says so has looked after the others each time
+            said += "2 of 3 ranks have joined, missing: 2" in ranks[0].stderr.readline()
+        return ranks
+
+    def test_a_rank_that_dies_while_others_are_missing(self):
+        ranks = self.join_two_of_three()
+        ranks[1].kill()
+        text = self.ended(ranks[0], time.monotonic(), 4)
+        self.assertRegex(text, r"COMM_ERR_PEER_LOST .*rank 1 \(host .*\) has ended, or has given up, before all ranks had joined")
+
+    def test_a_host_that_goes_while_others_are_missing(self):
+        ranks = self.join_two_of_three()
+        cut()
+        text = self.ended(ranks[0], time.monotonic(), 9)
+        self.assertRegex(text, r"COMM_ERR_PEER_LOST .*rank [01] \(host .*\) has ended")
+
+
+if __name__ == "__main__":
+    try:
+        make_hosts()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"no network namespaces here: {error}")
+        remove_hosts()
+        sys.exit(77)
+    remove_hosts()
+    unittest.main(argv=[sys.argv[0]])
