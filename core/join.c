@@ -3,7 +3,7 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    who has joined as rank r; a second one is refused
+ *   rank/<r>    who has joined as rank r; a second one is refused (commrun looks at these, and may set the verdict)
  *   life/<r>    the port that shows that its process lives (lifeline.c)
  *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees ends the
  *               joining for everybody

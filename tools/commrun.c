@@ -101,6 +101,7 @@ void run_check_ended(struct run *run)
     if (run->running > 0 || run->all_ended)
         return;
     uv_timer_stop(&run->kill_timer);
+    uv_timer_stop(&run->waiting_timer);
     if (run->streams_open > 0) {
         if (!uv_is_active((uv_handle_t *)&run->drain_timer))
             uv_timer_start(&run->drain_timer, on_drain_over, run->failed ? KILL_DRAIN_MS : DRAIN_MS, 0);
@@ -154,6 +155,16 @@ static int list_ranks(const struct run *run, int running, char *text, size_t roo
     return count;
 }
 
+/* Does anybody wait for one that has ended? */
+static void on_waiting(uv_timer_t *timer)
+{
+    struct run *run = timer->data;
+    if (run->running == 0 || run->ending)
+        uv_timer_stop(timer);
+    else
+        waiting_look(run);
+}
+
 static void on_rank_ended(struct run *run, struct rank *rank, int status)
 {
     char text[512];
@@ -163,6 +174,8 @@ static void on_rank_ended(struct run *run, struct rank *rank, int status)
     describe_end(run, rank, text, sizeof text);
     if (run->options.verbose)
         run_say("%s", text);
+    if (status == 0 && run->running > 0 && !run->failed && !uv_is_active((uv_handle_t *)&run->waiting_timer))
+        uv_timer_start(&run->waiting_timer, on_waiting, COMMRUN_WAITING_MS, COMMRUN_WAITING_MS);
     int by_signal = WIFSIGNALED(status);
     /* A rank that is killed takes others with it, within the same turn of the loop if the machine is slow: then the one
      * that was killed is the cause. */
@@ -290,7 +303,7 @@ static void loop_start(struct run *run)
         run->signals[i].data = run;
         uv_signal_start(&run->signals[i], table[i].callback, table[i].signal);
     }
-    uv_timer_t *timers[] = { &run->kill_timer, &run->timeout_timer, &run->drain_timer };
+    uv_timer_t *timers[] = { &run->kill_timer, &run->timeout_timer, &run->drain_timer, &run->waiting_timer };
     for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
         uv_timer_init(&run->loop, timers[i]);
         timers[i]->data = run;

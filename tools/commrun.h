@@ -3,6 +3,7 @@
  *   commrun.c           the command line, and the life of a run: start, wait, end all, report
  *   commrun_spawn.c     one rank: environment, processor binding, fork, exec; and making sure that nobody stays behind
  *   commrun_output.c    lines with prefixes, log files, last words
+ *   commrun_waiting.c   ranks that wait in comm_init for one that has ended
  *   commrun_nodes.c     several hosts: who has which ranks, and failures known everywhere */
 #ifndef COMM_TOOLS_COMMRUN_H
 #define COMM_TOOLS_COMMRUN_H
@@ -19,6 +20,7 @@ enum {
     COMMRUN_LAST_LINES = 10,      /* of a failed rank's stderr, shown once more at the end */
     COMMRUN_LAST_BYTES = 4096,
     COMMRUN_GRACE_MS = 5000, /* from SIGTERM to SIGKILL */
+    COMMRUN_WAITING_MS = 1000, /* between looks whether anybody waits for a rank that has ended */
     COMMRUN_TEXT_BYTES = 8192,
 };
 
@@ -82,7 +84,7 @@ struct run {
     int all_ended; /* this host's ranks have ended, and their output is out */
 
     uv_signal_t signals[10];
-    uv_timer_t kill_timer, timeout_timer, drain_timer;
+    uv_timer_t kill_timer, timeout_timer, drain_timer, waiting_timer;
     uv_poll_t stdin_poll;
     uv_async_t remote; /* the other hosts have an outcome */
     int stdin_rank_fd, stdin_polled;
@@ -114,6 +116,9 @@ void output_close(struct stream *stream);
 void output_finish(struct rank *rank);
 void output_last_words(const struct rank *rank, char *text, size_t room);
 void output_stdin_start(struct run *run);
+
+/* commrun_waiting.c */
+void waiting_look(struct run *run);
 
 /* commrun_nodes.c */
 int nodes_join(struct run *run);       /* sets first_rank and world_size; waits for the others */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""commrun's promises, tried on real processes: commrun.py COMMRUN. Each run has a time limit of its own."""
+"""commrun's promises, tried on real processes: commrun.py COMMRUN WORLDS. Each run has a time limit of its own."""
 import os
 import pty
 import re
@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-COMMRUN = sys.argv[1]
+COMMRUN, WORLDS = sys.argv[1:3]
 LIMIT_S = 30
 
 
@@ -147,6 +147,17 @@ class Failures(unittest.TestCase):
             status, _, err = run("-n", "2", "sh", "-c", program % (file, file, file))
         self.assertEqual(status, 4)
         self.assertRegex(err, r"rank 1 \(pid \d+\) exited with status 4, after rank 0 had ended with status 0\n$")
+
+    def test_who_waits_in_comm_init_for_one_that_has_ended_is_told(self):
+        code, _, err = run("-n", "3", "sh", "-c", f"[ $RANK = 0 ] || exec {WORLDS}", env=dict(os.environ, COMM_TIMEOUT_MS="600000"))
+        self.assertEqual(code, 1)
+        words = r"rank 0 \(pid \d+\) ended with status 0 while (2 others wait|1 other waits) for it in comm_init"
+        self.assertRegex(err, "commrun: " + words)
+        self.assertRegex(err, r"\[[12]\] comm_init: comm_init of world 'world' \(rank [12] of 3\): " + words)
+
+    def test_a_rank_that_ends_while_others_work_is_no_news(self):
+        code, _, err = run("-n", "2", "sh", "-c", f"[ $RANK = 0 ] || sleep 2.5")
+        self.assertEqual((code, err), (0, ""))
 
     def test_a_killed_rank_gives_128_and_its_signal(self):
         status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 2 ] && kill -9 $$; exec sleep 100")
