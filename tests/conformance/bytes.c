@@ -152,15 +152,66 @@ static void messages(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static comm_work *send_tagged(comm_group *g, const void *data, size_t count, comm_dtype dtype, int32_t tag)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_work *work;
+    options.tag = tag;
+    CHECK_OK(comm_send(g, data, count, dtype, 0, &options, &work));
+    return work;
+}
+
+/* Two strings of one rank that are under way at once, as two of its threads may send them: each is its length, then its bytes. Who takes any tag
+ * gets the bytes that belong to the length. */
+static void strings_do_not_mix(int rank, int size, void *arg)
+{
+    static const char *const strings[] = { "three", "four!" }; /* of one length */
+    const struct suite *suite = arg;
+    comm_group *world = ranks_world(suite->backend);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    const uint64_t length = 5;
+    (void)size;
+    if (rank == 1) {
+        comm_work *works[4];
+        for (int i = 0; i < 2; i++)
+            works[i] = send_tagged(world, &length, 1, COMM_DTYPE_U64, 3 + i);
+        for (int i = 1; i >= 0; i--)
+            works[2 + i] = send_tagged(world, strings[i], 5, COMM_DTYPE_BYTE, 3 + i);
+        CHECK_OK(comm_work_wait_all(works, 4, 0));
+        for (int i = 0; i < 4; i++)
+            comm_work_release(works[i]);
+    }
+    for (int i = 0; rank == 0 && i < 2; i++) {
+        void *data;
+        size_t bytes;
+        options.tag = COMM_ANY_TAG;
+        CHECK_OK(comm_recv_bytes(world, 1, &options, &data, &bytes, NULL));
+        CHECK(bytes == 5 && memcmp(data, strings[i], 5) == 0);
+        comm_free(data);
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    ranks_quiet(world);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* All who are missing are named; the group goes on, and so do its other operations meanwhile. */
 static void monitored_barriers(int rank, int size, void *arg)
 {
     const struct suite *suite = arg;
     comm_group *world = ranks_world(suite->backend);
-    comm_op_options brief = COMM_OP_OPTIONS_INIT;
+    comm_op_options brief = COMM_OP_OPTIONS_INIT, any = COMM_OP_OPTIONS_INIT;
     brief.timeout_ms = 1500; /* those who come must come in this time on a busy machine */
+    /* A receive of anything from anybody is not for the barrier's own messages. */
+    int32_t anything = -1;
+    comm_work *work;
+    any.tag = COMM_ANY_TAG;
+    CHECK_OK(comm_recv(world, &anything, 1, COMM_DTYPE_I32, COMM_ANY_SOURCE, &any, &work));
     for (int i = 0; i < 3; i++)
         CHECK_OK(comm_monitored_barrier(world, NULL));
+    CHECK_OK(comm_send(world, &rank, 1, COMM_DTYPE_I32, (rank + 1) % size, NULL, NULL));
+    CHECK_OK(comm_work_wait(work, 0));
+    CHECK(anything == (rank + size - 1) % size);
+    comm_work_release(work);
     bool comes = rank != 1 && rank != size - 1;
     if (comes) {
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);
@@ -190,6 +241,7 @@ static const struct {
 } cases[] = {
     { "collectives of byte strings", collectives, 1, 9 },
     { "messages of byte strings", messages, 1, 4 },
+    { "strings do not mix", strings_do_not_mix, 2, 2 },
     { "monitored barriers", monitored_barriers, 3, 5 },
 };
 
