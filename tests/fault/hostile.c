@@ -259,9 +259,16 @@ static void strange_handshakes(comm_group *world, int port)
     until_closed(fd);
 }
 
+/* Has the other side closed? Waits for it if it is to. */
+static int is_closed(int fd, int waits)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    return poll(&p, 1, waits ? 20000 : 0) == 1;
+}
+
 static void strangers_come(comm_group *world, uint64_t seed)
 {
-    enum { HALF_OPEN = 300 };
+    enum { HALF_OPEN = TCP_STRANGERS_MOST + 44, NEWEST = 20 };
     int port = port_of(world, 0), idle[HALF_OPEN];
     uint64_t random = seed;
     for (int i = 0; i < 100; i++)
@@ -271,6 +278,10 @@ static void strangers_come(comm_group *world, uint64_t seed)
     /* More who say nothing than there is room for: those who come after them must get in all the same. */
     for (int i = 0; i < HALF_OPEN; i++)
         idle[i] = dial(port);
+    for (int i = 0; i < HALF_OPEN - TCP_STRANGERS_MOST; i++)
+        CHECK(is_closed(idle[i], 1)); /* the oldest made room */
+    for (int i = HALF_OPEN - NEWEST; i < HALF_OPEN; i++)
+        CHECK(!is_closed(idle[i], 0));
     static const int32_t answer = 42;
     comm_op_options soon = COMM_OP_OPTIONS_INIT;
     soon.timeout_ms = 5000; /* half of what each of them may take for its handshake */
@@ -284,6 +295,8 @@ static void strangers(int rank, int size, void *arg)
     struct scenario *s = arg;
     comm_group *world = join_world(), *pair = honest_pair(world);
     int32_t answer = 0;
+    if (pair)
+        CHECK_OK(comm_barrier(pair, NULL, NULL)); /* they are connected */
     fault_meet(s->page);
     if (rank == 2) {
         strangers_come(world, s->seed);
@@ -352,6 +365,7 @@ enum lie {
     RTS_FLOOD_NO_GROUP,
     QUERY_FLOOD,
     FAIL_TEXT_TOO_LONG,
+    HALF_A_MESSAGE,
     LIE_END
 };
 
@@ -444,6 +458,12 @@ static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum l
         h = message(world, WIRE_QUERY, 0);
         flood(fd, h, 0, 1000000, 0);
         break;
+    case HALF_A_MESSAGE: /* of one that nobody has asked for; then the connection ends */
+        h = message(world, WIRE_EAGER, 5000);
+        h.tag = 99;
+        send_frame(fd, &h, junk, 2000);
+        shutdown(fd, SHUT_WR);
+        break;
     default:
         h = message(world, WIRE_FAIL, WIRE_TEXT_MOST + 1);
         send_frame(fd, &h, junk, WIRE_TEXT_MOST + 1);
@@ -478,7 +498,7 @@ static void liar(int rank, int size, void *arg)
         work_until(s->page, pair, 0);
         long grown = resident_kib() - before;
         if (rank == 0) {
-            CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_PROTOCOL);
+            CHECK_STATUS(comm_work_wait(work, 0), s->which == HALF_A_MESSAGE ? COMM_ERR_PEER_LOST : COMM_ERR_PROTOCOL);
             CHECK_NAMES(comm_last_error(), 2);
             snprintf(s->page->text[0], sizeof s->page->text[0], "%s", comm_last_error());
             comm_work_release(work);
@@ -497,6 +517,122 @@ static void liar(int rank, int size, void *arg)
     (void)size;
     fault_meet(s->page);
     CHECK_OK(comm_group_close(pair));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A receive from anybody has its message announced, and then the sender leaves: others of the group are there, but they cannot bring it. */
+static void announced_and_left(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet();
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    comm_work *work = NULL;
+    uint8_t byte;
+    o.tag = 5;
+    (void)size;
+    if (rank == 0)
+        CHECK_OK(comm_recv(world, &byte, 1, COMM_DTYPE_U8, COMM_ANY_SOURCE, &o, &work));
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        struct wire_header h = message(world, WIRE_RTS, 1);
+        h.tag = 5;
+        CHECK(send_frame(fd, &h, NULL, 0));
+        h = message(world, WIRE_BYE, 0);
+        CHECK(send_frame(fd, &h, NULL, 0));
+        fault_meet(s->page);
+        vanish();
+    }
+    if (rank == 0) {
+        CHECK_STATUS(comm_work_wait(work, 20000), COMM_ERR_PEER_LOST);
+        CHECK_NAMES(comm_last_error(), 2);
+        comm_work_release(work);
+    }
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Too much for one step ---- */
+
+/* The next frame that rank 0 sends to the liar for a collective, without its payload. */
+static struct wire_header next_of_collective(int fd)
+{
+    for (;;) {
+        uint8_t raw[WIRE_HEADER_BYTES];
+        struct wire_header h;
+        CHECK(recv_bytes(fd, raw, sizeof raw) && wire_get_header(raw, &h) == NULL);
+        if (h.type == WIRE_EAGER || h.type == WIRE_DATA)
+            for (uint64_t left = h.bytes; left;) {
+                size_t n = left < sizeof junk ? (size_t)left : sizeof junk;
+                CHECK(recv_bytes(fd, junk, n));
+                left -= n;
+            }
+        if (h.kind == COMM_OP_ALL_REDUCE)
+            return h;
+    }
+}
+
+/* In a round in which rank 0 also waits for rank 1, the liar sends its message twice, or asks twice for that of rank 0: the second one is
+ * not for this step. */
+static void all_of_it_twice(int rank, int size, void *arg)
+{
+    enum { SHORT = 100, LONG = 100000 };
+    struct scenario *s = arg;
+    size_t count = s->which ? LONG : SHORT;
+    comm_group *world = join_and_meet();
+    int32_t *values = calloc(count, sizeof *values);
+    comm_work *work;
+    (void)size;
+    for (size_t i = 0; i < count; i++)
+        values[i] = 1 + rank;
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        struct wire_header h = next_of_collective(fd);
+        size_t bytes = count * sizeof *values;
+        h.credit = 0;
+        if (s->which) {
+            for (int i = 0; i < 2; i++) {
+                h.type = WIRE_CTS;
+                h.bytes = 0;
+                CHECK(send_frame(fd, &h, NULL, 0));
+            }
+            for (struct wire_header data = { 0 }; data.type != WIRE_DATA;)
+                data = next_of_collective(fd);
+        }
+        h.type = s->which ? WIRE_DATA : WIRE_EAGER;
+        h.bytes = bytes;
+        for (int i = 0; i < (s->which ? 1 : 2); i++)
+            CHECK(send_frame(fd, &h, values, bytes));
+        /* Rank 0 has read all of it when it has read what follows. */
+        h = message(world, WIRE_EAGER, 1);
+        h.tag = 5;
+        CHECK(send_frame(fd, &h, junk, 1));
+        fault_meet(s->page);
+        vanish();
+    }
+    if (rank == 0) {
+        uint8_t byte;
+        comm_op_options o = COMM_OP_OPTIONS_INIT;
+        o.tag = 5;
+        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_recv(world, &byte, 1, COMM_DTYPE_U8, 2, &o, NULL));
+        CHECK(comm_work_status(work) == COMM_IN_PROGRESS);
+        fault_raise(s->page, 1);
+        CHECK_OK(comm_work_wait(work, 0));
+        for (size_t i = 0; i < count; i++)
+            CHECK(values[i] == 1 + 2 + 3);
+        comm_work_release(work);
+        fault_raise(s->page, 2);
+    } else {
+        fault_await(s->page, 1);
+        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_SUM, NULL, &work));
+        fault_await(s->page, 2);
+        CHECK_OK(comm_group_abort(world, "nothing comes from the liar"));
+        CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_ABORTED);
+        comm_work_release(work);
+    }
+    fault_meet(s->page);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -651,6 +787,13 @@ int main(void)
     int failed = run(strangers, 0, fault_random(&random), "strangers");
     for (int lie = 0; lie < LIE_END; lie++)
         failed |= run(liar, lie, fault_random(&random), "the liar");
+    failed |= run(announced_and_left, 0, 0, "announced and left");
+    setenv("COMM_TCP_ALGO", "all_reduce:one_shot", 1);
+    setenv("COMM_TCP_EAGER_BYTES", "1000", 1);
+    for (int asks = 0; asks < 2; asks++)
+        failed |= run(all_of_it_twice, asks, 0, "all of it twice");
+    unsetenv("COMM_TCP_ALGO");
+    unsetenv("COMM_TCP_EAGER_BYTES");
     failed |= run(oddities, 0, 0, "oddities");
     failed |= run(reason_with_odd_bytes, 0, 0, "a reason with odd bytes");
     for (int i = 0; i < 20; i++)
