@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIZE_MOST = 64, GRACE_MS = 3000, TAIL_BYTES = 3000 };
+enum { SIZE_MOST = 160, GRACE_MS = 3000, TAIL_BYTES = 3000 };
 
 static _Thread_local struct {
     int rank, size;
