@@ -1,7 +1,7 @@
 """Count what `meson test` really did: testlog.py BUILD-FOLDER...
 
-Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and why it was skipped, and
-ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything failed, or if no test ran.
+Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and what was skipped, also within a test that
+passed, and ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything failed, or if no test ran.
 """
 import json
 import pathlib
@@ -26,6 +26,11 @@ def last_words(test):
     return lines[-1] if lines else "no reason given"
 
 
+def skipped_parts(test):
+    """A test that passed, but left some of it out, prints a line for each part."""
+    return [line.strip() for line in (test.get("stdout") or "").splitlines() if line.startswith("skipped in part: ")]
+
+
 def main(folders):
     passed = failed = skipped = 0
     healthy = True
@@ -34,6 +39,8 @@ def main(folders):
         for test in tests:
             if test["result"] in PASSED:
                 passed += 1
+                for part in skipped_parts(test):
+                    print(f"{test['name']}: {part}")
             elif test["result"] in SKIPPED:
                 skipped += 1
                 print(f"skipped: {test['name']}: {last_words(test)}")

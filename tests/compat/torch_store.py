@@ -349,4 +349,7 @@ if __name__ == "__main__":
         sys.exit(0)
     print("PyTorch", torch.__version__, flush=True)
     sys.argv[1:3] = []
-    unittest.main(verbosity=2)
+    result = unittest.main(verbosity=2, exit=False).result
+    for test, reason in result.skipped:
+        print(f"skipped in part: {test.id()}: {reason}", flush=True)
+    sys.exit(not result.wasSuccessful())

@@ -35,6 +35,18 @@ def try_case(script, runs, last_line, status):
         sys.exit(f"{runs}: exit status {done.returncode}, expected {status} and '{last_line}'\n{done.stdout}{done.stderr}")
 
 
+def parts_that_were_skipped_are_named(script):
+    with tempfile.TemporaryDirectory() as work:
+        logs = pathlib.Path(work, "meson-logs")
+        logs.mkdir()
+        row = {"name": "partly", "result": "OK", "stdout": "begins\nskipped in part: queues: not here\nends\n"}
+        (logs / "testlog.json").write_text(json.dumps(row) + "\n")
+        done = subprocess.run([sys.executable, script, work], capture_output=True, text=True)
+    if done.stdout != "partly: skipped in part: queues: not here\n1 passed, 0 failed, 0 skipped\n" or done.returncode:
+        sys.exit(f"a part that was skipped is not named:\n{done.stdout}{done.stderr}")
+
+
 for case in CASES:
     try_case(pathlib.Path(sys.argv[1], "tools", "testlog.py"), *case)
+parts_that_were_skipped_are_named(pathlib.Path(sys.argv[1], "tools", "testlog.py"))
 print(f"{len(CASES)} cases")
