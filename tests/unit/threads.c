@@ -458,13 +458,13 @@ static void much_happens_at_once(int rank, int size, void *arg)
     }
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
     const struct ranks_options quick = { .limit_s = 10, .name = "threads: nobody waits" };
     const struct ranks_options options = { .limit_s = 60, .name = "threads" };
     const struct ranks_options loopback = { .threads = 1, .limit_s = 60, .name = "threads on loopback" };
     const struct ranks_options chaos = { .threads = 1, .limit_s = 60, .name = "threads: much at once" };
-    uint32_t seed = (uint32_t)time(NULL);
+    uint32_t seed = count > 1 ? (uint32_t)strtoul(arguments[1], NULL, 10) : (uint32_t)time(NULL);
     printf("seed %u\n", seed);
     fflush(stdout);
     if (comm_backend_register(loopback_entry) != COMM_OK)
