@@ -388,7 +388,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     }
     /* A world that has failed may have lost ranks, and waiting for those is in vain. */
     if (world->takes_leave && !forked && (!world->root || atomic_load(&world->root->ended) == COMM_OK))
-        comm__leave(world->store, world->rendezvous, world->rank, world->size,
+        comm__leave(world->store, world->rank, world->size,
                     world->came_together ? INT64_MAX : LEAVE_FAILED_MS);
     if (world->root)
         comm__group_unref(world->root);

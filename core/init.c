@@ -10,10 +10,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/param.h"
+#include "deadline.h"
 #include "fork.h"
 #include "group.h"
 #include "join.h"
 #include "rendezvous.h"
+
+/* When the time is over, there is so much more to say why, and to hear what the others have said. */
+enum { LAST_WORDS_MS = 250 };
 
 /* ---- The world ---- */
 
@@ -67,7 +71,10 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
     const char *restart = getenv("TORCHELASTIC_RESTART_COUNT");
     char prefix[GROUP_NAME_BYTES + 64];
     snprintf(prefix, sizeof prefix, "comm/%s%s%.20s", o->name, restart && *restart ? "/" : "", restart ? restart : "");
-    return comm_store_prefix(prefix, outer, &j->names);
+    comm_status status = comm_store_prefix(prefix, outer, &j->names);
+    if (status == COMM_OK && j->deadline_ns != DEADLINE_NEVER)
+        comm__store_set_deadline(j->names, j->deadline_ns + LAST_WORDS_MS * (int64_t)1000000);
+    return status;
 }
 
 /* Rank and size are known: the world group can be made, and its backends chosen. */
@@ -175,6 +182,14 @@ static comm_status confirm(struct world *world, struct joining *j, comm_status a
     return status;
 }
 
+/* The views that were made on the way have it, too. */
+static void lift_deadline(struct world *world)
+{
+    comm__store_set_deadline(world->store, DEADLINE_NEVER);
+    for (size_t i = 0; i < world->backend_count; i++)
+        comm__store_set_deadline(world->backends[i].store, DEADLINE_NEVER);
+}
+
 static comm_status fail_init(struct world *world, const comm_init_options *o, const struct joining *j, comm_status status)
 {
     char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
@@ -216,6 +231,7 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
     if (status == COMM_OK)
         status = confirm(world, &j, open_world(world, &o, &j));
     if (status == COMM_OK) {
+        lift_deadline(world);
         world->came_together = 1;
         comm__world_enter(world, ret_world);
     } else {

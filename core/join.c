@@ -371,11 +371,12 @@ static int is_there(struct joining *j, const struct round *round, int32_t first,
 /* "61 of 64 ranks have joined, missing: 3, 17, 40". Asks about many ranks at once, and not further than it can say. */
 static void write_missing(struct joining *j, const struct round *round, char *text, size_t room)
 {
-    char missing[256] = "";
+    char missing[256] = "", why[300];
     size_t used = 0;
     int64_t joined = 0;
+    snprintf(why, sizeof why, "%s", comm_last_error()); /* of waiting for them: it had more time to be right */
     if (comm_store_add(j->store, round->count, 0, &joined) != COMM_OK) {
-        snprintf(text, room, "the store does not say who has %s (%s)", round->done, comm_last_error());
+        snprintf(text, room, "the store does not say who has %s (%s)", round->done, why);
         return;
     }
     for (int32_t first = 0; first < j->size && used < sizeof missing - 16; first += CHECKED_AT_ONCE) {
@@ -649,15 +650,17 @@ void comm__join_end(struct joining *j)
 
 /* ---- Leaving ---- */
 
-void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size, int64_t most_ms)
+void comm__leave(comm_store *view, int32_t rank, int32_t size, int64_t most_ms)
 {
     int64_t left, patience_ms = comm__param_int("core", "leave_ms");
     if (patience_ms > most_ms)
         patience_ms = most_ms;
     const char *gone[] = { "gone" };
-    /* The server's process may have been stopped, or cut off: that is no reason to stay. */
-    if (patience_ms == 0 || comm_store_set_timeout(store, patience_ms) != COMM_OK ||
-        comm_store_add(view, "left", 1, &left) != COMM_OK)
+    if (patience_ms == 0)
+        return;
+    /* The server's process may have been stopped, or cut off: that is no reason to stay. Nor is there more time than comm_init
+     * had, if it is comm_init that gives up: the view has its deadline. */
+    if (comm_store_set_timeout(view, patience_ms) != COMM_OK || comm_store_add(view, "left", 1, &left) != COMM_OK)
         return;
     if (left == size)
         (void)comm_store_set(view, "gone", "", 0);

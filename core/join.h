@@ -45,7 +45,7 @@ comm_status comm__join_alone(struct joining *j);
 void comm__join_end(struct joining *j);
 
 /* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms, and at most most_ms), until all have left.
- * Every rank that has joined calls it, with the world's view of the store, and the store itself. */
-void comm__leave(comm_store *view, comm_store *store, int32_t rank, int32_t size, int64_t most_ms);
+ * Every rank that has joined calls it, with the world's view of the store, which is of no use afterwards. */
+void comm__leave(comm_store *view, int32_t rank, int32_t size, int64_t most_ms);
 
 #endif

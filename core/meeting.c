@@ -24,6 +24,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "deadline.h"
 
 #define MEETING_KEY "libcomm/meeting" /* the job's token */
 #define MEETING_MET_KEY "libcomm/met" /* how many ranks have found rank 0 */
@@ -248,7 +249,9 @@ static comm_status join_on_host(const char *path, int64_t deadline_ns, const str
             int64_t try_ns = clock_deadline_ns(MEETING_TRY_MS);
             snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
             if (meet_at(url, token, launch, try_ns < deadline_ns ? try_ns : deadline_ns, ret_store) == COMM_OK) {
+                comm__store_set_deadline(*ret_store, deadline_ns);
                 count_in(*ret_store, path, launch);
+                comm__store_set_deadline(*ret_store, DEADLINE_NEVER);
                 return COMM_OK;
             }
             snprintf(last, sizeof last, "%s", comm_last_error());

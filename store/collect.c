@@ -8,14 +8,17 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "store.h"
+
+enum { OUR_KEY_BYTES = 1 + 10 + 5 }; /* "/<rank>/uses" */
 
 struct call {
     const char *name;
     comm_store *store;
     const char *key;
     int32_t rank, world_size;
-    int64_t began_ns, deadline_ns;
+    struct store_wait wait;
 };
 
 /* On success the handle cannot be closed under us; `finish` must follow. */
@@ -29,11 +32,12 @@ static comm_status begin(struct call *c, const char *name, comm_store *store, co
         return comm__fail(COMM_ERR_INVALID, "%s '%s': rank %d of a world of %d", name, key, rank, world_size);
     if (timeout_ms < COMM_TIMEOUT_INFINITE)
         return comm__fail(COMM_ERR_INVALID, "%s '%s': a timeout of %" PRId64 " ms", name, key, timeout_ms);
-    if (timeout_ms == 0)
-        timeout_ms = comm_store_timeout(store);
-    c->began_ns = clock_now_ns();
-    c->deadline_ns = clock_deadline_ns(timeout_ms);
-    return store_enter(store, name);
+    if (strlen(key) + OUR_KEY_BYTES > LIMIT_STORE_KEY_BYTES)
+        return comm__fail(COMM_ERR_INVALID, "%s: a key of %zu B; the longest is %zu B here", name, strlen(key),
+                          LIMIT_STORE_KEY_BYTES - OUR_KEY_BYTES);
+    comm_status status = store_enter(store, name);
+    c->wait = store_wait_of(store, timeout_ms);
+    return status;
 }
 
 static comm_status finish(const struct call *c, comm_status status)
@@ -45,12 +49,6 @@ static comm_status check_results(const struct call *c, const void *data, const v
 {
     return data && bytes ? COMM_OK
                          : comm__fail(COMM_ERR_INVALID, "%s '%s': a pointer for the results is NULL", c->name, c->key);
-}
-
-static int64_t left_ms(const struct call *c)
-{
-    int64_t ms = clock_left_ms(c->deadline_ns);
-    return ms == 0 ? 1 : ms; /* 0 would be the store's default */
 }
 
 static comm_status check_root(const struct call *c, int32_t root)
@@ -83,13 +81,13 @@ static char **keys_create(const struct call *c, int32_t first, int32_t count)
 /* The first thing that is written, when all arguments are right. */
 static comm_status join(const struct call *c)
 {
-    size_t room = strlen(c->key) + 32;
+    size_t room = strlen(c->key) + OUR_KEY_BYTES + 1;
     char *uses = malloc(room);
     int64_t times = 0;
     if (!uses)
         return no_memory(c);
     snprintf(uses, room, "%s/%d/uses", c->key, c->rank);
-    comm_status status = comm_store_add(c->store, uses, 1, &times);
+    comm_status status = c->store->kind->add(c->store, uses, 1, &c->wait, &times);
     free(uses);
     if (status == COMM_OK && times > 1)
         status =
@@ -103,20 +101,36 @@ static comm_status join(const struct call *c)
 static comm_status put(const struct call *c, int32_t rank, const void *data, size_t bytes)
 {
     char **key = keys_create(c, rank, 1);
-    comm_status status = key ? comm_store_set(c->store, key[0], data, bytes) : no_memory(c);
+    comm_status status = key ? store_check_value(c->name, c->key, data, bytes) : no_memory(c);
+    if (status == COMM_OK)
+        status = c->store->kind->set(c->store, key[0], data, bytes, &c->wait);
     free(key);
     return status;
+}
+
+/* After a timeout: is it the other ranks that did not come, or the store that does not answer? 0: the store. */
+static int is_there(const struct call *c, const char *key, int32_t *ret_there)
+{
+    char text[COMM_ERROR_BYTES];
+    const comm_status first = COMM_ERR_TIMEOUT;
+    struct store_wait grace = store_grace(&c->wait);
+    snprintf(text, sizeof text, "%s", comm_last_error());
+    comm_status status = c->store->kind->check(c->store, &key, 1, &grace, ret_there);
+    if (status != COMM_OK)
+        comm__fail(first, "%s", text); /* it has said so */
+    return status == COMM_OK;
 }
 
 /* What `from` has put for `rank`. */
 static comm_status take(const struct call *c, int32_t rank, int32_t from, void **ret_data, size_t *ret_bytes)
 {
     char **key = keys_create(c, rank, 1);
-    comm_status status = key ? comm_store_get(c->store, key[0], left_ms(c), ret_data, ret_bytes) : no_memory(c);
+    comm_status status = key ? c->store->kind->get(c->store, key[0], &c->wait, ret_data, ret_bytes) : no_memory(c);
+    int32_t there = 1;
+    if (status == COMM_ERR_TIMEOUT && is_there(c, key[0], &there) && !there)
+        comm__fail(status, "%s '%s' in %s timed out after %lld ms: the root, rank %d of %d, has not come", c->name, c->key,
+                   c->store->url, store_wait_ms(&c->wait), from, c->world_size);
     free(key);
-    if (status == COMM_ERR_TIMEOUT)
-        comm__fail(status, "%s '%s' in %s timed out: after %" PRId64 " ms the root, rank %d of %d, has not come", c->name, c->key,
-                   comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, from, c->world_size);
     return status;
 }
 
@@ -127,18 +141,19 @@ static comm_status fail_missing(const struct call *c, char *const *keys)
     size_t used = 0;
     int32_t came = 0;
     for (int32_t r = 0; r < c->world_size; r++) {
-        const char *one[] = { keys[r] };
         int32_t there = 0;
-        if (comm_store_check(c->store, one, 1, &there) == COMM_OK && there)
+        if (!is_there(c, keys[r], &there))
+            return COMM_ERR_TIMEOUT;
+        if (there)
             came++;
         else if (used < sizeof missing - 16)
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
         else if (missing[used - 1] != '.')
             used += (size_t)snprintf(missing + used, sizeof missing - used, " ...");
     }
-    return comm__fail(COMM_ERR_TIMEOUT, "%s '%s' in %s timed out: after %" PRId64 " ms %d of %d ranks have come, missing: %s",
-                      c->name, c->key, comm_store_url(c->store), (clock_now_ns() - c->began_ns) / 1000000, came,
-                      c->world_size, used ? missing : "none");
+    return comm__fail(COMM_ERR_TIMEOUT, "%s '%s' in %s timed out after %lld ms: %d of %d ranks have come, missing: %s",
+                      c->name, c->key, c->store->url, store_wait_ms(&c->wait), came, c->world_size,
+                      used ? missing : "none");
 }
 
 /* ---- All parts, one after the other ---- */
@@ -171,7 +186,7 @@ static comm_status take_all(const struct call *c, void **ret_data, size_t **ret_
     if (!keys || !parts || !bytes)
         status = no_memory(c);
     if (status == COMM_OK)
-        status = comm_store_multi_get(c->store, (const char *const *)keys, count, left_ms(c), parts, bytes);
+        status = store_call_multi_get(c->store, (const char *const *)keys, count, &c->wait, parts, bytes);
     have_parts = status == COMM_OK;
     if (status == COMM_ERR_TIMEOUT)
         status = fail_missing(c, keys);
@@ -234,9 +249,11 @@ comm_status comm_store_gather(comm_store *store, const char *key, const void *da
 static comm_status put_each(const struct call *c, const void *const *data, const size_t *bytes)
 {
     char **keys = keys_create(c, 0, c->world_size);
-    comm_status status =
-        keys ? comm_store_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes)
-             : no_memory(c);
+    comm_status status = keys ? COMM_OK : no_memory(c);
+    for (int32_t r = 0; r < c->world_size && status == COMM_OK; r++)
+        status = store_check_value(c->name, c->key, data[r], bytes[r]);
+    if (status == COMM_OK)
+        status = store_call_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes, &c->wait);
     free(keys);
     return status;
 }

@@ -28,12 +28,12 @@ static struct table_bytes text(const char *key)
     return (struct table_bytes){ key, strlen(key) };
 }
 
-/* For a call that does not wait. */
-static comm_status enter(comm_store *s, enum file_access access, struct file_share **ret_share)
+/* For a call that waits for nothing but the lock. */
+static comm_status enter(comm_store *s, enum file_access access, const struct store_wait *wait,
+                         struct file_share **ret_share)
 {
-    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(atomic_load(&s->timeout_ms)), NULL };
     *ret_share = &((struct file_store *)s)->share;
-    return file_enter(*ret_share, access, &limit);
+    return file_enter(*ret_share, access, wait);
 }
 
 /* ---- Waiting ---- */
@@ -42,9 +42,9 @@ static comm_status enter(comm_store *s, enum file_access access, struct file_sha
 typedef comm_status (*look_fn)(struct file_share *f, void *context, int *ret_done);
 
 /* The time ran out in front of a lock, but most of it went by between looks: what was looked for is the news, not the lock. */
-static int was_looking(const struct store_wait *wait, const struct file_limit *limit)
+static int was_looking(const struct store_wait *wait, const struct store_wait *for_lock)
 {
-    return clock_now_ns() - limit->began_ns < limit->began_ns - wait->began_ns;
+    return clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns;
 }
 
 /* Until `look` is done; IN_PROGRESS when the time is over. */
@@ -55,9 +55,9 @@ static comm_status look_until(comm_store *s, enum file_access access, const stru
     int64_t pause_ns = PAUSE_FIRST_NS;
     for (;;) {
         int done = 0;
-        struct file_limit limit = { clock_now_ns(), wait->deadline_ns, wait };
-        comm_status status = file_enter(f, access, &limit);
-        if (status == COMM_ERR_TIMEOUT && was_looking(wait, &limit))
+        struct store_wait for_lock = { clock_now_ns(), wait->deadline_ns, wait->handle };
+        comm_status status = file_enter(f, access, &for_lock);
+        if (status == COMM_ERR_TIMEOUT && was_looking(wait, &for_lock))
             return COMM_IN_PROGRESS;
         if (status == COMM_OK)
             status = file_leave(f, look(f, context, &done));
@@ -74,22 +74,30 @@ static comm_status look_until(comm_store *s, enum file_access access, const stru
     }
 }
 
-/* What is known of the others. */
-static void say_who(comm_store *s, char who[WHO_BYTES])
+/* What is known of the others. Under f->lock. */
+static void say_who(const struct file_share *f, char who[WHO_BYTES])
 {
-    struct file_share *f = &((struct file_store *)s)->share;
-    pthread_mutex_lock(&f->lock);
     size_t used = f->torn ? (size_t)snprintf(who, WHO_BYTES, "a process was killed while it wrote; ") : 0;
     file_say_who(f, who + used, WHO_BYTES - used);
-    pthread_mutex_unlock(&f->lock);
 }
 
-/* TIMEOUT, with that. */
+/* TIMEOUT, with that, and with the keys that were missing at the last look: the file may be locked now. */
 static comm_status out_of_time(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
 {
+    struct file_share *f = &((struct file_store *)s)->share;
     char who[WHO_BYTES];
-    say_who(s, who);
-    return store_fail_missing(s, keys, count, wait, who);
+    const char **missing = calloc(count, sizeof *missing);
+    size_t missing_count = 0;
+    pthread_mutex_lock(&f->lock);
+    say_who(f, who);
+    for (size_t i = 0; missing && i < count; i++)
+        if (!table_get(f->table, text(keys[i]), NULL))
+            missing[missing_count++] = keys[i];
+    pthread_mutex_unlock(&f->lock);
+    comm_status status = missing_count > 0 ? store_fail_timeout(wait, missing, missing_count, who)
+                                           : store_fail_timeout(wait, keys, count, who);
+    free(missing);
+    return status;
 }
 
 struct keys {
@@ -149,19 +157,20 @@ static comm_status file_get(comm_store *s, const char *key, const struct store_w
 
 /* ---- Values ---- */
 
-static comm_status file_set(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status file_set(comm_store *s, const char *key, const void *data, size_t bytes,
+                            const struct store_wait *wait)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     return status == COMM_OK ? file_leave(f, file_append(f, FILE_SET, text(key), (struct table_bytes){ data, bytes }))
                              : status;
 }
 
 static comm_status file_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                                  const size_t *bytes)
+                                  const size_t *bytes, const struct store_wait *wait)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     if (status != COMM_OK)
         return status;
     for (size_t i = 0; i < count && status == COMM_OK; i++)
@@ -169,10 +178,11 @@ static comm_status file_multi_set(comm_store *s, const char *const *keys, size_t
     return file_leave(f, status);
 }
 
-static comm_status file_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+static comm_status file_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                              int32_t *ret_all)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_READ, &f);
+    comm_status status = enter(s, FILE_READ, wait, &f);
     if (status != COMM_OK)
         return status;
     *ret_all = all_there(f, keys, count);
@@ -193,13 +203,14 @@ static comm_status sum_of(const char *key, const char *value, int64_t amount, in
     return COMM_OK;
 }
 
-static comm_status file_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+static comm_status file_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait,
+                            int64_t *ret_value)
 {
     struct file_share *f;
     struct table_bytes old = { "0", 1 };
     char number[24];
     int64_t sum = 0;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     if (status != COMM_OK)
         return status;
     int there = table_get(f->table, text(key), &old);
@@ -214,11 +225,12 @@ static comm_status file_add(comm_store *s, const char *key, int64_t amount, int6
 }
 
 static comm_status file_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+                                    const void *desired, size_t desired_bytes, const struct store_wait *wait,
+                                    void **ret_data, size_t *ret_bytes)
 {
     struct file_share *f;
     struct table_bytes now;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     if (status != COMM_OK)
         return status;
     int there = table_get(f->table, text(key), &now);
@@ -233,10 +245,10 @@ static comm_status file_compare_set(comm_store *s, const char *key, const void *
     return file_leave(f, status);
 }
 
-static comm_status file_remove(comm_store *s, const char *key, int32_t *ret_existed)
+static comm_status file_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     if (status != COMM_OK)
         return status;
     int existed = table_get(f->table, text(key), NULL);
@@ -247,11 +259,12 @@ static comm_status file_remove(comm_store *s, const char *key, int32_t *ret_exis
     return file_leave(f, status);
 }
 
-static comm_status file_append_value(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status file_append_value(comm_store *s, const char *key, const void *data, size_t bytes,
+                                     const struct store_wait *wait)
 {
     struct file_share *f;
     struct table_bytes old = nothing;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     if (status != COMM_OK)
         return status;
     table_get(f->table, text(key), &old);
@@ -263,29 +276,30 @@ static comm_status file_append_value(comm_store *s, const char *key, const void 
     return file_leave(f, status);
 }
 
-static comm_status file_num_keys(comm_store *s, int64_t *ret_count)
+static comm_status file_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_READ, &f);
+    comm_status status = enter(s, FILE_READ, wait, &f);
     if (status != COMM_OK)
         return status;
     *ret_count = (int64_t)table_count(f->table);
     return file_leave(f, COMM_OK);
 }
 
-static comm_status file_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+static comm_status file_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_READ, &f);
+    comm_status status = enter(s, FILE_READ, wait, &f);
     return status == COMM_OK ? file_leave(f, table_list(f->table, ret_keys, ret_count)) : status;
 }
 
 /* ---- Queues ---- */
 
-static comm_status file_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status file_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                                   const struct store_wait *wait)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_WRITE, &f);
+    comm_status status = enter(s, FILE_WRITE, wait, &f);
     return status == COMM_OK ? file_leave(f, file_append(f, FILE_PUSH, text(key), (struct table_bytes){ data, bytes }))
                              : status;
 }
@@ -315,7 +329,7 @@ static comm_status file_queue_pop(comm_store *s, const char *key, const struct s
     if (may_wait) {
         status = look_until(s, FILE_WRITE, wait, look_for_item, &v);
     } else {
-        status = enter(s, FILE_WRITE, &f);
+        status = enter(s, FILE_WRITE, wait, &f);
         if (status == COMM_OK)
             status = file_leave(f, look_for_item(f, &v, &done));
         if (status == COMM_OK && !done)
@@ -323,7 +337,10 @@ static comm_status file_queue_pop(comm_store *s, const char *key, const struct s
     }
     if (status == COMM_IN_PROGRESS) {
         char who[WHO_BYTES];
-        say_who(s, who);
+        struct file_share *share = &((struct file_store *)s)->share;
+        pthread_mutex_lock(&share->lock);
+        say_who(share, who);
+        pthread_mutex_unlock(&share->lock);
         return store_fail_queue_timeout(wait, key, who);
     }
     if (status == COMM_OK) {
@@ -333,10 +350,10 @@ static comm_status file_queue_pop(comm_store *s, const char *key, const struct s
     return status;
 }
 
-static comm_status file_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+static comm_status file_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
     struct file_share *f;
-    comm_status status = enter(s, FILE_READ, &f);
+    comm_status status = enter(s, FILE_READ, wait, &f);
     if (status != COMM_OK)
         return status;
     *ret_count = (int64_t)table_queue_len(f->table, text(key));
@@ -345,8 +362,9 @@ static comm_status file_queue_len(comm_store *s, const char *key, int64_t *ret_c
 
 /* ---- Life ---- */
 
-static comm_status file_clone(comm_store *s, comm_store **ret_store)
+static comm_status file_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store)
 {
+    (void)wait;
     store_ref(s); /* every handle is a view of its own already */
     *ret_store = s;
     return COMM_OK;
@@ -452,7 +470,8 @@ comm_status store_file_open(const char *url, const comm_store_options *options, 
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
     }
     f->world_size = world_size;
-    status = file_share_open(&f->share, path, world_size, options->timeout_ms);
+    struct store_wait wait = { clock_now_ns(), clock_deadline_ns(options->timeout_ms), NULL };
+    status = file_share_open(&f->share, path, world_size, &wait);
     free(path);
     if (status == COMM_OK)
         status = store_init(&f->base, &file_kind, url, "", -1, options->timeout_ms);

@@ -32,7 +32,7 @@ enum {
     PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
     PAUSE_MOST_NS = 250000,
     AFTER_YOU_NS = 300000, /* longer than that, so that one of those who wait gets it */
-    CLOSE_MS = 5000,       /* for the lock, to say goodbye */
+    CLOSE_MS = 1000,       /* for the lock, to say goodbye */
     NAMED_MOST = 8,        /* openers that a text names */
 };
 
@@ -85,17 +85,17 @@ void file_say_who(const struct file_share *f, char *text, size_t room)
     }
 }
 
-static comm_status fail_locked(const struct file_share *f, const struct file_limit *limit)
+static comm_status fail_locked(const struct file_share *f, const struct store_wait *wait)
 {
     char who[600];
     file_say_who(f, who, sizeof who);
     return comm__fail(COMM_ERR_TIMEOUT,
-                      "timed out: the store file %s has been locked by another process for %lld ms (is it stopped?); %s", f->path,
-                      (long long)((clock_now_ns() - limit->began_ns) / 1000000), who);
+                      "timed out: the store file %s has been locked by another process for %lld ms (is it stopped?); %s",
+                      f->path, store_wait_ms(wait), who);
 }
 
 /* One try: COMM_IN_PROGRESS if others have the file. */
-static comm_status try_locks(struct file_share *f, enum file_access access, const struct file_limit *limit, int waiting)
+static comm_status try_locks(struct file_share *f, enum file_access access, const struct store_wait *wait, int waiting)
 {
     pthread_mutex_lock(&f->lock);
     comm_status status = COMM_IN_PROGRESS;
@@ -107,10 +107,10 @@ static comm_status try_locks(struct file_share *f, enum file_access access, cons
         else if (waiting)
             set_lock(f->fd, F_RDLCK, WAITING_AT);
     }
-    if (status == COMM_IN_PROGRESS && limit->wait && store_wait_closed(limit->wait))
-        status = store_fail_closed(limit->wait);
-    if (status == COMM_IN_PROGRESS && clock_now_ns() >= limit->deadline_ns)
-        status = fail_locked(f, limit);
+    if (status == COMM_IN_PROGRESS && wait->handle && store_wait_closed(wait))
+        status = store_fail_closed(wait);
+    if (status == COMM_IN_PROGRESS && store_wait_over(wait))
+        status = fail_locked(f, wait);
     if (waiting && status != COMM_IN_PROGRESS) /* another thread that waits will say so again */
         set_lock(f->fd, F_UNLCK, WAITING_AT);
     if (status != COMM_OK)
@@ -120,18 +120,18 @@ static comm_status try_locks(struct file_share *f, enum file_access access, cons
 
 /* Who comes lets those who wait already go first, once: else a process that writes all the time would have the lock all
  * the time. */
-static comm_status take_locks(struct file_share *f, enum file_access access, const struct file_limit *limit)
+static comm_status take_locks(struct file_share *f, enum file_access access, const struct store_wait *wait)
 {
     struct timespec pause = { 0, AFTER_YOU_NS };
-    comm_status status = try_locks(f, access, limit, 0);
+    comm_status status = try_locks(f, access, wait, 0);
     if (status == COMM_IN_PROGRESS && !is_locked(f->fd, WAITING_AT))
-        status = try_locks(f, access, limit, 1);
+        status = try_locks(f, access, wait, 1);
     while (status == COMM_IN_PROGRESS) {
         nanosleep(&pause, NULL);
         pause.tv_nsec = pause.tv_nsec == AFTER_YOU_NS ? PAUSE_FIRST_NS : pause.tv_nsec * 2;
         if (pause.tv_nsec > PAUSE_MOST_NS)
             pause.tv_nsec = PAUSE_MOST_NS;
-        status = try_locks(f, access, limit, 1);
+        status = try_locks(f, access, wait, 1);
     }
     return status;
 }
@@ -297,9 +297,9 @@ static comm_status catch_up(struct file_share *f)
     return st.st_size > f->read_to ? read_log(f, st.st_size) : COMM_OK;
 }
 
-comm_status file_enter(struct file_share *f, enum file_access access, const struct file_limit *limit)
+comm_status file_enter(struct file_share *f, enum file_access access, const struct store_wait *wait)
 {
-    comm_status status = take_locks(f, access, limit);
+    comm_status status = take_locks(f, access, wait);
     if (status != COMM_OK)
         return status;
     status = catch_up(f);
@@ -365,7 +365,7 @@ comm_status file_append(struct file_share *f, enum file_kind kind, struct table_
 /* ---- Opening and closing ---- */
 
 /* The file as it is now, with the lock on it. *ret_again if it was removed meanwhile. */
-static comm_status open_once(struct file_share *f, const struct file_limit *limit, int *ret_again)
+static comm_status open_once(struct file_share *f, const struct store_wait *wait, int *ret_again)
 {
     struct stat st;
     *ret_again = 0;
@@ -374,7 +374,7 @@ static comm_status open_once(struct file_share *f, const struct file_limit *limi
         return comm__fail(COMM_ERR_SYSTEM, "opening the store file %s: %s", f->path, strerror(errno));
     if (fstat(f->fd, &st) != 0 || !S_ISREG(st.st_mode))
         return comm__fail(COMM_ERR_INVALID, "opening the store file %s: it is not a regular file", f->path);
-    comm_status status = take_locks(f, FILE_WRITE, limit);
+    comm_status status = take_locks(f, FILE_WRITE, wait);
     if (status != COMM_OK)
         return status;
     if (fstat(f->fd, &st) == 0 && st.st_nlink == 0) {
@@ -429,16 +429,16 @@ static comm_status sign_in(struct file_share *f)
     return status;
 }
 
-comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size, int64_t timeout_ms)
+comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size,
+                            const struct store_wait *wait)
 {
-    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(timeout_ms), NULL };
     int again = 1;
     *f = (struct file_share){ .fd = -1, .number = SIZE_MAX };
     pthread_mutex_init(&f->lock, NULL);
     f->path = strdup(path);
     comm_status status = f->path ? table_create(&f->table) : comm__fail(COMM_ERR_NO_MEMORY, "no memory for a path");
     while (status == COMM_OK && again)
-        status = open_once(f, &limit, &again);
+        status = open_once(f, wait, &again);
     if (status != COMM_OK)
         return status;
     status = check_openers(f, world_size);
@@ -459,8 +459,8 @@ static int is_last(const struct file_share *f, int32_t world_size)
 static void sign_out(struct file_share *f, int32_t world_size)
 {
     char number[24];
-    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(CLOSE_MS), NULL };
-    if (file_enter(f, FILE_WRITE, &limit) != COMM_OK)
+    struct store_wait wait = { clock_now_ns(), clock_deadline_ns(CLOSE_MS), NULL };
+    if (file_enter(f, FILE_WRITE, &wait) != COMM_OK)
         return; /* deleted, damaged or locked: there is nobody to tell */
     int bytes = snprintf(number, sizeof number, "%zu", f->number);
     if (is_last(f, world_size))

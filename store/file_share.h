@@ -26,22 +26,18 @@ struct file_share {
     size_t number; /* of ours among them */
 };
 
-/* Until when to try for the file's lock; `wait` may be NULL, and else its handle's closing ends the attempt. */
-struct file_limit {
-    int64_t began_ns, deadline_ns;
-    const struct store_wait *wait;
-};
-
 /* Open or make the file. Refuses what is no log, what a crashed job has left, and more openers than `world_size` (if >
  * 0). On failure file_share_close is still right. */
-comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size, int64_t timeout_ms);
+comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size,
+                            const struct store_wait *wait);
 /* Say that we have closed; the last of a world (`world_size` > 0) removes the file. Frees what `f` holds. */
 void file_share_close(struct file_share *f, int32_t world_size);
 
 enum file_access { FILE_READ, FILE_WRITE };
 
-/* Both locks, and up to date with what others wrote: from here to file_leave the table is the file's. */
-comm_status file_enter(struct file_share *f, enum file_access access, const struct file_limit *limit);
+/* Both locks, and up to date with what others wrote: from here to file_leave the table is the file's. `wait` says until
+ * when to try for the file's lock; its handle may be NULL, and else closing it ends the attempt. */
+comm_status file_enter(struct file_share *f, enum file_access access, const struct store_wait *wait);
 comm_status file_leave(struct file_share *f, comm_status status);
 
 /* Inside, with FILE_WRITE: put a record into the file, and what it says into the table. */

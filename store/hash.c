@@ -57,8 +57,10 @@ static comm_status sleep_until(struct hash_store *h, const struct store_wait *wa
     return COMM_OK;
 }
 
-static comm_status hash_set(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status hash_set(comm_store *s, const char *key, const void *data, size_t bytes,
+                            const struct store_wait *wait)
 {
+    (void)wait; /* here and below: nobody holds the lock for longer than a moment */
     struct hash_store *h = enter(s);
     return leave(h, table_set(h->table, text(key), (struct table_bytes){ data, bytes }));
 }
@@ -79,15 +81,19 @@ static comm_status hash_get(comm_store *s, const char *key, const struct store_w
     return status == COMM_ERR_TIMEOUT ? store_fail_timeout(wait, &key, 1, NULL) : status;
 }
 
-static comm_status hash_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+static comm_status hash_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait,
+                            int64_t *ret_value)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     return leave(h, table_add(h->table, text(key), amount, ret_value));
 }
 
 static comm_status hash_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+                                    const void *desired, size_t desired_bytes, const struct store_wait *wait,
+                                    void **ret_data, size_t *ret_bytes)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     struct table_bytes value;
     comm_status status = table_compare_set(h->table, text(key), (struct table_bytes){ expected, expected_bytes },
@@ -117,38 +123,46 @@ static comm_status hash_wait(comm_store *s, const char *const *keys, size_t coun
     return status == COMM_ERR_TIMEOUT ? store_fail_missing(s, keys, count, wait, NULL) : status;
 }
 
-static comm_status hash_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+static comm_status hash_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                              int32_t *ret_all)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     *ret_all = all_there(h, keys, count);
     pthread_mutex_unlock(&h->lock);
     return COMM_OK;
 }
 
-static comm_status hash_remove(comm_store *s, const char *key, int32_t *ret_existed)
+static comm_status hash_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     *ret_existed = table_remove(h->table, text(key));
     pthread_mutex_unlock(&h->lock);
     return COMM_OK;
 }
 
-static comm_status hash_append(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status hash_append(comm_store *s, const char *key, const void *data, size_t bytes,
+                               const struct store_wait *wait)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     return leave(h, table_append(h->table, text(key), (struct table_bytes){ data, bytes }));
 }
 
-static comm_status hash_num_keys(comm_store *s, int64_t *ret_count)
+static comm_status hash_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     *ret_count = (int64_t)table_count(h->table);
     pthread_mutex_unlock(&h->lock);
     return COMM_OK;
 }
 
-static comm_status hash_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status hash_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                                   const struct store_wait *wait)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     return leave(h, table_queue_push(h->table, text(key), (struct table_bytes){ data, bytes }));
 }
@@ -168,24 +182,27 @@ static comm_status hash_queue_pop(comm_store *s, const char *key, const struct s
     return status == COMM_ERR_TIMEOUT ? store_fail_queue_timeout(wait, key, NULL) : status;
 }
 
-static comm_status hash_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+static comm_status hash_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     *ret_count = (int64_t)table_queue_len(h->table, text(key));
     pthread_mutex_unlock(&h->lock);
     return COMM_OK;
 }
 
-static comm_status hash_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+static comm_status hash_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
+    (void)wait;
     struct hash_store *h = enter(s);
     comm_status status = table_list(h->table, ret_keys, ret_count);
     pthread_mutex_unlock(&h->lock);
     return status;
 }
 
-static comm_status hash_clone(comm_store *s, comm_store **ret_store)
+static comm_status hash_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store)
 {
+    (void)wait;
     store_ref(s); /* every handle is a view of its own already */
     *ret_store = s;
     return COMM_OK;

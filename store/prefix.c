@@ -62,12 +62,13 @@ static comm_status whole_keys(const comm_store *s, const char *const *keys, size
     return COMM_OK;
 }
 
-static comm_status view_set(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status view_set(comm_store *s, const char *key, const void *data, size_t bytes,
+                            const struct store_wait *wait)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = inner(s)->kind->set(inner(s), k, data, bytes);
+        status = inner(s)->kind->set(inner(s), k, data, bytes, wait);
     free(k);
     return status;
 }
@@ -83,44 +84,47 @@ static comm_status view_get(comm_store *s, const char *key, const struct store_w
     return status;
 }
 
-static comm_status view_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+static comm_status view_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait,
+                            int64_t *ret_value)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = inner(s)->kind->add(inner(s), k, amount, ret_value);
+        status = inner(s)->kind->add(inner(s), k, amount, wait, ret_value);
     free(k);
     return status;
 }
 
 static comm_status view_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+                                    const void *desired, size_t desired_bytes, const struct store_wait *wait,
+                                    void **ret_data, size_t *ret_bytes)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = inner(s)->kind->compare_set(inner(s), k, expected, expected_bytes, desired, desired_bytes, ret_data,
-                                             ret_bytes);
+        status = inner(s)->kind->compare_set(inner(s), k, expected, expected_bytes, desired, desired_bytes, wait,
+                                             ret_data, ret_bytes);
     free(k);
     return status;
 }
 
-static comm_status view_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+static comm_status view_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                              int32_t *ret_all)
 {
     char **k = NULL;
     comm_status status = whole_keys(s, keys, count, &k);
     if (status == COMM_OK)
-        status = inner(s)->kind->check(inner(s), (const char *const *)k, count, ret_all);
+        status = inner(s)->kind->check(inner(s), (const char *const *)k, count, wait, ret_all);
     free_keys(k, count);
     return status;
 }
 
-static comm_status view_remove(comm_store *s, const char *key, int32_t *ret_existed)
+static comm_status view_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = inner(s)->kind->remove(inner(s), k, ret_existed);
+        status = inner(s)->kind->remove(inner(s), k, wait, ret_existed);
     free(k);
     return status;
 }
@@ -147,37 +151,38 @@ static comm_status view_multi_get(comm_store *s, const char *const *keys, size_t
 }
 
 static comm_status view_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                                  const size_t *bytes)
+                                  const size_t *bytes, const struct store_wait *wait)
 {
     char **k = NULL;
     comm_status status = whole_keys(s, keys, count, &k);
     if (status == COMM_OK)
-        status = store_call_multi_set(inner(s), (const char *const *)k, count, data, bytes);
+        status = store_call_multi_set(inner(s), (const char *const *)k, count, data, bytes, wait);
     free_keys(k, count);
     return status;
 }
 
-static comm_status view_append(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status view_append(comm_store *s, const char *key, const void *data, size_t bytes,
+                               const struct store_wait *wait)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = store_call_append(inner(s), k, data, bytes);
+        status = store_call_append(inner(s), k, data, bytes, wait);
     free(k);
     return status;
 }
 
-static comm_status view_num_keys(comm_store *s, int64_t *ret_count)
+static comm_status view_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
-    return store_call_num_keys(inner(s), ret_count);
+    return store_call_num_keys(inner(s), wait, ret_count);
 }
 
-static comm_status view_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+static comm_status view_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
     const char *prefix = ((struct view *)s)->prefix;
     size_t length = strlen(prefix), count = 0, kept = 0;
     char **keys;
-    comm_status status = store_call_list_keys(inner(s), &keys, &count);
+    comm_status status = store_call_list_keys(inner(s), wait, &keys, &count);
     if (status != COMM_OK)
         return status;
     for (size_t i = 0; i < count; i++)
@@ -188,12 +193,13 @@ static comm_status view_list_keys(comm_store *s, char ***ret_keys, size_t *ret_c
     return COMM_OK;
 }
 
-static comm_status view_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status view_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                                   const struct store_wait *wait)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = store_call_queue_push(inner(s), k, data, bytes);
+        status = store_call_queue_push(inner(s), k, data, bytes, wait);
     free(k);
     return status;
 }
@@ -209,12 +215,12 @@ static comm_status view_queue_pop(comm_store *s, const char *key, const struct s
     return status;
 }
 
-static comm_status view_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+static comm_status view_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
     char *k = NULL;
     comm_status status = whole(s, key, &k);
     if (status == COMM_OK)
-        status = store_call_queue_len(inner(s), k, ret_count);
+        status = store_call_queue_len(inner(s), k, wait, ret_count);
     free(k);
     return status;
 }
@@ -229,11 +235,11 @@ static comm_status view_barrier(comm_store *s, const char *key, int32_t world_si
     return status;
 }
 
-static comm_status view_clone(comm_store *s, comm_store **ret_store)
+static comm_status view_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store)
 {
     struct view *v = (struct view *)s;
     comm_store *other;
-    comm_status status = v->inner->kind->clone(v->inner, &other);
+    comm_status status = v->inner->kind->clone(v->inner, wait, &other);
     if (status != COMM_OK)
         return status;
     status = store_view(v->plain ? NULL : v->prefix, atomic_load(&s->timeout_ms), other, ret_store);
@@ -318,6 +324,8 @@ comm_status comm_store_prefix(const char *prefix, comm_store *store, comm_store 
     if (with_slash) {
         snprintf(with_slash, bytes + 2, "%s/", prefix);
         status = store_view(with_slash, atomic_load(&store->timeout_ms), store, ret_store);
+        if (status == COMM_OK)
+            atomic_store(&(*ret_store)->deadline_ns, atomic_load(&store->deadline_ns));
     } else {
         status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for a prefix");
     }

@@ -40,9 +40,13 @@ comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t co
     const char *missing[MISSING_NAMED_MAX];
     size_t missing_count = 0, looked_at = 0;
     char text[300];
+    struct store_wait grace = store_grace(wait);
     for (; looked_at < count && missing_count < MISSING_NAMED_MAX; looked_at++) {
         int32_t there = 0;
-        if (s->kind->check(s, &keys[looked_at], 1, &there) == COMM_OK && !there)
+        comm_status status = s->kind->check(s, &keys[looked_at], 1, &grace, &there);
+        if (status == COMM_ERR_TIMEOUT)
+            break;
+        if (status == COMM_OK && !there)
             missing[missing_count++] = keys[looked_at];
     }
     if (missing_count == 0) /* they have come just now */
@@ -60,14 +64,14 @@ static comm_status poll_for_keys(comm_store *s, const char *const *keys, size_t 
     int64_t pause_ns = PAUSE_FIRST_NS;
     for (;;) {
         int32_t all = 0;
-        comm_status status = s->kind->check(s, keys, count, &all);
+        comm_status status = s->kind->check(s, keys, count, wait, &all);
         if (status != COMM_OK || all)
             return status;
         if (store_wait_closed(wait))
             return store_fail_closed(wait);
-        if (clock_now_ns() >= wait->deadline_ns)
-            return store_fail_missing(s, keys, count, wait, NULL);
         pause_until(&pause_ns, wait->deadline_ns);
+        if (store_wait_over(wait))
+            return store_fail_missing(s, keys, count, wait, NULL);
     }
 }
 
@@ -120,11 +124,11 @@ static int equals(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 }
 
 /* Make `key` if it is not there. *ret_ours says whether it holds `value` now. */
-static comm_status claim(comm_store *s, const char *key, const char *value, int *ret_ours)
+static comm_status claim(comm_store *s, const char *key, const char *value, const struct store_wait *wait, int *ret_ours)
 {
     void *now = NULL;
     size_t now_bytes = 0;
-    comm_status status = s->kind->compare_set(s, key, "", 0, value, strlen(value), &now, &now_bytes);
+    comm_status status = s->kind->compare_set(s, key, "", 0, value, strlen(value), wait, &now, &now_bytes);
     *ret_ours = status == COMM_OK && equals(now, now_bytes, value, strlen(value));
     free(now);
     return status;
@@ -132,19 +136,29 @@ static comm_status claim(comm_store *s, const char *key, const char *value, int 
 
 /* ---- Append ---- */
 
+static struct store_wait at_once(const struct store_wait *wait)
+{
+    struct store_wait soon = { clock_now_ns(), clock_deadline_ns(AT_ONCE_MS), wait->handle };
+    if (soon.deadline_ns > wait->deadline_ns)
+        soon.deadline_ns = wait->deadline_ns;
+    return soon;
+}
+
 /* One try, alone: *ret_done is 0 if somebody set the value meanwhile. */
-static comm_status append_once(comm_store *s, const char *key, const void *data, size_t bytes, int *ret_done)
+static comm_status append_once(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait,
+                               int *ret_done)
 {
     void *old = NULL, *now = NULL;
     size_t old_bytes = 0, now_bytes = 0;
     int32_t there = 0;
-    struct store_wait at_once = { clock_now_ns(), clock_deadline_ns(AT_ONCE_MS), s };
+    struct store_wait soon = at_once(wait);
     *ret_done = 0;
-    comm_status status = s->kind->check(s, &key, 1, &there);
-    if (status == COMM_OK && there)
-        status = s->kind->get(s, key, &at_once, &old, &old_bytes);
-    if (status == COMM_ERR_TIMEOUT)
-        return COMM_OK; /* deleted in between */
+    comm_status status = s->kind->check(s, &key, 1, wait, &there);
+    if (status == COMM_OK && there) {
+        status = s->kind->get(s, key, &soon, &old, &old_bytes);
+        if (status == COMM_ERR_TIMEOUT && !store_wait_over(wait))
+            return COMM_OK; /* deleted in between */
+    }
     if (status == COMM_OK && bytes > LIMIT_STORE_VALUE_BYTES - old_bytes)
         status = comm__fail(COMM_ERR_INVALID, "append %zu B to '%s': its value would be %zu B; the limit is %zu B",
                             bytes, key, old_bytes + bytes, LIMIT_STORE_VALUE_BYTES);
@@ -156,7 +170,8 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
             memcpy(joined, old, old_bytes);
         if (bytes)
             memcpy(joined + old_bytes, data, bytes);
-        status = s->kind->compare_set(s, key, old, old_bytes, joined, old_bytes + bytes, &now, &now_bytes);
+        status = s->kind->compare_set(s, key, old, old_bytes, joined, old_bytes + bytes, wait, &now,
+                                      &now_bytes);
     }
     *ret_done = status == COMM_OK && equals(now, now_bytes, joined, old_bytes + bytes);
     free(old);
@@ -167,44 +182,49 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
 
 /* compare_set alone does not do: of two who append the same bytes, both would find what they wanted, and only one's
  * would be there. So one at a time, by a key that says who. */
-static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes,
+                                  const struct store_wait *wait)
 {
     char *turn = key_beside(key, "/appending"), nonce[64];
     if (!turn)
         return status_of_key(key, "/appending");
     make_nonce(nonce);
-    int64_t began = clock_now_ns(), deadline = clock_deadline_ns(atomic_load(&s->timeout_ms)),
-            pause_ns = PAUSE_FIRST_NS;
+    int64_t pause_ns = PAUSE_FIRST_NS;
     int ours = 0, done = 0;
-    comm_status status = claim(s, turn, nonce, &ours);
-    while (status == COMM_OK && !ours && clock_now_ns() < deadline) {
-        pause_until(&pause_ns, deadline);
-        status = claim(s, turn, nonce, &ours);
+    comm_status status = claim(s, turn, nonce, wait, &ours);
+    while (status == COMM_OK && !ours && !store_wait_over(wait)) {
+        if (store_wait_closed(wait))
+            status = store_fail_closed(wait);
+        pause_until(&pause_ns, wait->deadline_ns);
+        if (status == COMM_OK && !store_wait_over(wait))
+            status = claim(s, turn, nonce, wait, &ours);
     }
     if (status == COMM_OK && !ours)
         status =
             comm__fail(COMM_ERR_TIMEOUT,
-                       "append to '%s' in %s timed out: another process has been appending for %lld ms; if it has died, delete "
-                       "'%s'",
-                       key, s->url, (long long)((clock_now_ns() - began) / 1000000), turn);
+                       "append to '%s' in %s timed out: another process has been appending for %lld ms; if it has "
+                       "died, delete '%s'",
+                       key, s->url, store_wait_ms(wait), turn);
     while (status == COMM_OK && !done)
-        status = append_once(s, key, data, bytes, &done);
+        status = append_once(s, key, data, bytes, wait, &done);
+    struct store_wait grace = store_grace(wait);
     if (ours && status == COMM_OK) {
-        status = s->kind->remove(s, turn, &(int32_t){ 0 });
+        status = s->kind->remove(s, turn, &grace, &(int32_t){ 0 });
     } else if (ours) {
         char text[COMM_ERROR_BYTES];
         snprintf(text, sizeof text, "%s", comm_last_error());
-        s->kind->remove(s, turn, &(int32_t){ 0 });
+        s->kind->remove(s, turn, &grace, &(int32_t){ 0 });
         comm__fail(status, "%s", text);
     }
     free(turn);
     return status;
 }
 
-comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes)
+comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes,
+                              const struct store_wait *wait)
 {
-    comm_status status = s->kind->append ? s->kind->append(s, key, data, bytes) : COMM_ERR_UNSUPPORTED;
-    return status == COMM_ERR_UNSUPPORTED ? append_in_turn(s, key, data, bytes) : status;
+    comm_status status = s->kind->append ? s->kind->append(s, key, data, bytes, wait) : COMM_ERR_UNSUPPORTED;
+    return status == COMM_ERR_UNSUPPORTED ? append_in_turn(s, key, data, bytes, wait) : status;
 }
 
 /* ---- Looking at all keys: nothing can stand in ---- */
@@ -214,24 +234,24 @@ static comm_status lacks(const comm_store *s, const char *what)
     return comm__fail(COMM_ERR_UNSUPPORTED, "a store of kind '%s' has no %s", s->kind->name, what);
 }
 
-comm_status store_call_num_keys(comm_store *s, int64_t *ret_count)
+comm_status store_call_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
     if (s->kind->num_keys)
-        return s->kind->num_keys(s, ret_count);
+        return s->kind->num_keys(s, wait, ret_count);
     if (!s->kind->list_keys)
         return lacks(s, "num_keys");
     char **keys = NULL;
     size_t count = 0;
-    comm_status status = s->kind->list_keys(s, &keys, &count);
+    comm_status status = s->kind->list_keys(s, wait, &keys, &count);
     free(keys);
     if (status == COMM_OK)
         *ret_count = (int64_t)count;
     return status;
 }
 
-comm_status store_call_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+comm_status store_call_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
-    return s->kind->list_keys ? s->kind->list_keys(s, ret_keys, ret_count) : lacks(s, "list_keys");
+    return s->kind->list_keys ? s->kind->list_keys(s, wait, ret_keys, ret_count) : lacks(s, "list_keys");
 }
 
 /* ---- Several at once ---- */
@@ -255,13 +275,13 @@ comm_status store_call_multi_get(comm_store *s, const char *const *keys, size_t 
 }
 
 comm_status store_call_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                                 const size_t *bytes)
+                                 const size_t *bytes, const struct store_wait *wait)
 {
     if (s->kind->multi_set)
-        return s->kind->multi_set(s, keys, count, data, bytes);
+        return s->kind->multi_set(s, keys, count, data, bytes, wait);
     comm_status status = COMM_OK;
     for (size_t i = 0; i < count && status == COMM_OK; i++)
-        status = s->kind->set(s, keys[i], data[i], bytes[i]);
+        status = s->kind->set(s, keys[i], data[i], bytes[i], wait);
     return status;
 }
 
@@ -275,13 +295,14 @@ comm_status store_call_multi_set(comm_store *s, const char *const *keys, size_t 
 static const char GIVEN_UP[] = "-"; /* an item is "+" and its value */
 
 /* Count one up or look; the number before. */
-static comm_status count_at(comm_store *s, const char *key, const char *suffix, int64_t amount, int64_t *ret_before)
+static comm_status count_at(comm_store *s, const char *key, const char *suffix, int64_t amount,
+                            const struct store_wait *wait, int64_t *ret_before)
 {
     char *whole = key_beside(key, suffix);
     if (!whole)
         return status_of_key(key, suffix);
     int64_t after = 0;
-    comm_status status = s->kind->add(s, whole, amount, &after);
+    comm_status status = s->kind->add(s, whole, amount, wait, &after);
     free(whole);
     *ret_before = after - amount;
     return status;
@@ -292,33 +313,36 @@ static void item_suffix(char suffix[40], int64_t number)
     snprintf(suffix, 40, "/queue/%" PRId64, number);
 }
 
-static comm_status push_as(comm_store *s, const char *key, const char *item, size_t bytes, int *ret_done)
+static comm_status push_as(comm_store *s, const char *key, const char *item, size_t bytes, const struct store_wait *wait,
+                           int *ret_done)
 {
     int64_t number;
     char suffix[40];
     void *now = NULL;
     size_t now_bytes = 0;
     *ret_done = 0;
-    comm_status status = count_at(s, key, QUEUE_PUSHED, 1, &number);
+    comm_status status = count_at(s, key, QUEUE_PUSHED, 1, wait, &number);
     if (status != COMM_OK)
         return status;
     item_suffix(suffix, number);
     char *at = key_beside(key, suffix);
     if (!at)
         return status_of_key(key, suffix);
-    status = s->kind->compare_set(s, at, "", 0, item, bytes, &now, &now_bytes);
+    struct store_wait grace = store_grace(wait); /* a number without an item holds up who pops it */
+    status = s->kind->compare_set(s, at, "", 0, item, bytes, &grace, &now, &now_bytes);
     *ret_done = status == COMM_OK && equals(now, now_bytes, item, bytes);
     if (status == COMM_OK && !*ret_done) /* given up: nobody will look there again */
-        status = s->kind->remove(s, at, &(int32_t){ 0 });
+        status = s->kind->remove(s, at, &grace, &(int32_t){ 0 });
     free(now);
     free(at);
     return status;
 }
 
-comm_status store_call_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+comm_status store_call_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                                  const struct store_wait *wait)
 {
     if (s->kind->queue_push)
-        return s->kind->queue_push(s, key, data, bytes);
+        return s->kind->queue_push(s, key, data, bytes, wait);
     char *item = malloc(bytes + 1);
     if (!item)
         return comm__fail(COMM_ERR_NO_MEMORY, "queue_push to '%s': no memory for %zu B", key, bytes);
@@ -328,7 +352,7 @@ comm_status store_call_queue_push(comm_store *s, const char *key, const void *da
     int done = 0;
     comm_status status = COMM_OK;
     while (status == COMM_OK && !done)
-        status = push_as(s, key, item, bytes + 1, &done);
+        status = push_as(s, key, item, bytes + 1, wait, &done);
     free(item);
     return status;
 }
@@ -339,11 +363,12 @@ static comm_status pop_at(comm_store *s, const char *at, const struct store_wait
 {
     void *data = NULL;
     size_t bytes = 0;
+    struct store_wait grace = store_grace(wait);
     comm_status status = s->kind->get(s, at, wait, &data, &bytes);
     if (status != COMM_OK) {
         char text[COMM_ERROR_BYTES];
         snprintf(text, sizeof text, "%s", comm_last_error());
-        comm_status marked = s->kind->compare_set(s, at, "", 0, GIVEN_UP, 1, &data, &bytes);
+        comm_status marked = s->kind->compare_set(s, at, "", 0, GIVEN_UP, 1, &grace, &data, &bytes);
         if (marked != COMM_OK || equals(data, bytes, GIVEN_UP, 1)) {
             if (marked == COMM_OK)
                 free(data);
@@ -353,16 +378,16 @@ static comm_status pop_at(comm_store *s, const char *at, const struct store_wait
     memmove(data, (char *)data + 1, bytes); /* and the NUL */
     *ret_data = data;
     *ret_bytes = bytes - 1;
-    s->kind->remove(s, at, &(int32_t){ 0 }); /* if that fails, a key is left over that nobody looks at */
+    s->kind->remove(s, at, &grace, &(int32_t){ 0 }); /* if that fails, a key is left over that nobody looks at */
     return COMM_OK;
 }
 
-static comm_status queue_has(comm_store *s, const char *key, int64_t *ret_count)
+static comm_status queue_has(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
     int64_t pushed = 0, popped = 0;
-    comm_status status = count_at(s, key, QUEUE_POPPED, 0, &popped);
+    comm_status status = count_at(s, key, QUEUE_POPPED, 0, wait, &popped);
     if (status == COMM_OK)
-        status = count_at(s, key, QUEUE_PUSHED, 0, &pushed);
+        status = count_at(s, key, QUEUE_PUSHED, 0, wait, &pushed);
     *ret_count = pushed > popped ? pushed - popped : 0;
     return status;
 }
@@ -372,7 +397,7 @@ static comm_status pop_in_turn(comm_store *s, const char *key, const struct stor
 {
     int64_t number;
     char suffix[40];
-    comm_status status = count_at(s, key, QUEUE_POPPED, 1, &number);
+    comm_status status = count_at(s, key, QUEUE_POPPED, 1, wait, &number);
     if (status != COMM_OK)
         return status;
     item_suffix(suffix, number);
@@ -392,18 +417,18 @@ comm_status store_call_queue_pop(comm_store *s, const char *key, const struct st
     if (may_wait)
         return pop_in_turn(s, key, wait, ret_data, ret_bytes);
     int64_t count = 0;
-    struct store_wait at_once = { clock_now_ns(), clock_deadline_ns(AT_ONCE_MS), wait->handle };
-    comm_status status = queue_has(s, key, &count);
+    comm_status status = queue_has(s, key, wait, &count);
+    struct store_wait soon = at_once(wait);
     if (status == COMM_OK && count > 0)
-        status = pop_in_turn(s, key, &at_once, ret_data, ret_bytes);
-    if (status == COMM_ERR_TIMEOUT || (status == COMM_OK && count == 0))
+        status = pop_in_turn(s, key, &soon, ret_data, ret_bytes);
+    if ((status == COMM_ERR_TIMEOUT && !store_wait_over(wait)) || (status == COMM_OK && count == 0))
         return comm__fail(COMM_ERR_NOT_FOUND, "queue_pop: the queue '%s' is empty", key);
     return status;
 }
 
-comm_status store_call_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+comm_status store_call_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
-    return s->kind->queue_len ? s->kind->queue_len(s, key, ret_count) : queue_has(s, key, ret_count);
+    return s->kind->queue_len ? s->kind->queue_len(s, key, wait, ret_count) : queue_has(s, key, wait, ret_count);
 }
 
 /* ---- Barrier ---- */
@@ -416,18 +441,15 @@ comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_siz
     char *members = key_beside(key, "/num_members"), *last = members ? key_beside(key, "/last_member") : NULL;
     status = last ? COMM_OK : status_of_key(key, "/num_members");
     int64_t came = 0;
+    struct store_wait grace = store_grace(wait);
     if (status == COMM_OK)
-        status = s->kind->add(s, members, 1, &came);
+        status = s->kind->add(s, members, 1, wait, &came);
     if (status == COMM_OK && came >= world_size)
-        status = s->kind->set(s, last, "1", 1);
+        status = s->kind->set(s, last, "1", 1, &grace);
     else if (status == COMM_OK)
         status = store_call_wait(s, (const char *const *)&last, 1, wait);
-    if (status == COMM_ERR_TIMEOUT) {
-        if (s->kind->add(s, members, 0, &came) != COMM_OK)
-            came = -1;
-        comm__fail(status, "barrier '%s' in %s timed out: %lld of %d came within %lld ms", key, wait->handle->url,
-                   (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
-    }
+    if (status == COMM_ERR_TIMEOUT && s->kind->add(s, members, 0, &grace, &came) == COMM_OK)
+        store_fail_barrier(wait, key, came, world_size);
     free(members);
     free(last);
     return status;

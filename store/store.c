@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/limits.h"
+#include "deadline.h"
 
 /* ---- Life ---- */
 
@@ -22,6 +23,7 @@ comm_status store_init(comm_store *s, const struct store_kind *kind, const char 
     s->port = port;
     atomic_store(&s->references, 1);
     atomic_store(&s->timeout_ms, timeout_ms);
+    atomic_store(&s->deadline_ns, DEADLINE_NEVER);
     s->host = strdup(host);
     s->url = strdup(url);
     return s->host && s->url ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "no memory for the store %s", url);
@@ -105,7 +107,7 @@ void comm_store_close(comm_store *s)
 
 /* ---- Entering ---- */
 
-static comm_status check_key(const char *what, const char *key)
+comm_status store_check_key(const char *what, const char *key)
 {
     if (!key || !*key)
         return comm__fail(COMM_ERR_INVALID, "%s: the key is %s", what, key ? "empty" : "NULL");
@@ -115,7 +117,7 @@ static comm_status check_key(const char *what, const char *key)
     return COMM_OK;
 }
 
-static comm_status check_value(const char *what, const char *key, const void *data, size_t bytes)
+comm_status store_check_value(const char *what, const char *key, const void *data, size_t bytes)
 {
     if (!data && bytes)
         return comm__fail(COMM_ERR_INVALID, "%s '%s': %zu B at NULL", what, key, bytes);
@@ -142,7 +144,7 @@ comm_status store_enter(comm_store *s, const char *what)
 
 static comm_status enter_key(comm_store *s, const char *what, const char *key)
 {
-    comm_status status = check_key(what, key);
+    comm_status status = store_check_key(what, key);
     return status == COMM_OK ? store_enter(s, what) : status;
 }
 
@@ -153,7 +155,7 @@ static comm_status enter_keys(comm_store *s, const char *what, const char *const
     if (count > LIMIT_STORE_KEYS)
         return comm__fail(COMM_ERR_INVALID, "%s: %zu keys at once; at most %zu", what, count, LIMIT_STORE_KEYS);
     for (size_t i = 0; i < count; i++) {
-        comm_status status = check_key(what, keys[i]);
+        comm_status status = store_check_key(what, keys[i]);
         if (status != COMM_OK)
             return status;
     }
@@ -181,11 +183,24 @@ static comm_status check_timeout(const char *what, int64_t timeout_ms)
                             (long long)timeout_ms);
 }
 
-static struct store_wait wait_of(comm_store *s, int64_t timeout_ms)
+struct store_wait store_wait_of(const comm_store *s, int64_t timeout_ms)
 {
-    if (timeout_ms == 0)
-        timeout_ms = atomic_load(&s->timeout_ms);
-    return (struct store_wait){ clock_now_ns(), clock_deadline_ns(timeout_ms), s };
+    int64_t deadline_ns = clock_deadline_ns(timeout_ms == 0 ? atomic_load(&s->timeout_ms) : timeout_ms);
+    int64_t handle_ns = atomic_load(&s->deadline_ns);
+    return (struct store_wait){ clock_now_ns(), deadline_ns < handle_ns ? deadline_ns : handle_ns, s };
+}
+
+struct store_wait store_grace(const struct store_wait *wait)
+{
+    struct store_wait grace = *wait;
+    if (__builtin_add_overflow(wait->deadline_ns, STORE_GRACE_MS * (int64_t)1000000, &grace.deadline_ns))
+        grace.deadline_ns = DEADLINE_NEVER;
+    return grace;
+}
+
+void comm__store_set_deadline(comm_store *s, int64_t deadline_ns)
+{
+    atomic_store(&s->deadline_ns, deadline_ns);
 }
 
 /* ---- Texts ---- */
@@ -204,17 +219,21 @@ comm_status store_fail_timeout(const struct store_wait *wait, const char *const 
         used += (size_t)snprintf(names + used, sizeof names - used, "%s'%.60s'", named ? ", " : "", missing[named]);
     if (named < count)
         snprintf(names + used, sizeof names - used, " and %zu more", count - named);
-    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out: %zu key%s did not appear within %lld ms: %s%s%s",
-                      wait->handle->url, count, count == 1 ? "" : "s",
-                      (long long)((clock_now_ns() - wait->began_ns) / 1000000), names, note ? "; " : "",
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out after %lld ms: %zu key%s did not appear: %s%s%s",
+                      wait->handle->url, store_wait_ms(wait), count, count == 1 ? "" : "s", names, note ? "; " : "",
                       note ? note : "");
 }
 
 comm_status store_fail_queue_timeout(const struct store_wait *wait, const char *key, const char *note)
 {
-    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out: nothing was pushed to the queue '%.60s' within %lld ms%s%s",
-                      wait->handle->url, key, (long long)((clock_now_ns() - wait->began_ns) / 1000000),
-                      note ? "; " : "", note ? note : "");
+    return comm__fail(COMM_ERR_TIMEOUT, "waiting in %s timed out after %lld ms: nothing was pushed to the queue "
+                      "'%.60s'%s%s", wait->handle->url, store_wait_ms(wait), key, note ? "; " : "", note ? note : "");
+}
+
+comm_status store_fail_barrier(const struct store_wait *wait, const char *key, int64_t came, int32_t world_size)
+{
+    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s timed out after %lld ms: %lld of %d came", key,
+                      wait->handle->url, store_wait_ms(wait), (long long)came, (int)world_size);
 }
 
 /* ---- The public calls ---- */
@@ -224,7 +243,10 @@ comm_status comm_store_clone(comm_store *s, comm_store **ret_store)
     if (!ret_store)
         return fail_null("comm_store_clone", "ret_store");
     comm_status status = store_enter(s, "comm_store_clone");
-    return status == COMM_OK ? store_leave(s, s->kind->clone(s, ret_store)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, s->kind->clone(s, &wait, ret_store));
 }
 
 const char *comm_store_kind(const comm_store *s)
@@ -268,8 +290,9 @@ comm_status comm_store_set(comm_store *s, const char *key, const void *data, siz
     comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value(what, key, data, bytes);
-    return store_leave(s, status == COMM_OK ? s->kind->set(s, key, data, bytes) : status);
+    status = store_check_value(what, key, data, bytes);
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, status == COMM_OK ? s->kind->set(s, key, data, bytes, &wait) : status);
 }
 
 comm_status comm_store_get(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
@@ -282,7 +305,7 @@ comm_status comm_store_get(comm_store *s, const char *key, int64_t timeout_ms, v
         status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    struct store_wait wait = wait_of(s, timeout_ms);
+    struct store_wait wait = store_wait_of(s, timeout_ms);
     size_t bytes;
     return store_leave(s, s->kind->get(s, key, &wait, ret_data, ret_bytes ? ret_bytes : &bytes));
 }
@@ -291,7 +314,10 @@ comm_status comm_store_add(comm_store *s, const char *key, int64_t amount, int64
 {
     comm_status status = enter_key(s, "comm_store_add", key);
     int64_t value;
-    return status == COMM_OK ? store_leave(s, s->kind->add(s, key, amount, ret_value ? ret_value : &value)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, s->kind->add(s, key, amount, &wait, ret_value ? ret_value : &value));
 }
 
 comm_status comm_store_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
@@ -304,12 +330,13 @@ comm_status comm_store_compare_set(comm_store *s, const char *key, const void *e
     if (status != COMM_OK)
         return status;
     size_t bytes;
-    status = check_value(what, key, expected, expected_bytes);
+    struct store_wait wait = store_wait_of(s, 0);
+    status = store_check_value(what, key, expected, expected_bytes);
     if (status == COMM_OK)
-        status = check_value(what, key, desired, desired_bytes);
+        status = store_check_value(what, key, desired, desired_bytes);
     if (status == COMM_OK)
-        status = s->kind->compare_set(s, key, expected, expected_bytes, desired, desired_bytes, ret_data,
-                                      ret_bytes ? ret_bytes : &bytes);
+        status = s->kind->compare_set(s, key, expected, expected_bytes, desired, desired_bytes, &wait,
+                                      ret_data, ret_bytes ? ret_bytes : &bytes);
     return store_leave(s, status);
 }
 
@@ -319,8 +346,9 @@ comm_status comm_store_append(comm_store *s, const char *key, const void *data, 
     comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value(what, key, data, bytes);
-    return store_leave(s, status == COMM_OK ? store_call_append(s, key, data, bytes) : status);
+    status = store_check_value(what, key, data, bytes);
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, status == COMM_OK ? store_call_append(s, key, data, bytes, &wait) : status);
 }
 
 comm_status comm_store_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
@@ -329,7 +357,10 @@ comm_status comm_store_check(comm_store *s, const char *const *keys, size_t coun
     if (!ret_all)
         return fail_null(what, "ret_all");
     comm_status status = enter_keys(s, what, keys, count);
-    return status == COMM_OK ? store_leave(s, s->kind->check(s, keys, count, ret_all)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, s->kind->check(s, keys, count, &wait, ret_all));
 }
 
 comm_status comm_store_wait(comm_store *s, const char *const *keys, size_t count, int64_t timeout_ms)
@@ -340,7 +371,7 @@ comm_status comm_store_wait(comm_store *s, const char *const *keys, size_t count
         status = enter_keys(s, what, keys, count);
     if (status != COMM_OK)
         return status;
-    struct store_wait wait = wait_of(s, timeout_ms);
+    struct store_wait wait = store_wait_of(s, timeout_ms);
     return store_leave(s, store_call_wait(s, keys, count, &wait));
 }
 
@@ -348,7 +379,10 @@ comm_status comm_store_delete(comm_store *s, const char *key, int32_t *ret_exist
 {
     comm_status status = enter_key(s, "comm_store_delete", key);
     int32_t existed;
-    return status == COMM_OK ? store_leave(s, s->kind->remove(s, key, ret_existed ? ret_existed : &existed)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, s->kind->remove(s, key, &wait, ret_existed ? ret_existed : &existed));
 }
 
 comm_status comm_store_num_keys(comm_store *s, int64_t *ret_count)
@@ -357,7 +391,10 @@ comm_status comm_store_num_keys(comm_store *s, int64_t *ret_count)
     if (!ret_count)
         return fail_null(what, "ret_count");
     comm_status status = store_enter(s, what);
-    return status == COMM_OK ? store_leave(s, store_call_num_keys(s, ret_count)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, store_call_num_keys(s, &wait, ret_count));
 }
 
 comm_status comm_store_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
@@ -366,7 +403,10 @@ comm_status comm_store_list_keys(comm_store *s, char ***ret_keys, size_t *ret_co
     if (!ret_keys || !ret_count)
         return fail_null(what, ret_keys ? "ret_count" : "ret_keys");
     comm_status status = store_enter(s, what);
-    return status == COMM_OK ? store_leave(s, store_call_list_keys(s, ret_keys, ret_count)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, store_call_list_keys(s, &wait, ret_keys, ret_count));
 }
 
 comm_status comm_store_multi_get(comm_store *s, const char *const *keys, size_t count, int64_t timeout_ms, void **data,
@@ -380,7 +420,7 @@ comm_status comm_store_multi_get(comm_store *s, const char *const *keys, size_t 
         status = enter_keys(s, what, keys, count);
     if (status != COMM_OK)
         return status;
-    struct store_wait wait = wait_of(s, timeout_ms);
+    struct store_wait wait = store_wait_of(s, timeout_ms);
     return store_leave(s, store_call_multi_get(s, keys, count, &wait, data, bytes));
 }
 
@@ -394,8 +434,9 @@ comm_status comm_store_multi_set(comm_store *s, const char *const *keys, size_t 
     if (status != COMM_OK)
         return status;
     for (size_t i = 0; i < count && status == COMM_OK; i++)
-        status = check_value(what, keys[i], data[i], bytes[i]);
-    return store_leave(s, status == COMM_OK ? store_call_multi_set(s, keys, count, data, bytes) : status);
+        status = store_check_value(what, keys[i], data[i], bytes[i]);
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, status == COMM_OK ? store_call_multi_set(s, keys, count, data, bytes, &wait) : status);
 }
 
 comm_status comm_store_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
@@ -404,8 +445,9 @@ comm_status comm_store_queue_push(comm_store *s, const char *key, const void *da
     comm_status status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    status = check_value(what, key, data, bytes);
-    return store_leave(s, status == COMM_OK ? store_call_queue_push(s, key, data, bytes) : status);
+    status = store_check_value(what, key, data, bytes);
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, status == COMM_OK ? store_call_queue_push(s, key, data, bytes, &wait) : status);
 }
 
 comm_status comm_store_queue_pop(comm_store *s, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
@@ -419,7 +461,7 @@ comm_status comm_store_queue_pop(comm_store *s, const char *key, int64_t timeout
         status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    struct store_wait wait = wait_of(s, may_wait ? timeout_ms : 0);
+    struct store_wait wait = store_wait_of(s, may_wait ? timeout_ms : 0);
     size_t bytes;
     return store_leave(s, store_call_queue_pop(s, key, &wait, may_wait, ret_data, ret_bytes ? ret_bytes : &bytes));
 }
@@ -430,7 +472,10 @@ comm_status comm_store_queue_len(comm_store *s, const char *key, int64_t *ret_co
     if (!ret_count)
         return fail_null(what, "ret_count");
     comm_status status = enter_key(s, what, key);
-    return status == COMM_OK ? store_leave(s, store_call_queue_len(s, key, ret_count)) : status;
+    if (status != COMM_OK)
+        return status;
+    struct store_wait wait = store_wait_of(s, 0);
+    return store_leave(s, store_call_queue_len(s, key, &wait, ret_count));
 }
 
 comm_status comm_store_barrier(comm_store *s, const char *key, int32_t world_size, int64_t timeout_ms)
@@ -443,6 +488,6 @@ comm_status comm_store_barrier(comm_store *s, const char *key, int32_t world_siz
         status = enter_key(s, what, key);
     if (status != COMM_OK)
         return status;
-    struct store_wait wait = wait_of(s, timeout_ms);
+    struct store_wait wait = store_wait_of(s, timeout_ms);
     return store_leave(s, store_call_barrier(s, key, world_size, &wait));
 }

@@ -23,36 +23,36 @@
 enum {
     SPARES_MAX = 8,
     JOIN_POLL_MS = 5,
-    RECONNECT_MS = 30000, /* for a further connection to a server that has been reached before */
 };
 
 /* ---- Connections ---- */
 
 static void conn_register(struct tcp_store *t, struct tcp_conn *c)
 {
-    pthread_mutex_lock(&t->open_lock);
+    pthread_mutex_lock(&t->lock);
     c->next_open = t->open;
     if (c->next_open)
         c->next_open->prev_open = c;
     t->open = c;
-    pthread_mutex_unlock(&t->open_lock);
+    pthread_mutex_unlock(&t->lock);
+    c->look_ms = 0;
 }
 
 void tcp_close_conn(struct tcp_store *t, struct tcp_conn *c)
 {
     if (!c)
         return;
-    pthread_mutex_lock(&t->open_lock);
+    pthread_mutex_lock(&t->lock);
     *(c->prev_open ? &c->prev_open->next_open : &t->open) = c->next_open;
     if (c->next_open)
         c->next_open->prev_open = c->prev_open;
-    pthread_mutex_unlock(&t->open_lock);
+    pthread_mutex_unlock(&t->lock);
     tcp_conn_destroy(c);
 }
 
-comm_status tcp_open_conn(struct tcp_store *t, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
+comm_status tcp_open_conn(struct tcp_store *t, const struct store_wait *wait, struct tcp_conn **ret_conn)
 {
-    comm_status status = tcp_dial(&t->peer, began_ns, deadline_ns, ret_conn);
+    comm_status status = tcp_dial(&t->peer, wait, ret_conn);
     if (status == COMM_OK)
         conn_register(t, *ret_conn);
     return status;
@@ -61,62 +61,92 @@ comm_status tcp_open_conn(struct tcp_store *t, int64_t began_ns, int64_t deadlin
 static void tcp_interrupt(comm_store *s)
 {
     struct tcp_store *t = (struct tcp_store *)s;
-    pthread_mutex_lock(&t->open_lock);
+    pthread_mutex_lock(&t->lock);
     for (struct tcp_conn *c = t->open; c; c = c->next_open)
         tcp_conn_wake(c);
-    pthread_mutex_unlock(&t->open_lock);
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
 }
 
 /* The text for a failure of a request, in the words of tcp_conn.h. */
-static comm_status explain(struct tcp_store *t, comm_status status, const char *what, int64_t began_ns)
+static comm_status explain(const struct tcp_request *r, comm_status status)
 {
+    const struct tcp_peer *peer = &r->t->peer;
+    const char *quote = r->key ? "'" : "", *blank = r->key ? " " : "", *key = r->key ? r->key : "";
     switch (status) {
     case COMM_ERR_TIMEOUT:
-        return comm__fail(status, "%s timed out: the server at %s port %d has not answered for %lld ms", what, t->peer.host,
-                          t->peer.port, (long long)((clock_now_ns() - began_ns) / 1000000));
+        return comm__fail(status, "%s%s%s%.60s%s timed out after %lld ms: the server at %s port %d has not answered",
+                          r->what, blank, quote, key, quote, store_wait_ms(&r->wait), peer->host, peer->port);
     case COMM_ERR_ABORTED:
-        return comm__fail(status, "%s: the store %s was closed", what, t->base.url);
+        return store_fail_closed(&r->wait);
     case COMM_ERR_PEER_LOST:
-        return comm__fail_while(status, "%s on the store at %s port %d", what, t->peer.host, t->peer.port);
+        return comm__fail_while(status, "%s on the store at %s port %d", r->what, peer->host, peer->port);
     default:
-        return comm__fail_while(status, "%s", what);
+        return comm__fail_while(status, "%s", r->what);
     }
 }
 
-/* The server has gone: remember the text, for all later calls. */
-static void remember_lost(struct tcp_store *t)
+/* ---- Turns ---- */
+
+/* With the lock. TIMEOUT and ABORTED come without a text. */
+static comm_status take_turn(struct tcp_store *t, const struct store_wait *wait)
 {
-    t->lost = COMM_ERR_PEER_LOST;
-    snprintf(t->lost_text, sizeof t->lost_text, "%s", comm_last_error());
+    struct timespec until = { wait->deadline_ns / 1000000000, wait->deadline_ns % 1000000000 };
+    while (t->busy) {
+        if (store_wait_closed(wait))
+            return COMM_ERR_ABORTED;
+        if (store_wait_over(wait))
+            return COMM_ERR_TIMEOUT;
+        if (wait->deadline_ns == DEADLINE_NEVER)
+            pthread_cond_wait(&t->changed, &t->lock);
+        else
+            pthread_cond_timedwait(&t->changed, &t->lock, &until);
+    }
+    t->busy = 1;
+    return COMM_OK;
 }
 
-comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what)
+static void end_turn(struct tcp_store *t)
+{
+    pthread_mutex_lock(&t->lock);
+    t->busy = 0;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what, const char *key,
+                      const struct store_wait *wait)
 {
     struct tcp_store *t = (struct tcp_store *)s;
-    int64_t now = clock_now_ns();
-    *r = (struct tcp_request){ .t = t, .began_ns = now, .what = what };
-    r->limit = (struct tcp_limit){ .deadline_ns = clock_deadline_ns(atomic_load(&s->timeout_ms)), .store = s };
+    *r = (struct tcp_request){ .t = t, .wait = *wait, .what = what, .key = key };
     pthread_mutex_lock(&t->lock);
-    comm_status status = t->lost;
-    if (status != COMM_OK)
-        comm__fail(status, "%s", t->lost_text);
-    if (status == COMM_OK && !t->quick && t->spares) {
+    comm_status status = take_turn(t, wait);
+    if (status != COMM_OK) {
+        pthread_mutex_unlock(&t->lock);
+        return explain(r, status);
+    }
+    if (!t->quick && t->spares) {
         t->quick = t->spares;
         t->spares = t->quick->next;
         t->spare_count--;
     }
+    status = t->lost;
+    if (status != COMM_OK)
+        comm__fail(status, "%s", t->lost_text);
+    pthread_mutex_unlock(&t->lock);
     if (status == COMM_OK && !t->quick) {
-        int64_t soon = clock_deadline_ns(RECONNECT_MS);
-        status = tcp_open_conn(t, now, soon < r->limit.deadline_ns ? soon : r->limit.deadline_ns, &t->quick);
-        if (status == COMM_ERR_PEER_LOST)
-            remember_lost(t);
+        status = tcp_open_conn(t, wait, &t->quick);
+        if (status == COMM_ERR_ABORTED)
+            store_fail_closed(wait);
+        else if (status == COMM_ERR_PEER_LOST)
+            tcp_lose(t);
+        else if (status != COMM_OK)
+            comm__fail_while(status, "%s", what);
     }
-    if (status != COMM_OK) {
-        pthread_mutex_unlock(&t->lock);
-        return status;
-    }
+    if (status != COMM_OK)
+        end_turn(t);
     r->c = t->quick;
-    return COMM_OK;
+    return status;
 }
 
 comm_status tcp_end(struct tcp_request *r, comm_status status)
@@ -125,18 +155,18 @@ comm_status tcp_end(struct tcp_request *r, comm_status status)
     if (status != COMM_OK) {
         tcp_close_conn(t, t->quick);
         t->quick = NULL;
-        status = explain(t, status, r->what, r->began_ns);
+        status = explain(r, status);
         if (status == COMM_ERR_PEER_LOST)
-            remember_lost(t);
+            tcp_lose(t);
     }
-    pthread_mutex_unlock(&t->lock);
+    end_turn(t);
     return status;
 }
 
 void tcp_lend(struct tcp_request *r)
 {
     r->t->quick = NULL;
-    pthread_mutex_unlock(&r->t->lock);
+    end_turn(r->t);
 }
 
 comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status status)
@@ -144,10 +174,7 @@ comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status
     struct tcp_store *t = r->t;
     if (c) {
         pthread_mutex_lock(&t->lock);
-        if (!t->quick) {
-            t->quick = c;
-            c = NULL;
-        } else if (t->spare_count < SPARES_MAX) {
+        if (t->spare_count < SPARES_MAX) {
             c->next = t->spares;
             t->spares = c;
             t->spare_count++;
@@ -156,15 +183,14 @@ comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status
         pthread_mutex_unlock(&t->lock);
         tcp_close_conn(t, c);
     }
-    if (status == COMM_OK || status == COMM_ERR_TIMEOUT || status == COMM_ERR_ABORTED)
-        return status;
-    return explain(t, status, r->what, r->began_ns);
+    return status == COMM_OK || status == COMM_IN_PROGRESS ? status : explain(r, status);
 }
 
 comm_status tcp_lose(struct tcp_store *t)
 {
     pthread_mutex_lock(&t->lock);
-    remember_lost(t);
+    t->lost = COMM_ERR_PEER_LOST;
+    snprintf(t->lost_text, sizeof t->lost_text, "%s", comm_last_error());
     pthread_mutex_unlock(&t->lock);
     return COMM_ERR_PEER_LOST;
 }
@@ -211,17 +237,13 @@ static comm_status probe(struct tcp_request *r, enum tcp_feature feature)
     struct tcp_store *t = r->t;
     struct tcp_conn *c;
     uint8_t reply[16];
-    int64_t now = clock_now_ns(), soon = clock_deadline_ns(RECONNECT_MS);
-    struct tcp_limit limit = r->limit;
-    if (soon < limit.deadline_ns)
-        limit.deadline_ns = soon;
-    comm_status status = tcp_open_conn(t, now, limit.deadline_ns, &c);
+    comm_status status = tcp_open_conn(t, &r->wait, &c);
     if (status != COMM_OK)
         return status;
     size_t bytes = put_probe(c, feature);
-    status = tcp_conn_send(c, &limit);
+    status = tcp_conn_send(c, &r->wait);
     if (status == COMM_OK)
-        status = tcp_conn_read(c, &limit, reply, bytes);
+        status = tcp_conn_read(c, &r->wait, reply, bytes);
     tcp_close_conn(t, c);
     if (status != COMM_OK && status != COMM_ERR_PEER_LOST)
         return status;
@@ -229,14 +251,15 @@ static comm_status probe(struct tcp_request *r, enum tcp_feature feature)
     return COMM_OK;
 }
 
-comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature)
+comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature,
+                      const struct store_wait *wait)
 {
     struct tcp_request r;
     if (t->dialect != WIRE_DIALECT_MODERN)
         return lacks(t, query);
     if (t->ordered)
         return COMM_OK;
-    comm_status status = tcp_begin(&r, &t->base, wire_query_name(query));
+    comm_status status = tcp_begin(&r, &t->base, wire_query_name(query), NULL, wait);
     if (status != COMM_OK)
         return status;
     if (t->features[feature] == TCP_UNKNOWN)
@@ -300,13 +323,13 @@ static void tcp_close(comm_store *s)
     tcp_server_stop(t->server);
     tcp_shared_leave(t->shared);
     pthread_mutex_destroy(&t->lock);
-    pthread_mutex_destroy(&t->open_lock);
+    pthread_cond_destroy(&t->changed);
     free(t->connect_host);
     store_finish(s);
     free(t);
 }
 
-static comm_status tcp_clone(comm_store *s, comm_store **ret_store);
+static comm_status tcp_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store);
 
 static const struct store_kind tcp_kind = {
     .name = "tcp",
@@ -338,8 +361,12 @@ static comm_status tcp_new(const char *url, const char *host, const char *connec
     struct tcp_store *t = calloc(1, sizeof *t);
     if (!t)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&t->lock, NULL);
-    pthread_mutex_init(&t->open_lock, NULL);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     comm_status status = store_init(&t->base, &tcp_kind, url, host, port, timeout_ms);
     t->connect_host = strdup(connect_host);
     if (status == COMM_OK && !t->connect_host)
@@ -353,10 +380,11 @@ static comm_status tcp_new(const char *url, const char *host, const char *connec
     return COMM_OK;
 }
 
-static comm_status tcp_connect(struct tcp_store *t)
+static comm_status tcp_connect(struct tcp_store *t, const struct store_wait *wait)
 {
-    int64_t now = clock_now_ns();
-    comm_status status = tcp_open_conn(t, now, clock_deadline_ns(atomic_load(&t->base.timeout_ms)), &t->quick);
+    comm_status status = tcp_open_conn(t, wait, &t->quick);
+    if (status == COMM_ERR_ABORTED)
+        return store_fail_closed(wait);
     if (status == COMM_OK) {
         t->dialect = t->quick->dialect;
         t->ordered = t->quick->ordered;
@@ -364,13 +392,13 @@ static comm_status tcp_connect(struct tcp_store *t)
     return status;
 }
 
-static comm_status tcp_clone(comm_store *s, comm_store **ret_store)
+static comm_status tcp_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store)
 {
     struct tcp_store *t = (struct tcp_store *)s, *other;
     comm_status status = tcp_new(s->url, s->host, t->connect_host, s->port, atomic_load(&s->timeout_ms), &other);
     if (status != COMM_OK)
         return status;
-    status = tcp_connect(other);
+    status = tcp_connect(other, wait);
     if (status != COMM_OK) {
         tcp_close(&other->base);
         return status;
@@ -380,17 +408,17 @@ static comm_status tcp_clone(comm_store *s, comm_store **ret_store)
 }
 
 /* Count ourselves in, as PyTorch's clients do. */
-static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve)
+static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve, const struct store_wait *wait)
 {
-    int64_t joined = 0, deadline_ns = clock_deadline_ns(atomic_load(&t->base.timeout_ms));
-    comm_status status = tcp_join_add(&t->base, 1, &joined);
+    int64_t joined = 0;
+    comm_status status = tcp_join_add(&t->base, 1, wait, &joined);
     while (status == COMM_OK && serve && joined < world_size) {
-        if (clock_now_ns() >= deadline_ns)
-            return comm__fail(COMM_ERR_TIMEOUT, "opening %s timed out: %lld of %d clients have joined", t->base.url,
-                              (long long)joined, (int)world_size);
+        if (store_wait_over(wait))
+            return comm__fail(COMM_ERR_TIMEOUT, "opening %s timed out after %lld ms: %lld of %d clients have joined",
+                              t->base.url, store_wait_ms(wait), (long long)joined, (int)world_size);
         struct timespec pause = { 0, JOIN_POLL_MS * 1000000 };
         nanosleep(&pause, NULL);
-        status = tcp_join_add(&t->base, 0, &joined);
+        status = tcp_join_add(&t->base, 0, wait, &joined);
     }
     return status;
 }
@@ -443,9 +471,10 @@ comm_status store_tcp_open(const char *url, const comm_store_options *options, c
     }
     t->server = served.server;
     t->shared = served.shared;
-    status = tcp_connect(t);
+    struct store_wait wait = store_wait_of(&t->base, 0);
+    status = tcp_connect(t, &wait);
     if (status == COMM_OK && options->world_size > 0)
-        status = tcp_join(t, options->world_size, options->serve);
+        status = tcp_join(t, options->world_size, options->serve, &wait);
     if (status != COMM_OK) {
         tcp_close(&t->base);
         return status;

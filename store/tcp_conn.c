@@ -14,6 +14,7 @@
 #include "base/error.h"
 
 enum {
+    LOOK_MS = 100,     /* until the connection can be woken */
     READ_BYTES = 4096,       /* what is asked for beyond what is needed: most replies fit */
     OUT_KEEP_BYTES = 1 << 20 /* a larger send buffer is freed when it is empty */
 };
@@ -26,6 +27,7 @@ comm_status tcp_conn_create(int fd, struct tcp_conn **ret_conn)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a connection to the store");
     }
     c->fd = fd;
+    c->look_ms = LOOK_MS;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->wake_fd < 0) {
         comm_status status = comm__fail(COMM_ERR_SYSTEM, "eventfd: %s", strerror(errno));
@@ -53,24 +55,16 @@ void tcp_conn_wake(struct tcp_conn *c)
     eventfd_write(c->wake_fd, 1);
 }
 
-static int is_closed(const struct tcp_limit *limit)
-{
-    if (limit->wait && store_wait_closed(limit->wait))
-        return 1;
-    /* A closed handle with no call inside lives on for the views of it, whose requests come here too. */
-    unsigned calls = limit->store ? atomic_load(&limit->store->calls) : 0;
-    return (calls & STORE_CLOSED) && calls > STORE_CLOSED;
-}
-
 /* Wait until the socket is ready for `events`. */
-static comm_status poll_for(struct tcp_conn *c, const struct tcp_limit *limit, short events)
+static comm_status poll_for(struct tcp_conn *c, const struct store_wait *wait, short events)
 {
     for (;;) {
-        if (is_closed(limit))
+        if (store_wait_closed(wait))
             return COMM_ERR_ABORTED;
-        int64_t left = clock_left_ms(limit->deadline_ns);
+        int64_t left = clock_left_ms(wait->deadline_ns);
+        int64_t look = c->look_ms && (left < 0 || left > c->look_ms) ? c->look_ms : left;
         struct pollfd fds[2] = { { .fd = c->fd, .events = events }, { .fd = c->wake_fd, .events = POLLIN } };
-        int n = poll(fds, 2, left > INT_MAX ? INT_MAX : (int)left);
+        int n = poll(fds, 2, look > INT_MAX ? INT_MAX : (int)look);
         if (n < 0 && errno != EINTR)
             return comm__fail(COMM_ERR_SYSTEM, "poll: %s", strerror(errno));
         if (n == 0 && left == 0)
@@ -89,7 +83,7 @@ static comm_status lost(const char *what)
     return comm__fail(COMM_ERR_PEER_LOST, "the server closed the connection (%s)", what);
 }
 
-comm_status tcp_conn_send(struct tcp_conn *c, const struct tcp_limit *limit)
+comm_status tcp_conn_send(struct tcp_conn *c, const struct store_wait *wait)
 {
     if (c->out.failed)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a request to the store");
@@ -100,7 +94,7 @@ comm_status tcp_conn_send(struct tcp_conn *c, const struct tcp_limit *limit)
         if (n >= 0)
             sent += (size_t)n;
         else if (errno == EAGAIN)
-            status = poll_for(c, limit, POLLOUT);
+            status = poll_for(c, wait, POLLOUT);
         else if (errno != EINTR)
             status = lost(strerror(errno));
     }
@@ -111,7 +105,7 @@ comm_status tcp_conn_send(struct tcp_conn *c, const struct tcp_limit *limit)
 }
 
 /* One recv into `data`; *ret_bytes >= 1. */
-static comm_status receive(struct tcp_conn *c, const struct tcp_limit *limit, void *data, size_t room,
+static comm_status receive(struct tcp_conn *c, const struct store_wait *wait, void *data, size_t room,
                            size_t *ret_bytes)
 {
     for (;;) {
@@ -123,7 +117,7 @@ static comm_status receive(struct tcp_conn *c, const struct tcp_limit *limit, vo
         if (n == 0)
             return lost("end of stream");
         if (errno == EAGAIN) {
-            comm_status status = poll_for(c, limit, POLLIN);
+            comm_status status = poll_for(c, wait, POLLIN);
             if (status != COMM_OK)
                 return status;
         } else if (errno != EINTR) {
@@ -143,15 +137,17 @@ static size_t take(struct tcp_conn *c, uint8_t *to, size_t bytes)
     return n;
 }
 
-comm_status tcp_conn_read(struct tcp_conn *c, const struct tcp_limit *limit, void *data, size_t bytes)
+comm_status tcp_conn_read(struct tcp_conn *c, const struct store_wait *wait, void *data, size_t bytes)
 {
     uint8_t *to = data;
     size_t have = take(c, to, bytes);
-    while (have < bytes) {
+    for (int first = 1; have < bytes; first = 0) {
         size_t n;
         comm_status status;
+        if (!first && store_wait_over(wait)) /* a server may go on and on */
+            return COMM_ERR_TIMEOUT;
         if (bytes - have >= READ_BYTES) { /* a large value goes straight where it belongs */
-            status = receive(c, limit, to + have, bytes - have, &n);
+            status = receive(c, wait, to + have, bytes - have, &n);
             if (status != COMM_OK)
                 return status;
             have += n;
@@ -159,7 +155,7 @@ comm_status tcp_conn_read(struct tcp_conn *c, const struct tcp_limit *limit, voi
         }
         if (wire_reserve(&c->in, READ_BYTES) != 0)
             return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a reply of the store");
-        status = receive(c, limit, c->in.data, READ_BYTES, &n);
+        status = receive(c, wait, c->in.data, READ_BYTES, &n);
         if (status != COMM_OK)
             return status;
         c->in.bytes = n;
@@ -168,24 +164,24 @@ comm_status tcp_conn_read(struct tcp_conn *c, const struct tcp_limit *limit, voi
     return COMM_OK;
 }
 
-comm_status tcp_conn_read_u8(struct tcp_conn *c, const struct tcp_limit *limit, uint8_t *ret_value)
+comm_status tcp_conn_read_u8(struct tcp_conn *c, const struct store_wait *wait, uint8_t *ret_value)
 {
-    return tcp_conn_read(c, limit, ret_value, 1);
+    return tcp_conn_read(c, wait, ret_value, 1);
 }
 
-comm_status tcp_conn_read_u64(struct tcp_conn *c, const struct tcp_limit *limit, uint64_t *ret_value)
+comm_status tcp_conn_read_u64(struct tcp_conn *c, const struct store_wait *wait, uint64_t *ret_value)
 {
     uint8_t bytes[8];
-    comm_status status = tcp_conn_read(c, limit, bytes, sizeof bytes);
+    comm_status status = tcp_conn_read(c, wait, bytes, sizeof bytes);
     if (status == COMM_OK)
         *ret_value = wire_u64(bytes);
     return status;
 }
 
-comm_status tcp_conn_read_value(struct tcp_conn *c, const struct tcp_limit *limit, void **ret_data, size_t *ret_bytes)
+comm_status tcp_conn_read_value(struct tcp_conn *c, const struct store_wait *wait, void **ret_data, size_t *ret_bytes)
 {
     uint64_t bytes;
-    comm_status status = tcp_conn_read_u64(c, limit, &bytes);
+    comm_status status = tcp_conn_read_u64(c, wait, &bytes);
     if (status != COMM_OK)
         return status;
     if (bytes > WIRE_REQUEST_MAX)
@@ -194,7 +190,7 @@ comm_status tcp_conn_read_value(struct tcp_conn *c, const struct tcp_limit *limi
     char *data = malloc(bytes + 1);
     if (!data)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a value of %llu B", (unsigned long long)bytes);
-    status = tcp_conn_read(c, limit, data, bytes);
+    status = tcp_conn_read(c, wait, data, bytes);
     if (status != COMM_OK) {
         free(data);
         return status;

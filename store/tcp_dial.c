@@ -39,6 +39,7 @@ enum {
     HELLO_MS = 5000,      /* a server that says nothing for so long did not understand the greeting */
     STAGGER_MS = 200,     /* before the next address is tried beside one that does not answer */
     ADDRESSES_MAX = 16,
+    LOOK_MS = 100,        /* for as long a closed handle may go unnoticed */
     PAUSE_FIRST_MS = 10,  /* between rounds; a client that is a moment early loses no more than this */
     PAUSE_LAST_MS = 1000,
 };
@@ -110,7 +111,15 @@ static struct resolution *resolution_create(const char *host, const char *servic
     return r;
 }
 
-static int resolve_name(const char *host, const char *service, int64_t deadline_ns, struct addrinfo **ret_list)
+/* When to look up from a sleep: the handle may be being closed. */
+static int64_t next_look_ns(int64_t until_ns)
+{
+    int64_t soon = clock_deadline_ns(LOOK_MS);
+    return soon < until_ns ? soon : until_ns;
+}
+
+static int resolve_name(const char *host, const char *service, const struct store_wait *wait,
+                        struct addrinfo **ret_list)
 {
     struct resolution *r = resolution_create(host, service);
     if (!r)
@@ -119,15 +128,15 @@ static int resolve_name(const char *host, const char *service, int64_t deadline_
     if (pthread_create(&thread, NULL, resolve_on_thread, r) != 0) {
         r->holders = 1;
         resolution_release(r);
-        return lookup(host, service, 0, ret_list);
+        return EAI_MEMORY; /* not on this thread: it has no way back */
     }
     pthread_detach(thread);
-    struct timespec until = { .tv_sec = deadline_ns / 1000000000, .tv_nsec = deadline_ns % 1000000000 };
-    int late = 0;
     pthread_mutex_lock(&r->lock);
-    while (!r->done && !late)
-        late = deadline_ns == DEADLINE_NEVER ? pthread_cond_wait(&r->changed, &r->lock)
-                                             : pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    while (!r->done && !store_wait_over(wait) && !store_wait_closed(wait)) {
+        int64_t look_ns = next_look_ns(wait->deadline_ns);
+        struct timespec until = { .tv_sec = look_ns / 1000000000, .tv_nsec = look_ns % 1000000000 };
+        pthread_cond_timedwait(&r->changed, &r->lock, &until);
+    }
     int error = r->done ? r->error : EAI_AGAIN;
     if (r->done) {
         *ret_list = r->list;
@@ -138,13 +147,13 @@ static int resolve_name(const char *host, const char *service, int64_t deadline_
     return error;
 }
 
-static int resolve(const struct tcp_peer *peer, int64_t deadline_ns, struct addrinfo **ret_list)
+static int resolve(const struct tcp_peer *peer, const struct store_wait *wait, struct addrinfo **ret_list)
 {
     char service[16];
     snprintf(service, sizeof service, "%d", peer->port);
     if (lookup(peer->host, service, AI_NUMERICHOST, ret_list) == 0)
         return 0;
-    return resolve_name(peer->host, service, deadline_ns, ret_list);
+    return resolve_name(peer->host, service, wait, ret_list);
 }
 
 /* ---- Connecting ---- */
@@ -186,7 +195,8 @@ static int attempt_begin(struct attempt *attempt, const struct addrinfo *a, stru
 }
 
 /* Look at the attempts under way until one succeeds (its index), all have failed or the time is up (-1). */
-static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, struct refusal *refusal)
+static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, const struct store_wait *wait,
+                         struct refusal *refusal)
 {
     for (;;) {
         struct pollfd fds[ADDRESSES_MAX];
@@ -196,9 +206,9 @@ static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, 
             alive += attempts[i].fd >= 0;
         }
         int64_t left = clock_left_ms(until_ns);
-        if (alive == 0)
+        if (alive == 0 || store_wait_closed(wait))
             return -1;
-        int n = poll(fds, (nfds_t)count, left > INT_MAX ? INT_MAX : (int)left);
+        int n = poll(fds, (nfds_t)count, (int)clock_left_ms(next_look_ns(until_ns)));
         if (n == 0 && left == 0)
             return -1;
         for (int i = 0; n > 0 && i < count; i++) {
@@ -218,7 +228,7 @@ static int attempts_poll(struct attempt *attempts, int count, int64_t until_ns, 
 
 /* One round over all addresses of all families; each gets a head start on the next. A socket, or -1 and the
  * refusal. */
-static int connect_any(const struct addrinfo *list, int64_t deadline_ns, struct refusal *refusal)
+static int connect_any(const struct addrinfo *list, const struct store_wait *wait, struct refusal *refusal)
 {
     struct attempt attempts[ADDRESSES_MAX];
     int count = 0, winner = -1;
@@ -229,10 +239,11 @@ static int connect_any(const struct addrinfo *list, int64_t deadline_ns, struct 
         int64_t stagger_ns = clock_now_ns() + STAGGER_MS * (int64_t)1000000;
         if (result == 0)
             winner = attempts_poll(attempts, count,
-                                   a->ai_next && stagger_ns < deadline_ns ? stagger_ns : deadline_ns, refusal);
+                                   a->ai_next && stagger_ns < wait->deadline_ns ? stagger_ns : wait->deadline_ns, wait,
+                                   refusal);
     }
     if (winner < 0 && count > 0)
-        winner = attempts_poll(attempts, count, deadline_ns, refusal);
+        winner = attempts_poll(attempts, count, wait->deadline_ns, wait, refusal);
     int fd = winner < 0 ? -1 : attempts[winner].fd;
     for (int i = 0; i < count; i++) {
         if (attempts[i].fd < 0 || i == winner)
@@ -252,10 +263,12 @@ static void put_check_ordered(struct tcp_conn *c)
     wire_put_string(&c->out, HUB_ORDERED_KEY, sizeof HUB_ORDERED_KEY - 1);
 }
 
-static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_ns)
+static comm_status greet(struct tcp_conn *c, enum hello hello, const struct store_wait *wait)
 {
     int64_t patience_ns = clock_now_ns() + HELLO_MS * (int64_t)1000000;
-    struct tcp_limit limit = { .deadline_ns = deadline_ns < patience_ns ? deadline_ns : patience_ns };
+    struct store_wait limit = *wait;
+    if (patience_ns < limit.deadline_ns)
+        limit.deadline_ns = patience_ns;
     uint32_t nonce = ((uint32_t)getpid() & 0x00007fff) | 0x00ff0000;
     c->dialect = hello == HELLO_OLD ? WIRE_DIALECT_OLD : hello == HELLO_2_1 ? WIRE_DIALECT_2_1 : WIRE_DIALECT_MODERN;
     if (c->dialect == WIRE_DIALECT_MODERN) {
@@ -283,7 +296,7 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_
     if (status == COMM_OK && hello == HELLO_2_1)
         status = tcp_conn_read_u8(c, &limit, &canceled);
     if (status == COMM_ERR_TIMEOUT)
-        return comm__fail(COMM_ERR_TIMEOUT, "timed out: no answer to the greeting");
+        return comm__fail(COMM_ERR_TIMEOUT, "the greeting timed out");
     if (status != COMM_OK)
         return status;
     if (ready > WIRE_NOT_READY || canceled != WIRE_WAIT_CANCELED ||
@@ -294,18 +307,18 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, int64_t deadline_
 }
 
 /* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the greeting. */
-static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, int64_t deadline_ns, struct refusal *refusal,
-                                  int *ret_understood)
+static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, const struct store_wait *wait,
+                                  struct refusal *refusal, int *ret_understood)
 {
     struct addrinfo *list = NULL;
     *ret_understood = 1;
-    int error = resolve(peer, deadline_ns, &list);
+    int error = resolve(peer, wait, &list);
     if (error) {
         refusal->undecided = 1;
         snprintf(refusal->text, sizeof refusal->text, "%s: %s", peer->host, gai_strerror(error));
         return NULL;
     }
-    int fd = connect_any(list, deadline_ns, refusal);
+    int fd = connect_any(list, wait, refusal);
     freeaddrinfo(list);
     if (fd < 0)
         return NULL;
@@ -314,7 +327,7 @@ static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello,
     struct tcp_conn *c = NULL;
     comm_status status = tcp_conn_create(fd, &c);
     if (status == COMM_OK)
-        status = greet(c, hello, deadline_ns);
+        status = greet(c, hello, wait);
     if (status == COMM_OK)
         return c;
     refusal->undecided = 1;
@@ -327,17 +340,17 @@ static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello,
 /* ---- Until the deadline ---- */
 
 /* All ranks of a job start together; the jitter keeps them from coming back together. */
-static void pause_before_next(int64_t *pause_ms, int64_t deadline_ns)
+static void pause_before_next(int64_t *pause_ms, const struct store_wait *wait)
 {
     uint32_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) < 0)
         random = (uint32_t)clock_now_ns();
     int64_t ns = *pause_ms * 1000000 / 2 + (int64_t)(random % 1000) * *pause_ms * 1000;
-    int64_t left_ns = deadline_ns - clock_now_ns();
-    if (ns > left_ns)
-        ns = left_ns;
-    if (ns > 0) {
-        struct timespec t = { .tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000 };
+    int64_t until_ns = clock_now_ns() + ns, left_ns;
+    if (until_ns > wait->deadline_ns)
+        until_ns = wait->deadline_ns;
+    while ((left_ns = next_look_ns(until_ns) - clock_now_ns()) > 0 && !store_wait_closed(wait)) {
+        struct timespec t = { .tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000 };
         nanosleep(&t, NULL);
     }
     *pause_ms = *pause_ms * 3 / 2 < PAUSE_LAST_MS ? *pause_ms * 3 / 2 : PAUSE_LAST_MS;
@@ -354,7 +367,7 @@ static void say_still_waiting(const struct tcp_peer *peer, int64_t began_ns, int
               (long long)(waited_ms / 1000), refusal);
 }
 
-comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn)
+comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struct tcp_conn **ret_conn)
 {
     struct refusal refusal = { "no answer", 0 };
     int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("core", "progress_log_ms");
@@ -364,7 +377,7 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
         int understood;
         attempts++;
         refusal.undecided = 0;
-        struct tcp_conn *c = dial_once(peer, (enum hello)hello, deadline_ns, &refusal, &understood);
+        struct tcp_conn *c = dial_once(peer, (enum hello)hello, wait, &refusal, &understood);
         if (c && c->ordered && c->dialect != WIRE_DIALECT_MODERN) { /* ours, which had to reset an earlier connection: greet it properly */
             tcp_conn_destroy(c);
             hello = HELLO_MODERN;
@@ -378,17 +391,19 @@ comm_status tcp_dial(struct tcp_peer *peer, int64_t began_ns, int64_t deadline_n
         if (peer->hello && !refusal.undecided)
             return comm__fail(COMM_ERR_PEER_LOST, "connect again to the store at %s port %d: %s; the server has ended",
                               peer->host, peer->port, refusal.text);
-        if (clock_left_ms(deadline_ns) == 0)
+        if (store_wait_closed(wait))
+            return COMM_ERR_ABORTED;
+        if (store_wait_over(wait))
             break;
-        say_still_waiting(peer, began_ns, &next_news_ms, refusal.text);
+        say_still_waiting(peer, wait->began_ns, &next_news_ms, refusal.text);
         int last = hello == HELLO_OLD || peer->hello || understood;
         if (!understood && !peer->hello)
             hello = (hello + 1) % HELLO_COUNT;
         if (last)
-            pause_before_next(&pause_ms, deadline_ns);
+            pause_before_next(&pause_ms, wait);
     }
     return comm__fail(COMM_ERR_TIMEOUT,
-                      "connect to the store at %s port %d timed out: no server answered within %lld ms (%d attempts); the last: "
-                      "%s; does the serving rank run there?",
-                      peer->host, peer->port, (long long)((clock_now_ns() - began_ns) / 1000000), attempts, refusal.text);
+                      "connecting to the store at %s port %d timed out after %lld ms: no server answered (%d attempts; "
+                      "the last: %s). Does the serving rank run there?",
+                      peer->host, peer->port, store_wait_ms(wait), attempts, refusal.text);
 }

@@ -23,11 +23,12 @@ enum {
 static comm_status ask_check(struct tcp_request *r, const char *const *keys, size_t count, uint8_t *ret_ready)
 {
     tcp_put_listed(r->c, WIRE_CHECK, keys, count);
-    comm_status status = tcp_conn_send(r->c, &r->limit);
-    return status == COMM_OK ? tcp_conn_read_u8(r->c, &r->limit, ret_ready) : status;
+    comm_status status = tcp_conn_send(r->c, &r->wait);
+    return status == COMM_OK ? tcp_conn_read_u8(r->c, &r->wait, ret_ready) : status;
 }
 
-comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                      int32_t *ret_all)
 {
     struct tcp_request r;
     uint8_t ready = WIRE_NOT_READY;
@@ -37,7 +38,7 @@ comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, int3
     }
     comm_status status = tcp_check_keys_fit("check", keys, count);
     if (status == COMM_OK)
-        status = tcp_begin(&r, s, "check");
+        status = tcp_begin(&r, s, "check", keys[0], wait);
     if (status != COMM_OK)
         return status;
     status = tcp_end(&r, ask_check(&r, keys, count, &ready));
@@ -52,9 +53,9 @@ comm_status tcp_ask_each(struct tcp_request *r, const char *const *keys, size_t 
     for (size_t sent = 0, read = 0; read < count && status == COMM_OK;) {
         for (; sent < count && (sent == read || r->c->out.bytes < TCP_BATCH_BYTES); sent++)
             tcp_put_listed(r->c, WIRE_CHECK, &keys[sent], 1);
-        status = tcp_conn_send(r->c, &r->limit);
+        status = tcp_conn_send(r->c, &r->wait);
         if (status == COMM_OK)
-            status = tcp_conn_read(r->c, &r->limit, ready + read, sent - read);
+            status = tcp_conn_read(r->c, &r->wait, ready + read, sent - read);
         read = sent;
     }
     return status;
@@ -62,37 +63,37 @@ comm_status tcp_ask_each(struct tcp_request *r, const char *const *keys, size_t 
 
 /* A request whose reply is one number. `key` may be NULL. */
 static comm_status ask_number(comm_store *s, enum wire_query query, const char *what, const char *key,
-                              int64_t *ret_value)
+                              const struct store_wait *wait, int64_t *ret_value)
 {
     struct tcp_request r;
     uint64_t value = 0;
-    comm_status status = tcp_begin(&r, s, what);
+    comm_status status = tcp_begin(&r, s, what, key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_query(r.c, query);
     if (key)
         tcp_put_key(r.c, key);
-    status = tcp_conn_send(r.c, &r.limit);
+    status = tcp_conn_send(r.c, &r.wait);
     if (status == COMM_OK)
-        status = tcp_conn_read_u64(r.c, &r.limit, &value);
+        status = tcp_conn_read_u64(r.c, &r.wait, &value);
     status = tcp_end(&r, status);
     if (status == COMM_OK)
         *ret_value = (int64_t)value;
     return status;
 }
 
-comm_status tcp_remove(comm_store *s, const char *key, int32_t *ret_existed)
+comm_status tcp_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
     int64_t removed = 0;
-    comm_status status = ask_number(s, WIRE_DELETE, "delete", key, &removed);
+    comm_status status = ask_number(s, WIRE_DELETE, "delete", key, wait, &removed);
     if (status == COMM_OK && ret_existed)
         *ret_existed = removed > 0;
     return status;
 }
 
-comm_status tcp_num_keys(comm_store *s, int64_t *ret_count)
+comm_status tcp_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
-    return ask_number(s, WIRE_NUM_KEYS, "num_keys", NULL, ret_count);
+    return ask_number(s, WIRE_NUM_KEYS, "num_keys", NULL, wait, ret_count);
 }
 
 /* ---- Listing ---- */
@@ -102,7 +103,7 @@ comm_status tcp_num_keys(comm_store *s, int64_t *ret_count)
 static comm_status read_listed(struct tcp_request *r, struct wire_buffer *keys, size_t *count)
 {
     uint64_t bytes;
-    comm_status status = tcp_conn_read_u64(r->c, &r->limit, &bytes);
+    comm_status status = tcp_conn_read_u64(r->c, &r->wait, &bytes);
     if (status != COMM_OK)
         return status;
     if (bytes > KEY_BYTES_MAX || keys->bytes + bytes > LIST_BYTES_MAX)
@@ -111,7 +112,7 @@ static comm_status read_listed(struct tcp_request *r, struct wire_buffer *keys, 
     if (wire_reserve(keys, bytes + 1) != 0)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a list of keys");
     uint8_t *key = keys->data + keys->bytes;
-    status = tcp_conn_read(r->c, &r->limit, key, bytes);
+    status = tcp_conn_read(r->c, &r->wait, key, bytes);
     if (status != COMM_OK || bytes < 2 || *key != '/' || memchr(key, '\0', bytes))
         return status;
     memmove(key, key + 1, bytes - 1);
@@ -136,23 +137,23 @@ static comm_status block_of(const struct wire_buffer *keys, size_t count, char *
     return COMM_OK;
 }
 
-comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+comm_status tcp_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
     struct tcp_request r;
     struct wire_buffer keys = { 0 };
     uint64_t listed = 0;
     size_t count = 0;
-    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_LIST_KEYS, TCP_LIST_KEYS);
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_LIST_KEYS, TCP_LIST_KEYS, wait);
     if (status == COMM_OK)
-        status = tcp_begin(&r, s, "list_keys");
+        status = tcp_begin(&r, s, "list_keys", NULL, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_query(r.c, WIRE_LIST_KEYS);
-    status = tcp_conn_send(r.c, &r.limit);
+    status = tcp_conn_send(r.c, &r.wait);
     if (status == COMM_OK)
-        status = tcp_conn_read_u64(r.c, &r.limit, &listed);
+        status = tcp_conn_read_u64(r.c, &r.wait, &listed);
     for (uint64_t i = 0; i < listed && status == COMM_OK; i++)
-        status = read_listed(&r, &keys, &count);
+        status = i > 0 && store_wait_over(wait) ? COMM_ERR_TIMEOUT : read_listed(&r, &keys, &count);
     status = tcp_end(&r, status);
     if (status == COMM_OK)
         status = block_of(&keys, count, ret_keys);
@@ -165,32 +166,33 @@ comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
 /* ---- Storing ---- */
 
 static comm_status store_value(comm_store *s, enum wire_query query, const char *what, const char *key,
-                               const void *data, size_t bytes)
+                               const void *data, size_t bytes, const struct store_wait *wait)
 {
     struct tcp_request r;
-    comm_status status = tcp_begin(&r, s, what);
+    comm_status status = tcp_begin(&r, s, what, key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_keyed(r.c, query, key);
     wire_put_string(&r.c->out, data, bytes);
-    return tcp_end(&r, tcp_conn_send(r.c, &r.limit));
+    return tcp_end(&r, tcp_conn_send(r.c, &r.wait));
 }
 
-comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes)
+comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait)
 {
-    return store_value(s, WIRE_SET, "set", key, data, bytes);
+    return store_value(s, WIRE_SET, "set", key, data, bytes, wait);
 }
 
-comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                           const struct store_wait *wait)
 {
-    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_PUSH, TCP_QUEUES);
-    return status == COMM_OK ? store_value(s, WIRE_QUEUE_PUSH, "queue_push", key, data, bytes) : status;
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_PUSH, TCP_QUEUES, wait);
+    return status == COMM_OK ? store_value(s, WIRE_QUEUE_PUSH, "queue_push", key, data, bytes, wait) : status;
 }
 
-comm_status tcp_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+comm_status tcp_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
-    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_LEN, TCP_QUEUES);
-    return status == COMM_OK ? ask_number(s, WIRE_QUEUE_LEN, "queue_len", key, ret_count) : status;
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_LEN, TCP_QUEUES, wait);
+    return status == COMM_OK ? ask_number(s, WIRE_QUEUE_LEN, "queue_len", key, wait, ret_count) : status;
 }
 
 static size_t pair_bytes(const char *key, size_t value_bytes)
@@ -208,10 +210,10 @@ static size_t pairs_at_once(const char *const *keys, const size_t *bytes, size_t
 }
 
 comm_status tcp_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                          const size_t *bytes)
+                          const size_t *bytes, const struct store_wait *wait)
 {
     struct tcp_request r;
-    comm_status status = tcp_begin(&r, s, "multi_set");
+    comm_status status = tcp_begin(&r, s, "multi_set", count ? keys[0] : NULL, wait);
     if (status != COMM_OK)
         return status;
     for (size_t i = 0; i < count && status == COMM_OK;) {
@@ -227,24 +229,25 @@ comm_status tcp_multi_set(comm_store *s, const char *const *keys, size_t count, 
             tcp_put_key(r.c, keys[i]);
             wire_put_string(&r.c->out, data[i], bytes[i]);
         }
-        status = tcp_conn_send(r.c, &r.limit);
+        status = tcp_conn_send(r.c, &r.wait);
     }
     return tcp_end(&r, status);
 }
 
 comm_status tcp_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                            const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+                            const void *desired, size_t desired_bytes, const struct store_wait *wait, void **ret_data,
+                            size_t *ret_bytes)
 {
     struct tcp_request r;
-    comm_status status = tcp_begin(&r, s, "compare_set");
+    comm_status status = tcp_begin(&r, s, "compare_set", key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_keyed(r.c, WIRE_COMPARE_SET, key);
     wire_put_string(&r.c->out, expected, expected_bytes);
     wire_put_string(&r.c->out, desired, desired_bytes);
-    status = tcp_conn_send(r.c, &r.limit);
+    status = tcp_conn_send(r.c, &r.wait);
     if (status == COMM_OK)
-        status = tcp_conn_read_value(r.c, &r.limit, ret_data, ret_bytes);
+        status = tcp_conn_read_value(r.c, &r.wait, ret_data, ret_bytes);
     return tcp_end(&r, status);
 }
 
@@ -262,20 +265,18 @@ comm_status tcp_ask_value(struct tcp_request *r, const char *key, void **ret_dat
     if (status != COMM_OK || ready != WIRE_READY)
         return status;
     tcp_put_keyed(r->c, WIRE_GET, key);
-    status = tcp_conn_send(r->c, &r->limit);
-    return status == COMM_OK ? tcp_conn_read_value(r->c, &r->limit, ret_data, ret_bytes) : status;
+    status = tcp_conn_send(r->c, &r->wait);
+    return status == COMM_OK ? tcp_conn_read_value(r->c, &r->wait, ret_data, ret_bytes) : status;
 }
 
 /* Connect again, and see what the key holds. */
 static comm_status reread(struct tcp_request *r, const char *key, void **ret_data, size_t *ret_bytes)
 {
     struct tcp_store *t = r->t;
-    int64_t soon = clock_deadline_ns(TCP_CANCEL_MS);
     tcp_close_conn(t, t->quick);
     r->c = t->quick = NULL;
     *ret_data = NULL;
-    comm_status status =
-        tcp_open_conn(t, r->began_ns, soon < r->limit.deadline_ns ? soon : r->limit.deadline_ns, &t->quick);
+    comm_status status = tcp_open_conn(t, &r->wait, &t->quick);
     r->c = t->quick;
     return status == COMM_OK ? tcp_ask_value(r, key, ret_data, ret_bytes) : status;
 }
@@ -291,7 +292,7 @@ static comm_status end_judged(struct tcp_request *r, comm_status status)
 {
     if (status != COMM_ERR_INVALID)
         return tcp_end(r, status);
-    pthread_mutex_unlock(&r->t->lock);
+    tcp_end(r, COMM_OK);
     return status;
 }
 
@@ -312,17 +313,17 @@ comm_status tcp_judge_number(const char *what, const char *key, const char *text
 static comm_status ask_add(struct tcp_request *r, int64_t amount, uint64_t *ret_value)
 {
     wire_put_u64(&r->c->out, (uint64_t)amount);
-    comm_status status = tcp_conn_send(r->c, &r->limit);
-    return status == COMM_OK ? tcp_conn_read_u64(r->c, &r->limit, ret_value) : status;
+    comm_status status = tcp_conn_send(r->c, &r->wait);
+    return status == COMM_OK ? tcp_conn_read_u64(r->c, &r->wait, ret_value) : status;
 }
 
-comm_status tcp_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+comm_status tcp_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait, int64_t *ret_value)
 {
     struct tcp_request r;
     uint64_t value = 0;
     void *data;
     size_t bytes;
-    comm_status status = tcp_begin(&r, s, "add");
+    comm_status status = tcp_begin(&r, s, "add", key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_keyed(r.c, WIRE_ADD, key);
@@ -341,11 +342,11 @@ comm_status tcp_add(comm_store *s, const char *key, int64_t amount, int64_t *ret
     return status;
 }
 
-comm_status tcp_join_add(comm_store *s, int64_t amount, int64_t *ret_joined)
+comm_status tcp_join_add(comm_store *s, int64_t amount, const struct store_wait *wait, int64_t *ret_joined)
 {
     struct tcp_request r;
     uint64_t value = 0;
-    comm_status status = tcp_begin(&r, s, "joining");
+    comm_status status = tcp_begin(&r, s, "joining", NULL, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_query(r.c, WIRE_ADD);
@@ -356,7 +357,7 @@ comm_status tcp_join_add(comm_store *s, int64_t amount, int64_t *ret_joined)
 }
 
 /* APPEND has no reply. A CHECK behind it has, and shows that the value did not become too long. */
-comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes)
+comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait)
 {
     struct tcp_request r;
     uint8_t ready;
@@ -364,7 +365,7 @@ comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t 
     size_t value_bytes;
     comm_status status = tcp_needs_append((struct tcp_store *)s);
     if (status == COMM_OK)
-        status = tcp_begin(&r, s, "append");
+        status = tcp_begin(&r, s, "append", key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_keyed(r.c, WIRE_APPEND, key);

@@ -4,10 +4,14 @@
  *   tcp_wait.c      calls that may wait
  *   tcp_dial.c      finding the server and greeting it;  tcp_conn.c  bytes with a deadline
  *
- * Quick requests share one connection, `quick`, under a lock that is held for one round trip. A call that has to wait
- * takes that connection away with it; whoever comes next gets a spare or a new one. So one thread needs one
- * connection, and a waiting thread blocks nobody. A connection is only taken away after the server has answered on it:
- * what was set before is then in force, whichever connection is used next.
+ * Quick requests share one connection, `quick`, and have their turn on it one after the other, each for one round trip. A
+ * call that has to wait takes that connection away with it; whoever comes next gets a spare or a new one. So one thread
+ * needs one connection, and a waiting thread blocks nobody. A connection is only taken away after the server has
+ * answered on it: what was set before is then in force, whichever connection is used next.
+ *
+ * A call's time limit holds for all that it does: for its turn, for a new connection and the greeting on it, for request
+ * and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the answer also
+ * shows whether the keys were not there or the server does not answer.
  *
  * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has none. */
 #ifndef COMM_STORE_TCP_STORE_H
@@ -19,7 +23,6 @@
 #include "tcp_conn.h"
 
 enum {
-    TCP_CANCEL_MS = 10000, /* how long the server may take to answer what it must answer at once, after a time limit */
     TCP_BATCH_BYTES = 256 << 10, /* of requests that are sent before their replies are read; a server reads that much
                                     while nobody reads its replies */
 };
@@ -37,38 +40,38 @@ struct tcp_store {
     int ordered; /* as in struct tcp_conn */
     enum wire_dialect dialect;
 
-    pthread_mutex_t lock; /* guards what follows; held for a round trip */
+    pthread_mutex_t lock; /* guards what follows; never held for long */
+    pthread_cond_t changed; /* `busy` has become 0, or a handle is being closed */
+    int busy;               /* somebody has his turn: `quick` and `features` are his */
     struct tcp_conn *quick;
     struct tcp_conn *spares;
     int spare_count;
     enum tcp_knowledge features[TCP_FEATURE_COUNT];
     comm_status lost; /* the server has gone: this status and text for ever */
     char lost_text[256];
-
-    pthread_mutex_t open_lock; /* guards `open`; never held for long. Inside `lock`, if both are taken */
-    struct tcp_conn *open;     /* all connections, for interrupt */
+    struct tcp_conn *open; /* all connections, for interrupt */
 };
 
 /* ---- Connections and requests (tcp_client.c) ---- */
 
-/* One more connection to the server, with tcp_dial's errors. With the lock. */
-comm_status tcp_open_conn(struct tcp_store *t, int64_t began_ns, int64_t deadline_ns, struct tcp_conn **ret_conn);
+/* One more connection to the server, with tcp_dial's errors. In one's turn. */
+comm_status tcp_open_conn(struct tcp_store *t, const struct store_wait *wait, struct tcp_conn **ret_conn);
 void tcp_close_conn(struct tcp_store *t, struct tcp_conn *c); /* NULL is fine */
 
-/* One quick request, from tcp_begin to tcp_end; the lock is held between. What is sent must be answered, or have no
+/* One quick request, from tcp_begin to tcp_end; it is our turn between. What is sent must be answered, or have no
  * answer, by the end: after a failure the connection is closed. */
 struct tcp_request {
     struct tcp_store *t;
     struct tcp_conn *c;
-    struct tcp_limit limit;
-    int64_t began_ns;
-    const char *what;
+    struct store_wait wait;
+    const char *what, *key; /* for texts; key may be NULL */
 };
-comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what);
+comm_status tcp_begin(struct tcp_request *r, comm_store *s, const char *what, const char *key,
+                      const struct store_wait *wait);
 comm_status tcp_end(struct tcp_request *r, comm_status status);
 
-/* Instead of tcp_end: take the connection away, to wait on it; the lock is free then. Give it back, or NULL for one
- * that has been closed, with how the wait ended: TIMEOUT and ABORTED come back without a text. */
+/* Instead of tcp_end: take the connection away, to wait on it; others have their turn then. Give it back, or NULL for
+ * one that has been closed, with how the wait ended. */
 void tcp_lend(struct tcp_request *r);
 comm_status tcp_give_back(struct tcp_request *r, struct tcp_conn *c, comm_status status);
 
@@ -79,7 +82,8 @@ comm_status tcp_lose(struct tcp_store *t);
 comm_status tcp_check_keys_fit(const char *what, const char *const *keys, size_t count);
 
 /* UNSUPPORTED if the server does not know `query`. Asks a PyTorch server, once, on a connection that it may close. */
-comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature);
+comm_status tcp_needs(struct tcp_store *t, enum wire_query query, enum tcp_feature feature,
+                      const struct store_wait *wait);
 comm_status tcp_needs_append(const struct tcp_store *t);
 
 /* ---- Encoding ---- */
@@ -91,21 +95,24 @@ void tcp_put_listed(struct tcp_conn *c, enum wire_query query, const char *const
 
 /* ---- Calls that are answered at once (tcp_requests.c) ---- */
 
-comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes);
-comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes);
-comm_status tcp_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value);
+comm_status tcp_set(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait);
+comm_status tcp_append(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait);
+comm_status tcp_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait, int64_t *ret_value);
 comm_status tcp_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                            const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes);
-comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all);
-comm_status tcp_remove(comm_store *s, const char *key, int32_t *ret_existed);
-comm_status tcp_num_keys(comm_store *s, int64_t *ret_count);
-comm_status tcp_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count);
+                            const void *desired, size_t desired_bytes, const struct store_wait *wait, void **ret_data,
+                            size_t *ret_bytes);
+comm_status tcp_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                      int32_t *ret_all);
+comm_status tcp_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed);
+comm_status tcp_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count);
+comm_status tcp_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count);
 comm_status tcp_multi_set(comm_store *s, const char *const *keys, size_t count, const void *const *data,
-                          const size_t *bytes);
-comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes);
-comm_status tcp_queue_len(comm_store *s, const char *key, int64_t *ret_count);
+                          const size_t *bytes, const struct store_wait *wait);
+comm_status tcp_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                           const struct store_wait *wait);
+comm_status tcp_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count);
 /* Count ourselves in (amount 1), or see how many have been (0). */
-comm_status tcp_join_add(comm_store *s, int64_t amount, int64_t *ret_joined);
+comm_status tcp_join_add(comm_store *s, int64_t amount, const struct store_wait *wait, int64_t *ret_joined);
 
 /* Within a request: the value of `key`, or NULL if it is not there. Gives *ret_data (free). */
 comm_status tcp_ask_value(struct tcp_request *r, const char *key, void **ret_data, size_t *ret_bytes);

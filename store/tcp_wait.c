@@ -2,7 +2,10 @@
  *
  * A waiting call has a connection to itself. When its time is up, it cancels on that connection, and reads what the
  * server answers: so no reply is ever left behind for the next request. A server of the old dialect cannot cancel; the
- * connection is closed then. */
+ * connection is closed then. A server that does not answer in store_grace is what the error is about, not the keys.
+ *
+ * Inside, COMM_IN_PROGRESS means that the time is over and the server has said that it still waits; COMM_ERR_TIMEOUT that
+ * it has said nothing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,85 +34,80 @@ static void put_tail(struct tcp_conn *c, enum tail tail, const char *key)
         tcp_put_keyed(c, tail == TAIL_GET ? WIRE_GET : WIRE_QUEUE_POP, key);
 }
 
-static comm_status read_tail(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, struct answer *answer)
+static comm_status read_tail(struct tcp_conn *c, const struct store_wait *wait, enum tail tail, struct answer *answer)
 {
     if (tail == TAIL_NONE)
         return COMM_OK;
     uint64_t length = 1;
-    comm_status status = tail == TAIL_POP ? tcp_conn_read_u64(c, limit, &length) : COMM_OK;
+    comm_status status = tail == TAIL_POP ? tcp_conn_read_u64(c, wait, &length) : COMM_OK;
     if (status == COMM_OK && length > 0)
-        status = tcp_conn_read_value(c, limit, &answer->data, &answer->bytes);
+        status = tcp_conn_read_value(c, wait, &answer->data, &answer->bytes);
     return status;
 }
 
-/* The time is up: cancel. The wake-up may have crossed; *ret_came says so, and the answer is good then. */
-static comm_status cancel(struct tcp_conn *c, enum tail tail_sent, struct answer *answer, int *ret_came)
+/* The time is up: cancel. OK if the wake-up has crossed: the answer is good then. */
+static comm_status cancel(struct tcp_conn *c, const struct store_wait *wait, enum tail tail_sent, struct answer *answer)
 {
-    struct tcp_limit limit = { .deadline_ns = clock_deadline_ns(TCP_CANCEL_MS) };
+    struct store_wait grace = store_grace(wait);
     uint8_t first = 0, second = WIRE_WAIT_CANCELED;
     tcp_put_query(c, WIRE_CANCEL_WAIT);
-    comm_status status = tcp_conn_send(c, &limit);
+    comm_status status = tcp_conn_send(c, &grace);
     if (status == COMM_OK)
-        status = tcp_conn_read_u8(c, &limit, &first);
+        status = tcp_conn_read_u8(c, &grace, &first);
     if (status == COMM_OK)
-        status = read_tail(c, &limit, tail_sent, answer);
-    *ret_came = first == WIRE_STOP_WAITING;
-    if (status == COMM_OK && *ret_came)
-        status = tcp_conn_read_u8(c, &limit, &second);
+        status = read_tail(c, &grace, tail_sent, answer);
+    int came = first == WIRE_STOP_WAITING;
+    if (status == COMM_OK && came)
+        status = tcp_conn_read_u8(c, &grace, &second);
     if (status == COMM_OK && (first > WIRE_WAIT_CANCELED || second != WIRE_WAIT_CANCELED))
-        status = COMM_ERR_PROTOCOL;
-    if (status == COMM_OK && !*ret_came && answer->data && tail_sent == TAIL_GET) {
+        return comm__fail(COMM_ERR_PROTOCOL, "the server answered CANCEL_WAIT with %d %d", first, second);
+    if (status == COMM_OK && !came && answer->data && tail_sent == TAIL_GET) {
         free(answer->data); /* an empty value, of a key that is not there */
         answer->data = NULL;
     }
-    return status == COMM_OK || *ret_came ? status : COMM_ERR_TIMEOUT;
+    return status == COMM_OK && !came && !answer->data ? COMM_IN_PROGRESS : status;
 }
 
 /* Read what a WAIT or a BARRIER answers, and its tail. *ret_keep: the connection is in step. */
-static comm_status await(struct tcp_conn *c, const struct tcp_limit *limit, enum tail tail, const char *key,
+static comm_status await(struct tcp_conn *c, const struct store_wait *wait, enum tail tail, const char *key,
                          struct answer *answer, int *ret_keep)
 {
     enum tail sent = c->ordered ? tail : TAIL_NONE;
     uint8_t reply = WIRE_STOP_WAITING;
-    int came = 1;
     *ret_keep = 0;
     put_tail(c, sent, key);
-    comm_status status = tcp_conn_send(c, limit);
-    if (status == COMM_OK) {
-        status = tcp_conn_read_u8(c, limit, &reply);
-        if (status == COMM_ERR_TIMEOUT && c->dialect != WIRE_DIALECT_OLD) {
-            status = cancel(c, sent, answer, &came);
-            *ret_keep = status == COMM_OK;
-            if (status != COMM_OK || !came)
-                return status == COMM_OK && !answer->data ? COMM_ERR_TIMEOUT : status;
-        } else if (status == COMM_OK && reply == WIRE_STOP_WAITING) {
-            status = read_tail(c, limit, sent, answer);
-        }
-    }
+    comm_status status = tcp_conn_send(c, wait);
+    if (status != COMM_OK)
+        return status;
+    status = tcp_conn_read_u8(c, wait, &reply);
     if (status == COMM_OK && reply != WIRE_STOP_WAITING)
-        status = comm__fail(COMM_ERR_PROTOCOL, "the server answered a WAIT with %d", reply);
+        return comm__fail(COMM_ERR_PROTOCOL, "the server answered a WAIT with %d", reply);
+    if (status == COMM_OK)
+        status = read_tail(c, wait, sent, answer);
+    else if (status == COMM_ERR_TIMEOUT && c->dialect != WIRE_DIALECT_OLD)
+        status = cancel(c, wait, sent, answer);
     if (status == COMM_OK && sent != tail) {
+        struct store_wait grace = store_grace(wait);
         put_tail(c, tail, key);
-        struct tcp_limit soon = { .deadline_ns = clock_deadline_ns(TCP_CANCEL_MS), limit->wait, limit->store };
-        status = tcp_conn_send(c, &soon);
+        status = tcp_conn_send(c, &grace);
         if (status == COMM_OK)
-            status = read_tail(c, &soon, tail, answer);
+            status = read_tail(c, &grace, tail, answer);
     }
-    *ret_keep = status == COMM_OK;
+    *ret_keep = status == COMM_OK || status == COMM_IN_PROGRESS;
     return status;
 }
 
 /* The WAIT or BARRIER has been put into the connection of `r`, which this ends: send it, and wait. */
-static comm_status wait_on(struct tcp_request *r, const struct store_wait *wait, enum tail tail, const char *key,
-                           struct answer *answer)
+static comm_status wait_on(struct tcp_request *r, enum tail tail, const char *key, struct answer *answer)
 {
     struct tcp_conn *c = r->c;
-    struct tcp_limit limit = { .deadline_ns = wait->deadline_ns, .wait = wait, .store = &r->t->base };
     int keep = 0;
     tcp_lend(r);
-    comm_status status = await(c, &limit, tail, key, answer, &keep);
+    comm_status status = await(c, &r->wait, tail, key, answer, &keep);
     if (tail == TAIL_POP && !c->ordered)
         keep = 0; /* PyTorch's server goes on counting this connection as one that waits for the queue */
+    if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)
+        status = COMM_IN_PROGRESS; /* it cannot say; whoever names the keys will see */
     if (!keep) {
         tcp_close_conn(r->t, c);
         c = NULL;
@@ -123,9 +121,17 @@ static comm_status fail_missing(comm_store *s, const char *const *keys, size_t c
     const char *missing[MISSING_NAMED_MAX];
     size_t missing_count = 0;
     struct tcp_request r;
-    uint8_t *ready = count > 1 ? malloc(count) : NULL;
-    if (ready && tcp_begin(&r, s, "wait") == COMM_OK &&
-        tcp_end(&r, tcp_ask_each(&r, keys, count, ready)) == COMM_OK)
+    struct store_wait grace = store_grace(wait);
+    int unsure = ((struct tcp_store *)s)->dialect == WIRE_DIALECT_OLD; /* whether the server answers */
+    uint8_t *ready = count > 1 || unsure ? malloc(count) : NULL;
+    comm_status status = ready ? tcp_begin(&r, s, "wait", keys[0], &grace) : COMM_ERR_NO_MEMORY;
+    if (status == COMM_OK)
+        status = tcp_end(&r, tcp_ask_each(&r, keys, count, ready));
+    if (status != COMM_OK && unsure) {
+        free(ready);
+        return status;
+    }
+    if (status == COMM_OK)
         for (size_t i = 0; i < count && missing_count < MISSING_NAMED_MAX; i++)
             if (ready[i] != WIRE_READY)
                 missing[missing_count++] = keys[i];
@@ -141,16 +147,14 @@ static comm_status wait_for_keys(comm_store *s, const char *what, const char *co
     struct tcp_request r;
     comm_status status = tcp_check_keys_fit(what, keys, count);
     if (status == COMM_OK)
-        status = tcp_begin(&r, s, what);
+        status = tcp_begin(&r, s, what, keys[0], wait);
     if (status != COMM_OK)
         return status;
     tcp_put_listed(r.c, WIRE_WAIT, keys, count);
-    status = wait_on(&r, wait, tail, keys[0], answer);
-    if (status == COMM_ERR_TIMEOUT)
+    status = wait_on(&r, tail, keys[0], answer);
+    if (status == COMM_IN_PROGRESS)
         return tail == TAIL_POP ? store_fail_queue_timeout(wait, keys[0], NULL) : fail_missing(s, keys, count, wait);
-    if (status == COMM_ERR_PEER_LOST)
-        return tcp_lose((struct tcp_store *)s);
-    return status == COMM_ERR_ABORTED ? store_fail_closed(wait) : status;
+    return status == COMM_ERR_PEER_LOST ? tcp_lose((struct tcp_store *)s) : status;
 }
 
 /* ---- The calls ---- */
@@ -185,9 +189,9 @@ static comm_status get_some(struct tcp_request *r, const char *const *keys, size
         tcp_put_listed(r->c, WIRE_MULTI_GET, keys, n);
     for (size_t i = 0; i < n && r->c->dialect == WIRE_DIALECT_OLD; i++)
         tcp_put_keyed(r->c, WIRE_GET, keys[i]);
-    comm_status status = tcp_conn_send(r->c, &r->limit);
+    comm_status status = tcp_conn_send(r->c, &r->wait);
     for (size_t i = 0; i < n && status == COMM_OK; i++) {
-        status = tcp_conn_read_value(r->c, &r->limit, &data[i], &bytes[i]);
+        status = tcp_conn_read_value(r->c, &r->wait, &data[i], &bytes[i]);
         *got += status == COMM_OK;
     }
     return status;
@@ -200,7 +204,7 @@ comm_status tcp_multi_get(comm_store *s, const char *const *keys, size_t count, 
     size_t got = 0;
     comm_status status = tcp_wait(s, keys, count, wait);
     if (status == COMM_OK && count > 0)
-        status = tcp_begin(&r, s, "multi_get");
+        status = tcp_begin(&r, s, "multi_get", keys[0], wait);
     if (status != COMM_OK || count == 0)
         return status;
     while (status == COMM_OK && got < count)
@@ -213,16 +217,16 @@ comm_status tcp_multi_get(comm_store *s, const char *const *keys, size_t count, 
     return status;
 }
 
-static comm_status pop_at_once(comm_store *s, const char *key, struct answer *answer)
+static comm_status pop_at_once(comm_store *s, const char *key, const struct store_wait *wait, struct answer *answer)
 {
     struct tcp_request r;
-    comm_status status = tcp_begin(&r, s, "queue_pop");
+    comm_status status = tcp_begin(&r, s, "queue_pop", key, wait);
     if (status != COMM_OK)
         return status;
     put_tail(r.c, TAIL_POP, key);
-    status = tcp_conn_send(r.c, &r.limit);
+    status = tcp_conn_send(r.c, &r.wait);
     if (status == COMM_OK)
-        status = read_tail(r.c, &r.limit, TAIL_POP, answer);
+        status = read_tail(r.c, &r.wait, TAIL_POP, answer);
     status = tcp_end(&r, status);
     if (status == COMM_OK && !answer->data)
         return comm__fail(COMM_ERR_NOT_FOUND, "queue_pop: the queue '%s' is empty", key);
@@ -233,9 +237,9 @@ comm_status tcp_queue_pop(comm_store *s, const char *key, const struct store_wai
                           void **ret_data, size_t *ret_bytes)
 {
     struct answer answer = { NULL, 0 };
-    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_POP, TCP_QUEUES);
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_QUEUE_POP, TCP_QUEUES, wait);
     if (status == COMM_OK && !may_wait)
-        status = pop_at_once(s, key, &answer);
+        status = pop_at_once(s, key, wait, &answer);
     while (status == COMM_OK && !answer.data) /* another client may have been quicker: wait again */
         status = wait_for_keys(s, "queue_pop", &key, 1, wait, TAIL_POP, &answer);
     if (status == COMM_OK) {
@@ -248,12 +252,12 @@ comm_status tcp_queue_pop(comm_store *s, const char *key, const struct store_wai
 }
 
 /* The server closed the connection in answer to a BARRIER: because the key holds something else than a count? */
-static comm_status judge_barrier(comm_store *s, const char *key)
+static comm_status judge_barrier(comm_store *s, const char *key, const struct store_wait *wait)
 {
     struct tcp_request r;
     void *data = NULL;
     size_t bytes;
-    comm_status status = tcp_begin(&r, s, "barrier");
+    comm_status status = tcp_begin(&r, s, "barrier", key, wait);
     if (status == COMM_OK)
         status = tcp_end(&r, tcp_ask_value(&r, key, &data, &bytes));
     if (status == COMM_OK && data)
@@ -268,23 +272,20 @@ comm_status tcp_barrier(comm_store *s, const char *key, int32_t world_size, cons
 {
     struct tcp_request r;
     struct answer answer = { NULL, 0 };
+    struct store_wait grace = store_grace(wait);
     int64_t came = -1;
-    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_BARRIER, TCP_BARRIER);
+    comm_status status = tcp_needs((struct tcp_store *)s, WIRE_BARRIER, TCP_BARRIER, wait);
     if (status == COMM_OK)
-        status = tcp_begin(&r, s, "barrier");
+        status = tcp_begin(&r, s, "barrier", key, wait);
     if (status != COMM_OK)
         return status;
     tcp_put_keyed(r.c, WIRE_BARRIER, key);
     wire_put_u64(&r.c->out, (uint64_t)world_size);
-    status = wait_on(&r, wait, TAIL_NONE, key, &answer);
+    status = wait_on(&r, TAIL_NONE, key, &answer);
     if (status == COMM_ERR_PEER_LOST)
-        return judge_barrier(s, key);
-    if (status == COMM_ERR_ABORTED)
-        return store_fail_closed(wait);
-    if (status != COMM_ERR_TIMEOUT)
+        return judge_barrier(s, key, wait);
+    if (status != COMM_IN_PROGRESS)
         return status;
-    if (tcp_add(s, key, 0, &came) != COMM_OK)
-        came = -1;
-    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s timed out: %lld of %d came within %lld ms", key, wait->handle->url,
-                      (long long)came, (int)world_size, (long long)((clock_now_ns() - wait->began_ns) / 1000000));
+    status = tcp_add(s, key, 0, &grace, &came);
+    return status == COMM_OK ? store_fail_barrier(wait, key, came, world_size) : status;
 }

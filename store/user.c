@@ -1,7 +1,8 @@
 /* A store of the user's: comm_store_ops behind the interface of a kind.
  *
  * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a
- * handle can be closed while somebody waits, whatever the user's store is made of. */
+ * handle can be closed while somebody waits, whatever the user's store is made of. None of his functions can be ended, but
+ * none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,9 +75,22 @@ static comm_status ended(comm_store *s, const struct store_wait *wait, const cha
                                    : store_fail_missing(s, keys, count, wait, *error ? error : NULL);
 }
 
-static comm_status user_set(comm_store *s, const char *key, const void *data, size_t bytes)
+/* May one of his functions be called? */
+static comm_status in_time(comm_store *s, const char *what, const struct store_wait *wait)
+{
+    if (!store_wait_over(wait))
+        return COMM_OK;
+    return comm__fail(COMM_ERR_TIMEOUT, "store '%s': timed out after %lld ms, before %s", user(s)->name,
+                      store_wait_ms(wait), what);
+}
+
+static comm_status user_set(comm_store *s, const char *key, const void *data, size_t bytes,
+                            const struct store_wait *wait)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "set", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.set(user(s)->context, key, data, bytes, error, sizeof error), error);
 }
 
@@ -86,7 +100,9 @@ static comm_status user_get(comm_store *s, const char *key, const struct store_w
     char error[ERROR_ROOM];
     void *data;
     size_t bytes;
-    comm_status status;
+    comm_status status = in_time(s, "get", wait);
+    if (status != COMM_OK)
+        return status;
     do {
         *error = '\0';
         data = NULL;
@@ -98,32 +114,47 @@ static comm_status user_get(comm_store *s, const char *key, const struct store_w
     return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
-static comm_status user_add(comm_store *s, const char *key, int64_t amount, int64_t *ret_value)
+static comm_status user_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait,
+                            int64_t *ret_value)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "add", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.add(user(s)->context, key, amount, ret_value, error, sizeof error), error);
 }
 
 static comm_status user_compare_set(comm_store *s, const char *key, const void *expected, size_t expected_bytes,
-                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes)
+                                    const void *desired, size_t desired_bytes, const struct store_wait *wait,
+                                    void **ret_data, size_t *ret_bytes)
 {
     char error[ERROR_ROOM] = "";
     void *data = NULL;
     size_t bytes = 0;
-    comm_status status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired,
-                                                  desired_bytes, &data, &bytes, error, sizeof error);
+    comm_status status = in_time(s, "compare_set", wait);
+    if (status != COMM_OK)
+        return status;
+    status = user(s)->ops.compare_set(user(s)->context, key, expected, expected_bytes, desired, desired_bytes, &data,
+                                      &bytes, error, sizeof error);
     return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
-static comm_status user_check(comm_store *s, const char *const *keys, size_t count, int32_t *ret_all)
+static comm_status user_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
+                              int32_t *ret_all)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "check", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.check(user(s)->context, keys, count, ret_all, error, sizeof error), error);
 }
 
-static comm_status user_remove(comm_store *s, const char *key, int32_t *ret_existed)
+static comm_status user_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "remove", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.remove(user(s)->context, key, ret_existed, error, sizeof error), error);
 }
 
@@ -138,27 +169,41 @@ static comm_status user_wait(comm_store *s, const char *const *keys, size_t coun
     return status == COMM_ERR_TIMEOUT ? ended(s, wait, keys, count, error) : result(s, status, error);
 }
 
-static comm_status user_append(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status user_append(comm_store *s, const char *key, const void *data, size_t bytes,
+                               const struct store_wait *wait)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "append", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.append(user(s)->context, key, data, bytes, error, sizeof error), error);
 }
 
-static comm_status user_num_keys(comm_store *s, int64_t *ret_count)
+static comm_status user_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "num_keys", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.num_keys(user(s)->context, ret_count, error, sizeof error), error);
 }
 
-static comm_status user_list_keys(comm_store *s, char ***ret_keys, size_t *ret_count)
+static comm_status user_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "list_keys", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.list_keys(user(s)->context, ret_keys, ret_count, error, sizeof error), error);
 }
 
-static comm_status user_queue_push(comm_store *s, const char *key, const void *data, size_t bytes)
+static comm_status user_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
+                                   const struct store_wait *wait)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "queue_push", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.queue_push(user(s)->context, key, data, bytes, error, sizeof error), error);
 }
 
@@ -183,14 +228,18 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
     return status == COMM_OK ? take(s, data, bytes, ret_data, ret_bytes) : result(s, status, error);
 }
 
-static comm_status user_queue_len(comm_store *s, const char *key, int64_t *ret_count)
+static comm_status user_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
     char error[ERROR_ROOM] = "";
+    comm_status status = in_time(s, "queue_len", wait);
+    if (status != COMM_OK)
+        return status;
     return result(s, user(s)->ops.queue_len(user(s)->context, key, ret_count, error, sizeof error), error);
 }
 
-static comm_status user_clone(comm_store *s, comm_store **ret_store)
+static comm_status user_clone(comm_store *s, const struct store_wait *wait, comm_store **ret_store)
 {
+    (void)wait;
     store_ref(s); /* every handle is a view of its own already */
     *ret_store = s;
     return COMM_OK;

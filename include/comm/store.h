@@ -24,7 +24,13 @@
  *          (another thread closes the handle), PEER_LOST (the server went away, or the file was deleted: close the
  *          store), PROTOCOL (the file is damaged, or the server talks nonsense), SYSTEM, NO_MEMORY, FORKED.
  * `timeout_ms`: 0 is the handle's own (5 minutes unless set), COMM_TIMEOUT_INFINITE waits for ever. Calls without one
- * take the handle's, as their limit for the server's answer or the file's lock.
+ * take the handle's, as their limit for the server's answer or the file's lock. A view has a timeout of its own.
+ * Promise  no call takes longer than its limit and half a second, whatever the server, its host or the network do. The
+ *          limit is that of the whole call: resolving a name, connecting, waiting for another thread's request, and all
+ *          steps of a call that is made of several. TIMEOUT tells a server that does not answer (its address, what was
+ *          asked) from keys that are not there, and from a file that another process has locked. What the promise cannot
+ *          cover: a file system that hangs, and the functions of a store of your own (see there). A queue_pop to which the
+ *          server did not answer may have taken an item all the same.
  */
 #ifndef COMM_STORE_H
 #define COMM_STORE_H
@@ -64,7 +70,8 @@ typedef struct comm_store_options {
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
 /* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; then nobody may use
- * it. A serving store ends its server, and with it the store of all its clients. */
+ * it. A serving store ends its server, and with it the store of all its clients. Waits for nothing but a file's lock, for
+ * at most a second. */
 COMM_API void comm_store_close(comm_store *store);
 
 /* A view of `store` in which every key begins with "prefix/" (PyTorch's PrefixStore); views can be nested. It lives
@@ -186,6 +193,11 @@ COMM_API comm_status comm_store_all_sum(comm_store *store, const char *key, int6
  * `get`, `wait` and `queue_pop` return TIMEOUT when it is over, and are called again until the caller's time is over or
  * his handle is closed (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values
  * need no NUL behind them.
+ *
+ * Nobody can end a function of yours from outside. So a call on such a store ends within its limit, half a second, and what
+ * your function takes that is under way then; where a half-done step must be undone (append, queues), one more of yours.
+ * Apart from that none is begun when the time is over: a store whose functions have limits of their own keeps all calls
+ * within them.
  *
  * Memory   what you give back must come from comm_alloc() or malloc(); on failure give nothing.
  * Threads  you are called from any thread, from several at the same time.

@@ -631,9 +631,9 @@ static void killed_writers_harm_nobody(void)
 static void stop_with_the_lock(comm_store *store, int ready_fd)
 {
     struct file_share share;
-    struct file_limit limit = { clock_now_ns(), clock_deadline_ns(LONG_MS), NULL };
-    CHECK_OK(file_share_open(&share, path, 0, LONG_MS));
-    CHECK_OK(file_enter(&share, FILE_WRITE, &limit));
+    struct store_wait wait = { clock_now_ns(), clock_deadline_ns(LONG_MS), NULL };
+    CHECK_OK(file_share_open(&share, path, 0, &wait));
+    CHECK_OK(file_enter(&share, FILE_WRITE, &wait));
     say_ready(ready_fd);
     raise(SIGSTOP);
     file_leave(&share, COMM_OK);

@@ -427,6 +427,7 @@ static void pytorch_1_13(void)
         { 'C', "05 " TWO_KEYS }, { 'S', "00" }, { 'C', "02 02.. '/a' 02 02.. '/b'" }, { 'S', "01.. 'x' 02.. 'yz'" },
         { 'C', "05 01.. 02.. '/k'" }, { 'E', "" }, /* it cannot be told that nobody waits any more */
         { 'A', "" }, { 'C', GREETING_1_13 }, { 'S', "01" },
+        { 'C', "04 01.. 02.. '/k'" }, { 'S', "01" }, /* is it the key, or the server? */
         { 'C', "06" }, { 'S', "04.." },
         /* A barrier of other calls. */
         { 'C', "03 10.. '/bar/num_members' 01.." }, { 'S', "02.." },
@@ -440,6 +441,7 @@ static void pytorch_1_13(void)
     set_two(s);
     get_two(s, "x", "yz");
     CHECK_STATUS(try_get(s, 30), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS("'k'");
     CHECK_OK(comm_store_num_keys(s, &count));
     CHECK(count == 4);
     CHECK_OK(comm_store_barrier(s, "bar", 2, 0));

@@ -1,0 +1,11 @@
+/* For those who make several calls upon a store within one time limit: joining a world, leaving it. */
+#ifndef COMM_STORE_DEADLINE_H
+#define COMM_STORE_DEADLINE_H
+
+#include <comm/store.h>
+
+/* From now on no call on this handle goes beyond the deadline, whatever its timeout: it ends within STORE_GRACE_MS of
+ * it. Views that are made of the handle begin with its deadline. DEADLINE_NEVER takes it away. */
+void comm__store_set_deadline(comm_store *store, int64_t deadline_ns);
+
+#endif
