@@ -744,7 +744,7 @@ static void mesh_free(struct mesh *m)
     free(m);
 }
 
-static comm_status mesh_allocate(struct mesh *m, const char *secret)
+comm_status mesh_allocate(struct mesh *m, const char *secret)
 {
     m->secret = strdup(secret ? secret : "");
     m->links = calloc((size_t)m->size, sizeof *m->links);

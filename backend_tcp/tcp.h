@@ -395,6 +395,8 @@ void tcp_log(int32_t level, const char *format, ...) __attribute__((format(print
 
 /* ---- mesh.c ---- */
 comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
+/* Its part that needs no network: links that are idle, and memory. */
+comm_status mesh_allocate(struct mesh *m, const char *secret);
 void mesh_close(struct mesh *m, int forked);
 /* Make sure that the link to a peer is up or on its way. */
 void mesh_want(struct mesh *m, int32_t peer);
