@@ -182,8 +182,7 @@ comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct chann
     status = comm__op_keep_arrays(kept, group->size, &batch->arrays[batch->count]);
     if (status == COMM_OK)
         status = same_channel(batch, op, channel);
-    if (status == COMM_OK)
-        batch->works[batch->count++] = NULL;
+    batch->count += status == COMM_OK;
     return status;
 }
 
@@ -280,7 +279,7 @@ static comm_status submit_to(comm_group *target, struct batch *batch, int waits,
     else
         status = comm__group_submit(target, batch->channel, batch->ops, batch->works, batch->count, parent);
     if (status != COMM_OK) {
-        batch->count = 0; /* submit dropped the works */
+        batch->count = 0; /* the works are gone */
         comm__work_drop(parent);
         return status;
     }
@@ -325,15 +324,14 @@ comm_status comm__batch_drive(struct batch *batch, int64_t deadline_ns)
     return status;
 }
 
-comm_status comm__batch_nudge(struct batch *batch)
+void comm__batch_nudge(struct batch *batch)
 {
     for (size_t i = 0; i < batch->count; i++)
         if (!work_is_done(batch->works[i])) {
             int32_t done; /* a failure of this one is the parent's to report */
             comm_work_test(batch->works[i], &done);
-            return COMM_OK;
+            return;
         }
-    return COMM_OK;
 }
 
 comm_status comm__batch_wait_stream(comm_work *parent, void *stream)

@@ -18,7 +18,7 @@ void comm__batch_forget(const comm_group *group);
 
 /* A parent work's waiting and testing are those of its ops' works. */
 comm_status comm__batch_drive(struct batch *batch, int64_t deadline_ns);
-comm_status comm__batch_nudge(struct batch *batch);
+void comm__batch_nudge(struct batch *batch);
 comm_status comm__batch_wait_stream(comm_work *parent, void *stream);
 
 /* The parent work is gone: the batch can be used again. And the end of all of a group's. */

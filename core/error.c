@@ -8,6 +8,7 @@
 #include "base/error.h"
 
 static _Thread_local char last_error[COMM_ERROR_BYTES];
+static _Thread_local uint64_t fail_count;
 
 int32_t comm_status_scope(comm_status status)
 {
@@ -54,7 +55,13 @@ __attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status statu
     if (!*text) /* the reason itself was lost, for want of memory */
         snprintf(text, sizeof text, "%s", comm_status_name(status));
     memcpy(last_error, text, sizeof text);
+    fail_count++;
     return status;
+}
+
+uint64_t comm__fail_count(void)
+{
+    return fail_count;
 }
 
 comm_status comm__fail(comm_status status, const char *format, ...)

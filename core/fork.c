@@ -3,11 +3,14 @@
 
 #include <pthread.h>
 
+#include "watchdog.h"
+
 _Atomic uint32_t comm__fork_generation;
 
 static void in_child(void)
 {
     atomic_fetch_add_explicit(&comm__fork_generation, 1, memory_order_relaxed);
+    comm__watchdog_forked();
 }
 
 static void watch(void)

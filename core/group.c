@@ -1,16 +1,21 @@
 /* The way of an op from a public call to its backend; how groups end; questions to a group. */
 #include "group.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "coalesce.h"
 #include "fork.h"
+#include "registry.h"
 #include "round_robin.h"
+#include "watchdog.h"
 
 static struct op_place place_of(const comm_group *group)
 {
@@ -87,6 +92,7 @@ static int remember_end(comm_group *group, comm_status status, const char *text)
         return 0;
     }
     snprintf(group->ended_text, sizeof group->ended_text, "%s", text && *text ? text : comm_status_name(status));
+    group->ended_ns = clock_now_ns();
     atomic_store_explicit(&group->ended, status, memory_order_release);
     comm__hooks_ended(group, status, group->ended_text);
     return 1;
@@ -94,7 +100,13 @@ static int remember_end(comm_group *group, comm_status status, const char *text)
 
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text)
 {
-    if (!remember_end(group, status, text) || !from)
+    if (!remember_end(group, status, text))
+        return;
+    if (!from && group->channel_count > 1) {
+        atomic_store(&group->untold, 1);
+        comm__watch_from(group, 0);
+    }
+    if (!from)
         return;
     for (size_t i = 0; i < group->channel_count; i++)
         if (&group->channels[i] != from && group->channels[i].state)
@@ -114,6 +126,8 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
             group->channels[i].backend->group_abort(group->channels[i].state, status, copy);
     for (size_t i = 0; group->turns && i < group->turns->count; i++)
         comm__group_abort(group->turns->groups[i], status, copy);
+    if (atomic_load(&group->pending.count) > 0)
+        comm__watch(group, group->ended_ns + WATCHDOG_GRACE_NS);
     atomic_fetch_sub(&group->drivers, 1);
     comm__group_unref(group);
 }
@@ -132,7 +146,37 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
     return COMM_OK;
 }
 
+/* ---- What backends return ---- */
+
+/* What a slot said of an op that was not begun, with the op and the backend in front. */
+static comm_status refused(const comm_group *group, const struct channel *channel, const comm_op *op, const char *slot,
+                           comm_status status, uint64_t fail_count)
+{
+    const char *name = comm__op_name(op->kind), *label = op->label;
+    status = comm__slot_failed(slot, status, fail_count);
+    if (strncmp(comm_last_error(), name, strlen(name)) == 0)
+        return status; /* it says so itself */
+    return comm__fail_while(status, "%s%s%s%s on group '%s' (rank %d of %d): backend '%s'", name, label ? " '" : "",
+                            label ? label : "", label ? "'" : "", group->name, group->rank, group->size,
+                            channel->backend->name);
+}
+
 /* ---- Submitting ---- */
+
+/* The scalar of PREMUL_SUM is read by the CPU, wherever the data are. What lies on a device may be an address that the CPU cannot
+ * read: so ask the kernel, which answers where we would crash. */
+static comm_status check_scalar(const comm_group *group, const comm_op *op)
+{
+    char copy[sizeof(double) * 2];
+    struct iovec to = { copy, comm_dtype_bytes(op->dtype) }, from = { (void *)op->premul, to.iov_len };
+    if (!op->premul || op->device == COMM_DEVICE_CPU || process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 ||
+        errno != EFAULT)
+        return COMM_OK;
+    return comm__fail(COMM_ERR_INVALID,
+                      "%s on group '%s' (rank %d of %d): options->premul must be in memory that the CPU can read, also if "
+                      "the buffers are on a device",
+                      comm__op_name(op->kind), group->name, group->rank, group->size);
+}
 
 comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
 {
@@ -155,17 +199,18 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
         if (group->routes[d] == channel)
             op->device = d;
     *ret_channel = channel;
-    return channel->backend->supports ? channel->backend->supports(channel->state, op) : COMM_OK;
+    comm_status status = check_scalar(group, op);
+    if (status != COMM_OK || !channel->backend->supports)
+        return status;
+    uint64_t fail_count = comm__fail_count();
+    status = channel->backend->supports(channel->state, op);
+    return status == COMM_OK ? COMM_OK : refused(group, channel, op, "supports", status, fail_count);
 }
 
-static comm_status take_works(comm_group *group, comm_work **works, size_t count)
+static void release_works(comm_work **works, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        works[i] = comm__work_take(group);
-        if (!works[i])
-            return comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
-    }
-    return COMM_OK;
+    for (size_t i = 0; i < count; i++)
+        comm_work_release(works[i]);
 }
 
 /* Arrays that must outlive the call: those of a batch have been copied, and those of a call that waits need not be. */
@@ -173,6 +218,27 @@ static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *
 {
     return work->parent || (op->flags & COMM_OP_FLAG_WAITING) ? COMM_OK
                                                               : comm__op_keep_arrays(op, group->size, &work->arena);
+}
+
+static comm_status take_works(comm_group *group, comm_op *ops, comm_work **works, size_t count, comm_work *parent)
+{
+    comm_status status = COMM_OK;
+    size_t taken = 0;
+    while (status == COMM_OK && taken < count) {
+        comm_work *work = comm__work_take(group);
+        if (!work) {
+            status = comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
+            break;
+        }
+        works[taken] = work;
+        work->parent = parent;
+        status = keep_arrays(group, &ops[taken++], work);
+    }
+    if (status != COMM_OK) { /* both references, as no backend has them */
+        release_works(works, taken);
+        release_works(works, taken);
+    }
+    return status;
 }
 
 /* Number, fill in and record one op. */
@@ -195,34 +261,64 @@ static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_
     comm__hooks_submitted(group, op, work);
 }
 
+/* The backend has not begun the op. */
+static void take_back(comm_group *group, comm_work *work, comm_status status, int64_t now_ns)
+{
+    uint32_t none = WORK_BY_NONE;
+    if (!atomic_compare_exchange_strong(&work->claimed, &none, WORK_BY_CORE))
+        return; /* though it has completed it */
+    comm__pending_remove(&group->pending, work);
+    comm__recorder_end(&group->recorder, work->record, status, now_ns);
+    comm__hooks_refused(group, work, status, now_ns);
+    comm_work_release(work);
+}
+
+/* Number the ops and give them to the backend. Holds the lock. */
+static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works, size_t count)
+{
+    uint64_t seq = atomic_load_explicit(&group->seq, memory_order_relaxed), peer_seq = group->peer_seq;
+    int64_t now_ns = ops[0].submitted_ns;
+    for (size_t i = 0; i < count; i++)
+        begin(group, channel, &ops[i], works[i], now_ns);
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = channel->backend->submit(channel->state, ops, works, count);
+    if (status == COMM_OK)
+        return COMM_OK;
+    /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
+    atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
+    group->peer_seq = peer_seq;
+    int is_clear = status < 0 && comm__status_known(status);
+    status = refused(group, channel, &ops[0], "submit", status, fail_count);
+    for (size_t i = 0; i < count; i++)
+        if (is_clear)
+            take_back(group, works[i], status, now_ns);
+        else /* who knows whether it was started */
+            comm__work_abandon(works[i], status, comm_last_error());
+    return status;
+}
+
+static int64_t earliest_deadline_ns(const comm_op *ops, size_t count)
+{
+    int64_t earliest_ns = DEADLINE_NEVER;
+    for (size_t i = 0; i < count; i++)
+        earliest_ns = ops[i].deadline_ns < earliest_ns ? ops[i].deadline_ns : earliest_ns;
+    return earliest_ns;
+}
+
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
                                size_t count, comm_work *parent)
 {
-    int64_t now_ns = ops[0].submitted_ns;
+    /* Before the backend has the ops: they may be over, and their memory be used again, when it comes back. */
+    int64_t due_ns = ops[0].flags & COMM_OP_FLAG_WAITING ? DEADLINE_NEVER : earliest_deadline_ns(ops, count);
     comm__callbacks_defer();
     pthread_mutex_lock(&group->lock);
-    uint64_t seq = atomic_load_explicit(&group->seq, memory_order_relaxed), peer_seq = group->peer_seq;
-    comm_status status = take_works(group, works, count);
-    for (size_t i = 0; status == COMM_OK && i < count; i++) {
-        works[i]->parent = parent;
-        status = keep_arrays(group, &ops[i], works[i]);
-    }
-    if (status == COMM_OK) {
-        for (size_t i = 0; i < count; i++)
-            begin(group, channel, &ops[i], works[i], now_ns);
-        status = channel->backend->submit(channel->state, ops, works, count);
-        if (status != COMM_OK) {
-            /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
-            atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
-            group->peer_seq = peer_seq;
-            for (size_t i = 0; i < count; i++) {
-                comm__pending_remove(&group->pending, works[i]);
-                comm__recorder_end(&group->recorder, works[i]->record, status, now_ns);
-                comm__hooks_refused(group, works[i], status, now_ns);
-            }
-        }
-    }
+    comm_status status = take_works(group, ops, works, count, parent);
+    int were_taken = status == COMM_OK;
+    if (were_taken)
+        status = hand_over(group, channel, ops, works, count);
     pthread_mutex_unlock(&group->lock);
+    if (status == COMM_OK && due_ns < DEADLINE_NEVER - WATCHDOG_GRACE_NS)
+        comm__watch(group, due_ns + WATCHDOG_GRACE_NS);
     if (comm_status_scope(status) >= COMM_SCOPE_OBJECT) { /* the backend says so first here */
         char text[COMM_ERROR_BYTES];
         memcpy(text, comm_last_error(), sizeof text);
@@ -230,11 +326,8 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
         comm__fail(status, "%s", text); /* ending other channels may have written over it */
     }
     comm__callbacks_run();
-    for (size_t i = 0; status != COMM_OK && i < count; i++)
-        if (works[i]) {
-            comm__work_drop(works[i]);
-            works[i] = NULL;
-        }
+    if (status != COMM_OK && were_taken)
+        release_works(works, count);
     return status;
 }
 
@@ -364,7 +457,7 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
         return comm__turns_flush(group, deadline_ns);
     uint64_t newest = comm__pending_newest(&group->pending);
     comm_work *work;
-    while ((work = comm__pending_oldest(&group->pending, newest)) != NULL) {
+    while ((work = comm__pending_oldest(&group->pending, newest, 0)) != NULL) {
         comm_status status = comm__work_drive(work, deadline_ns);
         int timed_out = status != COMM_OK;
         if (!timed_out)

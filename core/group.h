@@ -1,6 +1,6 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the leaves pending->lock, recorder->lock, hooks->lock
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock
  * and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
@@ -94,7 +94,9 @@ struct comm_group {
     atomic_int closing;
 
     _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */
-    atomic_int ending;     /* whoever sets it writes ended_text */
+    atomic_int ending;     /* whoever sets it writes ended_text and ended_ns */
+    int64_t ended_ns;
+    atomic_int untold;     /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
     char ended_text[COMM_ERROR_BYTES];
 
     pthread_mutex_t lock; /* guards what follows */
@@ -110,6 +112,8 @@ struct comm_group {
     pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while `lock` is held */
     struct batch *free_batches;
     _Atomic(comm_work *) returned_works; /* see work_return */
+    atomic_int is_watched;
+    comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */
     struct pending pending;
     struct recorder recorder;
     struct hooks hooks;
@@ -142,12 +146,16 @@ comm_status comm__group_usable(const comm_group *group, const char *call);
 comm_status comm__fail_forked(const comm_group *group, const char *call);
 
 /* The group has ended: remember the first reason, and end its other channels than `from`. NULL: some backend says so, perhaps
- * with its locks held, and ends nothing by it; later calls are refused all the same. */
+ * with its locks held; the watchdog ends the channels then. */
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text);
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
 
 /* "all_reduce #12 on group 'g' (rank 2 of 8)", or "... (rank 2 of 8, world rank 5)" where the two differ. */
+/* When the group needs the core because a backend has not done its part, and to do that part then (overdue.c). */
+int64_t comm__group_due_ns(comm_group *group);
+void comm__group_enforce(comm_group *group);
+
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
 /* "rank 2", or "rank 2 (world rank 5)". */
 enum { GROUP_SELF_BYTES = 64 };

@@ -15,6 +15,7 @@
 #include "launch.h"
 #include "registry.h"
 #include "round_robin.h"
+#include "watchdog.h"
 
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
 #define CLOSE_PATIENCE_NS ((int64_t)10000000000)
@@ -208,6 +209,18 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
     };
 }
 
+static comm_status open_state(const comm_backend *backend, const comm_group_info *info, void **ret_state)
+{
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = backend->group_open(info, ret_state);
+    if (status == COMM_OK && *ret_state)
+        return COMM_OK;
+    status = status == COMM_OK ? comm__fail(COMM_ERR_BACKEND, "group_open gave no state")
+                               : comm__slot_failed("group_open", status, fail_count);
+    *ret_state = NULL;
+    return comm__fail_while(status, "opening backend '%s'", backend->name);
+}
+
 /* The backend's state of the world; opened for whichever group needs it first. Holds open_lock. */
 static comm_status open_world_backend(comm_group *group, const struct channel *channel, struct world_backend **ret_wb)
 {
@@ -232,9 +245,8 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
         return status;
     comm_group *root = world->root;
     comm_group_info info = make_info(root, root == group ? channel : NULL, wb);
-    status = backend->group_open(&info, &wb->state);
+    status = open_state(backend, &info, &wb->state);
     if (status != COMM_OK) {
-        comm__fail_while(status, "opening backend '%s'", backend->name);
         comm_store_close(wb->store);
         return status;
     }
@@ -258,7 +270,7 @@ static comm_status open_channel(comm_group *group, struct channel *channel)
         return COMM_OK;
     }
     comm_group_info info = make_info(group, channel, wb);
-    return channel->backend->group_open(&info, &channel->state);
+    return open_state(channel->backend, &info, &channel->state);
 }
 
 static void close_channels(comm_group *group, int32_t forked)
@@ -437,7 +449,11 @@ static int end_works(comm_group *group)
     }
     int settled = settles(&group->pending.count);
     atomic_store(&group->closing, 1); /* see drive_once */
-    return settles(&group->drivers) && settled;
+    comm__unwatch(group);
+    if (!settles(&group->drivers))
+        return 0;
+    comm__watchdog_let_go(group);
+    return settled;
 }
 
 static comm_status close_forked(comm_group *group)

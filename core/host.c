@@ -33,6 +33,13 @@ static int32_t host_work_done(const comm_work *work)
 
 static void host_group_failed(void *group_token, comm_status status, const char *error)
 {
+    char text[COMM_ERROR_BYTES];
+    if (comm_status_scope(status) < COMM_SCOPE_OBJECT || !comm__status_known(status)) {
+        snprintf(text, sizeof text, "a backend ended the group with the status %d, which ends no group%s%s", status,
+                 error ? ": " : "", error ? error : "");
+        status = COMM_ERR_BACKEND;
+        error = text;
+    }
     comm__group_end(group_token, NULL, status, error);
 }
 

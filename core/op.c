@@ -131,7 +131,7 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
         op->tag = options.tag;
     op->device = options.device;
     op->stream = options.stream;
-    op->premul = options.premul;
+    op->premul = op->redop == COMM_PREMUL_SUM ? options.premul : NULL;
     op->reduce_fn = options.reduce_fn;
     op->reduce_context = options.reduce_context;
     return COMM_OK;

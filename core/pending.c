@@ -49,16 +49,42 @@ uint64_t comm__pending_newest(struct pending *p)
     return newest;
 }
 
-comm_work *comm__pending_oldest(struct pending *p, uint64_t most)
+/* In the list, so its backend has a reference too. Holds the lock. */
+static comm_work *with_reference(comm_work *work)
+{
+    if (work)
+        comm__work_ref(work);
+    return work;
+}
+
+comm_work *comm__pending_oldest(struct pending *p, uint64_t most, int internal)
 {
     pthread_mutex_lock(&p->lock);
     comm_work *work = p->first;
-    while (work && work->internal)
+    while (work && work->internal && !internal)
         work = work->newer;
-    if (work && work->number > most)
-        work = NULL;
-    if (work) /* in the list, so its backend still has a reference too */
-        comm__work_ref(work);
+    work = with_reference(work && work->number <= most ? work : NULL);
+    pthread_mutex_unlock(&p->lock);
+    return work;
+}
+
+int64_t comm__pending_deadline_ns(struct pending *p)
+{
+    int64_t deadline_ns = INT64_MAX;
+    pthread_mutex_lock(&p->lock);
+    for (const comm_work *work = p->first; work; work = work->newer)
+        deadline_ns = work->deadline_ns < deadline_ns ? work->deadline_ns : deadline_ns;
+    pthread_mutex_unlock(&p->lock);
+    return deadline_ns;
+}
+
+comm_work *comm__pending_overdue(struct pending *p, int64_t ns)
+{
+    pthread_mutex_lock(&p->lock);
+    comm_work *work = p->first;
+    while (work && work->deadline_ns > ns)
+        work = work->newer;
+    work = with_reference(work);
     pthread_mutex_unlock(&p->lock);
     return work;
 }

@@ -23,8 +23,12 @@ void comm__pending_remove(struct pending *p, comm_work *work);
 /* The number of the newest work so far. */
 uint64_t comm__pending_newest(struct pending *p);
 
-/* The oldest work that is pending, of those up to number `most`, but for the library's own; with a reference. NULL if there is
- * none. */
-comm_work *comm__pending_oldest(struct pending *p, uint64_t most);
+/* The oldest work that is pending, of those up to number `most`, with a reference; `internal`: the library's own too. NULL if
+ * there is none. */
+comm_work *comm__pending_oldest(struct pending *p, uint64_t most, int internal);
+
+/* The earliest deadline; INT64_MAX if there is none. And a work whose deadline is not after `ns`, with a reference, or NULL. */
+int64_t comm__pending_deadline_ns(struct pending *p);
+comm_work *comm__pending_overdue(struct pending *p, int64_t ns);
 
 #endif

@@ -183,6 +183,16 @@ comm_status comm_backend_load(const char *path)
     return status;
 }
 
+/* ---- What slots return ---- */
+
+comm_status comm__slot_failed(const char *slot, comm_status status, uint64_t fail_count)
+{
+    const char *text = comm__fail_count() != fail_count ? comm_last_error() : "it gave no reason";
+    if (status < 0 && comm__status_known(status))
+        return comm__fail(status, "%s", text);
+    return comm__fail(COMM_ERR_BACKEND, "%s returned %d, which is no status: %s", slot, status, text);
+}
+
 /* ---- Finding ---- */
 
 static comm_status fail_unknown(const char *name, const char *places)
@@ -196,6 +206,13 @@ static comm_status fail_unknown(const char *name, const char *places)
                       "there is no backend '%s'; known are %s, and libcomm_%s.so is not in %s (COMM_PLUGIN_PATH adds "
                       "folders)",
                       name, known, name, *places ? places : "any folder");
+}
+
+static comm_status query(const comm_backend *backend)
+{
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = backend->query();
+    return status == COMM_OK ? COMM_OK : comm__slot_failed("query", status, fail_count);
 }
 
 comm_status comm__registry_find(const char *name, const comm_backend **ret_backend)
@@ -218,7 +235,7 @@ comm_status comm__registry_find(const char *name, const comm_backend **ret_backe
         fail_unknown(name, places);
     pthread_mutex_unlock(&lock);
     if (status == COMM_OK && backend->query) {
-        status = backend->query();
+        status = query(backend);
         if (status != COMM_OK)
             return comm__fail_while(status, "backend '%s' cannot be used here", backend->name);
     }
@@ -259,7 +276,7 @@ comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
         return comm__fail(COMM_ERR_NOT_FOUND, "backend %zu: there are %zu", index, count);
     int32_t usable = e->loaded;
     if (e->loaded && e->backend.query) {
-        usable = e->backend.query() == COMM_OK;
+        usable = query(&e->backend) == COMM_OK;
         pthread_mutex_lock(&lock);
         snprintf(e->reason, sizeof e->reason, "%s", usable ? "" : comm_last_error());
         pthread_mutex_unlock(&lock);

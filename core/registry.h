@@ -20,4 +20,8 @@ void comm__plugin_each(void (*found)(const char *name, const char *path, void *c
 /* host.c: what backends get from us. */
 extern const comm_host comm__host;
 
+/* What a slot of a backend returned that was not OK, with its text, as the error of this thread. A status that does not exist is
+ * BACKEND, and says so; `fail_count` was comm__fail_count() before the call, so that no other call's text is taken for its. */
+comm_status comm__slot_failed(const char *slot, comm_status status, uint64_t fail_count);
+
 #endif

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -18,10 +19,7 @@
 #include "fork.h"
 #include "group.h"
 #include "op.h"
-
-/* A backend ends an op at its deadline and knows who is missing, so the core gives it this long before it ends the
- * group itself. */
-#define DEADLINE_GRACE_NS ((int64_t)2000000000)
+#include "registry.h"
 
 /* Whoever sets the second of these two runs the callback. */
 enum { CALLBACK_SET = 1, CALLBACK_DUE = 2 };
@@ -50,7 +48,7 @@ comm_work *comm__work_take(comm_group *group)
     else if (!(work = work_create(group)))
         return NULL;
     atomic_store_explicit(&work->state, WORK_PENDING, memory_order_relaxed);
-    atomic_store_explicit(&work->claimed, 0, memory_order_relaxed);
+    atomic_store_explicit(&work->claimed, WORK_BY_NONE, memory_order_relaxed);
     atomic_store_explicit(&work->callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->has_callback, 0, memory_order_relaxed);
     atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
@@ -232,19 +230,44 @@ static void complete_parent(comm_work *work)
     comm__work_complete(parent, failed ? failed->status : COMM_OK, failed ? failed->error : NULL);
 }
 
-void comm__work_complete(comm_work *work, comm_status status, const char *error)
+void comm__work_describe(const comm_work *work, char *text, size_t room)
 {
-    if (atomic_exchange(&work->claimed, 1)) {
-        comm__log(COMM_LOG_ERROR, "a backend completed %s #%" PRIu64 " twice; the second status, %s, is ignored",
-                  comm_work_op(work), work->seq, comm_status_name(status));
-        return;
-    }
+    comm_op op = { .kind = work->kind, .seq = work->seq };
+    comm__group_describe(work->group, &op, text, room);
+}
+
+/* Does the text name the operation already, with whatever label? */
+static int names_op(const comm_work *work, const char *text)
+{
+    const char *name = comm_work_op(work);
+    char group[GROUP_NAME_BYTES + 16];
+    snprintf(group, sizeof group, " on group '%s'", work->group->name);
+    return strncmp(text, name, strlen(name)) == 0 && strstr(text, group) != NULL;
+}
+
+/* The text of a work that failed: what and where, who says so, and what it says. */
+static char *failure_text(const comm_work *work, const char *error)
+{
+    char who[COMM_ERROR_BYTES / 2], text[COMM_ERROR_BYTES];
+    if (!work->channel || names_op(work, error)) /* of a batch: one of its operations has written it */
+        return strdup(error);
+    comm__work_describe(work, who, sizeof who);
+    if (comm_group_status(work->group) != COMM_OK && strstr(error, work->group->ended_text)) /* not the backend's words */
+        snprintf(text, sizeof text, "%s: %s", who, error);
+    else
+        snprintf(text, sizeof text, "%s: backend '%s': %s", who, work->channel->backend->name, error);
+    return strdup(text);
+}
+
+/* Takes the claim. */
+static void complete(comm_work *work, comm_status status, const char *error)
+{
     comm_group *group = work->group;
     completing_begins(work);
     work->status = status;
     work->completed_ns = clock_now_ns();
     if (status != COMM_OK)
-        work->error = strdup(error && *error ? error : comm_status_name(status));
+        work->error = failure_text(work, error && *error ? error : "it gave no reason");
     if (work->channel)
         comm__recorder_end(&group->recorder, work->record, status, work->completed_ns);
     if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
@@ -261,8 +284,50 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
     comm_work_release(work);
 }
 
+/* A status that cannot end a work, or not with that text. */
+static comm_status strange(comm_status status, const char *error, char *text, size_t room)
+{
+    if (status == COMM_OK)
+        snprintf(text, room, "it completed it with COMM_OK and the error text '%s'", error);
+    else
+        snprintf(text, room, "it completed it with the status %d, which is no error%s%s", status, error ? ": " : "",
+                 error ? error : "");
+    return COMM_ERR_BACKEND;
+}
+
+void comm__work_complete(comm_work *work, comm_status status, const char *error)
+{
+    char text[COMM_ERROR_BYTES];
+    switch (atomic_exchange(&work->claimed, WORK_BY_BACKEND)) {
+    case WORK_BY_CORE:
+        comm_work_release(work); /* after all */
+        return;
+    case WORK_BY_BACKEND:
+        comm__log(COMM_LOG_ERROR, "a backend completed %s #%" PRIu64 " twice; the second status, %s, is ignored",
+                  comm_work_op(work), work->seq, comm_status_name(status));
+        return;
+    }
+    if (status == COMM_OK ? error && *error : status > 0 || !comm__status_known(status)) {
+        status = strange(status, error, text, sizeof text);
+        error = text;
+    }
+    complete(work, status, error);
+}
+
+int comm__work_abandon(comm_work *work, comm_status status, const char *error)
+{
+    uint32_t none = WORK_BY_NONE;
+    if (!atomic_compare_exchange_strong(&work->claimed, &none, WORK_BY_CORE))
+        return 0;
+    comm__work_ref(work); /* complete() takes the backend's away */
+    complete(work, status, error);
+    return 1;
+}
+
 void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count)
 {
+    if (atomic_load(&work->claimed)) /* it has ended without the backend: see overdue.c */
+        return;
     work->source = source;
     work->tag = tag;
     work->received_count = count;
@@ -282,49 +347,42 @@ static void sleep_until(comm_work *work, int64_t deadline_ns)
             deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-static int64_t deadline_with_grace(const comm_work *work)
+/* Move data along failed, though it may not: nobody knows what has become of the works, so the backend must end them. */
+static void progress_failed(comm_group *group, const struct channel *channel, comm_status status, uint64_t fail_count)
 {
-    return work->deadline_ns > DEADLINE_NEVER - DEADLINE_GRACE_NS ? DEADLINE_NEVER
-                                                                  : work->deadline_ns + DEADLINE_GRACE_NS;
+    if (atomic_load(&group->ended) != COMM_OK)
+        return;
+    status = comm__slot_failed("progress", status, fail_count);
+    comm__fail_while(status, "backend '%s': progress failed", channel->backend->name);
+    comm__group_abort(group, comm_status_scope(status) == COMM_SCOPE_OBJECT ? status : COMM_ERR_BACKEND,
+                      comm_last_error());
 }
 
 /* One turn: in the backend, unless its group is being closed or it has threads of its own. */
-static comm_status drive_once(comm_work *work, int64_t until_ns)
+static void drive_once(comm_work *work, int64_t until_ns)
 {
     comm_group *group = work->group;
-    struct channel *channel = work->channel;
-    comm_status status = COMM_OK;
-    if (!channel || !channel->backend->progress) {
-        if (until_ns)
-            sleep_until(work, until_ns);
-        return COMM_OK;
+    const struct channel *channel = work->channel;
+    int drives = channel && channel->backend->progress;
+    if (drives) {
+        /* Sequentially consistent, as is the store of `closing` in comm_group_close: either we see it, or it sees us. */
+        atomic_fetch_add(&group->drivers, 1);
+        int has_ended = atomic_load(&group->ended) != COMM_OK;
+        drives = !atomic_load(&group->closing);
+        uint64_t fail_count = comm__fail_count();
+        comm_status status = drives ? channel->backend->progress(channel->state, work, until_ns) : COMM_OK;
+        if (status != COMM_OK) {
+            progress_failed(group, channel, status, fail_count);
+            drives = !has_ended; /* what it had to end is awaited asleep */
+        }
+        atomic_fetch_sub(&group->drivers, 1);
     }
-    /* Sequentially consistent, as is the store of `closing` in comm_group_close: either we see it, or it sees us. */
-    atomic_fetch_add(&group->drivers, 1);
-    int closing = atomic_load(&group->closing);
-    if (!closing)
-        status = channel->backend->progress(channel->state, work, until_ns);
-    atomic_fetch_sub(&group->drivers, 1);
-    if (closing && until_ns)
+    if (!drives && until_ns)
         sleep_until(work, until_ns);
-    return status;
-}
-
-/* The backend let the deadline and the grace pass: end the group, so that the waiter gets its answer. */
-static void enforce_deadline(comm_work *work)
-{
-    char who[COMM_ERROR_BYTES];
-    comm_group *group = work->group;
-    comm_op op = { .kind = work->kind, .seq = work->seq };
-    comm__group_describe(group, &op, who, sizeof who);
-    comm__fail(COMM_ERR_DEADLINE, "%s: timed out: not finished within %" PRId64 " ms", who,
-               (work->deadline_ns - work->submitted_ns) / 1000000);
-    comm__group_abort(group, COMM_ERR_DEADLINE, comm_last_error());
 }
 
 comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
 {
-    int enforced = 0;
     if (!work_is_done(work)) {
         comm_status status = comm__refuse_in_callback(comm_work_op(work));
         if (status != COMM_OK)
@@ -336,21 +394,16 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
             return status;
     }
     while (!work_is_done(work)) {
-        int64_t own_ns = enforced ? DEADLINE_NEVER : deadline_with_grace(work);
-        comm_status status = drive_once(work, deadline_ns < own_ns ? deadline_ns : own_ns);
+        int64_t due_ns = comm__work_due_ns(work);
+        drive_once(work, deadline_ns < due_ns ? deadline_ns : due_ns);
         if (work_is_done(work))
             break;
-        if (status != COMM_OK)
-            return status;
         int64_t now = clock_now_ns();
-        if (now >= own_ns) {
-            enforced = 1;
-            enforce_deadline(work);
-        }
+        if (now >= due_ns)
+            comm__group_enforce(work->group);
         if (now >= deadline_ns) {
             char who[COMM_ERROR_BYTES];
-            comm_op op = { .kind = work->kind, .seq = work->seq };
-            comm__group_describe(work->group, &op, who, sizeof who);
+            comm__work_describe(work, who, sizeof who);
             return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s timed out: not finished yet; the operation goes on", who);
         }
     }
@@ -424,14 +477,12 @@ comm_status comm_work_test(comm_work *work, int32_t *ret_done)
         status = comm__fail(COMM_ERR_INVALID, "comm_work_test: ret_done is NULL");
     if (status != COMM_OK)
         return status;
-    if (!work_is_done(work))
-        status = work->batch ? comm__batch_nudge(work->batch) : drive_once(work, 0);
-    if (!work_is_done(work)) {
-        *ret_done = 0;
-        return status;
-    }
-    *ret_done = 1;
-    return comm__work_result(work);
+    if (!work_is_done(work) && work->batch)
+        comm__batch_nudge(work->batch);
+    else if (!work_is_done(work))
+        drive_once(work, 0);
+    *ret_done = work_is_done(work);
+    return *ret_done ? comm__work_result(work) : COMM_OK;
 }
 
 comm_status comm_work_wait_stream(comm_work *work, void *stream)
@@ -443,7 +494,13 @@ comm_status comm_work_wait_stream(comm_work *work, void *stream)
         return comm__batch_wait_stream(work, stream);
     if (!work->channel || !work->channel->backend->wait_stream || work_is_done(work))
         return comm_work_wait(work, 0);
-    return work->channel->backend->wait_stream(work->channel->state, work, stream);
+    const comm_backend *backend = work->channel->backend;
+    uint64_t fail_count = comm__fail_count();
+    status = backend->wait_stream(work->channel->state, work, stream);
+    if (status == COMM_OK)
+        return COMM_OK;
+    status = comm__slot_failed("wait_stream", status, fail_count);
+    return comm__fail_while(status, "comm_work_wait_stream: backend '%s'", backend->name);
 }
 
 /* ---- Being told ---- */

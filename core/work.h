@@ -19,10 +19,11 @@ struct arena {
 };
 
 enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
+enum { WORK_BY_NONE = 0, WORK_BY_BACKEND = 1, WORK_BY_CORE = 2 };
 
 struct comm_work {
     _Atomic uint32_t state;   /* WORK_; a futex. The release of DONE pairs with the acquire in work_is_done */
-    _Atomic uint32_t claimed; /* 1 once somebody completes it: the second one is a bug and is ignored */
+    _Atomic uint32_t claimed; /* WORK_BY_: who completes it, or has */
     atomic_int references;
     uint8_t internal;  /* of the library itself: flush does not wait for it */
     uint8_t is_hooked; /* hook_record is filled: a hook wants to know */
@@ -75,6 +76,16 @@ void comm__work_drop(comm_work *work);
 /* What the backend calls, through the host table. */
 void comm__work_complete(comm_work *work, comm_status status, const char *error);
 void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count);
+
+/* Complete the work without its backend, which keeps its reference until it completes the work after all. Returns 0 if the
+ * backend is completing it already. */
+int comm__work_abandon(comm_work *work, comm_status status, const char *error);
+
+/* "all_reduce #12 on group 'world' (rank 2 of 8)" */
+void comm__work_describe(const comm_work *work, char *text, size_t room);
+
+/* When the core does what the backend has not done (overdue.c). */
+int64_t comm__work_due_ns(const comm_work *work);
 
 /* Drive the backend until the work is done (OK, whatever its own status) or the deadline passes (TIMEOUT). */
 comm_status comm__work_drive(comm_work *work, int64_t deadline_ns);

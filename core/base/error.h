@@ -12,6 +12,9 @@ comm_status comm__fail(comm_status status, const char *format, ...) __attribute_
 /* Add what only the caller knows in front of this thread's text: "while X: <text>". */
 comm_status comm__fail_while(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* How many texts this thread has kept so far: tells whether a function has left one. */
+uint64_t comm__fail_count(void);
+
 /* Is it one of comm.h's? */
 int comm__status_known(comm_status status);
 

@@ -80,12 +80,13 @@ typedef struct comm_op {
     int32_t tag;        /* SEND, RECV. Below COMM_ANY_TAG they are libcomm's own: tags like others, but a receive with COMM_ANY_TAG takes none */
     uint32_t flags;
     comm_device device;
-    uint64_t seq;       /* collectives of this group count 1, 2, ...; point-to-point has a count of its own */
+    uint64_t seq;       /* collectives of this group count 1, 2, ... over all its backends, so that one of several sees gaps, the
+                         * same on all ranks; point-to-point has a count of its own. 0 in `supports` */
     uint64_t signature; /* the same on all ranks of a matching collective: kind, dtype, redop, root, counts that must agree */
     comm_buffers send, recv; /* a buffer that this rank does not have is all zero */
     int64_t deadline_ns;     /* CLOCK_MONOTONIC, INT64_MAX for none */
     void *stream;
-    const void *premul;      /* PREMUL_SUM: one element, lives until the work completes */
+    const void *premul;      /* PREMUL_SUM: one element, in the CPU's memory whatever the device; lives until the work completes */
     comm_reduce_fn reduce_fn; /* USER */
     void *reduce_context;
     const char *label;       /* lives until the work completes; may be NULL */
@@ -125,14 +126,17 @@ typedef struct comm_host {
     void (*log)(int32_t level, const char *text);
     int32_t (*log_wanted)(int32_t level);
 
-    /* Complete a work: exactly once. `error` (NULL if status is OK) is copied. After it the work and the op's arrays
-     * must not be touched. Callbacks of the user may run inside it, so hold no lock that submit or abort takes.  any */
+    /* Complete a work: exactly once. `error` (NULL if status is OK) is copied; unless it begins with what `describe` writes, the
+     * operation and the backend's name are put in front. A status that is no error of comm.h's, and OK with an error, count as
+     * BACKEND. After it the work and the op's arrays must not be touched. Callbacks of the user may run inside it, so hold no lock that submit or abort takes.  any */
     void (*work_complete)(comm_work *work, comm_status status, const char *error);
     /* Facts about a receive, before it is completed. */
     void (*work_received)(comm_work *work, int32_t source_rank, int32_t tag, size_t count);
     /* 1 once the work has completed; cheap (one acquire load). For loops in `progress`.  any */
     int32_t (*work_done)(const comm_work *work);
-    /* The group has ended for a reason that no single work carries (a peer died while idle): later calls get this.  any */
+    /* The group has ended for a reason that no single work carries (a peer died while idle): later calls get this, and the group
+     * ends on its other backends. May be called with locks of the backend's own held; group_abort may follow on another thread.
+     * any */
     void (*group_failed)(void *group_token, comm_status status, const char *error);
     /* "all_reduce #12 on group 'world' (rank 2 of 8)": how errors begin. Writes at most `room` bytes.  any */
     void (*describe)(void *group_token, const comm_op *op, char *text, size_t room);
@@ -199,11 +203,13 @@ typedef struct comm_backend {
 
     /* Open a group. The first call of a world is for the world group (info->world_state is NULL): join the others as far as needed, publish
      * addresses. If it fails on one rank, the world opens on none, and all have this one's text. Later groups get the world's state and should cost no messages. May block until info->timeout_ms for the world, must not
-     * block for others. The world's state is closed after all groups that were opened from it.  any */
+     * block for others. The world's state is closed after all groups that were opened from it. *ret_state must not be NULL.  any */
     comm_status (*group_open)(const comm_group_info *info, void **ret_state);
 
     /* End the group with `status` and `reason`: complete every pending work with it, tell the peers, fail
-     * what is submitted later. The state stays valid.  any, also while other slots run; must not block. */
+     * what is submitted later. What is not complete a second later is completed by the core: the backend may complete it once more
+     * and is not heard, but must have let go of the buffers when group_close returns. May come more than once. The state stays
+     * valid.  any, also while other slots run; must not block. */
     void (*group_abort)(void *state, comm_status status, const char *reason);
 
     /* Give the group back. Pending works have been completed or aborted. May block for a bounded time to deliver what was accepted.
@@ -215,13 +221,15 @@ typedef struct comm_backend {
 
     /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other.
      * Must not block. On failure nothing was started, no work will be completed. A work must come to its end though nobody calls
-     * progress for it, unless its op has COMM_OP_FLAG_WAITING.
+     * progress for it, unless its op has COMM_OP_FLAG_WAITING. A deadline is best kept by the backend, which knows who is missing:
+     * the core ends the group one second after it, and cannot say why. A status that is no error of comm.h's ends the group, too.
      * Ops of one group run in this order (sends and receives may overtake collectives and each other, but not the same pair and tag). */
     comm_status (*submit)(void *state, const comm_op *ops, comm_work *const *works, size_t count);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then return OK. If
      * another thread is doing it, wait (not spin) until the work is done or it is this thread's turn. deadline_ns 0: one short round, no
-     * waiting. NULL slot: the backend has threads of its own, and the core sleeps.  any; may block */
+     * waiting. NULL slot: the backend has threads of its own, and the core sleeps. An error ends the group: the core aborts it, and
+     * waits for the works all the same.  any; may block */
     comm_status (*progress)(void *state, comm_work *work, int64_t deadline_ns);
 
     /* Make `stream` wait for the work. NULL slot: the core waits on the host.  any */

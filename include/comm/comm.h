@@ -225,11 +225,12 @@ enum {
 typedef struct comm_op_options {
     uint32_t struct_bytes;
     uint32_t flags;          /* COMM_OP_ values */
-    int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE */
+    int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE, whether or not anybody waits:
+                              * at once by tcp, within a second where the backend does not know deadlines */
     int32_t tag;             /* send and recv; 0 .. INT32_MAX, or COMM_ANY_TAG to receive */
     comm_device device;      /* where the buffers are; needed only if the group has several devices */
     void *stream;            /* the device's stream to be ordered with; unused on the CPU */
-    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype */
+    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read */
     comm_reduce_fn reduce_fn; /* USER */
     void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
     const char *label;       /* borrows; a few words of yours that errors and records will show */
@@ -630,7 +631,9 @@ COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm
  *
  * A work completes exactly once, with OK or an error. Any thread may call what is here, several at the same time on one
  * work. Releasing an unfinished work is legal: the operation goes on, and its buffers are still kept until it has completed
- * (comm_group_flush tells). All works stay readable after their group is closed. */
+ * (comm_group_flush tells). All works stay readable after their group is closed.
+ * When a group has ended and a backend does not let go of an operation within a second, its work fails all the same; its text
+ * says that the buffers may be in use until the group is closed. */
 
 /* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own). The
  * waiting thread itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */

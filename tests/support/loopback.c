@@ -246,7 +246,7 @@ static void deliver(struct part *send, struct part *recv, struct done *done)
     finish(done, send, COMM_OK, NULL);
     char text[128];
     snprintf(text, sizeof text, "a message of %zu B for a receive of %zu B", bytes, room);
-    finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, text);
+    finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, bytes > room ? text : NULL);
 }
 
 static void join_message(struct hub *hub, struct part *part, struct done *done)

@@ -1,0 +1,73 @@
+/* What the core does when a backend does not end its works in time. A work that is not complete a grace period after its
+ * deadline ends its group. A work that is not complete a grace period after its group has ended is completed without the
+ * backend, which then keeps its reference to it: should it complete the work after all, that does no harm. Whoever waits applies
+ * these rules to what it waits for; the watchdog applies them to the rest. */
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "group.h"
+#include "watchdog.h"
+
+static int has_ended(const comm_group *group)
+{
+    return atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK;
+}
+
+static int64_t with_grace(int64_t ns)
+{
+    return ns > DEADLINE_NEVER - WATCHDOG_GRACE_NS ? DEADLINE_NEVER : ns + WATCHDOG_GRACE_NS;
+}
+
+int64_t comm__work_due_ns(const comm_work *work)
+{
+    return with_grace(has_ended(work->group) ? work->group->ended_ns : work->deadline_ns);
+}
+
+int64_t comm__group_due_ns(comm_group *group)
+{
+    if (atomic_load(&group->untold))
+        return 0;
+    if (!has_ended(group))
+        return with_grace(comm__pending_deadline_ns(&group->pending));
+    return atomic_load(&group->pending.count) > 0 ? with_grace(group->ended_ns) : DEADLINE_NEVER;
+}
+
+static void end_for(const comm_work *work)
+{
+    char who[COMM_ERROR_BYTES / 2], text[COMM_ERROR_BYTES];
+    comm__work_describe(work, who, sizeof who);
+    snprintf(text, sizeof text, "%s: timed out: not finished within %" PRId64 " ms", who,
+             (work->deadline_ns - work->submitted_ns) / 1000000);
+    comm__group_abort(work->group, COMM_ERR_DEADLINE, text);
+}
+
+static void abandon_all(comm_group *group)
+{
+    comm_work *work;
+    while ((work = comm__pending_oldest(&group->pending, UINT64_MAX, 1)) != NULL) {
+        char text[COMM_ERROR_BYTES];
+        snprintf(text, sizeof text, "%.800s; backend '%s' has not let go of the operation: its buffers may be in use until the "
+                 "group is closed", group->ended_text, work->channel->backend->name);
+        if (!comm__work_abandon(work, group->ended, text))
+            sched_yield(); /* the backend is completing it at this moment */
+        comm_work_release(work);
+    }
+}
+
+void comm__group_enforce(comm_group *group)
+{
+    int64_t now_ns = clock_now_ns();
+    if (atomic_exchange(&group->untold, 0)) {
+        comm__group_abort(group, group->ended, group->ended_text);
+    } else if (has_ended(group)) {
+        if (with_grace(group->ended_ns) <= now_ns)
+            abandon_all(group);
+    } else {
+        comm_work *work = comm__pending_overdue(&group->pending, now_ns - WATCHDOG_GRACE_NS);
+        if (work)
+            end_for(work);
+        comm_work_release(work);
+    }
+}

@@ -1,0 +1,167 @@
+/* One thread that sleeps until something is overdue. It takes the lock of a group's pending works to look, and none at all to act:
+ * callbacks of the user's may run then. */
+#include "watchdog.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+_Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; taken before pending->lock */
+static pthread_cond_t changed;                           /* something is due earlier, or the last group is gone */
+static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
+static pthread_t thread;
+static int runs, stops;
+static comm_group *groups;
+static size_t group_count; /* with those that are being closed, where it may still be at work */
+
+/* ---- Its thread ---- */
+
+/* A group that must be looked after now, with what keeps it; else NULL, and the time when one must. */
+static comm_group *find_overdue(int64_t *ret_due_ns)
+{
+    int64_t now_ns = clock_now_ns();
+    *ret_due_ns = INT64_MAX;
+    for (comm_group *group = groups; group; group = group->next_watched) {
+        int64_t due_ns = comm__group_due_ns(group);
+        if (due_ns <= now_ns) {
+            comm__group_ref(group);
+            atomic_fetch_add(&group->drivers, 1);
+            return group;
+        }
+        *ret_due_ns = due_ns < *ret_due_ns ? due_ns : *ret_due_ns;
+    }
+    return NULL;
+}
+
+static void sleep_until(int64_t due_ns)
+{
+    struct timespec until = { (time_t)(due_ns / 1000000000), (long)(due_ns % 1000000000) };
+    if (due_ns == INT64_MAX)
+        pthread_cond_wait(&changed, &lock);
+    else
+        pthread_cond_timedwait(&changed, &lock, &until);
+}
+
+static void *watch(void *argument)
+{
+    int64_t due_ns;
+    (void)argument;
+    pthread_mutex_lock(&lock);
+    while (!stops) {
+        /* First, so that who submits while we look comes to us. */
+        atomic_store(&comm__watchdog_wakes_ns, INT64_MAX);
+        comm_group *group = find_overdue(&due_ns);
+        if (!group) {
+            atomic_store(&comm__watchdog_wakes_ns, due_ns);
+            sleep_until(due_ns);
+            continue;
+        }
+        pthread_mutex_unlock(&lock);
+        comm__group_enforce(group);
+        atomic_fetch_sub(&group->drivers, 1);
+        comm__group_unref(group);
+        pthread_mutex_lock(&lock);
+    }
+    atomic_store(&comm__watchdog_wakes_ns, INT64_MAX);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* ---- Beginning and ending ---- */
+
+/* The program's signals are not for this thread. */
+static int create_thread(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, NULL, watch, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
+static void start(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int failed = create_thread();
+    runs = !failed;
+    if (failed)
+        comm__log(COMM_LOG_WARN, "no thread for the watchdog (%s): an operation that nobody waits for may stay unfinished "
+                  "when its time limit has passed", strerror(failed));
+}
+
+void comm__watch_from(comm_group *group, int64_t due_ns)
+{
+    pthread_mutex_lock(&lock);
+    while (stops)
+        pthread_cond_wait(&stopped, &lock);
+    if (!group->at_watched) {
+        group->next_watched = groups;
+        group->at_watched = &groups;
+        if (groups)
+            groups->at_watched = &group->next_watched;
+        groups = group;
+        group_count++;
+        atomic_store(&group->is_watched, 1);
+    }
+    if (!runs)
+        start();
+    if (due_ns < atomic_load(&comm__watchdog_wakes_ns)) {
+        atomic_store(&comm__watchdog_wakes_ns, due_ns);
+        pthread_cond_signal(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* Holds the lock, and gives it up while the thread ends; it is at work for nobody, so that takes no time. */
+static void stop(void)
+{
+    stops = 1;
+    pthread_cond_signal(&changed);
+    pthread_mutex_unlock(&lock);
+    pthread_join(thread, NULL);
+    pthread_mutex_lock(&lock);
+    pthread_cond_destroy(&changed);
+    runs = stops = 0;
+    pthread_cond_broadcast(&stopped);
+}
+
+void comm__unwatch(comm_group *group)
+{
+    if (!atomic_load(&group->is_watched))
+        return;
+    pthread_mutex_lock(&lock);
+    *group->at_watched = group->next_watched;
+    if (group->next_watched)
+        group->next_watched->at_watched = group->at_watched;
+    pthread_mutex_unlock(&lock);
+}
+
+void comm__watchdog_let_go(comm_group *group)
+{
+    if (!atomic_load(&group->is_watched))
+        return;
+    pthread_mutex_lock(&lock);
+    atomic_store(&group->is_watched, 0);
+    if (--group_count == 0 && runs)
+        stop();
+    pthread_mutex_unlock(&lock);
+}
+
+void comm__watchdog_forked(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    pthread_cond_init(&stopped, NULL);
+    runs = stops = 0;
+    groups = NULL;
+    group_count = 0;
+    atomic_store(&comm__watchdog_wakes_ns, INT64_MAX);
+}
