@@ -576,7 +576,7 @@ comm_status comm__join_alone(struct joining *j)
 static comm_status gather_cards(struct joining *j, char **ret_cards, size_t *ret_bytes)
 {
     size_t count = (size_t)j->size, total = 0, most = (size_t)comm__param_int("core", "handout_bytes");
-    char (*names)[24] = calloc(count, sizeof *names);
+    char (*names)[32] = calloc(count, sizeof *names);
     const char **keys = calloc(count, sizeof *keys);
     void **cards = calloc(count, sizeof *cards);
     size_t *bytes = calloc(count, sizeof *bytes);
