@@ -32,6 +32,8 @@ FAULTS = []
 def fault(kind, name, file, old, new, *tests):
     if kind in "bc":
         tests = ("flow", *(test for test in tests if test != "flow"))
+    if file == TABLE:
+        tests = ("table", *tests)
     FAULTS.append(Fault(kind, name, file, old, new, tests))
 
 
