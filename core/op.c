@@ -273,6 +273,20 @@ static comm_status check_overlap(const struct check *c, const struct traits *t, 
     return COMM_OK;
 }
 
+/* What this rank sends to itself must be what it expects of itself, in the forms where it says both. */
+static comm_status check_own_counts(const struct check *c, const struct traits *t)
+{
+    const comm_op *op = c->op;
+    int32_t rank = c->place->rank;
+    if (!(op->flags & COMM_OP_FLAG_UNEVEN) || (t->traits & COUNTS_AGREE) || !((t->send == BLOCKS) | (t->recv == BLOCKS)))
+        return COMM_OK;
+    size_t sent = t->send == BLOCKS ? op->send.counts[rank] : op->send.count;
+    size_t expected = t->recv == BLOCKS ? op->recv.counts[rank] : op->recv.count;
+    if (sent == expected)
+        return COMM_OK;
+    return refuse(c, COMM_ERR_INVALID, "this rank sends itself %zu elements, but expects %zu of itself", sent, expected);
+}
+
 /* ---- Signature ---- */
 
 /* Uneven counts that all ranks give are hashed; those that only one side knows are checked by the backend as blocks
@@ -341,7 +355,9 @@ comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const co
                           t->send == ONE ? "send" : "recv", place->rank, one->count);
         *(t->send == ONE ? &send_bytes : &recv_bytes) = one->count * comm_dtype_bytes(op->dtype);
     }
-    status = check_overlap(&c, t, send_bytes, recv_bytes);
+    status = is_root ? check_own_counts(&c, t) : COMM_OK;
+    if (status == COMM_OK)
+        status = check_overlap(&c, t, send_bytes, recv_bytes);
     op->signature = signature(op, t, place->size);
     return status;
 }

@@ -467,8 +467,10 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *          of one call may not overlap, except in the in-place form that each names. Blocks that are only read may overlap
  *          one another; blocks that are written may not, which is not checked: the result there is any of them, or a mix.
  *          count 0 is legal (and still meets the others). A group of one rank is legal.
- * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not,
- *          both sides get MISMATCH with both calls spelled out. Groups are independent.
+ * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not, the group ends
+ *          with MISMATCH on all ranks, and the text spells out both calls. A rank that needs nothing more from the others
+ *          (the root of a broadcast or scatter, the others in a reduce or gather) may have OK for this call and be told by its
+ *          next one. Groups are independent.
  *          To match, the operation, dtype, redop, root, counts and COMM_OP_RANK_ORDER must be the same on all ranks. Each
  *          rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label, premul and reduce_fn.
  * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
@@ -511,8 +513,8 @@ COMM_API comm_status comm_all_gather_list(comm_group *group, const void *send, v
                                           comm_work **ret_work);
 
 /* `root` gets every rank's `send`, in rank order. recv, counts and offsets are read at the root only, send_count
- * everywhere: it must be what the root has for that rank, else MISMATCH. In place at the root (all forms): send == its own
- * block of recv. */
+ * everywhere: it must be what the root has for that rank, else MISMATCH (for the root's own: INVALID). In place at the root
+ * (all forms): send == its own block of recv. */
 COMM_API comm_status comm_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                  int32_t root, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_gather_v(comm_group *group, const void *send, size_t send_count, void *recv,
@@ -546,7 +548,8 @@ COMM_API comm_status comm_reduce_scatter_list(comm_group *group, const void *con
                                               const comm_op_options *options, comm_work **ret_work);
 
 /* Block j of rank i's `send` becomes block i of rank j's `recv`.  Shapes  both `count` x ranks; in place: recv == send
- * (plain form only). In the _v and _list forms, what i sends to j must be what j expects from i, else MISMATCH. */
+ * (plain form only). In the _v and _list forms, what i sends to j must be what j expects from i, else MISMATCH; to itself, else
+ * INVALID. */
 COMM_API comm_status comm_all_to_all(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                      const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_all_to_all_v(comm_group *group, const void *send, const size_t *send_counts,

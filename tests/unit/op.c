@@ -109,6 +109,29 @@ static void only_the_named_overlaps_are_taken(void **state)
     assert_refused(op, NULL, COMM_ERR_INVALID, "counts are NULL");
 }
 
+static void what_a_rank_sends_itself_is_what_it_expects(void **state)
+{
+    (void)state;
+    const size_t sent[] = { 1, 2, 3, 4 }, unlike[] = { 1, 3, 3, 4 }, same[] = { 5, 2, 6, 7 };
+    comm_op op = { .kind = COMM_OP_ALL_TO_ALL, .dtype = COMM_DTYPE_F32, .root = -1, .flags = COMM_OP_FLAG_UNEVEN,
+                   .send = { .data = memory, .counts = sent }, .recv = { .data = memory + 32, .counts = same } };
+    assert_taken(op, NULL);
+    op.recv.counts = unlike;
+    assert_refused(op, NULL, COMM_ERR_INVALID, "this rank sends itself 2 elements, but expects 3 of itself");
+    op = (comm_op){ .kind = COMM_OP_GATHER, .dtype = COMM_DTYPE_F32, .root = place.rank, .flags = COMM_OP_FLAG_UNEVEN,
+                    .send = { .data = memory + 60, .count = 2 }, .recv = { .data = memory, .counts = sent } };
+    assert_taken(op, NULL);
+    op.send.count = 1;
+    assert_refused(op, NULL, COMM_ERR_INVALID, "sends itself 1 elements, but expects 2");
+    op.root = place.rank + 1; /* elsewhere only the root has counts */
+    assert_taken(op, NULL);
+    op = (comm_op){ .kind = COMM_OP_SCATTER, .dtype = COMM_DTYPE_F32, .root = place.rank, .flags = COMM_OP_FLAG_UNEVEN,
+                    .send = { .data = memory, .counts = sent }, .recv = { .data = memory + 60, .count = 2 } };
+    assert_taken(op, NULL);
+    op.recv.count = 3;
+    assert_refused(op, NULL, COMM_ERR_INVALID, "sends itself 2 elements, but expects 3");
+}
+
 static void sides_that_a_rank_does_not_have_are_dropped(void **state)
 {
     (void)state;
@@ -224,6 +247,7 @@ int main(void)
         cmocka_unit_test(buffers_are_checked),
         cmocka_unit_test(only_the_named_overlaps_are_taken),
         cmocka_unit_test(sides_that_a_rank_does_not_have_are_dropped),
+        cmocka_unit_test(what_a_rank_sends_itself_is_what_it_expects),
         cmocka_unit_test(peers_and_tags_are_checked),
         cmocka_unit_test(options_of_another_version_are_told_apart),
         cmocka_unit_test(signatures_agree_where_calls_match),
