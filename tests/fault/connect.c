@@ -243,7 +243,7 @@ static int run(void (*fn)(int, int, void *), int which, const char *name)
     struct scenario s = { .page = page_new(2), .which = which };
     struct ranks_options options = { .limit_s = 30, .name = name };
     int failed = ranks_run(2, &options, fn, &s);
-    fault_report(s.page, 2, *s.page->text[0] ? s.page->text[0] : name);
+    failed |= fault_noticed_late(s.page, 2, *s.page->text[0] ? s.page->text[0] : name, 3000);
     page_free(s.page);
     return failed;
 }

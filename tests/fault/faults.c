@@ -74,6 +74,17 @@ double fault_report(const struct page *page, int size, const char *what)
     return (double)most / 1e6;
 }
 
+int fault_noticed_late(const struct page *page, int size, const char *what, int64_t limit_ms)
+{
+    int64_t tolerance_ms = 2000 * FAULT_TIME_FACTOR;
+    double ms = fault_report(page, size, what);
+    if (ms <= (double)(limit_ms + tolerance_ms))
+        return 0;
+    fprintf(stderr, "%s: noticed after %.0f ms; the limit is %lld ms, with %lld ms more for a busy machine\n", what, ms,
+            (long long)limit_ms, (long long)tolerance_ms);
+    return 1;
+}
+
 uint64_t fault_seed(void)
 {
     static uint64_t seed;
@@ -92,6 +103,152 @@ uint64_t fault_random(uint64_t *state)
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
+}
+
+/* ---- The group under test ---- */
+
+enum { BYSTANDERS = 2 };
+
+struct crowd {
+    int size;
+    int expected;        /* members that come to their end */
+    _Atomic int32_t done;
+    void (*fn)(int, int, void *);
+    void *arg;
+};
+
+static _Thread_local struct {
+    int size;            /* of the group; 0: no rank */
+    struct crowd *crowd;
+    comm_group *world;   /* that the group was made from */
+} under_test;
+
+int fault_permuted(void)
+{
+    const char *text = getenv("FAULT_PERMUTED");
+    return text && *text == '1';
+}
+
+int fault_world_rank(int rank, int size)
+{
+    return fault_permuted() ? size - rank : rank;
+}
+
+static void open_everybody(comm_init_options *options, comm_group **ret_world)
+{
+    options->backend = "tcp";
+    options->timeout_ms = 30000;
+    options->name = "everybody";
+    CHECK_OK(ranks_init(options, ret_world));
+}
+
+static void one_is_through(struct crowd *crowd)
+{
+    atomic_fetch_add(&crowd->done, 1);
+    syscall(SYS_futex, &crowd->done, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void fault_vanish(void)
+{
+    one_is_through(under_test.crowd);
+    fflush(NULL);
+    _exit(0);
+}
+
+/* In a group of their own, until all members are through. */
+static void stand_by(struct crowd *crowd)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world, *ours;
+    const int32_t ranks[BYSTANDERS] = { 0, crowd->size + 1 };
+    comm_group_options o = COMM_GROUP_OPTIONS_INIT;
+    o.name = "bystanders";
+    open_everybody(&options, &world);
+    CHECK_OK(comm_group_create(world, ranks, BYSTANDERS, &o, &ours));
+    for (int32_t both = 0; both < BYSTANDERS;) {
+        const struct timespec moment = { 0, 20000000 };
+        int32_t done = atomic_load(&crowd->done);
+        if (done < crowd->expected)
+            syscall(SYS_futex, &crowd->done, FUTEX_WAIT, done, &moment, NULL, 0);
+        both = atomic_load(&crowd->done) >= crowd->expected;
+        CHECK_OK(comm_all_reduce(ours, &both, &both, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    }
+    CHECK_OK(comm_group_status(ours));
+    CHECK_OK(comm_group_close(ours));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void be_one_of_many(int world_rank, int world_size, void *arg)
+{
+    struct crowd *crowd = arg;
+    (void)world_size;
+    if (world_rank == 0 || world_rank > crowd->size) {
+        stand_by(crowd);
+        return;
+    }
+    under_test.size = crowd->size;
+    under_test.crowd = crowd;
+    crowd->fn(crowd->size - world_rank, crowd->size, crowd->arg);
+    one_is_through(crowd);
+}
+
+static void be_one_of_few(int rank, int size, void *arg)
+{
+    struct crowd *crowd = arg;
+    under_test.size = size;
+    under_test.crowd = crowd;
+    crowd->fn(rank, size, crowd->arg);
+}
+
+int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg)
+{
+    struct ranks_options o = *options;
+    struct crowd *crowd = mmap(NULL, sizeof *crowd, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (crowd == MAP_FAILED)
+        abort();
+    *crowd = (struct crowd){ .size = size, .expected = size - __builtin_popcountll(options->may_fail), .fn = fn, .arg = arg };
+    if (fault_permuted()) {
+        o.may_fail = 0;
+        for (int r = 0; r < size; r++)
+            if (options->may_fail >> r & 1)
+                o.may_fail |= 1ull << fault_world_rank(r, size);
+    }
+    int failed = fault_permuted() ? ranks_run(size + BYSTANDERS, &o, be_one_of_many, crowd) : ranks_run(size, &o, be_one_of_few, crowd);
+    munmap(crowd, sizeof *crowd);
+    return failed;
+}
+
+comm_group *fault_world_with(comm_init_options *options)
+{
+    comm_group *group;
+    int32_t ranks[FAULT_RANKS_MOST];
+    comm_group_options o = COMM_GROUP_OPTIONS_INIT;
+    if (!fault_permuted()) {
+        options->backend = "tcp";
+        options->timeout_ms = 30000;
+        CHECK_OK(ranks_init(options, &under_test.world));
+        return under_test.world;
+    }
+    open_everybody(options, &under_test.world);
+    o.name = "world";
+    for (int r = 0; r < under_test.size; r++)
+        ranks[r] = fault_world_rank(r, under_test.size);
+    CHECK_OK(comm_group_create(under_test.world, ranks, (size_t)under_test.size, &o, &group));
+    return group;
+}
+
+comm_group *fault_world(void)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    return fault_world_with(&options);
+}
+
+comm_status fault_close(comm_group *group)
+{
+    comm_status status = comm_group_close(group);
+    if (fault_permuted())
+        CHECK_OK(comm_group_close(under_test.world));
+    return status;
 }
 
 /* ---- Operations ---- */
@@ -262,15 +419,57 @@ comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_
 
 /* ---- Texts ---- */
 
-/* "rank 3 (node-b 10.0.0.7:40213)" */
+/* Behind "rank 3" and what stands in brackets after it; the next one in the text, or NULL. In *ret_place the brackets. */
+static const char *behind_rank(const char **text, int rank, char *ret_place, size_t room)
+{
+    char name[32], number[32];
+    int world_rank = fault_world_rank(rank, under_test.size);
+    int n = snprintf(name, sizeof name, "rank %d", rank);
+    snprintf(number, sizeof number, "world rank %d", world_rank);
+    for (const char *at = *text; (at = strstr(at, name)) != NULL; at += n) {
+        const char *behind = at + n;
+        int of_world = at - *text >= 6 && strncmp(at - 6, "world ", 6) == 0;
+        *ret_place = '\0';
+        if (of_world || (*behind >= '0' && *behind <= '9'))
+            continue;
+        if (strncmp(behind, " (", 2) == 0) {
+            const char *end = strchr(behind, ')');
+            if (!end)
+                continue;
+            snprintf(ret_place, room, "%.*s", (int)(end - behind - 2), behind + 2);
+            behind = end + 1;
+        }
+        if (world_rank != rank && !strstr(ret_place, number))
+            continue; /* "(rank 3 of 4)" of an operation, or a mistake */
+        *text = at + n;
+        return behind;
+    }
+    return NULL;
+}
+
 void check_names(const char *text, int rank, const char *file, int line)
 {
-    char name[32];
-    snprintf(name, sizeof name, "rank %d (", rank);
-    for (const char *at = text; (at = strstr(at, name)) != NULL; at += strlen(name)) {
-        const char *end = strchr(at, ')'), *colon = strchr(at, ':');
-        if (end && colon && colon < end && colon[1] >= '0' && colon[1] <= '9')
+    char place[200];
+    for (const char *at = text; behind_rank(&at, rank, place, sizeof place);) {
+        const char *colon = strrchr(place, ':');
+        if (colon && colon[1] >= '0' && colon[1] <= '9')
             return;
     }
     ranks_fail(file, line, "'%s' does not name rank %d with its address", text, rank);
+}
+
+int says_of(const char *text, int rank, const char *words)
+{
+    char place[200];
+    const char *behind;
+    for (const char *at = text; (behind = behind_rank(&at, rank, place, sizeof place)) != NULL;)
+        if (strncmp(behind, words, strlen(words)) == 0)
+            return 1;
+    return 0;
+}
+
+void check_says_of(const char *text, int rank, const char *words, const char *file, int line)
+{
+    if (!says_of(text, rank, words))
+        ranks_fail(file, line, "'%s' does not say '%s' of rank %d", text, words, rank);
 }

@@ -13,9 +13,9 @@
 enum { FAULT_RANKS_MOST = 8 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { FAULT_MEMORY_FACTOR = 8 }; /* shadow memory is resident too */
+enum { FAULT_MEMORY_FACTOR = 8, FAULT_TIME_FACTOR = 4 }; /* shadow memory is resident too */
 #else
-enum { FAULT_MEMORY_FACTOR = 1 };
+enum { FAULT_MEMORY_FACTOR = 1, FAULT_TIME_FACTOR = 1 };
 #endif
 
 struct page {
@@ -39,10 +39,30 @@ void fault_raise(struct page *page, int flag);
 void fault_await(struct page *page, int flag);
 /* The longest time from the event until a rank noticed, in milliseconds; prints it. */
 double fault_report(const struct page *page, int size, const char *what);
+/* The same; 1 if it was longer than `limit_ms` and what a busy machine may add, and says so. */
+int fault_noticed_late(const struct page *page, int size, const char *what, int64_t limit_ms);
+enum { FAULT_NOTICE_MS = 2000 }; /* a death or a disagreement, also where nothing is under way */
 
 /* The seed of this run: FAULT_SEED in the environment, else of the clock; printed once. */
 uint64_t fault_seed(void);
 uint64_t fault_random(uint64_t *state);
+
+/* ---- The group under test ----
+ *
+ * The tests speak of ranks 0 to size - 1 of a group "world". As a rule that is the world. With FAULT_PERMUTED=1 in the environment it is a
+ * group of a larger world, whose ranks are other ones there: group rank r is world rank size - r, and world ranks 0 and size + 1 stand
+ * by, work in a group of their own, and must not be disturbed. */
+int fault_permuted(void);
+/* As ranks_run; fn gets rank and size in the group under test. */
+int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg);
+/* Inside fn: open the group under test; with options of the world's own; and close it, and the world. */
+comm_group *fault_world(void);
+comm_group *fault_world_with(comm_init_options *options);
+comm_status fault_close(comm_group *group);
+/* End the process at once, with its handles open. */
+void fault_vanish(void) __attribute__((noreturn));
+/* The rank's number in the world. */
+int fault_world_rank(int rank, int size);
 
 /* ---- Operations ---- */
 
@@ -75,9 +95,13 @@ comm_status menu_wait(comm_work *work, enum waiting how);
 
 /* ---- Texts ---- */
 
-/* The text must name world rank `rank` together with an address. */
+/* The text must name `rank` together with an address: "rank 3 (node-b 10.0.0.7:40213)", or "rank 3 (world rank 1, node-b ...)". */
 void check_names(const char *text, int rank, const char *file, int line);
 #define CHECK_NAMES(text, rank) check_names(text, rank, __FILE__, __LINE__)
+/* The text must say these words right behind the rank's name, with or without an address. */
+int says_of(const char *text, int rank, const char *words);
+void check_says_of(const char *text, int rank, const char *words, const char *file, int line);
+#define CHECK_SAYS_OF(text, rank, words) check_says_of(text, rank, words, __FILE__, __LINE__)
 #define CHECK_SAYS(text, words)                                                                                        \
     do {                                                                                                               \
         if (!strstr((text), (words)))                                                                                  \

@@ -32,7 +32,7 @@ static int port_of(comm_group *world, int rank)
     char key[32];
     void *page;
     size_t bytes;
-    snprintf(key, sizeof key, "tcp/%d", rank);
+    snprintf(key, sizeof key, "tcp/%d", fault_world_rank(rank, 3));
     CHECK_OK(comm_store_get(world->world->backends[0].store, key, 5000, &page, &bytes));
     char *copy = strndup(page, bytes), *rest = copy;
     comm_free(page);
@@ -93,9 +93,14 @@ static void until_closed(int fd)
     close(fd);
 }
 
+static struct mesh *mesh_of(comm_group *world)
+{
+    return ((struct tcp_group *)world->channels[0].state)->mesh;
+}
+
 static struct wire_hello hello_of(comm_group *world)
 {
-    struct wire_hello hello = { WIRE_VERSION, world->id, comm_group_rank(world), 0, { 0 } };
+    struct wire_hello hello = { WIRE_VERSION, mesh_of(world)->world, mesh_of(world)->rank, fault_world_rank(0, 3), { 0 } };
     wire_random(hello.nonce, sizeof hello.nonce);
     return hello;
 }
@@ -117,13 +122,13 @@ static int shake(int fd, const struct wire_hello *hello, const char *secret)
 /* The connection to rank 0, which the library will not touch again: the lock is kept. */
 static int take_connection(comm_group *world)
 {
-    struct tcp_group *g = world->channels[0].state;
-    struct mesh *m = g->mesh;
+    struct mesh *m = mesh_of(world);
+    struct link *l = &m->links[fault_world_rank(0, 3)];
     progress_enter(m);
-    while (m->links[0].state == LINK_UP && m->links[0].tx_head) /* under short_io */
-        link_flush(&m->links[0]);
-    CHECK(m->links[0].state == LINK_UP);
-    int fd = m->links[0].fd;
+    while (l->state == LINK_UP && l->tx_head) /* under short_io */
+        link_flush(l);
+    CHECK(l->state == LINK_UP);
+    int fd = l->fd;
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0);
     return fd;
 }
@@ -137,21 +142,10 @@ static int send_frame(int fd, const struct wire_header *h, const void *payload, 
 
 /* ---- The honest side ---- */
 
-static comm_group *join_world(void)
-{
-    comm_init_options o = COMM_INIT_OPTIONS_INIT;
-    comm_group *world;
-    o.backend = "tcp";
-    o.secret = SECRET;
-    o.timeout_ms = 60000;
-    CHECK_OK(ranks_init(&o, &world));
-    return world;
-}
-
 /* The same, and everybody is connected. */
 static comm_group *join_and_meet(void)
 {
-    comm_group *world = join_world();
+    comm_group *world = fault_world();
     CHECK_OK(comm_barrier(world, NULL, NULL));
     return world;
 }
@@ -159,8 +153,7 @@ static comm_group *join_and_meet(void)
 /* The liar's end: its library is locked up. */
 static void vanish(void)
 {
-    fflush(NULL);
-    _exit(0);
+    fault_vanish();
 }
 
 static comm_group *honest_pair(comm_group *world)
@@ -228,7 +221,7 @@ static void strange_handshakes(comm_group *world, int port)
     fd = dial(port);
     CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
     until_closed(fd);
-    static const int32_t from[] = { -1, 3, INT32_MAX, INT32_MIN, 0 };
+    const int32_t from[] = { -1, mesh_of(world)->size, INT32_MAX, INT32_MIN, fault_world_rank(0, 3) };
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         hello = hello_of(world);
         hello.from = from[i];
@@ -237,12 +230,12 @@ static void strange_handshakes(comm_group *world, int port)
         until_closed(fd);
     }
     hello = hello_of(world);
-    hello.to = 1;
+    hello.to = fault_world_rank(1, 3);
     fd = dial(port);
     CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
     until_closed(fd);
     hello = hello_of(world);
-    hello.from = 1; /* a rank that is connected already */
+    hello.from = fault_world_rank(1, 3); /* a rank that is connected already */
     fd = dial(port);
     CHECK(shake(fd, &hello, world->world->secret) == WIRE_STRANGER);
     until_closed(fd);
@@ -293,10 +286,10 @@ static void strangers_come(comm_group *world, uint64_t seed)
 static void strangers(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = join_world(), *pair = honest_pair(world);
+    comm_group *world = fault_world(), *pair = honest_pair(world);
     int32_t answer = 0;
     if (pair)
-        CHECK_OK(comm_barrier(pair, NULL, NULL)); /* they are connected */
+        CHECK_OK(comm_barrier(pair, NULL, NULL)); /* connects them */
     fault_meet(s->page);
     if (rank == 2) {
         strangers_come(world, s->seed);
@@ -311,7 +304,7 @@ static void strangers(int rank, int size, void *arg)
     (void)size;
     fault_meet(s->page);
     CHECK_OK(comm_group_close(pair));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- The liar ---- */
@@ -517,7 +510,7 @@ static void liar(int rank, int size, void *arg)
     (void)size;
     fault_meet(s->page);
     CHECK_OK(comm_group_close(pair));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* A receive from anybody has its message announced, and then the sender leaves: others of the group are there, but they cannot bring it. */
@@ -549,7 +542,7 @@ static void announced_and_left(int rank, int size, void *arg)
         comm_work_release(work);
     }
     fault_meet(s->page);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Too much for one step ---- */
@@ -633,7 +626,7 @@ static void all_of_it_twice(int rank, int size, void *arg)
         comm_work_release(work);
     }
     fault_meet(s->page);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* Legal frames that are about nothing, or say odd things: the group may end, but in order. */
@@ -668,12 +661,12 @@ static void oddities(int rank, int size, void *arg)
     }
     if (rank == 0) {
         CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
-        CHECK_ERROR_SAYS("rank 0 called barrier(), rank 2 (");
-        CHECK_ERROR_SAYS("called an unknown operation(1152921504606846976 x ?");
+        CHECK_SAYS_OF(comm_last_error(), 0, " called barrier(), ");
+        CHECK_SAYS_OF(comm_last_error(), 2, " called an unknown operation(1152921504606846976 x ?");
     }
     fault_meet(s->page);
     CHECK_OK(comm_group_close(pair));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
     (void)size;
 }
 
@@ -693,11 +686,11 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
         vanish();
     } else {
         CHECK_STATUS(comm_recv(world, &answer, 1, COMM_DTYPE_I32, rank == 0 ? 2 : 0, NULL, NULL), COMM_ERR_PROTOCOL);
-        CHECK_ERROR_SAYS("rank 2 reports: %s%n?[2J?? and ? more ? ? ? \303\274?");
+        CHECK_SAYS_OF(comm_last_error(), 2, " reports: %s%n?[2J?? and ? more ? ? ? \303\274?");
         fault_meet(s->page);
     }
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* Random frames with fields that are nearly right, while rank 0 does all sorts of things. */
@@ -758,7 +751,7 @@ static void random_liar(int rank, int size, void *arg)
     (void)size;
     fault_meet(s->page);
     CHECK_OK(comm_group_close(pair));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run(void (*fn)(int, int, void *), int which, uint64_t seed, const char *name)
@@ -768,7 +761,7 @@ static int run(void (*fn)(int, int, void *), int which, uint64_t seed, const cha
     char title[100];
     snprintf(title, sizeof title, "%s %d", name, which);
     options.name = title;
-    int failed = ranks_run(3, &options, fn, &s);
+    int failed = fault_run(3, &options, fn, &s);
     if (fn == liar) {
         printf("lie %2d: %6lld KiB more, %.300s\n", which, (long long)atomic_load(&s.page->values[1]), s.page->text[0]);
         if (atomic_load(&s.page->values[1]) > (48 << 10) * FAULT_MEMORY_FACTOR) {
@@ -784,6 +777,7 @@ static int run(void (*fn)(int, int, void *), int which, uint64_t seed, const cha
 int main(void)
 {
     uint64_t random = fault_seed();
+    setenv("COMM_SECRET", SECRET, 1);
     int failed = run(strangers, 0, fault_random(&random), "strangers");
     for (int lie = 0; lie < LIE_END; lie++)
         failed |= run(liar, lie, fault_random(&random), "the liar");

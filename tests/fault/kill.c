@@ -64,7 +64,7 @@ static void go_on_without(comm_group *world, comm_group *others, int victim)
 static void one_is_killed(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp"), *others = NULL;
+    comm_group *world = fault_world(), *others = NULL;
     int32_t ranks[FAULT_RANKS_MOST], count = 0;
     for (int r = 0; r < size; r++)
         if (r != s->victim)
@@ -100,7 +100,7 @@ static void one_is_killed(int rank, int size, void *arg)
     CHECK_NAMES(comm_last_error(), s->victim);
     go_on_without(world, others, s->victim);
     CHECK_OK(comm_group_close(others));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run(int size, enum phase phase, enum menu what, enum waiting how, uint64_t *random)
@@ -112,8 +112,8 @@ static int run(int size, enum phase phase, enum menu what, enum waiting how, uin
     snprintf(name, sizeof name, "%s, rank %d of %d killed %s it, waiting %s", menu_names[what], s.victim, size,
              phase_names[phase], waiting_names[how]);
     struct ranks_options options = { .limit_s = 20, .may_fail = 1u << s.victim, .name = name };
-    int failed = ranks_run(size, &options, one_is_killed, &s);
-    fault_report(s.page, size, name);
+    int failed = fault_run(size, &options, one_is_killed, &s);
+    failed |= fault_noticed_late(s.page, size, name, FAULT_NOTICE_MS);
     page_free(s.page);
     return failed;
 }

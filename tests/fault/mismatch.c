@@ -71,7 +71,7 @@ CALL(all_to_all_v_other, comm_all_to_all_v(g, a, uneven(FEW), NULL, b, uneven(FE
 
 static const struct disagreement {
     call_fn ours, theirs;
-    const char *ours_text, *theirs_text; /* in the error; NULL: it is about a block's length */
+    const char *ours_text, *theirs_text; /* in the error; ours NULL: it is about a block's length */
 } table[] = {
     { all_reduce, all_gather, "all_reduce(24 x f32, sum)", "all_gather(24 x f32)" },
     { all_reduce, barrier, "all_reduce(24 x f32, sum)", "barrier()" },
@@ -92,10 +92,10 @@ static const struct disagreement {
     { scatter_1, scatter_0, "scatter(24 x f32, root 1)", "scatter(24 x f32, root 0)" },
     { all_gather_v, all_gather_v_other, "all_gather(", "all_gather(" },
     { reduce_scatter_v, reduce_scatter_v_other, "reduce_scatter(", "reduce_scatter(" },
-    { gather_v, gather_v_short, NULL, NULL },
-    { gather_v_large, gather_v_large_short, NULL, NULL },
-    { scatter_v, scatter_v_more, NULL, NULL },
-    { all_to_all_v, all_to_all_v_other, NULL, NULL },
+    { gather_v, gather_v_short, NULL, " called gather(" },
+    { gather_v_large, gather_v_large_short, NULL, " called gather(" },
+    { scatter_v, scatter_v_more, NULL, " called scatter(" },
+    { all_to_all_v, all_to_all_v_other, NULL, " called all_to_all(f32)" },
 };
 
 struct scenario {
@@ -123,7 +123,7 @@ static void they_disagree(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     const struct disagreement *d = s->d;
-    comm_group *world = ranks_world("tcp"), *other;
+    comm_group *world = fault_world(), *other;
     int32_t one = 1;
     CHECK_OK(comm_group_dup(world, NULL, &other));
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -136,22 +136,30 @@ static void they_disagree(int rank, int size, void *arg)
     CHECK_STATUS(status, COMM_ERR_MISMATCH);
     const char *text = comm_last_error();
     if (d->ours_text) {
-        char odd_rank[32];
-        snprintf(odd_rank, sizeof odd_rank, "rank %d", s->odd);
-        CHECK_SAYS(text, "the ranks of group 'world' disagree on collective #2: rank ");
-        CHECK_SAYS(text, d->ours_text);
-        CHECK_SAYS(text, d->theirs_text);
-        CHECK_SAYS(strstr(text, "disagree"), odd_rank);
+        char theirs[80], ours[80];
+        int one_of_us = -1;
+        snprintf(theirs, sizeof theirs, " called %s", d->theirs_text);
+        snprintf(ours, sizeof ours, " called %s", d->ours_text);
+        CHECK_SAYS_OF(text, s->odd, theirs);
+        for (int r = 0; r < size; r++)
+            if (r != s->odd && says_of(text, r, ours))
+                one_of_us = r;
+        CHECK(one_of_us >= 0);
         CHECK(strstr(text, " (127.0.0.1:") || strstr(text, " 127.0.0.1:"));
     } else {
+        CHECK_SAYS_OF(text, s->odd, d->theirs_text);
+        CHECK_SAYS_OF(text, 0, d->theirs_text); /* the root, or the one that the other block is for */
+        CHECK_SAYS(text, " and expects ");
+        CHECK_SAYS(text, " and sends it ");
         CHECK_SAYS(text, "their counts must be the same");
     }
+    CHECK_SAYS(text, "the ranks of group 'world' disagree on collective #2: rank ");
     CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
     /* Another group of the same ranks goes on. */
     CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
     CHECK(one == size);
     CHECK_OK(comm_group_close(other));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Order ---- */
@@ -159,21 +167,24 @@ static void they_disagree(int rank, int size, void *arg)
 static void wrong_order(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
-    comm_work *works[2] = { NULL };
-    const call_fn calls[2] = { rank == s->odd ? barrier : all_reduce, rank == s->odd ? all_reduce : barrier };
+    comm_group *world = fault_world();
+    comm_work *works[2] = { NULL, NULL };
     comm_status status[2];
+    call_fn order[2] = { rank == s->odd ? barrier : all_reduce, rank == s->odd ? all_reduce : barrier };
+    /* Who comes late may be told at once. */
     for (int i = 0; i < 2; i++)
-        status[i] = calls[i](world, NULL, &works[i]); /* a late rank may find the group ended */
+        status[i] = order[i](world, NULL, &works[i]);
     for (int i = 0; i < 2; i++)
-        if (status[i] == COMM_OK)
-            status[i] = comm_work_wait(works[i], 0);
-    CHECK(status[0] == COMM_ERR_MISMATCH && status[1] == COMM_ERR_MISMATCH);
+        status[i] = status[i] == COMM_OK ? comm_work_wait(works[i], 0) : status[i];
+    for (int i = 0; i < 2; i++)
+        if (status[i] != COMM_ERR_MISMATCH)
+            ranks_fail(__FILE__, __LINE__, "operation %d gave %s: %s", i, comm_status_name(status[i]), comm_last_error());
     CHECK_ERROR_SAYS("disagree on collective #1");
-    for (int i = 0; i < 2; i++)
-        comm_work_release(works[i]);
+    CHECK_SAYS_OF(comm_last_error(), s->odd, " called barrier()");
+    comm_work_release(works[0]);
+    comm_work_release(works[1]);
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* One calls on a copy of the group what the others call on the group: nobody is wrong within a group, so it takes the time limit,
@@ -181,7 +192,7 @@ static void wrong_order(int rank, int size, void *arg)
 static void wrong_group(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp"), *copy;
+    comm_group *world = fault_world(), *copy;
     comm_group_options o = COMM_GROUP_OPTIONS_INIT;
     o.name = "copy";
     CHECK_OK(comm_group_dup(world, &o, &copy));
@@ -207,7 +218,7 @@ static void wrong_group(int rank, int size, void *arg)
     fault_meet(s->page); /* who leaves first would be missed in the copy */
     comm_work_release(work);
     CHECK_OK(comm_group_close(copy));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Messages between two ranks ---- */
@@ -215,7 +226,7 @@ static void wrong_group(int rank, int size, void *arg)
 static void messages_of_other_lengths(int rank, int size, void *arg)
 {
     (void)size, (void)arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     static const size_t sent[] = { 10, 4, 10, MANY, MANY / 2, MANY, 0, 10, 3, MANY };
     static const size_t room[] = { 10, 10, 4, MANY / 2, MANY, MANY, 10, 0, 3, 0 };
     float *buffer = recv_room;
@@ -247,7 +258,7 @@ static void messages_of_other_lengths(int rank, int size, void *arg)
     }
     CHECK_OK(comm_group_status(world));
     CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run(int size, int odd, const struct disagreement *d, enum waiting how, void (*fn)(int, int, void *),
@@ -258,9 +269,9 @@ static int run(int size, int odd, const struct disagreement *d, enum waiting how
     snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what, d && d->ours_text ? ": " : "",
              d && d->ours_text ? d->theirs_text : "", odd, size, waiting_names[how]);
     struct ranks_options options = { .limit_s = 20, .name = name };
-    int failed = ranks_run(size, &options, fn, &s);
+    int failed = fault_run(size, &options, fn, &s);
     if (d)
-        fault_report(s.page, size, name);
+        failed |= fault_noticed_late(s.page, size, name, FAULT_NOTICE_MS);
     page_free(s.page);
     return failed;
 }

@@ -6,6 +6,7 @@
 
 #include "faults.h"
 
+enum { FAULT_INQUEST_MS = 750 }; /* asking the others, and leaving the word to a lower rank */
 static const char *const PASSED = " ms has passed";
 
 struct scenario {
@@ -67,7 +68,7 @@ static void one_is_stopped(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     int stopper = s->victim == 0;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_op_options limit = limit_of(1200);
     comm_status status = COMM_OK;
     atomic_store(&s->page->pids[rank], getpid());
@@ -106,7 +107,7 @@ static void one_is_stopped(int rank, int size, void *arg)
     /* The stopped one has the reason when it goes on, and is not lost. */
     all_say_the_same(s->page, rank, size, -1);
     CHECK_STATUS(comm_group_status(world), COMM_ERR_DEADLINE);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run_stopped(int size, int talked, enum menu what, enum waiting how, uint64_t *random)
@@ -118,8 +119,8 @@ static int run_stopped(int size, int talked, enum menu what, enum waiting how, u
     snprintf(name, sizeof name, "%s, rank %d of %d stopped %s, limit 1200 ms, waiting %s", menu_names[what], s.victim,
              size, talked ? "in it" : "before anybody talked", waiting_names[how]);
     struct ranks_options options = { .limit_s = 25, .name = name };
-    int failed = ranks_run(size, &options, one_is_stopped, &s);
-    fault_report(s.page, size, name);
+    int failed = fault_run(size, &options, one_is_stopped, &s);
+    failed |= fault_noticed_late(s.page, size, name, 1200 + FAULT_INQUEST_MS);
     page_free(s.page);
     return failed;
 }
@@ -131,7 +132,7 @@ enum instead { NOTHING, FINISHED, RECEIVING, ELSEWHERE, BEFORE_IT, INSTEAD_END }
 static void one_is_late(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp"), *other;
+    comm_group *world = fault_world(), *other;
     comm_op_options limit = limit_of(400), quick = limit_of(20000);
     comm_work *work = NULL;
     enum instead instead = (enum instead)s->stopped;
@@ -170,14 +171,14 @@ static void one_is_late(int rank, int size, void *arg)
     all_say_the_same(s->page, rank, size, -1);
     comm_work_release(work);
     CHECK_OK(comm_group_close(other));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* One is in an earlier collective, because another one is missing there. */
 static void one_is_behind(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_op_options limit = limit_of(500);
     comm_work *first, *second;
     float data[4] = { 0 };
@@ -197,7 +198,60 @@ static void one_is_behind(int rank, int size, void *arg)
         fault_meet(s->page);
     }
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
+}
+
+/* Rank 1 is in the collective before the one that the others' time ran out in, because rank 2 is missing there. */
+static void one_is_in_the_one_before(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    comm_op_options limit = limit_of(500);
+    comm_work *first, *second;
+    float data[4] = { 0 }, all[4 * FAULT_RANKS_MOST];
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    fault_meet(s->page);
+    if (rank == 2) {
+        fault_meet(s->page);
+    } else {
+        CHECK_OK(comm_gather(world, data, all, 4, COMM_DTYPE_F32, 1, rank == 1 ? NULL : &limit, &first));
+        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, rank == 1 ? NULL : &limit, &second));
+        CHECK_STATUS(comm_work_wait(second, 0), COMM_ERR_DEADLINE);
+        const char *text = comm_last_error();
+        CHECK_SAYS(text, "all_reduce #3 on group 'world'");
+        CHECK_NAMES(text, 1);
+        CHECK_SAYS_OF(text, 1, " is in gather #2");
+        CHECK_SAYS_OF(text, 2, " has finished barrier #1");
+        comm_work_release(first);
+        comm_work_release(second);
+        fault_meet(s->page);
+    }
+    (void)size;
+    CHECK_OK(fault_close(world));
+}
+
+/* All but the root wait for the root, and are said to. */
+static void who_waits_for_whom(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    comm_op_options limit = limit_of(500);
+    float data[4] = { 0 };
+    char words[60];
+    int root = size - 1;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank != root) {
+        CHECK_STATUS(comm_scatter(world, NULL, data, 4, COMM_DTYPE_F32, root, &limit, NULL), COMM_ERR_DEADLINE);
+        snprintf(words, sizeof words, " waits for rank %d", root);
+        for (int r = 0; r < size - 1; r++)
+            CHECK_SAYS_OF(comm_last_error(), r, words);
+        CHECK_NAMES(comm_last_error(), root);
+        CHECK_SAYS_OF(comm_last_error(), root, " has finished barrier #1 and called no collective since");
+        if (rank != 0)
+            CHECK_SAYS_OF(comm_last_error(), 0, " reports: timed out: its time limit of 500 ms has passed");
+    }
+    fault_meet(s->page);
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Messages that nobody sends or takes ---- */
@@ -207,7 +261,7 @@ static void messages_that_do_not_come(int rank, int size, void *arg)
     static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits", "which has not called the other side",
                                          "rank 1 (" };
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp"), *g[4];
+    comm_group *world = fault_world(), *g[4];
     comm_op_options limit = limit_of(300);
     static float data[1 << 20];
     comm_status status = COMM_OK;
@@ -240,12 +294,12 @@ static void messages_that_do_not_come(int rank, int size, void *arg)
         CHECK_OK(comm_group_close(g[i]));
     }
     (void)size, (void)s;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static void alone(int rank, int size, void *arg)
 {
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_op_options limit = limit_of(100);
     float data[4];
     CHECK_OK(comm_barrier(world, &limit, NULL));
@@ -254,14 +308,14 @@ static void alone(int rank, int size, void *arg)
     CHECK_SAYS(comm_last_error(), PASSED);
     CHECK_STATUS(comm_barrier(world, &limit, NULL), COMM_ERR_DEADLINE);
     (void)rank, (void)size, (void)arg;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* A wait that ends leaves the operation as it is. */
 static void waiting_ends_the_operation_goes_on(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_work *work;
     CHECK_OK(menu_begin(world, MENU_BARRIER, NULL, &work));
     CHECK_OK(comm_work_wait(work, 0));
@@ -278,16 +332,16 @@ static void waiting_ends_the_operation_goes_on(int rank, int size, void *arg)
         CHECK_OK(comm_work_wait(work, 0));
         comm_work_release(work);
     }
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run_with(int size, int instead, void (*fn)(int, int, void *), const char *name)
 {
     struct scenario s = { .page = page_new(size), .victim = size - 1, .stopped = instead };
     struct ranks_options options = { .limit_s = 25, .name = name };
-    int failed = ranks_run(size, &options, fn, &s);
+    int failed = fault_run(size, &options, fn, &s);
     if (atomic_load(&s.page->event_ns))
-        fault_report(s.page, size, name);
+        failed |= fault_noticed_late(s.page, size, name, 400 + FAULT_INQUEST_MS);
     page_free(s.page);
     return failed;
 }
@@ -308,6 +362,10 @@ int main(void)
     for (int i = 0; i < BEFORE_IT; i++)
         failed |= run_with(2 + i, i, one_is_late, "a late rank, limit 400 ms");
     failed |= run_with(4, 0, one_is_behind, "a rank that is missing in the operation before");
+    failed |= run_with(3, 0, one_is_in_the_one_before, "a rank that is in the operation before");
+    setenv("COMM_TCP_ALGO", "scatter:linear", 1);
+    failed |= run_with(4, 0, who_waits_for_whom, "who waits for whom");
+    unsetenv("COMM_TCP_ALGO");
     failed |= run_with(2, 0, messages_that_do_not_come, "messages that do not come");
     failed |= run_with(1, 0, alone, "a world of one rank");
     failed |= run_with(3, 0, waiting_ends_the_operation_goes_on, "a wait that ends");
