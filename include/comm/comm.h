@@ -205,6 +205,8 @@ COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
  * header leaves the newer fields at their defaults. Structs that a call fills in (comm_..._info) work
  * the other way round: set struct_bytes to their sizeof first, and no more than that is written. */
 
+/* Time limits are in milliseconds. When one has passed, the other ranks are asked what they are doing; the error that
+ * says so comes within half a second after the limit. */
 #define COMM_TIMEOUT_DEFAULT ((int64_t)0)   /* an operation: the group's; a group: 30 min; a store: 5 min */
 #define COMM_TIMEOUT_INFINITE ((int64_t)-1) /* no deadline; abort and dead peers still end the wait */
 
