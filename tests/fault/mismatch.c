@@ -71,7 +71,7 @@ CALL(all_to_all_v_other, comm_all_to_all_v(g, a, uneven(FEW), NULL, b, uneven(FE
 
 static const struct disagreement {
     call_fn ours, theirs;
-    const char *ours_text, *theirs_text; /* in the error; ours NULL: it is about a block's length */
+    const char *ours_text, *theirs_text; /* in the error; of a block's length: behind the names of rank 0 and of the odd one */
 } table[] = {
     { all_reduce, all_gather, "all_reduce(24 x f32, sum)", "all_gather(24 x f32)" },
     { all_reduce, barrier, "all_reduce(24 x f32, sum)", "barrier()" },
@@ -92,11 +92,17 @@ static const struct disagreement {
     { scatter_1, scatter_0, "scatter(24 x f32, root 1)", "scatter(24 x f32, root 0)" },
     { all_gather_v, all_gather_v_other, "all_gather(", "all_gather(" },
     { reduce_scatter_v, reduce_scatter_v_other, "reduce_scatter(", "reduce_scatter(" },
-    { gather_v, gather_v_short, NULL, " called gather(" },
-    { gather_v_large, gather_v_large_short, NULL, " called gather(" },
-    { scatter_v, scatter_v_more, NULL, " called scatter(" },
-    { all_to_all_v, all_to_all_v_other, NULL, " called all_to_all(f32)" },
+    { gather_v, gather_v_short, " called gather(24 x f32, root 0) and expects 96 B from rank ", " called gather(23 x f32, root 0) and sends it 92 B" },
+    { gather_v_large, gather_v_large_short, " called gather(524288 x f32, root 0) and expects 2097152 B from rank ",
+      " called gather(524287 x f32, root 0) and sends it 2097148 B" },
+    { scatter_v, scatter_v_more, " called scatter(24 x f32, root 0) and sends it 96 B", " called scatter(25 x f32, root 0) and expects 100 B from rank 0" },
+    { all_to_all_v, all_to_all_v_other, " called all_to_all(f32) and ", " called all_to_all(f32) and " },
 };
+
+static int is_of_lengths(const struct disagreement *d)
+{
+    return d->ours_text[0] == ' ';
+}
 
 struct scenario {
     struct page *page;
@@ -135,7 +141,7 @@ static void they_disagree(int rank, int size, void *arg)
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
     CHECK_STATUS(status, COMM_ERR_MISMATCH);
     const char *text = comm_last_error();
-    if (d->ours_text) {
+    if (!is_of_lengths(d)) {
         char theirs[80], ours[80];
         int one_of_us = -1;
         snprintf(theirs, sizeof theirs, " called %s", d->theirs_text);
@@ -148,7 +154,7 @@ static void they_disagree(int rank, int size, void *arg)
         CHECK(strstr(text, " (127.0.0.1:") || strstr(text, " 127.0.0.1:"));
     } else {
         CHECK_SAYS_OF(text, s->odd, d->theirs_text);
-        CHECK_SAYS_OF(text, 0, d->theirs_text); /* the root, or the one that the other block is for */
+        CHECK_SAYS_OF(text, 0, d->ours_text);
         CHECK_SAYS(text, " and expects ");
         CHECK_SAYS(text, " and sends it ");
         CHECK_SAYS(text, "their counts must be the same");
@@ -266,8 +272,8 @@ static int run(int size, int odd, const struct disagreement *d, enum waiting how
 {
     struct scenario s = { .page = page_new(size), .d = d, .odd = odd, .how = how };
     char name[200];
-    snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what, d && d->ours_text ? ": " : "",
-             d && d->ours_text ? d->theirs_text : "", odd, size, waiting_names[how]);
+    snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what, d && !is_of_lengths(d) ? ": " : "",
+             d && !is_of_lengths(d) ? d->theirs_text : "", odd, size, waiting_names[how]);
     struct ranks_options options = { .limit_s = 20, .name = name };
     int failed = fault_run(size, &options, fn, &s);
     if (d)
@@ -283,9 +289,9 @@ int main(void)
     for (unsigned i = 0; i < sizeof table / sizeof *table; i++) {
         int size = 2 + (int)(fault_random(&random) % 4);
         /* The root notices a wrong length, so another rank must be the odd one there. */
-        int odd = table[i].ours_text ? (int)(fault_random(&random) % (unsigned)size) : size - 1;
+        int odd = !is_of_lengths(&table[i]) ? (int)(fault_random(&random) % (unsigned)size) : size - 1;
         failed |= run(size, odd, &table[i], (enum waiting)(i % WAIT_END), they_disagree,
-                      table[i].ours_text ? table[i].ours_text : "a block of another length");
+                      !is_of_lengths(&table[i]) ? table[i].ours_text : "a block of another length");
     }
     for (int size = 2; size <= 5; size++)
         failed |= run(size, size - 1, NULL, WAIT_CALL, wrong_order, "the wrong order");
