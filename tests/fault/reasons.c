@@ -8,6 +8,7 @@ struct scenario {
     struct page *page;
     int leaves; /* those who know the reason close their world before the late rank opens the group */
     int late;   /* the rank that is held up */
+    uint64_t seed;
 };
 
 enum { SIZE = 4 };
@@ -148,6 +149,55 @@ static void disagreed_before_it_came(int rank, int size, void *arg)
     fault_raise(s->page, rank);
 }
 
+/* ---- Whatever the order ---- */
+
+static void a_moment(uint64_t *random)
+{
+    int64_t end = fault_now_ns() + (int64_t)(fault_random(random) % 4000000);
+    while (fault_now_ns() < end)
+        ;
+}
+
+/* One aborts, or calls something else; each makes the group and goes at a moment of its own, and nobody waits for anybody. */
+static void everybody_hears_the_reason(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    uint64_t random = s->seed, own = s->seed ^ (uint64_t)(rank + 1) * 77777;
+    int32_t ranks[SIZE], one = 1;
+    int culprit = (int)(fault_random(&random) % (unsigned)size), aborts = (int)(fault_random(&random) % 2);
+    for (int r = 0; r < size; r++)
+        ranks[r] = r;
+    for (int r = size - 1; r > 0; r--) {
+        int other = (int)(fault_random(&random) % (unsigned)(r + 1));
+        int32_t moved = ranks[r];
+        ranks[r] = ranks[other];
+        ranks[other] = moved;
+    }
+    comm_group *world = fault_random(&random) % 2 ? meet() : ranks_world("tcp"), *group;
+    a_moment(&own);
+    CHECK_OK(comm_group_create(world, ranks, (size_t)size, NULL, &group));
+    comm_status status = COMM_OK, expected = aborts ? COMM_ERR_ABORTED : COMM_ERR_MISMATCH;
+    if (rank == culprit && aborts)
+        CHECK_OK(comm_group_abort(group, "my reason"));
+    while (status == COMM_OK)
+        status = rank == culprit ? comm_barrier(group, NULL, NULL)
+                                 : comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL);
+    CHECK_STATUS(status, expected);
+    CHECK_ERROR_SAYS(aborts ? "called comm_group_abort: my reason" : "called barrier()");
+    a_moment(&own);
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run_any_order(uint64_t seed, int size)
+{
+    struct scenario s = { .seed = seed };
+    char name[80];
+    snprintf(name, sizeof name, "everybody hears the reason, seed %llu", (unsigned long long)seed);
+    struct ranks_options options = { .limit_s = 30, .name = name };
+    return ranks_run(size, &options, everybody_hears_the_reason, &s);
+}
+
 static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
 {
     struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
@@ -169,5 +219,8 @@ int main(void)
     }
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
+    uint64_t random = fault_seed();
+    for (uint64_t i = 0; i < 40; i++)
+        failed |= run_any_order(i % 2 ? fault_random(&random) : i, 2 + (int)(i % 3));
     return failed;
 }
