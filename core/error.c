@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 static _Thread_local char last_error[COMM_ERROR_BYTES];
 static _Thread_local uint64_t fail_count;
@@ -52,6 +53,7 @@ __attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status statu
     /* The arguments may point into last_error itself. */
     char text[COMM_ERROR_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
+    utf8_clean_string(text); /* host names, keys and what other ranks wrote; and it may have been cut within a character */
     if (!*text) /* the reason itself was lost, for want of memory */
         snprintf(text, sizeof text, "%s", comm_status_name(status));
     memcpy(last_error, text, sizeof text);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/param.h"
+#include "base/utf8.h"
 
 static const char *const level_names[] = { "off", "error", "warn", "info", "debug" };
 
@@ -44,6 +45,7 @@ void comm__log(int32_t level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    utf8_clean_string(text);
 
     pthread_mutex_lock(&sink_lock);
     comm_log_fn fn = sink;

@@ -7,6 +7,8 @@
 #include <cmocka.h>
 #include <stdlib.h>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "base/utf8.h"
 
 static void assert_cleaned(const char *text, const char *expected)
@@ -85,6 +87,34 @@ static void any_bytes(void **state)
     }
 }
 
+static char logged[COMM_ERROR_BYTES];
+
+static void keep(int32_t level, const char *text, void *context)
+{
+    (void)level, (void)context;
+    memcpy(logged, text, strlen(text) + 1);
+}
+
+static void errors_and_log_lines_are_clean(void **state)
+{
+    char long_text[2 * COMM_ERROR_BYTES + 1] = "";
+    (void)state;
+    comm__fail(COMM_ERR_INVALID, "the key '%s'", "a\nb\xff\xc2\x9b");
+    assert_string_equal(comm_last_error(), "the key 'a?b?" "?'");
+    for (size_t i = 0; i + 3 < sizeof long_text; i += 3)
+        memcpy(long_text + i, "\xe2\x82\xac", 4);
+    for (int offset = 0; offset < 3; offset++) {
+        comm__fail(COMM_ERR_INVALID, "%.*s%s", offset, "ab", long_text);
+        assert_true(strlen(comm_last_error()) > COMM_ERROR_BYTES - 5);
+        assert_null(strchr(comm_last_error(), '?'));
+        assert_int_equal((strlen(comm_last_error()) - (size_t)offset) % 3, 0);
+    }
+    comm_log_set(keep, NULL);
+    comm__log(COMM_LOG_ERROR, "host '%s'", "\033[31m\xed\xa0\x80");
+    comm_log_set(NULL, NULL);
+    assert_string_equal(logged, "host '?[31m?" "?" "?'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -93,6 +123,7 @@ int main(void)
         cmocka_unit_test(what_is_no_utf8_does_not),
         cmocka_unit_test(a_character_that_is_cut_off_is_dropped),
         cmocka_unit_test(any_bytes),
+        cmocka_unit_test(errors_and_log_lines_are_clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
