@@ -47,6 +47,8 @@ struct world {
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
     comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the
                                 * world states */
+    struct joining *joining;   /* while the backends of the world group open; guarded by looking */
+    pthread_mutex_t looking;   /* a leaf */
     struct cards cards;        /* of the ranks, with what their backends need to find each other */
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MOST];

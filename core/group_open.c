@@ -407,6 +407,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     comm_store_close(world->store);
     comm_store_close(world->rendezvous);
     comm__cards_finish(&world->cards);
+    pthread_mutex_destroy(&world->looking);
     pthread_mutex_destroy(&world->open_lock);
     pthread_mutex_destroy(&world->lock);
     free(world->name);

@@ -4,10 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "group.h"
+#include "join.h"
 #include "reduce.h"
 #include "registry.h"
 
@@ -59,12 +61,39 @@ static comm_status host_store_set(void *store, const char *key, const void *data
     return status;
 }
 
+/* While the world opens: there may be none, and then what is awaited will never come. */
+static comm_status look_after_others(struct world *world)
+{
+    comm_status status = COMM_OK;
+    if (pthread_mutex_trylock(&world->looking) != 0)
+        return COMM_OK; /* somebody else does */
+    if (world->joining)
+        status = comm__join_look(world->joining);
+    pthread_mutex_unlock(&world->looking);
+    return status;
+}
+
+static comm_status wait_for_key(struct world_backend *wb, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
+{
+    int64_t deadline_ns = clock_deadline_ns(timeout_ms ? timeout_ms : comm_store_timeout(wb->store));
+    for (;;) {
+        int64_t left = clock_left_ms(deadline_ns);
+        int last = left >= 0 && left <= JOIN_LOOK_MS;
+        comm_status status = comm_store_get(wb->store, key, last ? (left ? left : 1) : JOIN_LOOK_MS, ret_data, ret_bytes);
+        if (status != COMM_ERR_TIMEOUT || last)
+            return status;
+        status = look_after_others(wb->world);
+        if (status != COMM_OK)
+            return status;
+    }
+}
+
 static comm_status host_store_get(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
 {
     struct world_backend *wb = store;
     if (comm__cards_find(&wb->world->cards, wb->backend->name, key, ret_data, ret_bytes) == COMM_OK)
         return COMM_OK;
-    return comm_store_get(wb->store, key, timeout_ms, ret_data, ret_bytes);
+    return wait_for_key(wb, key, timeout_ms, ret_data, ret_bytes);
 }
 
 static comm_status host_store_add(void *store, const char *key, int64_t amount, int64_t *ret_value)

@@ -157,7 +157,14 @@ static comm_status meet(struct world *world, const comm_init_options *o, struct 
     return status;
 }
 
-static comm_status open_world(struct world *world, const comm_init_options *o, const struct joining *j)
+static void set_joining(struct world *world, struct joining *j)
+{
+    pthread_mutex_lock(&world->looking);
+    world->joining = j;
+    pthread_mutex_unlock(&world->looking);
+}
+
+static comm_status open_world(struct world *world, const comm_init_options *o, struct joining *j)
 {
     size_t secret_bytes = strlen(o->secret) + 1 + JOIN_NONCE_TEXT;
     world->secret = malloc(secret_bytes);
@@ -165,7 +172,10 @@ static comm_status open_world(struct world *world, const comm_init_options *o, c
         return comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
     snprintf(world->secret, secret_bytes, "%s:%s", o->secret, j->nonce);
     world->root->id = XXH64(j->nonce, JOIN_NONCE_TEXT - 1, 0);
-    return comm__world_open(world);
+    set_joining(world, j->size > 1 ? j : NULL);
+    comm_status status = comm__world_open(world);
+    set_joining(world, NULL);
+    return status;
 }
 
 /* The world is open here; or it is not, for the last error's reason. Once all ranks are, they know where everybody is. */
@@ -223,6 +233,7 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
         return comm__fail(COMM_ERR_NO_MEMORY, "comm_init");
     pthread_mutex_init(&world->open_lock, NULL);
     pthread_mutex_init(&world->lock, NULL);
+    pthread_mutex_init(&world->looking, NULL);
     comm__cards_init(&world->cards);
     struct joining j = { .name = o.name, .secret = o.secret, .number = -1, .lifeline.listener = -1 };
     j.began_ns = clock_now_ns();

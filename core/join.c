@@ -46,8 +46,6 @@ enum {
     WHO_SHOWN = 120,      /* of what a store says, at most */
     CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
     BACKENDS_SHOWN = 160,
-    LOOK_MS = 500,        /* who waits looks after the others so often */
-    REFUSED_OFTEN = 3,    /* looks at a closed port of another host */
     CARDS_MOST = 1024,    /* ranks; the last one to open fetches the cards of so many for all */
 };
 
@@ -55,12 +53,13 @@ struct round {
     const char *member; /* the key of one who has come, without its rank */
     const char *count, *verdict, *all;
     const char *done; /* "3 of 4 ranks have ..." */
-    int refused_often;
+    int refusals_count;
 };
 
-/* In the second round every port has just been open, so one that is closed tells something. */
+/* A closed port on another host may be a firewall's word. In the second round all have come, and who is not open yet should be soon: then it
+ * tells something. */
 static const struct round showing_up = { "rank", "joined", "verdict", "all", "joined", 0 };
-static const struct round opening = { "card", "opened", "outcome", "open", "opened the world", REFUSED_OFTEN };
+static const struct round opening = { "card", "opened", "outcome", "open", "opened the world", 1 };
 
 static comm_status make_nonce(char text[JOIN_NONCE_TEXT])
 {
@@ -444,7 +443,7 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
     void *page;
     snprintf(key, sizeof key, "life/%d", rank);
     if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
-        comm_store_get(j->store, key, LOOK_MS, &page, NULL) != COMM_OK)
+        comm_store_get(j->store, key, JOIN_LOOK_MS, &page, NULL) != COMM_OK)
         return 0;
     comm__watch_begin(w, page);
     comm_free(page);
@@ -461,7 +460,8 @@ static int32_t find_ended(struct joining *j, const struct round *round)
         int32_t rank = watched_rank(j, i);
         if (rank < 0)
             break;
-        if ((w->begun || begin_watch(j, rank, w)) && comm__watch_look(w, round->refused_often))
+        if ((w->begun || begin_watch(j, rank, w)) &&
+            (comm__watch_look(w) || (round->refusals_count && comm__watch_refused(w) && !is_there(j, round, rank, rank + 1))))
             return rank;
     }
     return -1;
@@ -492,7 +492,7 @@ static comm_status wait_for_all(struct joining *j, const struct round *round)
     for (;;) {
         void *verdict;
         size_t bytes;
-        int64_t left = clock_left_ms(j->deadline_ns), look_ms = news_ms < LOOK_MS ? news_ms : LOOK_MS;
+        int64_t left = clock_left_ms(j->deadline_ns), look_ms = news_ms < JOIN_LOOK_MS ? news_ms : JOIN_LOOK_MS;
         if (left == 0)
             return give_up(j, round);
         comm_status status =
@@ -509,6 +509,23 @@ static comm_status wait_for_all(struct joining *j, const struct round *round)
         say_who_is_missing(j, round);
         news_ns = clock_deadline_ns(news_ms);
     }
+}
+
+comm_status comm__join_look(struct joining *j)
+{
+    const char *keys[] = { opening.all };
+    int32_t there = 0;
+    void *verdict;
+    size_t bytes;
+    comm_status status = comm_store_check(j->store, keys, 1, &there);
+    if (status == COMM_OK && there)
+        status = comm_store_get(j->store, opening.all, JOIN_LOOK_MS, &verdict, &bytes);
+    if (status != COMM_OK)
+        return COMM_OK;
+    if (there)
+        return take_verdict(j, verdict, bytes);
+    int32_t ended = find_ended(j, &opening);
+    return ended >= 0 ? tell_ended(j, &opening, ended) : COMM_OK;
 }
 
 /* The last one to come tells all: `more` is what they should know. */

@@ -9,6 +9,7 @@
 #include "lifeline.h"
 
 enum { JOIN_NONCE_BYTES = 16, JOIN_NONCE_TEXT = 2 * JOIN_NONCE_BYTES + 1 };
+enum { JOIN_LOOK_MS = 500 }; /* who waits looks after the others so often */
 
 /* One comm_init under way. */
 struct joining {
@@ -37,6 +38,9 @@ comm_status comm__join(struct joining *j, comm_status able);
  * until all ranks are open, and gives their cards one after the other (j owns them); 0 bytes if they are too long together. */
 comm_status comm__join_confirm(struct joining *j, comm_status able, const void *card, size_t bytes,
                                const void **ret_cards, size_t *ret_bytes);
+
+/* In between, by who waits for something while its backends open, every JOIN_LOOK_MS: fails if there will be no world. One at a time. */
+comm_status comm__join_look(struct joining *j);
 
 /* A world of one rank needs nobody: what comm__join would set, without a store. */
 comm_status comm__join_alone(struct joining *j);

@@ -10,7 +10,7 @@
 
 #include "base/netaddr.h"
 
-enum { BACKLOG = 128, KEEPALIVE_S = 1, KEEPALIVE_PROBES = 4 };
+enum { BACKLOG = 128, KEEPALIVE_S = 1, KEEPALIVE_PROBES = 4, REFUSED_OFTEN = 3 };
 
 void comm__lifeline_open(struct lifeline *l)
 {
@@ -110,7 +110,12 @@ static void begin_attempt(struct watch *w)
         w->connecting = 1;
 }
 
-int comm__watch_look(struct watch *w, int refused_often)
+int comm__watch_refused(const struct watch *w)
+{
+    return w->refused && w->failures >= REFUSED_OFTEN * w->count;
+}
+
+int comm__watch_look(struct watch *w)
 {
     char byte;
     if (!w->begun || w->count == 0)
@@ -123,5 +128,5 @@ int comm__watch_look(struct watch *w, int refused_often)
         ssize_t n = recv(w->fd, &byte, 1, MSG_DONTWAIT);
         return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
     }
-    return w->refused && (w->same_host || (refused_often && w->failures >= refused_often * w->count));
+    return w->refused && w->same_host;
 }

@@ -30,8 +30,9 @@ struct watch {
 
 void comm__watch_begin(struct watch *w, const char *page);
 void comm__watch_end(struct watch *w);
-/* Look once, without waiting. 1 if its process has ended, or has given up coming together. `refused_often`: on another host a
- * port that is closed at all addresses counts only after so many looks, as a firewall may say the same; 0: not at all. */
-int comm__watch_look(struct watch *w, int refused_often);
+/* Look once, without waiting. 1 if its process has ended, or has given up coming together. */
+int comm__watch_look(struct watch *w);
+/* On another host: it could never be reached, and several looks in a row found its port closed. */
+int comm__watch_refused(const struct watch *w);
 
 #endif

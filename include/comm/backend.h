@@ -143,7 +143,8 @@ typedef struct comm_host {
 
     /* The group's store, for exchanging addresses; keys are private to this backend and group family. get waits; release the
      * data with free_memory. What a rank sets while its world's state opens, up to 8 KiB, all ranks have when the world is open: get
-     * then gives it without asking the store. So set a key once.  any, may block */
+     * then gives it without asking the store. So set a key once. And get fails at once when the world will not open, as another
+     * rank could not take part.  any, may block */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes);
     comm_status (*store_add)(void *store, const char *key, int64_t amount, int64_t *ret_value);

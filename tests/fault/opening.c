@@ -16,6 +16,7 @@ enum { LONG_MS = 60000, SOON_MS = 2000, BUSY_MS = 3000 /* a machine with other w
 /* ---- A backend that fails or dies when a world opens ---- */
 
 enum mischief { FAILS, DIES, IS_KILLED, MISCHIEF_END };
+/* `awaits`: the other ranks wait in their opening for what the one that fails would put into the store. */
 
 static struct {
     comm_backend table;
@@ -23,6 +24,7 @@ static struct {
     comm_status (*open)(const comm_group_info *, void **);
     int rank;
     enum mischief what;
+    int awaits;
     struct page *page;
 } fragile;
 
@@ -35,6 +37,12 @@ static comm_status fragile_open(const comm_group_info *info, void **ret_state)
         if (fragile.what == IS_KILLED)
             raise(SIGKILL);
         _exit(1);
+    }
+    if (fragile.awaits) {
+        void *data;
+        size_t bytes;
+        CHECK(fragile.host->store_get(info->store, "from the other", LONG_MS, &data, &bytes) != COMM_OK);
+        return COMM_ERR_SYSTEM;
     }
     return fragile.open(info, ret_state);
 }
@@ -54,6 +62,7 @@ struct scenario {
     int rank; /* that fails */
     enum mischief what;
     const char *url; /* NULL: the ranks' file */
+    int awaits;
 };
 
 static comm_status open_at(const char *url, int rank, int size, const char *backend, comm_group **ret_world)
@@ -76,6 +85,7 @@ static void one_fails(int rank, int size, void *arg)
     fragile.page = s->page;
     fragile.rank = s->rank;
     fragile.what = s->what;
+    fragile.awaits = s->awaits;
     CHECK_OK(comm_backend_register(fragile_entry));
     comm_status status = open_at(s->url, rank, size, "cpu:fragile", &world);
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
@@ -90,12 +100,13 @@ static void one_fails(int rank, int size, void *arg)
                                       : "has ended, or has given up, before all ranks had opened the world");
 }
 
-static int run_one_fails(int size, int rank, enum mischief what, const char *url)
+static int run_one_fails(int size, int rank, enum mischief what, const char *url, int awaits)
 {
-    struct scenario s = { .page = page_new(size), .rank = rank, .what = what, .url = url };
+    struct scenario s = { .page = page_new(size), .rank = rank, .what = what, .url = url, .awaits = awaits };
     char name[100];
-    snprintf(name, sizeof name, "rank %d of %d %s, store: %s", rank, size,
-             what == FAILS ? "fails" : what == DIES ? "dies" : "is killed", url ? "its own" : "a file");
+    snprintf(name, sizeof name, "rank %d of %d %s, store: %s%s", rank, size,
+             what == FAILS ? "fails" : what == DIES ? "dies" : "is killed", url ? "its own" : "a file",
+             awaits ? "; the others wait for it" : "");
     struct ranks_options options = { .limit_s = 30, .name = name, .may_fail = what == FAILS ? 0 : 1ull << rank };
     int failed = ranks_run(size, &options, one_fails, &s);
     if (!failed && fault_report(s.page, size, name) > BUSY_MS) {
@@ -376,12 +387,13 @@ int main(void)
     char url[64];
     signal(SIGPIPE, SIG_IGN);
     for (int what = 0; what < MISCHIEF_END; what++) {
-        failed |= run_one_fails(2, 1, (enum mischief)what, NULL);
-        failed |= run_one_fails(4, what, (enum mischief)what, NULL);
-        failed |= run_one_fails(4, 3, (enum mischief)what, free_url(url));
+        failed |= run_one_fails(2, 1, (enum mischief)what, NULL, 0);
+        failed |= run_one_fails(4, what, (enum mischief)what, NULL, 0);
+        failed |= run_one_fails(4, 3, (enum mischief)what, free_url(url), 0);
+        failed |= run_one_fails(3, 1, (enum mischief)what, NULL, 1);
     }
-    failed |= run_one_fails(4, 0, FAILS, free_url(url));
-    failed |= run_one_fails(4, 0, IS_KILLED, free_url(url));
+    failed |= run_one_fails(4, 0, FAILS, free_url(url), 0);
+    failed |= run_one_fails(4, 0, IS_KILLED, free_url(url), 0);
     failed |= run(4, one_is_killed_while_others_are_missing, "one is killed while others are missing", 1 << 1, 1);
     failed |= RUN(3, different_backends_are_told_to_all);
     failed |= RUN(4, the_same_backends_in_other_words);
