@@ -17,6 +17,7 @@ struct waiter {
     comm_store *store;
     enum how how;
     const char *keys[3];
+    const char *const *many; /* in the place of `keys`, by BY_WAIT; or NULL */
     size_t count;
     int64_t timeout_ms;
     comm_status status;
@@ -35,7 +36,7 @@ static void *waiter_main(void *context)
         w->status = comm_store_get(w->store, w->keys[0], w->timeout_ms, &data[0], &bytes[0]);
         break;
     case BY_WAIT:
-        w->status = comm_store_wait(w->store, w->keys, w->count, w->timeout_ms);
+        w->status = comm_store_wait(w->store, w->many ? w->many : w->keys, w->count, w->timeout_ms);
         break;
     case BY_MULTI_GET:
         w->status = comm_store_multi_get(w->store, w->keys, w->count, w->timeout_ms, data, bytes);
@@ -231,6 +232,29 @@ static void many_missing_keys_make_a_short_text(struct pair *p)
     CHECK_ERROR_SAYS("missing-0'");
     CHECK_ERROR_SAYS("more");
     CHECK(strlen(comm_last_error()) < 900);
+}
+
+/* More than a server's table of awaited keys begins with, by two who wait for them in different order. */
+static void over_a_thousand_awaited_keys(struct pair *p)
+{
+    enum { COUNT = 1500 };
+    static char names[COUNT][16];
+    static const char *keys[COUNT], *reversed[COUNT];
+    struct waiter w = { .store = p->a, .how = BY_WAIT, .many = keys, .count = COUNT, .timeout_ms = LONG_MS };
+    struct waiter back = { .store = p->b, .how = BY_WAIT, .many = reversed, .count = COUNT, .timeout_ms = LONG_MS };
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(names[i], sizeof names[i], "many-%d", i);
+        keys[i] = reversed[COUNT - 1 - i] = names[i];
+    }
+    start(&w);
+    start(&back);
+    until_inside(p->a, 1);
+    until_inside(p->b, 1);
+    for (int i = 0; i < COUNT; i++) /* 7 has no divisor with the count in common: each once, in no order of theirs */
+        CHECK_OK(comm_store_set(i % 2 ? p->a : p->b, names[i * 7 % COUNT], "x", 1));
+    finish(&w, COMM_OK);
+    finish(&back, COMM_OK);
+    CHECK_OK(comm_store_wait(p->a, keys, COUNT, LONG_MS));
 }
 
 static void an_empty_queue_times_out(struct pair *p)
@@ -445,6 +469,7 @@ const struct test_case waiting_cases[] = {
     { "a wait for several ends with the last", a_wait_for_several_ends_with_the_last },
     { "many are woken at once", many_are_woken_at_once },
     { "a timeout names the keys that are missing", a_timeout_names_the_keys_that_are_missing },
+    { "over a thousand awaited keys", over_a_thousand_awaited_keys },
     { "many missing keys make a short text", many_missing_keys_make_a_short_text },
     { "an empty queue times out", an_empty_queue_times_out },
     { "a barrier says how many came", a_barrier_says_how_many_came },

@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -288,6 +290,7 @@ static void a_truncated_file_is_found(void)
 struct waiter {
     pthread_t thread;
     comm_store *store;
+    int64_t timeout_ms;
     comm_status status;
     char text[1024];
 };
@@ -296,17 +299,23 @@ static void *waiter_main(void *context)
 {
     struct waiter *w = context;
     void *data;
-    w->status = comm_store_get(w->store, "never", COMM_TIMEOUT_INFINITE, &data, NULL);
+    w->status = comm_store_get(w->store, "never", w->timeout_ms, &data, NULL);
     snprintf(w->text, sizeof w->text, "%s", comm_last_error());
     return NULL;
 }
 
-static void start(struct waiter *w, comm_store *store)
+static void start_for(struct waiter *w, comm_store *store, int64_t timeout_ms)
 {
     w->store = store;
+    w->timeout_ms = timeout_ms;
     CHECK(pthread_create(&w->thread, NULL, waiter_main, w) == 0);
     while (atomic_load(&store->calls) < 2)
         nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+}
+
+static void start(struct waiter *w, comm_store *store)
+{
+    start_for(w, store, COMM_TIMEOUT_INFINITE);
 }
 
 static void a_deleted_file_is_found(void)
@@ -586,6 +595,10 @@ static void fill_the_disk(comm_store *store, int ready_fd)
     CHECK_ERROR_SAYS("File too large");
     CHECK_ERROR_SAYS(path);
     CHECK(file_bytes() == before);
+    CHECK_STATUS(comm_store_append(store, "kept", big, sizeof big), COMM_ERR_SYSTEM);
+    CHECK_STATUS(comm_store_queue_push(store, "q", big, sizeof big), COMM_ERR_SYSTEM);
+    CHECK(file_bytes() == before);
+    check_text(store, "kept", "as it was");
     CHECK_OK(comm_store_set(store, "small", "v", 1)); /* the store is as good as before */
     comm_store_close(store);
 }
@@ -594,8 +607,51 @@ static void a_full_disk_is_an_error_and_no_damage(void)
 {
     fresh_path();
     comm_store *store = open_store(0);
+    CHECK_OK(comm_store_set(store, "kept", "as it was", 9));
     join_child(start_child(fill_the_disk), 0);
     check_text(store, "small", "v");
+    check_text(store, "kept", "as it was");
+    comm_store_close(store);
+    unlink(path);
+}
+
+/* A file system that is full indeed, if we may have one. */
+static void fill_a_small_disk(comm_store *unused, int ready_fd)
+{
+    static char page[4096];
+    int kept = 0;
+    (void)unused;
+    (void)ready_fd;
+    if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("tmpfs", folder, "tmpfs", 0, "size=128k") != 0) {
+        printf("  not tried: no file system of our own: %s\n", strerror(errno));
+        exit(0);
+    }
+    comm_store *store = open_store(0), *other = open_store(0);
+    char key[24];
+    comm_status status = COMM_OK;
+    for (; status == COMM_OK && kept < 1000; kept += status == COMM_OK) {
+        snprintf(key, sizeof key, "page %d", kept);
+        status = comm_store_set(store, key, page, sizeof page);
+    }
+    CHECK(status == COMM_ERR_SYSTEM && kept > 4);
+    CHECK_ERROR_SAYS("No space left on device");
+    CHECK_ERROR_SAYS(path);
+    for (int i = 0; i < kept; i++) {
+        int32_t there = 0;
+        snprintf(key, sizeof key, "page %d", i);
+        CHECK_OK(comm_store_check(other, (const char *[]){ key }, 1, &there));
+        CHECK(there == 1);
+    }
+    comm_store_close(other);
+    comm_store_close(store);
+}
+
+static void a_disk_without_space_loses_nothing(void)
+{
+    fresh_path();
+    comm_store *store = open_store(0);
+    join_child(start_child(fill_a_small_disk), 0);
     comm_store_close(store);
     unlink(path);
 }
@@ -665,6 +721,31 @@ static void a_stopped_process_costs_the_others_their_time_limit(void)
     unlink(path);
 }
 
+/* The lock is taken by another only when most of the time has gone by without the key: then the key is the news. */
+static void a_late_lock_does_not_hide_the_missing_key(void)
+{
+    enum { LIMIT_MS = 1500 };
+    struct waiter w;
+    struct file_share share;
+    fresh_path();
+    comm_store *store = open_store(0);
+    struct store_wait wait = { clock_now_ns(), clock_deadline_ns(LONG_MS), NULL };
+    CHECK_OK(file_share_open(&share, path, 0, &wait));
+    int64_t began_ns = clock_now_ns();
+    start_for(&w, store, LIMIT_MS);
+    while (clock_now_ns() < began_ns + LIMIT_MS * (int64_t)1000000 * 3 / 4)
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    CHECK_OK(file_enter(&share, FILE_WRITE, &wait));
+    pthread_join(w.thread, NULL);
+    file_leave(&share, COMM_OK);
+    CHECK_STATUS(w.status, COMM_ERR_TIMEOUT);
+    if (!strstr(w.text, "'never'") || strstr(w.text, "locked"))
+        ranks_fail(__FILE__, __LINE__, "'%s' does not speak of the key alone", w.text);
+    file_share_close(&share, 0);
+    comm_store_close(store);
+    unlink(path);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -684,6 +765,8 @@ static const struct {
     { "those who live go on when one crashes", those_who_live_go_on_when_one_crashes },
     { "a writer that dies in the middle is cut off", a_writer_that_dies_in_the_middle_is_cut_off },
     { "a full disk is an error and no damage", a_full_disk_is_an_error_and_no_damage },
+    { "a disk without space loses nothing", a_disk_without_space_loses_nothing },
+    { "a late lock does not hide the missing key", a_late_lock_does_not_hide_the_missing_key },
     { "killed writers harm nobody", killed_writers_harm_nobody },
     { "a stopped process costs the others their time limit", a_stopped_process_costs_the_others_their_time_limit },
 };

@@ -440,6 +440,44 @@ static void many_wait_for_one_key(const struct server *server)
     free(fds);
 }
 
+static void ask(int fd, const char *request, const char *reply)
+{
+    lines_say(fd, request);
+    lines_hear(fd, reply);
+}
+
+/* Clients of PyTorch's kind wait for a queue, are woken, and then pop. Who is woken and does not pop, because it leaves, gives up
+ * or asks for something else, passes the wake-up on: else the item would lie there and the other wait. */
+static void woken_poppers_that_do_not_pop(const struct server *server)
+{
+    for (int how = 0; how < 4; how++) {
+        int setter = greet(server), fds[2] = { greet(server), greet(server) };
+        struct pollfd who[2] = { { .fd = fds[0], .events = POLLIN }, { .fd = fds[1], .events = POLLIN } };
+        for (int i = 0; i < 2; i++) {
+            ask(fds[i], "0d 01 02 03 04", "01 02 03 04");
+            lines_say(fds[i], "06 01.. 05.. '/jobs'");
+        }
+        ask(setter, "05 01.. 05.. '/jobs'", "01"); /* both wait now */
+        lines_say(setter, "0e 05.. '/jobs' 01.. 'v'");
+        CHECK(poll(who, 2, LINES_LIMIT_MS) > 0);
+        int first = who[0].revents ? 0 : 1, other = 1 - first;
+        lines_hear(fds[first], "00");
+        lines_hear_nothing(fds[other]);
+        switch (how) {
+        case 0: close(fds[first]); break;
+        case 1: hang_up(fds[first], 1); break;
+        case 2: ask(fds[first], "0c", "01"); break; /* CANCEL_WAIT */
+        default: ask(fds[first], "08 05.. '/none'", "00.."); break; /* DELETE of something else */
+        }
+        lines_hear(fds[other], "00");
+        ask(fds[other], "0f 05.. '/jobs'", "01.. 01.. 'v'");
+        if (how > 1)
+            close(fds[first]);
+        close(fds[other]);
+        close(setter);
+    }
+}
+
 static void many_connections(const struct server *server, struct worker workers[GOOD_CLIENTS])
 {
     int count = most(CONNECTIONS), *fds = calloc((size_t)count, sizeof *fds);
@@ -541,6 +579,7 @@ int main(int argc, char **argv)
     ATTACK(deaf(&server, workers));
     ATTACK(slow_reader(&server, workers));
     ATTACK(many_wait_for_one_key(&server));
+    ATTACK(woken_poppers_that_do_not_pop(&server));
     ATTACK(many_connections(&server, workers));
     workers_stop(workers);
     check_memory(&server, 300);
