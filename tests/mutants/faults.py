@@ -116,7 +116,7 @@ fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->ho
 fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, a->waits_for));", "text_rank(g, a->waits_for), text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & WIRE_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
 fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
-      "clock_now_ns() - limit->began_ns < limit->began_ns - wait->began_ns", "clock_now_ns() - limit->began_ns > limit->began_ns - wait->began_ns",
+      "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns", "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns",
       "store file alone", "store file")
 fault("e", "wait_all_gives_the_last_error", "core/work.c", "if (status == COMM_OK || first != COMM_OK)\n            continue;",
       "if (status == COMM_OK)\n            continue;", "works", "rows on 2")
@@ -139,13 +139,16 @@ fault("g", "deletion_makes_keys_unfindable", TABLE, "if (((i - home) & mask) >= 
       "if (((i - home) & mask) > ((i - at_hole) & mask)) {", *STORES)
 fault("g", "deletion_moves_what_is_at_home", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {", "if (home != i || 1) {", *STORES)
 fault("g", "popper_that_leaves_does_not_pass_on", HUB, "if (table_queue_len(hub->table, as_table(key)) > 0)\n        wake_one(hub, key);", "",
-      "store tcp", "store hostile", "store of processes tcp")
+      "store hostile", "store tcp", "store of processes tcp")
 fault("g", "append_wakes_no_waiter", HUB, "table_append(hub->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n        wake(hub, request->key);",
       "table_append(hub->table, as_table(request->key), as_table(request->value));", "store tcp", "store clients")
 fault("g", "compare_set_of_a_missing_key_stores_anyway", TABLE, ": expected.bytes == 0;\n    if (change) {", ": 1;\n    if (change) {", *STORES)
 fault("g", "queue_is_last_in_first_out", TABLE, "if (entry->last)\n        entry->last->next = item;\n    else\n        entry->first = item;",
       "if (entry->last)\n        item->next = entry->first;\n    entry->first = item;", *STORES)
 fault("g", "growing_table_loses_a_collision", TABLE, "while (slots[at].entry)\n            at = (at + 1) & (slot_count - 1);", "", *STORES)
+
+fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB, "            a->next = buckets[a->hash & (count - 1)];\n", "            a->next = NULL;\n",
+      "store tcp", "store clients")
 
 # ---- h: lost wake-ups ----
 
@@ -267,9 +270,13 @@ fault("store", "file_compare_set_gives_the_old_value", "store/file.c", "now = eq
 fault("store", "torn_record_is_a_damaged_one", "store/file_log.c", "if (bytes < *ret_bytes)\n        return FILE_TORN;", "if (bytes < *ret_bytes)\n        return FILE_BAD;", "store file_log", "store file alone")
 fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at, *ret_bytes) != (", "if (0 && check_of(at, *ret_bytes) != (", "store file_log", "store file alone")
 fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c", "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
-fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c", "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &data, &bytes);", "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
-fault("store", "stand_in_append_keeps_its_turn", "store/standin.c", "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &(int32_t){ 0 });", "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
+fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c", "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &grace, &data, &bytes);", "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
+fault("store", "stand_in_append_keeps_its_turn", "store/standin.c", "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &grace, &(int32_t){ 0 });", "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
 fault("store", "all_sum_leaves_the_last_rank_out", "store/collect.c", "for (int32_t r = 0; r < c->world_size; r++) {\n        char *end;", "for (int32_t r = 0; r < c->world_size - 1; r++) {\n        char *end;", "store collectives")
-fault("store", "default_timeout_of_a_call_is_infinite", "store/store.c", "if (timeout_ms == 0)\n        timeout_ms = atomic_load(&s->timeout_ms);", "if (timeout_ms == 0)\n        timeout_ms = COMM_TIMEOUT_INFINITE;", "store hash", "store tcp")
+fault("store", "default_timeout_of_a_call_is_infinite", "store/store.c", "timeout_ms == 0 ? atomic_load(&s->timeout_ms) : timeout_ms", "timeout_ms == 0 ? COMM_TIMEOUT_INFINITE : timeout_ms", "store hash", "store tcp")
+fault("store", "grace_is_longer_than_what_is_promised", "store/store.h", "STORE_GRACE_MS = 300,", "STORE_GRACE_MS = 900,", "store silent")
+fault("store", "turn_on_the_connection_has_no_limit", "store/tcp_client.c", "        if (store_wait_over(wait))\n            return COMM_ERR_TIMEOUT;\n        if (wait->deadline_ns", "        if (wait->deadline_ns",
+      "store silent")
+fault("store", "silent_server_is_blamed_on_the_key", "store/tcp_wait.c", "if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)", "if (status == COMM_ERR_TIMEOUT)", "store silent")
 fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value);\n    wake(hub, request->key);", "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
 fault("store", "closed_opener_counts_as_open", "store/file_share.c", "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;", "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
