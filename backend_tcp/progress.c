@@ -274,7 +274,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
 enum {
     VAIN_MOST = 3,      /* a rank that is late now and then must not keep us from spinning for the next message */
     REST_MS = 100,
-    YIELD_LONG_MS = 1,
+    LONG_LOOK_MS = 1,
 };
 
 static int resting(const struct mesh *m, int64_t now)
@@ -300,7 +300,7 @@ static void looked_in_vain(struct mesh *m, int64_t now)
 static void yield(struct mesh *m, int64_t now)
 {
     sched_yield();
-    if (clock_now_ns() - now > YIELD_LONG_MS * NANOS)
+    if (clock_now_ns() - now > LONG_LOOK_MS * NANOS)
         rest(m, now);
 }
 
@@ -332,7 +332,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (m->ready || m->lost_pending || m->dying)
             group_turn_end(m);
         if (came) {
-            if (missed)
+            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS) /* if longer we did not look, but another program ran */
                 m->vain = 0;
             idle_since = missed = 0;
             continue;
