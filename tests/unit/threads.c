@@ -28,47 +28,7 @@ static void await_descriptor(comm_work *work)
     comm_work_release(work);
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* ---- Nobody waits ---- */
-
-/* Each round finds the helper thread asleep. If it were not woken, a round would take as long as it sleeps: the median tells, whatever else the
- * machine does now and then. */
-static void what_a_call_completes_is_told_at_once(int rank, int size, void *arg)
-{
-    enum { ROUNDS = 150, MEDIAN_MOST_MS = 10 };
-    double times_ms[ROUNDS];
-    comm_group *world = ranks_world("tcp");
-    (void)size, (void)arg;
-    for (int i = 0; i < ROUNDS; i++) {
-        int32_t sent = i, got = -1;
-        comm_work *send, *recv;
-        CHECK_OK(comm_recv(world, &got, 1, COMM_DTYPE_I32, rank, NULL, &recv));
-        pause_ms(8);
-        double begun_ms = now_ms();
-        CHECK_OK(comm_send(world, &sent, 1, COMM_DTYPE_I32, rank, NULL, &send));
-        await_descriptor(recv);
-        await_descriptor(send);
-        times_ms[i] = now_ms() - begun_ms;
-        CHECK(got == i);
-    }
-    qsort(times_ms, ROUNDS, sizeof *times_ms, by_value);
-    if (times_ms[ROUNDS / 2] > MEDIAN_MOST_MS)
-        ranks_fail(__FILE__, __LINE__, "the median of %d rounds is %.1f ms", ROUNDS, times_ms[ROUNDS / 2]);
-    CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
-}
 
 static void long_messages_travel_while_nobody_waits(int rank, int size, void *arg)
 {
@@ -460,7 +420,6 @@ static void much_happens_at_once(int rank, int size, void *arg)
 
 int main(int count, char **arguments)
 {
-    const struct ranks_options quick = { .limit_s = 10, .name = "threads: nobody waits" };
     const struct ranks_options options = { .limit_s = 60, .name = "threads" };
     const struct ranks_options loopback = { .threads = 1, .limit_s = 60, .name = "threads on loopback" };
     const struct ranks_options chaos = { .threads = 1, .limit_s = 60, .name = "threads: much at once" };
@@ -469,8 +428,7 @@ int main(int count, char **arguments)
     fflush(stdout);
     if (comm_backend_register(loopback_entry) != COMM_OK)
         return 1;
-    return ranks_run(2, &quick, what_a_call_completes_is_told_at_once, NULL) ||
-           ranks_run(2, &options, long_messages_travel_while_nobody_waits, NULL) ||
+    return ranks_run(2, &options, long_messages_travel_while_nobody_waits, NULL) ||
            ranks_run(2, &options, threads_wait_each_for_its_own, NULL) ||
            ranks_run(2, &options, threads_wait_for_works_of_one_group, NULL) ||
            ranks_run(2, &options, close_waits_for_callbacks, NULL) ||
