@@ -299,11 +299,12 @@ void group_turn_end(struct mesh *m)
 
 /* ---- The end of a group ---- */
 
-static void forget(struct mesh *m, struct tcp_op *op)
+static void forget(struct tcp_group *g)
 {
+    struct mesh *m = g->mesh;
     for (int32_t i = 0; i < m->size; i++)
         if (m->links[i].state == LINK_UP || m->links[i].tx_head)
-            link_forget(&m->links[i], op);
+            link_forget(&m->links[i], g);
 }
 
 /* Where the text goes on if it speaks of this operation already, though perhaps from another rank; else NULL. `what` is
@@ -338,7 +339,6 @@ static void end_list(struct tcp_group *g, struct tcp_op **list)
     while (*list) {
         struct tcp_op *op = *list;
         *list = op->next;
-        forget(m, op);
         p2p_forget(op);
         char what[256], whole[WIRE_TEXT_MOST + 512];
         group_describe(g, &op->op, what, sizeof what);
@@ -398,6 +398,7 @@ static void end_group(struct tcp_group *g, comm_status status, int32_t reporter,
     g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
     g->inquest = NULL;
     drop_interest(g);
+    forget(g);
     end_list(g, &g->head);
     g->tail = &g->head;
     end_list(g, &g->recvs.head);
@@ -560,14 +561,19 @@ int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id)
 
 int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h)
 {
-    if (group_tell_why(l, g, h->group))
-        return 0;
-    const struct past_group *closed = group_closed(l->mesh, h->group);
-    if (closed)
+    struct mesh *m = l->mesh;
+    const struct past_group *closed = g ? NULL : group_closed(m, h->group);
+    /* The end of a group is told to its members when it comes, so all that is under way by then needs no answer. Of one that was
+     * closed without an end the peer is told once. */
+    if (closed && closed->why.status == COMM_OK && l->closed_told != h->group) {
+        l->closed_told = h->group;
         reply_end(l, h->group, &closed->why);
-    else if (h->type == WIRE_DATA)
+    }
+    if (g || closed || past_find(m->told, TCP_TOLD_REMEMBERED, m->told_count, h->group))
+        return 0;
+    if (h->type == WIRE_DATA)
         link_lose(l, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
-    return !closed && h->type != WIRE_DATA;
+    return h->type != WIRE_DATA;
 }
 
 static void peer_left(struct link *l)

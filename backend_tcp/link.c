@@ -567,16 +567,16 @@ static void take_back_credit(struct link *l, const struct tx *tx)
     l->eager_held += h.credit;
 }
 
-void link_forget(struct link *l, struct tcp_op *op)
+void link_forget(struct link *l, const struct tcp_group *g)
 {
-    if (l->sink.op == op && l->in.type) {
+    if (l->in.type && l->sink.op && l->sink.op->group == g) {
         l->sink.kind = SINK_DISCARD;
         l->sink.op = NULL;
     }
     struct tx **at = &l->tx_head;
     while (*at) {
         struct tx *tx = *at;
-        if (tx->op != op) {
+        if (!tx->op || tx->op->group != g) {
             at = &tx->next;
             continue;
         }

@@ -150,6 +150,7 @@ struct link {
     struct tcp_op *held, **held_tail; /* sends that wait until they may be announced, or go at once; whoever comes later must not pass them */
     int64_t eager_held;   /* eager bytes received and not given back: beyond the window the peer cheats */
     uint32_t replies;     /* queued answers to what the peer asked */
+    uint64_t closed_told; /* the latest group of which the peer was told that it is closed here */
     uint8_t *rx;          /* TCP_RX_BYTES */
     size_t rx_begin, rx_end;
     struct wire_header in; /* the frame whose payload is coming; type 0: none */
@@ -446,8 +447,8 @@ void link_lose(struct link *l, comm_status status, const char *format, ...) __at
 void link_close(struct link *l);
 void link_interest(struct link *l, int change);
 void link_consumed(struct link *l, size_t payload_bytes);
-/* The op is over: its memory must not be read or written any more. */
-void link_forget(struct link *l, struct tcp_op *op);
+/* The operations of the group are over: their memory must not be read or written any more. */
+void link_forget(struct link *l, const struct tcp_group *g);
 void link_poll(struct link *l, int events);
 void link_sweep_lost(struct mesh *m);
 
@@ -538,7 +539,7 @@ void group_turn_end(struct mesh *m);
 void group_frame(struct link *l, const struct wire_header *h, const char *text);
 /* If it is known here why that group ended, tell the peer. `g` is NULL if it is not open. Returns 1 if it is known. */
 int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id);
-/* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told. */
+/* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told, perhaps now. */
 int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h);
 /* Does this header belong to the collective that we have (or had) with that number? If not, both sides fail. */
 int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,

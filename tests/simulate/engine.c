@@ -97,7 +97,7 @@ static struct team *draw_team(int number)
 static void draw_fault(void)
 {
     struct team *team = world->teams[below(world->team_count)];
-    world->fault = one_in(2) ? FAULT_NONE : (enum fault)(1 + below(3));
+    world->fault = one_in(2) ? FAULT_NONE : (enum fault)(1 + below(FAULTS - 1));
     if (world->fault == FAULT_CLOSE && team == world->teams[0])
         world->fault = FAULT_ABORT;
     if (world->fault == FAULT_NONE || team->size < 2) {
@@ -134,11 +134,45 @@ static void draw_program(struct team *team)
     }
 }
 
+/* More sends to one rank than may be announced to it, and others that are held back behind them; then the group of the many ends. */
+static void draw_flood(void)
+{
+    struct team *first = world->teams[0], *many = team_new(first->world_ranks, first->size, "many");
+    int32_t from = (int32_t)below((size_t)world->size), to = (from + 1) % world->size;
+    world->fault = FAULT_ABORT;
+    world->fault_team = many;
+    world->fault_rank = from;
+    world->fault_after = TCP_ANNOUNCED_MOST + 8000 + below(8000);
+    world->slow_rank = to;
+    world->eager_bytes = 0;
+    for (int32_t r = 0; r < world->size; r++)
+        world->meshes[r]->eager_bytes = 0;
+    many->doomed = 1;
+    first->starts_after = TCP_ANNOUNCED_MOST + 6000;
+    messages_flood(many, from, to, TCP_ANNOUNCED_MOST + 3000);
+    messages_flood(first, from, to, 20);
+    draw_program(first);
+}
+
+static void draw_usual(void)
+{
+    for (int i = 0, teams = (int)below(4); i < teams; i++)
+        draw_team(i + 1);
+    draw_fault();
+    for (size_t t = 0; t < world->team_count; t++)
+        draw_program(world->teams[t]);
+    if (world->fault == FAULT_DISAGREE) {
+        call_draw_disagreeing(world->fault_team, world->fault_rank);
+        draw_program(world->fault_team);
+    }
+}
+
 static void draw_world(void)
 {
     static const int64_t eager[] = { 65536, 65536, 65536, 0, 300, 5000, 262144 };
     static const size_t rooms[] = { 700, 5000, 65536, 300000, 3 << 20 };
-    world->size = draw_size();
+    int flood = world->seed % 100 == 0; /* they take long */
+    world->size = flood ? 2 : draw_size();
     world->eager_bytes = eager[below(7)];
     world->slow_rank = one_in(2) ? (int32_t)below((size_t)world->size) : -1;
     world->budget = world->size > 33 ? 8 << 20 : 24 << 20;
@@ -149,11 +183,10 @@ static void draw_world(void)
         ranks[r] = r;
     draw_settings(team_new(ranks, world->size, "world"));
     free(ranks);
-    for (int i = 0, teams = (int)below(4); i < teams; i++)
-        draw_team(i + 1);
-    draw_fault();
-    for (size_t t = 0; t < world->team_count; t++)
-        draw_program(world->teams[t]);
+    if (flood)
+        draw_flood();
+    else
+        draw_usual();
     for (size_t t = 0; t < world->team_count; t++)
         for (int32_t r = 0; r < world->teams[t]->size; r++)
             if (t == 0 || world->teams[t]->doomed || !world->teams[t]->opens_late)

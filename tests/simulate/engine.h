@@ -71,9 +71,10 @@ struct team {
     int64_t lanes, slice_bytes;
     int opens_late; /* members open it when they first need it */
     int doomed;     /* a fault was planned for it: works may fail */
+    uint64_t starts_after; /* moves: nothing is submitted before, unless all others are stuck */
 };
 
-enum fault { FAULT_NONE, FAULT_ABORT, FAULT_CLOSE, FAULT_CUT };
+enum fault { FAULT_NONE, FAULT_ABORT, FAULT_CLOSE, FAULT_CUT, FAULT_DISAGREE, FAULTS };
 enum moment { MOMENT_ANY, MOMENT_HALF_READ, MOMENT_HALF_SENT, MOMENT_QUEUED };
 
 /* One run. */
@@ -127,11 +128,15 @@ void world_check_quiet(void);
 /* ---- engine_calls.c: collectives, drawn and checked ---- */
 /* A collective for the team; `kind` 0: any. */
 void call_draw(struct team *team, int32_t kind);
+/* A rank of the team expects a block of another length than is sent to it. */
+void call_draw_disagreeing(struct team *team, int32_t rank);
 void call_check(struct part *part);
 void calls_free(void);
 
 /* ---- engine_messages.c: sends and receives ---- */
 void messages_draw(struct team *team, size_t count);
+/* So many from one rank to another. */
+void messages_flood(struct team *team, int32_t from, int32_t to, size_t count);
 void messages_check(void);
 
 /* ---- Between them ---- */

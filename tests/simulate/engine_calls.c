@@ -352,14 +352,14 @@ static void add_part(struct call *c, int32_t rank)
     member_append(member, part);
 }
 
-void call_draw(struct team *team, int32_t kind)
+static struct call *call_new(struct team *team, int32_t kind, enum form form)
 {
     size_t size = (size_t)team->size;
     struct call *c = calloc(1, sizeof *c);
     c->team = team;
     c->kind = kind ? kind : 1 + (int32_t)below(COMM_OP_BARRIER);
     c->root = (int32_t)below(size);
-    c->form = is_vector(c->kind) || c->kind == COMM_OP_BARRIER ? PLAIN : (enum form)below(3);
+    c->form = is_vector(c->kind) || c->kind == COMM_OP_BARRIER ? PLAIN : form;
     c->in_place = one_in(2);
     c->content = draw();
     c->counts = calloc(size * size, sizeof *c->counts);
@@ -376,6 +376,21 @@ void call_draw(struct team *team, int32_t kind)
     world->calls = c;
     for (int32_t r = 0; r < team->size; r++)
         add_part(c, r);
+    return c;
+}
+
+void call_draw(struct team *team, int32_t kind)
+{
+    call_new(team, kind, (enum form)below(3));
+}
+
+void call_draw_disagreeing(struct team *team, int32_t rank)
+{
+    struct call *c = call_new(team, COMM_OP_ALL_TO_ALL, UNEVEN);
+    size_t *column = c->columns + rank * team->size; /* what it expects; the others read their own */
+    for (int32_t from = 0; from < team->size; from++)
+        if (from != rank && column[from] > 0 && one_in(2))
+            column[from]--;
 }
 
 /* ---- Checking ---- */

@@ -69,30 +69,49 @@ static void add_send(struct message *m)
     member_append(member, part);
 }
 
+static struct message *message_new(struct team *team, int32_t from, int32_t to, size_t bytes)
+{
+    struct message *m = calloc(1, sizeof *m);
+    m->team = team;
+    m->from = from;
+    m->to = to;
+    m->tag = (int32_t)below(TAGS);
+    m->bytes = bytes;
+    m->content = draw();
+    message_append(m);
+    add_send(m);
+    return m;
+}
+
+/* Receives come in an order of their own; a rank keeps to its way. */
+static void add_receives(struct message **drawn, size_t count)
+{
+    for (size_t i = count; i-- > 0;) {
+        size_t j = below(i + 1);
+        struct message *m = drawn[j];
+        drawn[j] = drawn[i];
+        add_receive(m, (enum way)(mix(world->seed, m->team->id + (uint64_t)m->to) % WAYS), count > MANY ? 8 : 1 << 18);
+    }
+}
+
 void messages_draw(struct team *team, size_t count)
 {
     struct message **drawn = malloc(count * sizeof *drawn);
     int one_receiver = one_in(4);
     for (size_t i = 0; i < count; i++) {
-        struct message *m = calloc(1, sizeof *m);
-        m->team = team;
-        m->from = (int32_t)below((size_t)team->size);
-        m->to = one_receiver ? 0 : (int32_t)below((size_t)team->size);
-        m->tag = (int32_t)below(TAGS);
-        m->bytes = count > MANY ? below(4) : draw_bytes(one_in(6) ? 3 << 20 : 70000);
-        m->content = draw();
-        message_append(m);
-        drawn[i] = m;
-        add_send(m);
+        int32_t from = (int32_t)below((size_t)team->size), to = one_receiver ? 0 : (int32_t)below((size_t)team->size);
+        drawn[i] = message_new(team, from, to, count > MANY ? below(4) : draw_bytes(one_in(6) ? 3 << 20 : 70000));
     }
-    /* Receives come in an order of their own. */
-    for (size_t i = count; i-- > 0;) {
-        size_t j = below(i + 1);
-        struct message *m = drawn[j];
-        drawn[j] = drawn[i];
-        add_receive(m, (enum way)(mix(world->seed, team->id + (uint64_t)m->to) % WAYS), /* a rank keeps to its way */
-                    count > MANY ? 8 : 1 << 18);
-    }
+    add_receives(drawn, count);
+    free(drawn);
+}
+
+void messages_flood(struct team *team, int32_t from, int32_t to, size_t count)
+{
+    struct message **drawn = malloc(count * sizeof *drawn);
+    for (size_t i = 0; i < count; i++)
+        drawn[i] = message_new(team, from, to, 1 + below(3));
+    add_receives(drawn, count);
     free(drawn);
 }
 

@@ -457,7 +457,7 @@ static void close_early(struct member *member)
 static void take_turn(struct mesh *m)
 {
     struct member *member = one_in(3) ? some_member(m) : NULL;
-    if (member && !member->closed && member->submitted < member->program_count)
+    if (member && !member->closed && member->submitted < member->program_count && world->moves >= member->team->starts_after)
         submit(member);
     else if (member && one_in(50))
         close_early(member);
@@ -505,7 +505,7 @@ static void cut_link(void)
 
 static void strike(void)
 {
-    if (world->fault == FAULT_NONE || world->fault_done || world->moves < world->fault_after)
+    if (world->fault == FAULT_NONE || world->fault == FAULT_DISAGREE || world->fault_done || world->moves < world->fault_after)
         return;
     struct member *member = &world->fault_team->members[world->fault_rank];
     if (!moment_has_come(member))
@@ -553,7 +553,7 @@ static void describe_part(const struct member *member, const struct part *part)
 
 static void describe_stuck(void)
 {
-    static const char *const faults[] = { "no fault", "an abort", "a close", "a cut link" };
+    static const char *const faults[] = { "no fault", "an abort", "a close", "a cut link", "other counts" };
     complain("nothing moves any more (%d ranks, %s planned, %s), but these are not done:", world->size, faults[world->fault],
              world->fault_done ? "done" : "not done");
     for (size_t t = 0; t < world->team_count; t++)
