@@ -115,6 +115,15 @@ fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->ho
 
 fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, a->waits_for));", "text_rank(g, a->waits_for), text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & WIRE_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
+TEXT = "backend_tcp/text.c"
+fault("e", "world_rank_in_the_place_of_the_groups", TEXT, 'return write_rank(rank, g->world_ranks[rank], "");',
+      'return write_rank(g->world_ranks[rank], g->world_ranks[rank], "");', "mismatch-permuted", "stop-permuted")
+fault("e", "lengths_of_the_two_are_swapped", TEXT,
+      "ours, bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)h->bytes",
+      "ours, (size_t)h->bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)bytes", "mismatch")
+fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", GROUP, "note_end(l, h->group, &why);", "(void)note_end;",
+      "reasons")
+fault("e", "reporter_is_the_one_that_passed_it_on", GROUP, "is_rank ? why->reporter : from,", "is_rank ? from : from,", "hostile")
 fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
       "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns", "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns",
       "store file alone", "store file")
