@@ -3,8 +3,8 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    who has joined as rank r; a second one is refused (commrun looks at these, and may set the verdict)
- *   life/<r>    the port that shows that its process lives (lifeline.c)
+ *   rank/<r>    who has joined as rank r, and the port that shows that its process lives (lifeline.c); a second one is
+ *               refused (commrun looks at these, and may set the verdict)
  *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees ends the
  *               joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
@@ -159,13 +159,15 @@ static comm_status find_number(struct joining *j)
 
 /* ---- Joining ---- */
 
+/* The key holds who we are, then our lifeline: from the moment that a rank counts as there, others can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
-    char key[32], mine[WHO_BYTES], claim[JOIN_NONCE_TEXT];
+    char key[32], mine[WHO_BYTES + 1 + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
     comm_status status = make_nonce(claim);
     if (status != COMM_OK)
         return status;
-    write_who(mine, claim);
+    write_who(who, claim);
+    snprintf(mine, sizeof mine, "%s\n%s", who, j->lifeline.page);
     snprintf(key, sizeof key, "rank/%d", j->rank);
     void *there;
     size_t bytes;
@@ -323,13 +325,6 @@ static comm_status count_in(struct joining *j, const struct round *round, int *r
     return COMM_OK;
 }
 
-static comm_status show_life(struct joining *j)
-{
-    char key[32];
-    snprintf(key, sizeof key, "life/%d", j->rank);
-    return comm_store_set(j->store, key, j->lifeline.page, strlen(j->lifeline.page));
-}
-
 static comm_status show_up(struct joining *j, comm_status able)
 {
     char why[COMM_ERROR_BYTES];
@@ -341,8 +336,6 @@ static comm_status show_up(struct joining *j, comm_status able)
         comm__fail(able, "%s", why);
         return refuse(j, &showing_up, able);
     }
-    if (status == COMM_OK)
-        status = show_life(j);
     if (status == COMM_OK)
         status = agree_on_terms(j);
     if (status == COMM_OK && j->rank == 0) {
@@ -440,13 +433,14 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
     char key[32];
     const char *keys[] = { key };
     int32_t there = 0;
-    void *page;
-    snprintf(key, sizeof key, "life/%d", rank);
+    void *claim;
+    snprintf(key, sizeof key, "%s/%d", showing_up.member, rank);
     if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
-        comm_store_get(j->store, key, JOIN_LOOK_MS, &page, NULL) != COMM_OK)
+        comm_store_get(j->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
         return 0;
-    comm__watch_begin(w, page);
-    comm_free(page);
+    const char *page = strchr(claim, '\n'); /* a store's values end with a NUL */
+    comm__watch_begin(w, page ? page + 1 : "");
+    comm_free(claim);
     return 1;
 }
 

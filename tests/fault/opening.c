@@ -141,6 +141,109 @@ static void one_is_killed_while_others_are_missing(int rank, int size, void *arg
     CHECK_ERROR_SAYS("has ended, or has given up, before all ranks had joined");
 }
 
+/* A store of the user's upon the ranks' file, which ends its process at the n-th call. */
+static struct {
+    comm_store *inner;
+    int calls_left; /* -1: it never does */
+    struct page *page;
+} fatal;
+
+static comm_status count_call(comm_status status, char *error, size_t room)
+{
+    if (fatal.calls_left > 0 && --fatal.calls_left == 0) {
+        atomic_store(&fatal.page->event_ns, fault_now_ns());
+        raise(SIGKILL);
+    }
+    if (status != COMM_OK)
+        snprintf(error, room, "%s", comm_last_error());
+    return status;
+}
+
+static comm_status fatal_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+{
+    (void)context;
+    return count_call(comm_store_set(fatal.inner, key, data, bytes), error, room);
+}
+
+static comm_status fatal_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
+                             char *error, size_t room)
+{
+    (void)context;
+    comm_status status = comm_store_get(fatal.inner, key, timeout_ms, ret_data, ret_bytes);
+    if (status == COMM_ERR_TIMEOUT) { /* it will be called again */
+        snprintf(error, room, "not yet");
+        return status;
+    }
+    return count_call(status, error, room);
+}
+
+static comm_status fatal_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room)
+{
+    (void)context;
+    return count_call(comm_store_add(fatal.inner, key, amount, ret_value), error, room);
+}
+
+static comm_status fatal_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
+                                     const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
+                                     char *error, size_t room)
+{
+    (void)context;
+    return count_call(comm_store_compare_set(fatal.inner, key, expected, expected_bytes, desired, desired_bytes, ret_data,
+                                             ret_bytes), error, room);
+}
+
+static comm_status fatal_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
+                               size_t room)
+{
+    (void)context;
+    return count_call(comm_store_check(fatal.inner, keys, count, ret_all), error, room);
+}
+
+static comm_status fatal_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+{
+    (void)context;
+    return count_call(comm_store_delete(fatal.inner, key, ret_existed), error, room);
+}
+
+/* Rank 1 ends right after its s->rank-th call of the store: with the second one it has said that it is there. */
+static void one_ends_after_any_call(int rank, int size, void *arg)
+{
+    const comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "fatal", .set = fatal_set, .get = fatal_get, .add = fatal_add,
+                                 .compare_set = fatal_compare_set, .check = fatal_check, .remove = fatal_remove };
+    struct scenario *s = arg;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    uint8_t byte = 0;
+    fatal.inner = ranks_store();
+    fatal.calls_left = rank == 1 ? s->rank : -1;
+    fatal.page = s->page;
+    CHECK_OK(comm_store_create(&ops, NULL, &options.store));
+    options.rank = rank;
+    options.world_size = size;
+    options.timeout_ms = LONG_MS;
+    comm_status status = comm_init(&options, &world);
+    if (status == COMM_OK) /* rank 1 has been told so, too, or would have been by its next call */
+        status = comm_recv(world, &byte, 1, COMM_DTYPE_U8, 1, NULL, NULL);
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    CHECK_STATUS(status, COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1 (");
+}
+
+static int run_one_ends(int calls)
+{
+    struct scenario s = { .page = page_new(3), .rank = calls };
+    char name[60];
+    snprintf(name, sizeof name, "rank 1 of 3 ends after %d calls of the store", calls);
+    struct ranks_options options = { .limit_s = 30, .name = name, .may_fail = 1 << 1 };
+    int failed = ranks_run(3, &options, one_ends_after_any_call, &s);
+    if (!failed && fault_report(s.page, 3, name) > BUSY_MS) {
+        fprintf(stderr, "%s: that is too late\n", name);
+        failed = 1;
+    }
+    page_free(s.page);
+    return failed;
+}
+
 /* ---- Disagreement ---- */
 
 static void different_backends_are_told_to_all(int rank, int size, void *arg)
@@ -394,6 +497,8 @@ int main(void)
     }
     failed |= run_one_fails(4, 0, FAILS, free_url(url), 0);
     failed |= run_one_fails(4, 0, IS_KILLED, free_url(url), 0);
+    for (int calls = 2; calls <= 6; calls++)
+        failed |= run_one_ends(calls);
     failed |= run(4, one_is_killed_while_others_are_missing, "one is killed while others are missing", 1 << 1, 1);
     failed |= RUN(3, different_backends_are_told_to_all);
     failed |= RUN(4, the_same_backends_in_other_words);
