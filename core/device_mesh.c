@@ -224,6 +224,9 @@ static comm_status check_names(const char *call, const char *const *names, size_
                               "%s: dimension %zu has %s; give every dimension a name, or none "
                               "(names = NULL)",
                               call, i, names[i] ? "an empty name" : "a NULL name");
+        comm_status status = comm__check_name(call, "the dimension's name", names[i]);
+        if (status != COMM_OK)
+            return status;
         for (size_t j = 0; j < i; j++)
             if (strcmp(names[i], names[j]) == 0)
                 return comm__fail(COMM_ERR_INVALID, "%s: dimensions %zu and %zu are both called '%s'", call, j, i,
@@ -276,7 +279,7 @@ static comm_status make_group(comm_group *parent, const int32_t *ranks, int32_t 
                               const comm_group_options *given, comm_group **ret_group)
 {
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
-    char description[GROUP_NAME_BYTES], full[GROUP_NAME_BYTES];
+    char description[sizeof "mesh_" + NAME_BYTES_MOST], full[2 * GROUP_NAME_BYTES];
     if (given)
         memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
     options.struct_bytes = sizeof options;
@@ -284,7 +287,7 @@ static comm_status make_group(comm_group *parent, const int32_t *ranks, int32_t 
     if (!options.description)
         options.description = description;
     if (options.name) {
-        snprintf(full, sizeof full, "%.40s.%.50s", options.name, name);
+        snprintf(full, sizeof full, "%s.%s", options.name, name);
         options.name = full;
     }
     return comm_group_create(parent, ranks, (size_t)count, &options, ret_group);
@@ -334,6 +337,21 @@ static comm_status check_ranks(const comm_group *parent, const char *call, const
     return status;
 }
 
+/* The groups are called "grid.dp": that must not be too long either. */
+static comm_status check_group_names(const char *call, const comm_group_options *options, const char *const *names,
+                                     size_t count)
+{
+    char full[2 * GROUP_NAME_BYTES];
+    if (!options || options->struct_bytes < offsetof(comm_group_options, name) + sizeof options->name || !options->name)
+        return COMM_OK;
+    comm_status status = comm__check_name(call, "options->name", options->name);
+    for (size_t i = 0; status == COMM_OK && i < count; i++) {
+        snprintf(full, sizeof full, "%s.%s", options->name, names ? names[i] : "00");
+        status = comm__check_name(call, "a group's name", full);
+    }
+    return status;
+}
+
 static comm_status check_create(comm_group *parent, const int32_t *ranks, size_t rank_count, const int32_t *shape,
                                 const char *const *names, size_t dims, const comm_group_options *options,
                                 comm_mesh **ret_mesh)
@@ -354,6 +372,8 @@ static comm_status check_create(comm_group *parent, const int32_t *ranks, size_t
         status = check_shape(call, shape, dims, ranks ? (int32_t)rank_count : parent->size);
     if (status == COMM_OK)
         status = check_names(call, names, dims);
+    if (status == COMM_OK)
+        status = check_group_names(call, options, names, dims);
     if (status == COMM_OK && ranks)
         status = check_ranks(parent, call, ranks, rank_count);
     return status;
@@ -614,7 +634,13 @@ comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_grou
     if (status == COMM_OK && (!name || !*name))
         status = join_names(mesh, &joined);
     if (status == COMM_OK)
-        status = flatten_as(mesh, joined ? joined : name, options, ret_mesh);
+        name = joined ? joined : name;
+    if (status == COMM_OK)
+        status = comm__check_name("comm_mesh_flatten", joined ? "the joined name" : "the name", name);
+    if (status == COMM_OK)
+        status = check_group_names("comm_mesh_flatten", options, &name, 1);
+    if (status == COMM_OK)
+        status = flatten_as(mesh, name, options, ret_mesh);
     free(joined);
     return status;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
 #include "registry.h"
@@ -142,6 +143,7 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
     comm__group_self(group, self);
     snprintf(text, sizeof text, "%s of group '%s' called comm_group_abort%s%s", self, group->name,
              reason && *reason ? ": " : "", reason ? reason : "");
+    utf8_clean_string(text); /* the reason may be anything */
     comm__group_abort(group, COMM_ERR_ABORTED, text);
     return COMM_OK;
 }

@@ -26,7 +26,7 @@
 #include "recorder.h"
 #include "work.h"
 
-enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = 96 };
+enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = NAME_BYTES_MOST + 1 };
 
 /* A backend's state of the world group: opened once, shared by all groups of the world, closed last. */
 struct world_backend {
@@ -162,6 +162,11 @@ void comm__group_describe(const comm_group *group, const comm_op *op, char *text
 /* "rank 2", or "rank 2 (world rank 5)". */
 enum { GROUP_SELF_BYTES = 64 };
 void comm__group_self(const comm_group *group, char text[GROUP_SELF_BYTES]);
+
+/* ---- group_make.c ---- */
+
+/* Begin a name with another one, or with as many of its characters as fit into `most` bytes. Returns how many it has. */
+int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES]);
 
 /* ---- group_open.c ---- */
 

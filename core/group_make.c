@@ -8,6 +8,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
@@ -29,7 +30,18 @@ static comm_status check_parent(const comm_group *parent, const char *call, cons
         options->timeout_ms < COMM_TIMEOUT_INFINITE)
         status = comm__fail(COMM_ERR_INVALID, "%s: options->timeout_ms is %lld; it is milliseconds, 0 or "
                             "COMM_TIMEOUT_INFINITE", call, (long long)options->timeout_ms);
+    if (status == COMM_OK && options && options->struct_bytes >= offsetof(comm_group_options, name) + sizeof options->name &&
+        options->name)
+        status = comm__check_name(call, "options->name", options->name);
     return status;
+}
+
+int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES])
+{
+    size_t bytes = strlen(other);
+    if (bytes <= most)
+        return snprintf(name, GROUP_NAME_BYTES, "%s", other);
+    return snprintf(name, GROUP_NAME_BYTES, "%.*s..", (int)utf8_cut(other, most - 2), other);
 }
 
 /* How often the parent has made a group of this list before. */
@@ -68,13 +80,14 @@ static void uncount_use(comm_group *parent, uint64_t list, uint64_t count)
     pthread_mutex_unlock(&parent->lock);
 }
 
-/* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. */
+/* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. Of a long parent's name only the beginning. */
 static void write_name(const comm_group *parent, const int32_t *ranks, int32_t count, uint64_t use, char *name)
 {
     int consecutive = 1;
     for (int32_t i = 1; i < count; i++)
         consecutive &= ranks[i] == ranks[i - 1] + 1;
-    int used = snprintf(name, GROUP_NAME_BYTES, "%.48s[%d", parent->name, ranks[0]);
+    int used = comm__name_from(parent->name, GROUP_NAME_BYTES / 2, name);
+    used += snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "[%d", ranks[0]);
     if (consecutive && count > 1)
         used += snprintf(name + used, GROUP_NAME_BYTES - (size_t)used, "-%d", ranks[count - 1]);
     for (int32_t i = 1; !consecutive && i < count && i < 4; i++)

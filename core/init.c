@@ -34,6 +34,9 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
     if (strlen(options.name) >= GROUP_NAME_BYTES / 2)
         return comm__fail(COMM_ERR_INVALID, "the name '%s' is longer than %d bytes", options.name,
                           GROUP_NAME_BYTES / 2 - 1);
+    status = comm__check_name("the world", "the name", options.name);
+    if (status != COMM_OK)
+        return status;
     if (options.world_size < 0 || (options.world_size > 0 && options.rank >= options.world_size) ||
         (options.world_size > 0 && options.rank < 0))
         return comm__fail(COMM_ERR_INVALID, "rank %d of a world of %d", options.rank, options.world_size);

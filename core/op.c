@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 enum side { NONE, ONE, BLOCKS };
 enum in_place { NO, SAME, OWN };
@@ -94,6 +95,21 @@ comm_status comm__check_struct(const void *options, size_t known, const char *na
     return COMM_OK;
 }
 
+comm_status comm__check_name(const char *call, const char *what, const char *name)
+{
+    char clean[NAME_BYTES_MOST + 1];
+    size_t bytes = strlen(name), kept = bytes <= NAME_BYTES_MOST ? bytes : utf8_cut(name, 40);
+    memcpy(clean, name, kept);
+    size_t left = utf8_clean(clean, kept);
+    clean[left] = '\0';
+    if (bytes > NAME_BYTES_MOST)
+        return comm__fail(COMM_ERR_INVALID, "%s: %s '%s...' has %zu bytes; it may have %d", call, what, clean, bytes,
+                          NAME_BYTES_MOST);
+    if (left != bytes || memcmp(clean, name, bytes) != 0)
+        return comm__fail(COMM_ERR_INVALID, "%s: %s '%s' must be UTF-8 without control characters", call, what, clean);
+    return COMM_OK;
+}
+
 comm_status comm__give_struct(void *ret_info, const void *full, size_t known, const char *call, const char *name)
 {
     uint32_t bytes = 0;
@@ -119,6 +135,8 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
         return COMM_OK;
     comm_op_options options = COMM_OP_OPTIONS_INIT; /* the caller's may be shorter */
     memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
+    if (options.label && comm__check_name(comm__op_name(op->kind), "the label", options.label) != COMM_OK)
+        return COMM_ERR_INVALID;
     op->label = options.label;
     if (options.flags & ~(uint32_t)COMM_OP_RANK_ORDER)
         return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);

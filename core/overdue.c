@@ -5,10 +5,14 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/utf8.h"
 #include "group.h"
 #include "watchdog.h"
+
+enum { REASON_BYTES_MOST = 800 }; /* so that what is added to it fits into a text */
 
 static int has_ended(const comm_group *group)
 {
@@ -48,8 +52,11 @@ static void abandon_all(comm_group *group)
     comm_work *work;
     while ((work = comm__pending_oldest(&group->pending, UINT64_MAX, 1)) != NULL) {
         char text[COMM_ERROR_BYTES];
-        snprintf(text, sizeof text, "%.800s; backend '%s' has not let go of the operation: its buffers may be in use until the "
-                 "group is closed", group->ended_text, work->channel->backend->name);
+        size_t bytes = strlen(group->ended_text);
+        if (bytes > REASON_BYTES_MOST)
+            bytes = utf8_cut(group->ended_text, REASON_BYTES_MOST);
+        snprintf(text, sizeof text, "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
+                 "group is closed", (int)bytes, group->ended_text, work->channel->backend->name);
         if (!comm__work_abandon(work, group->ended, text))
             sched_yield(); /* the backend is completing it at this moment */
         comm_work_release(work);

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "op.h"
 
 /* A group of a thousand that does little should not cost 70 KB: the ring grows until it has its full size. */
@@ -59,9 +60,12 @@ void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns)
     record->status = COMM_IN_PROGRESS;
     record->submitted_ns = now_ns;
     record->completed_ns = 0;
-    record->label[0] = '\0';
-    if (op->label)
-        snprintf(record->label, sizeof record->label, "%s", op->label);
+    size_t label_bytes = op->label ? strlen(op->label) : 0;
+    if (label_bytes >= sizeof record->label)
+        label_bytes = utf8_cut(op->label, sizeof record->label - 1);
+    if (label_bytes)
+        memcpy(record->label, op->label, label_bytes);
+    record->label[label_bytes] = '\0';
 }
 
 uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns)

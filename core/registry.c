@@ -15,9 +15,9 @@ enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
 
 struct entry {
     comm_backend backend; /* a copy: the plugin's own may be shorter */
-    char name[64], version[32], devices[64];
-    char origin[TEXT_BYTES];
-    char reason[TEXT_BYTES]; /* why it cannot be used; "" if it can */
+    char *name, *origin;
+    char version[32], devices[64];
+    char reason[COMM_ERROR_BYTES]; /* why it cannot be used; "" if it can */
     int loaded;
 };
 
@@ -69,8 +69,14 @@ static struct entry *new_entry(const char *name, const char *origin)
     struct entry *e = entry_count < REGISTRY_MOST ? calloc(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
-    snprintf(e->name, sizeof e->name, "%s", name);
-    snprintf(e->origin, sizeof e->origin, "%s", origin);
+    e->name = strdup(name);
+    e->origin = strdup(origin);
+    if (!e->name || !e->origin) {
+        free(e->name);
+        free(e->origin);
+        free(e);
+        return NULL;
+    }
     entries[entry_count++] = e;
     return e;
 }

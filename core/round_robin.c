@@ -76,7 +76,7 @@ static comm_status check_options(const comm_group_options *given, comm_group_opt
     if (ret_options->flags || ret_options->backend)
         return comm__fail(COMM_ERR_INVALID, "%s: options->%s", call,
                           ret_options->flags ? "flags: there are none yet" : "backend: the groups have theirs");
-    return COMM_OK;
+    return ret_options->name ? comm__check_name(call, "options->name", ret_options->name) : COMM_OK;
 }
 
 comm_status comm_group_round_robin(comm_group *const *groups, size_t count, const comm_group_options *given,
@@ -99,7 +99,9 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
         return comm__fail(COMM_ERR_NO_MEMORY, "%s over %zu groups", call, count);
     }
     char name[GROUP_NAME_BYTES];
-    snprintf(name, sizeof name, "turns over %zu of %.60s", count, groups[0]->name);
+    char first[GROUP_NAME_BYTES];
+    comm__name_from(groups[0]->name, GROUP_NAME_BYTES / 2, first);
+    snprintf(name, sizeof name, "turns over %zu of %.48s", count, first);
     for (size_t i = 0; i < count; i++)
         ids[i] = groups[i]->id;
     struct group_plan plan = {

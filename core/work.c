@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
@@ -256,6 +257,7 @@ static char *failure_text(const comm_work *work, const char *error)
         snprintf(text, sizeof text, "%s: %s", who, error);
     else
         snprintf(text, sizeof text, "%s: backend '%s': %s", who, work->channel->backend->name, error);
+    utf8_trim(text);
     return strdup(text);
 }
 

@@ -69,4 +69,15 @@ static inline size_t utf8_cut(const char *text, size_t bytes)
     return bytes;
 }
 
+/* Drop a character that the end of the text cuts off. */
+static inline void utf8_trim(char *text)
+{
+    size_t bytes = strlen(text), at = bytes;
+    uint32_t c;
+    while (at && ((unsigned char)text[at - 1] & 0xc0) == 0x80)
+        at--;
+    if (at && utf8_length((unsigned char *)text + at - 1, bytes - at + 1, &c) < 0)
+        text[at - 1] = '\0';
+}
+
 #endif

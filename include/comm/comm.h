@@ -203,7 +203,11 @@ COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
  * zero, which means the default. A NULL options pointer means all defaults. A struct from a newer
  * header is taken as long as the fields that this library does not know are zero; one from an older
  * header leaves the newer fields at their defaults. Structs that a call fills in (comm_..._info) work
- * the other way round: set struct_bytes to their sizeof first, and no more than that is written. */
+ * the other way round: set struct_bytes to their sizeof first, and no more than that is written.
+ *
+ * Names of worlds, groups and mesh dimensions and labels of operations are UTF-8 without control characters, of at most 95 bytes
+ * (a world's: 47); others are refused with INVALID, none is cut. A record keeps the first 23 bytes of a label, in whole
+ * characters. Descriptions and reasons may be of any length. */
 
 /* Time limits are in milliseconds. When one has passed, the other ranks are asked what they are doing; the error that
  * says so comes within half a second after the limit. */
