@@ -113,12 +113,21 @@ static comm_status supports(void *opaque, const comm_op *op)
     return atomic_load(&faulty_fault) == FAULTY_SUPPORTS ? fail() : COMM_OK;
 }
 
+/* With a status that does not exist, submit has begun the ops, as the core must reckon. */
+static int begins_all_the_same(void)
+{
+    return faulty_status > 0 || faulty_status < COMM_ERR_BUG;
+}
+
 static comm_status submit(void *opaque, const comm_op *ops, comm_work *const *works, size_t count)
 {
     struct state *state = opaque;
     int fault = atomic_load(&faulty_fault);
-    if (fault == FAULTY_SUBMIT)
+    if (fault == FAULTY_SUBMIT) {
+        for (size_t i = 0; begins_all_the_same() && i < count; i++)
+            keep(state, works[i]);
         return fail();
+    }
     if (fault == FAULTY_NOT || fault == FAULTY_SUPPORTS || fault == FAULTY_LOOKS)
         return inner.submit(state->inner, ops, works, count);
     for (size_t i = 0; i < count; i++)
