@@ -84,11 +84,8 @@ class Workspace:
             raise Broken(f"{' '.join(command[:4])} failed:\n{done.stdout[-3000:]}")
         return done
 
-    def compile(self):
-        self.call(["ninja", "-C", str(self.build), "libcomm.a"], check=True)
-
     def test(self, *what):
-        """Run tests until one fails; [(name, result, last words)] of those that ran."""
+        """Build what these tests need, and run them until one fails; [(name, result, last words)] of those that ran."""
         log = self.build / "meson-logs/testlog.json"
         log.unlink(missing_ok=True)
         done = self.call(["meson", "test", "-C", str(self.build), "--maxfail", "1", "--num-processes", "1",
@@ -111,24 +108,20 @@ class Workspace:
         right = path.read_text()
         try:
             path.write_text(plant(right, fault))
-            self.compile()
-            for test in fault.tests:
-                found = self.failing(test)
-                if found:
-                    return found
+            found = self.failing(*fault.tests)
             for suite in [] if self.options.likely else SUITES:
-                found = self.failing("--suite", suite)
-                if found:
-                    return found
-            return None
+                found = found or self.failing("--suite", suite)
+            return found
         finally:
             path.write_text(right)
 
     def learn_flaky(self, tests):
-        self.compile()
-        for test in tests:
-            if self.failing(test):
-                self.flaky.add(test)
+        while tests:
+            found = self.failing(*tests)
+            if not found:
+                break
+            self.flaky.add(found[0])
+            tests = [test for test in tests if test != found[0]]
         return self.flaky
 
 
