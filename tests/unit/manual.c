@@ -374,28 +374,72 @@ static void a_batch_borrows_options_and_arrays_during_the_call(int rank, int siz
     (void)rank, (void)arg;
     comm_group *world = ranks_world("tcp");
     comm_record record;
-    size_t count, counts[MOST];
+    size_t count, counts[MOST], offsets[MOST];
     float factor = 2, value = 1;
     char label[] = "mine";
-    int32_t mine = comm_group_rank(world), all[MOST];
+    int32_t mine = comm_group_rank(world), all[2 * MOST];
     comm_op_options options = COMM_OP_OPTIONS_INIT;
-    for (int r = 0; r < size; r++)
+    for (int r = 0; r < size; r++) {
         counts[r] = 1;
+        offsets[r] = 2 * (size_t)r;
+    }
     options.label = label;
     options.premul = &factor;
     CHECK_OK(comm_coalesce_begin(world));
-    CHECK_OK(comm_all_gather_v(world, &mine, all, counts, NULL, COMM_DTYPE_I32, NULL, NULL));
+    CHECK_OK(comm_all_gather_v(world, &mine, all, counts, offsets, COMM_DTYPE_I32, NULL, NULL));
     CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_PREMUL_SUM, &options, NULL));
     memset(counts, 0xff, sizeof counts);
+    memset(offsets, 0, sizeof offsets);
     memset(label, 'x', sizeof label - 1);
     memset(&options, 0xff, sizeof options);
     factor = 99;
     CHECK_OK(comm_coalesce_end(world, NULL));
     CHECK(value == 2 * (float)size);
     for (int r = 0; r < size; r++)
-        CHECK(all[r] == r);
+        CHECK(all[2 * r] == r);
     CHECK_OK(comm_group_records(world, &record, 1, &count));
     CHECK(count == 1 && strcmp(record.label, "mine") == 0);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* And it is the first of its failures that a batch reports; a label stands in the text. */
+static void a_batch_reports_its_first_failure(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_work *sends[2];
+    int32_t data[4] = { 0 }, room[4];
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(comm_send(world, data, 4, COMM_DTYPE_I32, rank, NULL, &sends[i]));
+    CHECK_OK(comm_coalesce_begin(world));
+    options.label = "the first";
+    CHECK_OK(comm_recv(world, room, 1, COMM_DTYPE_I32, rank, &options, NULL));
+    options.label = "the second";
+    CHECK_OK(comm_recv(world, room + 2, 1, COMM_DTYPE_I32, rank, &options, NULL));
+    CHECK_STATUS(comm_coalesce_end(world, NULL), COMM_ERR_TRUNCATED);
+    CHECK_ERROR_SAYS("recv 'the first' #3");
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(comm_work_wait(sends[i], 0));
+        comm_work_release(sends[i]);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static void options_of_a_backend_are_checked(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp"), *group = NULL;
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    static const char *const wrong[] = { "cpu:tcp?lanes=0", "cpu:tcp?lanes=17", "cpu:tcp?lanes=x", "cpu:tcp?lane=4" };
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        options.backend = wrong[i];
+        CHECK_STATUS(comm_group_dup(world, &options, &group), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS("lane");
+    }
+    options.backend = "cpu:tcp?lanes=16";
+    CHECK_OK(comm_group_dup(world, &options, &group));
+    CHECK_OK(comm_group_close(group));
     CHECK_OK(comm_group_close(world));
 }
 
@@ -512,6 +556,8 @@ int main(void)
            ranks_run(3, &how, a_callback_may_wait_for_what_is_done, NULL) ||
            ranks_run(2, &how, the_newest_group_of_a_name_is_found, NULL) ||
            ranks_run(3, &how, a_batch_borrows_options_and_arrays_during_the_call, NULL) ||
+           ranks_run(1, &how, a_batch_reports_its_first_failure, NULL) ||
+           ranks_run(2, &how, options_of_a_backend_are_checked, NULL) ||
            ranks_run(3, &how, flush_does_not_see_an_open_batch, NULL) ||
            ranks_run(3, &how, close_forgets_an_open_batch, NULL) ||
            ranks_run(3, &how, who_is_late_for_a_monitored_barrier_is_told, NULL) ||

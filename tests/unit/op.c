@@ -93,6 +93,8 @@ static void only_the_named_overlaps_are_taken(void **state)
     assert_taken(all_reduce(memory, memory, 8), NULL);
     assert_taken(all_reduce(memory, memory + 8, 8), NULL);
     assert_refused(all_reduce(memory, memory + 4, 8), NULL, COMM_ERR_INVALID, "overlap");
+    assert_refused(all_reduce(memory, (char *)memory + 8 * sizeof *memory - 1, 8), NULL, COMM_ERR_INVALID, "overlap");
+    assert_refused(all_reduce((char *)memory + 8 * sizeof *memory - 1, memory, 8), NULL, COMM_ERR_INVALID, "overlap");
     assert_taken(all_gather(memory + 8, memory, 8), NULL); /* rank 1's own block */
     assert_refused(all_gather(memory, memory, 8), NULL, COMM_ERR_INVALID, "overlap");
     assert_refused(all_gather(memory + 9, memory, 8), NULL, COMM_ERR_INVALID, "overlap");
