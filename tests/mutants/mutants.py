@@ -78,8 +78,8 @@ class Workspace:
                 path.unlink()
 
     def call(self, command, check=False):
-        done = subprocess.run([*self.options.before, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              errors="replace")
+        done = subprocess.run([*self.options.before, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, errors="replace")
         if check and done.returncode != 0:
             raise Broken(f"{' '.join(command[:4])} failed:\n{done.stdout[-3000:]}")
         return done
