@@ -234,8 +234,8 @@ fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank 
 
 fault("tcp", "user_reduce_begins_with_the_last_rank", "backend_tcp/operands.c", "running = sources[r];\n    }", "running = sources[0];\n    }", "reductions on tcp",
       "random programs on tcp")
-fault("tcp", "last_slice_is_lost", "backend_tcp/prepare.c", "op->slice_elements = (total + op->slice_count - 1) / op->slice_count;",
-      "op->slice_elements = total / op->slice_count;", "last slice is shorter", "random programs on tcp", "collectives on tcp")
+fault("tcp", "last_slice_is_lost", "backend_tcp/prepare.c", "(uint32_t)((total + op->slice_elements - 1) / op->slice_elements);",
+      "(uint32_t)(total / op->slice_elements);", "last slice is shorter", "engine", "random programs on tcp")
 fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;", "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
       "last slice is shorter", "random programs on tcp")
 fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
