@@ -241,7 +241,7 @@ fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = sl
 fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", ENGINE, "if (h->bytes == bytes)\n        return 1;", "if (h->bytes <= bytes)\n        return 1;", "mismatch", "manual")
 fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "    check_early(op); /* If they are not, this ends the group, and the op with it. */\n", "    if (0)\n        check_early(op);\n",
-      "mismatch", "manual", "reasons")
+      "manual", "mismatch")
 fault("tcp", "past_collective_of_the_same_slot_is_compared", GROUP, "if (seq == 0 || past->seq != seq)", "if (seq == 0)", "mismatch", "random programs on tcp")
 fault("tcp", "closed_group_says_it_was_never_opened", INQUEST, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
 fault("tcp", "lower_rank_is_not_waited_for", INQUEST, "if (!g->inquest_defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")

@@ -133,6 +133,25 @@ static void rank_order_on_one_side_is_a_mismatch(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* The message of another call is here before this rank calls: it must not be taken for its own, though it has the same length. */
+static void a_message_that_came_before_the_call_is_compared(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    int32_t value = 7;
+    if (rank == 0) {
+        CHECK_OK(comm_broadcast(world, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        CHECK_OK(comm_send(world, &value, 1, COMM_DTYPE_I32, 1, NULL, NULL)); /* behind it, on the same connection */
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
+    } else {
+        CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        CHECK_STATUS(comm_broadcast(world, &value, 1, COMM_DTYPE_F32, 0, NULL, NULL), COMM_ERR_MISMATCH);
+        CHECK_ERROR_SAYS("i32");
+        CHECK_ERROR_SAYS("f32");
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 /* ---- In place, overlap, alignment ---- */
 
 static void in_place_is_the_own_block(int rank, int size, void *arg)
@@ -548,6 +567,7 @@ int main(void)
     const struct ranks_options how = { .limit_s = 60, .name = "manual" };
     return ranks_run(3, &how, forms_match_as_the_manual_says, NULL) ||
            ranks_run(2, &how, rank_order_on_one_side_is_a_mismatch, NULL) ||
+           ranks_run(2, &how, a_message_that_came_before_the_call_is_compared, NULL) ||
            ranks_run(3, &how, in_place_is_the_own_block, NULL) ||
            ranks_run(4, &how, blocks_that_are_read_may_overlap, NULL) ||
            ranks_run(3, &how, any_alignment_works, NULL) || ranks_run(5, &how, any_alignment_works, NULL) ||
