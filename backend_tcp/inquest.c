@@ -12,8 +12,8 @@
 #include "tcp.h"
 
 /* Both together stay below the half second after the limit that comm.h promises. */
-static const int64_t GRACE_NS = 300 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
-static const int64_t DEFERENCE_NS = 100 * 1000000ll; /* how long a lower rank may take to speak first */
+static const int64_t GRACE_NS = 250 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
+static const int64_t DEFERENCE_NS = 200 * 1000000ll; /* how long a lower rank may take to speak first */
 static const uint16_t IN_TROUBLE = WIRE_ANSWER_IN_IT | WIRE_ANSWER_BEHIND | WIRE_ANSWER_ENTERED;
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */

@@ -335,8 +335,8 @@ static int status_fits(const struct storm *s, comm_status status)
         return status == COMM_ERR_DEADLINE;
     case ABORTS:
         return status == COMM_ERR_ABORTED;
-    case CALLS_ANOTHER:
-        return status == COMM_ERR_MISMATCH;
+    case CALLS_ANOTHER: /* or no two frames of the two operations have met */
+        return status == COMM_ERR_MISMATCH || status == COMM_ERR_DEADLINE;
     case CLOSES_GROUP:
     case CLOSES_WORLD:
         return status == COMM_ERR_PEER_LOST || status == COMM_ERR_ABORTED; /* it had operations of its own under way */

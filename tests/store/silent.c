@@ -445,13 +445,13 @@ static void a_short_limit_beside_a_long_one(void)
     server_start(&s);
     comm_store *store = open_at(s.url, LONGER_MS * 2), *view;
     CHECK_OK(comm_store_prefix("view", store, &view));
+    CHECK_OK(comm_store_set_timeout(view, BRIEF_MS));
     server_stop(&s);
     run_start(&patient, &calls[9], store, LONGER_MS * 2);
     while (atomic_load(&store->calls) < 2)
         nanosleep(&(struct timespec){ 0, 100000 }, NULL);
     for (int again = 0; again < 2; again++) {
         run_start(&brief, &calls[again ? 0 : 9], view, BRIEF_MS);
-        CHECK_OK(comm_store_set_timeout(view, BRIEF_MS));
         pthread_join(brief.thread, NULL);
         run_check(&brief, "beside a patient call");
         if (run_is_late(&brief))
