@@ -265,7 +265,7 @@ fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "query-
 
 fault("store", "barrier_lets_go_one_too_early", HUB, "if (arrived >= request->number) {", "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
 fault("store", "waiter_for_two_keys_wakes_at_the_first", HUB, "if (--client->missing > 0)\n        return;", "--client->missing;", "store tcp")
-fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "", "store tcp", "store hostile")
+fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "", "store transcripts", "store tcp")
 fault("store", "second_part_of_a_long_multi_get_begins_anew", HUB, "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients", "store hostile")
 fault("store", "key_of_the_limit_is_refused", "store/wire.c", "if (length > (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "if (length >= (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "store tcp", "store hostile", "fuzz store_wire")
 fault("store", "prefix_of_another_view_is_listed", "store/prefix.c", "if (strncmp(keys[i], prefix, length) == 0)", "if (strncmp(keys[i], prefix, length - 1) == 0)", "store prefix+hash", "store nested+hash")

@@ -61,6 +61,16 @@ static void larger_vectors_take_algorithms_that_send_less(void **state)
     assert_string_equal(algo_with(NULL, 1 << 30, ALGO_ONE_ROUNDING), "direct");
 }
 
+/* A rule for few ranks ends at its number of ranks. */
+static void more_ranks_take_other_algorithms(void **state)
+{
+    (void)state;
+    assert_string_equal(route_with(NULL, COMM_OP_ALL_GATHER, 16, 1 << 10, 0).algo->name, "direct");
+    assert_string_equal(route_with(NULL, COMM_OP_ALL_GATHER, 17, 1 << 10, 0).algo->name, "bruck");
+    assert_string_equal(route_with(NULL, COMM_OP_ALL_TO_ALL, 64, 1 << 20, 0).algo->name, "direct");
+    assert_string_equal(route_with(NULL, COMM_OP_ALL_TO_ALL, 65, 1 << 20, 0).algo->name, "pairwise");
+}
+
 static void an_override_holds_in_its_range_with_both_ends(void **state)
 {
     const char *text = "all_reduce:one_shot@1K-64K";
@@ -238,6 +248,7 @@ int main(void)
         cmocka_unit_test(every_query_finds_an_algorithm_with_its_needs),
         cmocka_unit_test(ops_without_plans_have_no_route),
         cmocka_unit_test(larger_vectors_take_algorithms_that_send_less),
+        cmocka_unit_test(more_ranks_take_other_algorithms),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
         cmocka_unit_test(a_semicolon_separates_as_a_comma_does),
