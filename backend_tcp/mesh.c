@@ -335,6 +335,15 @@ static int interface_wanted(const char *list, const char *name)
     return exclude;
 }
 
+/* Where this rank is, for texts that others read: the first address that it publishes. */
+static void note_own_place(struct mesh *m, const char *addresses)
+{
+    int bytes = (int)strcspn(addresses, "\n");
+    int six = memchr(addresses, ':', (size_t)bytes) != NULL;
+    snprintf(m->links[m->rank].where, sizeof m->links[0].where, "%.24s %s%.*s%s:%d", m->host_name, six ? "[" : "",
+             bytes ? (bytes < 45 ? bytes : 45) : 9, bytes ? addresses : "127.0.0.1", six ? "]" : "", (int)m->port);
+}
+
 /* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and implied. */
 static comm_status publish(struct mesh *m)
 {
@@ -343,6 +352,7 @@ static comm_status publish(struct mesh *m)
     int listed = netaddr_list(page + used, sizeof page - (size_t)used, interface_wanted, m->interfaces);
     if (listed < 0)
         return tcp_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
+    note_own_place(m, page + used);
     snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
     return tcp_host->store_set(m->store, key, page, (size_t)(used + listed));
 }

@@ -88,7 +88,7 @@ void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_he
     spell(theirs, sizeof theirs, h);
     spell_own(ours, sizeof ours, mine);
     snprintf(text, room, "the ranks of group '%s' disagree on collective #%llu: %s called %s, %s called %s", g->name,
-             (unsigned long long)h->seq, text_rank(g, g->rank), ours, text_peer(g, rank), theirs);
+             (unsigned long long)h->seq, text_peer(g, g->rank), ours, text_peer(g, rank), theirs);
     if (strcmp(ours, theirs) == 0)
         text_add(text, room, ", with other counts for the ranks, or only one of them with COMM_OP_RANK_ORDER");
 }
@@ -102,6 +102,6 @@ void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_hea
     snprintf(text, room,
              "the ranks of group '%s' disagree on collective #%llu: %s called %s and expects %zu B from %s, %s called %s and sends "
              "it %llu B: their counts must be the same",
-             g->name, (unsigned long long)h->seq, text_rank(g, g->rank), ours, bytes, text_rank(g, rank), text_peer(g, rank),
+             g->name, (unsigned long long)h->seq, text_peer(g, g->rank), ours, bytes, text_rank(g, rank), text_peer(g, rank),
              theirs, (unsigned long long)h->bytes);
 }

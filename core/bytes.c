@@ -189,6 +189,13 @@ comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, i
     return status == COMM_OK ? comm_send(group, data, bytes, COMM_DTYPE_BYTE, peer, &cpu, NULL) : status;
 }
 
+static comm_status fail_other_message(const comm_group *group, const char *call, int32_t source, int32_t tag)
+{
+    char who[GROUP_RANK_BYTES];
+    comm__group_rank_text(group, source, who);
+    return comm__fail(COMM_ERR_MISMATCH, "%s on group '%s': %s sent something else with tag %d", call, group->name, who, tag);
+}
+
 comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,
                             size_t *ret_bytes, int32_t *ret_source)
 {
@@ -207,8 +214,7 @@ comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_optio
     int32_t source = comm_work_source_rank(work);
     cpu.tag = comm_work_tag(work);
     if (status == COMM_OK && comm_work_received_count(work) != 1)
-        status = comm__fail(COMM_ERR_MISMATCH, "%s on group '%s': rank %d sent something else with tag %d", call,
-                            group->name, source, cpu.tag);
+        status = fail_other_message(group, call, source, cpu.tag);
     comm_work_release(work);
     void *data = NULL;
     if (status == COMM_OK && !(data = allocate((size_t)length)))

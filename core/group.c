@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,36 +21,40 @@
 
 static struct op_place place_of(const comm_group *group)
 {
-    return (struct op_place){ group->name, group->rank, group->size };
+    return (struct op_place){ group->name, group->rank, group->size, group->world_ranks[group->rank] };
 }
 
-/* ", world rank 5", with `before` and `after` around it, where the world's number for this rank is another; else "". */
-static const char *world_rank_text(const comm_group *group, const char *before, const char *after, char text[40])
+void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROUP_RANK_BYTES])
 {
-    int32_t world_rank = group->world_ranks[group->rank];
-    text[0] = '\0';
-    if (world_rank != group->rank)
-        snprintf(text, 40, "%sworld rank %d%s", before, world_rank, after);
-    return text;
+    int32_t world_rank = group->world_ranks[rank];
+    if (world_rank != rank)
+        snprintf(text, GROUP_RANK_BYTES, "rank %d (world rank %d)", rank, world_rank);
+    else
+        snprintf(text, GROUP_RANK_BYTES, "rank %d", rank);
 }
 
-void comm__group_self(const comm_group *group, char text[GROUP_SELF_BYTES])
+void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES])
 {
-    char world_rank[40];
-    snprintf(text, GROUP_SELF_BYTES, "rank %d%s", group->rank, world_rank_text(group, " (", ")", world_rank));
+    struct op_place place = place_of(group);
+    comm__op_place_text(&place, text);
 }
 
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room)
 {
-    char world_rank[40];
-    const char *name = op && op->kind ? comm__op_name(op->kind) : "coalesced operations";
-    world_rank_text(group, ", ", "", world_rank);
-    if (op && op->seq)
-        snprintf(text, room, "%s%s%s%s #%" PRIu64 " on group '%s' (rank %d of %d%s)", name, op->label ? " '" : "",
-                 op->label ? op->label : "", op->label ? "'" : "", op->seq, group->name, group->rank, group->size, world_rank);
-    else
-        snprintf(text, room, "%s on group '%s' (rank %d of %d%s)", op ? name : "idle", group->name, group->rank,
-                 group->size, world_rank);
+    struct op_place place = place_of(group);
+    comm__op_describe(op, &place, text, room);
+}
+
+__attribute__((format(printf, 4, 5))) static comm_status refuse(const comm_group *group, const comm_op *op, comm_status status,
+                                                                const char *format, ...)
+{
+    char what[OP_DESCRIBED_BYTES], text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    comm__group_describe(group, op, what, sizeof what);
+    return comm__fail(status, "%s: %s", what, text);
 }
 
 /* ---- Can it be used, and how it ends ---- */
@@ -65,10 +70,10 @@ comm_status comm__fail_forked(const comm_group *group, const char *call)
 
 static comm_status fail_ended(const comm_group *group, const char *call)
 {
-    char world_rank[40];
-    return comm__fail(atomic_load_explicit(&group->ended, memory_order_acquire),
-                      "%s on group '%s' (rank %d of %d%s): the group ended earlier: %s", call, group->name, group->rank,
-                      group->size, world_rank_text(group, ", ", "", world_rank), group->ended_text);
+    char where[OP_PLACE_BYTES];
+    comm__group_place(group, where);
+    return comm__fail(atomic_load_explicit(&group->ended, memory_order_acquire), "%s on %s: the group ended earlier: %s", call,
+                      where, group->ended_text);
 }
 
 comm_status comm__group_usable(const comm_group *group, const char *call)
@@ -139,8 +144,8 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
         return comm__fail(COMM_ERR_INVALID, "comm_group_abort: the group is NULL");
     if (comm__forked_since(group->generation))
         return comm__fail_forked(group, "comm_group_abort");
-    char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
-    comm__group_self(group, self);
+    char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
+    comm__group_rank_text(group, group->rank, self);
     snprintf(text, sizeof text, "%s of group '%s' called comm_group_abort%s%s", self, group->name,
              reason && *reason ? ": " : "", reason ? reason : "");
     utf8_clean_string(text); /* the reason may be anything */
@@ -154,13 +159,13 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
 static comm_status refused(const comm_group *group, const struct channel *channel, const comm_op *op, const char *slot,
                            comm_status status, uint64_t fail_count)
 {
-    const char *name = comm__op_name(op->kind), *label = op->label;
+    char what[OP_DESCRIBED_BYTES];
+    const char *name = comm__op_name(op->kind);
     status = comm__slot_failed(slot, status, fail_count);
     if (strncmp(comm_last_error(), name, strlen(name)) == 0)
         return status; /* it says so itself */
-    return comm__fail_while(status, "%s%s%s%s on group '%s' (rank %d of %d): backend '%s'", name, label ? " '" : "",
-                            label ? label : "", label ? "'" : "", group->name, group->rank, group->size,
-                            channel->backend->name);
+    comm__group_describe(group, op, what, sizeof what);
+    return comm__fail_while(status, "%s: backend '%s'", what, channel->backend->name);
 }
 
 /* ---- Submitting ---- */
@@ -174,10 +179,8 @@ static comm_status check_scalar(const comm_group *group, const comm_op *op)
     if (!op->premul || op->device == COMM_DEVICE_CPU || process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 ||
         errno != EFAULT)
         return COMM_OK;
-    return comm__fail(COMM_ERR_INVALID,
-                      "%s on group '%s' (rank %d of %d): options->premul must be in memory that the CPU can read, also if "
-                      "the buffers are on a device",
-                      comm__op_name(op->kind), group->name, group->rank, group->size);
+    return refuse(group, op, COMM_ERR_INVALID,
+                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device");
 }
 
 comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
@@ -185,18 +188,11 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
     int32_t device = op->device;
     struct channel *channel = device >= 0 && device < DEVICE_END ? group->routes[device] : NULL;
     if (!channel && device == COMM_DEVICE_DEFAULT)
-        return comm__fail(
-            COMM_ERR_INVALID,
-            "%s on group '%s' (rank %d of %d): the group has several devices (%s); say in options->device "
-            "where the buffers are",
-            comm__op_name(op->kind), group->name, group->rank, group->size, group->backend_text);
+        return refuse(group, op, COMM_ERR_INVALID,
+                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
     if (!channel)
-        return comm__fail(
-            COMM_ERR_UNSUPPORTED,
-            "%s on group '%s' (rank %d of %d): the group has no backend for device %d (%s); it was opened "
-            "with '%s'",
-            comm__op_name(op->kind), group->name, group->rank, group->size, device,
-            comm_device_name(device) ? comm_device_name(device) : "unknown", group->backend_text);
+        return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %d (%s); it was opened with '%s'", device,
+                      comm_device_name(device) ? comm_device_name(device) : "unknown", group->backend_text);
     for (int32_t d = COMM_DEVICE_CPU; device == COMM_DEVICE_DEFAULT && d < DEVICE_END; d++)
         if (group->routes[d] == channel)
             op->device = d;
@@ -406,11 +402,8 @@ static comm_status start(comm_group *group, comm_op *op, const comm_op_options *
     struct batch *batch = comm__batch_of(group);
     *ret_work = NULL;
     if (batch && !waits)
-        return comm__fail(
-            COMM_ERR_INVALID,
-            "%s on group '%s' (rank %d of %d): ret_work must be NULL between comm_coalesce_begin and end; "
-            "end gives one work for all",
-            comm__op_name(op->kind), group->name, group->rank, group->size);
+        return refuse(group, op, COMM_ERR_INVALID,
+                      "ret_work must be NULL between comm_coalesce_begin and end; end gives one work for all");
     if (batch)
         return write_down(group, batch, op);
     if (waits) {

@@ -153,15 +153,17 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
 
-/* "all_reduce #12 on group 'g' (rank 2 of 8)", or "... (rank 2 of 8, world rank 5)" where the two differ. */
 /* When the group needs the core because a backend has not done its part, and to do that part then (overdue.c). */
 int64_t comm__group_due_ns(comm_group *group);
 void comm__group_enforce(comm_group *group);
 
+/* "group 'g' (rank 2 of 8, world rank 5)": comm__op_place_text. */
+void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES]);
+/* "all_reduce #12 on group 'g' (rank 2 of 8, world rank 5)": comm__op_describe. */
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
-/* "rank 2", or "rank 2 (world rank 5)". */
-enum { GROUP_SELF_BYTES = 64 };
-void comm__group_self(const comm_group *group, char text[GROUP_SELF_BYTES]);
+/* "rank 2", or "rank 2 (world rank 5)" where the world has another number for it. */
+enum { GROUP_RANK_BYTES = 64 };
+void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROUP_RANK_BYTES]);
 
 /* ---- group_make.c ---- */
 

@@ -443,8 +443,8 @@ static int end_works(comm_group *group)
 {
     int unfinished = atomic_load(&group->pending.count);
     if (unfinished > 0) {
-        char text[COMM_ERROR_BYTES], self[GROUP_SELF_BYTES];
-        comm__group_self(group, self);
+        char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
+        comm__group_rank_text(group, group->rank, self);
         snprintf(text, sizeof text, "%s closed group '%s' with %d unfinished operations", self, group->name, unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }

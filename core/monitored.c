@@ -6,6 +6,7 @@
  * rank, so that closing the group can end it by a message to itself: a pending receive would be taken for work that is
  * unfinished, and the other ranks would be told of an abort. */
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -203,18 +204,32 @@ static comm_status answer_all(comm_group *group, const struct monitor *m, int32_
     return status;
 }
 
+__attribute__((format(printf, 3, 4))) static comm_status timed_out(const comm_group *group, const struct monitor *m,
+                                                                   const char *format, ...)
+{
+    char where[OP_PLACE_BYTES], text[768];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    comm__group_place(group, where);
+    return comm__fail(COMM_ERR_TIMEOUT, "monitored_barrier #%" PRIu64 " on %s timed out: %s", m->number, where, text);
+}
+
 static void write_missing(const comm_group *group, const struct monitor *m, char *names, size_t room)
 {
+    char name[GROUP_RANK_BYTES];
     size_t used = 0;
     *names = '\0';
     for (int32_t r = 1; r < group->size; r++) {
         if (m->heard[r] >= m->number)
             continue;
-        if (used + 16 >= room) {
+        if (used + GROUP_RANK_BYTES >= room) {
             snprintf(names + used, room - used, ", ...");
             return;
         }
-        used += (size_t)snprintf(names + used, room - used, "%s%d", used ? ", " : "", r);
+        comm__group_rank_text(group, r, name);
+        used += (size_t)snprintf(names + used, room - used, "%s%s", used ? ", " : "", name + strlen("rank "));
     }
 }
 
@@ -231,10 +246,8 @@ static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms
     if (status != COMM_OK || missing == 0)
         return status;
     write_missing(group, m, names, sizeof names);
-    return comm__fail(
-        COMM_ERR_TIMEOUT,
-        "monitored_barrier #%" PRIu64 " on group '%s' (rank 0 of %d) timed out: %d %s not come within %" PRId64 " ms: %s",
-        m->number, group->name, group->size, missing, missing == 1 ? "rank has" : "ranks have", timeout_ms, names);
+    return timed_out(group, m, "%d %s not come within %" PRId64 " ms: %s", missing, missing == 1 ? "rank has" : "ranks have",
+                     timeout_ms, names);
 }
 
 /* ---- The others ---- */
@@ -243,6 +256,7 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
 {
     struct message come = { .number = m->number };
     struct inbox *inbox = &m->inbox;
+    char leader[GROUP_RANK_BYTES], name[GROUP_RANK_BYTES];
     int32_t source;
     comm_status status = post(group, 0, TAG_COME, &come);
     /* Answers to earlier barriers, which we gave up, come first. */
@@ -250,19 +264,15 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
         if (status == COMM_OK)
             status = hear(group, inbox, deadline_ns, &source);
     } while (status == COMM_OK && inbox->message.number < m->number);
+    comm__group_rank_text(group, 0, leader);
     if (status == COMM_ERR_TIMEOUT)
-        return comm__fail(status,
-                          "monitored_barrier #%" PRIu64 " on group '%s' (rank %d of %d) timed out: no word from rank 0 within "
-                          "%" PRId64 " ms",
-                          m->number, group->name, group->rank, group->size, timeout_ms);
+        return timed_out(group, m, "no word from %s within %" PRId64 " ms", leader, timeout_ms);
     if (status != COMM_OK || inbox->message.status == COMM_OK)
         return status;
-    return comm__fail(COMM_ERR_TIMEOUT,
-                      "monitored_barrier #%" PRIu64
-                      " on group '%s' (rank %d of %d) timed out: rank 0 says that %d %s not come in "
-                      "time, such as rank %d",
-                      m->number, group->name, group->rank, group->size, inbox->message.missing,
-                      inbox->message.missing == 1 ? "rank has" : "ranks have", inbox->message.missing_rank);
+    int32_t missing = inbox->message.missing_rank;
+    comm__group_rank_text(group, missing > 0 && missing < group->size ? missing : 0, name);
+    return timed_out(group, m, "%s says that %d %s not come in time, such as %s", leader, inbox->message.missing,
+                     inbox->message.missing == 1 ? "rank has" : "ranks have", name);
 }
 
 static struct monitor *monitor_of(comm_group *group)

@@ -2,6 +2,7 @@
  * made the call. */
 #include "op.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,6 +53,30 @@ uint64_t comm__op_count(const comm_op *op)
     return op->send.count > op->recv.count ? op->send.count : op->recv.count;
 }
 
+void comm__op_place_text(const struct op_place *place, char text[OP_PLACE_BYTES])
+{
+    char world_rank[40] = "";
+    if (place->world_rank != place->rank)
+        snprintf(world_rank, sizeof world_rank, ", world rank %d", place->world_rank);
+    snprintf(text, OP_PLACE_BYTES, "group '%s' (rank %d of %d%s)", place->group_name, place->rank, place->size, world_rank);
+}
+
+static const char *described_name(const comm_op *op)
+{
+    const char *name = !op ? "idle" : op->kind ? comm__op_name(op->kind) : "coalesced operations";
+    return name ? name : "an unknown operation";
+}
+
+void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t room)
+{
+    char number[24] = "", where[OP_PLACE_BYTES];
+    const char *label = op && op->label ? op->label : "", *quote = *label ? "'" : "";
+    if (op && op->seq)
+        snprintf(number, sizeof number, " #%" PRIu64, op->seq);
+    comm__op_place_text(place, where);
+    snprintf(text, room, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number, where);
+}
+
 /* What is being checked; every refusal begins with it. */
 struct check {
     const comm_op *op;
@@ -66,10 +91,9 @@ __attribute__((format(printf, 3, 4))) static comm_status refuse(const struct che
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    const char *label = c->op->label;
-    return comm__fail(status, "%s%s%s%s on group '%s' (rank %d of %d): %s", comm__op_name(c->op->kind),
-                      label ? " '" : "", label ? label : "", label ? "'" : "", c->place->group_name, c->place->rank,
-                      c->place->size, text);
+    char what[OP_DESCRIBED_BYTES];
+    comm__op_describe(c->op, c->place, what, sizeof what);
+    return comm__fail(status, "%s: %s", what, text);
 }
 
 comm_status comm__check_struct(const void *options, size_t known, const char *name)

@@ -8,7 +8,14 @@
 struct op_place {
     const char *group_name;
     int32_t rank, size;
+    int32_t world_rank;
 };
+
+/* "group 'g' (rank 2 of 8)", or "... (rank 2 of 8, world rank 5)" where the two differ. */
+enum { OP_PLACE_BYTES = 200, OP_DESCRIBED_BYTES = 360 };
+void comm__op_place_text(const struct op_place *place, char text[OP_PLACE_BYTES]);
+/* "all_reduce #12 on group ...", without the number while the op has none. NULL is "idle". */
+void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t room);
 
 /* "all_reduce"; NULL for an unknown kind. */
 const char *comm__op_name(int32_t kind);

@@ -130,8 +130,10 @@ fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
       "store file alone", "store file")
 fault("e", "wait_all_gives_the_last_error", "core/work.c", "if (status == COMM_OK || first != COMM_OK)\n            continue;",
       "if (status == COMM_OK)\n            continue;", "refused", "works")
-fault("e", "label_is_left_out", "core/group.c", "op->label ? \" '\" : \"\",\n                 op->label ? op->label : \"\", op->label ? \"'\" : \"\", op->seq",
-      "\"\",\n                 \"\", \"\", op->seq", "manual", "works")
+fault("e", "label_is_left_out", "core/op.c", "const char *label = op && op->label ? op->label : \"\",",
+      "const char *label = \"\",", "manual", "works")
+fault("e", "missing_ranks_by_their_world_number", "core/monitored.c", "comm__group_rank_text(group, r, name);",
+      "snprintf(name, sizeof name, \"rank %d\", group->world_ranks[r]);", "groups")
 fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (ready[i] != WIRE_READY)", "if (ready[i] == WIRE_READY)",
       "store tcp", "store clients")
 

@@ -352,7 +352,7 @@ static void refuse(struct part *part)
 static void prepare(struct part *part)
 {
     struct member *member = part->member;
-    struct op_place place = { member->team->name, member->rank, member->team->size };
+    struct op_place place = { member->team->name, member->rank, member->team->size, member->rank };
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     uint32_t flags = part->op.flags;
     options.flags = flags & COMM_OP_FLAG_RANK_ORDER ? COMM_OP_RANK_ORDER : 0;

@@ -248,6 +248,33 @@ static void a_monitored_barrier_names_who_is_missing(int rank, int size, void *a
     CHECK_OK(comm_group_close(world));
 }
 
+/* A group of the ranks 2, 0 and 1. */
+static void texts_of_a_permuted_group_give_both_numbers(int rank, int size, void *arg)
+{
+    const int32_t members[] = { 2, 0, 1 };
+    comm_op_options brief = COMM_OP_OPTIONS_INIT;
+    comm_group *world = ranks_world(backend), *group;
+    float value = 1;
+    char own[64];
+    (void)size, (void)arg;
+    CHECK_OK(comm_group_create(world, members, 3, NULL, &group));
+    snprintf(own, sizeof own, "(rank %d of 3, world rank %d)", comm_group_rank(group), rank);
+    CHECK_STATUS(comm_all_reduce(group, &value, NULL, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS(own);
+    brief.timeout_ms = 200;
+    if (rank != 0) { /* rank 1 of the group does not come */
+        CHECK_STATUS(comm_monitored_barrier(group, &brief), COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS(own);
+        CHECK_ERROR_SAYS(rank == 2 ? ": 1 (world rank 0)" : "rank 0 (world rank 2)");
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_abort(group, "enough"));
+    CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_ABORTED);
+    CHECK_ERROR_SAYS(own);
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_group_close(world));
+}
+
 static void wrong_options_are_refused(int rank, int size, void *arg) /* joining itself: join.c */
 {
     (void)rank, (void)size, (void)arg;
@@ -285,6 +312,7 @@ static int run(const struct ranks_options *how)
            ranks_run(4, how, abort_ends_the_group_and_shrink_goes_on, NULL) ||
            ranks_run(3, how, different_calls_are_a_mismatch, NULL) || ranks_run(3, how, byte_strings_travel, NULL) ||
            ranks_run(4, how, a_monitored_barrier_names_who_is_missing, NULL) ||
+           ranks_run(3, how, texts_of_a_permuted_group_give_both_numbers, NULL) ||
            ranks_run(2, how, wrong_options_are_refused, NULL) ||
            ranks_run(1, how, a_forked_child_is_told_so, NULL);
 }

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-static const struct op_place place = { "world", 1, 4 };
+static const struct op_place place = { "world", 1, 4, 1 };
 static float memory[64], other[64];
 
 static comm_op all_reduce(const void *send, void *recv, size_t count)
@@ -199,7 +199,7 @@ static void options_of_another_version_are_told_apart(void **state)
 
 static uint64_t signature(comm_op op, int32_t rank)
 {
-    struct op_place here = { "world", rank, 4 };
+    struct op_place here = { "world", rank, 4, rank };
     assert_int_equal(comm__op_prepare(&op, &here, NULL), COMM_OK);
     return op.signature;
 }
