@@ -135,7 +135,7 @@ static void reap(struct run *run, int rank)
     close(run->pidfds[rank]);
     run->pidfds[rank] = -1;
     run->alive--;
-    int may_fail = (int)(run->options->may_fail >> rank & 1);
+    int may_fail = rank < 64 && (run->options->may_fail >> rank & 1);
     if ((WIFEXITED(status) && WEXITSTATUS(status) == 0) || may_fail || run->first_failed >= 0)
         return;
     run->first_failed = rank;

@@ -39,8 +39,10 @@ static uint64_t mark_of(const void *memory)
 
 static struct front *front_of(void *memory)
 {
+    if (!IS_ON || !memory)
+        return NULL;
     struct front *front = (struct front *)((char *)memory - FRONT_BYTES);
-    return IS_ON && memory && front->mark == mark_of(memory) ? front : NULL;
+    return front->mark == mark_of(memory) ? front : NULL;
 }
 
 /* Mark a fresh block, or one that has moved. */
