@@ -598,7 +598,8 @@ void link_forget(struct link *l, const struct tcp_group *g)
             link_lose(l, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to finish it");
             return;
         }
-        memcpy(copy, tx->payload, tx->payload_bytes);
+        if (tx->payload_bytes)
+            memcpy(copy, tx->payload, tx->payload_bytes);
         tx->payload = tx->owned = copy;
     }
     l->tx_tail = at;

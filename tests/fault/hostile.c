@@ -627,6 +627,7 @@ static void all_of_it_twice(int rank, int size, void *arg)
     }
     fault_meet(s->page);
     CHECK_OK(fault_close(world));
+    free(values);
 }
 
 /* Legal frames that are about nothing, or say odd things: the group may end, but in order. */

@@ -212,7 +212,7 @@ static void one_ends_after_any_call(int rank, int size, void *arg)
                                  .compare_set = fatal_compare_set, .check = fatal_check, .remove = fatal_remove };
     struct scenario *s = arg;
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
-    comm_group *world;
+    comm_group *world = NULL;
     uint8_t byte = 0;
     fatal.inner = ranks_store();
     fatal.calls_left = rank == 1 ? s->rank : -1;
@@ -227,6 +227,9 @@ static void one_ends_after_any_call(int rank, int size, void *arg)
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
     CHECK_STATUS(status, COMM_ERR_PEER_LOST);
     CHECK_ERROR_SAYS("rank 1 (");
+    CHECK_OK(comm_group_close(world));
+    comm_store_close(options.store);
+    comm_store_close(fatal.inner);
 }
 
 static int run_one_ends(int calls)
