@@ -1,7 +1,9 @@
-"""Count what `meson test` really did: testlog.py BUILD-FOLDER...
+"""Count what `meson test` really did: testlog.py [--failed] BUILD-FOLDER...
 
 Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and what was skipped, also within a test that
 passed, and ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything failed, or if no test ran.
+What failed and was tried again (tools/test --try-again, again.json) counts as it ended, and is named.
+With --failed it prints the names of the tests that failed, as `meson test` takes them, and nothing else.
 """
 import json
 import pathlib
@@ -11,12 +13,28 @@ PASSED = {"OK", "EXPECTEDFAIL"}
 SKIPPED = {"SKIP"}  # every other result is a failure: FAIL, TIMEOUT, ERROR, INTERRUPT, UNEXPECTEDPASS ...
 
 
-def results(folder):
-    """All tests of one build folder; a run that left no log counts as none."""
-    log = pathlib.Path(folder) / "meson-logs" / "testlog.json"
+def read_log(folder, name):
+    """All tests of one run; one that left no log counts as none."""
+    log = pathlib.Path(folder) / "meson-logs" / name
     if not log.exists():
         return []
     return [json.loads(line) for line in log.read_text(errors="replace").splitlines() if line.strip()]
+
+
+def has_failed(test):
+    return test["result"] not in PASSED | SKIPPED
+
+
+def results(folder):
+    """All tests of one build folder, those that were tried again as they ended then."""
+    again = {test["name"]: test for test in read_log(folder, "again.json")}
+    tests = read_log(folder, "testlog.json")
+    for i, first in enumerate(tests):
+        if has_failed(first) and first["name"] in again:
+            tests[i] = again[first["name"]]
+            if not has_failed(tests[i]):
+                print(f"passed at the second try: {first['name']} (first: {first['result']}, {pathlib.Path(folder).name})")
+    return tests
 
 
 def last_words(test):
@@ -55,4 +73,8 @@ def main(folders):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--failed"]:
+        for failed_test in filter(has_failed, read_log(sys.argv[2], "testlog.json")):
+            print(failed_test["name"].split(" / ", 1)[-1])
+        sys.exit(0)
     sys.exit(main(sys.argv[1:]))

@@ -76,12 +76,12 @@ static void rank_main(int rank, int size, void *arg)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [CASES]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [CASES]]\n", argv[0]);
         return 2;
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .seed = argc > 2 && strcmp(argv[2], "fresh") != 0 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
         .cases = argc > 3 ? atoi(argv[3]) : 100,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };

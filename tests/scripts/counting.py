@@ -35,6 +35,20 @@ def try_case(script, runs, last_line, status):
         sys.exit(f"{runs}: exit status {done.returncode}, expected {status} and '{last_line}'\n{done.stdout}{done.stderr}")
 
 
+def what_was_tried_again_counts_as_it_ended(script):
+    with tempfile.TemporaryDirectory() as work:
+        logs = pathlib.Path(work, "meson-logs")
+        logs.mkdir()
+        for log, rows in {"testlog.json": {"a / good": "OK", "a / odd": "FAIL", "a / bad": "TIMEOUT"},
+                          "again.json": {"a / odd": "OK", "a / bad": "FAIL"}}.items():
+            (logs / log).write_text("".join(json.dumps({"name": n, "result": r}) + "\n" for n, r in rows.items()))
+        done = subprocess.run([sys.executable, script, work], capture_output=True, text=True)
+        names = subprocess.run([sys.executable, script, "--failed", work], capture_output=True, text=True)
+    if "passed at the second try: a / odd" not in done.stdout or done.stdout.splitlines()[-1] != "2 passed, 1 failed, 0 skipped" \
+            or done.returncode != 1 or names.stdout != "odd\nbad\n":
+        sys.exit(f"tried again: {done.stdout}{done.stderr}{names.stdout}")
+
+
 def parts_that_were_skipped_are_named(script):
     with tempfile.TemporaryDirectory() as work:
         logs = pathlib.Path(work, "meson-logs")
@@ -49,4 +63,5 @@ def parts_that_were_skipped_are_named(script):
 for case in CASES:
     try_case(pathlib.Path(sys.argv[1], "tools", "testlog.py"), *case)
 parts_that_were_skipped_are_named(pathlib.Path(sys.argv[1], "tools", "testlog.py"))
+what_was_tried_again_counts_as_it_ended(pathlib.Path(sys.argv[1], "tools", "testlog.py"))
 print(f"{len(CASES)} cases")
