@@ -347,8 +347,9 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
                                             const comm_group_options *options, comm_group **ret_group);
 
 /* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted are
- * still delivered, within a bounded time. Other groups made from it live on. When it returns, the callbacks of its works
- * have returned. What this thread has begun with comm_coalesce_begin on it, and not ended, is forgotten; no other thread may
+ * still delivered. Other groups made from it live on. When it returns, the callbacks of its works have returned. The last group
+ * of a world takes at most two parameters' time, 2 s each, whatever the other ranks do: tcp's linger_ms to deliver and to hear
+ * the others' goodbye, and leave_ms to tell the store of rank 0. What this thread has begun with comm_coalesce_begin on it, and not ended, is forgotten; no other thread may
  * have begun one. NULL is fine.
  * After the last group and the last store of a process nothing of libcomm runs. Two descriptors stay open until the
  * process ends, a pipe that libuv makes once.
