@@ -201,7 +201,7 @@ void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);
         tcp_host->reduce_kernel(op->op.redop, op->op.dtype)(dst, a, b, count);
-    } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_AVG) {
+    } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_REDOP_AVG) {
         tcp_host->divide(dst, count, op->op.dtype, op->group->size);
     }
 }

@@ -13,8 +13,8 @@ static uint32_t needs_of(const struct tcp_op *op)
     int narrow = o->dtype == COMM_DTYPE_F16 || o->dtype == COMM_DTYPE_BF16 || o->dtype == COMM_DTYPE_F8E4M3 ||
                  o->dtype == COMM_DTYPE_F8E5M2;
     int integer = o->dtype <= COMM_DTYPE_BOOL;
-    int rounds = o->redop == COMM_SUM || o->redop == COMM_AVG || o->redop == COMM_PRODUCT || o->redop == COMM_PREMUL_SUM;
-    if (reduces && ((narrow && rounds) || (integer && o->redop == COMM_AVG) || o->redop == COMM_REDOP_USER ||
+    int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT || o->redop == COMM_REDOP_PREMUL_SUM;
+    if (reduces && ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
                     (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
@@ -78,7 +78,7 @@ static int prepare_input(struct tcp_op *op)
     const comm_op *o = &op->op;
     op->in = o->send;
     int in_place_exchange = o->kind == COMM_OP_ALL_TO_ALL && o->send.data && o->send.data == o->recv.data;
-    int premul = o->redop == COMM_PREMUL_SUM &&
+    int premul = o->redop == COMM_REDOP_PREMUL_SUM &&
                  (o->kind == COMM_OP_ALL_REDUCE || o->kind == COMM_OP_REDUCE || o->kind == COMM_OP_REDUCE_SCATTER);
     if (!premul && !in_place_exchange)
         return 1;

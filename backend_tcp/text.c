@@ -90,7 +90,7 @@ void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_he
     snprintf(text, room, "the ranks of group '%s' disagree on collective #%llu: %s called %s, %s called %s", g->name,
              (unsigned long long)h->seq, text_peer(g, g->rank), ours, text_peer(g, rank), theirs);
     if (strcmp(ours, theirs) == 0)
-        text_add(text, room, ", with other counts for the ranks, or only one of them with COMM_OP_RANK_ORDER");
+        text_add(text, room, ", with other counts for the ranks, or only one of them with COMM_OP_FLAG_RANK_ORDER");
 }
 
 void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, size_t bytes,

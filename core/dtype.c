@@ -94,7 +94,7 @@ comm_status comm_redop_parse(const char *name, comm_redop *ret_redop)
     return parse_text(redops, COUNT_OF(redops), "reduce op", name, ret_redop);
 }
 
-int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype)
+int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype)
 {
     int32_t takes = row_of(redops, COUNT_OF(redops), redop)->kinds;
     return (takes & row_of(dtypes, COUNT_OF(dtypes), dtype)->kinds) != 0;

@@ -162,18 +162,18 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
     if (options.label && comm__check_name(comm__op_name(op->kind), "the label", options.label) != COMM_OK)
         return COMM_ERR_INVALID;
     op->label = options.label;
-    if (options.flags & ~(uint32_t)COMM_OP_RANK_ORDER)
+    if (options.flags & ~(uint32_t)COMM_OP_FLAG_RANK_ORDER)
         return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);
     if (options.timeout_ms < COMM_TIMEOUT_INFINITE)
         return refuse(c, COMM_ERR_INVALID, "options->timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
                       (long long)options.timeout_ms);
-    if (options.flags & COMM_OP_RANK_ORDER)
+    if (options.flags & COMM_OP_FLAG_RANK_ORDER)
         op->flags |= COMM_OP_FLAG_RANK_ORDER;
     if (table[op->kind].traits & PEER)
         op->tag = options.tag;
     op->device = options.device;
     op->stream = options.stream;
-    op->premul = op->redop == COMM_PREMUL_SUM ? options.premul : NULL;
+    op->premul = op->redop == COMM_REDOP_PREMUL_SUM ? options.premul : NULL;
     op->reduce_fn = options.reduce_fn;
     op->reduce_context = options.reduce_context;
     return COMM_OK;
@@ -189,14 +189,14 @@ static comm_status check_types(const struct check *c, const struct traits *t)
     if (!(t->traits & REDUCES))
         return COMM_OK;
     if (!comm_redop_name(op->redop))
-        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d; they are %d (COMM_SUM) to %d (COMM_REDOP_USER)",
-                      op->redop, COMM_SUM, COMM_REDOP_USER);
-    if (!comm_redop_takes(op->redop, op->dtype))
+        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d; they are %d (COMM_REDOP_SUM) to %d (COMM_REDOP_USER)",
+                      op->redop, COMM_REDOP_SUM, COMM_REDOP_USER);
+    if (!comm_redop_supports(op->redop, op->dtype))
         return refuse(c, COMM_ERR_UNSUPPORTED, "'%s' is not defined for dtype %s", comm_redop_name(op->redop),
                       comm_dtype_name(op->dtype));
     if (op->redop == COMM_REDOP_USER && !op->reduce_fn)
         return refuse(c, COMM_ERR_INVALID, "the reduce op is 'user', but options->reduce_fn is NULL");
-    if (op->redop == COMM_PREMUL_SUM && !op->premul)
+    if (op->redop == COMM_REDOP_PREMUL_SUM && !op->premul)
         return refuse(c, COMM_ERR_INVALID, "the reduce op is 'premul_sum', but options->premul is NULL");
     return COMM_OK;
 }

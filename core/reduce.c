@@ -119,7 +119,7 @@ const char *comm__reduce_variant(void)
 
 static reduce_kernel kernel_of(const struct reduce_variant *v, comm_redop redop, comm_dtype dtype)
 {
-    return comm_redop_takes(redop, dtype) ? v->pairs[redop][dtype] : NULL;
+    return comm_redop_supports(redop, dtype) ? v->pairs[redop][dtype] : NULL;
 }
 
 reduce_kernel comm__reduce_kernel(comm_redop redop, comm_dtype dtype)
@@ -134,7 +134,7 @@ reduce_kernel comm__reduce_kernel_scalar(comm_redop redop, comm_dtype dtype)
 
 void comm__premultiply(void *dst, const void *src, size_t count, comm_dtype dtype, const void *factor)
 {
-    assert(comm_redop_takes(COMM_PREMUL_SUM, dtype));
+    assert(comm_redop_supports(COMM_REDOP_PREMUL_SUM, dtype));
     variant()->premultiply[dtype](dst, src, count, factor);
 }
 
@@ -170,7 +170,7 @@ static void reduce_block(const struct many *m, char *dst, size_t offset_bytes, s
         m->kernel(target, sum, source_at(m, s, offset_bytes), count);
         sum = target;
     }
-    if (m->redop == COMM_AVG)
+    if (m->redop == COMM_REDOP_AVG)
         m->variant->divide[m->dtype](dst + offset_bytes, count, (int32_t)m->source_count);
 }
 
@@ -179,11 +179,11 @@ static void reduce_block_wide(const struct many *m, comm_dtype wide, char *dst, 
                               void *scratch)
 {
     const struct reduce_variant *v = m->variant;
-    void (*step)(void *, const void *, size_t) = m->redop == COMM_PRODUCT ? v->multiply[m->dtype] : v->add[m->dtype];
+    void (*step)(void *, const void *, size_t) = m->redop == COMM_REDOP_PRODUCT ? v->multiply[m->dtype] : v->add[m->dtype];
     v->widen[m->dtype](scratch, source_at(m, 0, offset_bytes), count);
     for (size_t s = 1; s < m->source_count; s++)
         step(scratch, source_at(m, s, offset_bytes), count);
-    if (m->redop == COMM_AVG)
+    if (m->redop == COMM_REDOP_AVG)
         v->divide[wide](scratch, count, (int32_t)m->source_count);
     v->narrow[m->dtype](dst + offset_bytes, scratch, count);
 }
@@ -192,8 +192,8 @@ static void reduce_block_wide(const struct many *m, comm_dtype wide, char *dst, 
 static void reduce_one(const struct many *m, void *dst, size_t count, size_t bytes)
 {
     if (m->dtype == COMM_DTYPE_BOOL)
-        m->variant->pairs[COMM_BOR][m->dtype](dst, m->sources[0], m->sources[0], count);
-    else if (m->redop == COMM_MIN || m->redop == COMM_MAX)
+        m->variant->pairs[COMM_REDOP_BOR][m->dtype](dst, m->sources[0], m->sources[0], count);
+    else if (m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX)
         m->kernel(dst, m->sources[0], m->sources[0], count);
     else if (dst != m->sources[0])
         memmove(dst, m->sources[0], count * bytes);
@@ -206,8 +206,8 @@ static comm_dtype wide_type(const struct many *m)
     if (!m->variant->widen[m->dtype])
         return 0;
     if (!m->variant->multiply[m->dtype])
-        return m->redop == COMM_AVG ? COMM_DTYPE_F64 : 0;
-    return m->redop == COMM_MIN || m->redop == COMM_MAX ? 0 : COMM_DTYPE_F32;
+        return m->redop == COMM_REDOP_AVG ? COMM_DTYPE_F64 : 0;
+    return m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX ? 0 : COMM_DTYPE_F32;
 }
 
 static comm_status refuse_pair(comm_redop redop, comm_dtype dtype)
@@ -234,7 +234,7 @@ comm_status comm__reduce_many(void *dst, const void *const *sources, size_t sour
         return COMM_OK;
     }
     comm_dtype wide = wide_type(&m);
-    if (redop == COMM_AVG && m.variant->average[dtype]) {
+    if (redop == COMM_REDOP_AVG && m.variant->average[dtype]) {
         m.variant->average[dtype](dst, sources, source_count, count);
         return COMM_OK;
     }

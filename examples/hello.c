@@ -10,7 +10,7 @@ int main(void)
         return 1;
     }
     float value = (float)comm_group_rank(world);
-    comm_status status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL);
+    comm_status status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL);
     if (status == COMM_OK)
         printf("the ranks add up to %g\n", (double)value);
     else

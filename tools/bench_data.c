@@ -127,7 +127,7 @@ static int64_t spread(const struct format *f)
 static double real_part(const struct format *f, comm_redop redop, int32_t rank, uint64_t h)
 {
     int64_t most = spread(f);
-    if (redop == COMM_PRODUCT) /* at most 8 in all, whatever the number of ranks */
+    if (redop == COMM_REDOP_PRODUCT) /* at most 8 in all, whatever the number of ranks */
         return (h & 1 ? 1.0 : -1.0) * (rank < 3 && (h & 2) ? 2.0 : 1.0);
     return (double)((int64_t)(h % (uint64_t)(2 * most + 1)) - most);
 }
@@ -135,7 +135,7 @@ static double real_part(const struct format *f, comm_redop redop, int32_t rank, 
 /* A complex element: products of 1, -1, i, -i stay on the unit circle. */
 static void complex_parts(const struct format *f, comm_redop redop, int32_t rank, uint64_t h, double parts[2])
 {
-    if (redop == COMM_PRODUCT) {
+    if (redop == COMM_REDOP_PRODUCT) {
         parts[0] = h & 1 ? 0 : (h & 2 ? 1 : -1);
         parts[1] = h & 1 ? (h & 2 ? 1 : -1) : 0;
     } else {
@@ -231,8 +231,8 @@ static int64_t load_integer(const char *src, size_t bytes, int is_signed)
 static comm_redop bool_redop(comm_redop redop)
 {
     switch (redop) {
-    case COMM_SUM: case COMM_MAX: return COMM_BOR;
-    case COMM_PRODUCT: case COMM_MIN: return COMM_BAND;
+    case COMM_REDOP_SUM: case COMM_REDOP_MAX: return COMM_REDOP_BOR;
+    case COMM_REDOP_PRODUCT: case COMM_REDOP_MIN: return COMM_REDOP_BAND;
     default: return redop;
     }
 }
@@ -241,14 +241,14 @@ static __int128 integer_step(__int128 total, int64_t next, comm_redop redop, int
 {
     __int128 wide = is_signed ? (__int128)next : (__int128)(uint64_t)next;
     switch (redop) {
-    case COMM_SUM: case COMM_AVG: return total + wide;
-    case COMM_PREMUL_SUM: return total + 2 * wide;
-    case COMM_PRODUCT: return (__int128)((uint64_t)total * (uint64_t)next); /* the low bits are what counts */
-    case COMM_MIN: return wide < total ? wide : total;
-    case COMM_MAX: return wide > total ? wide : total;
-    case COMM_BAND: return total & wide;
-    case COMM_BOR: return total | wide;
-    case COMM_BXOR: return total ^ wide;
+    case COMM_REDOP_SUM: case COMM_REDOP_AVG: return total + wide;
+    case COMM_REDOP_PREMUL_SUM: return total + 2 * wide;
+    case COMM_REDOP_PRODUCT: return (__int128)((uint64_t)total * (uint64_t)next); /* the low bits are what counts */
+    case COMM_REDOP_MIN: return wide < total ? wide : total;
+    case COMM_REDOP_MAX: return wide > total ? wide : total;
+    case COMM_REDOP_BAND: return total & wide;
+    case COMM_REDOP_BOR: return total | wide;
+    case COMM_REDOP_BXOR: return total ^ wide;
     default: assert(!"not a reduction of integers"); return 0;
     }
 }
@@ -256,7 +256,7 @@ static __int128 integer_step(__int128 total, int64_t next, comm_redop redop, int
 static void integer_add_rank(union totals *totals, const char *in, size_t n, size_t bytes, int is_signed,
                              comm_redop redop, int is_first)
 {
-    int is_sum = redop == COMM_SUM || redop == COMM_AVG || redop == COMM_PREMUL_SUM;
+    int is_sum = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
     for (size_t i = 0; i < n; i++) {
         int64_t next = load_integer(in + i * bytes, bytes, is_signed);
         if (is_first && !is_sum)
@@ -272,7 +272,7 @@ static uint64_t integer_wrong(const char *got, union totals *totals, size_t n, s
     uint64_t wrong = 0;
     for (size_t i = 0; i < n; i++) {
         /* C divides toward zero, and so must the library. */
-        uint64_t expected = (uint64_t)(redop == COMM_AVG ? totals->integer[i] / ranks : totals->integer[i]);
+        uint64_t expected = (uint64_t)(redop == COMM_REDOP_AVG ? totals->integer[i] / ranks : totals->integer[i]);
         wrong += memcmp(got + i * bytes, &expected, bytes) != 0;
     }
     return wrong;
@@ -281,11 +281,11 @@ static uint64_t integer_wrong(const char *got, union totals *totals, size_t n, s
 static double real_step(double total, double next, comm_redop redop)
 {
     switch (redop) {
-    case COMM_SUM: case COMM_AVG: return total + next;
-    case COMM_PREMUL_SUM: return total + 2 * next;
-    case COMM_PRODUCT: return total * next;
-    case COMM_MIN: return next < total ? next : total;
-    case COMM_MAX: return next > total ? next : total;
+    case COMM_REDOP_SUM: case COMM_REDOP_AVG: return total + next;
+    case COMM_REDOP_PREMUL_SUM: return total + 2 * next;
+    case COMM_REDOP_PRODUCT: return total * next;
+    case COMM_REDOP_MIN: return next < total ? next : total;
+    case COMM_REDOP_MAX: return next > total ? next : total;
     default: assert(!"not a reduction of real numbers"); return 0;
     }
 }
@@ -294,7 +294,7 @@ static double real_step(double total, double next, comm_redop redop)
 static void real_add_rank(union totals *totals, const char *in, size_t n, size_t bytes, const struct format *f,
                           comm_redop redop, int is_first)
 {
-    int is_sum = redop == COMM_SUM || redop == COMM_AVG || redop == COMM_PREMUL_SUM;
+    int is_sum = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
     for (size_t i = 0; i < n; i++) {
         double next = load_real(in + i * bytes, f, bytes);
         totals->real[i] = is_first && !is_sum ? next : real_step(is_first ? 0 : totals->real[i], next, redop);
@@ -317,7 +317,7 @@ static void complex_multiply_rank(union totals *totals, const char *in, size_t n
  * All else is exact but for the last rounding. */
 static int real_differs(double got, double expected, const struct format *f, size_t bytes, comm_redop redop)
 {
-    if (redop == COMM_AVG)
+    if (redop == COMM_REDOP_AVG)
         return !(fabs(got - expected) <= fabs(expected) * ldexp(2, -(f->significand_bits - 1)));
     return !(got == (bytes == 8 ? expected : bytes == 4 ? (double)(float)expected : round_to(expected, f)));
 }
@@ -330,7 +330,7 @@ static uint64_t real_wrong(const char *got, const union totals *totals, size_t n
     for (size_t i = 0; i < n; i++) {
         int differs = 0;
         for (size_t k = i * parts; k < (i + 1) * parts; k++) {
-            double expected = redop == COMM_AVG ? totals->real[k] / ranks : totals->real[k];
+            double expected = redop == COMM_REDOP_AVG ? totals->real[k] / ranks : totals->real[k];
             differs |= real_differs(load_real(got + k * part_bytes, f, part_bytes), expected, f, part_bytes, redop);
         }
         wrong += (uint64_t)differs;
@@ -355,7 +355,7 @@ uint64_t bench_data_wrong_reduced(const void *got, comm_dtype dtype, comm_redop 
             bench_data_fill(input, dtype, redop, seed, r, first + done, n);
             if (!is_real)
                 integer_add_rank(&totals, input, n, bytes, f.is_signed, op, r == 0);
-            else if (parts == 2 && op == COMM_PRODUCT)
+            else if (parts == 2 && op == COMM_REDOP_PRODUCT)
                 complex_multiply_rank(&totals, input, n, bytes, &f, r == 0);
             else
                 real_add_rank(&totals, input, n * parts, bytes / parts, &f, op, r == 0);

@@ -170,9 +170,9 @@ static comm_status measure(const struct kind *kind, comm_group *world, struct co
         ret_result->calls[step] = atomic_load(&counter->calls) - calls;
     }
     if (status == COMM_OK)
-        status = comm_all_reduce(world, ret_result->us, ret_result->us, STEPS, COMM_DTYPE_F64, COMM_MAX, NULL, NULL);
+        status = comm_all_reduce(world, ret_result->us, ret_result->us, STEPS, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL, NULL);
     if (status == COMM_OK)
-        status = comm_all_reduce(world, ret_result->calls, ret_result->calls, STEPS, COMM_DTYPE_I64, COMM_SUM, NULL, NULL);
+        status = comm_all_reduce(world, ret_result->calls, ret_result->calls, STEPS, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL);
     return status;
 }
 

@@ -37,7 +37,7 @@ static void run_many(const struct subject *s)
 
 static void run_scale(const struct subject *s)
 {
-    if (s->redop == COMM_AVG)
+    if (s->redop == COMM_REDOP_AVG)
         host->divide(s->dst, s->count, s->dtype, 3);
     else
         host->premultiply(s->dst, s->sources[0], s->count, s->dtype, s->sources[1]);
@@ -79,7 +79,7 @@ static void print_cell(enum bench_format format, double value)
 static void measure(struct subject *s, size_t bytes, const struct bench_method *method, enum bench_format format)
 {
     double target_s = method->target_ms / 1000 / REPEATS;
-    int divides = s->redop == COMM_AVG && s->dtype >= COMM_DTYPE_F16;
+    int divides = s->redop == COMM_REDOP_AVG && s->dtype >= COMM_DTYPE_F16;
     s->count = bytes / comm_dtype_bytes(s->dtype);
     for (int i = 0; i < SOURCES; i++)
         bench_data_fill(s->sources[i], s->dtype, s->redop, 1, i, 0, s->count);
@@ -87,10 +87,10 @@ static void measure(struct subject *s, size_t bytes, const struct bench_method *
     printf(format == BENCH_CSV ? "%s,%s,%zu" : "%-10s %-7s %10zu", comm_redop_name(s->redop), comm_dtype_name(s->dtype),
            bytes);
     /* AVG and PREMUL_SUM reduce pairs as SUM does. */
-    int own_pair = s->redop != COMM_AVG && s->redop != COMM_PREMUL_SUM;
+    int own_pair = s->redop != COMM_REDOP_AVG && s->redop != COMM_REDOP_PREMUL_SUM;
     print_cell(format, own_pair ? gigabytes_per_second(s, run_pair, target_s) : 0);
-    print_cell(format, s->redop != COMM_PREMUL_SUM ? gigabytes_per_second(s, run_many, target_s) : 0);
-    print_cell(format, divides || s->redop == COMM_PREMUL_SUM ? gigabytes_per_second(s, run_scale, target_s) : 0);
+    print_cell(format, s->redop != COMM_REDOP_PREMUL_SUM ? gigabytes_per_second(s, run_many, target_s) : 0);
+    print_cell(format, divides || s->redop == COMM_REDOP_PREMUL_SUM ? gigabytes_per_second(s, run_scale, target_s) : 0);
     printf("\n");
     fflush(stdout);
 }
@@ -115,9 +115,9 @@ int bench_kernels(const size_t *sizes, int size_count, const struct bench_method
                                    : "redop      dtype        bytes  pair GB/s  from %d GB/s  scale GB/s\n",
                SOURCES);
     for (int k = 0; !failed && k < size_count; k++)
-        for (s.redop = COMM_SUM; s.redop < COMM_REDOP_USER; s.redop++)
+        for (s.redop = COMM_REDOP_SUM; s.redop < COMM_REDOP_USER; s.redop++)
             for (s.dtype = COMM_DTYPE_I8; s.dtype < COMM_DTYPE_BYTE; s.dtype++)
-                if (comm_redop_takes(s.redop, s.dtype) && sizes[k] >= 16)
+                if (comm_redop_supports(s.redop, s.dtype) && sizes[k] >= 16)
                     measure(&s, sizes[k], method, format);
     for (int i = 0; i < SOURCES; i++)
         free(s.sources[i]);

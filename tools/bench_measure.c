@@ -80,7 +80,7 @@ static comm_status iterate(struct lanes *lanes, long iterations)
 /* Element by element, the largest of all ranks. */
 static comm_status largest(comm_group *group, double *values, size_t count)
 {
-    return comm_all_reduce(group, values, values, count, COMM_DTYPE_F64, COMM_MAX, NULL, NULL);
+    return comm_all_reduce(group, values, values, count, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL, NULL);
 }
 
 static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
@@ -125,7 +125,7 @@ static comm_status check(comm_group *group, struct bench_call *call, uint64_t *r
     if (status != COMM_OK)
         return status;
     uint64_t wrong = bench_call_wrong(call, seed);
-    status = comm_all_reduce(group, &wrong, &wrong, 1, COMM_DTYPE_U64, COMM_SUM, NULL, NULL);
+    status = comm_all_reduce(group, &wrong, &wrong, 1, COMM_DTYPE_U64, COMM_REDOP_SUM, NULL, NULL);
     bench_call_clear(call);
     *ret_errors = wrong;
     return status;

@@ -178,7 +178,7 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
     c->ranks = comm_group_size(group);
     if (op->from == BENCH_FROM_ALL)
         c->redop = o->redop;
-    if (c->redop == COMM_PREMUL_SUM) {
+    if (c->redop == COMM_REDOP_PREMUL_SUM) {
         bench_data_premul(c->premul, c->dtype);
         c->options.premul = c->premul;
     }

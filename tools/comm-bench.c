@@ -231,7 +231,7 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
         a->bytes = a->kernels_mode ? "256K" : "8:64M";
     a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
     for (size_t i = 0; i < a->op_count && !*error; i++)
-        if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_takes(a->call.redop, a->call.dtype))
+        if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_supports(a->call.redop, a->call.dtype))
             snprintf(error, sizeof error, "%s does not reduce %s", comm_redop_name(a->call.redop),
                      comm_dtype_name(a->call.dtype));
     if (!*error && a->call.redop == COMM_REDOP_USER)
@@ -406,7 +406,7 @@ static int run_launched(const comm_launch_info *launch, struct arguments *a)
 int main(int argc, char **argv)
 {
     static struct arguments a = {
-        .factor = 4, .call = { COMM_DTYPE_F32, COMM_SUM, 0, -1 },
+        .factor = 4, .call = { COMM_DTYPE_F32, COMM_REDOP_SUM, 0, -1 },
         .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto", .groups = 1000,
         .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
                    .waiter_counts = 4 },

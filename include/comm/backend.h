@@ -64,10 +64,10 @@ typedef struct comm_buffers {
     void *const *list;
 } comm_buffers;
 
+/* Flags of an op. Bits 0 to 15 are the user's (COMM_OP_FLAG_ in comm.h), bits 16 to 31 the core's. */
 enum {
-    COMM_OP_FLAG_RANK_ORDER = 1, /* the user asked for ((0 op 1) op 2) ... */
-    COMM_OP_FLAG_WAITING = 2,    /* the caller will wait on the work at once: no need to wake a helper thread */
-    COMM_OP_FLAG_UNEVEN = 4,     /* a _v or _list form: blocks differ */
+    COMM_OP_FLAG_WAITING = 1 << 16, /* the caller will wait on the work at once: no need to wake a helper thread */
+    COMM_OP_FLAG_UNEVEN = 1 << 17,  /* a _v or _list form: blocks differ */
 };
 
 /* What is to be done. Lent during submit only; arrays inside live until the work completes. */

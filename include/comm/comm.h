@@ -15,7 +15,7 @@
  *             return 1;
  *         }
  *         float value = (float)comm_group_rank(world);
- *         comm_status status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL);
+ *         comm_status status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL);
  *         if (status == COMM_OK)
  *             printf("the ranks add up to %g\n", (double)value);
  *         else
@@ -163,15 +163,15 @@ enum {
  * the one that it is given. docs/reduce.md has every rule. */
 typedef int32_t comm_redop;
 enum {
-    COMM_SUM = 0,
-    COMM_AVG = 1,
-    COMM_PRODUCT = 2,
-    COMM_MIN = 3,
-    COMM_MAX = 4,
-    COMM_BAND = 5,
-    COMM_BOR = 6,
-    COMM_BXOR = 7,
-    COMM_PREMUL_SUM = 8,
+    COMM_REDOP_SUM = 0,
+    COMM_REDOP_AVG = 1,
+    COMM_REDOP_PRODUCT = 2,
+    COMM_REDOP_MIN = 3,
+    COMM_REDOP_MAX = 4,
+    COMM_REDOP_BAND = 5,
+    COMM_REDOP_BOR = 6,
+    COMM_REDOP_BXOR = 7,
+    COMM_REDOP_PREMUL_SUM = 8,
     COMM_REDOP_USER = 9,
 };
 
@@ -195,7 +195,7 @@ COMM_API comm_status comm_redop_parse(const char *name, comm_redop *ret_redop);
 COMM_API const char *comm_device_name(comm_device device);
 
 /* 1 if `redop` can reduce `dtype`, else 0 (the CPU backends do every pair for which this is 1). */
-COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
+COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
 
 /* ---- 3 Options --------------------------------------------------------------------------------
  *
@@ -225,12 +225,12 @@ COMM_API int32_t comm_redop_takes(comm_redop redop, comm_dtype dtype);
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {
-    COMM_OP_RANK_ORDER = 1, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none */
+    COMM_OP_FLAG_RANK_ORDER = 1 << 0, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none */
 };
 
 typedef struct comm_op_options {
     uint32_t struct_bytes;
-    uint32_t flags;          /* COMM_OP_ values */
+    uint32_t flags;          /* COMM_OP_FLAG_ values */
     int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE, whether or not anybody waits:
                               * at once by tcp, within a second where the backend does not know deadlines */
     int32_t tag;             /* send and recv; 0 .. INT32_MAX, or COMM_ANY_TAG to receive */
@@ -478,7 +478,7 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *          with MISMATCH on all ranks, and the text spells out both calls. A rank that needs nothing more from the others
  *          (the root of a broadcast or scatter, the others in a reduce or gather) may have OK for this call and be told by its
  *          next one. Groups are independent.
- *          To match, the operation, dtype, redop, root, counts and COMM_OP_RANK_ORDER must be the same on all ranks. Each
+ *          To match, the operation, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the same on all ranks. Each
  *          rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label, premul and reduce_fn.
  * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
  *          work completes, borrows all arrays and options, and gives *ret_work (comm_work_release).

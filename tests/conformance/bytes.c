@@ -224,7 +224,7 @@ static void monitored_barriers(int rank, int size, void *arg)
     }
     int32_t sum;
     CHECK_OK(comm_group_status(world));
-    CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(sum == size * (size - 1) / 2);
     if (!comes) /* too late for the one that was given up */
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);

@@ -62,7 +62,7 @@ struct one draw_one(uint64_t *state, int32_t size)
     do {
         c.dtype = (comm_dtype)(1 + below(state, COMM_DTYPE_BYTE));
         c.redop = (comm_redop)below(state, COMM_REDOP_USER + 1);
-    } while (reduces(c.kind) && !comm_redop_takes(c.redop, c.dtype));
+    } while (reduces(c.kind) && !comm_redop_supports(c.redop, c.dtype));
     c.count = draw_count(state);
     c.root = (int32_t)below(state, (size_t)size);
     c.in_place = below(state, 2);
@@ -131,8 +131,8 @@ static double reduced(const struct one *c, int32_t size, size_t i)
     if (c->redop != COMM_REDOP_USER)
         return value_reduced(c->redop, c->dtype, size, i);
     for (int32_t r = 0; r < size; r++)
-        if (value_of(COMM_MAX, c->dtype, r, size, i) != 0)
-            return value_of(COMM_MAX, c->dtype, r, size, i);
+        if (value_of(COMM_REDOP_MAX, c->dtype, r, size, i) != 0)
+            return value_of(COMM_REDOP_MAX, c->dtype, r, size, i);
     return 0;
 }
 
@@ -180,7 +180,7 @@ static void fill_send(const struct one *c, struct memory *m, int32_t rank, int32
         if (!reduces(c->kind))
             write_moving(c, m->send_list[to], rank, sends_blocks(c) ? to : 0, m->send_counts[to]);
     }
-    comm_redop values = c->redop == COMM_REDOP_USER ? COMM_MAX : c->redop;
+    comm_redop values = c->redop == COMM_REDOP_USER ? COMM_REDOP_MAX : c->redop;
     for (size_t i = 0; reduces(c->kind) && i * element < m->send_bytes; i++)
         value_write(c->dtype, value_of(values, c->dtype, rank, size, i), m->send + i * element);
 }
@@ -321,7 +321,7 @@ void prepare(const struct one *c, comm_group *g, struct memory *m)
     m->options = (comm_op_options)COMM_OP_OPTIONS_INIT;
     m->options.tag = c->kind == SEND_RECV ? (int32_t)(c->count % 7) : 0;
     m->options.reduce_fn = first_nonzero;
-    m->options.flags = c->rank_order ? COMM_OP_RANK_ORDER : 0;
+    m->options.flags = c->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     value_write(c->dtype, value_factor(c->dtype, rank), m->factor);
     m->options.premul = m->factor;
     fill_send(c, m, rank, size);

@@ -87,7 +87,7 @@ static void rank_main(int rank, int size, void *arg)
     CHECK(data != NULL);
 
     fill(data, (uint64_t)rank);
-    CHECK_OK(comm_all_reduce(world, data, data, count, COMM_DTYPE_I8, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, data, data, count, COMM_DTYPE_I8, COMM_REDOP_SUM, NULL, NULL));
     check("all_reduce", data, 0, 1);
 
     fill(data, (uint64_t)rank);

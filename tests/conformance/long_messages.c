@@ -37,7 +37,7 @@ static void run_blocks(comm_group *g, const size_t *mix, int round)
     int size = comm_group_size(g);
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (enum form form = PLAIN; form <= LIST; form++) {
-            struct one c = { .kind = kinds[k], .form = form, .dtype = COMM_DTYPE_I32, .redop = COMM_SUM };
+            struct one c = { .kind = kinds[k], .form = form, .dtype = COMM_DTYPE_I32, .redop = COMM_REDOP_SUM };
             c.root = round % size;
             c.count = mix[round % 4] / 4;
             c.layout = (uint64_t)(round * 31 + (int)k);
@@ -53,7 +53,7 @@ static void run_vectors(comm_group *g, int round)
 {
     static const enum kind vectors[] = { BROADCAST, REDUCE, ALL_REDUCE };
     for (size_t k = 0; k < sizeof vectors / sizeof vectors[0]; k++) {
-        struct one c = { .kind = vectors[k], .dtype = COMM_DTYPE_I32, .redop = COMM_SUM, .count = 750000 };
+        struct one c = { .kind = vectors[k], .dtype = COMM_DTYPE_I32, .redop = COMM_REDOP_SUM, .count = 750000 };
         c.root = round % comm_group_size(g);
         run_one(&c, g, round);
     }

@@ -384,7 +384,7 @@ static void unexpected_messages_are_bounded(int rank, int size, void *arg)
         works[i] = isend(world, data, BYTES, 0, 0);
     for (int i = 0; i < 200; i++) {
         int32_t one = 1, sum;
-        CHECK_OK(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
         CHECK(sum == size);
     }
     if (!suite->threads) {
@@ -501,16 +501,16 @@ static void collectives_are_independent(int rank, int size, void *arg)
     int32_t got = -1, sum, next = (rank + 1) % size, last = (rank + size - 1) % size;
     comm_work *recv = irecv(world, &got, sizeof got, last, 1), *reduced = NULL;
     for (int i = 0; i < 5; i++)
-        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_MAX, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, NULL));
     CHECK(comm_work_status(recv) == COMM_IN_PROGRESS);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     if (rank != 0) /* rank 0 comes to it only after the messages */
-        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_MAX, NULL, &reduced));
+        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, &reduced));
     finish(isend(world, &rank, sizeof rank, next, 1));
     finish_recv(recv, last, 1, sizeof got);
     CHECK(got == last);
     if (rank == 0)
-        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_MAX, NULL, &reduced));
+        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, &reduced));
     finish(reduced);
     CHECK(sum == size - 1);
     ranks_quiet(world);
@@ -565,7 +565,7 @@ static void batches_cannot_block(int rank, int size, void *arg)
         CHECK_OK(comm_coalesce_begin(world));
         for (int r = 0; r < size; r++)
             CHECK_OK(comm_send(world, out, bytes, COMM_DTYPE_BYTE, r, NULL, NULL));
-        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
         for (int r = size - 1; r >= 0; r--) {
             in[r] = poisoned(bytes);
             CHECK_OK(comm_recv(world, in[r], bytes, COMM_DTYPE_BYTE, r, NULL, NULL));

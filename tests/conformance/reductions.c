@@ -2,7 +2,7 @@
  * [ROUNDS]].
  *
  * Where the result does not depend on the order (integers, BOOL, MIN, MAX) or the order is given (16- and 8-bit floats,
- * one rounding; COMM_OP_RANK_ORDER) it must be that of tests/support/reference.c bit for bit. Sums and products of
+ * one rounding; COMM_OP_FLAG_RANK_ORDER) it must be that of tests/support/reference.c bit for bit. Sums and products of
  * wider floats may be made in any order: they must be near the reference. In all cases all ranks must have the same
  * bits, and a second run must give them again. */
 #include <comm/comm.h>
@@ -58,7 +58,7 @@ static void draw_input(uint64_t *state, const struct reduction *r, bool exact, v
 {
     uint64_t how = reference_random(state) % 64;
     struct number special = { 0, how == 0 ? NAN : how == 1 ? INFINITY : how == 2 ? -0.0 : 0, 0 };
-    if (how < 4 && reference_kind(r->dtype) >= FLOAT && r->redop != COMM_PRODUCT)
+    if (how < 4 && reference_kind(r->dtype) >= FLOAT && r->redop != COMM_REDOP_PRODUCT)
         reference_store(r->dtype, special, element);
     else if (exact)
         reference_draw(state, r->dtype, element);
@@ -68,8 +68,8 @@ static void draw_input(uint64_t *state, const struct reduction *r, bool exact, v
 
 static bool is_exact(const struct reduction *r)
 {
-    return reference_kind(r->dtype) <= BOOLEAN || reference_format(r->dtype) || r->redop == COMM_MIN ||
-           r->redop == COMM_MAX || r->rank_order;
+    return reference_kind(r->dtype) <= BOOLEAN || reference_format(r->dtype) || r->redop == COMM_REDOP_MIN ||
+           r->redop == COMM_REDOP_MAX || r->rank_order;
 }
 
 static void draw_inputs(uint64_t *state, struct reduction *r, int size)
@@ -88,10 +88,10 @@ static void draw_inputs(uint64_t *state, struct reduction *r, int size)
 static struct number input(const struct reduction *r, int rank, size_t i)
 {
     struct number n = reference_load(r->dtype, r->inputs[rank] + i * comm_dtype_bytes(r->dtype));
-    if (r->redop != COMM_PREMUL_SUM)
+    if (r->redop != COMM_REDOP_PREMUL_SUM)
         return n;
     uint8_t product[REFERENCE_ELEMENT_MOST]; /* rounded to the dtype before it is summed */
-    n = reference_combine(COMM_PRODUCT, r->dtype, n, reference_load(r->dtype, r->factors[rank]));
+    n = reference_combine(COMM_REDOP_PRODUCT, r->dtype, n, reference_load(r->dtype, r->factors[rank]));
     reference_store(r->dtype, n, product);
     return reference_load(r->dtype, product);
 }
@@ -103,13 +103,13 @@ static struct number expected(const struct reduction *r, int size, size_t i, dou
     for (int rank = 1; rank < size; rank++) {
         next = input(r, rank, i);
         double magnitude = fabs(next.re) + fabs(next.im);
-        *ret_magnitude = r->redop == COMM_PRODUCT ? *ret_magnitude * magnitude : *ret_magnitude + magnitude;
-        n = reference_combine(r->redop == COMM_AVG || r->redop == COMM_PREMUL_SUM ? COMM_SUM : r->redop, r->dtype, n,
+        *ret_magnitude = r->redop == COMM_REDOP_PRODUCT ? *ret_magnitude * magnitude : *ret_magnitude + magnitude;
+        n = reference_combine(r->redop == COMM_REDOP_AVG || r->redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : r->redop, r->dtype, n,
                               next);
-        if (r->redop != COMM_AVG)
+        if (r->redop != COMM_REDOP_AVG)
             n = reference_wrapped(r->dtype, n);
     }
-    return r->redop == COMM_AVG ? reference_divide(r->dtype, n, size) : n;
+    return r->redop == COMM_REDOP_AVG ? reference_divide(r->dtype, n, size) : n;
 }
 
 static bool near(double got, double wanted, double tolerance)
@@ -125,7 +125,7 @@ static void check(const struct reduction *r, comm_group *g, const uint8_t *got, 
     size_t bytes = comm_dtype_bytes(r->dtype);
     double unit = r->dtype == COMM_DTYPE_F64 || r->dtype == COMM_DTYPE_C128 ? 0x1p-52 : 0x1p-23;
     /* One rank computes nothing, so a NaN keeps its bits. */
-    bool untouched = size == 1 && r->redop != COMM_PREMUL_SUM && r->redop != COMM_MIN && r->redop != COMM_MAX &&
+    bool untouched = size == 1 && r->redop != COMM_REDOP_PREMUL_SUM && r->redop != COMM_REDOP_MIN && r->redop != COMM_REDOP_MAX &&
                      r->dtype != COMM_DTYPE_BOOL;
     for (size_t i = 0; i < count; i++) {
         uint8_t wanted[REFERENCE_ELEMENT_MOST];
@@ -152,7 +152,7 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     int32_t rank = comm_group_rank(g);
     options.premul = r->factors[rank];
-    options.flags = r->rank_order ? COMM_OP_RANK_ORDER : 0;
+    options.flags = r->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     if (r->kind == ALL_REDUCE)
         CHECK_OK(comm_all_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, &options, NULL));
     else if (r->kind == REDUCE)
@@ -209,7 +209,7 @@ static void rank_main(int rank, int size, void *arg)
     for (int round = 0; round < suite->rounds; round++)
         for (comm_redop redop = 0; redop < COMM_REDOP_USER; redop++)
             for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
-                if (!comm_redop_takes(redop, dtype) || (size > 4 && reference_random(&state) % 2)) /* takes long */
+                if (!comm_redop_supports(redop, dtype) || (size > 4 && reference_random(&state) % 2)) /* takes long */
                     continue;
                 struct reduction r = { .redop = redop, .dtype = dtype };
                 r.kind = (enum kind_of_call)(reference_random(&state) % 3);
@@ -234,7 +234,7 @@ static void refusals(int rank, int size, void *arg)
     int64_t came = rank, sum;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
         for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
-            if (comm_redop_takes(redop, dtype))
+            if (comm_redop_supports(redop, dtype))
                 continue;
             comm_work *work = NULL;
             CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, NULL, NULL), COMM_ERR_UNSUPPORTED);
@@ -246,7 +246,7 @@ static void refusals(int rank, int size, void *arg)
             CHECK_ERROR_SAYS(comm_dtype_name(dtype));
             CHECK(work == NULL);
         }
-    CHECK_OK(comm_all_reduce(world, &came, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &came, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     CHECK(sum == size * (size - 1) / 2);
     ranks_quiet(world);
     CHECK_OK(comm_group_close(world));

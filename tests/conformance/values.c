@@ -16,17 +16,17 @@ double value_of(comm_redop redop, comm_dtype dtype, int32_t rank, int32_t size, 
 {
     uint32_t random = mix((uint32_t)rank + 1, (uint32_t)i);
     if (dtype == COMM_DTYPE_BOOL)
-        return redop == COMM_PRODUCT || redop == COMM_MIN || redop == COMM_BAND ? random % 8 != 0 : random % 4 == 0;
+        return redop == COMM_REDOP_PRODUCT || redop == COMM_REDOP_MIN || redop == COMM_REDOP_BAND ? random % 8 != 0 : random % 4 == 0;
     switch (redop) {
-    case COMM_AVG: {
+    case COMM_REDOP_AVG: {
         /* The average is 2 + i % 2 exactly: two ranks chosen by i move apart by one. */
         int32_t more = (int32_t)(i % (size_t)size), less = (int32_t)((i + 1) % (size_t)size);
         return 2 + (double)(i % 2) + (rank == more) - (rank == less);
     }
-    case COMM_PRODUCT:
+    case COMM_REDOP_PRODUCT:
         return rank == (int32_t)(i % (size_t)size) ? 3 : rank % 4 == 1 ? 2 : 1;
-    case COMM_SUM:
-    case COMM_PREMUL_SUM:
+    case COMM_REDOP_SUM:
+    case COMM_REDOP_PREMUL_SUM:
         return random % 2;
     default:
         return random % 8; /* MIN MAX and the bitwise ones do not grow */
@@ -43,17 +43,17 @@ static double combine(comm_redop redop, double a, double b)
 {
     int64_t x = (int64_t)a, y = (int64_t)b;
     switch (redop) {
-    case COMM_PRODUCT:
+    case COMM_REDOP_PRODUCT:
         return a * b;
-    case COMM_MIN:
+    case COMM_REDOP_MIN:
         return a < b ? a : b;
-    case COMM_MAX:
+    case COMM_REDOP_MAX:
         return a > b ? a : b;
-    case COMM_BAND:
+    case COMM_REDOP_BAND:
         return (double)(x & y);
-    case COMM_BOR:
+    case COMM_REDOP_BOR:
         return (double)(x | y);
-    case COMM_BXOR:
+    case COMM_REDOP_BXOR:
         return (double)(x ^ y);
     default:
         return a + b;
@@ -65,11 +65,11 @@ double value_reduced(comm_redop redop, comm_dtype dtype, int32_t size, size_t i)
     double result = 0;
     for (int32_t r = 0; r < size; r++) {
         double value = value_of(redop, dtype, r, size, i);
-        if (redop == COMM_PREMUL_SUM)
+        if (redop == COMM_REDOP_PREMUL_SUM)
             value *= value_factor(dtype, r);
         result = r == 0 ? value : combine(redop, result, value);
     }
-    if (redop == COMM_AVG)
+    if (redop == COMM_REDOP_AVG)
         result /= size;
     return dtype == COMM_DTYPE_BOOL ? result != 0 : result;
 }

@@ -317,7 +317,7 @@ static void set_options(struct call *c)
     c->options.premul = c->factor;
     c->options.reduce_fn = reference_user;
     c->options.reduce_context = &reference_user_context;
-    c->options.flags = s->rank_order ? COMM_OP_RANK_ORDER : 0;
+    c->options.flags = s->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
 }
 
 void call_prepare(struct call *c, const struct step *step, enum half half, int32_t rank, int32_t size,

@@ -13,7 +13,7 @@ static void one_rank_gives_one_form(int rank, int size, void *arg)
 {
     enum { MOST = 1200000 };
     static const size_t counts[] = { 1, 5000, MOST };
-    static const comm_redop redops[] = { COMM_MIN, COMM_MAX };
+    static const comm_redop redops[] = { COMM_REDOP_MIN, COMM_REDOP_MAX };
     uint16_t *nan = malloc(MOST * sizeof *nan);
     uint8_t *truth = malloc(MOST);
     comm_group *world = ranks_world("cpu:tcp");
@@ -25,7 +25,7 @@ static void one_rank_gives_one_form(int rank, int size, void *arg)
             truth[i] = 7;
         }
         CHECK_OK(comm_all_reduce(world, nan, nan, count, COMM_DTYPE_F16, redops[c % 2], NULL, NULL));
-        CHECK_OK(comm_all_reduce(world, truth, truth, count, COMM_DTYPE_BOOL, COMM_BXOR, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, truth, truth, count, COMM_DTYPE_BOOL, COMM_REDOP_BXOR, NULL, NULL));
         for (size_t i = 0; i < count; i++)
             CHECK(nan[i] == 0x7e00 && truth[i] == 1);
     }

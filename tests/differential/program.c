@@ -214,7 +214,7 @@ static void draw_reduction(struct step *s, uint64_t *state)
     do {
         s->redop = (comm_redop)random_below(state, COMM_REDOP_USER + 1);
         s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
-    } while (!comm_redop_takes(s->redop, s->dtype));
+    } while (!comm_redop_supports(s->redop, s->dtype));
     s->rank_order = random_one_in(state, 6);
     s->specials = random_one_in(state, 4);
 }
@@ -269,7 +269,7 @@ static void make_steps(struct program *p, int steps)
             s->batch = batch;
             left--;
             if (!may_coalesce(s))
-                s->kind = ALL_REDUCE, s->dtype = COMM_DTYPE_I32, s->redop = COMM_SUM, s->form = PLAIN;
+                s->kind = ALL_REDUCE, s->dtype = COMM_DTYPE_I32, s->redop = COMM_REDOP_SUM, s->form = PLAIN;
         } else if (may_coalesce(s) && random_one_in(&state, 6)) {
             s->batch = batch = ++batches;
             left = (int)random_below(&state, 6);

@@ -131,9 +131,9 @@ static void operand_piece(const struct reduction *r, int32_t rank, size_t first,
     if (r->dtype == COMM_DTYPE_BOOL)
         for (size_t i = 0; i < count; i++)
             dst[i] = dst[i] % 3 == 0 ? 0 : dst[i]; /* true is whatever is not 0 */
-    if (!l || r->redop == COMM_MIN || r->redop == COMM_MAX)
+    if (!l || r->redop == COMM_REDOP_MIN || r->redop == COMM_REDOP_MAX)
         return; /* all bit patterns */
-    bool e4m3 = r->dtype == COMM_DTYPE_F8E4M3, product = r->redop == COMM_PRODUCT;
+    bool e4m3 = r->dtype == COMM_DTYPE_F8E4M3, product = r->redop == COMM_REDOP_PRODUCT;
     size_t part = (size_t)l->bytes, parts = (size_t)l->parts;
     for (size_t i = 0; i < count * parts; i++) {
         uint64_t random = word_at(key ^ 0x5bd1e995, first * parts + i);
@@ -208,17 +208,17 @@ static bool less(comm_dtype dtype, uint64_t a, uint64_t b, size_t bytes)
 static uint64_t combine_integer(const struct reduction *r, uint64_t a, uint64_t b, size_t bytes)
 {
     switch (r->redop) {
-    case COMM_PRODUCT:
+    case COMM_REDOP_PRODUCT:
         return a * b;
-    case COMM_MIN:
+    case COMM_REDOP_MIN:
         return less(r->dtype, b, a, bytes) ? b : a;
-    case COMM_MAX:
+    case COMM_REDOP_MAX:
         return less(r->dtype, a, b, bytes) ? b : a;
-    case COMM_BAND:
+    case COMM_REDOP_BAND:
         return a & b;
-    case COMM_BOR:
+    case COMM_REDOP_BOR:
         return a | b;
-    case COMM_BXOR:
+    case COMM_REDOP_BXOR:
         return a ^ b;
     default:
         return a + b;
@@ -228,11 +228,11 @@ static uint64_t combine_integer(const struct reduction *r, uint64_t a, uint64_t 
 static uint64_t combine_bool(comm_redop redop, uint64_t a, uint64_t b)
 {
     switch (redop) {
-    case COMM_PRODUCT:
-    case COMM_MIN:
-    case COMM_BAND:
+    case COMM_REDOP_PRODUCT:
+    case COMM_REDOP_MIN:
+    case COMM_REDOP_BAND:
         return a & b;
-    case COMM_BXOR:
+    case COMM_REDOP_BXOR:
         return a ^ b;
     default:
         return a | b;
@@ -251,14 +251,14 @@ static uint64_t integer_result(const struct reduction *r, uint8_t *const *operan
             result = rank == 0 ? value != 0 : combine_bool(r->redop, result, value != 0);
             continue;
         }
-        if (r->redop == COMM_PREMUL_SUM) {
+        if (r->redop == COMM_REDOP_PREMUL_SUM) {
             reference_factor(r, rank, raw);
             factor = read_bits(raw, bytes);
         }
         exact += is_signed(r->dtype) ? (__int128)as_signed(value, bytes) : (__int128)value;
         result = rank == 0 ? value * factor : combine_integer(r, result, value * factor, bytes);
     }
-    if (r->redop == COMM_AVG)
+    if (r->redop == COMM_REDOP_AVG)
         result = (uint64_t)(exact / r->size); /* C divides toward zero */
     return result & low_mask((int)bytes * 8);
 }
@@ -297,10 +297,10 @@ static struct number float_result(const struct reduction *r, const struct layout
     size_t element = comm_dtype_bytes(r->dtype);
     struct number result = { 0, 0 };
     long double grown = 0;
-    bool complex = l->parts == 2, product = r->redop == COMM_PRODUCT;
+    bool complex = l->parts == 2, product = r->redop == COMM_REDOP_PRODUCT;
     for (int32_t rank = 0; rank < r->size; rank++) {
         struct number n = read_number(r, l, operands[rank] + i * element);
-        if (r->redop == COMM_PREMUL_SUM) {
+        if (r->redop == COMM_REDOP_PREMUL_SUM) {
             uint8_t raw[ELEMENT_MOST];
             reference_factor(r, rank, raw);
             struct number factor = read_number(r, l, raw);
@@ -316,7 +316,7 @@ static struct number float_result(const struct reduction *r, const struct layout
         else
             result = (struct number){ result.re + n.re, result.im + n.im };
     }
-    if (r->redop == COMM_AVG) {
+    if (r->redop == COMM_REDOP_AVG) {
         result = (struct number){ result.re / r->size, result.im / r->size };
         grown /= r->size;
     }
@@ -334,7 +334,7 @@ static long double tolerance(const struct reduction *r, const struct layout *l, 
     if (l->bytes > 2 || l->parts == 2)
         return 2 * steps_error + steps * least;
     long double in_f32 = 2 * steps * grown * ldexpl(1, -24);
-    if (r->redop == COMM_PREMUL_SUM)
+    if (r->redop == COMM_REDOP_PREMUL_SUM)
         return fabsl(result) * half_unit + steps_error + steps * least + in_f32;
     return fabsl(result) * half_unit * 1.001L + least / 2 + in_f32;
 }
@@ -360,7 +360,7 @@ static uint64_t extreme_bits(const struct reduction *r, const struct layout *l, 
             return nan_bits(l, e4m3);
         bool lower = value < so_far || (value == so_far && signbit(value) && !signbit(so_far));
         bool higher = value > so_far || (value == so_far && !signbit(value) && signbit(so_far));
-        if (rank == 0 || (r->redop == COMM_MIN ? lower : higher))
+        if (rank == 0 || (r->redop == COMM_REDOP_MIN ? lower : higher))
             best = bits;
     }
     return best;
@@ -375,9 +375,9 @@ static uint64_t extreme_bits(const struct reduction *r, const struct layout *l, 
             if (rank == 0)                                                                                             \
                 result = value;                                                                                        \
             else                                                                                                       \
-                result = r->redop == COMM_PRODUCT ? result * value : result + value;                                   \
+                result = r->redop == COMM_REDOP_PRODUCT ? result * value : result + value;                                   \
         }                                                                                                              \
-        if (r->redop == COMM_AVG)                                                                                      \
+        if (r->redop == COMM_REDOP_AVG)                                                                                      \
             result /= (type)r->size;                                                                                   \
         memcpy(ret_bits, &result, sizeof result);                                                                      \
     } while (0)
@@ -385,7 +385,7 @@ static uint64_t extreme_bits(const struct reduction *r, const struct layout *l, 
 static bool has_exact_order(const struct reduction *r)
 {
     return r->rank_order && !r->specials && (r->dtype == COMM_DTYPE_F32 || r->dtype == COMM_DTYPE_F64) &&
-           (r->redop == COMM_SUM || r->redop == COMM_PRODUCT || r->redop == COMM_AVG);
+           (r->redop == COMM_REDOP_SUM || r->redop == COMM_REDOP_PRODUCT || r->redop == COMM_REDOP_AVG);
 }
 
 static void ordered_bits(const struct reduction *r, uint8_t *const *operands, size_t i, uint64_t *ret_bits)
@@ -427,7 +427,7 @@ static bool check_float(const struct reduction *r, const struct layout *l, uint8
                         const uint8_t *at, size_t i, char *text, size_t room)
 {
     uint64_t bits = 0;
-    if (r->redop == COMM_MIN || r->redop == COMM_MAX)
+    if (r->redop == COMM_REDOP_MIN || r->redop == COMM_REDOP_MAX)
         return same_bits(read_bits(at, (size_t)l->bytes), extreme_bits(r, l, operands, i), i, text, room);
     if (has_exact_order(r)) {
         ordered_bits(r, operands, i, &bits);

@@ -16,7 +16,7 @@ void reference_bytes(void *dst, size_t bytes, uint64_t key);
 struct reduction {
     comm_dtype dtype;
     comm_redop redop;
-    bool rank_order; /* COMM_OP_RANK_ORDER */
+    bool rank_order; /* COMM_OP_FLAG_RANK_ORDER */
     bool specials;   /* some NaN, infinity, -0 and 0 among the operands */
     int32_t size;
     uint64_t keys[16];

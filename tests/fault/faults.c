@@ -171,7 +171,7 @@ static void stand_by(struct crowd *crowd)
         if (done < crowd->expected)
             syscall(SYS_futex, &crowd->done, FUTEX_WAIT, done, &moment, NULL, 0);
         both = atomic_load(&crowd->done) >= crowd->expected;
-        CHECK_OK(comm_all_reduce(ours, &both, &both, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(ours, &both, &both, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     }
     CHECK_OK(comm_group_status(ours));
     CHECK_OK(comm_group_close(ours));
@@ -293,7 +293,7 @@ static comm_status several(comm_group *group, const comm_op_options *options, co
     if (status != COMM_OK)
         return status;
     for (int i = 0; i < 3 && status == COMM_OK; i++)
-        status = comm_all_reduce(group, room(0) + i * SMALL, room(1) + i * SMALL, SMALL, COMM_DTYPE_F32, COMM_SUM,
+        status = comm_all_reduce(group, room(0) + i * SMALL, room(1) + i * SMALL, SMALL, COMM_DTYPE_F32, COMM_REDOP_SUM,
                                  options, NULL);
     if (status == COMM_OK)
         status = comm_barrier(group, options, NULL);
@@ -310,13 +310,13 @@ static comm_status begin(comm_group *g, enum menu what, const comm_op_options *o
     float *a = room(0), *b = room(1);
     switch (what) {
     case MENU_ALL_REDUCE:
-        return comm_all_reduce(g, a, b, SMALL, f32, COMM_SUM, o, w);
+        return comm_all_reduce(g, a, b, SMALL, f32, COMM_REDOP_SUM, o, w);
     case MENU_ALL_REDUCE_LARGE:
-        return comm_all_reduce(g, a, b, LARGE, f32, COMM_SUM, o, w);
+        return comm_all_reduce(g, a, b, LARGE, f32, COMM_REDOP_SUM, o, w);
     case MENU_ALL_GATHER:
         return comm_all_gather(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, o, w);
     case MENU_REDUCE_SCATTER:
-        return comm_reduce_scatter(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, COMM_MAX, o, w);
+        return comm_reduce_scatter(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, COMM_REDOP_MAX, o, w);
     case MENU_BROADCAST:
         return comm_broadcast(g, a, MESSAGE, f32, 0, o, w);
     case MENU_ALL_TO_ALL:

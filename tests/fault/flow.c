@@ -78,7 +78,7 @@ static void start_short(comm_group *g, int op, int32_t rank, int32_t size, int32
     }
     switch (op) {
     case 0:
-        status = comm_all_reduce(g, in, out, 1, COMM_DTYPE_I32, COMM_MAX, NULL, work);
+        status = comm_all_reduce(g, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, work);
         break;
     case 1:
         status = comm_all_gather(g, in, out, 1, COMM_DTYPE_I32, NULL, work);
@@ -90,7 +90,7 @@ static void start_short(comm_group *g, int op, int32_t rank, int32_t size, int32
         status = comm_broadcast(g, rank == 1 ? in : out, 1, COMM_DTYPE_I32, 1, NULL, work);
         break;
     case 4:
-        status = comm_reduce(g, in, out, 1, COMM_DTYPE_I32, COMM_MIN, 0, NULL, work);
+        status = comm_reduce(g, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_MIN, 0, NULL, work);
         break;
     case 5:
         status = comm_gather(g, in, out, 1, COMM_DTYPE_I32, 0, NULL, work);
@@ -99,7 +99,7 @@ static void start_short(comm_group *g, int op, int32_t rank, int32_t size, int32
         status = comm_scatter(g, in, out, 1, COMM_DTYPE_I32, 1, NULL, work);
         break;
     case 7:
-        status = comm_reduce_scatter(g, in, out, 1, COMM_DTYPE_I32, COMM_MAX, NULL, work);
+        status = comm_reduce_scatter(g, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_MAX, NULL, work);
         break;
     default:
         status = comm_barrier(g, NULL, work);
@@ -246,7 +246,7 @@ static int start_anything(comm_group *g, int32_t rank, int32_t size, uint64_t *r
         count += status == COMM_OK;
     }
     comm_status status = comm_all_reduce(g, memory + PIECES * piece, memory + (PIECES + 1) * piece, piece / 4, COMM_DTYPE_I32,
-                                         COMM_SUM, NULL, &works[count]);
+                                         COMM_REDOP_SUM, NULL, &works[count]);
     return count + (status == COMM_OK);
 }
 

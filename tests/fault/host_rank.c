@@ -23,7 +23,7 @@ int main(int count, char **arguments)
     }
     puts("open");
     for (int turn = 0; status == COMM_OK; turn++) {
-        status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL);
+        status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL);
         if (turn == 0 && status == COMM_OK)
             puts("connected");
     }

@@ -169,7 +169,7 @@ static void work_until(struct page *page, comm_group *pair, int flag)
 {
     for (int more = 1; more;) {
         int32_t values[2] = { 1, !atomic_load(&page->flags[flag]) };
-        CHECK_OK(comm_all_reduce(pair, values, values, 2, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(pair, values, values, 2, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
         CHECK(values[0] == 2);
         more = values[1];
     }
@@ -608,7 +608,7 @@ static void all_of_it_twice(int rank, int size, void *arg)
         uint8_t byte;
         comm_op_options o = COMM_OP_OPTIONS_INIT;
         o.tag = 5;
-        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work));
         CHECK_OK(comm_recv(world, &byte, 1, COMM_DTYPE_U8, 2, &o, NULL));
         CHECK(comm_work_status(work) == COMM_IN_PROGRESS);
         fault_raise(s->page, 1);
@@ -619,7 +619,7 @@ static void all_of_it_twice(int rank, int size, void *arg)
         fault_raise(s->page, 2);
     } else {
         fault_await(s->page, 1);
-        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work));
         fault_await(s->page, 2);
         CHECK_OK(comm_group_abort(world, "nothing comes from the liar"));
         CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_ABORTED);

@@ -53,10 +53,10 @@ static void go_on_without(comm_group *world, comm_group *others, int victim)
     const int32_t gone[] = { victim };
     comm_group *rest;
     int32_t one = 1;
-    CHECK_OK(comm_all_reduce(others, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(others, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(one == comm_group_size(world) - 1);
     CHECK_OK(comm_group_shrink(world, gone, 1, NULL, &rest));
-    CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(one == comm_group_size(rest) * comm_group_size(rest));
     CHECK_OK(comm_group_close(rest));
 }

@@ -179,14 +179,14 @@ static void messages_of_one_who_has_left(int rank, int size, void *arg)
         CHECK_ERROR_SAYS("has closed its world");
         CHECK_NAMES(comm_last_error(), 0);
         CHECK_OK(comm_group_shrink(world, gone, 1, NULL, &rest));
-        CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
         CHECK_OK(comm_group_close(rest));
     } else {
         comm_group *rest;
         const int32_t gone[] = { 0 };
         int32_t one = 1;
         CHECK_OK(comm_group_shrink(world, gone, 1, NULL, &rest));
-        CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
         CHECK(one == size - 1);
         CHECK_OK(comm_group_close(rest));
     }
@@ -260,7 +260,7 @@ static void in_the_child(comm_group *world, comm_work *work)
 {
     float data[4] = { 0 };
     comm_group *other;
-    CHECK_STATUS(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, NULL, NULL), COMM_ERR_FORKED);
+    CHECK_STATUS(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_FORKED);
     CHECK_ERROR_SAYS("it lives on in the parent only");
     CHECK_STATUS(comm_work_wait(work, 0), comm_work_status(work) == COMM_IN_PROGRESS ? COMM_ERR_FORKED : COMM_OK);
     CHECK_STATUS(comm_group_dup(world, NULL, &other), COMM_ERR_FORKED);

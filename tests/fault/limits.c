@@ -56,7 +56,7 @@ static void try_init(int rank, int size, struct scenario *s)
         CHECK(*comm_last_error() && world == (comm_group *)8);
         return;
     }
-    status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, &limit, NULL);
+    status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &limit, NULL);
     CHECK(status == COMM_OK ? value == (float)size : *comm_last_error() != '\0');
     (void)comm_group_close(world);
 }

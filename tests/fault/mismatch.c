@@ -18,21 +18,21 @@ typedef comm_status (*call_fn)(comm_group *g, const comm_op_options *o, comm_wor
         (void)a, (void)b, (void)f32;                                                                                   \
         return expression;                                                                                             \
     }
-CALL(all_reduce, comm_all_reduce(g, a, b, FEW, f32, COMM_SUM, o, w))
-CALL(all_reduce_more, comm_all_reduce(g, a, b, FEW + 1, f32, COMM_SUM, o, w))
-CALL(all_reduce_max, comm_all_reduce(g, a, b, FEW, f32, COMM_MAX, o, w))
-CALL(all_reduce_int, comm_all_reduce(g, a, b, FEW, COMM_DTYPE_I32, COMM_SUM, o, w))
-CALL(all_reduce_large, comm_all_reduce(g, a, b, MANY, f32, COMM_SUM, o, w))
-CALL(all_reduce_large_min, comm_all_reduce(g, a, b, MANY, f32, COMM_MIN, o, w))
+CALL(all_reduce, comm_all_reduce(g, a, b, FEW, f32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_more, comm_all_reduce(g, a, b, FEW + 1, f32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_max, comm_all_reduce(g, a, b, FEW, f32, COMM_REDOP_MAX, o, w))
+CALL(all_reduce_int, comm_all_reduce(g, a, b, FEW, COMM_DTYPE_I32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_large, comm_all_reduce(g, a, b, MANY, f32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_large_min, comm_all_reduce(g, a, b, MANY, f32, COMM_REDOP_MIN, o, w))
 CALL(all_gather, comm_all_gather(g, a, b, FEW, f32, o, w))
-CALL(reduce_scatter, comm_reduce_scatter(g, a, b, FEW, f32, COMM_SUM, o, w))
+CALL(reduce_scatter, comm_reduce_scatter(g, a, b, FEW, f32, COMM_REDOP_SUM, o, w))
 CALL(barrier, comm_barrier(g, o, w))
 CALL(broadcast_0, comm_broadcast(g, a, FEW, f32, 0, o, w))
 CALL(broadcast_1, comm_broadcast(g, a, FEW, f32, 1, o, w))
 CALL(broadcast_large_0, comm_broadcast(g, a, MANY, f32, 0, o, w))
 CALL(broadcast_large_1, comm_broadcast(g, a, MANY, f32, 1, o, w))
-CALL(reduce_0, comm_reduce(g, a, b, FEW, f32, COMM_SUM, 0, o, w))
-CALL(reduce_1, comm_reduce(g, a, b, FEW, f32, COMM_SUM, 1, o, w))
+CALL(reduce_0, comm_reduce(g, a, b, FEW, f32, COMM_REDOP_SUM, 0, o, w))
+CALL(reduce_1, comm_reduce(g, a, b, FEW, f32, COMM_REDOP_SUM, 1, o, w))
 CALL(gather_0, comm_gather(g, a, b, FEW, f32, 0, o, w))
 CALL(gather_1, comm_gather(g, a, b, FEW, f32, 1, o, w))
 CALL(scatter_0, comm_scatter(g, a, b, FEW, f32, 0, o, w))
@@ -58,8 +58,8 @@ static const size_t *uneven(size_t count)
 
 CALL(all_gather_v, comm_all_gather_v(g, a, b, even(FEW), NULL, f32, o, w))
 CALL(all_gather_v_other, comm_all_gather_v(g, a, b, uneven(FEW), NULL, f32, o, w))
-CALL(reduce_scatter_v, comm_reduce_scatter_v(g, a, b, even(FEW), f32, COMM_SUM, o, w))
-CALL(reduce_scatter_v_other, comm_reduce_scatter_v(g, a, b, uneven(FEW), f32, COMM_SUM, o, w))
+CALL(reduce_scatter_v, comm_reduce_scatter_v(g, a, b, even(FEW), f32, COMM_REDOP_SUM, o, w))
+CALL(reduce_scatter_v_other, comm_reduce_scatter_v(g, a, b, uneven(FEW), f32, COMM_REDOP_SUM, o, w))
 CALL(gather_v, comm_gather_v(g, a, FEW, b, even(FEW), NULL, f32, 0, o, w))
 CALL(gather_v_short, comm_gather_v(g, a, FEW - 1, b, even(FEW), NULL, f32, 0, o, w))
 CALL(gather_v_large, comm_gather_v(g, a, MANY, b, even(MANY), NULL, f32, 0, o, w))
@@ -162,7 +162,7 @@ static void they_disagree(int rank, int size, void *arg)
     CHECK_SAYS(text, "the ranks of group 'world' disagree on collective #2: rank ");
     CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
     /* Another group of the same ranks goes on. */
-    CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(one == size);
     CHECK_OK(comm_group_close(other));
     CHECK_OK(fault_close(world));

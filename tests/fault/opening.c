@@ -318,7 +318,7 @@ static void open_on_server(const char *url, int rank, int size, comm_group **ret
 
 static int32_t sum_of(comm_group *group, int32_t value)
 {
-    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     return value;
 }
 

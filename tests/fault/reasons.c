@@ -74,7 +74,7 @@ static void aborted_before_it_was_made(int rank, int size, void *arg)
         fault_await(s->page, 0);
         hear(world, s, 0);
         CHECK_OK(make(world, &group));
-        CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL), COMM_ERR_ABORTED);
+        CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_ABORTED);
         CHECK_ERROR_SAYS("rank 1 (world rank 0) reports: rank 1 (world rank 0) of group 'odd' called comm_group_abort: my reason");
         CHECK_STATUS(comm_group_status(group), COMM_ERR_ABORTED);
         CHECK_OK(comm_group_close(group));
@@ -95,7 +95,7 @@ static void disagreed_before_it_was_made(int rank, int size, void *arg)
         comm_status status = COMM_OK;
         CHECK_OK(make(world, &group));
         while (status == COMM_OK)
-            status = rank == first ? comm_all_reduce(group, data, data, 4, COMM_DTYPE_F32, COMM_SUM, NULL, NULL)
+            status = rank == first ? comm_all_reduce(group, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL)
                                    : comm_barrier(group, NULL, NULL);
         CHECK_STATUS(status, COMM_ERR_MISMATCH);
         CHECK_OK(comm_group_close(group));
@@ -137,7 +137,7 @@ static void disagreed_before_it_came(int rank, int size, void *arg)
         if (r != rank)
             fault_await(s->page, r);
     while (status == COMM_OK)
-        status = rank == (s->late + 1) % size ? comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, NULL, NULL)
+        status = rank == (s->late + 1) % size ? comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL)
                                               : comm_barrier(world, NULL, NULL);
     CHECK_STATUS(status, COMM_ERR_MISMATCH);
     CHECK_ERROR_SAYS("the ranks of group 'world' disagree on collective #1: ");
@@ -181,7 +181,7 @@ static void everybody_hears_the_reason(int rank, int size, void *arg)
         CHECK_OK(comm_group_abort(group, "my reason"));
     while (status == COMM_OK)
         status = rank == culprit ? comm_barrier(group, NULL, NULL)
-                                 : comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL);
+                                 : comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
     CHECK_STATUS(status, expected);
     CHECK_ERROR_SAYS(aborts ? "called comm_group_abort: my reason" : "called barrier()");
     a_moment(&own);

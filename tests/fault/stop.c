@@ -188,7 +188,7 @@ static void one_is_behind(int rank, int size, void *arg)
         fault_meet(s->page);
     } else {
         CHECK_OK(comm_broadcast(world, data, 4, COMM_DTYPE_F32, 0, NULL, &first));
-        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, &limit, &second));
+        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, &limit, &second));
         CHECK_STATUS(comm_work_wait(second, 0), COMM_ERR_DEADLINE);
         CHECK_NAMES(comm_last_error(), 1);
         CHECK_SAYS(comm_last_error(), "all_reduce #3 on group 'world'");
@@ -215,7 +215,7 @@ static void one_is_in_the_one_before(int rank, int size, void *arg)
         fault_meet(s->page);
     } else {
         CHECK_OK(comm_gather(world, data, all, 4, COMM_DTYPE_F32, 1, rank == 1 ? NULL : &limit, &first));
-        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_SUM, rank == 1 ? NULL : &limit, &second));
+        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, rank == 1 ? NULL : &limit, &second));
         CHECK_STATUS(comm_work_wait(second, 0), COMM_ERR_DEADLINE);
         const char *text = comm_last_error();
         CHECK_SAYS(text, "all_reduce #3 on group 'world'");

@@ -197,9 +197,9 @@ static comm_status call_step(const struct storm *s, comm_group *g, struct pendin
     comm_status status;
     switch (step->kind) {
     case ALL_REDUCE:
-        return comm_all_reduce(g, p->send, p->recv, n, u32, COMM_SUM, NULL, w);
+        return comm_all_reduce(g, p->send, p->recv, n, u32, COMM_REDOP_SUM, NULL, w);
     case REDUCE:
-        return comm_reduce(g, p->send, p->recv, n, u32, COMM_SUM, step->root, NULL, w);
+        return comm_reduce(g, p->send, p->recv, n, u32, COMM_REDOP_SUM, step->root, NULL, w);
     case BROADCAST:
         if (me == step->root)
             memcpy(p->recv, p->send, n * sizeof *p->recv);
@@ -211,7 +211,7 @@ static comm_status call_step(const struct storm *s, comm_group *g, struct pendin
             counts[r] = block_of(step, r);
         return comm_all_gather_v(g, p->send, p->recv, counts, NULL, u32, NULL, w);
     case REDUCE_SCATTER:
-        return comm_reduce_scatter(g, p->send, p->recv, n, u32, COMM_SUM, NULL, w);
+        return comm_reduce_scatter(g, p->send, p->recv, n, u32, COMM_REDOP_SUM, NULL, w);
     case ALL_TO_ALL:
         return comm_all_to_all(g, p->send, p->recv, n, u32, NULL, w);
     case RING:
@@ -276,7 +276,7 @@ static void call_another(const struct storm *s, comm_group *g)
     struct step theirs = step_of(s, s->fault_step);
     uint32_t a[4] = { 0 }, b[4] = { 0 };
     if (theirs.kind == BROADCAST)
-        comm_all_reduce(g, a, b, 3, COMM_DTYPE_U32, COMM_SUM, NULL, NULL);
+        comm_all_reduce(g, a, b, 3, COMM_DTYPE_U32, COMM_REDOP_SUM, NULL, NULL);
     else
         comm_broadcast(g, a, 3, COMM_DTYPE_U32, 0, NULL, NULL);
 }

@@ -221,8 +221,8 @@ fault("core", "two_backends_for_one_device", "core/backend_string.c", "if (s->pa
       "backend_string")
 fault("core", "rank_that_joined_twice_is_let_in", "core/join.c", "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))",
       "join")
-fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c", "return m->redop == COMM_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
-fault("core", "small_floats_round_at_each_step", "core/reduce.c", "return m->redop == COMM_MIN || m->redop == COMM_MAX ? 0 : COMM_DTYPE_F32;", "return 0;", *KERNELS)
+fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c", "return m->redop == COMM_REDOP_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
+fault("core", "small_floats_round_at_each_step", "core/reduce.c", "return m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX ? 0 : COMM_DTYPE_F32;", "return 0;", *KERNELS)
 fault("core", "bf16_rounds_half_up", "core/small_float.h", "(bits + 0x7fffu + ((bits >> 16) & 1)) >> 16", "(bits + 0x8000u) >> 16", *KERNELS)
 fault("core", "bool_of_one_rank_stays_as_it_is", "core/reduce.c", "if (m->dtype == COMM_DTYPE_BOOL)\n", "if (m->dtype == COMM_DTYPE_BOOL && count > 8)\n", *KERNELS)
 fault("core", "complex_product_has_the_wrong_sign", "core/reduce_kernels.c",

@@ -44,12 +44,12 @@ static void all_reduce(const struct place *p)
     comm_work *work;
     int64_t in[2] = { p->rank, 1 }, out[2] = { -1, -1 };
     const int64_t sum = (int64_t)p->size * (p->size - 1) / 2;
-    OK(comm_all_reduce(p->world, in, out, 2, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    OK(comm_all_reduce(p->world, in, out, 2, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     IS(out[0] == sum && out[1] == p->size && in[0] == p->rank);
-    OK(comm_all_reduce(p->world, in, in, 2, COMM_DTYPE_I64, COMM_MAX, NULL, &work)); /* in place */
+    OK(comm_all_reduce(p->world, in, in, 2, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)); /* in place */
     rows_finish(work);
     IS(in[0] == p->size - 1 && in[1] == 1);
-    OK(comm_all_reduce(p->world, NULL, NULL, 0, COMM_DTYPE_F32, COMM_SUM, NULL, NULL)); /* nothing */
+    OK(comm_all_reduce(p->world, NULL, NULL, 0, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL)); /* nothing */
 }
 
 static void reduce(const struct place *p)
@@ -58,7 +58,7 @@ static void reduce(const struct place *p)
     for (int root = 0; root < p->size; root++)
         for (int async = 0; async < 2; async++) {
             int64_t in = p->rank + 1, out = -5;
-            OK(comm_reduce(p->world, &in, &out, 1, COMM_DTYPE_I64, COMM_SUM, root, NULL, async ? &work : NULL));
+            OK(comm_reduce(p->world, &in, &out, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, root, NULL, async ? &work : NULL));
             if (async)
                 rows_finish(work);
             IS(out == (p->rank == root ? (int64_t)p->size * (p->size + 1) / 2 : -5));
@@ -174,15 +174,15 @@ static void reduce_scatter(const struct place *p)
             blocks[r][i] = in[at++];
     }
     const int64_t ranks_sum = (int64_t)p->size * (p->size - 1) / 2;
-    OK(comm_reduce_scatter(p->world, in, out, 2, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    OK(comm_reduce_scatter(p->world, in, out, 2, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     for (int i = 0; i < 2; i++)
         IS(out[i] == (int64_t)p->size * (p->rank * 2 + i) + ranks_sum);
-    OK(comm_reduce_scatter_v(p->world, in, out, counts, COMM_DTYPE_I64, COMM_SUM, NULL, &work));
+    OK(comm_reduce_scatter_v(p->world, in, out, counts, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, &work));
     rows_finish(work);
     for (int i = 0; i <= p->rank; i++)
         IS(out[i] == (int64_t)p->size * ((int64_t)begin + i) + ranks_sum);
     memset(out, 0xee, sizeof out);
-    OK(comm_reduce_scatter_list(p->world, list, out, counts, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    OK(comm_reduce_scatter_list(p->world, list, out, counts, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     for (int i = 0; i <= p->rank; i++)
         IS(out[i] == (int64_t)p->size * ((int64_t)begin + i) + ranks_sum);
 }
@@ -259,8 +259,8 @@ static void redops(const struct place *p)
         comm_redop redop;
         int32_t expected;
     } cases[] = {
-        { COMM_SUM, sum },         { COMM_AVG, sum / p->size }, { COMM_PRODUCT, product }, { COMM_MIN, 2 },
-        { COMM_MAX, p->size + 1 }, { COMM_BAND, all },          { COMM_BOR, any },         { COMM_BXOR, odd }
+        { COMM_REDOP_SUM, sum },         { COMM_REDOP_AVG, sum / p->size }, { COMM_REDOP_PRODUCT, product }, { COMM_REDOP_MIN, 2 },
+        { COMM_REDOP_MAX, p->size + 1 }, { COMM_REDOP_BAND, all },          { COMM_REDOP_BOR, any },         { COMM_REDOP_BXOR, odd }
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         comm_redop parsed = -1;
@@ -269,9 +269,9 @@ static void redops(const struct place *p)
         OK(comm_redop_parse(comm_redop_name(cases[i].redop), &parsed));
         IS(parsed == cases[i].redop);
     }
-    IS(comm_redop_takes(COMM_BAND, COMM_DTYPE_I32) == 1 && comm_redop_takes(COMM_BAND, COMM_DTYPE_F32) == 0);
+    IS(comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_I32) == 1 && comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_F32) == 0);
     float in = 1, result = -1;
-    GIVES(COMM_ERR_UNSUPPORTED, comm_all_reduce(p->world, &in, &result, 1, COMM_DTYPE_F32, COMM_BAND, NULL, NULL));
+    GIVES(COMM_ERR_UNSUPPORTED, comm_all_reduce(p->world, &in, &result, 1, COMM_DTYPE_F32, COMM_REDOP_BAND, NULL, NULL));
     SAYS("f32");
     GIVES(COMM_ERR_INVALID, comm_redop_parse("median", &(comm_redop){ 0 }));
 }
@@ -281,7 +281,7 @@ static void premul_sum(const struct place *p)
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     double in = 1, out = -1, factor = p->rank + 0.5;
     options.premul = &factor;
-    OK(comm_all_reduce(p->world, &in, &out, 1, COMM_DTYPE_F64, COMM_PREMUL_SUM, &options, NULL));
+    OK(comm_all_reduce(p->world, &in, &out, 1, COMM_DTYPE_F64, COMM_REDOP_PREMUL_SUM, &options, NULL));
     IS(out == p->size * (p->size - 1) / 2 + p->size * 0.5);
 }
 
@@ -363,15 +363,15 @@ static void dtypes(const struct place *p)
         if (d == COMM_DTYPE_BYTE)
             continue;
         uint8_t out[16] = { 0 }, max[16] = { 0 };
-        OK(comm_all_reduce(p->world, ones[d], out, 1, d, COMM_PRODUCT, NULL, NULL));
+        OK(comm_all_reduce(p->world, ones[d], out, 1, d, COMM_REDOP_PRODUCT, NULL, NULL));
         IS(memcmp(out, ones[d], bytes) == 0); /* 1 times 1 is 1 in all of them */
-        if (comm_redop_takes(COMM_MAX, d)) {
-            OK(comm_all_reduce(p->world, ones[d], max, 1, d, COMM_MAX, NULL, NULL));
+        if (comm_redop_supports(COMM_REDOP_MAX, d)) {
+            OK(comm_all_reduce(p->world, ones[d], max, 1, d, COMM_REDOP_MAX, NULL, NULL));
             IS(memcmp(max, ones[d], bytes) == 0);
         }
     }
     GIVES(COMM_ERR_UNSUPPORTED,
-          comm_all_reduce(p->world, ones[1], (uint8_t[1]){ 0 }, 1, COMM_DTYPE_BYTE, COMM_SUM, NULL, NULL));
+          comm_all_reduce(p->world, ones[1], (uint8_t[1]){ 0 }, 1, COMM_DTYPE_BYTE, COMM_REDOP_SUM, NULL, NULL));
     GIVES(COMM_ERR_INVALID, comm_dtype_parse("f17", &(comm_dtype){ 0 }));
     IS(comm_dtype_bytes(999) == 0 && comm_dtype_name(999) == NULL);
 }
@@ -381,7 +381,7 @@ static void coalescing(const struct place *p)
     comm_work *work;
     int64_t a = 1, b = p->rank, gathered[MOST] = { 0 };
     OK(comm_coalesce_begin(p->world));
-    OK(comm_all_reduce(p->world, &a, &a, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    OK(comm_all_reduce(p->world, &a, &a, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     OK(comm_all_gather(p->world, &b, gathered, 1, COMM_DTYPE_I64, NULL, NULL));
     IS(a == 1); /* only written down */
     OK(comm_coalesce_end(p->world, &work));

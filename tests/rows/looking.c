@@ -34,7 +34,7 @@ static void mismatch(const struct place *p)
     int64_t value = 1;
     OK(comm_group_dup(p->world, NULL, &group));
     if (p->size > 1) {
-        comm_redop redop = p->rank == 0 ? COMM_MAX : COMM_SUM;
+        comm_redop redop = p->rank == 0 ? COMM_REDOP_MAX : COMM_REDOP_SUM;
         GIVES(COMM_ERR_MISMATCH, comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I64, redop, NULL, NULL));
         SAYS("max");
         SAYS("sum");
@@ -67,7 +67,7 @@ static void records(const struct place *p)
     float value = 1;
     OK(comm_group_dup(p->world, NULL, &group));
     options.label = "gradients";
-    OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, &options, NULL));
+    OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, NULL));
     OK(comm_group_records(group, list, 8, &count));
     IS(count == 1 && list[0].seq == 1 && strcmp(list[0].op, "all_reduce") == 0);
     IS(strcmp(list[0].label, "gradients") == 0 && list[0].status == COMM_OK && list[0].dtype == COMM_DTYPE_F32);

@@ -33,7 +33,7 @@ int rows_error_has(const char *words)
 int64_t rows_sum(comm_group *group, int64_t value)
 {
     int64_t sum = -7;
-    OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     return sum;
 }
 

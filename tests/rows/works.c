@@ -42,7 +42,7 @@ static void work_wait(const struct place *p)
     int32_t got, other = 1;
     comm_work *work = late(p, &got), *works[3] = { work, NULL, NULL };
     GIVES(COMM_ERR_TIMEOUT, comm_work_wait(work, 1));
-    OK(comm_all_reduce(p->world, &other, &other, 1, COMM_DTYPE_I32, COMM_SUM, NULL, &works[2]));
+    OK(comm_all_reduce(p->world, &other, &other, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &works[2]));
     GIVES(COMM_ERR_TIMEOUT, comm_work_wait_all(works, 3, 1));
     send_late(p, p->world);
     OK(comm_work_wait_all(works, 3, 0));
@@ -77,7 +77,7 @@ static void work_facts(const struct place *p)
     int64_t value = 1, sum = -1;
     uint64_t seq = comm_group_seq(p->world);
     options.timeout_ms = 22222;
-    OK(comm_all_reduce(p->world, &value, &sum, 1, COMM_DTYPE_I64, COMM_SUM, &options, &work));
+    OK(comm_all_reduce(p->world, &value, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, &options, &work));
     IS(comm_work_seq(work) == seq + 1 && comm_work_timeout(work) == 22222);
     IS(strcmp(comm_work_op(work), "all_reduce") == 0);
     OK(comm_work_wait(work, 0));
@@ -148,7 +148,7 @@ static void flush(const struct place *p)
     for (int i = 0; i < 8; i++) {
         comm_work *dropped;
         values[i] = i;
-        OK(comm_all_reduce(p->world, &values[i], &values[i], 1, COMM_DTYPE_I32, COMM_SUM, NULL, &dropped));
+        OK(comm_all_reduce(p->world, &values[i], &values[i], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &dropped));
         comm_work_release(dropped);
     }
     send_late(p, p->world);

@@ -112,9 +112,9 @@ static void user_reduce(const void *in, void *inout, size_t count, comm_dtype dt
 static uint64_t combine(const struct call *c, uint64_t a, uint64_t b)
 {
     switch (c->redop) {
-    case COMM_MAX:
+    case COMM_REDOP_MAX:
         return a > b ? a : b;
-    case COMM_BXOR:
+    case COMM_REDOP_BXOR:
         return a ^ b;
     case COMM_REDOP_USER:
         return 3 * a + b;
@@ -138,7 +138,7 @@ static uint8_t *reduced_block(struct call *c, int32_t block)
     for (size_t i = 0; i < count; i++) {
         uint64_t result = 0;
         for (int32_t r = 0; r < size; r++) {
-            uint64_t v = masked(c, value(block_content(c, r, at), i)) * (c->redop == COMM_PREMUL_SUM ? 3 : 1);
+            uint64_t v = masked(c, value(block_content(c, r, at), i)) * (c->redop == COMM_REDOP_PREMUL_SUM ? 3 : 1);
             result = r == 0 ? v : combine(c, result, v);
             if (c->dtype != COMM_DTYPE_C128)
                 result = masked(c, result);
@@ -182,11 +182,11 @@ size_t draw_bytes(size_t most)
 static void draw_type(struct call *c)
 {
     static const comm_dtype types[] = { COMM_DTYPE_U8, COMM_DTYPE_U16, COMM_DTYPE_U32, COMM_DTYPE_U64, COMM_DTYPE_C128 };
-    static const comm_redop ops[] = { COMM_SUM, COMM_SUM, COMM_MAX, COMM_BXOR, COMM_PREMUL_SUM, COMM_REDOP_USER };
+    static const comm_redop ops[] = { COMM_REDOP_SUM, COMM_REDOP_SUM, COMM_REDOP_MAX, COMM_REDOP_BXOR, COMM_REDOP_PREMUL_SUM, COMM_REDOP_USER };
     c->dtype = types[below(5)];
-    c->redop = reduces(c->kind) ? ops[below(6)] : COMM_SUM;
-    if (c->dtype == COMM_DTYPE_C128 && c->redop != COMM_PREMUL_SUM)
-        c->redop = COMM_SUM;
+    c->redop = reduces(c->kind) ? ops[below(6)] : COMM_REDOP_SUM;
+    if (c->dtype == COMM_DTYPE_C128 && c->redop != COMM_REDOP_PREMUL_SUM)
+        c->redop = COMM_REDOP_SUM;
     if (c->redop == COMM_REDOP_USER)
         c->dtype = COMM_DTYPE_U32;
     c->element_bytes = comm_dtype_bytes(c->dtype);
@@ -337,7 +337,7 @@ static void add_part(struct call *c, int32_t rank)
     struct part *part = part_new(member, c);
     part->op = (comm_op){ .kind = c->kind, .dtype = c->dtype, .redop = c->redop, .root = is_rooted(c->kind) ? c->root : -1 };
     part->op.flags = (c->form != PLAIN ? COMM_OP_FLAG_UNEVEN : 0) | (c->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0);
-    part->op.premul = c->redop == COMM_PREMUL_SUM ? c->factor : NULL;
+    part->op.premul = c->redop == COMM_REDOP_PREMUL_SUM ? c->factor : NULL;
     part->op.reduce_fn = c->redop == COMM_REDOP_USER ? user_reduce : NULL;
     if (may_be_in_place(c, rank)) {
         make_in_place(c, part);

@@ -355,7 +355,7 @@ static void prepare(struct part *part)
     struct op_place place = { member->team->name, member->rank, member->team->size, member->rank };
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     uint32_t flags = part->op.flags;
-    options.flags = flags & COMM_OP_FLAG_RANK_ORDER ? COMM_OP_RANK_ORDER : 0;
+    options.flags = flags & COMM_OP_FLAG_RANK_ORDER ? COMM_OP_FLAG_RANK_ORDER : 0;
     options.premul = part->op.premul;
     options.reduce_fn = part->op.reduce_fn;
     options.tag = part->op.tag;

@@ -74,7 +74,7 @@ static void a_world_meets_there(int rank, int size, void *arg)
         options.backend = "tcp";
         options.timeout_ms = LONG_MS;
         CHECK_OK(comm_init(&options, &world));
-        CHECK_OK(comm_all_reduce(world, &sum, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, &sum, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
         CHECK(sum == size * (size - 1) / 2);
         CHECK_OK(comm_group_close(world));
         together(size, i ? "closed again" : "closed");

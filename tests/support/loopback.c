@@ -105,7 +105,7 @@ static void reduce(struct part *const *parts, int32_t size, int32_t to, int has_
     size_t count = 0, element = host->dtype_bytes(op->dtype);
     for (int32_t r = 0; r < size; r++) {
         sources[r] = sent(parts, r, to, has_blocks, &count);
-        if (op->redop == COMM_PREMUL_SUM)
+        if (op->redop == COMM_REDOP_PREMUL_SUM)
             host->premultiply(sources[r], sources[r], count, op->dtype, parts[r]->op.premul);
     }
     if (op->redop == COMM_REDOP_USER) {
@@ -115,7 +115,7 @@ static void reduce(struct part *const *parts, int32_t size, int32_t to, int has_
             memcpy(dst, sources[size - 1], count * element);
     } else if (count) {
         host->reduce_many(dst, (const void *const *)sources, (size_t)size, count,
-                          op->redop == COMM_PREMUL_SUM ? COMM_SUM : op->redop, op->dtype);
+                          op->redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : op->redop, op->dtype);
     }
     for (int32_t r = 0; r < size; r++)
         free(sources[r]);

@@ -186,17 +186,17 @@ static int128 combine_integers(comm_redop redop, comm_dtype dtype, int128 a, int
 {
     bool boolean = dtype == COMM_DTYPE_BOOL;
     switch (redop) {
-    case COMM_PRODUCT:
+    case COMM_REDOP_PRODUCT:
         return (int128)((uint64_t)a * (uint64_t)b); /* the low 64 bits are right */
-    case COMM_MIN:
+    case COMM_REDOP_MIN:
         return a < b ? a : b;
-    case COMM_MAX:
+    case COMM_REDOP_MAX:
         return a > b ? a : b;
-    case COMM_BAND:
+    case COMM_REDOP_BAND:
         return a & b;
-    case COMM_BOR:
+    case COMM_REDOP_BOR:
         return a | b;
-    case COMM_BXOR:
+    case COMM_REDOP_BXOR:
         return a ^ b;
     default:
         return boolean ? a | b : a + b;
@@ -207,11 +207,11 @@ static double combine_reals(comm_redop redop, comm_dtype dtype, double a, double
 {
     bool less = a < b || (a == b && signbit(a) && !signbit(b));
     switch (redop) {
-    case COMM_PRODUCT:
+    case COMM_REDOP_PRODUCT:
         return rounded(dtype, a * b);
-    case COMM_MIN:
+    case COMM_REDOP_MIN:
         return isnan(a) || isnan(b) ? NAN : less ? a : b;
-    case COMM_MAX:
+    case COMM_REDOP_MAX:
         return isnan(a) || isnan(b) ? NAN : less ? b : a;
     default:
         return rounded(dtype, a + b);
@@ -228,7 +228,7 @@ static struct number multiply_complex(comm_dtype dtype, struct number a, struct 
 
 struct number reference_combine(comm_redop redop, comm_dtype dtype, struct number a, struct number b)
 {
-    if (reference_kind(dtype) == COMPLEX && redop == COMM_PRODUCT)
+    if (reference_kind(dtype) == COMPLEX && redop == COMM_REDOP_PRODUCT)
         return multiply_complex(dtype, a, b);
     struct number n = { 0, 0, 0 };
     if (reference_kind(dtype) == INTEGER || reference_kind(dtype) == BOOLEAN)

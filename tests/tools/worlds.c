@@ -14,7 +14,7 @@ static int fail(const char *what)
 static int add_up(comm_group *world)
 {
     int32_t size = comm_group_size(world), value = comm_group_rank(world) + 1;
-    if (comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL) != COMM_OK)
+    if (comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL) != COMM_OK)
         return fail("all_reduce");
     if (value == size * (size + 1) / 2)
         return 0;

@@ -10,7 +10,7 @@ static const char *const dp_tp[] = { "dp", "tp" }, *const three[] = { "dp", "cp"
 static int64_t sum_over(comm_group *group, int64_t value)
 {
     int64_t sum = -7;
-    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     return sum;
 }
 

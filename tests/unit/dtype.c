@@ -57,10 +57,10 @@ static void unknown_numbers_have_no_name(void **state)
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         assert_null(comm_dtype_name(unknown[i]));
         assert_int_equal(comm_dtype_bytes(unknown[i]), 0);
-        assert_false(comm_redop_takes(COMM_SUM, unknown[i]));
+        assert_false(comm_redop_supports(COMM_REDOP_SUM, unknown[i]));
         if (unknown[i] != 0) {
             assert_null(comm_redop_name(unknown[i]));
-            assert_false(comm_redop_takes(unknown[i], COMM_DTYPE_F32));
+            assert_false(comm_redop_supports(unknown[i], COMM_DTYPE_F32));
         }
     }
 }
@@ -98,14 +98,14 @@ static void pairs_are_those_of_the_header(void **state)
         for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
             int boolean = dtype == COMM_DTYPE_BOOL, complex = dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128;
             int integer = dtype <= COMM_DTYPE_U64, takes = 1;
-            if (redop == COMM_AVG || redop == COMM_PREMUL_SUM)
+            if (redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM)
                 takes = !boolean;
-            else if (redop == COMM_MIN || redop == COMM_MAX)
+            else if (redop == COMM_REDOP_MIN || redop == COMM_REDOP_MAX)
                 takes = !complex;
-            else if (redop == COMM_BAND || redop == COMM_BOR || redop == COMM_BXOR)
+            else if (redop == COMM_REDOP_BAND || redop == COMM_REDOP_BOR || redop == COMM_REDOP_BXOR)
                 takes = integer || boolean;
             takes = takes && dtype != COMM_DTYPE_BYTE;
-            if (comm_redop_takes(redop, dtype) != takes)
+            if (comm_redop_supports(redop, dtype) != takes)
                 fail_msg("%s of %s is %staken", redops[redop], comm_dtype_name(dtype), takes ? "not " : "");
         }
 }
@@ -116,7 +116,7 @@ static int write_row(size_t i, char *row, size_t room)
     int used = snprintf(row, room, "| `%s` | %zu |", dtypes[i].name, dtypes[i].bytes);
     for (comm_redop redop = 0; redop < REDOPS; redop++)
         used +=
-            snprintf(row + used, room - (size_t)used, " %s |", comm_redop_takes(redop, dtypes[i].dtype) ? "yes" : "–");
+            snprintf(row + used, room - (size_t)used, " %s |", comm_redop_supports(redop, dtypes[i].dtype) ? "yes" : "–");
     return used;
 }
 

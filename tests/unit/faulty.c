@@ -218,9 +218,9 @@ static void what_is_refused_takes_no_number(int rank, int size, void *backend)
         }
         const char *key = i == 0 ? "0" : i == 1 ? "1" : "2";
         CHECK_OK(comm_store_wait(comm_group_store(world), &key, 1, 20000));
-        CHECK_OK(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
         CHECK(sum == 2);
-        CHECK_OK(comm_all_reduce(turns, &one, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+        CHECK_OK(comm_all_reduce(turns, &one, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
         CHECK(sum == 2 && comm_group_seq(lanes[0]) == (uint64_t)(i / 2 + 1));
         CHECK_OK(comm_barrier(world, NULL, NULL));
     }
@@ -373,11 +373,11 @@ static void a_scalar_on_the_device_is_refused(int rank, int size, void *arg)
     comm_work *work;
     CHECK(device != MAP_FAILED);
     options.premul = device;
-    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_PREMUL_SUM, &options, &work),
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, &options, &work),
                  COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("options->premul must be in memory that the CPU can read");
     options.premul = &factor;
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_PREMUL_SUM, &options, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, &options, NULL));
     CHECK(value == 6);
     munmap(device, 4096);
     CHECK_OK(comm_group_close(world));

@@ -13,7 +13,7 @@ static const char *backend; /* set before the ranks start */
 
 static int32_t sum_over(comm_group *group, int32_t value)
 {
-    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     return value;
 }
 
@@ -156,7 +156,7 @@ static void different_calls_are_a_mismatch(int rank, int size, void *arg)
     (void)size, (void)arg;
     comm_group *world = ranks_world(backend);
     float data[8] = { 0 };
-    CHECK_STATUS(comm_all_reduce(world, data, data, rank == 0 ? 8 : 7, COMM_DTYPE_F32, COMM_SUM, NULL, NULL),
+    CHECK_STATUS(comm_all_reduce(world, data, data, rank == 0 ? 8 : 7, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL),
                  COMM_ERR_MISMATCH);
     CHECK_OK(comm_group_close(world));
 }
@@ -169,13 +169,13 @@ static void several_devices_must_be_told_apart(int rank, int size, void *arg)
     int32_t value = 1;
     CHECK(strcmp(comm_group_backend(world), "cpu:loopback,xpu:loopback") == 0);
     CHECK(comm_group_device(world) == COMM_DEVICE_DEFAULT);
-    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("options->device");
     options.device = COMM_DEVICE_CUDA;
-    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, &options, NULL),
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL),
                  COMM_ERR_UNSUPPORTED);
     options.device = COMM_DEVICE_XPU;
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, &options, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL));
     CHECK(value == size && comm_group_seq(world) == 1);
     CHECK_OK(comm_group_close(world));
 }
@@ -259,7 +259,7 @@ static void texts_of_a_permuted_group_give_both_numbers(int rank, int size, void
     (void)size, (void)arg;
     CHECK_OK(comm_group_create(world, members, 3, NULL, &group));
     snprintf(own, sizeof own, "(rank %d of 3, world rank %d)", comm_group_rank(group), rank);
-    CHECK_STATUS(comm_all_reduce(group, &value, NULL, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(group, &value, NULL, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS(own);
     brief.timeout_ms = 200;
     if (rank != 0) { /* rank 1 of the group does not come */

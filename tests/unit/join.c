@@ -56,7 +56,7 @@ static comm_status init_at(const char *url, int rank, int size, int64_t timeout_
 static void check_sum(comm_group *world, int size)
 {
     int32_t value = 1 << comm_group_rank(world);
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(value == (1 << size) - 1);
 }
 

@@ -58,10 +58,10 @@ static comm_status all_gather(comm_group *g, struct buffers *b, enum form form)
 
 static comm_status reduce_scatter(comm_group *g, struct buffers *b, enum form form)
 {
-    return form == PLAIN ? comm_reduce_scatter(g, b->send, b->recv, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL)
+    return form == PLAIN ? comm_reduce_scatter(g, b->send, b->recv, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)
            : form == UNEVEN
-               ? comm_reduce_scatter_v(g, b->send, b->recv, b->counts, COMM_DTYPE_I32, COMM_SUM, NULL, NULL)
-               : comm_reduce_scatter_list(g, b->send_list, b->recv, b->counts, COMM_DTYPE_I32, COMM_SUM, NULL, NULL);
+               ? comm_reduce_scatter_v(g, b->send, b->recv, b->counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)
+               : comm_reduce_scatter_list(g, b->send_list, b->recv, b->counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
 }
 
 static comm_status all_to_all(comm_group *g, struct buffers *b, enum form form)
@@ -121,12 +121,12 @@ static void rank_order_on_one_side_is_a_mismatch(int rank, int size, void *arg)
     (void)size, (void)arg;
     comm_group *world = ranks_world("tcp"), *group;
     comm_op_options ordered = COMM_OP_OPTIONS_INIT;
-    ordered.flags = COMM_OP_RANK_ORDER;
+    ordered.flags = COMM_OP_FLAG_RANK_ORDER;
     float value = 1;
     CHECK_OK(comm_group_dup(world, NULL, &group));
-    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, &ordered, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &ordered, NULL));
     comm_status status =
-        comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, rank == 1 ? &ordered : NULL, NULL);
+        comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, rank == 1 ? &ordered : NULL, NULL);
     CHECK_STATUS(status == COMM_OK ? comm_barrier(group, NULL, NULL) : status, COMM_ERR_MISMATCH);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_group_close(group));
@@ -177,10 +177,10 @@ static void in_place_is_the_own_block(int rank, int size, void *arg)
     for (int r = 0; r < size; r++)
         CHECK(b.recv[r] == r + 100);
     fill(&b, rank, size);
-    CHECK_OK(comm_reduce_scatter_v(world, b.send, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_reduce_scatter_v(world, b.send, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(b.send[rank] == 5 * size * (size - 1) + rank * size);
     fill(&b, rank, size);
-    CHECK_OK(comm_reduce_scatter_list(world, b.send_list, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_reduce_scatter_list(world, b.send_list, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(b.send[rank] == 5 * size * (size - 1) + rank * size);
     CHECK_STATUS(comm_all_to_all_v(world, b.send, b.counts, NULL, b.send, b.counts, NULL, COMM_DTYPE_I32, NULL, NULL),
                  COMM_ERR_INVALID);
@@ -245,7 +245,7 @@ static void any_alignment_works(int rank, int size, void *arg)
             memcpy(&got, data + j * sizeof got, sizeof got);
             CHECK(got == expected);
         }
-        CHECK_OK(comm_all_reduce(world, data, data, count, COMM_DTYPE_F64, COMM_MAX, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, data, data, count, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL, NULL));
         if (shift == 0 && seen.alignment < aligned.alignment)
             aligned = seen;
         free(memory);
@@ -406,7 +406,7 @@ static void a_batch_borrows_options_and_arrays_during_the_call(int rank, int siz
     options.premul = &factor;
     CHECK_OK(comm_coalesce_begin(world));
     CHECK_OK(comm_all_gather_v(world, &mine, all, counts, offsets, COMM_DTYPE_I32, NULL, NULL));
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_PREMUL_SUM, &options, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, &options, NULL));
     memset(counts, 0xff, sizeof counts);
     memset(offsets, 0, sizeof offsets);
     memset(label, 'x', sizeof label - 1);
@@ -468,7 +468,7 @@ static void flush_does_not_see_an_open_batch(int rank, int size, void *arg)
     comm_group *world = ranks_world("tcp");
     int32_t value = 1;
     CHECK_OK(comm_coalesce_begin(world));
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(comm_group_seq(world) == 0);
     CHECK_OK(comm_group_flush(world, 0));
     CHECK(value == 1);
@@ -486,12 +486,12 @@ static void close_forgets_an_open_batch(int rank, int size, void *arg)
     CHECK_OK(comm_group_dup(world, NULL, &copy));
     CHECK_OK(comm_group_round_robin(&world, 1, NULL, &turns));
     CHECK_OK(comm_coalesce_begin(copy));
-    CHECK_OK(comm_all_reduce(copy, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(copy, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK_OK(comm_coalesce_begin(turns));
-    CHECK_OK(comm_all_reduce(turns, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(turns, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(turns));
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL)); /* not in a batch */
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)); /* not in a batch */
     CHECK(value == size);
     CHECK_OK(comm_group_close(world));
 }

@@ -11,7 +11,7 @@ static void check_all_reduce(comm_group *world, size_t count, int rank, int size
     int32_t values[64];
     for (size_t i = 0; i < count; i++)
         values[i] = rank + (int32_t)i;
-    CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, values, values, count, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     for (size_t i = 0; i < count; i++)
         CHECK(values[i] == size * (size - 1) / 2 + size * (int32_t)i);
 }
@@ -25,7 +25,7 @@ static void all_to_all_ranks(int rank, int size, void *arg)
     check_all_reduce(world, 64, rank, size);
     for (int r = 0; r < size; r++)
         blocks[r] = rank * 1000 + r;
-    CHECK_OK(comm_reduce_scatter(world, blocks, out, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_reduce_scatter(world, blocks, out, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(out[0] == size * (size - 1) / 2 * 1000 + size * rank);
     CHECK_OK(comm_all_gather(world, &rank, out, 1, COMM_DTYPE_I32, NULL, NULL));
     for (int r = 0; r < size; r++)

@@ -16,7 +16,7 @@ static comm_op all_reduce(const void *send, void *recv, size_t count)
 {
     return (comm_op){ .kind = COMM_OP_ALL_REDUCE,
                       .dtype = COMM_DTYPE_F32,
-                      .redop = COMM_SUM,
+                      .redop = COMM_REDOP_SUM,
                       .root = -1,
                       .send = { .data = (void *)send, .count = count },
                       .recv = { .data = recv, .count = count } };
@@ -65,13 +65,13 @@ static void types_and_reduce_ops_are_checked(void **state)
     comm_op op = all_reduce(memory, other, 4);
     op.redop = 77;
     assert_refused(op, NULL, COMM_ERR_INVALID, "no reduce op 77");
-    op.redop = COMM_BXOR;
+    op.redop = COMM_REDOP_BXOR;
     assert_refused(op, NULL, COMM_ERR_UNSUPPORTED, "'bxor' is not defined for dtype f32");
     op.redop = COMM_REDOP_USER;
     assert_refused(op, NULL, COMM_ERR_INVALID, "reduce_fn");
-    op.redop = COMM_PREMUL_SUM;
+    op.redop = COMM_REDOP_PREMUL_SUM;
     assert_refused(op, NULL, COMM_ERR_INVALID, "premul");
-    op.redop = COMM_SUM;
+    op.redop = COMM_REDOP_SUM;
     op.dtype = COMM_DTYPE_BYTE;
     assert_refused(op, NULL, COMM_ERR_UNSUPPORTED, "byte");
 }
@@ -212,7 +212,7 @@ static void signatures_agree_where_calls_match(void **state)
     different.send.count = different.recv.count = 5;
     assert_true(signature(op, 0) != signature(different, 0));
     different = op;
-    different.redop = COMM_MAX;
+    different.redop = COMM_REDOP_MAX;
     assert_true(signature(op, 0) != signature(different, 0));
     different = op;
     different.dtype = COMM_DTYPE_I32;

@@ -112,7 +112,7 @@ static void reference_pair(comm_redop redop, comm_dtype dtype, const uint8_t *a,
                            uint8_t *dst)
 {
     size_t bytes = comm_dtype_bytes(dtype);
-    comm_redop step = redop == COMM_AVG || redop == COMM_PREMUL_SUM ? COMM_SUM : redop;
+    comm_redop step = redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : redop;
     for (size_t i = 0; i < count; i++)
         reference_store(
             dtype,
@@ -280,13 +280,13 @@ static void all_patterns_through(comm_redop redop, comm_dtype dtype)
         for (uint32_t i = 0; i < ALL; i++) {
             /* x + -0 and x * 1 are x; then anything. */
             uint32_t other = round > 0               ? (uint32_t)reference_random(&state)
-                             : redop == COMM_PRODUCT ? reference_encode(reference_format(dtype), 1)
+                             : redop == COMM_REDOP_PRODUCT ? reference_encode(reference_format(dtype), 1)
                                                      : reference_encode(reference_format(dtype), -0.0);
             memcpy(a.data + i * bytes, &i, bytes);
             memcpy(b.data + i * bytes, &other, bytes);
         }
         reference_pair(redop, dtype, a.data, b.data, ALL, expected);
-        if (round == 0 && (redop == COMM_SUM || redop == COMM_PRODUCT))
+        if (round == 0 && (redop == COMM_REDOP_SUM || redop == COMM_REDOP_PRODUCT))
             for (uint32_t i = 0; i < ALL; i++) {
                 uint32_t same =
                     isnan(reference_load(dtype, a.data + i * bytes).re) ? (uint32_t)reference_format(dtype)->nan : i;
@@ -310,20 +310,20 @@ static void reference_many(comm_redop redop, comm_dtype dtype, const struct buff
                            size_t count, uint8_t *dst)
 {
     size_t bytes = comm_dtype_bytes(dtype);
-    comm_redop step = redop == COMM_AVG || redop == COMM_PREMUL_SUM ? COMM_SUM : redop;
+    comm_redop step = redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : redop;
     for (size_t i = 0; i < count; i++) {
         struct number n = reference_load(dtype, sources[0].data + i * bytes);
         for (size_t s = 1; s < source_count; s++) {
             n = reference_combine(step, dtype, n, reference_load(dtype, sources[s].data + i * bytes));
-            if (redop != COMM_AVG)
+            if (redop != COMM_REDOP_AVG)
                 n = reference_wrapped(dtype, n);
         }
-        if (redop == COMM_AVG)
+        if (redop == COMM_REDOP_AVG)
             n = reference_divide(dtype, n, (int)source_count);
         reference_store(dtype, n, dst + i * bytes);
     }
     /* One source of a moving op is taken as it is: nothing was computed. */
-    if (source_count == 1 && dtype != COMM_DTYPE_BOOL && redop != COMM_MIN && redop != COMM_MAX)
+    if (source_count == 1 && dtype != COMM_DTYPE_BOOL && redop != COMM_REDOP_MIN && redop != COMM_REDOP_MAX)
         memcpy(dst, sources[0].data, count * bytes);
 }
 
@@ -385,25 +385,25 @@ static void averages_are_cut_toward_zero(void **state)
                                       { 7, INT32_MAX, INT32_MAX, 1879048193 } };
     const void *sources[] = { i32[0], i32[1], i32[2] };
     int32_t got[4];
-    assert_int_equal(comm__reduce_many(got, sources, 2, 4, COMM_AVG, COMM_DTYPE_I32), COMM_OK);
+    assert_int_equal(comm__reduce_many(got, sources, 2, 4, COMM_REDOP_AVG, COMM_DTYPE_I32), COMM_OK);
     const int32_t halves[] = { -1073741824, -1073741824, -1073741825, -1073741825 };
     assert_memory_equal(got, halves, sizeof got);
     sources[0] = i32[1];
     sources[1] = i32[2];
-    assert_int_equal(comm__reduce_many(got, sources, 2, 4, COMM_AVG, COMM_DTYPE_I32), COMM_OK);
+    assert_int_equal(comm__reduce_many(got, sources, 2, 4, COMM_REDOP_AVG, COMM_DTYPE_I32), COMM_OK);
     const int32_t small[] = { 1073741823, 0, -1, -1 }; /* -3 / 2 is -1 */
     assert_memory_equal(got, small, sizeof got);
     const int64_t least = INT64_MIN, most = INT64_MAX;
     const void *ends[] = { &least, &least, &most };
     int64_t wide;
-    assert_int_equal(comm__reduce_many(&wide, ends, 3, 1, COMM_AVG, COMM_DTYPE_I64), COMM_OK);
+    assert_int_equal(comm__reduce_many(&wide, ends, 3, 1, COMM_REDOP_AVG, COMM_DTYPE_I64), COMM_OK);
     assert_true(wide == -3074457345618258603); /* (-2^63 - 1) / 3 */
-    assert_int_equal(comm__reduce_many(&wide, ends, 2, 1, COMM_AVG, COMM_DTYPE_I64), COMM_OK);
+    assert_int_equal(comm__reduce_many(&wide, ends, 2, 1, COMM_REDOP_AVG, COMM_DTYPE_I64), COMM_OK);
     assert_true(wide == INT64_MIN);
     const uint64_t all = UINT64_MAX;
     const void *full[] = { &all, &all, &all };
     uint64_t unsigned_wide;
-    assert_int_equal(comm__reduce_many(&unsigned_wide, full, 3, 1, COMM_AVG, COMM_DTYPE_U64), COMM_OK);
+    assert_int_equal(comm__reduce_many(&unsigned_wide, full, 3, 1, COMM_REDOP_AVG, COMM_DTYPE_U64), COMM_OK);
     assert_true(unsigned_wide == UINT64_MAX);
 }
 
@@ -412,7 +412,7 @@ static void averages_are_cut_toward_zero(void **state)
 static void factors_of(comm_redop redop, comm_dtype dtype)
 {
     static uint8_t expected[1000 * ELEMENT_MOST];
-    if (redop != COMM_PREMUL_SUM || !comm_redop_takes(redop, dtype))
+    if (redop != COMM_REDOP_PREMUL_SUM || !comm_redop_supports(redop, dtype))
         return;
     uint64_t state = seed + (uint64_t)dtype;
     size_t bytes = comm_dtype_bytes(dtype);
@@ -424,7 +424,7 @@ static void factors_of(comm_redop redop, comm_dtype dtype)
         reference_draw(&state, dtype, factor + 1);
         for (size_t i = 0; i < count; i++)
             reference_store(dtype,
-                            reference_combine(COMM_PRODUCT, dtype, reference_load(dtype, src.data + i * bytes),
+                            reference_combine(COMM_REDOP_PRODUCT, dtype, reference_load(dtype, src.data + i * bytes),
                                               reference_load(dtype, factor + 1)),
                             expected + i * bytes);
         for (size_t v = 0; use_variant(v); v++) {
@@ -451,7 +451,7 @@ static void divisors_of(comm_redop redop, comm_dtype dtype)
     enum { MOST = 1000 };
     static const int32_t divisors[] = { 1, 2, 3, 4, 5, 7, 8, 10, 64, 100, 1000, 1024, 65536, 1 << 20 };
     static uint8_t expected[MOST * ELEMENT_MOST];
-    if (redop != COMM_AVG || reference_kind(dtype) < FLOAT || dtype == COMM_DTYPE_BYTE)
+    if (redop != COMM_REDOP_AVG || reference_kind(dtype) < FLOAT || dtype == COMM_DTYPE_BYTE)
         return;
     uint64_t state = seed + (uint64_t)dtype;
     size_t bytes = comm_dtype_bytes(dtype);
@@ -488,7 +488,7 @@ static void illegal_pairs_are_refused_by_name(void **state)
     const void *sources[] = { element, element };
     for (comm_redop redop = -1; redop <= COMM__REDOP_END; redop++)
         for (comm_dtype dtype = -1; dtype <= COMM__DTYPE_END; dtype++) {
-            bool can = comm_redop_takes(redop, dtype) && redop != COMM_REDOP_USER;
+            bool can = comm_redop_supports(redop, dtype) && redop != COMM_REDOP_USER;
             assert_int_equal(comm__reduce_kernel(redop, dtype) != NULL, can);
             assert_int_equal(comm__reduce_kernel_scalar(redop, dtype) != NULL, can);
             comm_status status = comm__reduce_many(element, sources, 2, 1, redop, dtype);
@@ -509,7 +509,7 @@ static void too_many_sources_are_refused(void **state)
     float element = 1;
     const void *sources[] = { &element };
     size_t too_many = ((size_t)1 << 20) + 1;
-    assert_int_equal(comm__reduce_many(&element, sources, too_many, 1, COMM_AVG, COMM_DTYPE_I32), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(comm__reduce_many(&element, sources, too_many, 1, COMM_REDOP_AVG, COMM_DTYPE_I32), COMM_ERR_UNSUPPORTED);
     assert_non_null(strstr(comm_last_error(), "1048577"));
 }
 

@@ -34,7 +34,7 @@ static const comm_backend *refusing_entry(const comm_host *given)
 static void check_sum(comm_group *world, int size)
 {
     int32_t one = 1;
-    CHECK_OK(comm_all_reduce(world, &one, &one, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(one == size);
 }
 
@@ -49,7 +49,7 @@ static void what_is_refused_is_not_counted(int rank, int size, void *arg)
     if (rank == 0) {
         refuses = 3;
         CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_NO_MEMORY);
-        CHECK_STATUS(comm_all_reduce(world, in, out, 1, COMM_DTYPE_I32, COMM_SUM, NULL, &work), COMM_ERR_NO_MEMORY);
+        CHECK_STATUS(comm_all_reduce(world, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work), COMM_ERR_NO_MEMORY);
         CHECK_STATUS(comm_send(world, in, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_NO_MEMORY);
         CHECK(comm_group_seq(world) == 1);
         CHECK_OK(comm_coalesce_begin(world));

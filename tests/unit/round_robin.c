@@ -37,7 +37,7 @@ static void check_seqs(const struct three *t, uint64_t a, uint64_t b, uint64_t c
 static int32_t sum_over(comm_group *group, int32_t value)
 {
     int32_t sum = -7;
-    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     return sum;
 }
 
@@ -60,7 +60,7 @@ static void collectives_take_turns(int rank, int size, void *arg)
     CHECK(strcmp(comm_group_backend(t.turns), comm_group_backend(t.world)) == 0);
     for (int i = 0; i < OPS; i++) { /* all under way at once, on three groups */
         values[i] = rank + i;
-        CHECK_OK(comm_all_reduce(t.turns, &values[i], &values[i], 1, COMM_DTYPE_I32, COMM_SUM, NULL, &works[i]));
+        CHECK_OK(comm_all_reduce(t.turns, &values[i], &values[i], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &works[i]));
         CHECK(comm_work_seq(works[i]) == (uint64_t)(i / LANES + 1));
         CHECK(comm_work_timeout(works[i]) == comm_group_timeout(t.turns));
     }
@@ -175,11 +175,11 @@ static void a_batch_takes_its_turn_when_it_ends(int rank, int size, void *arg)
     check_seqs(&t, 3, 2, 2);
     /* What this thread does on a group of its own in between does not disturb the batch, nor it that. */
     CHECK_OK(comm_coalesce_begin(t.turns));
-    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[0], 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[0], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(sum_over(t.lanes[1], 1) == size);
     CHECK_STATUS(comm_monitored_barrier(t.turns, NULL), COMM_ERR_INVALID);
     CHECK_STATUS(comm_all_gather_bytes(t.turns, "x", 1, NULL, &data, &bytes), COMM_ERR_INVALID);
-    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[1], 1, COMM_DTYPE_I32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(t.turns, &one, &sums[1], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK_OK(comm_coalesce_end(t.turns, &work));
     CHECK_OK(comm_work_wait(work, 0));
     CHECK(sums[0] == size && sums[1] == size && comm_group_seq(t.turns) == 9);

@@ -11,7 +11,7 @@
 static int64_t sum_over(comm_group *group, int64_t value)
 {
     int64_t sum = -7;
-    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(group, &value, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     return sum;
 }
 
@@ -43,7 +43,7 @@ static void use_until_lost(comm_group *group)
     comm_status status = COMM_OK;
     int64_t value = 1;
     while (status == COMM_OK)
-        status = comm_all_reduce(group, &value, &(int64_t){ 0 }, 1, COMM_DTYPE_I64, COMM_SUM, NULL, NULL);
+        status = comm_all_reduce(group, &value, &(int64_t){ 0 }, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL);
     CHECK_STATUS(status, COMM_ERR_PEER_LOST);
     CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_PEER_LOST);
     CHECK_STATUS(comm_group_status(group), COMM_ERR_PEER_LOST);

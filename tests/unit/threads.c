@@ -65,7 +65,7 @@ static void reduce_once(comm_group *group, int async)
     for (int k = 0; k < 16; k++)
         value[k] = (float)(comm_group_rank(group) + k);
     comm_work *work = NULL;
-    CHECK_OK(comm_all_reduce(group, value, value, 16, COMM_DTYPE_F32, COMM_SUM, NULL, async ? &work : NULL));
+    CHECK_OK(comm_all_reduce(group, value, value, 16, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, async ? &work : NULL));
     if (work)
         CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
@@ -315,12 +315,12 @@ static comm_status begin_any(struct chaos *c, float *data, comm_work **ret_work)
     case 1:
         return comm_broadcast(c->group, data, 100, COMM_DTYPE_F32, 0, &options, ret_work);
     case 2:
-        return comm_all_reduce(c->group, data, data, 200, COMM_DTYPE_F32, COMM_SUM, &options, ret_work);
+        return comm_all_reduce(c->group, data, data, 200, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, ret_work);
     default:
         status = comm_coalesce_begin(c->group);
         if (status != COMM_OK)
             return status;
-        status = comm_all_reduce(c->group, data, data, 10, COMM_DTYPE_F32, COMM_SUM, &options, NULL);
+        status = comm_all_reduce(c->group, data, data, 10, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, NULL);
         if (status == COMM_OK)
             status = comm_barrier(c->group, &options, NULL);
         ended = comm_coalesce_end(c->group, ret_work);

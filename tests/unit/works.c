@@ -35,7 +35,7 @@ static void completion_is_told_once_in_every_way(int rank, int size, void *arg)
     float value = 1;
     int32_t fd = -1, done = 1;
     if (rank == 0) {
-        CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, &work));
         CHECK(comm_work_status(work) == COMM_IN_PROGRESS);
         CHECK_OK(comm_work_on_complete(work, tell, &told));
         CHECK_STATUS(comm_work_on_complete(work, tell, &told), COMM_ERR_INVALID);
@@ -50,7 +50,7 @@ static void completion_is_told_once_in_every_way(int rank, int size, void *arg)
     } else {
         if (rank == 1)
             CHECK_OK(comm_recv(world, NULL, 0, COMM_DTYPE_BYTE, 0, NULL, NULL));
-        CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, &work));
     }
     CHECK_OK(comm_work_wait(work, 0));
     CHECK(value == (float)size);
@@ -237,7 +237,7 @@ static void hooks_are_told_of_everything(int rank, int size, void *arg)
     CHECK_OK(comm_group_hook_add(world, COMM_EVENT_SUBMIT, see, &some, &some_id));
     CHECK(all_id != some_id);
     options.label = "first";
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_SUM, &options, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL));
     CHECK(all.submitted == 1 && all.completed == 1 && some.submitted == 1 && some.completed == 0);
     CHECK(strcmp(all.last, "all_reduce:first") == 0);
     CHECK_OK(comm_group_hook_remove(world, some_id));
@@ -358,7 +358,7 @@ static void a_work_answers_every_question(int rank, int size, void *arg)
     comm_work_release(works[0]);
     comm_work_release(works[2]);
 
-    CHECK_OK(comm_all_reduce(world, &value, &sum, 1, COMM_DTYPE_I64, COMM_SUM, NULL, &works[0]));
+    CHECK_OK(comm_all_reduce(world, &value, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, &works[0]));
     CHECK(comm_work_timeout(works[0]) == comm_group_timeout(world) && comm_work_seq(works[0]) == 2);
     CHECK_OK(comm_work_fd(works[0], &fd));
     struct pollfd poller = { fd, POLLIN, 0 };
@@ -404,7 +404,7 @@ static void flush_waits_for_all_that_was_submitted(int rank, int size, void *arg
     for (int i = 0; i < OPS; i++) {
         comm_work *work;
         sums[i] = i;
-        CHECK_OK(comm_all_reduce(world, &sums[i], &sums[i], 1, COMM_DTYPE_I32, COMM_SUM, NULL, &work));
+        CHECK_OK(comm_all_reduce(world, &sums[i], &sums[i], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work));
         comm_work_release(work);
     }
     CHECK_OK(comm_group_flush(world, 0));
@@ -487,7 +487,7 @@ static void coalescing_is_checked(int rank, int size, void *arg)
     CHECK_STATUS(comm_coalesce_begin(world), COMM_ERR_INVALID);
     CHECK_STATUS(comm_barrier(world, NULL, &work), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("ret_work must be NULL");
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(value == 1); /* only written down */
     CHECK_OK(comm_coalesce_cancel(world));
     CHECK(comm_group_seq(world) == 0);
