@@ -4,6 +4,7 @@
  *   bench_measure.c  the timing method                        bench_report.c  rows as table, CSV or JSON; progress
  *   bench_plot.c     a picture, through gnuplot               bench_spawn.c   -n: ranks without a launcher
  *   bench_kernels.c  `comm-bench kernels`: reducing alone
+ *   bench_core.c     `comm-bench core`: a call without a backend
  *   bench_groups.c   `comm-bench groups`: making, using and closing many groups
  *   bench_store*.c   `comm-bench store`: see bench_store.h
  *
@@ -151,6 +152,12 @@ double bench_quantile(double *values, size_t count, double p);
 enum bench_format { BENCH_TABLE, BENCH_CSV, BENCH_JSON };
 /* Print the speed of every reduction kernel at these sizes, as CSV or else a table. Returns the exit status. */
 int bench_kernels(const size_t *sizes, int size_count, const struct bench_method *method, enum bench_format format);
+
+/* ---- bench_core.c ---- */
+
+/* Print what a call costs in the core, as CSV or else a table: the cases whose CSV rows begin with `only` (NULL: all). Returns
+ * the exit status. */
+int bench_core(const struct bench_method *method, const char *only, enum bench_format format);
 
 /* ---- bench_groups.c ---- */
 

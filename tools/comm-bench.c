@@ -24,25 +24,27 @@ struct arguments {
     enum bench_format format;
     const char *backend, *plot, *bind;
     int32_t ranks; /* -n, 0 if not given */
-    int store_mode, kernels_mode, groups_mode;
+    int store_mode, kernels_mode, groups_mode, core_mode;
     long groups; /* to be made of each kind */
+    const char *only; /* of core: the rows that begin so */
     struct bench_store_options store;
 };
 
 static const char summary[] =
     "Measure collectives, check their results, and say how fast they are; or measure the store.\v"
     "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, several "
-    "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses).\n\n"
+    "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses); or core, "
+    "which is a call without a backend.\n\n"
     "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
     "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
     "buffer of gather and scatter, else the message. The mean is of back-to-back iterations on the slowest rank, "
     "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
-static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels";
+static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
-       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS };
+       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -69,6 +71,7 @@ static const struct argp_option options[] = {
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },
+    { "only", KEY_ONLY, "TEXT", 0, "comm-bench core: only the rows that begin so in --csv, such as null,blocking,1", 0 },
     { NULL, 0, NULL, 0, "comm-bench store:", 4 },
     { "clients", KEY_CLIENTS, "N", 0, "Clients that are busy at the same time (default 16)", 0 },
     { "ops", KEY_OPS, "N", 0, "Operations of each measurement (default 20000)", 0 },
@@ -117,6 +120,10 @@ static void parse_ops(struct argp_state *state, struct arguments *a, const char 
     }
     if (strcmp(text, "kernels") == 0) {
         a->kernels_mode = 1;
+        return;
+    }
+    if (strcmp(text, "core") == 0) {
+        a->core_mode = 1;
         return;
     }
     char *copy = strdup(text), *rest = copy, *name;
@@ -197,6 +204,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_CSV: a->format = BENCH_CSV; break;
     case KEY_JSON: a->format = BENCH_JSON; break;
     case KEY_PLOT: a->plot = arg; break;
+    case KEY_ONLY: a->only = arg; break;
     case KEY_GROUPS: a->groups = parse_number(state, "--groups", arg, 1, 100000); break;
     case 'n': a->ranks = (int32_t)parse_number(state, "-n", arg, 1, 4096); break;
     case KEY_DTYPE:
@@ -429,6 +437,8 @@ int main(int argc, char **argv)
         return bench_store(&a.store, a.format);
     if (a.kernels_mode)
         return bench_kernels(a.sizes, a.size_count, &a.method, a.format);
+    if (a.core_mode)
+        return bench_core(&a.method, a.only, a.format);
     if (!a.ranks)
         return run_launched(&launch, &a);
     int enough = a.ranks <= bench_core_count();

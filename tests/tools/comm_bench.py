@@ -69,6 +69,22 @@ class Output(Bench):
                 self.assertEqual(row[7:], ["0", "0"])
         self.refused(["groups", "--groups", "0"], "--groups")
 
+    def test_core(self):
+        """A call of every kind, on every number of threads; and one row alone."""
+        words = ["core", "--csv", "--iterations", "100", "--repeats", "3"]
+        status, out, err = run(*words)
+        self.assertEqual((status, err), (0, ""), out)
+        rows = [line.split(",") for line in out.splitlines()]
+        self.assertEqual(rows[0], "backend,call,threads,groups,hooks,ns,cpu_ns,least_ns,most_ns".split(","))
+        self.assertEqual([row[1:5] for row in rows[1:] if row[0] == "null"],
+                         [[call, *layout, hooks] for call in ("blocking", "async") for layout in ("11", "44", "41")
+                          for hooks in ("off", "on")])
+        for row in rows[1:]:
+            ns, _, least, most = map(float, row[5:])
+            self.assertTrue(0 < least <= ns <= most, row)
+        status, out, err = run(*words, "--only", "null,async,4,4,on")
+        self.assertEqual((status, err, len(out.splitlines())), (0, "", 2))
+
     def test_csv_of_every_operation(self):
         rows = self.rows("all", "-n", "4", "--bytes", "64,16K")
         self.assertEqual([row[:4] for row in rows],
