@@ -1,34 +1,9 @@
 /* The tcp backend's vtable: see include/comm/backend.h for what each slot promises. */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "tcp.h"
-
-const comm_host *tcp_host;
-
-comm_status tcp_fail(comm_status status, const char *format, ...)
-{
-    char text[768];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return tcp_host->fail(status, text);
-}
-
-void tcp_log(int32_t level, const char *format, ...)
-{
-    if (!tcp_host->log_wanted(level))
-        return;
-    char text[768];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    tcp_host->log(level, text);
-}
 
 /* Frames that came before the group was opened here now find it. */
 static void adopt_orphans(struct tcp_group *g)
@@ -103,7 +78,7 @@ static comm_status tcp_supports(void *state, const comm_op *op)
     (void)state;
     if (op->kind > 0 && op->kind < COMM_OP_KIND_END)
         return COMM_OK;
-    return tcp_fail(COMM_ERR_UNSUPPORTED, "backend tcp does not know operation %d", (int)op->kind);
+    return exec_fail(COMM_ERR_UNSUPPORTED, "backend tcp does not know operation %d", (int)op->kind);
 }
 
 static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *work)
@@ -114,7 +89,7 @@ static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *w
     op->group = g;
     op->op = *o;
     op->work = work;
-    op->element_bytes = o->kind == COMM_OP_BARRIER ? 1 : tcp_host->dtype_bytes(o->dtype);
+    op->element_bytes = o->kind == COMM_OP_BARRIER ? 1 : exec_host->dtype_bytes(o->dtype);
     if (o->kind == COMM_OP_BROADCAST && !op->op.send.data)
         op->op.send = op->op.recv; /* One buffer, however the core says it. */
     if (o->kind == COMM_OP_BROADCAST && !op->op.recv.data)
@@ -164,14 +139,14 @@ static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const 
     comm_status status = COMM_OK;
     progress_enter(m);
     if (g->status != COMM_OK)
-        status = tcp_fail(g->status, "%s", g->error);
+        status = exec_fail(g->status, "%s", g->error);
     else
         status = progress_expect(m, count);
     int expected = status == COMM_OK;
     for (size_t i = count; i-- > 0 && status == COMM_OK;) {
         struct tcp_op *op = op_new(g, &ops[i], works[i]);
         if (!op) {
-            status = tcp_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
+            status = exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
             break;
         }
         op->next = made;
@@ -234,6 +209,6 @@ const comm_backend *comm__tcp_entry(const comm_host *host);
 
 const comm_backend *comm__tcp_entry(const comm_host *host)
 {
-    tcp_host = host;
+    exec_host = host;
     return &tcp_backend;
 }

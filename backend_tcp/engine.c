@@ -117,7 +117,7 @@ static void fill_sink(struct tcp_op *op, struct slot *slot, uint32_t index, stru
         s->local = operand_region(op, slot, &step->source, &n);
         s->local_is_lower = step->source_is_lower;
         s->element_bytes = op->element_bytes;
-        s->kernel = tcp_host->reduce_kernel(op->op.redop, op->op.dtype);
+        s->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
     }
     s->op = op;
     s->slot = (uint32_t)(slot - op->slots);
@@ -216,8 +216,8 @@ __attribute__((noinline)) static void begin_round(struct tcp_op *op, struct slot
         slot->steps[i - slot->first] = (struct step){ STEP_TODO, 0 };
         if (is_message(&p->steps[i]))
             slot->pending++;
-        else
-            operand_local_step(op, slot, &p->steps[i]);
+        else if (!operand_local_step(op, slot, &p->steps[i]))
+            group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce");
     }
     /* Receives first: their clearances should be under way while we send. */
     for (uint32_t i = slot->first; i < slot->last && op->group->status == COMM_OK; i++)

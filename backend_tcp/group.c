@@ -109,7 +109,7 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
     }
     if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->early || !g->early_p2p) {
         group_destroy(g);
-        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
     g->mesh = m;
     g->id = info->id;
@@ -125,15 +125,15 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
         g->rank_of[i] = -1;
     for (int32_t r = 0; r < g->size; r++)
         g->rank_of[g->world_ranks[r]] = r;
-    g->lanes = (uint32_t)tcp_host->param_int(g->token, "tcp", "lanes", 4);
+    g->lanes = (uint32_t)exec_host->param_int(g->token, "tcp", "lanes", 4);
     if (g->lanes < 1 || g->lanes > TCP_SLOTS_MOST)
         g->lanes = 4;
-    g->slice_bytes = tcp_host->param_int(g->token, "tcp", "slice_bytes", 0);
-    const char *algo = tcp_host->param_text(g->token, "tcp", "algo");
+    g->slice_bytes = exec_host->param_int(g->token, "tcp", "slice_bytes", 0);
+    const char *algo = exec_host->param_text(g->token, "tcp", "algo");
     char error[512];
     if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
         group_destroy(g);
-        return tcp_fail(COMM_ERR_INVALID, "COMM_TCP_ALGO (or the option 'algo'): %s", error);
+        return exec_fail(COMM_ERR_INVALID, "COMM_TCP_ALGO (or the option 'algo'): %s", error);
     }
     *ret_group = g;
     return COMM_OK;
@@ -211,7 +211,7 @@ struct tcp_op *op_get(struct mesh *m)
 
 void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room)
 {
-    tcp_host->describe(g->token, op, text, room);
+    exec_host->describe(g->token, op, text, room);
 }
 
 /* ---- Completion ---- */
@@ -409,7 +409,7 @@ static void end_group(struct tcp_group *g, comm_status status, int32_t reporter,
         p2p_release(&g->mesh->links[g->world_ranks[r]]);
     early_lists_clear(g->mesh, g->early, g->size);
     early_lists_clear(g->mesh, g->early_p2p, g->size);
-    tcp_host->group_failed(g->token, status, g->error);
+    exec_host->group_failed(g->token, status, g->error);
     tell_members(g);
 }
 

@@ -64,11 +64,11 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
     const struct tcp_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
     *text = '\0';
     if (g->head)
-        text_add(text, room, "is in %s #%llu", tcp_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
+        text_add(text, room, "is in %s #%llu", exec_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
     else if (g->entered_seq == 0)
         text_add(text, room, "has called no collective yet");
     else
-        text_add(text, room, "has finished %s #%llu and called no collective since", tcp_host->op_name(g->entered.kind),
+        text_add(text, room, "has finished %s #%llu and called no collective since", exec_host->op_name(g->entered.kind),
             (unsigned long long)g->entered_seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
         text_add(text, room, ", and waits for a message from any rank");
@@ -78,7 +78,7 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
         text_add(text, room, ", and sends a message to %s with tag %d", text_rank(g, send->op.root), (int)send->op.tag);
     for (const struct tcp_group *other = g->mesh->groups; other && !g->head; other = other->next)
         if (other != g && other->head) {
-            text_add(text, room, "; it is in %s #%llu of group '%.40s'", tcp_host->op_name(other->head->op.kind),
+            text_add(text, room, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
                 (unsigned long long)other->head->op.seq, other->name);
             return;
         }
@@ -239,7 +239,7 @@ static void verdict(struct tcp_group *g)
     text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
              (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
     if (collective && collective != op)
-        text_add(text, sizeof text, " before its turn, after %s #%llu", tcp_host->op_name(collective->op.kind),
+        text_add(text, sizeof text, " before its turn, after %s #%llu", exec_host->op_name(collective->op.kind),
             (unsigned long long)collective->op.seq);
     if (*v.missing)
         text_add(text, sizeof text, ": %s", v.missing);

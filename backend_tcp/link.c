@@ -690,7 +690,7 @@ void link_lose(struct link *l, comm_status status, const char *format, ...)
     l->lost_status = status;
     free(l->lost_text);
     l->lost_text = strdup(text);
-    tcp_log(COMM_LOG_INFO, "rank %d: %s %s", (int)l->mesh->rank, mesh_peer_text(l->mesh, l->peer), text);
+    exec_log(COMM_LOG_INFO, "rank %d: %s %s", (int)l->mesh->rank, mesh_peer_text(l->mesh, l->peer), text);
 }
 
 /* Sending has failed. Take in what the peer said before; then the link is lost, if it has not said goodbye. */

@@ -115,7 +115,7 @@ static void stranger_end(struct stranger *s, int refused)
     s->mesh->stranger_count--;
     if (refused) {
         s->mesh->strangers_refused++;
-        tcp_log(COMM_LOG_INFO, "rank %d: a connection that is not of this job was refused (%llu so far)",
+        exec_log(COMM_LOG_INFO, "rank %d: a connection that is not of this job was refused (%llu so far)",
                 (int)s->mesh->rank, (unsigned long long)s->mesh->strangers_refused);
     }
 }
@@ -304,12 +304,12 @@ static comm_status listen_anywhere(struct mesh *m)
     int port;
     m->listener = netaddr_listen(4096, &port);
     if (m->listener < 0)
-        return tcp_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
     m->port = port;
     snprintf(m->links[m->rank].where, sizeof m->links[0].where, "%.64s:%d", m->host_name, (int)m->port);
     m->listener_poll = poll_new(m, m->listener, m);
     if (!m->listener_poll)
-        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");
     progress_watch(m, m->listener_poll, UV_READABLE, on_listener);
     return COMM_OK;
 }
@@ -351,10 +351,10 @@ static comm_status publish(struct mesh *m)
     int used = snprintf(page, sizeof page, "%s\n%s\n%d\n", m->host_name, m->host_identity, (int)m->port);
     int listed = netaddr_list(page + used, sizeof page - (size_t)used, interface_wanted, m->interfaces);
     if (listed < 0)
-        return tcp_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
     note_own_place(m, page + used);
     snprintf(key, sizeof key, "tcp/%d", (int)m->rank);
-    return tcp_host->store_set(m->store, key, page, (size_t)(used + listed));
+    return exec_host->store_set(m->store, key, page, (size_t)(used + listed));
 }
 
 /* Read a peer's page into link->candidates. */
@@ -381,7 +381,8 @@ static int read_page(struct link *l, char *page)
     return l->candidate_count > 0;
 }
 
-void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error)
+/* The store has said where a peer is, or why it cannot. */
+static void resolved(struct mesh *m, int32_t peer, char *page, const char *error)
 {
     struct link *l = &m->links[peer];
     if (l->state != LINK_RESOLVING || m->closing > 1)
@@ -546,7 +547,7 @@ void mesh_want(struct mesh *m, int32_t peer)
     struct link *l = &m->links[peer];
     if (l->state != LINK_IDLE || peer == m->rank || m->closing)
         return;
-    if (!resolver_ask(m, peer)) {
+    if (!resolver_ask(m, peer, resolved)) {
         link_lose(l, COMM_ERR_NO_MEMORY, "cannot be connected: no memory or no thread for it");
         return;
     }
@@ -689,13 +690,13 @@ static void delist(const struct mesh *m)
 
 static void read_parameters(struct mesh *m, void *token)
 {
-    m->eager_bytes = tcp_host->param_int(token, "tcp", "eager_bytes", 65536);
-    m->linger_ms = tcp_host->param_int(token, "tcp", "linger_ms", 2000);
-    m->connect_ms = tcp_host->param_int(token, "tcp", "connect_ms", 30000);
-    m->silence_ms = tcp_host->param_int(token, "tcp", "silence_ms", 7000);
-    const char *congestion = tcp_host->param_text(token, "tcp", "congestion");
+    m->eager_bytes = exec_host->param_int(token, "tcp", "eager_bytes", 65536);
+    m->linger_ms = exec_host->param_int(token, "tcp", "linger_ms", 2000);
+    m->connect_ms = exec_host->param_int(token, "tcp", "connect_ms", 30000);
+    m->silence_ms = exec_host->param_int(token, "tcp", "silence_ms", 7000);
+    const char *congestion = exec_host->param_text(token, "tcp", "congestion");
     snprintf(m->congestion, sizeof m->congestion, "%s", congestion ? congestion : "");
-    const char *interfaces = tcp_host->param_text(token, "tcp", "interface");
+    const char *interfaces = exec_host->param_text(token, "tcp", "interface");
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
 }
 
@@ -710,8 +711,8 @@ static void choose_waiting(struct mesh *m, const comm_group_info *info)
     if (cores < local && cores * local <= online)
         cores = online; /* each rank is bound to cores of its own */
     int crowded = local > cores;
-    m->spin_ns = crowded ? 0 : tcp_host->param_int(info->token, "tcp", "spin_us", 100) * 1000;
-    m->yield_ns = crowded ? tcp_host->param_int(info->token, "tcp", "yield_us", 100) * 1000 : 0;
+    m->spin_ns = crowded ? 0 : exec_host->param_int(info->token, "tcp", "spin_us", 100) * 1000;
+    m->yield_ns = crowded ? exec_host->param_int(info->token, "tcp", "yield_us", 100) * 1000 : 0;
 }
 
 static void mesh_free(struct mesh *m)
@@ -762,7 +763,7 @@ comm_status mesh_allocate(struct mesh *m, const char *secret)
     m->strangers = calloc(TCP_STRANGERS_MOST, sizeof *m->strangers);
     int failed = posix_memalign((void **)&m->bounce, 4096, TCP_BOUNCE_BYTES);
     if (failed || !m->secret || !m->links || !m->hot || !m->strangers)
-        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for %d links", (int)m->size);
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %d links", (int)m->size);
     for (int32_t i = 0; i < m->size; i++) {
         struct link *l = &m->links[i];
         l->mesh = m;
@@ -795,7 +796,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
 {
     struct mesh *m = calloc(1, sizeof *m);
     if (!m)
-        return tcp_fail(COMM_ERR_NO_MEMORY, "no memory");
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
     m->rank = info->world_rank;
     m->size = info->world_size;
     m->world = info->id;

@@ -152,7 +152,7 @@ static void user_reduce(const struct tcp_op *op, void *dst, const void **sources
         memcpy(dst, running, count * op->element_bytes);
 }
 
-static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+static int reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
 {
     enum { FEW = 64 };
     int32_t size = op->group->size;
@@ -160,13 +160,11 @@ static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan
     uint8_t *dst = operand_region(op, slot, &step->dst, &count);
     uint8_t *own = operand_region(op, slot, &step->source, &own_count);
     if (count == 0)
-        return;
+        return 1;
     const void *few[FEW];
     const void **sources = size <= FEW ? few : malloc((size_t)size * sizeof *sources);
-    if (!sources) {
-        group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce");
-        return;
-    }
+    if (!sources)
+        return 0;
     size_t stride = stride_of(op, slot) * (size_t)step->source.count;
     uint8_t *first = slot->scratch + (size_t)step->other.slot * stride_of(op, slot);
     for (int32_t r = 0; r < size; r++)
@@ -177,22 +175,21 @@ static void reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan
         sources[op->group->rank] = mine;
         user_reduce(op, dst, sources, count);
     } else {
-        tcp_host->reduce_many(dst, sources, (size_t)size, count, op->op.redop, op->op.dtype);
+        exec_host->reduce_many(dst, sources, (size_t)size, count, op->op.redop, op->op.dtype);
     }
     if (sources != few)
         free(sources);
+    return 1;
 }
 
-void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+int operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
 {
     size_t count, n;
-    if (step->kind == PLAN_STEP_REDUCE_RANKS) {
-        reduce_ranks(op, slot, step);
-        return;
-    }
+    if (step->kind == PLAN_STEP_REDUCE_RANKS)
+        return reduce_ranks(op, slot, step);
     uint8_t *dst = operand_region(op, slot, &step->dst, &count);
     if (count == 0 || !dst)
-        return;
+        return 1;
     if (step->kind == PLAN_STEP_COPY) {
         uint8_t *source = operand_region(op, slot, &step->source, &n);
         if (source != dst)
@@ -200,8 +197,9 @@ void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_
     } else if (step->kind == PLAN_STEP_REDUCE) {
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);
-        tcp_host->reduce_kernel(op->op.redop, op->op.dtype)(dst, a, b, count);
+        exec_host->reduce_kernel(op->op.redop, op->op.dtype)(dst, a, b, count);
     } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_REDOP_AVG) {
-        tcp_host->divide(dst, count, op->op.dtype, op->group->size);
+        exec_host->divide(dst, count, op->op.dtype, op->group->size);
     }
+    return 1;
 }

@@ -87,7 +87,7 @@ void p2p_received(struct tcp_op *op, size_t message_bytes)
         link_interest(link_of(g, op->op.root), -1);
     list_remove(&g->recvs, op);
     size_t got = message_bytes < op->bytes ? message_bytes : op->bytes;
-    tcp_host->work_received(op->work, op->matched_from, op->matched_tag, got / op->element_bytes);
+    exec_host->work_received(op->work, op->matched_from, op->matched_tag, got / op->element_bytes);
     if (message_bytes <= op->bytes) {
         group_complete(op, COMM_OK, NULL);
         return;

@@ -97,7 +97,7 @@ static int prepare_input(struct tcp_op *op)
         size_t n = o->send.count;
         void *from = per_rank ? comm_op_block(&o->send, op->element_bytes, r, &n) : o->send.data;
         if (n && premul)
-            tcp_host->premultiply(at, from, n, o->dtype, o->premul);
+            exec_host->premultiply(at, from, n, o->dtype, o->premul);
         else if (n)
             memcpy(at, from, n * op->element_bytes);
         at += n * op->element_bytes;

@@ -25,7 +25,7 @@ comm_status progress_expect(struct mesh *m, size_t count)
         size_t room = 2 * (m->works_out + count) + 64;
         struct completion *grown = realloc(m->done, room * sizeof *grown);
         if (!grown)
-            return tcp_fail(COMM_ERR_NO_MEMORY, "no memory for %zu operations", count);
+            return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %zu operations", count);
         m->done = grown;
         m->done_room = room;
     }
@@ -80,7 +80,7 @@ static void unlock_and_complete(struct mesh *m)
         size_t more = m->done_count;
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {
-            tcp_host->work_complete(few[i].work, few[i].status, few[i].error);
+            exec_host->work_complete(few[i].work, few[i].status, few[i].error);
             free(few[i].error);
         }
         if (n)
@@ -257,7 +257,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
     arm_links(m);
     atomic_store(&m->sleeping, 1); /* before a last look: see tell_waiting */
-    int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !tcp_host->work_done(work);
+    int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !exec_host->work_done(work);
     turn_loop(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     atomic_store(&m->sleeping, 0);
     uv_timer_stop(&m->nap);
@@ -325,7 +325,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
     int64_t now = clock_now_ns(), idle_since = now;
     int missed = 0; /* we look again: the look before found nothing */
-    for (unsigned turn = 1; !m->done_count && !tcp_host->work_done(work); turn++) {
+    for (unsigned turn = 1; !m->done_count && !exec_host->work_done(work); turn++) {
         if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
             break;
         int came = poll_hot(m);
@@ -360,7 +360,7 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
     atomic_fetch_add(&m->parked, 1); /* before a last look: see tell_waiting */
-    if (!tcp_host->work_done(work))
+    if (!exec_host->work_done(work))
         pthread_cond_timedwait(&m->park, &m->park_lock, &t);
     atomic_fetch_sub(&m->parked, 1);
     pthread_mutex_unlock(&m->park_lock);
@@ -380,7 +380,7 @@ static int take_wheel(struct mesh *m)
 
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
-    for (int first = 1; !tcp_host->work_done(work); first = 0) {
+    for (int first = 1; !exec_host->work_done(work); first = 0) {
         int64_t now = first ? 0 : clock_now_ns();
         if (!first && now >= deadline_ns)
             break;
@@ -519,7 +519,7 @@ comm_status progress_start(struct mesh *m)
     if (!failed)
         failed = uv_async_init(&m->loop, &m->wake, on_wake);
     if (failed)
-        return tcp_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
+        return exec_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
     uv_timer_init(&m->loop, &m->timer);
     uv_timer_init(&m->loop, &m->nap);
     m->timer.data = m->nap.data = m->wake.data = m;
@@ -532,7 +532,7 @@ comm_status progress_helper(struct mesh *m)
 {
     int failed = pthread_create(&m->helper, NULL, helper_main, m);
     if (failed)
-        return tcp_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
+        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
     m->helper_runs = 1;
     return COMM_OK;
 }

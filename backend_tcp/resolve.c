@@ -11,6 +11,7 @@ enum { FIRST_MS = 20, PATIENT_MS = 200 }; /* so long for one peer, then for the 
 struct inquiry {
     struct inquiry *next;
     int32_t peer;
+    resolver_fn tell;
     int64_t give_up_ns;
     char *page;
     char error[256];
@@ -36,12 +37,12 @@ static int ask_store(struct mesh *m, struct inquiry *q, int64_t wait_ms)
     void *data = NULL;
     size_t bytes = 0;
     snprintf(key, sizeof key, "tcp/%d", (int)q->peer);
-    comm_status status = tcp_host->store_get(m->store, key, wait_ms, &data, &bytes);
+    comm_status status = exec_host->store_get(m->store, key, wait_ms, &data, &bytes);
     if (status == COMM_OK && !(q->page = strndup(data, bytes)))
         snprintf(q->error, sizeof q->error, "no memory");
-    tcp_host->free_memory(data);
+    exec_host->free_memory(data);
     if (status != COMM_OK)
-        snprintf(q->error, sizeof q->error, "%s", tcp_host->last_error());
+        snprintf(q->error, sizeof q->error, "%s", exec_host->last_error());
     return status != COMM_ERR_TIMEOUT || clock_now_ns() >= q->give_up_ns;
 }
 
@@ -92,7 +93,7 @@ static void on_done(uv_async_t *done)
     pthread_mutex_unlock(&r->lock);
     while (q) {
         struct inquiry *next = q->next;
-        mesh_resolved(r->mesh, q->peer, q->page, q->error);
+        q->tell(r->mesh, q->peer, q->page, q->error);
         free(q->page);
         free(q);
         q = next;
@@ -119,13 +120,14 @@ static struct resolver *start(struct mesh *m)
     return r;
 }
 
-int resolver_ask(struct mesh *m, int32_t peer)
+int resolver_ask(struct mesh *m, int32_t peer, resolver_fn answered)
 {
     struct resolver *r = m->resolver ? m->resolver : start(m);
     struct inquiry *q = r && !r->stop ? calloc(1, sizeof *q) : NULL;
     if (!q)
         return 0;
     q->peer = peer;
+    q->tell = answered;
     q->give_up_ns = clock_now_ns() + m->connect_ms * 1000000;
     pthread_mutex_lock(&r->lock);
     put_last(r, q);

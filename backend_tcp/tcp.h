@@ -13,7 +13,7 @@
  *   group.c     groups: failing, finding, mismatches         inquest.c   deadlines: who has not come
  *   link.c      one connection: queue of frames out, state machine of bytes in
  *   mesh.c      listener, addresses, connecting and shaking hands      resolve.c   asking the store where a peer is
- *   text.c      the words of errors: ranks, calls           wire.c      bytes
+ *   text.c      the words of errors: ranks, calls           say.c       errors and log lines       wire.c      bytes
  *   progress.c  the lock, waiting, the helper thread
  */
 #ifndef COMM_TCP_TCP_H
@@ -29,6 +29,7 @@
 #include <uv.h>
 
 #include "plan.h"
+#include "say.h"
 #include "select.h"
 #include "wire.h"
 
@@ -57,8 +58,6 @@ enum {
     TCP_TOLD_REMEMBERED = 1024,       /* ends of groups that are not open here yet; 1 KiB each at most */
     TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
 };
-
-extern const comm_host *tcp_host;
 
 struct mesh;
 struct link;
@@ -390,10 +389,6 @@ struct mesh {
     int open_handles;
 };
 
-/* Write an error text and keep it as the thread's. */
-comm_status tcp_fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void tcp_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 /* ---- mesh.c ---- */
 comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
 /* Its part that needs no network: links that are idle, and memory. */
@@ -405,9 +400,6 @@ void mesh_tick(struct mesh *m);  /* every second: dead hosts */
 void mesh_timer(struct mesh *m); /* due handshakes and connects */
 int64_t mesh_due_ns(const struct mesh *m);
 
-/* The store has said where a peer is (the page is taken apart), or why it cannot. */
-void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error);
-
 /* ---- text.c ---- */
 /* A rank of the group: "rank 3", or "rank 3 (world rank 1)" where the two differ; text_peer with its address: "rank 3 (node-b
  * 10.0.0.7:40213)", "rank 3 (world rank 1, node-b 10.0.0.7:40213)"; and a rank of the world, where there is no group. All in a ring of eight
@@ -415,16 +407,15 @@ void mesh_resolved(struct mesh *m, int32_t peer, char *page, const char *error);
 const char *text_rank(const struct tcp_group *g, int32_t rank);
 const char *text_peer(const struct tcp_group *g, int32_t rank);
 const char *mesh_peer_text(struct mesh *m, int32_t peer);
-/* Append; what does not fit is dropped. */
-void text_add(char *text, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes` that we expect. */
 void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, char *text, size_t room);
 void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, size_t bytes,
                   char *text, size_t room);
 
 /* ---- resolve.c ---- */
-/* Ask the store for a peer's page; mesh_resolved gets the answer. 0 without memory. */
-int resolver_ask(struct mesh *m, int32_t peer);
+/* Ask the store for a peer's page. 0 without memory; else `answered` gets the page, to take apart, or NULL and why there is none. */
+typedef void (*resolver_fn)(struct mesh *m, int32_t peer, char *page, const char *error);
+int resolver_ask(struct mesh *m, int32_t peer, resolver_fn answered);
 void resolver_stop(struct mesh *m); /* waits for its thread */
 void resolver_free(struct mesh *m); /* after the loop */
 
@@ -463,8 +454,8 @@ size_t operand_total(const struct tcp_op *op);
 size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements);
 /* Where a region lies in this slot's slice, and its elements. */
 uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count);
-/* Carry out a step that needs no message. */
-void operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step);
+/* Carry out a step that needs no message. 0 without memory. */
+int operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step);
 
 /* ---- prepare.c ---- */
 /* Route, plan, slices and memory for the op. NULL, or what is wrong. */

@@ -45,15 +45,6 @@ const char *mesh_peer_text(struct mesh *m, int32_t peer)
 
 /* ---- Calls ---- */
 
-void text_add(char *text, size_t room, const char *format, ...)
-{
-    size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, room - used, format, arguments);
-    va_end(arguments);
-}
-
 static const char *or_unknown(const char *name)
 {
     return name ? name : "?";
@@ -62,14 +53,14 @@ static const char *or_unknown(const char *name)
 /* A call as its header tells it: "reduce(24 x f32, sum, root 1)". */
 static void spell(char *text, size_t room, const struct wire_header *h)
 {
-    const char *op_name = tcp_host->op_name(h->kind);
+    const char *op_name = exec_host->op_name(h->kind);
     snprintf(text, room, "%s(", op_name ? op_name : "an unknown operation");
     if (h->kind != COMM_OP_BARRIER && h->count)
         text_add(text, room, "%llu x ", (unsigned long long)h->count);
     if (h->kind != COMM_OP_BARRIER)
-        text_add(text, room, "%s", or_unknown(tcp_host->dtype_name(h->dtype)));
+        text_add(text, room, "%s", or_unknown(exec_host->dtype_name(h->dtype)));
     if (h->kind == COMM_OP_ALL_REDUCE || h->kind == COMM_OP_REDUCE || h->kind == COMM_OP_REDUCE_SCATTER)
-        text_add(text, room, ", %s", or_unknown(tcp_host->redop_name(h->redop)));
+        text_add(text, room, ", %s", or_unknown(exec_host->redop_name(h->redop)));
     if (h->tag >= 0)
         text_add(text, room, ", root %d", (int)h->tag);
     text_add(text, room, ")");

@@ -166,7 +166,7 @@ fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB, "            a->n
 
 fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS, "if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);\n    wake_parked(m);",
       "wake_parked(m);", "waiting", "threads", "works")
-fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !tcp_host->work_done(work);", ";", "waiting", "threads", "works")
+fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work);", ";", "waiting", "threads", "works")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS, "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
       "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")
 fault("h", "contender_does_not_wake_the_driver", PROGRESS, "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",

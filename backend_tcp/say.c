@@ -1,0 +1,38 @@
+#include "say.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const comm_host *exec_host;
+
+comm_status exec_fail(comm_status status, const char *format, ...)
+{
+    char text[768];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return exec_host->fail(status, text);
+}
+
+void exec_log(int32_t level, const char *format, ...)
+{
+    if (!exec_host->log_wanted(level))
+        return;
+    char text[768];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    exec_host->log(level, text);
+}
+
+void text_add(char *text, size_t capacity, const char *format, ...)
+{
+    size_t used = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + used, capacity - used, format, arguments);
+    va_end(arguments);
+}

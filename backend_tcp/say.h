@@ -1,0 +1,16 @@
+/* What this code says, to whoever called and to the log; and the host table, through which it says it. */
+#ifndef COMM_EXEC_SAY_H
+#define COMM_EXEC_SAY_H
+
+#include <comm/backend.h>
+#include <stddef.h>
+
+extern const comm_host *exec_host;
+
+/* Write an error text and keep it as the thread's; returns `status`. */
+comm_status exec_fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void exec_log(int32_t level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Append to a text; what does not fit is dropped. */
+void text_add(char *text, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif
