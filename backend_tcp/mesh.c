@@ -268,6 +268,18 @@ static struct stranger *stranger_new(struct mesh *m)
     return oldest;
 }
 
+/* No more file descriptors: who comes waits in the queue for a moment, for meanwhile the listener stays readable. */
+static void pause_listening(struct mesh *m, int error)
+{
+    if (!m->listening_paused)
+        exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are free (raise the limit: ulimit -n)",
+                (int)m->rank, strerror(error));
+    m->listening_paused = 1;
+    uv_poll_stop(m->listener_poll);
+    m->listen_again_ns = clock_now_ns() + TCP_ACCEPT_PAUSE_MS * 1000000ll;
+    progress_rearm(m, m->listen_again_ns);
+}
+
 static void on_listener(uv_poll_t *poll, int status, int events)
 {
     struct mesh *m = poll->data;
@@ -275,8 +287,11 @@ static void on_listener(uv_poll_t *poll, int status, int events)
     (void)events;
     for (;;) {
         int fd = accept4(m->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                pause_listening(m, errno);
             return;
+        }
         struct stranger *s = stranger_new(m);
         if (!s) {
             close(fd); /* They will try again. */
@@ -586,6 +601,10 @@ void mesh_tick(struct mesh *m)
 void mesh_timer(struct mesh *m)
 {
     int64_t now = clock_now_ns();
+    if (m->listen_again_ns && now >= m->listen_again_ns) {
+        m->listen_again_ns = 0;
+        progress_watch(m, m->listener_poll, UV_READABLE, on_listener);
+    }
     for (int i = 0; m->stranger_count && i < TCP_STRANGERS_MOST; i++)
         if (m->strangers[i].fd >= 0 && now >= m->strangers[i].give_up_ns)
             stranger_end(&m->strangers[i], 1);
@@ -607,8 +626,8 @@ void mesh_timer(struct mesh *m)
 
 int64_t mesh_due_ns(const struct mesh *m)
 {
-    int64_t due = INT64_MAX, now = clock_now_ns();
-    if (m->stranger_count)
+    int64_t due = m->listen_again_ns ? m->listen_again_ns : INT64_MAX, now = clock_now_ns();
+    if (m->stranger_count && now + 1000 * 1000000ll < due)
         due = now + 1000 * 1000000ll;
     for (int32_t i = 0; i < m->size; i++) {
         const struct link *l = &m->links[i];

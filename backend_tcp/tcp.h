@@ -49,6 +49,7 @@ enum {
     TCP_CONNECT_MS = 3000,            /* an address that drops what we send must not keep us from the next one */
     TCP_FIRST_MS = 1000,              /* so long the lower rank's attempt at a connection goes before the higher one's */
     TCP_AWAIT_MS = 1500,              /* so long who was told to wait for the other's attempt waits: longer than TCP_FIRST_MS */
+    TCP_ACCEPT_PAUSE_MS = 50,         /* when there are no more file descriptors */
     TCP_RETRY_MS = 50,                /* between two rounds through a peer's addresses */
     TCP_REFUSED_HERE_MS = 100,        /* a peer of this host whose port is closed that long has ended */
     TCP_REFUSED_MS = 2000,            /* of another host: a firewall or proxy may refuse for a moment */
@@ -378,6 +379,8 @@ struct mesh {
 
     int listener;
     uv_poll_t *listener_poll;
+    int64_t listen_again_ns; /* 0: it listens */
+    int listening_paused;    /* it has been said */
     struct stranger *strangers;
     int stranger_count;
     uint64_t strangers_refused;

@@ -1,6 +1,8 @@
 /* Connections that cannot be made: the error says who could not reach whom, at which address, and why; and an address that does not
- * answer does not keep a rank from the next one. Rank 1 puts another page about itself into the store before anybody asks. */
+ * answer does not keep a rank from the next one. Rank 1 puts another page about itself into the store before anybody asks.
+ * The linker puts our accept4 in place of the library's (--wrap). */
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -238,6 +240,71 @@ static void only_one_can_reach_the_other(int rank, int size, void *arg)
     (void)size;
 }
 
+/* ---- No descriptor for who comes ---- */
+
+enum { VAIN_ACCEPTS = 4 };
+
+static atomic_int short_port;             /* of the listener that gets no descriptor; 0: none */
+static atomic_int vain_accepts, warnings; /* warnings of that */
+static _Atomic int64_t soonest_ns;        /* between two vain accepts */
+
+int __real_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags);
+
+int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags)
+{
+    static int64_t last_ns;
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    struct sockaddr_storage own;
+    socklen_t own_bytes = sizeof own;
+    int ours = getsockname(fd, (struct sockaddr *)&own, &own_bytes) == 0 &&
+               ntohs(((struct sockaddr_in *)&own)->sin_port) == atomic_load(&short_port);
+    if (!ours || poll(&p, 1, 0) != 1 || atomic_load(&vain_accepts) == VAIN_ACCEPTS)
+        return __real_accept4(fd, address, bytes, flags);
+    int64_t now = fault_now_ns();
+    if (atomic_fetch_add(&vain_accepts, 1) > 0 && now - last_ns < atomic_load(&soonest_ns))
+        atomic_store(&soonest_ns, now - last_ns);
+    last_ns = now;
+    errno = EMFILE;
+    return -1;
+}
+
+static void count_warnings(int32_t level, const char *text, void *context)
+{
+    (void)context;
+    if (level == COMM_LOG_WARN && strstr(text, "rank 1: cannot accept a connection: Too many open files"))
+        atomic_fetch_add(&warnings, 1);
+}
+
+static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = ranks_world("tcp");
+    uint8_t data = rank == 0 ? 7 : 0;
+    if (rank == 1) {
+        comm_log_set_level(COMM_LOG_WARN); /* whatever COMM_LOG says */
+        comm_log_set(count_warnings, NULL);
+        atomic_store(&soonest_ns, INT64_MAX);
+        atomic_store(&short_port, own_port(world));
+    }
+    fault_meet(s->page);
+    atomic_store(&s->page->event_ns, fault_now_ns());
+    if (rank == 0)
+        CHECK_OK(comm_send(world, &data, 1, COMM_DTYPE_U8, 1, NULL, NULL));
+    fault_meet(s->page); /* rank 1 must not connect itself */
+    if (rank == 1) {
+        CHECK_OK(comm_recv(world, &data, 1, COMM_DTYPE_U8, 0, NULL, NULL));
+        CHECK(data == 7);
+        comm_log_set(NULL, NULL);
+        CHECK(atomic_load(&vain_accepts) == VAIN_ACCEPTS);
+        CHECK(atomic_load(&warnings) == 1);
+        CHECK(atomic_load(&soonest_ns) > 10000000); /* a pause, not one look after the other; a busy machine makes it longer */
+    }
+    atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+    (void)size;
+    CHECK_OK(comm_group_close(world));
+}
+
 static int run(void (*fn)(int, int, void *), int which, const char *name)
 {
     struct scenario s = { .page = page_new(2), .which = which };
@@ -261,5 +328,6 @@ int main(void)
         failed |= run(only_one_can_reach_the_other, i, name);
     }
     failed |= run(the_next_address_is_tried, 0, "an address that swallows everything, then one that works");
+    failed |= run(who_comes_waits_for_a_descriptor, 0, "who comes waits for a descriptor");
     return failed;
 }

@@ -259,6 +259,8 @@ fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruc
       "simulate")
 fault("tcp", "broadcast_ring_sends_what_is_there_already", "backend_tcp/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
 fault("tcp", "silent_stranger_stays_for_ever", MESH, "now >= m->strangers[i].give_up_ns)\n            stranger_end", "now >= m->strangers[i].give_up_ns && now < 0)\n            stranger_end", "hostile")
+fault("tcp", "listener_without_descriptors_is_not_paused", MESH, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
+fault("tcp", "paused_listener_never_goes_on", MESH, "        progress_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
       "query->bytes >= o->min_bytes)", "select")
 fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "query->size <= r->max_size && ", "", "select", "simulate")
