@@ -88,6 +88,7 @@ static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *w
         return NULL;
     op->group = g;
     op->op = *o;
+    op->call = group_call(o);
     op->work = work;
     op->element_bytes = o->kind == COMM_OP_BARRIER ? 1 : exec_host->dtype_bytes(o->dtype);
     if (o->kind == COMM_OP_BROADCAST && !op->op.send.data)
@@ -105,7 +106,7 @@ static void check_early(struct tcp_op *op)
     for (int32_t r = 0; r < g->size; r++)
         for (struct early *e = g->early[r].head; e && e->header.seq <= op->op.seq; e = e->next)
             if (e->header.seq == op->op.seq && e->from >= 0 &&
-                !group_matches(g, &g->mesh->links[e->from], &e->header, &op->op, op->op.signature))
+                !group_matches_call(g, &g->mesh->links[e->from], &e->header, &op->call))
                 return;
 }
 
@@ -121,8 +122,7 @@ static void begin(struct tcp_op *op)
         return;
     }
     op->begun_tick = g->mesh->ticks;
-    g->entered_seq = op->op.seq;
-    g->entered = op->op;
+    g->entered = op->call;
     op->next = NULL;
     *g->tail = op;
     g->tail = &op->next;

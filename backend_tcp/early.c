@@ -25,9 +25,9 @@ struct early_list *early_list_of(struct tcp_group *g, int32_t from, int32_t kind
     return rank < 0 ? NULL : &(kind == COMM_OP_SEND ? g->early_p2p : g->early)[rank];
 }
 
-static size_t payload_bytes(const struct wire_header *h)
+static size_t payload_bytes(const struct frame *h)
 {
-    return h->type == WIRE_EAGER ? (size_t)h->bytes : 0;
+    return h->type == FRAME_EAGER ? (size_t)h->bytes : 0;
 }
 
 static void list_append(struct early_list *list, struct early *e)
@@ -54,7 +54,7 @@ void early_move(struct early *e, struct early_list *list)
     list_append(list, e);
 }
 
-struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct wire_header *h)
+struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct frame *h)
 {
     struct link *l = &m->links[from];
     if (l->early_count >= TCP_EARLY_MOST)
@@ -83,8 +83,8 @@ struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, c
 struct early *early_find(struct early_list *list, uint8_t type, uint64_t seq, uint32_t slice, uint16_t round)
 {
     for (struct early *e = list->head; e; e = e->next) {
-        const struct wire_header *h = &e->header;
-        int type_fits = type ? h->type == type : h->type == WIRE_EAGER || h->type == WIRE_RTS;
+        const struct frame *h = &e->header;
+        int type_fits = type ? h->type == type : h->type == FRAME_EAGER || h->type == FRAME_RTS;
         if (h->seq == seq && h->slice == slice && h->round == round && type_fits && e->from >= 0 && !e->claimed)
             return e;
     }
@@ -102,7 +102,7 @@ void early_drop(struct mesh *m, struct early *e)
             /* The rest of its payload is still coming. */
             l->sink.kind = SINK_DISCARD;
             l->sink.early = NULL;
-        } else if (e->header.type == WIRE_EAGER) {
+        } else if (e->header.type == FRAME_EAGER) {
             link_consumed(l, payload_bytes(&e->header));
         }
     }

@@ -31,7 +31,7 @@ static struct link *peer_link(const struct tcp_op *op, const struct plan_step *s
 }
 
 static void message_header(struct tcp_op *op, const struct slot *slot, uint8_t type, size_t bytes,
-                           struct wire_header *h)
+                           struct frame *h)
 {
     group_header(op, type, h);
     h->slice = slot->slice;
@@ -58,7 +58,7 @@ static void send_now(struct tcp_op *op, struct slot *slot, uint32_t index, uint8
     size_t count;
     uint8_t *data = operand_region(op, slot, &step->source, &count);
     size_t bytes = count * op->element_bytes;
-    struct wire_header h;
+    struct frame h;
     message_header(op, slot, type, bytes, &h);
     slot->steps[index - slot->first].state = STEP_SENDING;
     if (link_send(l, &h, data, bytes, op, (uint32_t)(slot - op->slots), index))
@@ -77,16 +77,16 @@ static void post_send(struct tcp_op *op, struct slot *slot, uint32_t index)
     mesh_want(m, l->peer);
     if (l->state == LINK_LOST || l->state == LINK_LEFT)
         m->lost_pending = 1;
-    struct early *cts = early_find(&g->early[step->peer], WIRE_CTS, op->op.seq, slot->slice, slot->round);
+    struct early *cts = early_find(&g->early[step->peer], FRAME_CTS, op->op.seq, slot->slice, slot->round);
     if (cts) {
         early_drop(m, cts);
-        send_now(op, slot, index, WIRE_DATA);
+        send_now(op, slot, index, FRAME_DATA);
     } else if (!needs_clearance(op, bytes) && l->credit >= (int64_t)cost) {
         l->credit -= (int64_t)cost;
-        send_now(op, slot, index, WIRE_EAGER);
+        send_now(op, slot, index, FRAME_EAGER);
     } else {
-        struct wire_header h;
-        message_header(op, slot, WIRE_RTS, bytes, &h);
+        struct frame h;
+        message_header(op, slot, FRAME_RTS, bytes, &h);
         slot->steps[index - slot->first].state = STEP_AWAITS_CTS;
         link_interest(l, +1);
         link_send(l, &h, NULL, 0, NULL, 0, 0);
@@ -99,8 +99,8 @@ static void clear_to_send(struct tcp_op *op, struct slot *slot, uint32_t index, 
     if (state->cleared)
         return;
     state->cleared = 1;
-    struct wire_header h;
-    message_header(op, slot, WIRE_CTS, bytes, &h);
+    struct frame h;
+    message_header(op, slot, FRAME_CTS, bytes, &h);
     h.bytes = 0;
     link_send(peer_link(op, &op->plan->steps[index]), &h, NULL, 0, NULL, 0, 0);
 }
@@ -140,7 +140,7 @@ void engine_take_early(struct tcp_op *op, uint32_t slot, uint32_t step, const st
 }
 
 /* A length that is not what the step expects: the ranks' counts differ. */
-static int lengths_agree(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes)
+static int lengths_agree(struct tcp_op *op, struct link *l, const struct frame *h, size_t bytes)
 {
     if (h->bytes == bytes)
         return 1;
@@ -165,7 +165,7 @@ static void post_recv(struct tcp_op *op, struct slot *slot, uint32_t index)
     struct early *e = early_find(&g->early[step->peer], 0, op->op.seq, slot->slice, slot->round);
     if (e && !lengths_agree(op, l, &e->header, bytes))
         return;
-    if (e && e->header.type == WIRE_EAGER) {
+    if (e && e->header.type == FRAME_EAGER) {
         if (!e->complete) {
             e->claimed = op;
             e->slot = (uint32_t)(slot - op->slots);
@@ -267,7 +267,7 @@ void engine_received(struct tcp_op *op, uint32_t slot_index, uint32_t step)
 }
 
 /* The step of the running op that a message from `l` belongs to; -1 if it is not that far yet (or is past it). */
-static int64_t find_step(struct tcp_group *g, struct link *l, const struct wire_header *h, int receive,
+static int64_t find_step(struct tcp_group *g, struct link *l, const struct frame *h, int receive,
                          struct slot **ret_slot)
 {
     struct tcp_op *op = g->head;
@@ -288,10 +288,10 @@ static int64_t find_step(struct tcp_group *g, struct link *l, const struct wire_
     return -1;
 }
 
-int engine_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink)
+int engine_sink(struct tcp_group *g, struct link *l, const struct frame *h, struct sink *ret_sink)
 {
     struct slot *slot;
-    if (!group_matches(g, l, h, NULL, 0))
+    if (!group_matches(g, l, h))
         return 1; /* The sink stays at "discard". */
     int64_t index = find_step(g, l, h, 1, &slot);
     if (index < 0)
@@ -309,10 +309,10 @@ int engine_sink(struct tcp_group *g, struct link *l, const struct wire_header *h
     return 1;
 }
 
-void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+void engine_rts(struct tcp_group *g, struct link *l, const struct frame *h)
 {
     struct slot *slot;
-    if (!group_matches(g, l, h, NULL, 0))
+    if (!group_matches(g, l, h))
         return;
     int64_t index = find_step(g, l, h, 1, &slot);
     if (index < 0) {
@@ -327,10 +327,10 @@ void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h
         clear_to_send(op, slot, (uint32_t)index, count * op->element_bytes);
 }
 
-void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+void engine_cts(struct tcp_group *g, struct link *l, const struct frame *h)
 {
     struct slot *slot;
-    if (!group_matches(g, l, h, NULL, 0))
+    if (!group_matches(g, l, h))
         return;
     int64_t index = find_step(g, l, h, 0, &slot);
     if (index < 0 || slot->steps[index - slot->first].state == STEP_TODO) {
@@ -342,7 +342,7 @@ void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h
         return;
     struct tcp_op *op = g->head;
     link_interest(l, -1);
-    send_now(op, slot, (uint32_t)index, WIRE_DATA);
+    send_now(op, slot, (uint32_t)index, FRAME_DATA);
     run(op, slot);
 }
 

@@ -40,7 +40,7 @@ static void note_closed(struct tcp_group *g)
 {
     struct mesh *m = g->mesh;
     struct past_group *p = past_new(m->closed, TCP_CLOSED_REMEMBERED, &m->closed_count, g->id);
-    p->seq = g->entered_seq;
+    p->seq = g->entered.seq;
     p->why = g->why;
     g->why.text = NULL;
     if (g->status != COMM_OK)
@@ -229,10 +229,8 @@ static void bury(struct tcp_op *op)
 
 static void remember(struct tcp_group *g, const struct tcp_op *op)
 {
-    size_t i = op->op.seq % TCP_ENDED_REMEMBERED;
-    g->ended_seq = op->op.seq;
-    g->ended_signature[i] = op->op.signature;
-    g->ended_op[i] = op->op;
+    g->ended_seq = op->call.seq;
+    g->ended[op->call.seq % TCP_ENDED_MAX] = op->call;
 }
 
 static int is_p2p(const struct tcp_op *op)
@@ -340,7 +338,7 @@ static void end_list(struct tcp_group *g, struct tcp_op **list)
         struct tcp_op *op = *list;
         *list = op->next;
         p2p_forget(op);
-        char what[256], whole[WIRE_TEXT_MOST + 512];
+        char what[256], whole[FRAME_TEXT_MAX + 512];
         group_describe(g, &op->op, what, sizeof what);
         say_reason(g, what, whole, sizeof whole);
         progress_done(m, op->work, g->status, whole);
@@ -348,13 +346,13 @@ static void end_list(struct tcp_group *g, struct tcp_op **list)
     }
 }
 
-static void fail_header(uint64_t id, const struct reason *why, struct wire_header *h)
+static void fail_header(uint64_t id, const struct reason *why, struct frame *h)
 {
     memset(h, 0, sizeof *h);
-    h->type = WIRE_FAIL;
+    h->type = FRAME_FAIL;
     h->group = id;
-    h->tag = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status;
-    h->slice = (uint32_t)why->reporter;
+    h->status = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status;
+    h->reporter = why->reporter;
 }
 
 static void tell_members(struct tcp_group *g)
@@ -364,7 +362,7 @@ static void tell_members(struct tcp_group *g)
         if (r == g->rank || l->state == LINK_LOST || l->state == LINK_LEFT || g->mesh->closing)
             continue;
         mesh_want(g->mesh, l->peer);
-        struct wire_header h;
+        struct frame h;
         fail_header(g->id, &g->why, &h);
         link_send_text(l, &h, g->why.text ? g->why.text : "");
     }
@@ -386,7 +384,7 @@ static void drop_interest(struct tcp_group *g)
 
 static void end_group(struct tcp_group *g, comm_status status, int32_t reporter, const char *text)
 {
-    char said[WIRE_TEXT_MOST + 256];
+    char said[FRAME_TEXT_MAX + 256];
     if (g->status != COMM_OK)
         return;
     if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
@@ -476,72 +474,62 @@ void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const c
 
 /* ---- Ranks in different collectives ---- */
 
-void group_op_header(const comm_op *op, struct wire_header *h)
+struct call group_call(const comm_op *op)
 {
-    memset(h, 0, sizeof *h);
-    h->kind = (uint8_t)op->kind;
-    h->dtype = (uint8_t)op->dtype;
-    h->redop = (uint8_t)op->redop;
-    h->seq = op->seq;
-    h->signature = op->signature;
-    h->tag = op->root;
-    h->count = op->send.count ? op->send.count : op->recv.count;
+    return (struct call){ .seq = op->seq, .signature = op->signature, .count = op->send.count ? op->send.count : op->recv.count,
+                          .root = op->root, .kind = (uint8_t)op->kind, .dtype = (uint8_t)op->dtype, .redop = (uint8_t)op->redop };
 }
 
-void group_header(struct tcp_op *op, uint8_t type, struct wire_header *h)
+void group_header(struct tcp_op *op, uint8_t type, struct frame *h)
 {
-    group_op_header(&op->op, h);
-    h->type = type;
-    h->group = op->group->id;
+    const struct call *call = &op->call;
+    *h = (struct frame){ .type = type, .kind = call->kind, .dtype = call->dtype, .redop = call->redop, .group = op->group->id,
+                         .seq = call->seq, .signature = call->signature, .root = call->root, .count = call->count };
 }
 
-static void mismatch(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *mine)
+static void mismatch(struct tcp_group *g, struct link *l, const struct frame *h, const struct call *mine)
 {
     char text[768];
     text_mismatch(g, g->rank_of[l->peer], h, mine, text, sizeof text);
     group_fail(g, COMM_ERR_MISMATCH, text);
 }
 
-void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes)
+void group_lengths_differ(struct tcp_op *op, struct link *l, const struct frame *h, size_t bytes)
 {
     struct tcp_group *g = op->group;
     char text[768];
-    text_lengths(g, g->rank_of[l->peer], h, &op->op, bytes, text, sizeof text);
+    text_lengths(g, g->rank_of[l->peer], h, &op->call, bytes, text, sizeof text);
     group_fail(g, COMM_ERR_MISMATCH, text);
 }
 
-const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature)
+const struct call *group_collective(struct tcp_group *g, uint64_t seq)
 {
     for (const struct tcp_op *queued = g->head; queued; queued = queued->next)
-        if (queued->op.seq == seq) {
-            *ret_signature = queued->op.signature;
-            return &queued->op;
-        }
-    const comm_op *past = &g->ended_op[seq % TCP_ENDED_REMEMBERED];
-    if (seq == 0 || past->seq != seq)
-        return NULL;
-    *ret_signature = g->ended_signature[seq % TCP_ENDED_REMEMBERED];
-    return past;
+        if (queued->call.seq == seq)
+            return &queued->call;
+    const struct call *past = &g->ended[seq % TCP_ENDED_MAX];
+    return seq == 0 || past->seq != seq ? NULL : past;
 }
 
-int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
-                  uint64_t signature)
+int group_matches_call(struct tcp_group *g, struct link *l, const struct frame *h, const struct call *mine)
 {
-    if (op) {
-        if (signature == h->signature)
-            return 1;
-        mismatch(g, l, h, op);
-        return 0;
-    }
-    op = group_collective(g, h->seq, &signature);
-    return !op || group_matches(g, l, h, op, signature);
+    if (mine->signature == h->signature)
+        return 1;
+    mismatch(g, l, h, mine);
+    return 0;
+}
+
+int group_matches(struct tcp_group *g, struct link *l, const struct frame *h)
+{
+    const struct call *mine = group_collective(g, h->seq);
+    return !mine || group_matches_call(g, l, h, mine);
 }
 
 /* ---- Frames ---- */
 
 static void reply_end(struct link *l, uint64_t id, const struct reason *why)
 {
-    struct wire_header fail;
+    struct frame fail;
     fail_header(id, why, &fail);
     link_reply_text(l, &fail, why->text ? why->text : "");
 }
@@ -559,7 +547,7 @@ int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id)
     return 1;
 }
 
-int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h)
+int group_may_come(struct link *l, const struct tcp_group *g, const struct frame *h)
 {
     struct mesh *m = l->mesh;
     const struct past_group *closed = g ? NULL : group_closed(m, h->group);
@@ -571,9 +559,9 @@ int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_
     }
     if (g || closed || past_find(m->told, TCP_TOLD_REMEMBERED, m->told_count, h->group))
         return 0;
-    if (h->type == WIRE_DATA)
+    if (h->type == FRAME_DATA)
         link_lose(l, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
-    return h->type != WIRE_DATA;
+    return h->type != FRAME_DATA;
 }
 
 static void peer_left(struct link *l)
@@ -590,11 +578,11 @@ static int is_member(struct link *l, const struct tcp_group *g)
     return 0;
 }
 
-static void hear_of_end(struct link *l, struct tcp_group *g, const struct wire_header *h, const char *text)
+static void hear_of_end(struct link *l, struct tcp_group *g, const struct frame *h, const char *text)
 {
     const struct reason why = {
-        .status = h->tag >= COMM_ERR_BACKEND && h->tag <= COMM_ERR_PEER_LOST ? h->tag : COMM_ERR_PROTOCOL,
-        .reporter = (int32_t)h->slice,
+        .status = h->status >= COMM_ERR_BACKEND && h->status <= COMM_ERR_PEER_LOST ? h->status : COMM_ERR_PROTOCOL,
+        .reporter = h->reporter,
         .text = (char *)text,
     };
     if (!g)
@@ -603,37 +591,37 @@ static void hear_of_end(struct link *l, struct tcp_group *g, const struct wire_h
         end_as_reported(g, g->rank_of[l->peer], &why);
 }
 
-void group_frame(struct link *l, const struct wire_header *h, const char *text)
+void group_frame(struct link *l, const struct frame *h, const char *text)
 {
     struct mesh *m = l->mesh;
-    if (h->type == WIRE_CREDIT)
+    if (h->type == FRAME_CREDIT)
         return;
-    if (h->type == WIRE_BYE) {
+    if (h->type == FRAME_BYE) {
         peer_left(l);
         return;
     }
     struct tcp_group *g = group_find(m, h->group);
-    if (h->type == WIRE_FAIL) {
+    if (h->type == FRAME_FAIL) {
         hear_of_end(l, g, h, text);
         return;
     }
-    if (h->type == WIRE_QUERY) {
+    if (h->type == FRAME_QUERY) {
         inquest_query(g, l, h);
         return;
     }
     if (!g || g->status != COMM_OK) {
-        int promise = h->type == WIRE_RTS || h->type == WIRE_CTS;
+        int promise = h->type == FRAME_RTS || h->type == FRAME_CTS;
         if (promise && group_may_come(l, g, h) && !early_add(m, &m->orphans, l->peer, h))
             link_lose(l, COMM_ERR_PROTOCOL, "announced too many messages");
         return;
     }
     if (!is_member(l, g))
         return;
-    if (h->type == WIRE_ANSWER) {
+    if (h->type == FRAME_ANSWER) {
         inquest_answer(g, l, h, text);
-    } else if (h->type == WIRE_RTS) {
+    } else if (h->type == FRAME_RTS) {
         (h->kind == COMM_OP_SEND ? p2p_rts : engine_rts)(g, l, h);
-    } else if (h->type == WIRE_CTS) {
+    } else if (h->type == FRAME_CTS) {
         (h->kind == COMM_OP_SEND ? p2p_cts : engine_cts)(g, l, h);
     }
 }

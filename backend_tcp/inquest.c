@@ -14,7 +14,7 @@
 /* Both together stay below the half second after the limit that comm.h promises. */
 static const int64_t GRACE_NS = 250 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
 static const int64_t DEFERENCE_NS = 200 * 1000000ll; /* how long a lower rank may take to speak first */
-static const uint16_t IN_TROUBLE = WIRE_ANSWER_IN_IT | WIRE_ANSWER_BEHIND | WIRE_ANSWER_ENTERED;
+static const uint16_t IN_TROUBLE = FRAME_ANSWER_IN_IT | FRAME_ANSWER_BEHIND | FRAME_ANSWER_ENTERED;
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
 
@@ -32,7 +32,7 @@ static const struct tcp_op *culprit(const struct tcp_group *g, const struct tcp_
 static void query(struct tcp_group *g, int32_t rank, uint64_t seq)
 {
     struct link *l = &g->mesh->links[g->world_ranks[rank]];
-    struct wire_header h = { .type = WIRE_QUERY, .group = g->id, .seq = seq };
+    struct frame h = { .type = FRAME_QUERY, .group = g->id, .seq = seq };
     mesh_want(g->mesh, l->peer);
     link_send(l, &h, NULL, 0, NULL, 0, 0);
 }
@@ -65,11 +65,11 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
     *text = '\0';
     if (g->head)
         text_add(text, room, "is in %s #%llu", exec_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
-    else if (g->entered_seq == 0)
+    else if (g->entered.seq == 0)
         text_add(text, room, "has called no collective yet");
     else
         text_add(text, room, "has finished %s #%llu and called no collective since", exec_host->op_name(g->entered.kind),
-            (unsigned long long)g->entered_seq);
+            (unsigned long long)g->entered.seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
         text_add(text, room, ", and waits for a message from any rank");
     else if (recv)
@@ -84,49 +84,48 @@ static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
         }
 }
 
-static void tell_collective(struct tcp_group *g, uint64_t seq, struct wire_header *answer)
+static void tell_collective(struct tcp_group *g, uint64_t seq, struct frame *answer)
 {
-    uint64_t signature;
-    const comm_op *op = group_collective(g, seq, &signature);
-    if (!op)
+    const struct call *call = group_collective(g, seq);
+    if (!call)
         return;
-    answer->round |= WIRE_ANSWER_KNOWN;
-    answer->kind = (uint8_t)op->kind;
-    answer->dtype = (uint8_t)op->dtype;
-    answer->redop = (uint8_t)op->redop;
-    answer->slice = (uint32_t)op->root;
-    answer->count = op->send.count ? op->send.count : op->recv.count;
-    answer->signature = signature;
+    answer->flags |= FRAME_ANSWER_KNOWN;
+    answer->kind = call->kind;
+    answer->dtype = call->dtype;
+    answer->redop = call->redop;
+    answer->root_known = call->root;
+    answer->count = call->count;
+    answer->signature = call->signature;
 }
 
-static void answer_for_closed(struct link *l, const struct wire_header *h, struct wire_header *answer)
+static void answer_for_closed(struct link *l, const struct frame *h, struct frame *answer)
 {
     const struct past_group *closed = group_closed(l->mesh, h->group);
     if (closed) {
-        answer->round = WIRE_ANSWER_CLOSED;
+        answer->flags = FRAME_ANSWER_CLOSED;
         if (closed->seq >= h->seq)
-            answer->round |= WIRE_ANSWER_ENTERED;
+            answer->flags |= FRAME_ANSWER_ENTERED;
     }
     link_reply_text(l, answer, closed ? "has closed this group" : "has not opened this group");
 }
 
-void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h)
+void inquest_query(struct tcp_group *g, struct link *l, const struct frame *h)
 {
-    struct wire_header answer = { .type = WIRE_ANSWER, .group = h->group, .seq = h->seq, .tag = -1 };
-    char text[WIRE_ANSWER_TEXT_MOST];
+    struct frame answer = { .type = FRAME_ANSWER, .group = h->group, .seq = h->seq, .waits_for = -1 };
+    char text[FRAME_ANSWER_TEXT_MAX];
     if (group_tell_why(l, g, h->group))
         return;
     if (!g) {
         answer_for_closed(l, h, &answer);
         return;
     }
-    if (g->entered_seq >= h->seq)
-        answer.round |= WIRE_ANSWER_ENTERED;
+    if (g->entered.seq >= h->seq)
+        answer.flags |= FRAME_ANSWER_ENTERED;
     if (g->head && (g->head->op.seq == h->seq || h->seq == 0)) {
-        answer.round |= WIRE_ANSWER_IN_IT;
-        answer.tag = engine_awaits(g->head);
+        answer.flags |= FRAME_ANSWER_IN_IT;
+        answer.waits_for = engine_awaits(g->head);
     } else if (g->head && g->head->op.seq < h->seq) {
-        answer.round |= WIRE_ANSWER_BEHIND;
+        answer.flags |= FRAME_ANSWER_BEHIND;
     }
     tell_collective(g, h->seq, &answer);
     say_what_we_do(g, text, sizeof text);
@@ -145,15 +144,15 @@ static int all_have_answered(const struct tcp_group *g)
     return 1;
 }
 
-void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text)
+void inquest_answer(struct tcp_group *g, struct link *l, const struct frame *h, const char *text)
 {
     struct tcp_op *head = g->head;
-    struct wire_header theirs = *h;
-    theirs.tag = (int32_t)h->slice; /* where other frames have the root */
+    struct frame theirs = *h;
+    theirs.root = h->root_known; /* where other frames have it */
     int same = head && head->op.seq == h->seq;
-    if (same && (h->round & WIRE_ANSWER_KNOWN) && !group_matches(g, l, &theirs, &head->op, head->op.signature))
+    if (same && (h->flags & FRAME_ANSWER_KNOWN) && !group_matches_call(g, l, &theirs, &head->call))
         return;
-    if (same && (h->round & WIRE_ANSWER_CLOSED) && !(h->round & WIRE_ANSWER_ENTERED) && engine_needs(head, l->peer)) {
+    if (same && (h->flags & FRAME_ANSWER_CLOSED) && !(h->flags & FRAME_ANSWER_ENTERED) && engine_needs(head, l->peer)) {
         char whole[512];
         snprintf(whole, sizeof whole, "%s has closed group '%s' without calling collective #%llu",
                  text_peer(g, g->rank_of[l->peer]), g->name, (unsigned long long)h->seq);
@@ -164,8 +163,8 @@ void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_heade
         return;
     struct answer *a = &g->answers[g->rank_of[l->peer]];
     a->answered = 1;
-    a->flags = h->round;
-    a->waits_for = h->tag;
+    a->flags = h->flags;
+    a->waits_for = h->waits_for;
     snprintf(a->text, sizeof a->text, "%s", text);
     utf8_clean_string(a->text); /* it may have been cut within a character */
     if (!all_have_answered(g) || g->inquest_defers)
@@ -218,9 +217,9 @@ static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
     if (!a->answered) {
         say_why_silent(g, rank, why, sizeof why);
         name_missing(v, g, rank, why);
-    } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & WIRE_ANSWER_ENTERED) || (a->flags & WIRE_ANSWER_BEHIND)) {
+    } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
-    } else if (!is_p2p(op) && (a->flags & WIRE_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
+    } else if (!is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
         if (strlen(v->waits) + 100 < sizeof v->waits)
             text_add(v->waits, sizeof v->waits, ", %s waits for %s", text_rank(g, rank), text_rank(g, a->waits_for));
     }
@@ -231,7 +230,7 @@ static void verdict(struct tcp_group *g)
     struct tcp_op *op = g->inquest;
     const struct tcp_op *collective = culprit(g, op);
     struct verdict v = { .missing = "" };
-    char what[256], text[WIRE_TEXT_MOST] = "";
+    char what[256], text[FRAME_TEXT_MAX] = "";
     group_describe(g, &op->op, what, sizeof what);
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)

@@ -105,7 +105,7 @@ static void tx_done(struct link *l, struct tx *tx)
 /* Give back credit in a frame of its own, unless frames are queued: theirs will carry it, and such frames do not pile up. */
 static void give_credit(struct link *l)
 {
-    struct wire_header h = { .type = WIRE_CREDIT };
+    struct frame h = { .type = FRAME_CREDIT };
     if (l->credit_owed >= TCP_CREDIT_WINDOW / 4 && l->state == LINK_UP && !l->tx_head)
         link_send(l, &h, NULL, 0, NULL, 0, 0);
 }
@@ -171,7 +171,7 @@ static void write_frame(struct link *l, struct tx *tx)
     } while (bytes && tx_left(tx));
 }
 
-int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
+int link_send(struct link *l, struct frame *h, const void *payload, size_t bytes, struct tcp_op *op,
               uint32_t slot, uint32_t step)
 {
     if (l->state == LINK_LOST || l->state == LINK_LEFT) {
@@ -216,11 +216,11 @@ int link_send(struct link *l, struct wire_header *h, const void *payload, size_t
 }
 
 /* The frame that was queued, or NULL: it is gone already, or could not be sent. */
-static struct tx *send_text(struct link *l, struct wire_header *h, const char *text)
+static struct tx *send_text(struct link *l, struct frame *h, const char *text)
 {
     size_t bytes = strlen(text);
-    if (bytes > WIRE_TEXT_MOST)
-        bytes = utf8_cut(text, WIRE_TEXT_MOST);
+    if (bytes > FRAME_TEXT_MAX)
+        bytes = utf8_cut(text, FRAME_TEXT_MAX);
     char *copy = malloc(bytes + 1);
     if (!copy || l->state == LINK_LOST || l->state == LINK_LEFT) {
         free(copy);
@@ -237,12 +237,12 @@ static struct tx *send_text(struct link *l, struct wire_header *h, const char *t
     return *place;
 }
 
-void link_send_text(struct link *l, struct wire_header *h, const char *text)
+void link_send_text(struct link *l, struct frame *h, const char *text)
 {
     send_text(l, h, text);
 }
 
-void link_reply_text(struct link *l, struct wire_header *h, const char *text)
+void link_reply_text(struct link *l, struct frame *h, const char *text)
 {
     if (l->replies >= TCP_REPLIES_MOST) {
         link_lose(l, COMM_ERR_PROTOCOL, "asks and asks, but does not read the answers");
@@ -340,11 +340,11 @@ static void sink_feed(struct link *l, const uint8_t *data, size_t n)
 static void sink_complete(struct link *l)
 {
     struct sink s = l->sink;
-    struct wire_header h = l->in;
+    struct frame h = l->in;
     l->in.type = 0;
     l->sink.kind = SINK_NONE;
     l->sink.op = NULL;
-    if (h.type == WIRE_EAGER && s.kind != SINK_EARLY)
+    if (h.type == FRAME_EAGER && s.kind != SINK_EARLY)
         link_consumed(l, (size_t)h.bytes);
     switch (s.kind) {
     case SINK_COPY:
@@ -366,7 +366,7 @@ static void sink_complete(struct link *l)
     }
 }
 
-static void sink_keep_early(struct link *l, struct early_list *list, const struct wire_header *h)
+static void sink_keep_early(struct link *l, struct early_list *list, const struct frame *h)
 {
     struct early *e = early_add(l->mesh, list, l->peer, h);
     if (!e) {
@@ -381,14 +381,14 @@ static void sink_keep_early(struct link *l, struct early_list *list, const struc
 }
 
 /* A message: find its receive, or a place to keep it. */
-static void message_frame(struct link *l, const struct wire_header *h)
+static void message_frame(struct link *l, const struct frame *h)
 {
     struct mesh *m = l->mesh;
     struct tcp_group *g = group_find(m, h->group);
     l->sink.kind = SINK_DISCARD;
     if (!g || g->status != COMM_OK) {
         /* DATA was asked for, so the group was open here. */
-        if (group_may_come(l, g, h) && h->type == WIRE_EAGER)
+        if (group_may_come(l, g, h) && h->type == FRAME_EAGER)
             sink_keep_early(l, &m->orphans, h);
         return;
     }
@@ -402,13 +402,13 @@ static void message_frame(struct link *l, const struct wire_header *h)
         return;
     if (g->status != COMM_OK || l->state != LINK_UP)
         return;
-    if (h->type == WIRE_DATA)
+    if (h->type == FRAME_DATA)
         link_lose(l, COMM_ERR_PROTOCOL, "sent data that nobody asked for");
     else
         sink_keep_early(l, early, h);
 }
 
-static void frame_begins(struct link *l, const struct wire_header *h)
+static void frame_begins(struct link *l, const struct frame *h)
 {
     l->heard = 1;
     l->credit += h->credit;
@@ -421,7 +421,7 @@ static void frame_begins(struct link *l, const struct wire_header *h)
     l->sink.carry_bytes = 0;
     l->sink.op = NULL;
     switch (h->type) {
-    case WIRE_EAGER:
+    case FRAME_EAGER:
         l->eager_held += (int64_t)h->bytes + TCP_FRAME_COST;
         if (l->eager_held > TCP_CREDIT_WINDOW) {
             link_lose(l, COMM_ERR_PROTOCOL, "sent more than it had credit for");
@@ -429,12 +429,12 @@ static void frame_begins(struct link *l, const struct wire_header *h)
             return;
         }
         /* fall through */
-    case WIRE_DATA:
+    case FRAME_DATA:
         message_frame(l, h);
         l->sink.total = (size_t)h->bytes;
         break;
-    case WIRE_FAIL:
-    case WIRE_ANSWER:
+    case FRAME_FAIL:
+    case FRAME_ANSWER:
         l->sink.kind = SINK_TEXT;
         l->sink.total = (size_t)h->bytes;
         break;
@@ -465,7 +465,7 @@ static void parse(struct link *l)
         }
         if (have < WIRE_HEADER_BYTES)
             break;
-        struct wire_header h;
+        struct frame h;
         const char *wrong = wire_get_header(data, &h);
         if (wrong) {
             link_lose(l, COMM_ERR_PROTOCOL, "sent %s", wrong);
@@ -558,10 +558,10 @@ void link_interest(struct link *l, int change)
 /* A frame that will not go out: neither what it cost nor what it gave back has been used. */
 static void take_back_credit(struct link *l, const struct tx *tx)
 {
-    struct wire_header h;
+    struct frame h;
     if (wire_get_header(tx->header, &h))
         return;
-    if (h.type == WIRE_EAGER)
+    if (h.type == FRAME_EAGER)
         l->credit += (int64_t)(tx->payload_bytes + TCP_FRAME_COST);
     l->credit_owed += h.credit;
     l->eager_held += h.credit;

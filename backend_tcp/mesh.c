@@ -211,7 +211,7 @@ static void admit(struct stranger *s)
     connecting_end(l); /* If we are connecting too: the peer will refuse ours, as this one is up at its side. */
     link_up(l, fd);
     l->heard = 1; /* its proof */
-    struct wire_header admitted = { .type = WIRE_CREDIT };
+    struct frame admitted = { .type = FRAME_CREDIT };
     link_send(l, &admitted, NULL, 0, NULL, 0, 0);
 }
 
@@ -863,7 +863,7 @@ static int still_leaving(const struct mesh *m)
 
 static void leave(struct link *l)
 {
-    struct wire_header bye = { .type = WIRE_BYE };
+    struct frame bye = { .type = FRAME_BYE };
     link_send(l, &bye, NULL, 0, NULL, 0, 0);
     l->said_goodbye = 1;
     if (l->state == LINK_UP && l->tx_head)

@@ -59,7 +59,7 @@ static struct link *link_of(struct tcp_group *g, int32_t rank)
     return &g->mesh->links[g->world_ranks[rank]];
 }
 
-static void message_header(struct tcp_op *op, uint8_t type, uint64_t seq, int32_t tag, struct wire_header *h)
+static void message_header(struct tcp_op *op, uint8_t type, uint64_t seq, int32_t tag, struct frame *h)
 {
     memset(h, 0, sizeof *h);
     h->type = type;
@@ -69,7 +69,7 @@ static void message_header(struct tcp_op *op, uint8_t type, uint64_t seq, int32_
     h->seq = seq;
     h->tag = tag;
     h->count = op->bytes / op->element_bytes;
-    h->bytes = type == WIRE_CTS ? 0 : op->bytes;
+    h->bytes = type == FRAME_CTS ? 0 : op->bytes;
 }
 
 void p2p_fill(struct tcp_op *op, const uint8_t *data, size_t message_bytes)
@@ -115,8 +115,8 @@ static void matched(struct tcp_op *recv, int32_t from, int32_t tag, uint64_t seq
 
 static void clear_to_send(struct tcp_op *recv)
 {
-    struct wire_header h;
-    message_header(recv, WIRE_CTS, recv->matched_seq, recv->matched_tag, &h);
+    struct frame h;
+    message_header(recv, FRAME_CTS, recv->matched_seq, recv->matched_tag, &h);
     link_send(link_of(recv->group, recv->matched_from), &h, NULL, 0, NULL, 0, 0);
 }
 
@@ -164,18 +164,18 @@ static int may_go(const struct link *l, const struct tcp_op *op)
 /* Send it, or announce it. */
 static void go(struct link *l, struct tcp_op *op)
 {
-    struct wire_header h;
+    struct frame h;
     if (goes_at_once(l, op)) {
         l->credit -= (int64_t)(op->bytes + TCP_FRAME_COST);
         op->p2p_state = STEP_SENDING;
-        message_header(op, WIRE_EAGER, op->matched_seq, op->op.tag, &h);
+        message_header(op, FRAME_EAGER, op->matched_seq, op->op.tag, &h);
         if (link_send(l, &h, op->op.send.data, op->bytes, op, 0, 0))
             p2p_sent(op);
     } else {
         l->announced++;
         link_interest(l, +1);
         op->p2p_state = STEP_AWAITS_CTS;
-        message_header(op, WIRE_RTS, op->matched_seq, op->op.tag, &h);
+        message_header(op, FRAME_RTS, op->matched_seq, op->op.tag, &h);
         link_send(l, &h, NULL, 0, NULL, 0, 0);
     }
 }
@@ -223,7 +223,7 @@ static void take_early(struct tcp_op *op, struct early *e)
     struct tcp_group *g = op->group;
     size_t bytes = (size_t)e->header.bytes;
     matched(op, g->rank_of[e->from], e->header.tag, e->header.seq);
-    if (e->header.type == WIRE_RTS) {
+    if (e->header.type == FRAME_RTS) {
         clear_to_send(op);
     } else if (!e->complete) {
         e->claimed = op;
@@ -231,7 +231,7 @@ static void take_early(struct tcp_op *op, struct early *e)
     } else {
         p2p_fill(op, e->data, bytes);
     }
-    int whole = e->header.type == WIRE_EAGER;
+    int whole = e->header.type == FRAME_EAGER;
     early_drop(g->mesh, e);
     if (whole)
         p2p_received(op, bytes);
@@ -302,11 +302,11 @@ void p2p_submit(struct tcp_op *op)
 
 /* ---- Arrivals ---- */
 
-int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink)
+int p2p_sink(struct tcp_group *g, struct link *l, const struct frame *h, struct sink *ret_sink)
 {
     int32_t from = g->rank_of[l->peer];
     struct tcp_op *op = NULL;
-    if (h->type == WIRE_DATA) {
+    if (h->type == FRAME_DATA) {
         for (struct tcp_op *r = g->recvs.head; r && !op; r = r->next)
             if (r->p2p_state == STEP_SENDING && r->matched_from == from && r->matched_seq == h->seq)
                 op = r;
@@ -324,7 +324,7 @@ int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, s
     return 1;
 }
 
-void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+void p2p_rts(struct tcp_group *g, struct link *l, const struct frame *h)
 {
     int32_t from = g->rank_of[l->peer];
     struct tcp_op *op = posted_for(g, from, h->tag);
@@ -336,16 +336,16 @@ void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h)
     }
 }
 
-void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h)
+void p2p_cts(struct tcp_group *g, struct link *l, const struct frame *h)
 {
     for (struct tcp_op *op = g->sends.head; op; op = op->next) {
         if (op->p2p_state != STEP_AWAITS_CTS || op->matched_seq != h->seq || link_of(g, op->op.root) != l)
             continue;
-        struct wire_header data;
+        struct frame data;
         l->announced--;
         link_interest(l, -1);
         op->p2p_state = STEP_SENDING;
-        message_header(op, WIRE_DATA, op->matched_seq, op->op.tag, &data);
+        message_header(op, FRAME_DATA, op->matched_seq, op->op.tag, &data);
         if (link_send(l, &data, op->op.send.data, op->bytes, op, 0, 0))
             p2p_sent(op);
         p2p_release(l);

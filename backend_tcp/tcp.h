@@ -57,7 +57,7 @@ enum {
     TCP_BUCKETS = 512,
     TCP_CLOSED_REMEMBERED = 1024,     /* groups closed here whose late frames are answered, not kept */
     TCP_TOLD_REMEMBERED = 1024,       /* ends of groups that are not open here yet; 1 KiB each at most */
-    TCP_ENDED_REMEMBERED = 64,        /* signatures of past collectives: to notice a peer that called another */
+    TCP_ENDED_MAX = 64,               /* past collectives that are remembered: to notice a peer that called another */
 };
 
 struct mesh;
@@ -103,7 +103,7 @@ struct sink {
 struct early {
     struct early *next;
     struct early_list *list; /* that it stands in */
-    struct wire_header header;
+    struct frame header;
     int32_t from;            /* world rank; -1: its payload will never be complete */
     uint64_t arrival;        /* counts up over all senders: who was first, for a receive from anybody */
     uint8_t complete;        /* the payload is here */
@@ -153,9 +153,9 @@ struct link {
     uint64_t closed_told; /* the latest group of which the peer was told that it is closed here */
     uint8_t *rx;          /* TCP_RX_BYTES */
     size_t rx_begin, rx_end;
-    struct wire_header in; /* the frame whose payload is coming; type 0: none */
+    struct frame in; /* the frame whose payload is coming; type 0: none */
     struct sink sink;
-    uint8_t text[WIRE_TEXT_MOST + 1];
+    uint8_t text[FRAME_TEXT_MAX + 1];
     /* Connecting. */
     char *address_book;    /* what the peer published */
     struct sockaddr_storage *candidates;
@@ -196,6 +196,13 @@ struct slot {
     uint8_t *scratch;
 };
 
+/* What ranks must agree on, and what errors say of an operation: all that is kept of one that is over. */
+struct call {
+    uint64_t seq, signature, count;
+    int32_t root;
+    uint8_t kind, dtype, redop;
+};
+
 /* A collective, a send or a receive. */
 struct tcp_op {
     struct tcp_op *next;    /* in the group's queue or list, or the pool */
@@ -203,6 +210,7 @@ struct tcp_op {
     struct tcp_group *group;
     comm_work *work;
     comm_op op;
+    struct call call;
     size_t element_bytes;
     uint8_t started;
     uint8_t dying;          /* completed; its memory waits for the end of the engine's turn */
@@ -248,9 +256,9 @@ struct reason {
 struct answer {
     uint8_t answered;
     uint8_t asks;           /* it holds an inquest itself */
-    uint16_t flags;         /* WIRE_ANSWER_ */
+    uint16_t flags;         /* FRAME_ANSWER_ */
     int32_t waits_for;      /* -1: nobody */
-    char text[WIRE_ANSWER_TEXT_MOST + 1];
+    char text[FRAME_ANSWER_TEXT_MAX + 1];
 };
 
 struct tcp_group {
@@ -273,11 +281,9 @@ struct tcp_group {
     struct op_list sends;   /* held back, waiting for leave to send, or for the socket */
     struct op_list recvs;
     uint64_t sends_begun;
-    uint64_t entered_seq;   /* the latest collective submitted */
-    comm_op entered;        /* and what it was */
+    struct call entered;    /* the latest collective submitted; seq 0: none yet */
     uint64_t ended_seq;     /* the latest collective that ended here */
-    uint64_t ended_signature[TCP_ENDED_REMEMBERED];
-    comm_op ended_op[TCP_ENDED_REMEMBERED];
+    struct call ended[TCP_ENDED_MAX];
     /* [size] each, by the sender's rank, in order of arrival: a rank that runs far ahead must not be searched through for another's frame. */
     struct early_list *early;     /* of collectives */
     struct early_list *early_p2p;
@@ -411,8 +417,8 @@ const char *text_rank(const struct tcp_group *g, int32_t rank);
 const char *text_peer(const struct tcp_group *g, int32_t rank);
 const char *mesh_peer_text(struct mesh *m, int32_t peer);
 /* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes` that we expect. */
-void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, char *text, size_t room);
-void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, size_t bytes,
+void text_mismatch(const struct tcp_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text, size_t room);
+void text_lengths(const struct tcp_group *g, int32_t rank, const struct frame *h, const struct call *mine, size_t bytes,
                   char *text, size_t room);
 
 /* ---- resolve.c ---- */
@@ -425,12 +431,12 @@ void resolver_free(struct mesh *m); /* after the loop */
 /* ---- link.c ---- */
 /* Put a frame on its way. Returns 1 if it was sent already (`op` is then not told), else 0: link_flush will send the rest and tell `op`,
  * which may be NULL. Calls nothing back. */
-int link_send(struct link *l, struct wire_header *h, const void *payload, size_t bytes, struct tcp_op *op,
+int link_send(struct link *l, struct frame *h, const void *payload, size_t bytes, struct tcp_op *op,
               uint32_t slot, uint32_t step);
 /* A frame with a short text of its own. */
-void link_send_text(struct link *l, struct wire_header *h, const char *text);
+void link_send_text(struct link *l, struct frame *h, const char *text);
 /* The same in answer to a frame of the peer's: bounded, should the peer only ask. */
-void link_reply_text(struct link *l, struct wire_header *h, const char *text);
+void link_reply_text(struct link *l, struct frame *h, const char *text);
 void link_up(struct link *l, int fd);
 /* Read what is there, and write what is queued: for the driver of the loop only, since operations are told what has come and what is
  * sent. link_read returns 1 if something came. */
@@ -469,9 +475,9 @@ void engine_start(struct tcp_op *op);
 void engine_sent(struct tcp_op *op, uint32_t slot, uint32_t step);
 void engine_received(struct tcp_op *op, uint32_t slot, uint32_t step);
 /* An incoming message of a collective; fills the sink, or returns 0 if it must be kept as early. */
-int engine_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
-void engine_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);
-void engine_rts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+int engine_sink(struct tcp_group *g, struct link *l, const struct frame *h, struct sink *ret_sink);
+void engine_cts(struct tcp_group *g, struct link *l, const struct frame *h);
+void engine_rts(struct tcp_group *g, struct link *l, const struct frame *h);
 /* Put an early frame's payload where the step wants it. */
 void engine_take_early(struct tcp_op *op, uint32_t slot, uint32_t step, const struct early *e);
 /* A rank of the group that the running collective waits for; -1 if none. */
@@ -491,14 +497,14 @@ void p2p_release(struct link *l);
 void p2p_forget(struct tcp_op *op);
 void p2p_fill(struct tcp_op *op, const uint8_t *data, size_t message_bytes); /* copy what fits */
 void p2p_received(struct tcp_op *op, size_t message_bytes);
-int p2p_sink(struct tcp_group *g, struct link *l, const struct wire_header *h, struct sink *ret_sink);
-void p2p_cts(struct tcp_group *g, struct link *l, const struct wire_header *h);
-void p2p_rts(struct tcp_group *g, struct link *l, const struct wire_header *h);
+int p2p_sink(struct tcp_group *g, struct link *l, const struct frame *h, struct sink *ret_sink);
+void p2p_cts(struct tcp_group *g, struct link *l, const struct frame *h);
+void p2p_rts(struct tcp_group *g, struct link *l, const struct frame *h);
 
 /* ---- early.c ---- */
 /* Where a group keeps what a member sends early; NULL if the sender is not a member. */
 struct early_list *early_list_of(struct tcp_group *g, int32_t from, int32_t kind);
-struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct wire_header *h);
+struct early *early_add(struct mesh *m, struct early_list *list, int32_t from, const struct frame *h);
 /* The first that fits; NULL if there is none. `type` 0: EAGER or RTS. */
 struct early *early_find(struct early_list *list, uint8_t type, uint64_t seq, uint32_t slice, uint16_t round);
 void early_move(struct early *e, struct early_list *list);
@@ -530,23 +536,23 @@ void group_complete(struct tcp_op *op, comm_status status, const char *text);
 /* The end of a turn: start what became first in its queue, tell the groups of lost links, put back what is done. */
 void group_turn_end(struct mesh *m);
 /* Frames of the control kind, and messages of groups; from link.c. */
-void group_frame(struct link *l, const struct wire_header *h, const char *text);
+void group_frame(struct link *l, const struct frame *h, const char *text);
 /* If it is known here why that group ended, tell the peer. `g` is NULL if it is not open. Returns 1 if it is known. */
 int group_tell_why(struct link *l, const struct tcp_group *g, uint64_t id);
 /* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told, perhaps now. */
-int group_may_come(struct link *l, const struct tcp_group *g, const struct wire_header *h);
-/* Does this header belong to the collective that we have (or had) with that number? If not, both sides fail. */
-int group_matches(struct tcp_group *g, struct link *l, const struct wire_header *h, const comm_op *op,
-                  uint64_t signature);
+int group_may_come(struct link *l, const struct tcp_group *g, const struct frame *h);
+/* Does this header belong to the collective that we have (or had) with that number, or to this one? If not, both sides fail. */
+int group_matches(struct tcp_group *g, struct link *l, const struct frame *h);
+int group_matches_call(struct tcp_group *g, struct link *l, const struct frame *h, const struct call *mine);
 /* The collective with that number, if it is queued, running or not long over here; else NULL. */
-const comm_op *group_collective(struct tcp_group *g, uint64_t seq, uint64_t *ret_signature);
+const struct call *group_collective(struct tcp_group *g, uint64_t seq);
 /* The group of that id that was closed here; else NULL. */
 const struct past_group *group_closed(struct mesh *m, uint64_t id);
 /* The peer's message for this op has another length than `bytes`: their counts differ, and both sides fail. */
-void group_lengths_differ(struct tcp_op *op, struct link *l, const struct wire_header *h, size_t bytes);
-/* What headers say of a call; group_header adds type and group. */
-void group_op_header(const comm_op *op, struct wire_header *ret_header);
-void group_header(struct tcp_op *op, uint8_t type, struct wire_header *ret_header);
+void group_lengths_differ(struct tcp_op *op, struct link *l, const struct frame *h, size_t bytes);
+/* What is kept of an op, and what headers say of it. */
+struct call group_call(const comm_op *op);
+void group_header(struct tcp_op *op, uint8_t type, struct frame *ret_header);
 void group_peer_gone(struct mesh *m, struct link *l, comm_status status, const char *text);
 void group_describe(struct tcp_group *g, const comm_op *op, char *text, size_t room);
 struct tcp_op *op_get(struct mesh *m);
@@ -555,8 +561,8 @@ struct tcp_op *op_get(struct mesh *m);
 void inquest_check(struct mesh *m, int64_t now_ns); /* expired deadlines, inquests that are over */
 void inquest_tick(struct mesh *m);                  /* every second: collectives that take long */
 int64_t inquest_due_ns(const struct mesh *m);
-void inquest_query(struct tcp_group *g, struct link *l, const struct wire_header *h);
-void inquest_answer(struct tcp_group *g, struct link *l, const struct wire_header *h, const char *text);
+void inquest_query(struct tcp_group *g, struct link *l, const struct frame *h);
+void inquest_answer(struct tcp_group *g, struct link *l, const struct frame *h, const char *text);
 
 /* ---- progress.c ---- */
 comm_status progress_start(struct mesh *m);

@@ -51,7 +51,7 @@ static const char *or_unknown(const char *name)
 }
 
 /* A call as its header tells it: "reduce(24 x f32, sum, root 1)". */
-static void spell(char *text, size_t room, const struct wire_header *h)
+static void spell(char *text, size_t room, const struct frame *h)
 {
     const char *op_name = exec_host->op_name(h->kind);
     snprintf(text, room, "%s(", op_name ? op_name : "an unknown operation");
@@ -61,19 +61,18 @@ static void spell(char *text, size_t room, const struct wire_header *h)
         text_add(text, room, "%s", or_unknown(exec_host->dtype_name(h->dtype)));
     if (h->kind == COMM_OP_ALL_REDUCE || h->kind == COMM_OP_REDUCE || h->kind == COMM_OP_REDUCE_SCATTER)
         text_add(text, room, ", %s", or_unknown(exec_host->redop_name(h->redop)));
-    if (h->tag >= 0)
-        text_add(text, room, ", root %d", (int)h->tag);
+    if (h->root >= 0)
+        text_add(text, room, ", root %d", (int)h->root);
     text_add(text, room, ")");
 }
 
-static void spell_own(char *text, size_t room, const comm_op *op)
+static void spell_own(char *text, size_t room, const struct call *call)
 {
-    struct wire_header h;
-    group_op_header(op, &h);
+    const struct frame h = { .kind = call->kind, .dtype = call->dtype, .redop = call->redop, .root = call->root, .count = call->count };
     spell(text, room, &h);
 }
 
-void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, char *text, size_t room)
+void text_mismatch(const struct tcp_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text, size_t room)
 {
     char theirs[160], ours[160];
     spell(theirs, sizeof theirs, h);
@@ -84,7 +83,7 @@ void text_mismatch(const struct tcp_group *g, int32_t rank, const struct wire_he
         text_add(text, room, ", with other counts for the ranks, or only one of them with COMM_OP_FLAG_RANK_ORDER");
 }
 
-void text_lengths(const struct tcp_group *g, int32_t rank, const struct wire_header *h, const comm_op *mine, size_t bytes,
+void text_lengths(const struct tcp_group *g, int32_t rank, const struct frame *h, const struct call *mine, size_t bytes,
                   char *text, size_t room)
 {
     char theirs[160], ours[160];

@@ -90,7 +90,7 @@ void wire_random(uint8_t *out, size_t bytes)
     randombytes_buf(out, bytes);
 }
 
-void wire_put_header(const struct wire_header *h, uint8_t out[WIRE_HEADER_BYTES])
+void wire_put_header(const struct frame *h, uint8_t out[WIRE_HEADER_BYTES])
 {
     put32(out, frame_magic);
     out[4] = h->type;
@@ -108,9 +108,9 @@ void wire_put_header(const struct wire_header *h, uint8_t out[WIRE_HEADER_BYTES]
     put64(out + 56, h->bytes);
 }
 
-const char *wire_get_header(const uint8_t in[WIRE_HEADER_BYTES], struct wire_header *ret_header)
+const char *wire_get_header(const uint8_t in[WIRE_HEADER_BYTES], struct frame *ret_header)
 {
-    struct wire_header *h = ret_header;
+    struct frame *h = ret_header;
     if (get32(in) != frame_magic)
         return "bytes that are no frame";
     h->type = in[4];
@@ -126,13 +126,13 @@ const char *wire_get_header(const uint8_t in[WIRE_HEADER_BYTES], struct wire_hea
     h->credit = get32(in + 44);
     h->count = get64(in + 48);
     h->bytes = get64(in + 56);
-    if (h->type == 0 || h->type >= WIRE_TYPE_END)
+    if (h->type == 0 || h->type >= FRAME_TYPE_END)
         return "a frame of unknown type";
     if (get32(in + 36) > UINT16_MAX)
         return "an impossible round number";
-    if (h->type == WIRE_EAGER && h->bytes > WIRE_EAGER_MOST)
+    if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)
         return "an eager message beyond the limit";
-    if ((h->type == WIRE_FAIL || h->type == WIRE_ANSWER) && h->bytes > WIRE_TEXT_MOST)
+    if ((h->type == FRAME_FAIL || h->type == FRAME_ANSWER) && h->bytes > FRAME_TEXT_MAX)
         return "a text beyond the limit";
     return NULL;
 }

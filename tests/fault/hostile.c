@@ -133,7 +133,7 @@ static int take_connection(comm_group *world)
     return fd;
 }
 
-static int send_frame(int fd, const struct wire_header *h, const void *payload, size_t bytes)
+static int send_frame(int fd, const struct frame *h, const void *payload, size_t bytes)
 {
     uint8_t out[WIRE_HEADER_BYTES];
     wire_put_header(h, out);
@@ -309,15 +309,15 @@ static void strangers(int rank, int size, void *arg)
 
 /* ---- The liar ---- */
 
-static struct wire_header message(comm_group *g, uint8_t type, uint64_t bytes)
+static struct frame message(comm_group *g, uint8_t type, uint64_t bytes)
 {
-    return (struct wire_header){ .type = type, .kind = COMM_OP_SEND, .dtype = COMM_DTYPE_U8, .group = g->id, .seq = 1,
+    return (struct frame){ .type = type, .kind = COMM_OP_SEND, .dtype = COMM_DTYPE_U8, .group = g->id, .seq = 1,
                                  .tag = 0, .count = bytes, .bytes = bytes };
 }
 
-static struct wire_header collective(comm_group *g, uint8_t type, uint64_t bytes)
+static struct frame collective(comm_group *g, uint8_t type, uint64_t bytes)
 {
-    struct wire_header h = message(g, type, bytes);
+    struct frame h = message(g, type, bytes);
     h.kind = COMM_OP_ALL_REDUCE;
     h.seq = 3;
     return h;
@@ -325,7 +325,7 @@ static struct wire_header collective(comm_group *g, uint8_t type, uint64_t bytes
 
 static uint8_t junk[1 << 20];
 
-static void flood(int fd, struct wire_header h, size_t payload, int times, int numbered)
+static void flood(int fd, struct frame h, size_t payload, int times, int numbered)
 {
     for (int i = 0; i < times; i++) {
         if (numbered)
@@ -364,7 +364,7 @@ enum lie {
 
 static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum lie lie, uint64_t *random)
 {
-    struct wire_header h;
+    struct frame h;
     switch (lie) {
     case NOISE:
         for (size_t i = 0; i < 4096; i++)
@@ -374,92 +374,92 @@ static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum l
         break;
     case UNKNOWN_TYPE:
     case ZERO_TYPE:
-        h = message(world, lie == ZERO_TYPE ? 0 : WIRE_TYPE_END, 0);
+        h = message(world, lie == ZERO_TYPE ? 0 : FRAME_TYPE_END, 0);
         send_frame(fd, &h, NULL, 0);
         break;
     case ROUND_TOO_LARGE: {
         uint8_t raw[WIRE_HEADER_BYTES];
-        h = message(world, WIRE_RTS, 10);
+        h = message(world, FRAME_RTS, 10);
         wire_put_header(&h, raw);
         raw[39] = 1;
         send_bytes(fd, raw, sizeof raw);
         break;
     }
     case UNASKED_DATA:
-        h = message(world, WIRE_DATA, 5000);
+        h = message(world, FRAME_DATA, 5000);
         send_frame(fd, &h, junk, 5000);
         break;
     case UNASKED_DATA_OF_COLLECTIVE:
-        h = collective(world, WIRE_DATA, 5000);
+        h = collective(world, FRAME_DATA, 5000);
         send_frame(fd, &h, junk, 5000);
         break;
     case DATA_FOR_NO_GROUP:
     case ENDLESS_DATA_FOR_NO_GROUP:
-        h = message(world, WIRE_DATA, lie == DATA_FOR_NO_GROUP ? sizeof junk : UINT64_MAX);
+        h = message(world, FRAME_DATA, lie == DATA_FOR_NO_GROUP ? sizeof junk : UINT64_MAX);
         h.group ^= 0x5555;
         send_frame(fd, &h, junk, sizeof junk);
         break;
     case EAGER_TOO_LONG:
-        h = message(world, WIRE_EAGER, WIRE_EAGER_MOST + 1);
+        h = message(world, FRAME_EAGER, FRAME_EAGER_MAX + 1);
         send_frame(fd, &h, NULL, 0);
         break;
     case EAGER_OVER_CREDIT:
     case EAGER_OVER_CREDIT_NO_GROUP:
-        h = message(world, WIRE_EAGER, 60000);
+        h = message(world, FRAME_EAGER, 60000);
         h.tag = 99;
         if (lie == EAGER_OVER_CREDIT_NO_GROUP)
             h.group ^= 0x77;
         flood(fd, h, 60000, 2000, 1);
         break;
     case EAGER_EMPTY_FLOOD:
-        h = message(world, WIRE_EAGER, 0);
+        h = message(world, FRAME_EAGER, 0);
         h.tag = 99;
         flood(fd, h, 0, 100000, 1);
         break;
     case CREDIT_TOO_MUCH:
-        h = message(world, WIRE_CREDIT, 0);
+        h = message(world, FRAME_CREDIT, 0);
         h.credit = 1 << 20;
         send_frame(fd, &h, NULL, 0);
         break;
     case NOT_A_MEMBER:
     case NOT_A_MEMBER_RTS:
-        h = message(pair_id_only, lie == NOT_A_MEMBER ? WIRE_EAGER : WIRE_RTS, 4);
+        h = message(pair_id_only, lie == NOT_A_MEMBER ? FRAME_EAGER : FRAME_RTS, 4);
         send_frame(fd, &h, junk, lie == NOT_A_MEMBER ? 4 : 0);
         break;
     case NOT_A_MEMBER_FAIL:
-        h = message(pair_id_only, WIRE_FAIL, 4);
+        h = message(pair_id_only, FRAME_FAIL, 4);
         h.tag = COMM_ERR_ABORTED;
         send_frame(fd, &h, "stop", 4);
         break;
     case RTS_FLOOD:
-        h = message(world, WIRE_RTS, 1 << 30);
+        h = message(world, FRAME_RTS, 1 << 30);
         h.tag = 99;
         flood(fd, h, 0, 100000, 1);
         break;
     case RTS_FLOOD_COLLECTIVE:
     case CTS_FLOOD:
-        h = collective(world, lie == CTS_FLOOD ? WIRE_CTS : WIRE_RTS, lie == CTS_FLOOD ? 0 : 1 << 30);
+        h = collective(world, lie == CTS_FLOOD ? FRAME_CTS : FRAME_RTS, lie == CTS_FLOOD ? 0 : 1 << 30);
         h.seq = 1000;
         flood(fd, h, 0, 100000, 1);
         break;
     case RTS_FLOOD_NO_GROUP:
-        h = message(world, WIRE_RTS, 1 << 30);
+        h = message(world, FRAME_RTS, 1 << 30);
         h.group ^= 0x99;
         flood(fd, h, 0, 100000, 1);
         break;
     case QUERY_FLOOD:
-        h = message(world, WIRE_QUERY, 0);
+        h = message(world, FRAME_QUERY, 0);
         flood(fd, h, 0, 1000000, 0);
         break;
     case HALF_A_MESSAGE: /* of one that nobody has asked for; then the connection ends */
-        h = message(world, WIRE_EAGER, 5000);
+        h = message(world, FRAME_EAGER, 5000);
         h.tag = 99;
         send_frame(fd, &h, junk, 2000);
         shutdown(fd, SHUT_WR);
         break;
     default:
-        h = message(world, WIRE_FAIL, WIRE_TEXT_MOST + 1);
-        send_frame(fd, &h, junk, WIRE_TEXT_MOST + 1);
+        h = message(world, FRAME_FAIL, FRAME_TEXT_MAX + 1);
+        send_frame(fd, &h, junk, FRAME_TEXT_MAX + 1);
     }
 }
 
@@ -528,10 +528,10 @@ static void announced_and_left(int rank, int size, void *arg)
     fault_meet(s->page);
     if (rank == 2) {
         int fd = take_connection(world);
-        struct wire_header h = message(world, WIRE_RTS, 1);
+        struct frame h = message(world, FRAME_RTS, 1);
         h.tag = 5;
         CHECK(send_frame(fd, &h, NULL, 0));
-        h = message(world, WIRE_BYE, 0);
+        h = message(world, FRAME_BYE, 0);
         CHECK(send_frame(fd, &h, NULL, 0));
         fault_meet(s->page);
         vanish();
@@ -548,13 +548,13 @@ static void announced_and_left(int rank, int size, void *arg)
 /* ---- Too much for one step ---- */
 
 /* The next frame that rank 0 sends to the liar for a collective, without its payload. */
-static struct wire_header next_of_collective(int fd)
+static struct frame next_of_collective(int fd)
 {
     for (;;) {
         uint8_t raw[WIRE_HEADER_BYTES];
-        struct wire_header h;
+        struct frame h;
         CHECK(recv_bytes(fd, raw, sizeof raw) && wire_get_header(raw, &h) == NULL);
-        if (h.type == WIRE_EAGER || h.type == WIRE_DATA)
+        if (h.type == FRAME_EAGER || h.type == FRAME_DATA)
             for (uint64_t left = h.bytes; left;) {
                 size_t n = left < sizeof junk ? (size_t)left : sizeof junk;
                 CHECK(recv_bytes(fd, junk, n));
@@ -581,24 +581,24 @@ static void all_of_it_twice(int rank, int size, void *arg)
     int fd = rank == 2 ? take_connection(world) : -1; /* before rank 0 sends what the library must not read */
     fault_meet(s->page);
     if (rank == 2) {
-        struct wire_header h = next_of_collective(fd);
+        struct frame h = next_of_collective(fd);
         size_t bytes = count * sizeof *values;
         h.credit = 0;
         if (s->which) {
             for (int i = 0; i < 2; i++) {
-                h.type = WIRE_CTS;
+                h.type = FRAME_CTS;
                 h.bytes = 0;
                 CHECK(send_frame(fd, &h, NULL, 0));
             }
-            for (struct wire_header data = { 0 }; data.type != WIRE_DATA;)
+            for (struct frame data = { 0 }; data.type != FRAME_DATA;)
                 data = next_of_collective(fd);
         }
-        h.type = s->which ? WIRE_DATA : WIRE_EAGER;
+        h.type = s->which ? FRAME_DATA : FRAME_EAGER;
         h.bytes = bytes;
         for (int i = 0; i < (s->which ? 1 : 2); i++)
             CHECK(send_frame(fd, &h, values, bytes));
         /* Rank 0 has read all of it when it has read what follows. */
-        h = message(world, WIRE_EAGER, 1);
+        h = message(world, FRAME_EAGER, 1);
         h.tag = 5;
         CHECK(send_frame(fd, &h, junk, 1));
         fault_meet(s->page);
@@ -638,9 +638,9 @@ static void oddities(int rank, int size, void *arg)
     fault_meet(s->page);
     if (rank == 2) {
         int fd = take_connection(world);
-        struct wire_header h = collective(world, WIRE_CTS, 0);
-        for (int type = WIRE_RTS; type < WIRE_TYPE_END; type++) {
-            if (type == WIRE_DATA || type == WIRE_FAIL || type == WIRE_BYE)
+        struct frame h = collective(world, FRAME_CTS, 0);
+        for (int type = FRAME_RTS; type < FRAME_TYPE_END; type++) {
+            if (type == FRAME_DATA || type == FRAME_FAIL || type == FRAME_BYE)
                 continue;
             h = collective(world, (uint8_t)type, 0);
             h.seq = 0;
@@ -650,7 +650,7 @@ static void oddities(int rank, int size, void *arg)
             CHECK(send_frame(fd, &h, NULL, 0));
         }
         /* An all_reduce of 2^60 elements in no bytes, of a type, an op and a kind that do not exist. */
-        h = (struct wire_header){ .type = WIRE_EAGER, .kind = 250, .dtype = 251, .redop = 252, .group = world->id, .seq = 2,
+        h = (struct frame){ .type = FRAME_EAGER, .kind = 250, .dtype = 251, .redop = 252, .group = world->id, .seq = 2,
                                   .signature = 3, .slice = UINT32_MAX, .round = UINT16_MAX, .tag = INT32_MIN,
                                   .count = 1ull << 60 };
         CHECK(send_frame(fd, &h, NULL, 0));
@@ -680,7 +680,7 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
     fault_meet(s->page);
     if (rank == 2) {
         int fd = take_connection(world);
-        struct wire_header h = message(world, WIRE_FAIL, sizeof text);
+        struct frame h = message(world, FRAME_FAIL, sizeof text);
         h.tag = COMM_OK;
         h.slice = (uint32_t)s->which;
         CHECK(send_frame(fd, &h, text, sizeof text));
@@ -716,18 +716,18 @@ static void random_liar(int rank, int size, void *arg)
         int fd = take_connection(world);
         for (int i = 0; i < 300; i++) {
             uint64_t r = fault_random(&random);
-            struct wire_header h = { .type = (uint8_t)(1 + r % 8), .kind = (uint8_t)(r >> 8 & 1 ? COMM_OP_SEND : 1 + (r >> 9) % 12),
+            struct frame h = { .type = (uint8_t)(1 + r % 8), .kind = (uint8_t)(r >> 8 & 1 ? COMM_OP_SEND : 1 + (r >> 9) % 12),
                                      .dtype = COMM_DTYPE_U8, .group = r >> 16 & 7 ? world->id : (r >> 20), .seq = (r >> 24) % 5,
                                      .slice = (uint32_t)((r >> 28) % 2), .round = (uint16_t)((r >> 30) % 3),
                                      .tag = (int32_t)((r >> 34) % 7) - 1, .count = (r >> 40) % 64 };
             h.bytes = r >> 50 & 1 ? 64 : fault_random(&random) % 5000;
-            if (h.type == WIRE_DATA && fault_random(&random) % 4)
-                h.type = WIRE_RTS;
-            if (h.type == WIRE_FAIL && fault_random(&random) % 16)
-                h.type = WIRE_CTS;
-            if (h.type == WIRE_FAIL || h.type == WIRE_ANSWER)
-                h.bytes %= WIRE_TEXT_MOST + 1;
-            int with = h.type == WIRE_EAGER || h.type == WIRE_DATA || h.type == WIRE_FAIL || h.type == WIRE_ANSWER;
+            if (h.type == FRAME_DATA && fault_random(&random) % 4)
+                h.type = FRAME_RTS;
+            if (h.type == FRAME_FAIL && fault_random(&random) % 16)
+                h.type = FRAME_CTS;
+            if (h.type == FRAME_FAIL || h.type == FRAME_ANSWER)
+                h.bytes %= FRAME_TEXT_MAX + 1;
+            int with = h.type == FRAME_EAGER || h.type == FRAME_DATA || h.type == FRAME_FAIL || h.type == FRAME_ANSWER;
             if (!send_frame(fd, &h, junk, with ? (size_t)h.bytes : 0))
                 break;
             struct pollfd p = { .fd = fd, .events = POLLIN };

@@ -29,16 +29,16 @@ static void try_challenge(const uint8_t *in)
 
 static void try_header(const uint8_t *in)
 {
-    struct wire_header h;
+    struct frame h;
     uint8_t again[WIRE_HEADER_BYTES];
     const char *wrong = wire_get_header(in, &h);
     if (wrong) {
         FUZZ_CHECK(*wrong != '\0');
         return;
     }
-    FUZZ_CHECK(h.type > 0 && h.type < WIRE_TYPE_END);
-    FUZZ_CHECK(h.type != WIRE_EAGER || h.bytes <= WIRE_EAGER_MOST);
-    FUZZ_CHECK((h.type != WIRE_FAIL && h.type != WIRE_ANSWER) || h.bytes <= WIRE_TEXT_MOST);
+    FUZZ_CHECK(h.type > 0 && h.type < FRAME_TYPE_END);
+    FUZZ_CHECK(h.type != FRAME_EAGER || h.bytes <= FRAME_EAGER_MAX);
+    FUZZ_CHECK((h.type != FRAME_FAIL && h.type != FRAME_ANSWER) || h.bytes <= FRAME_TEXT_MAX);
     wire_put_header(&h, again);
     FUZZ_CHECK(memcmp(again, in, sizeof again) == 0);
 }

@@ -68,7 +68,7 @@ fault("a", "begun_element_is_not_carried", LINK, "s->carry_bytes = (uint32_t)(by
 # ---- b: flow control ----
 
 fault("b", "credit_of_a_received_message_never_comes_back", LINK,
-      "if (h.type == WIRE_EAGER && s.kind != SINK_EARLY)\n        link_consumed(l, (size_t)h.bytes);", "", "p2p on tcp",
+      "if (h.type == FRAME_EAGER && s.kind != SINK_EARLY)\n        link_consumed(l, (size_t)h.bytes);", "", "p2p on tcp",
       "programs on tcp", "random programs on tcp")
 fault("b", "credit_of_an_early_message_never_comes_back", EARLY, "link_consumed(l, payload_bytes(&e->header));", "(void)l;",
       "p2p on tcp", "programs on tcp", "random programs on tcp")
@@ -115,7 +115,7 @@ fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->ho
 # ---- e: words ----
 
 fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, a->waits_for));", "text_rank(g, a->waits_for), text_rank(g, rank));", "stop", "reasons")
-fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & WIRE_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
+fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
 TEXT = "backend_tcp/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, 'return write_rank(rank, g->world_ranks[rank], "");',
       'return write_rank(g->world_ranks[rank], g->world_ranks[rank], "");', "mismatch-permuted", "stop-permuted")
@@ -244,7 +244,7 @@ fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "i
 fault("tcp", "lengths_are_not_compared", ENGINE, "if (h->bytes == bytes)\n        return 1;", "if (h->bytes <= bytes)\n        return 1;", "mismatch", "manual")
 fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "    check_early(op); /* If they are not, this ends the group, and the op with it. */\n", "    if (0)\n        check_early(op);\n",
       "manual", "mismatch")
-fault("tcp", "past_collective_of_the_same_slot_is_compared", GROUP, "if (seq == 0 || past->seq != seq)", "if (seq == 0)", "mismatch", "random programs on tcp")
+fault("tcp", "past_collective_of_the_same_slot_is_compared", GROUP, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
 fault("tcp", "closed_group_says_it_was_never_opened", INQUEST, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
 fault("tcp", "lower_rank_is_not_waited_for", INQUEST, "if (!g->inquest_defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
 fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUP, "if (p->why.status == COMM_OK)\n        set_reason(&p->why, why->status, why->reporter, why->text);",
@@ -252,7 +252,7 @@ fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUP, "if (p->why.s
 fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUP, "    end_as_told(g);\n}", "}", "reasons", "leave")
 fault("tcp", "loss_of_a_member_comes_before_its_words", GROUP, "        hear_members(g);\n", "", "reasons", "leave", "kill")
 fault("tcp", "rank_that_left_is_missed_by_nobody", GROUP, "(g->head && engine_needs(g->head, l->peer)) || p2p_needs", "p2p_needs", "leave", "reasons")
-fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == WIRE_EAGER && h->bytes > WIRE_EAGER_MOST)", "if (h->type == WIRE_EAGER && h->bytes > 2 * WIRE_EAGER_MOST)",
+fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",
       "tcp_wire", "hostile")
 fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire", "hostile")
 fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",

@@ -19,7 +19,7 @@ int one_in(size_t n);
 /* ---- What is simulated ---- */
 
 struct team;
-struct call;
+struct collective;
 
 enum { MARGIN = 64, POISON = 0xa5, RETIRED = 0x5c };
 
@@ -34,7 +34,7 @@ enum part_state { PART_WAITING, PART_SUBMITTED, PART_DONE, PART_REFUSED };
 /* What one rank does in one operation. A pointer to it is the comm_work that the backend gets. */
 struct part {
     struct member *member;
-    struct call *call; /* NULL: point-to-point */
+    struct collective *call; /* NULL: point-to-point */
     comm_op op;
     enum part_state state;
     comm_status status;
@@ -84,7 +84,7 @@ struct world {
     struct mesh **meshes;
     struct team **teams; /* teams[0] is the world */
     size_t team_count;
-    struct call *calls;
+    struct collective *calls;
     size_t parts_open;   /* parts not ended yet */
     int32_t slow_rank;   /* comes to its turn seldom; -1: none */
     int64_t eager_bytes;
@@ -141,7 +141,7 @@ void messages_check(void);
 
 /* ---- Between them ---- */
 void member_append(struct member *member, struct part *part);
-struct part *part_new(struct member *member, struct call *call);
+struct part *part_new(struct member *member, struct collective *call);
 void part_free(struct part *part);
 void area_open(struct area *area, size_t bytes);
 /* The operation is over: nothing may read or write this memory any more. */

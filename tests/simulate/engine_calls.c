@@ -9,8 +9,8 @@
 enum form { PLAIN, UNEVEN, LIST };
 
 /* One collective, as all ranks call it. */
-struct call {
-    struct call *next;
+struct collective {
+    struct collective *next;
     struct team *team;
     int32_t kind, root;
     enum form form;
@@ -71,7 +71,7 @@ void content_write(uint8_t *at, size_t bytes, uint64_t seed)
     }
 }
 
-static uint64_t block_content(const struct call *c, int32_t from, int32_t to)
+static uint64_t block_content(const struct collective *c, int32_t from, int32_t to)
 {
     return mix(c->content, (uint64_t)from * 1000 + (uint64_t)(sends_blocks(c->kind) ? to : 0));
 }
@@ -82,7 +82,7 @@ static uint64_t value(uint64_t content, size_t i)
     return mix(content, i) >> 24;
 }
 
-static void write_value(const struct call *c, uint8_t *at, uint64_t v)
+static void write_value(const struct collective *c, uint8_t *at, uint64_t v)
 {
     if (c->dtype == COMM_DTYPE_C128) {
         double pair[2] = { (double)(v & 0xfffff), 0 };
@@ -92,7 +92,7 @@ static void write_value(const struct call *c, uint8_t *at, uint64_t v)
     }
 }
 
-static uint64_t masked(const struct call *c, uint64_t v)
+static uint64_t masked(const struct collective *c, uint64_t v)
 {
     if (c->dtype == COMM_DTYPE_C128)
         return v & 0xfffff;
@@ -109,7 +109,7 @@ static void user_reduce(const void *in, void *inout, size_t count, comm_dtype dt
         b[i] += 3 * a[i];
 }
 
-static uint64_t combine(const struct call *c, uint64_t a, uint64_t b)
+static uint64_t combine(const struct collective *c, uint64_t a, uint64_t b)
 {
     switch (c->redop) {
     case COMM_REDOP_MAX:
@@ -123,12 +123,12 @@ static uint64_t combine(const struct call *c, uint64_t a, uint64_t b)
     }
 }
 
-static size_t block_count(const struct call *c, int32_t from, int32_t to)
+static size_t block_count(const struct collective *c, int32_t from, int32_t to)
 {
     return c->counts[from * c->team->size + to];
 }
 
-static uint8_t *reduced_block(struct call *c, int32_t block)
+static uint8_t *reduced_block(struct collective *c, int32_t block)
 {
     int32_t size = c->team->size, at = sends_blocks(c->kind) ? block : 0;
     if (c->reduced[at])
@@ -151,7 +151,7 @@ static uint8_t *reduced_block(struct call *c, int32_t block)
     return c->reduced[at];
 }
 
-static void write_block(const struct call *c, uint8_t *at, int32_t from, int32_t to)
+static void write_block(const struct collective *c, uint8_t *at, int32_t from, int32_t to)
 {
     size_t count = block_count(c, from, to);
     uint64_t content = block_content(c, from, to);
@@ -179,7 +179,7 @@ size_t draw_bytes(size_t most)
     return bytes <= most ? bytes : below(most + 1);
 }
 
-static void draw_type(struct call *c)
+static void draw_type(struct collective *c)
 {
     static const comm_dtype types[] = { COMM_DTYPE_U8, COMM_DTYPE_U16, COMM_DTYPE_U32, COMM_DTYPE_U64, COMM_DTYPE_C128 };
     static const comm_redop ops[] = { COMM_REDOP_SUM, COMM_REDOP_SUM, COMM_REDOP_MAX, COMM_REDOP_BXOR, COMM_REDOP_PREMUL_SUM, COMM_REDOP_USER };
@@ -195,7 +195,7 @@ static void draw_type(struct call *c)
 }
 
 /* Counts that every rank knows, in elements; `most` bytes for a block. */
-static void draw_counts(struct call *c, size_t most)
+static void draw_counts(struct collective *c, size_t most)
 {
     int32_t size = c->team->size;
     int a_long_one = one_in(2); /* one long block among short ones */
@@ -222,7 +222,7 @@ static void draw_counts(struct call *c, size_t most)
 /* ---- Buffers ---- */
 
 /* Lay `blocks` blocks out in an area, in any order and with gaps unless they are `dense`. */
-static void lay_out(const struct call *c, const size_t *counts, int dense, struct area *area, size_t **ret_offsets)
+static void lay_out(const struct collective *c, const size_t *counts, int dense, struct area *area, size_t **ret_offsets)
 {
     int32_t size = c->team->size;
     size_t at = 0, *offsets = malloc((size_t)size * sizeof *offsets);
@@ -244,7 +244,7 @@ static void lay_out(const struct call *c, const size_t *counts, int dense, struc
     *ret_offsets = offsets;
 }
 
-static void **list_of(const struct call *c, const struct area *area, const size_t *offsets)
+static void **list_of(const struct collective *c, const struct area *area, const size_t *offsets)
 {
     void **list = malloc((size_t)c->team->size * sizeof *list);
     for (int32_t r = 0; r < c->team->size; r++)
@@ -253,7 +253,7 @@ static void **list_of(const struct call *c, const struct area *area, const size_
 }
 
 /* A side that has a block for each rank. */
-static void make_blocks(struct call *c, struct area *area, const size_t *counts, size_t **ret_offsets, void ***ret_list,
+static void make_blocks(struct collective *c, struct area *area, const size_t *counts, size_t **ret_offsets, void ***ret_list,
                         comm_buffers *ret_side)
 {
     int dense = c->form == PLAIN || (c->form == UNEVEN && (c->kind == COMM_OP_REDUCE_SCATTER || one_in(2)));
@@ -268,19 +268,19 @@ static void make_blocks(struct call *c, struct area *area, const size_t *counts,
     }
 }
 
-static int has_send(const struct call *c, int32_t rank)
+static int has_send(const struct collective *c, int32_t rank)
 {
     int only_root = c->kind == COMM_OP_BROADCAST || c->kind == COMM_OP_SCATTER;
     return c->kind != COMM_OP_BARRIER && (!only_root || rank == c->root);
 }
 
-static int has_recv(const struct call *c, int32_t rank)
+static int has_recv(const struct collective *c, int32_t rank)
 {
     int only_root = c->kind == COMM_OP_REDUCE || c->kind == COMM_OP_GATHER;
     return c->kind != COMM_OP_BARRIER && (!only_root || rank == c->root) && (c->kind != COMM_OP_BROADCAST || rank != c->root);
 }
 
-static void make_send(struct call *c, struct part *part)
+static void make_send(struct collective *c, struct part *part)
 {
     int32_t rank = part->member->rank;
     const size_t *row = c->counts + rank * c->team->size;
@@ -297,7 +297,7 @@ static void make_send(struct call *c, struct part *part)
     part->op.send = (comm_buffers){ .data = part->send.memory + MARGIN, .count = count };
 }
 
-static void make_recv(struct call *c, struct part *part)
+static void make_recv(struct collective *c, struct part *part)
 {
     int32_t rank = part->member->rank;
     const size_t *column = c->columns + rank * c->team->size;
@@ -312,7 +312,7 @@ static void make_recv(struct call *c, struct part *part)
 }
 
 /* In place: what is sent lies where the result will be. */
-static void make_in_place(struct call *c, struct part *part)
+static void make_in_place(struct collective *c, struct part *part)
 {
     int32_t rank = part->member->rank, size = c->team->size;
     make_recv(c, part);
@@ -324,14 +324,14 @@ static void make_in_place(struct call *c, struct part *part)
         write_block(c, at + (size_t)to * c->count * c->element_bytes, rank, to);
 }
 
-static int may_be_in_place(const struct call *c, int32_t rank)
+static int may_be_in_place(const struct collective *c, int32_t rank)
 {
     return c->in_place && c->form == PLAIN &&
            (c->kind == COMM_OP_ALL_REDUCE || (c->kind == COMM_OP_REDUCE && rank == c->root) || c->kind == COMM_OP_ALL_GATHER ||
             c->kind == COMM_OP_ALL_TO_ALL);
 }
 
-static void add_part(struct call *c, int32_t rank)
+static void add_part(struct collective *c, int32_t rank)
 {
     struct member *member = &c->team->members[rank];
     struct part *part = part_new(member, c);
@@ -352,10 +352,10 @@ static void add_part(struct call *c, int32_t rank)
     member_append(member, part);
 }
 
-static struct call *call_new(struct team *team, int32_t kind, enum form form)
+static struct collective *call_new(struct team *team, int32_t kind, enum form form)
 {
     size_t size = (size_t)team->size;
-    struct call *c = calloc(1, sizeof *c);
+    struct collective *c = calloc(1, sizeof *c);
     c->team = team;
     c->kind = kind ? kind : 1 + (int32_t)below(COMM_OP_BARRIER);
     c->root = (int32_t)below(size);
@@ -386,7 +386,7 @@ void call_draw(struct team *team, int32_t kind)
 
 void call_draw_disagreeing(struct team *team, int32_t rank)
 {
-    struct call *c = call_new(team, COMM_OP_ALL_TO_ALL, UNEVEN);
+    struct collective *c = call_new(team, COMM_OP_ALL_TO_ALL, UNEVEN);
     size_t *column = c->columns + rank * team->size; /* what it expects; the others read their own */
     for (int32_t from = 0; from < team->size; from++)
         if (from != rank && column[from] > 0 && one_in(2))
@@ -397,14 +397,14 @@ void call_draw_disagreeing(struct team *team, int32_t rank)
 
 static void complain_about(const struct part *part, const char *what)
 {
-    const struct call *c = part->call;
+    const struct collective *c = part->call;
     complain("group %s (algo %s), rank %d of %d: %s #%llu%s, root %d, count %zu of %s, %s%s: %s", c->team->name, c->team->algo,
              part->member->rank, c->team->size, comm__op_name(c->kind), (unsigned long long)part->op.seq,
              c->form == PLAIN ? "" : c->form == UNEVEN ? "_v" : "_list", c->root, c->count, comm_dtype_name(c->dtype),
              reduces(c->kind) ? comm_redop_name(c->redop) : "", may_be_in_place(c, part->member->rank) ? ", in place" : "", what);
 }
 
-static void write_result(struct call *c, const struct part *part, uint8_t *at)
+static void write_result(struct collective *c, const struct part *part, uint8_t *at)
 {
     int32_t rank = part->member->rank;
     if (reduces(c->kind)) {
@@ -417,7 +417,7 @@ static void write_result(struct call *c, const struct part *part, uint8_t *at)
     }
 }
 
-static void check_recv(struct call *c, const struct part *part)
+static void check_recv(struct collective *c, const struct part *part)
 {
     struct area right;
     area_open(&right, part->recv.bytes);
@@ -433,7 +433,7 @@ static void check_recv(struct call *c, const struct part *part)
     area_close(&right);
 }
 
-static void check_send(const struct call *c, const struct part *part)
+static void check_send(const struct collective *c, const struct part *part)
 {
     struct area right;
     area_open(&right, part->send.bytes);
@@ -447,7 +447,7 @@ static void check_send(const struct call *c, const struct part *part)
 
 void call_check(struct part *part)
 {
-    struct call *c = part->call;
+    struct collective *c = part->call;
     if (part->status != COMM_OK && !c->team->doomed)
         complain_about(part, part->error);
     if (part->status == COMM_OK && part->recv.memory)
@@ -465,7 +465,7 @@ void call_check(struct part *part)
 void calls_free(void)
 {
     while (world->calls) {
-        struct call *c = world->calls;
+        struct collective *c = world->calls;
         world->calls = c->next;
         for (int32_t r = 0; r < c->team->size; r++)
             free(c->reduced[r]);

@@ -72,7 +72,7 @@ void area_close(struct area *area)
     area->memory = NULL;
 }
 
-struct part *part_new(struct member *member, struct call *call)
+struct part *part_new(struct member *member, struct collective *call)
 {
     struct part *part = calloc(1, sizeof *part);
     part->member = member;

@@ -49,9 +49,9 @@ static void a_challenge_is_72_bytes(void **state)
     assert_int_equal(wire_get_challenge(bytes, &got), -1);
 }
 
-static struct wire_header sample(void)
+static struct frame sample(void)
 {
-    return (struct wire_header){ .type = WIRE_RTS, .kind = 2, .dtype = 12, .redop = 3, .credit = 0x0a0b0c0d,
+    return (struct frame){ .type = FRAME_RTS, .kind = 2, .dtype = 12, .redop = 3, .credit = 0x0a0b0c0d,
                                  .group = 0x1112131415161718u, .seq = 0x2122232425262728u, .signature = 0x3132333435363738u,
                                  .slice = 0x41424344, .round = 0x5152, .tag = -2, .count = 0x6162636465666768u,
                                  .bytes = 0x7172737475767778u };
@@ -60,9 +60,9 @@ static struct wire_header sample(void)
 static void a_header_is_64_bytes(void **state)
 {
     (void)state;
-    struct wire_header h = sample(), got;
+    struct frame h = sample(), got;
     static const uint8_t expected[] = {
-        'L', 'C', 'M', '1', WIRE_RTS, 2, 12, 3,                   /* magic, type, kind, dtype, redop */
+        'L', 'C', 'M', '1', FRAME_RTS, 2, 12, 3,                   /* magic, type, kind, dtype, redop */
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,           /* group */
         0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21,           /* seq */
         0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,           /* signature */
@@ -84,7 +84,7 @@ static void a_header_is_64_bytes(void **state)
 
 static const char *refusal(uint8_t type, uint64_t payload)
 {
-    struct wire_header h = sample(), got;
+    struct frame h = sample(), got;
     uint8_t bytes[WIRE_HEADER_BYTES];
     h.type = type;
     h.bytes = payload;
@@ -95,18 +95,18 @@ static const char *refusal(uint8_t type, uint64_t payload)
 static void what_makes_no_sense_is_refused(void **state)
 {
     (void)state;
-    struct wire_header h = sample(), got;
+    struct frame h = sample(), got;
     uint8_t bytes[WIRE_HEADER_BYTES];
     assert_non_null(refusal(0, 0));
-    assert_non_null(refusal(WIRE_TYPE_END, 0));
+    assert_non_null(refusal(FRAME_TYPE_END, 0));
     assert_non_null(refusal(255, 0));
-    assert_null(refusal(WIRE_EAGER, WIRE_EAGER_MOST));
-    assert_non_null(refusal(WIRE_EAGER, WIRE_EAGER_MOST + 1));
-    assert_null(refusal(WIRE_DATA, UINT64_MAX)); /* as long as its receive is; the rest is dropped */
-    assert_null(refusal(WIRE_FAIL, WIRE_TEXT_MOST));
-    assert_non_null(refusal(WIRE_FAIL, WIRE_TEXT_MOST + 1));
-    assert_null(refusal(WIRE_ANSWER, WIRE_TEXT_MOST));
-    assert_non_null(refusal(WIRE_ANSWER, UINT64_MAX));
+    assert_null(refusal(FRAME_EAGER, FRAME_EAGER_MAX));
+    assert_non_null(refusal(FRAME_EAGER, FRAME_EAGER_MAX + 1));
+    assert_null(refusal(FRAME_DATA, UINT64_MAX)); /* as long as its receive is; the rest is dropped */
+    assert_null(refusal(FRAME_FAIL, FRAME_TEXT_MAX));
+    assert_non_null(refusal(FRAME_FAIL, FRAME_TEXT_MAX + 1));
+    assert_null(refusal(FRAME_ANSWER, FRAME_TEXT_MAX));
+    assert_non_null(refusal(FRAME_ANSWER, UINT64_MAX));
     wire_put_header(&h, bytes);
     for (int i = 0; i < 4; i++) {
         bytes[i] ^= 1;
