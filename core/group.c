@@ -584,6 +584,15 @@ comm_status comm_group_ranks(const comm_group *group, int32_t *ret_ranks)
     return COMM_OK;
 }
 
+comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts)
+{
+    if (!group || !ret_hosts)
+        return comm__fail(COMM_ERR_INVALID, "comm_group_hosts: %s is NULL", group ? "ret_hosts" : "the group");
+    for (int32_t r = 0; r < group->size; r++)
+        ret_hosts[r] = group->world->hosts[group->world_ranks[r]];
+    return COMM_OK;
+}
+
 comm_status comm_group_find(comm_group *world, const char *name, comm_group **ret_group)
 {
     if (!world || !name || !ret_group)

@@ -43,6 +43,7 @@ struct world {
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
+    int32_t *hosts;            /* [size] the number of each rank's host: host_id.h */
     int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
     comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the

@@ -410,6 +410,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     pthread_mutex_destroy(&world->looking);
     pthread_mutex_destroy(&world->open_lock);
     pthread_mutex_destroy(&world->lock);
+    free(world->hosts);
     free(world->name);
     free(world->secret);
     free(world);

@@ -123,6 +123,9 @@ static comm_status come_together(struct world *world, const comm_init_options *o
     world->store = j->store;
     world->rank = j->rank;
     world->size = j->size;
+    free(world->hosts);
+    world->hosts = j->hosts;
+    j->hosts = NULL;
     world->takes_leave = j->served && j->joined;
     return status;
 }

@@ -3,8 +3,8 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    who has joined as rank r, and the port that shows that its process lives (lifeline.c); a second one is
- *               refused (commrun looks at these, and may set the verdict)
+ *   rank/<r>    who has joined as rank r, on which host (host_id.c), and the port that shows that its process lives (lifeline.c); a
+ *               second one is refused (commrun looks at these, and may set the verdict)
  *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees ends the
  *               joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
@@ -12,7 +12,7 @@
  *
  * There are two rounds: in the first each rank shows up, in the second it says that its backends are open. Each has
  *   joined, opened    how many have come; the last one sets
- *   verdict, outcome  "ok", a NUL and what all should know (the nonce; where everybody is), or "<status> <why there will be no
+ *   verdict, outcome  "ok", a NUL and what all should know (the nonce and who shares a host; where everybody is), or "<status> <why there will be no
  *                     world>"; the first one holds
  *   all, open         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
  * and in the second
@@ -38,6 +38,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "host_id.h"
 
 #define ALL_WELL "ok"
 
@@ -46,7 +47,9 @@ enum {
     WHO_SHOWN = 120,      /* of what a store says, at most */
     CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
     BACKENDS_SHOWN = 160,
+    FETCHED_AT_ONCE = 1024, /* keys */
     CARDS_MOST = 1024,    /* ranks; the last one to open fetches the cards of so many for all */
+    HOST_TEXT = 17,       /* comm__host_id in a claim */
 };
 
 struct round {
@@ -159,15 +162,15 @@ static comm_status find_number(struct joining *j)
 
 /* ---- Joining ---- */
 
-/* The key holds who we are, then our lifeline: from the moment that a rank counts as there, others can watch it. */
+/* The key holds who we are, our host, then our lifeline: from the moment that a rank counts as there, others can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
-    char key[32], mine[WHO_BYTES + 1 + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
+    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
     comm_status status = make_nonce(claim);
     if (status != COMM_OK)
         return status;
     write_who(who, claim);
-    snprintf(mine, sizeof mine, "%s\n%s", who, j->lifeline.page);
+    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 "\n%s", who, comm__host_id(), j->lifeline.page);
     snprintf(key, sizeof key, "rank/%d", j->rank);
     void *there;
     size_t bytes;
@@ -438,7 +441,7 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
     if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
         comm_store_get(j->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
         return 0;
-    const char *page = strchr(claim, '\n'); /* a store's values end with a NUL */
+    const char *host = strchr(claim, '\n'), *page = host ? strchr(host + 1, '\n') : NULL; /* a store's values end with a NUL */
     comm__watch_begin(w, page ? page + 1 : "");
     comm_free(claim);
     return 1;
@@ -536,31 +539,113 @@ static comm_status decide_for(struct joining *j, const struct round *round, cons
     return status;
 }
 
-static comm_status tell_nonce(struct joining *j)
+/* What all ranks have set under `member`, and at the end, if not NULL, what is under `more`. */
+struct fetched {
+    size_t count;
+    char (*names)[32];
+    const char **keys;
+    void **values;
+    size_t *bytes;
+};
+
+static void fetched_finish(struct fetched *f)
 {
-    void *nonce;
-    size_t bytes;
-    int64_t worlds;
-    comm_status status = comm_store_get(j->store, "nonce", left_ms(j), &nonce, &bytes);
-    if (status != COMM_OK)
-        return status;
-    /* In this order: whoever knows that all are here finds the next world if it joins again. */
-    status = comm_store_add(j->names, "worlds", 1, &worlds);
-    if (status == COMM_OK)
-        status = decide_for(j, &showing_up, nonce, bytes);
-    comm_free(nonce);
+    for (size_t i = 0; f->values && i < f->count; i++)
+        comm_free(f->values[i]);
+    free(f->names);
+    free(f->keys);
+    free(f->values);
+    free(f->bytes);
+}
+
+static comm_status fetch(struct joining *j, const char *member, const char *more, struct fetched *f)
+{
+    f->count = (size_t)j->size + (more != NULL);
+    f->names = calloc(f->count, sizeof *f->names);
+    f->keys = calloc(f->count, sizeof *f->keys);
+    f->values = calloc(f->count, sizeof *f->values);
+    f->bytes = calloc(f->count, sizeof *f->bytes);
+    if (!f->names || !f->keys || !f->values || !f->bytes)
+        return comm__fail(COMM_ERR_NO_MEMORY, "what %d ranks have said", j->size);
+    for (int32_t r = 0; r < j->size; r++) {
+        snprintf(f->names[r], sizeof f->names[r], "%s/%d", member, r);
+        f->keys[r] = f->names[r];
+    }
+    if (more)
+        f->keys[j->size] = more;
+    comm_status status = COMM_OK;
+    for (size_t done = 0, count; status == COMM_OK && done < f->count; done += count) {
+        count = f->count - done < FETCHED_AT_ONCE ? f->count - done : FETCHED_AT_ONCE;
+        status = comm_store_multi_get(j->store, f->keys + done, count, left_ms(j), f->values + done, f->bytes + done);
+    }
     return status;
 }
 
-static comm_status take_nonce(struct joining *j)
+/* The hosts of those who have made these claims. */
+static comm_status write_hosts(struct joining *j, const struct fetched *claims, char **ret_text)
 {
-    size_t bytes;
-    const char *nonce = payload(j, &bytes);
-    if (bytes != JOIN_NONCE_TEXT - 1)
+    uint64_t *ids = calloc((size_t)j->size, sizeof *ids);
+    int32_t *hosts = calloc((size_t)j->size, sizeof *hosts);
+    comm_status status = ids && hosts ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "the hosts of %d ranks", j->size);
+    for (int32_t r = 0; status == COMM_OK && r < j->size; r++) {
+        const char *id = strchr(claims->values[r], '\n');
+        ids[r] = id ? strtoull(id + 1, NULL, 16) : 0;
+    }
+    if (status == COMM_OK)
+        status = comm__hosts_number(ids, j->size, hosts);
+    if (status == COMM_OK)
+        status = comm__hosts_write(hosts, j->size, ret_text);
+    free(ids);
+    free(hosts);
+    return status;
+}
+
+/* "<nonce> <hosts>". */
+static comm_status tell_start(struct joining *j, const struct fetched *claims)
+{
+    int64_t worlds;
+    char *hosts = NULL;
+    comm_status status = write_hosts(j, claims, &hosts);
+    if (status != COMM_OK)
+        return decide_against(j, &showing_up, status, comm_last_error());
+    size_t nonce_bytes = claims->bytes[j->size], bytes = nonce_bytes + 1 + strlen(hosts);
+    char *start = malloc(bytes + 1);
+    if (start) {
+        memcpy(start, claims->values[j->size], nonce_bytes);
+        sprintf(start + nonce_bytes, " %s", hosts);
+        /* In this order: whoever knows that all are here finds the next world if it joins again. */
+        status = comm_store_add(j->names, "worlds", 1, &worlds);
+    }
+    if (status == COMM_OK)
+        status = start ? decide_for(j, &showing_up, start, bytes)
+                       : decide_against(j, &showing_up, COMM_ERR_NO_MEMORY, "the last rank to come had no memory to tell the others");
+    free(start);
+    free(hosts);
+    return status;
+}
+
+static comm_status tell_nonce_and_hosts(struct joining *j)
+{
+    struct fetched claims = { 0 };
+    comm_status status = fetch(j, showing_up.member, "nonce", &claims);
+    if (status == COMM_OK)
+        status = tell_start(j, &claims);
+    fetched_finish(&claims);
+    return status;
+}
+
+static comm_status take_nonce_and_hosts(struct joining *j)
+{
+    size_t bytes, nonce_bytes = JOIN_NONCE_TEXT - 1;
+    const char *start = payload(j, &bytes); /* ends with a NUL, as all that comes from a store */
+    if (bytes <= nonce_bytes || start[nonce_bytes] != ' ')
         return comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store), bytes);
-    memcpy(j->nonce, nonce, bytes);
-    j->nonce[bytes] = '\0';
-    return COMM_OK;
+    memcpy(j->nonce, start, nonce_bytes);
+    j->nonce[nonce_bytes] = '\0';
+    j->hosts = malloc((size_t)j->size * sizeof *j->hosts);
+    if (!j->hosts)
+        return comm__fail(COMM_ERR_NO_MEMORY, "the hosts of %d ranks", j->size);
+    return comm__hosts_read(start + nonce_bytes + 1, j->size, j->hosts);
 }
 
 comm_status comm__join(struct joining *j, comm_status able)
@@ -571,14 +656,17 @@ comm_status comm__join(struct joining *j, comm_status able)
     if (status == COMM_OK)
         status = count_in(j, &showing_up, &last);
     if (status == COMM_OK)
-        status = last ? tell_nonce(j) : wait_for_all(j, &showing_up);
-    return status == COMM_OK ? take_nonce(j) : status;
+        status = last ? tell_nonce_and_hosts(j) : wait_for_all(j, &showing_up);
+    return status == COMM_OK ? take_nonce_and_hosts(j) : status;
 }
 
 comm_status comm__join_alone(struct joining *j)
 {
     j->lifeline.listener = -1;
     comm_status status = make_nonce(j->nonce);
+    j->hosts = calloc(1, sizeof *j->hosts);
+    if (status == COMM_OK && !j->hosts)
+        status = comm__fail(COMM_ERR_NO_MEMORY, "a world of one rank");
     return status == COMM_OK ? comm_store_open("hash://", NULL, &j->store) : status;
 }
 
@@ -586,33 +674,19 @@ comm_status comm__join_alone(struct joining *j)
  * they are more than the parameter allows. */
 static comm_status gather_cards(struct joining *j, char **ret_cards, size_t *ret_bytes)
 {
-    size_t count = (size_t)j->size, total = 0, most = (size_t)comm__param_int("core", "handout_bytes");
-    char (*names)[32] = calloc(count, sizeof *names);
-    const char **keys = calloc(count, sizeof *keys);
-    void **cards = calloc(count, sizeof *cards);
-    size_t *bytes = calloc(count, sizeof *bytes);
-    comm_status status = names && keys && cards && bytes ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "%d addresses", j->size);
-    for (size_t r = 0; status == COMM_OK && r < count; r++) {
-        snprintf(names[r], sizeof names[r], "%s/%zu", opening.member, r);
-        keys[r] = names[r];
-    }
-    if (status == COMM_OK)
-        status = comm_store_multi_get(j->store, keys, count, left_ms(j), cards, bytes);
-    for (size_t r = 0; status == COMM_OK && r < count; r++)
-        total += bytes[r];
+    struct fetched cards = { 0 };
+    size_t total = 0, most = (size_t)comm__param_int("core", "handout_bytes");
+    comm_status status = fetch(j, opening.member, NULL, &cards);
+    for (size_t r = 0; status == COMM_OK && r < cards.count; r++)
+        total += cards.bytes[r];
     char *all = status == COMM_OK && total <= most ? malloc(total + 1) : NULL;
     *ret_bytes = 0;
-    for (size_t r = 0; r < count && status == COMM_OK; r++) {
-        if (all)
-            memcpy(all + *ret_bytes, cards[r], bytes[r]);
-        *ret_bytes += all ? bytes[r] : 0;
-        comm_free(cards[r]);
+    for (size_t r = 0; all && r < cards.count; r++) {
+        memcpy(all + *ret_bytes, cards.values[r], cards.bytes[r]);
+        *ret_bytes += cards.bytes[r];
     }
     *ret_cards = all;
-    free(names);
-    free(keys);
-    free(cards);
-    free(bytes);
+    fetched_finish(&cards);
     return status;
 }
 
@@ -656,6 +730,8 @@ void comm__join_end(struct joining *j)
     j->watches = NULL;
     comm_free(j->verdict);
     j->verdict = NULL;
+    free(j->hosts);
+    j->hosts = NULL;
     comm__lifeline_close(&j->lifeline);
 }
 

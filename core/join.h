@@ -23,6 +23,7 @@ struct joining {
     int served;     /* by rank 0: the store */
     int joined;     /* the rank is counted in, or has heard that there will be no world */
     char nonce[JOIN_NONCE_TEXT];
+    int32_t *hosts; /* [size] the number of each rank's host (host_id.h); who needs it longer takes it and leaves NULL */
     int heard;      /* there is a verdict */
     char *verdict;  /* of the latest round; its payload follows the NUL */
     size_t verdict_bytes;
@@ -30,7 +31,7 @@ struct joining {
     struct watch *watches; /* LIFELINE_WATCHES_MOST, once somebody has to be waited for */
 };
 
-/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number and nonce. `able` says
+/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts. `able` says
  * whether this rank can take part: if not, all are told the last error's text. */
 comm_status comm__join(struct joining *j, comm_status able);
 

@@ -389,6 +389,11 @@ COMM_API comm_status comm_group_world_rank(const comm_group *group, int32_t rank
 COMM_API comm_status comm_group_rank_of(const comm_group *group, int32_t world_rank, int32_t *ret_rank);
 /* Write the world ranks of all members, in order; `ret_ranks` has room for comm_group_size of them. */
 COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_ranks);
+/* Write the number of each member's host, in order; `ret_hosts` has room for comm_group_size of them. Hosts are numbered from 0 in the
+ * order in which they first appear among the world's ranks, the same on all ranks and in all groups. Two ranks are on one host if they
+ * can share memory and reach each other by loopback: same kernel, same /dev/shm, same network name space. So a container is
+ * a host of its own unless it shares these. COMM_HOST_ID, any text, takes the rule's place: ranks with the same text are on one host. */
+COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts);
 
 /* The open group of this process that has that name within `world`'s family; of several, the one that was made last.
  * Memory lends.  Errors NOT_FOUND. */

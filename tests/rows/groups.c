@@ -288,6 +288,18 @@ static void group_ranks(const struct place *p)
     OK(comm_group_close(group));
 }
 
+static void group_hosts(const struct place *p)
+{
+    int32_t hosts[MOST];
+    memset(hosts, 0x55, sizeof hosts);
+    OK(comm_group_hosts(p->world, hosts)); /* the launcher started all ranks here */
+    for (int32_t r = 0; r < p->size; r++)
+        IS(hosts[r] == 0);
+    IS(p->size == MOST || hosts[p->size] == 0x55555555);
+    GIVES(COMM_ERR_INVALID, comm_group_hosts(p->world, NULL));
+    GIVES(COMM_ERR_INVALID, comm_group_hosts(NULL, hosts));
+}
+
 static void group_find(const struct place *p)
 {
     comm_group *group, *found = NULL;
@@ -358,6 +370,7 @@ const struct row_case rows_groups[] = {
     { "group_abort", group_abort },
     { "group_queries", group_queries },
     { "group_ranks", group_ranks },
+    { "group_hosts", group_hosts },
     { "group_find", group_find },
     { "group_store", group_store },
     { "round_robin", round_robin },

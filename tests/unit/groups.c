@@ -2,6 +2,7 @@
  * tcp, where they are processes. */
 #include <comm/comm.h>
 #include <comm/store.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -305,6 +306,28 @@ static void a_forked_child_is_told_so(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Each rank knows its own host only; hosts are numbered as they first appear, for groups in any order, too. */
+static void hosts_are_told_to_all(int rank, int size, void *arg)
+{
+    static const char *const texts[] = { "z", "a", "z", "b", "a", "z" };
+    static const int32_t expected[] = { 0, 1, 0, 2, 1, 0 }, backwards[] = { 5, 4, 3, 2, 1, 0 };
+    int32_t hosts[6] = { 0 };
+    comm_group *group;
+    (void)arg;
+    setenv("COMM_HOST_ID", texts[rank], 1);
+    if (rank == 3)
+        setenv("COMM_HANDOUT_BYTES", "0", 1); /* for worlds of many ranks, too */
+    comm_group *world = ranks_world(backend);
+    CHECK_OK(comm_group_hosts(world, hosts));
+    CHECK(memcmp(hosts, expected, sizeof hosts) == 0);
+    CHECK_OK(comm_group_create(world, backwards, (size_t)size, NULL, &group));
+    CHECK_OK(comm_group_hosts(group, hosts));
+    for (int r = 0; r < size; r++)
+        CHECK(hosts[r] == expected[size - 1 - r]);
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_group_close(world));
+}
+
 static int run(const struct ranks_options *how)
 {
     return ranks_run(5, how, groups_are_made_without_non_members, NULL) ||
@@ -327,5 +350,5 @@ int main(void)
     if (run(&threads) || ranks_run(2, &threads, several_devices_must_be_told_apart, NULL))
         return 1;
     backend = "cpu:tcp";
-    return run(&processes);
+    return run(&processes) || ranks_run(6, &processes, hosts_are_told_to_all, NULL);
 }
