@@ -184,7 +184,7 @@ static void say_why_silent(const struct tcp_group *g, int32_t rank, char *text, 
     else if (l->state == LINK_UP)
         snprintf(text, room, "does not answer: it is stopped, or cut off");
     else if (l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_RESOLVING)
-        snprintf(text, room, "cannot be reached by %s (%.60s): %.200s", text_rank(g, g->rank), g->mesh->host_name,
+        snprintf(text, room, "cannot be reached by %s: %.200s", text_peer(g, g->rank),
                  *l->trouble                    ? l->trouble
                  : l->state == LINK_CHALLENGED  ? "it takes the connection, but does not answer: it is stopped, or cut off"
                  : l->state == LINK_RESOLVING   ? "the store has not said where it is"

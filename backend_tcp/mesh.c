@@ -272,8 +272,8 @@ static struct stranger *stranger_new(struct mesh *m)
 static void pause_listening(struct mesh *m, int error)
 {
     if (!m->listening_paused)
-        exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are free (raise the limit: ulimit -n)",
-                (int)m->rank, strerror(error));
+        exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are free "
+                                "(raise the limit: ulimit -n)", (int)m->rank, strerror(error));
     m->listening_paused = 1;
     uv_poll_stop(m->listener_poll);
     m->listen_again_ns = clock_now_ns() + TCP_ACCEPT_PAUSE_MS * 1000000ll;

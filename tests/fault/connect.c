@@ -27,7 +27,7 @@ static const char *const words[WHICH_END] = { "Connection refused; nobody listen
 static void publish_of(comm_group *world, int rank, const char *page)
 {
     char key[16];
-    snprintf(key, sizeof key, "tcp/%d", rank);
+    snprintf(key, sizeof key, "tcp/%d", fault_world_rank(rank, 2));
     CHECK_OK(comm_store_set(world->world->backends[0].store, key, page, strlen(page)));
 }
 
@@ -38,9 +38,11 @@ static void publish(comm_group *world, const char *page)
 
 static int own_port(comm_group *world)
 {
+    char key[16];
     void *page;
     size_t bytes;
-    CHECK_OK(comm_store_get(world->world->backends[0].store, "tcp/1", 5000, &page, &bytes));
+    snprintf(key, sizeof key, "tcp/%d", fault_world_rank(1, 2));
+    CHECK_OK(comm_store_get(world->world->backends[0].store, key, 5000, &page, &bytes));
     char *copy = strndup(page, bytes), *rest = copy;
     comm_free(page);
     strsep(&rest, "\n");
@@ -97,7 +99,7 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
 {
     static const char http[80] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", zero[80] = "";
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     char page[200];
     int port = 0, fd = -1;
     pthread_t thread;
@@ -128,16 +130,18 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
         atomic_store(&s->page->noticed_ns[0], fault_now_ns());
         CHECK_STATUS(status, limit.timeout_ms == 1000 ? COMM_ERR_DEADLINE : COMM_ERR_PEER_LOST);
         CHECK_ERROR_SAYS(words[s->which]);
-        CHECK_ERROR_SAYS("rank 1");
+        CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2" : "rank 1 ");
         if (s->which != NONSENSE && s->which != NO_ADDRESS) {
             CHECK_NAMES(comm_last_error(), 1);
-            CHECK_ERROR_SAYS("rank 1 (elsewhere 127.0.0.2:");
+            CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2, elsewhere 127.0.0.2:" : "rank 1 (elsewhere 127.0.0.2:");
         }
+        if (strstr(comm_last_error(), "reached by"))
+            CHECK_NAMES(comm_last_error(), 0);
         snprintf(s->page->text[0], sizeof s->page->text[0], "%s", comm_last_error());
     }
     fault_meet(s->page);
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- A relay, and an address that swallows everything ---- */
@@ -163,7 +167,7 @@ static void *relay_main(void *context)
 static void the_next_address_is_tried(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     static int ports[2];
     int black_hole, port = 0, filling[4];
     pthread_t thread;
@@ -191,7 +195,7 @@ static void the_next_address_is_tried(int rank, int size, void *arg)
         CHECK(data == 7);
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
     if (rank == 1) {
         pthread_join(thread, NULL);
         for (int i = 0; i < 4; i++)
@@ -209,7 +213,7 @@ enum { UNANSWERED = 2 }; /* what rank `which % 2` publishes leads nowhere: nobod
 static void only_one_can_reach_the_other(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_op_options limit = COMM_OP_OPTIONS_INIT;
     int hidden = s->which % 2, port = 0, hole = -1, filling[4] = { -1, -1, -1, -1 };
     uint8_t data = rank == 0 ? 7 : 0;
@@ -231,7 +235,7 @@ static void only_one_can_reach_the_other(int rank, int size, void *arg)
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
     CHECK(data == 7);
     CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
     for (int i = 0; i < 4; i++)
         if (filling[i] >= 0)
             close(filling[i]);
@@ -272,14 +276,14 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags
 static void count_warnings(int32_t level, const char *text, void *context)
 {
     (void)context;
-    if (level == COMM_LOG_WARN && strstr(text, "rank 1: cannot accept a connection: Too many open files"))
+    if (level == COMM_LOG_WARN && strstr(text, "cannot accept a connection: Too many open files"))
         atomic_fetch_add(&warnings, 1);
 }
 
 static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     uint8_t data = rank == 0 ? 7 : 0;
     if (rank == 1) {
         comm_log_set_level(COMM_LOG_WARN); /* whatever COMM_LOG says */
@@ -302,14 +306,14 @@ static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
     }
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run(void (*fn)(int, int, void *), int which, const char *name)
 {
     struct scenario s = { .page = page_new(2), .which = which };
     struct ranks_options options = { .limit_s = 30, .name = name };
-    int failed = ranks_run(2, &options, fn, &s);
+    int failed = fault_run(2, &options, fn, &s);
     failed |= fault_noticed_late(s.page, 2, *s.page->text[0] ? s.page->text[0] : name, 3000);
     page_free(s.page);
     return failed;

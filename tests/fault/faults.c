@@ -109,6 +109,8 @@ uint64_t fault_random(uint64_t *state)
 
 enum { BYSTANDERS = 2 };
 
+const char *fault_backend = "tcp";
+
 struct crowd {
     int size;
     int expected;        /* members that come to their end */
@@ -129,14 +131,20 @@ int fault_permuted(void)
     return text && *text == '1';
 }
 
+/* The ranks from behind; in a group of an even size one place further on, so that no rank has the same number twice. */
+static int world_rank_of(int rank, int size)
+{
+    return size + (size % 2 == 0) - rank;
+}
+
 int fault_world_rank(int rank, int size)
 {
-    return fault_permuted() ? size - rank : rank;
+    return fault_permuted() ? world_rank_of(rank, size) : rank;
 }
 
 static void open_everybody(comm_init_options *options, comm_group **ret_world)
 {
-    options->backend = "tcp";
+    options->backend = fault_backend;
     options->timeout_ms = 30000;
     options->name = "everybody";
     CHECK_OK(ranks_init(options, ret_world));
@@ -160,7 +168,7 @@ static void stand_by(struct crowd *crowd)
 {
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
     comm_group *world, *ours;
-    const int32_t ranks[BYSTANDERS] = { 0, crowd->size + 1 };
+    const int32_t ranks[BYSTANDERS] = { 0, crowd->size % 2 == 0 ? 1 : crowd->size + 1 };
     comm_group_options o = COMM_GROUP_OPTIONS_INIT;
     o.name = "bystanders";
     open_everybody(&options, &world);
@@ -181,14 +189,15 @@ static void stand_by(struct crowd *crowd)
 static void be_one_of_many(int world_rank, int world_size, void *arg)
 {
     struct crowd *crowd = arg;
+    int rank = world_rank_of(world_rank, crowd->size); /* its own inverse */
     (void)world_size;
-    if (world_rank == 0 || world_rank > crowd->size) {
+    if (rank < 0 || rank >= crowd->size) {
         stand_by(crowd);
         return;
     }
     under_test.size = crowd->size;
     under_test.crowd = crowd;
-    crowd->fn(crowd->size - world_rank, crowd->size, crowd->arg);
+    crowd->fn(rank, crowd->size, crowd->arg);
     one_is_through(crowd);
 }
 
@@ -224,7 +233,7 @@ comm_group *fault_world_with(comm_init_options *options)
     int32_t ranks[FAULT_RANKS_MOST];
     comm_group_options o = COMM_GROUP_OPTIONS_INIT;
     if (!fault_permuted()) {
-        options->backend = "tcp";
+        options->backend = fault_backend;
         options->timeout_ms = 30000;
         CHECK_OK(ranks_init(options, &under_test.world));
         return under_test.world;

@@ -50,9 +50,11 @@ uint64_t fault_random(uint64_t *state);
 /* ---- The group under test ----
  *
  * The tests speak of ranks 0 to size - 1 of a group "world". As a rule that is the world. With FAULT_PERMUTED=1 in the environment it is a
- * group of a larger world, whose ranks are other ones there: group rank r is world rank size - r, and world ranks 0 and size + 1 stand
- * by, work in a group of their own, and must not be disturbed. */
+ * group of a larger world, whose ranks have other numbers there (fault_world_rank). Two more ranks, world rank 0 among them, stand by, work
+ * in a group of their own, and must not be disturbed. */
 int fault_permuted(void);
+/* The backend string of the world, which all its ranks must have: to be changed before fault_run only. */
+extern const char *fault_backend;
 /* As ranks_run; fn gets rank and size in the group under test. */
 int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg);
 /* Inside fn: open the group under test; with options of the world's own; and close it, and the world. */

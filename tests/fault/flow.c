@@ -17,7 +17,7 @@ struct scenario {
 static struct link *link_to(comm_group *world, int rank)
 {
     const struct tcp_group *g = world->channels[0].state;
-    return &g->mesh->links[rank];
+    return &g->mesh->links[g->world_ranks[rank]];
 }
 
 /* What a rank may still send to another, or how many frames of that rank are kept. */
@@ -135,7 +135,7 @@ static void credit_is_used_up(int rank, int size, void *arg)
 {
     enum { FILL = TCP_CREDIT_WINDOW / 32768 + 4, BYTES = 32768, RANKS = 3 };
     struct scenario *s = arg;
-    comm_group *world = ranks_world("cpu:tcp");
+    comm_group *world = fault_world();
     static uint8_t data[BYTES], got[BYTES];
     comm_work *sends[RANKS][FILL];
     int32_t in[RANKS], out[RANKS];
@@ -184,7 +184,7 @@ static void credit_is_used_up(int rank, int size, void *arg)
         for (int i = 0; r != rank && i < BYTES + TCP_FRAME_COST && link_to(world, r)->early_count; i++)
             finish(start_recv(world, got, 1, r, 6));
     flow_check(world);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Announcements ---- */
@@ -196,7 +196,9 @@ static void many_are_announced(int rank, int size, void *arg)
     enum { WAVES = 40, EACH = 500, AT_ONCE = TCP_ANNOUNCED_MOST + 100 };
     static comm_work *works[AT_ONCE];
     static uint8_t byte[1];
-    comm_group *world = ranks_world("cpu:tcp?eager_bytes=0"), *group;
+    comm_group *world = fault_world(), *group;
+    comm_group_options twin = COMM_GROUP_OPTIONS_INIT;
+    twin.name = "twin";
     (void)arg, (void)size;
     for (int wave = 0; wave <= WAVES; wave++) {
         int count = wave < WAVES ? EACH : AT_ONCE;
@@ -206,7 +208,7 @@ static void many_are_announced(int rank, int size, void *arg)
             finish(works[i]);
     }
     flow_check(world);
-    CHECK_OK(comm_group_dup(world, NULL, &group));
+    CHECK_OK(comm_group_dup(world, &twin, &group));
     for (int i = 0; i < AT_ONCE; i++)
         works[i] = start_send(group, "m", 1, !rank, 1);
     comm_work *held = rank == 0 ? start_send(world, "m", 1, 1, WAVES + 1) : start_recv(world, byte, 1, 0, WAVES + 1);
@@ -215,13 +217,14 @@ static void many_are_announced(int rank, int size, void *arg)
         CHECK_OK(comm_group_abort(group, "enough"));
     for (int i = 0; i < AT_ONCE; i++) {
         CHECK_STATUS(comm_work_wait(works[i], 0), COMM_ERR_ABORTED);
+        CHECK_SAYS_OF(comm_work_error(works[i]), 0, " of group 'twin' called comm_group_abort: enough");
         comm_work_release(works[i]);
     }
     finish(held);
     CHECK_OK(comm_group_close(group));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     flow_check(world);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- A group that ends in the middle, beside one that does not ---- */
@@ -255,7 +258,7 @@ static void ends_in_the_middle(int rank, int size, void *arg)
     enum { TURNS = 30, PIECE = 1 << 20 };
     const size_t room = (size_t)(PIECES + 2) * PIECE;
     struct scenario *s = arg;
-    comm_group *world = ranks_world("cpu:tcp?slice_bytes=100000&lanes=3"), *group;
+    comm_group *world = fault_world(), *group;
     uint64_t random = s->seed + (uint64_t)rank;
     for (int turn = 0; turn < TURNS; turn++) {
         comm_work *works[PIECES + 2], *lasting[2];
@@ -285,7 +288,7 @@ static void ends_in_the_middle(int rank, int size, void *arg)
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
     flow_check(world);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* ---- Whose message is whose ---- */
@@ -295,7 +298,7 @@ static void the_first_to_come_is_taken(int rank, int size, void *arg)
 {
     enum { TURNS = 4 };
     struct scenario *s = arg;
-    comm_group *world = ranks_world("cpu:tcp");
+    comm_group *world = fault_world();
     static const size_t lengths[TURNS] = { 1, 1, 70000, 70000 }; /* with the message, and only announced */
     static uint8_t data[70000];
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -324,14 +327,15 @@ static void the_first_to_come_is_taken(int rank, int size, void *arg)
     }
     (void)size;
     flow_check(world);
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
-static int run(int size, void (*fn)(int, int, void *), uint64_t seed, const char *name)
+static int run(int size, void (*fn)(int, int, void *), const char *backend, uint64_t seed, const char *name)
 {
     struct scenario s = { .page = page_new(size), .seed = seed };
     struct ranks_options options = { .limit_s = 60, .name = name };
-    int failed = ranks_run(size, &options, fn, &s);
+    fault_backend = backend;
+    int failed = fault_run(size, &options, fn, &s);
     page_free(s.page);
     return failed;
 }
@@ -339,9 +343,9 @@ static int run(int size, void (*fn)(int, int, void *), uint64_t seed, const char
 int main(void)
 {
     uint64_t random = fault_seed();
-    int failed = run(3, credit_is_used_up, 0, "the credit is used up");
-    failed |= run(2, many_are_announced, 0, "many are announced");
+    int failed = run(3, credit_is_used_up, "cpu:tcp", 0, "the credit is used up");
+    failed |= run(2, many_are_announced, "cpu:tcp?eager_bytes=0", 0, "many are announced");
     for (int size = 2; size <= 4; size++)
-        failed |= run(size, ends_in_the_middle, fault_random(&random), "a group ends in the middle");
-    return failed | run(3, the_first_to_come_is_taken, 0, "the first to come is taken");
+        failed |= run(size, ends_in_the_middle, "cpu:tcp?slice_bytes=100000&lanes=3", fault_random(&random), "a group ends in the middle");
+    return failed | run(3, the_first_to_come_is_taken, "cpu:tcp", 0, "the first to come is taken");
 }

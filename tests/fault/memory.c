@@ -81,7 +81,7 @@ static void one_runs_out(int rank, int size, void *arg)
 {
     enum { WORKS = 100 };
     struct scenario *s = arg;
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_op_options limit = COMM_OP_OPTIONS_INIT;
     comm_work *works[WORKS] = { NULL };
     static uint8_t data[WORKS][2000];
@@ -107,7 +107,7 @@ static void one_runs_out(int rank, int size, void *arg)
     if (rank == 1)
         atomic_store(&s->page->values[0], atomic_load(&failed));
     (void)size;
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 int main(int count, char **arguments)
@@ -118,7 +118,7 @@ int main(int count, char **arguments)
         char name[60];
         snprintf(name, sizeof name, "allocation %d and %d more fail", from, s.many - 1);
         struct ranks_options options = { .limit_s = 25, .name = name };
-        bad = ranks_run(2, &options, one_runs_out, &s);
+        bad = fault_run(2, &options, one_runs_out, &s);
         reached = atomic_load(&s.page->values[0]) > 0;
         page_free(s.page);
     }

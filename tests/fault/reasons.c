@@ -13,9 +13,16 @@ struct scenario {
 
 enum { SIZE = 4 };
 
-/* World ranks of the group: its rank 0 is world rank 2, and so on. */
-static const int32_t members[] = { 2, 0, 3 };
+/* Ranks of the group under test that make the group "odd": its rank 0 is rank 2 here, and so on. None has its number in the world, too. */
+static const int32_t members[] = { 2, 3, 0 };
 enum { MEMBERS = 3 };
+
+/* As texts name its ranks, up to the address: "rank 2 (world rank 0". */
+static const char *member_text(int member, char text[60])
+{
+    snprintf(text, 60, "rank %d (world rank %d", member, fault_world_rank(members[member], SIZE));
+    return text;
+}
 
 static comm_status make(comm_group *world, comm_group **ret_group)
 {
@@ -27,7 +34,7 @@ static comm_status make(comm_group *world, comm_group **ret_group)
 /* Everybody is connected with everybody. */
 static comm_group *meet(void)
 {
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     float data[2 * SIZE] = { 0 }, other[2 * SIZE];
     CHECK_OK(comm_all_to_all(world, data, other, 2, COMM_DTYPE_F32, NULL, NULL));
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -66,7 +73,7 @@ static void aborted_before_it_was_made(int rank, int size, void *arg)
         for (int r = 1; r < size; r++)
             say(world, s, r);
         if (s->leaves)
-            CHECK_OK(comm_group_close(world));
+            CHECK_OK(fault_close(world));
         fault_raise(s->page, 0);
         if (s->leaves)
             return;
@@ -75,13 +82,15 @@ static void aborted_before_it_was_made(int rank, int size, void *arg)
         hear(world, s, 0);
         CHECK_OK(make(world, &group));
         CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_ABORTED);
-        CHECK_ERROR_SAYS("rank 1 (world rank 0) reports: rank 1 (world rank 0) of group 'odd' called comm_group_abort: my reason");
+        char words[200], who[60];
+        snprintf(words, sizeof words, "%s) reports: %s) of group 'odd' called comm_group_abort: my reason", member_text(2, who), who);
+        CHECK_ERROR_SAYS(words);
         CHECK_STATUS(comm_group_status(group), COMM_ERR_ABORTED);
         CHECK_OK(comm_group_close(group));
     } else {
         hear(world, s, 0);
     }
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 /* Two disagree and close; the third has not made the group yet. */
@@ -101,12 +110,12 @@ static void disagreed_before_it_was_made(int rank, int size, void *arg)
         CHECK_OK(comm_group_close(group));
         say(world, s, late);
         if (s->leaves)
-            CHECK_OK(comm_group_close(world));
+            CHECK_OK(fault_close(world));
         fault_raise(s->page, rank == first);
         if (s->leaves)
             return;
     } else if (rank == late) {
-        char words[80];
+        char words[60];
         fault_await(s->page, 0);
         fault_await(s->page, 1);
         hear(world, s, first);
@@ -116,13 +125,11 @@ static void disagreed_before_it_was_made(int rank, int size, void *arg)
         CHECK_ERROR_SAYS(" reports: the ranks of group 'odd' disagree on collective #1: ");
         CHECK_ERROR_SAYS("called barrier()");
         CHECK_ERROR_SAYS("called all_reduce(4 x f32, sum)");
-        snprintf(words, sizeof words, "rank %d (world rank %d", (s->late + 1) % MEMBERS, first);
-        CHECK_ERROR_SAYS(words);
-        snprintf(words, sizeof words, "rank %d (world rank %d", (s->late + 2) % MEMBERS, second);
-        CHECK_ERROR_SAYS(words);
+        CHECK_ERROR_SAYS(member_text((s->late + 1) % MEMBERS, words));
+        CHECK_ERROR_SAYS(member_text((s->late + 2) % MEMBERS, words));
         CHECK_OK(comm_group_close(group));
     }
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
     (void)size;
 }
 
@@ -131,7 +138,7 @@ static void disagreed_before_it_came(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     float data[4] = { 0 };
-    comm_group *world = ranks_world("tcp");
+    comm_group *world = fault_world();
     comm_status status = COMM_OK;
     for (int r = 0; r < size && rank == s->late; r++)
         if (r != rank)
@@ -145,7 +152,7 @@ static void disagreed_before_it_came(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("called all_reduce(4 x f32, sum)");
     if (rank == s->late)
         CHECK_ERROR_SAYS(" reports: ");
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
     fault_raise(s->page, rank);
 }
 
@@ -173,7 +180,7 @@ static void everybody_hears_the_reason(int rank, int size, void *arg)
         ranks[r] = ranks[other];
         ranks[other] = moved;
     }
-    comm_group *world = fault_random(&random) % 2 ? meet() : ranks_world("tcp"), *group;
+    comm_group *world = fault_random(&random) % 2 ? meet() : fault_world(), *group;
     a_moment(&own);
     CHECK_OK(comm_group_create(world, ranks, (size_t)size, NULL, &group));
     comm_status status = COMM_OK, expected = aborts ? COMM_ERR_ABORTED : COMM_ERR_MISMATCH;
@@ -186,7 +193,7 @@ static void everybody_hears_the_reason(int rank, int size, void *arg)
     CHECK_ERROR_SAYS(aborts ? "called comm_group_abort: my reason" : "called barrier()");
     a_moment(&own);
     CHECK_OK(comm_group_close(group));
-    CHECK_OK(comm_group_close(world));
+    CHECK_OK(fault_close(world));
 }
 
 static int run_any_order(uint64_t seed, int size)
@@ -195,7 +202,7 @@ static int run_any_order(uint64_t seed, int size)
     char name[80];
     snprintf(name, sizeof name, "everybody hears the reason, seed %llu", (unsigned long long)seed);
     struct ranks_options options = { .limit_s = 30, .name = name };
-    return ranks_run(size, &options, everybody_hears_the_reason, &s);
+    return fault_run(size, &options, everybody_hears_the_reason, &s);
 }
 
 static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
@@ -204,7 +211,7 @@ static int run(int size, void (*fn)(int, int, void *), int leaves, int late, con
     char name[160];
     snprintf(name, sizeof name, "%s, %s, rank %d is late", what, leaves ? "and the others leave the world" : "and they stay", late);
     struct ranks_options options = { .limit_s = 30, .name = name };
-    int failed = ranks_run(size, &options, fn, &s);
+    int failed = fault_run(size, &options, fn, &s);
     page_free(s.page);
     return failed;
 }

@@ -14,12 +14,6 @@ struct end {
     int64_t credit, owed;
 };
 
-static struct mesh *mesh_of(comm_group *world)
-{
-    const struct tcp_group *g = world->channels[0].state;
-    return g->mesh;
-}
-
 /* NULL, or what is under way on a connection. */
 static const char *unquiet(const struct link *l)
 {
@@ -35,17 +29,17 @@ static const char *unquiet(const struct link *l)
                                                 : NULL;
 }
 
-static const char *look(struct mesh *m, struct end *ends)
+static const char *look(const struct tcp_group *g, struct end *ends)
 {
     const char *wrong = NULL;
-    progress_enter(m);
-    for (int32_t r = 0; r < m->size; r++) {
-        const struct link *l = &m->links[r];
+    progress_enter(g->mesh);
+    for (int32_t r = 0; r < g->size; r++) {
+        const struct link *l = &g->mesh->links[g->world_ranks[r]];
         ends[r] = (struct end){ l->credit, l->credit_owed };
-        if (!wrong && r != m->rank)
+        if (!wrong && r != g->rank)
             wrong = unquiet(l);
     }
-    progress_leave(m);
+    progress_leave(g->mesh);
     return wrong;
 }
 
@@ -73,45 +67,45 @@ static struct end *told(comm_store *store, int round, int32_t from)
 }
 
 /* One round in which all tell all, so that all come to the same answer: do both ends of each connection fit? */
-static int ends_fit(struct mesh *m, comm_store *store, const struct end *own, char *text, size_t room)
+static int ends_fit(const struct tcp_group *g, comm_store *store, const struct end *own, char *text, size_t room)
 {
     static _Thread_local int rounds; /* ranks may be threads */
     char key[60];
     int fits = 1, round = rounds++;
-    key_of(round, m->rank, key, sizeof key);
-    CHECK_OK(comm_store_set(store, key, own, (size_t)m->size * sizeof *own));
-    struct end **all = calloc((size_t)m->size, sizeof *all);
-    for (int32_t r = 0; r < m->size; r++)
+    key_of(round, g->rank, key, sizeof key);
+    CHECK_OK(comm_store_set(store, key, own, (size_t)g->size * sizeof *own));
+    struct end **all = calloc((size_t)g->size, sizeof *all);
+    for (int32_t r = 0; r < g->size; r++)
         all[r] = told(store, round, r);
-    for (int32_t a = 0; a < m->size; a++)
-        for (int32_t b = 0; b < m->size; b++)
+    for (int32_t a = 0; a < g->size; a++)
+        for (int32_t b = 0; b < g->size; b++)
             if (a != b && all[a][b].credit + all[b][a].owed != TCP_CREDIT_WINDOW) {
                 snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d", (int)a,
                          (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed, (int)TCP_CREDIT_WINDOW);
                 fits = 0;
             }
-    for (int32_t r = 0; r < m->size; r++)
+    for (int32_t r = 0; r < g->size; r++)
         comm_free(all[r]);
     free(all);
     return fits;
 }
 
-void flow_check(comm_group *world)
+void flow_check(comm_group *group)
 {
-    struct mesh *m = mesh_of(world);
+    const struct tcp_group *g = group->channels[0].state;
     comm_store *store = ranks_store();
-    struct end *own = calloc((size_t)m->size, sizeof *own);
+    struct end *own = calloc((size_t)g->size, sizeof *own);
     char text[200] = "";
     int fits = 0;
     for (int round = 0; round < ROUNDS_MOST && !fits; round++) { /* credit may be on its way */
-        const char *wrong = look(m, own);
+        const char *wrong = look(g, own);
         for (int looks = 0; wrong && looks < PATIENCE_MS / LOOK_AGAIN_MS; looks++) {
             look_again_soon();
-            wrong = look(m, own);
+            wrong = look(g, own);
         }
         if (wrong)
-            ranks_fail(__FILE__, __LINE__, "all is quiet, but on a connection of rank %d %s", (int)m->rank, wrong);
-        fits = ends_fit(m, store, own, text, sizeof text);
+            ranks_fail(__FILE__, __LINE__, "all is quiet, but on a connection of rank %d %s", (int)g->rank, wrong);
+        fits = ends_fit(g, store, own, text, sizeof text);
         if (!fits)
             look_again_soon();
     }
