@@ -14,13 +14,57 @@ void plan_init(struct plan *p, int32_t rank, int32_t size, int32_t root)
     p->rank = rank;
     p->size = size;
     p->root = root;
+    p->host_count = 1;
+    p->host_least = p->host_most = size;
     p->failed = size < 1 || rank < 0 || rank >= size;
 }
 
 void plan_finish(struct plan *p)
 {
     free(p->steps);
+    free(p->host_of);
     memset(p, 0, sizeof *p);
+}
+
+/* Number the hosts as they first appear; `seen` has room for a rank of each. */
+static void number_hosts(struct plan *p, const int32_t *hosts, int32_t *seen)
+{
+    p->host_count = 0;
+    for (int32_t r = 0; r < p->size; r++) {
+        int32_t h = r > 0 && hosts[r] == hosts[r - 1] ? p->host_of[r - 1] : 0;
+        while (h < p->host_count && hosts[seen[h]] != hosts[r])
+            h++;
+        if (h == p->host_count)
+            seen[p->host_count++] = r;
+        p->host_of[r] = h;
+    }
+}
+
+void plan_set_hosts(struct plan *p, const int32_t *hosts)
+{
+    size_t size = (size_t)p->size;
+    if (p->failed || !hosts)
+        return;
+    p->host_of = calloc(4 * size + 1, sizeof *p->host_of);
+    if (!p->host_of) {
+        p->failed = 1;
+        return;
+    }
+    p->place = p->host_of + size;
+    p->members = p->place + size;
+    p->host = p->members + size;
+    number_hosts(p, hosts, p->members);
+    for (int32_t r = 0; r < p->size; r++)
+        p->place[r] = p->host[p->host_of[r] + 1]++;
+    p->host_most = 0;
+    for (int32_t h = 0; h < p->host_count; h++) {
+        int32_t count = p->host[h + 1];
+        p->host_least = count < p->host_least ? count : p->host_least;
+        p->host_most = count > p->host_most ? count : p->host_most;
+        p->host[h + 1] += p->host[h];
+    }
+    for (int32_t r = 0; r < p->size; r++)
+        p->members[p->host[p->host_of[r]] + p->place[r]] = r;
 }
 
 struct plan_region plan_range(enum plan_buffer buffer, int32_t first, int32_t count)
@@ -121,6 +165,21 @@ void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source
 void plan_reduce(struct plan *p, struct plan_region dst, struct plan_region source, struct plan_region other)
 {
     append(p, (struct plan_step){ .kind = PLAN_STEP_REDUCE, .peer = -1, .dst = dst, .source = source, .other = other });
+}
+
+void plan_reduce_shares(struct plan *p, struct plan_region dst, struct plan_region mine, int32_t place, int32_t count,
+                        int32_t first_slot)
+{
+    struct plan_region beside = plan_slot(first_slot + place * mine.count, mine.first, mine.count), sum = mine;
+    if (count == 1 && (dst.buffer != mine.buffer || dst.buffer == PLAN_SCRATCH || dst.first != mine.first))
+        plan_copy(p, dst, mine);
+    for (int32_t i = 0; i < count; i++) {
+        struct plan_region share = i == place ? mine : plan_slot(first_slot + i * mine.count, mine.first, mine.count);
+        struct plan_region to = i == count - 1 ? dst : beside;
+        if (i > 0)
+            plan_reduce(p, to, sum, share);
+        sum = i > 0 ? to : share;
+    }
 }
 
 void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot)

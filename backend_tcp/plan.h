@@ -51,6 +51,9 @@ struct plan_step {
 struct plan {
     int32_t rank, size;
     int32_t root;
+    int32_t host_count;                        /* 1 until plan_set_hosts has said more */
+    int32_t host_least, host_most;             /* ranks on the host that has fewest, and on the one that has most */
+    int32_t *host_of, *place, *members, *host; /* plan_host_of, plan_place ...: tables, in one piece of memory; NULL: one host */
     struct plan_step *steps; /* in order of rounds */
     size_t step_count, step_room;
     uint16_t round;          /* being appended to; afterwards: how many there are */
@@ -62,6 +65,14 @@ struct plan {
 /* Begin an empty plan; finish frees it (a zeroed plan is fine). */
 void plan_init(struct plan *p, int32_t rank, int32_t size, int32_t root);
 void plan_finish(struct plan *p);
+
+/* For algorithms of two levels: which ranks share a host. hosts[r] is rank r's, as any number; NULL: all ranks are on one. The plan numbers
+ * hosts from 0 in the order in which they first appear, and the members of a host in the order of their ranks. */
+void plan_set_hosts(struct plan *p, const int32_t *hosts);
+static inline int32_t plan_host_of(const struct plan *p, int32_t rank);
+static inline int32_t plan_host_size(const struct plan *p, int32_t host);
+static inline int32_t plan_member(const struct plan *p, int32_t host, int32_t place); /* a rank; and back: */
+static inline int32_t plan_place(const struct plan *p, int32_t rank);
 
 /* Regions. */
 struct plan_region plan_chunk(enum plan_buffer buffer, int32_t chunk);
@@ -76,6 +87,10 @@ void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, stru
                       int source_is_lower);
 void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source);
 void plan_reduce(struct plan *p, struct plan_region dst, struct plan_region source, struct plan_region other);
+/* dst = share 0 OP share 1 OP ... of `count` shares: this rank's, number `place`, is `mine`; share i is in scratch at slot first_slot +
+ * i * mine.count, where the sum of the first ones lies at `place` meanwhile. dst may be `mine`, or lie there. */
+void plan_reduce_shares(struct plan *p, struct plan_region dst, struct plan_region mine, int32_t place, int32_t count,
+                        int32_t first_slot);
 void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot);
 void plan_average(struct plan *p, struct plan_region dst);
 void plan_next_round(struct plan *p);
@@ -84,6 +99,26 @@ void plan_next_round(struct plan *p);
 static inline int32_t plan_around(const struct plan *p, int32_t number)
 {
     return (number % p->size + p->size) % p->size;
+}
+
+static inline int32_t plan_host_of(const struct plan *p, int32_t rank)
+{
+    return p->host_of ? p->host_of[rank] : 0;
+}
+
+static inline int32_t plan_host_size(const struct plan *p, int32_t host)
+{
+    return p->host ? p->host[host + 1] - p->host[host] : p->size;
+}
+
+static inline int32_t plan_member(const struct plan *p, int32_t host, int32_t place)
+{
+    return p->members ? p->members[p->host[host] + place] : place;
+}
+
+static inline int32_t plan_place(const struct plan *p, int32_t rank)
+{
+    return p->place ? p->place[rank] : rank;
 }
 
 /* The elements [*ret_begin, *ret_end) of chunk `chunk` of `count` elements cut into `size`. The first count % size chunks are one longer. */

@@ -20,6 +20,7 @@ enum {
     ALGO_ONE_ROUNDING = 1, /* reduces by REDUCE_RANKS only: fit for 16- and 8-bit floats, AVG of integers, USER, RANK_ORDER */
     ALGO_UNEVEN = 2,       /* block ops: blocks may differ in length, each rank knowing only its own sends and receives */
     ALGO_AGREED = 4,       /* block ops: blocks may differ, if all ranks know all lengths */
+    ALGO_LEVELS = 8,       /* makes use of plan_set_hosts */
 };
 
 struct route {

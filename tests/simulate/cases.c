@@ -20,18 +20,19 @@ const char *op_name(int32_t kind)
 
 const struct claim *claim_of(const struct algo *algo)
 {
-    static const struct claim nothing = { "", "", ANY, ANY, 0 };
+    static const struct claim nothing = { "", "", ANY, ANY, ANY, 0 };
     for (size_t i = 0; i < sizeof claims / sizeof *claims; i++)
         if (strcmp(claims[i].name, algo->name) == 0 && strcmp(claims[i].op, op_name(algo->kind)) == 0)
             return &claims[i];
     return &nothing;
 }
 
-int build_plans(const struct algo *algo, int32_t size, int32_t root, struct plan *plans)
+int build_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, struct plan *plans)
 {
     int failed = 0;
     for (int32_t r = 0; r < size; r++) {
         plan_init(&plans[r], r, size, root);
+        plan_set_hosts(&plans[r], hosts);
         algo->build(&plans[r]);
         failed |= plans[r].failed;
     }
@@ -54,10 +55,33 @@ void random_lengths(int32_t kind, int32_t size, uint64_t *random, size_t *ret_le
         }
 }
 
+int32_t count_hosts(const int32_t *hosts, int32_t size)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < size; r++) {
+        int32_t i = 0;
+        while (i < r && hosts[i] != hosts[r])
+            i++;
+        count += i == r;
+    }
+    return count;
+}
+
+/* Do the ranks of each host follow each other? */
+static int is_by_host(const int32_t *hosts, int32_t size)
+{
+    int32_t changes = 0;
+    for (int32_t r = 1; r < size; r++)
+        changes += hosts[r] != hosts[r - 1];
+    return changes == count_hosts(hosts, size) - 1;
+}
+
 void set_claims(const struct algo *algo, struct setting *setting)
 {
     int flags = claim_of(algo)->flags;
     setting->kind = algo->kind;
     setting->keeps_order = (flags & ORDER) || (flags & ORDER_FROM_0 && setting->root == 0);
+    if (flags & BY_HOST && setting->hosts && !is_by_host(setting->hosts, setting->size))
+        setting->keeps_order = 0;
     setting->one_rounding = (algo->traits & ALGO_ONE_ROUNDING) != 0;
 }

@@ -140,6 +140,8 @@ static int post_send(struct run *run, int32_t index, const struct plan_step *ste
     if (find_region(w, lane->rank, lane->slice, step->source, &m->source))
         return -1;
     run->sent[lane->rank] += m->source.count;
+    if (w->setting->hosts && w->setting->hosts[lane->rank] != w->setting->hosts[step->peer])
+        w->outcome->crossed += m->source.count;
     if (w->setting->rendezvous) {
         lane->pending++;
     } else {

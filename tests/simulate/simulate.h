@@ -20,6 +20,7 @@ struct element {
 struct setting {
     int32_t kind; /* COMM_OP_ALL_REDUCE ... */
     int32_t size, root;
+    const int32_t *hosts;   /* [size] the host of each rank, or NULL: all are on one */
     size_t count;           /* elements of the vector, or of each block */
     const size_t *lengths;  /* block ops: NULL, or the length of what rank i has for rank j at [i * size + j]; all rows alike except for
                              * all_to_all */
@@ -35,6 +36,7 @@ struct setting {
 struct outcome {
     char error[256];        /* "" if all is well */
     size_t sent_total, sent_most; /* elements sent, by all ranks and by the one that sent most */
+    size_t crossed;         /* elements sent from one host to another */
     uint64_t digest;        /* of all results: the same from run to run, whatever the order of events */
 };
 
