@@ -103,11 +103,12 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
     if (g) {
         g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
         g->rank_of = malloc((size_t)m->size * sizeof *g->rank_of);
+        g->hosts = m->hosts ? malloc((size_t)info->size * sizeof *g->hosts) : NULL;
         g->answers = calloc((size_t)info->size, sizeof *g->answers);
         g->early = early_lists_create(info->size);
         g->early_p2p = early_lists_create(info->size);
     }
-    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->early || !g->early_p2p) {
+    if (!g || !g->world_ranks || !g->rank_of || (m->hosts && !g->hosts) || !g->answers || !g->early || !g->early_p2p) {
         group_destroy(g);
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
@@ -125,6 +126,8 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
         g->rank_of[i] = -1;
     for (int32_t r = 0; r < g->size; r++)
         g->rank_of[g->world_ranks[r]] = r;
+    for (int32_t r = 0; g->hosts && r < g->size; r++)
+        g->hosts[r] = m->hosts[g->world_ranks[r]];
     g->lanes = (uint32_t)exec_host->param_int(g->token, "tcp", "lanes", 4);
     if (g->lanes < 1 || g->lanes > TCP_SLOTS_MOST)
         g->lanes = 4;
@@ -152,6 +155,7 @@ void group_destroy(struct tcp_group *g)
     select_overrides_destroy(g->overrides);
     free(g->world_ranks);
     free(g->rank_of);
+    free(g->hosts);
     free(g->answers);
     free(g->early);
     free(g->early_p2p);

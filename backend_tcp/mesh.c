@@ -820,6 +820,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     m->size = info->world_size;
     m->world = info->id;
     m->store = info->store;
+    m->hosts = info->hosts;
     m->listener = -1;
     early_list_init(&m->orphans);
     gethostname(m->host_name, sizeof m->host_name - 1);

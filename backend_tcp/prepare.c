@@ -43,6 +43,8 @@ static const struct plan_entry *plan_for(struct tcp_group *g, const struct algo 
     e->algo = algo;
     e->root = root;
     plan_init(&e->plan, g->rank, g->size, root);
+    if (algo->traits & ALGO_LEVELS)
+        plan_set_hosts(&e->plan, g->hosts);
     algo->build(&e->plan);
     if (e->plan.failed) {
         plan_finish(&e->plan);

@@ -271,6 +271,7 @@ struct tcp_group {
     int32_t rank, size;
     int32_t *world_ranks;   /* [size] */
     int32_t *rank_of;       /* [world size]; -1: not a member */
+    int32_t *hosts;         /* [size] each rank's host, for plans; NULL: not known */
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */
@@ -328,6 +329,7 @@ struct mesh {
     void *store;
     char host_name[64];
     char host_identity[96]; /* netaddr_identity */
+    const int32_t *hosts;   /* [size] which ranks share a host; NULL: not known. The core's */
 
     /* progress.c */
     pthread_mutex_t lock;

@@ -206,6 +206,7 @@ static comm_group_info make_info(const comm_group *group, const struct channel *
         .device = devices == 1 ? device : COMM_DEVICE_DEFAULT,
         .timeout_ms = atomic_load(&group->timeout_ms),
         .local_size = wb->state ? 0 : local_size(world_size), /* of interest to who opens the world */
+        .hosts = world->hosts,
     };
 }
 

@@ -188,6 +188,7 @@ typedef struct comm_group_info {
     comm_device device;
     int64_t timeout_ms;
     int32_t local_size;         /* ranks of the world on this host, as the launcher says; 0: not known */
+    const int32_t *hosts;       /* [world_size] the number of each rank's host (comm_group_hosts); lives as long as the world */
 } comm_group_info;
 
 typedef struct comm_backend {
