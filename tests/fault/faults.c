@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,6 +105,28 @@ uint64_t fault_random(uint64_t *state)
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
+}
+
+long fault_resident_kib(void)
+{
+    FILE *f = fopen("/proc/self/statm", "r");
+    long total = 0, resident = 0;
+    if (!f || fscanf(f, "%ld %ld", &total, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * 4;
+}
+
+int fault_free_port(void)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t bytes = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &bytes) != 0)
+        abort();
+    close(fd);
+    return ntohs(a.sin_port);
 }
 
 /* ---- The group under test ---- */

@@ -47,6 +47,10 @@ enum { FAULT_NOTICE_MS = 2000 }; /* a death or a disagreement, also where nothin
 uint64_t fault_seed(void);
 uint64_t fault_random(uint64_t *state);
 
+/* Memory of this process that is in use, and a port of the loopback where nobody listens. */
+long fault_resident_kib(void);
+int fault_free_port(void);
+
 /* ---- The group under test ----
  *
  * The tests speak of ranks 0 to size - 1 of a group "world". As a rule that is the world. With FAULT_PERMUTED=1 in the environment it is a

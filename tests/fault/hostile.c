@@ -175,17 +175,6 @@ static void work_until(struct page *page, comm_group *pair, int flag)
     }
 }
 
-static long resident_kib(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    long total = 0, resident = 0;
-    if (!f || fscanf(f, "%ld %ld", &total, &resident) != 2)
-        resident = 0;
-    if (f)
-        fclose(f);
-    return resident * 4;
-}
-
 /* ---- Strangers ---- */
 
 static void say_anything(int port, uint64_t *random)
@@ -487,9 +476,9 @@ static void liar(int rank, int size, void *arg)
         fault_meet(s->page);
         vanish();
     } else {
-        long before = resident_kib();
+        long before = fault_resident_kib();
         work_until(s->page, pair, 0);
-        long grown = resident_kib() - before;
+        long grown = fault_resident_kib() - before;
         if (rank == 0) {
             CHECK_STATUS(comm_work_wait(work, 0), s->which == HALF_A_MESSAGE ? COMM_ERR_PEER_LOST : COMM_ERR_PROTOCOL);
             CHECK_NAMES(comm_last_error(), 2);

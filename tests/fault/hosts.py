@@ -1,49 +1,24 @@
 #!/usr/bin/env python3
-"""Two hosts, which are network namespaces, and what can go wrong between them: hosts.py HOST_RANK. Skips (77) where it may not make any.
-
-A host is cut off by wrong entries in the neighbours' tables: what is sent to it is lost, and nobody is told."""
+"""Ranks on two hosts, and what can go wrong between these: hosts.py HOST_RANK."""
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import two_hosts  # noqa: E402
+from two_hosts import NAMES, cut, ip  # noqa: E402
 
 RANK = sys.argv[1]
 LIMIT_S = 60
-NAMES = [f"commf{os.getpid()}-{i}" for i in range(2)]
-BOGUS = "02:00:00:00:00:99"
 
 
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-def make_hosts():
-    for name in NAMES:
-        ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
-    ip("link", "add", "veth0", "netns", NAMES[0], "type", "veth", "peer", "name", "veth0", "netns", NAMES[1])
-    for i, name in enumerate(NAMES):
-        ip("-n", name, "address", "add", f"10.211.8.{i + 1}/24", "dev", "veth0")
-        ip("-n", name, "link", "set", "veth0", "up")
-
-
-def remove_hosts():
-    for name in NAMES:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
-
-
-def cut():
-    for i, name in enumerate(NAMES):
-        ip("-n", name, "neigh", "replace", f"10.211.8.{2 - i}", "lladdr", BOGUS, "dev", "veth0", "nud", "permanent")
-
-
-class Hosts(unittest.TestCase):
+class Hosts(two_hosts.TwoHosts):
     def setUp(self):
-        make_hosts()
-        self.addCleanup(remove_hosts)
+        super().setUp()
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
         self.ranks = []
@@ -55,7 +30,7 @@ class Hosts(unittest.TestCase):
             rank.communicate()
 
     def start(self, host, rank, size, **environment):
-        process = subprocess.Popen(["ip", "netns", "exec", NAMES[host], RANK, f"file://{self.folder}/meet", str(rank), str(size)],
+        process = subprocess.Popen(two_hosts.on(host, RANK, f"file://{self.folder}/meet", str(rank), str(size)),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=dict(os.environ, COMM_PROGRESS_LOG_MS="100", **environment))
         self.ranks.append(process)
@@ -91,7 +66,7 @@ class Hosts(unittest.TestCase):
         for words in ("link add pub type veth peer name pub1", "link set pub up", "link set pub1 up",
                       "address add 10.211.9.2/24 dev pub"):
             ip("-n", NAMES[1], *words.split())
-        ip("-n", NAMES[0], "neigh", "replace", "10.211.8.77", "lladdr", BOGUS, "dev", "veth0", "nud", "permanent")
+        two_hosts.lose(0, "10.211.8.77")
         ip("-n", NAMES[0], "route", "add", "10.211.9.0/24", "via", "10.211.8.77", "dev", "veth0")
         ranks = [self.start(i, i, 2, COMM_TCP_INTERFACE=["", "=pub"][i]) for i in range(2)]
         self.assertEqual(ranks[0].stdout.readline(), "open\n")
@@ -122,11 +97,4 @@ class Hosts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    try:
-        make_hosts()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"no network namespaces here: {error}")
-        remove_hosts()
-        sys.exit(77)
-    remove_hosts()
-    unittest.main(argv=[sys.argv[0]])
+    two_hosts.main()

@@ -372,17 +372,6 @@ static void descriptors_are_ours_alone(int rank, int size, void *arg)
 
 /* ---- Floods ---- */
 
-static long resident_kib(void)
-{
-    FILE *f = fopen("/proc/self/statm", "r");
-    long total = 0, resident = 0;
-    if (!f || fscanf(f, "%ld %ld", &total, &resident) != 2)
-        resident = 0;
-    if (f)
-        fclose(f);
-    return resident * 4;
-}
-
 static void flood_of_messages(int rank, int size, void *arg)
 {
     enum { COUNT = 70000, EACH = 64, LARGE = 1 << 20, LARGE_COUNT = 64 };
@@ -409,11 +398,11 @@ static void flood_of_messages(int rank, int size, void *arg)
         for (int i = 0; i < COUNT + LARGE_COUNT; i++)
             comm_work_release(works[i]);
     } else {
-        long before = resident_kib();
+        long before = fault_resident_kib();
         for (int i = 0; i < 20; i++)
             CHECK_OK(comm_barrier(world, NULL, NULL));
         fault_meet(s->page);
-        long grown = resident_kib() - before;
+        long grown = fault_resident_kib() - before;
         atomic_store(&s->page->values[0], grown);
         for (int i = 0; i < COUNT; i++) {
             int32_t got[EACH / 4];

@@ -3,11 +3,9 @@
  *     fault_limits        a sample
  *     fault_limits all    every RLIMIT_NOFILE from 3 to 40, every RLIMIT_AS from 10 to 200 MB */
 #include <dirent.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "faults.h"
@@ -86,20 +84,9 @@ static int check_texts(const struct scenario *s, int size)
     return 0;
 }
 
-static int free_port(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t bytes = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &bytes) != 0)
-        abort();
-    close(fd);
-    return ntohs(a.sin_port);
-}
-
 static int run(int size, int limit, rlim_t value, uint64_t limited, int serve)
 {
-    struct scenario s = { page_new(size), limit, value, limited, serve ? free_port() : 0 };
+    struct scenario s = { page_new(size), limit, value, limited, serve ? fault_free_port() : 0 };
     char name[100];
     snprintf(name, sizeof name, "%d ranks at %s, 0x%llx with %s %llu", size, serve ? "rank 0's server" : "a file",
              (unsigned long long)limited, limit == RLIMIT_NOFILE ? "RLIMIT_NOFILE" : "RLIMIT_AS", (unsigned long long)value);

@@ -1,10 +1,8 @@
 /* Ranks that fail, die or disagree while a world comes together: comm_init gives all others the reason, soon, and says which rank. And what
  * comm_init's success is worth: all ranks are open, and are found without the store. */
-#include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -478,13 +476,7 @@ static int run(int size, void (*fn)(int, int, void *), const char *name, uint64_
 
 static const char *free_url(char url[64])
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t bytes = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0 || getsockname(fd, (struct sockaddr *)&a, &bytes) != 0)
-        abort();
-    close(fd);
-    snprintf(url, 64, "tcp://127.0.0.1:%d", ntohs(a.sin_port));
+    snprintf(url, 64, "tcp://127.0.0.1:%d", fault_free_port());
     return url;
 }
 

@@ -1,7 +1,7 @@
 /* Servers that do not answer: no call takes longer than its limit and half a second, and its error says that it was the
  * server. The server is a process that is stopped (SIGSTOP), a socket whose queue of connections is full (so a SYN gets no
- * answer, as from a host that is cut off), one that accepts and never reads, one that says a byte now and then, or a name
- * server that says nothing. */
+ * answer), one that accepts and never reads, one that says a byte now and then, or a name server that says nothing. For one
+ * that is cut off, see cut_off.c. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,252 +17,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "lines.h"
 #include "ranks.h"
 #include "store.h" /* only to see that a thread is inside a call */
 #include "wire.h"
-
-enum { BRIEF_MS = 300, LONGER_MS = 2000, PROMISED_MS = 500, PLENTY_MS = 60000, BIG = 8 << 20 };
-
-static int64_t now_ms(void)
-{
-    return clock_now_ns() / 1000000;
-}
-
-/* ---- The calls ---- */
-
-static char big[BIG];
-static const char *const three[] = { "a", "b", "c" };
-
-static comm_status call_get(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    return comm_store_get(s, "asked for", limit_ms, &data, NULL);
-}
-
-static comm_status call_wait(comm_store *s, int64_t limit_ms)
-{
-    return comm_store_wait(s, three, 3, limit_ms);
-}
-
-static comm_status call_multi_get(comm_store *s, int64_t limit_ms)
-{
-    void *data[3];
-    size_t bytes[3];
-    return comm_store_multi_get(s, three, 3, limit_ms, data, bytes);
-}
-
-static comm_status call_queue_pop(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    return comm_store_queue_pop(s, "q", limit_ms, &data, NULL);
-}
-
-static comm_status call_pop_at_once(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    (void)limit_ms; /* here and below: the handle's */
-    return comm_store_queue_pop(s, "q", COMM_STORE_NO_WAIT, &data, NULL);
-}
-
-static comm_status call_barrier(comm_store *s, int64_t limit_ms)
-{
-    return comm_store_barrier(s, "bar", 2, limit_ms);
-}
-
-static comm_status call_set(comm_store *s, int64_t limit_ms)
-{
-    (void)limit_ms;
-    comm_status status = COMM_OK;
-    for (int i = 0; i < 8 && status == COMM_OK; i++) /* more than what the kernel takes for a server that does not read */
-        status = comm_store_set(s, "big", big, sizeof big);
-    return status;
-}
-
-static comm_status call_multi_set(comm_store *s, int64_t limit_ms)
-{
-    const void *data[] = { big, big, big };
-    const size_t bytes[] = { sizeof big, sizeof big, sizeof big };
-    (void)limit_ms;
-    comm_status status = COMM_OK;
-    for (int i = 0; i < 4 && status == COMM_OK; i++)
-        status = comm_store_multi_set(s, three, 3, data, bytes);
-    return status;
-}
-
-static comm_status call_append(comm_store *s, int64_t limit_ms)
-{
-    (void)limit_ms;
-    return comm_store_append(s, "appended", "x", 1);
-}
-
-static comm_status call_add(comm_store *s, int64_t limit_ms)
-{
-    (void)limit_ms;
-    return comm_store_add(s, "counted", 1, NULL);
-}
-
-static comm_status call_compare_set(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    (void)limit_ms;
-    return comm_store_compare_set(s, "compared", "", 0, "x", 1, &data, NULL);
-}
-
-static comm_status call_check(comm_store *s, int64_t limit_ms)
-{
-    int32_t all;
-    (void)limit_ms;
-    return comm_store_check(s, three, 3, &all);
-}
-
-static comm_status call_delete(comm_store *s, int64_t limit_ms)
-{
-    (void)limit_ms;
-    return comm_store_delete(s, "deleted", NULL);
-}
-
-static comm_status call_num_keys(comm_store *s, int64_t limit_ms)
-{
-    int64_t count;
-    (void)limit_ms;
-    return comm_store_num_keys(s, &count);
-}
-
-static comm_status call_list_keys(comm_store *s, int64_t limit_ms)
-{
-    char **keys;
-    size_t count;
-    (void)limit_ms;
-    return comm_store_list_keys(s, &keys, &count);
-}
-
-static comm_status call_queue_len(comm_store *s, int64_t limit_ms)
-{
-    int64_t count;
-    (void)limit_ms;
-    return comm_store_queue_len(s, "q", &count);
-}
-
-static comm_status call_clone(comm_store *s, int64_t limit_ms)
-{
-    comm_store *other;
-    (void)limit_ms;
-    return comm_store_clone(s, &other);
-}
-
-static comm_status call_broadcast(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    size_t bytes;
-    return comm_store_broadcast(s, "cast", "x", 1, 1, 0, 2, limit_ms, &data, &bytes);
-}
-
-static comm_status call_all_gather(comm_store *s, int64_t limit_ms)
-{
-    void *data;
-    size_t *bytes;
-    return comm_store_all_gather(s, "gathered", "x", 1, 0, 8, limit_ms, &data, &bytes);
-}
-
-static comm_status call_all_sum(comm_store *s, int64_t limit_ms)
-{
-    int64_t sum;
-    return comm_store_all_sum(s, "summed", 1, 0, 8, limit_ms, &sum);
-}
-
-static const struct call {
-    const char *name;
-    comm_status (*run)(comm_store *s, int64_t limit_ms);
-} calls[] = {
-    { "get", call_get },           { "wait", call_wait },
-    { "multi_get", call_multi_get }, { "queue_pop", call_queue_pop },
-    { "queue_pop at once", call_pop_at_once }, { "barrier", call_barrier },
-    { "set", call_set },           { "multi_set", call_multi_set },
-    { "append", call_append },     { "add", call_add },
-    { "compare_set", call_compare_set }, { "check", call_check },
-    { "delete", call_delete },     { "num_keys", call_num_keys },
-    { "list_keys", call_list_keys }, { "queue_len", call_queue_len },
-    { "clone", call_clone },       { "broadcast", call_broadcast },
-    { "all_gather", call_all_gather }, { "all_sum", call_all_sum },
-};
-enum { CALL_COUNT = sizeof calls / sizeof *calls };
-
-/* ---- One call, in a thread ---- */
-
-struct run {
-    pthread_t thread;
-    const struct call *call;
-    comm_store *store;
-    int64_t limit_ms, took_ms;
-    comm_status status;
-    char text[1024];
-};
-
-static void *run_main(void *argument)
-{
-    struct run *r = argument;
-    int64_t began = now_ms();
-    r->status = r->call->run(r->store, r->limit_ms);
-    r->took_ms = now_ms() - began;
-    snprintf(r->text, sizeof r->text, "%s", r->status == COMM_OK ? "" : comm_last_error());
-    return NULL;
-}
-
-static void run_start(struct run *r, const struct call *call, comm_store *store, int64_t limit_ms)
-{
-    *r = (struct run){ .call = call, .store = store, .limit_ms = limit_ms };
-    CHECK(pthread_create(&r->thread, NULL, run_main, r) == 0);
-}
-
-static int run_is_late(const struct run *r)
-{
-    return r->took_ms > r->limit_ms + PROMISED_MS;
-}
-
-/* TIMEOUT, because of the server, and nothing else. */
-static void run_check(const struct run *r, const char *when)
-{
-    static const char *const blames[] = { "the server at 127.0.0.1 port", "connecting to the store at 127.0.0.1 port" };
-    int blamed = strstr(r->text, blames[0]) || strstr(r->text, blames[1]);
-    if (r->status != COMM_ERR_TIMEOUT || !strstr(r->text, "timed out") || !blamed || strstr(r->text, "did not appear") ||
-        strstr(r->text, "has not come"))
-        ranks_fail(__FILE__, __LINE__, "%s, %s with %d ms: %s: %s", when, r->call->name, (int)r->limit_ms,
-                   comm_status_name(r->status), r->text);
-    if (r->took_ms < r->limit_ms - 1)
-        ranks_fail(__FILE__, __LINE__, "%s, %s with %d ms took only %d: %s", when, r->call->name, (int)r->limit_ms,
-                   (int)r->took_ms, r->text);
-}
-
-static void fail_late(const struct run *r, const char *when)
-{
-    ranks_fail(__FILE__, __LINE__, "%s, %s with %d ms took %d: %s", when, r->call->name, (int)r->limit_ms,
-               (int)r->took_ms, r->text);
-}
-
-/* Every call with each limit on a handle of its own, all at once; who is late, has once more a chance: the machine may be
- * loaded. Twice on each handle: the second time there is no connection left. */
-static void check_all(const char *when, comm_store *handles[2][CALL_COUNT])
-{
-    static struct run runs[2][CALL_COUNT];
-    int64_t limits[2] = { BRIEF_MS, LONGER_MS };
-    for (int again = 0; again < 2; again++) {
-        for (size_t i = 0; i < 2 * CALL_COUNT; i++)
-            run_start(&runs[i % 2][i / 2], &calls[i / 2], handles[i % 2][i / 2], limits[i % 2]);
-        for (size_t i = 0; i < 2 * CALL_COUNT; i++)
-            pthread_join(runs[i % 2][i / 2].thread, NULL);
-        for (size_t i = 0; i < 2 * CALL_COUNT; i++) {
-            struct run *r = &runs[i % 2][i / 2];
-            run_check(r, when);
-            if (run_is_late(r)) {
-                run_main(r);
-                run_check(r, when);
-            }
-            if (run_is_late(r))
-                fail_late(r, when);
-        }
-    }
-}
 
 /* ---- A server in a process ---- */
 
@@ -309,38 +68,6 @@ static void server_end(const struct server *s)
     waitpid(s->pid, NULL, 0);
 }
 
-static comm_store *open_at(const char *url, int64_t timeout_ms)
-{
-    comm_store_options options = COMM_STORE_OPTIONS_INIT;
-    comm_store *store;
-    options.timeout_ms = timeout_ms;
-    CHECK_OK(comm_store_open(url, &options, &store));
-    return store;
-}
-
-/* Handles with those limits; views of them with `prefix`, which is then what the limit is of. */
-static void open_handles(const char *url, const char *prefix, comm_store *handles[2][CALL_COUNT])
-{
-    for (size_t i = 0; i < 2 * CALL_COUNT; i++) {
-        comm_store *store = open_at(url, PLENTY_MS), *view;
-        if (prefix) {
-            CHECK_OK(comm_store_prefix(prefix, store, &view));
-            comm_store_close(store);
-            store = view;
-        }
-        CHECK_OK(comm_store_set_timeout(store, i % 2 ? LONGER_MS : BRIEF_MS));
-        handles[i % 2][i / 2] = store;
-    }
-}
-
-static void close_handles(comm_store *handles[2][CALL_COUNT])
-{
-    int64_t began = now_ms();
-    for (size_t i = 0; i < 2 * CALL_COUNT; i++)
-        comm_store_close(handles[i % 2][i / 2]);
-    CHECK(now_ms() - began < PROMISED_MS);
-}
-
 /* ---- Stopped ---- */
 
 static comm_store *handles[2][CALL_COUNT];
@@ -353,10 +80,7 @@ static void check_stopped(const char *prefix, const char *when)
     server_stop(&s);
     check_all(when, handles);
     kill(s.pid, SIGCONT);
-    for (size_t i = 0; i < CALL_COUNT; i++) { /* each handle is as good as before */
-        CHECK_OK(comm_store_set_timeout(handles[1][i], PLENTY_MS));
-        CHECK_OK(comm_store_add(handles[1][i], "still there", 1, NULL));
-    }
+    check_good_again(handles);
     close_handles(handles);
     server_end(&s);
 }
@@ -410,7 +134,7 @@ static void stopped_in_the_middle(void)
         server_start(&s);
         for (int i = 0; i < 4; i++) {
             comm_store *store = open_at(s.url, PLENTY_MS);
-            run_start(&runs[i], &calls[i == 3 ? 5 : i], store, LONGER_MS);
+            run_start(&runs[i], &calls[i == 3 ? CALL_BARRIER : i], store, LONGER_MS);
             while (atomic_load(&store->calls) < 2)
                 nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         }
@@ -447,11 +171,11 @@ static void a_short_limit_beside_a_long_one(void)
     CHECK_OK(comm_store_prefix("view", store, &view));
     CHECK_OK(comm_store_set_timeout(view, BRIEF_MS));
     server_stop(&s);
-    run_start(&patient, &calls[9], store, LONGER_MS * 2);
+    run_start(&patient, &calls[CALL_ADD], store, LONGER_MS * 2);
     while (atomic_load(&store->calls) < 2)
         nanosleep(&(struct timespec){ 0, 100000 }, NULL);
     for (int again = 0; again < 2; again++) {
-        run_start(&brief, &calls[again ? 0 : 9], view, BRIEF_MS);
+        run_start(&brief, &calls[again ? CALL_GET : CALL_ADD], view, BRIEF_MS);
         pthread_join(brief.thread, NULL);
         run_check(&brief, "beside a patient call");
         if (run_is_late(&brief))
@@ -484,7 +208,7 @@ static int listen_and_fill(int *ret_port, int held[8])
     return fd;
 }
 
-static void a_host_that_is_cut_off(void)
+static void a_full_queue(void)
 {
     int port, held[8], fd = listen_and_fill(&port, held);
     char url[64];
@@ -579,7 +303,7 @@ static void one_who_says_a_byte_now_and_then(void)
     slow_start(&s, 1, url);
     for (int i = 0, late = 0; i < 4; i++) {
         comm_store *store = open_at(url, PLENTY_MS);
-        run_start(&r, &calls[0], store, i % 2 ? LONGER_MS : BRIEF_MS);
+        run_start(&r, &calls[CALL_GET], store, i % 2 ? LONGER_MS : BRIEF_MS);
         pthread_join(r.thread, NULL);
         run_check(&r, "a byte now and then");
         late += run_is_late(&r);
@@ -710,9 +434,8 @@ static comm_status call_set_many(comm_store *s, int64_t limit_ms)
 /* It cannot be hurried, but what is made of many of its calls ends with the one that is under way, or one more. */
 static void a_slow_store_of_the_user_s(void)
 {
-    static const struct call made[] = { { "multi_get", call_many }, { "multi_set", call_set_many },
-                                        { "wait", call_wait }, { "barrier", call_barrier }, { "queue_pop", call_queue_pop },
-                                        { "all_gather", call_all_gather } };
+    const struct call made[] = { { "multi_get", call_many }, { "multi_set", call_set_many }, calls[CALL_WAIT],
+                                 calls[CALL_BARRIER], calls[CALL_QUEUE_POP], calls[CALL_ALL_GATHER] };
     const comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "slow", .set = slow_set, .get = slow_get,
                                  .add = slow_add, .compare_set = slow_compare_set, .check = slow_check,
                                  .remove = slow_remove };
@@ -816,7 +539,7 @@ int main(void)
         { "opening at a stopped server", opening_at_a_stopped_server },
         { "stopped in the middle", stopped_in_the_middle },
         { "a short limit beside a long one", a_short_limit_beside_a_long_one },
-        { "a host that is cut off", a_host_that_is_cut_off },
+        { "a full queue of connections", a_full_queue },
         { "nobody listens", nobody_listens },
         { "one who accepts and says nothing", one_who_accepts_and_says_nothing },
         { "one who says a byte now and then", one_who_says_a_byte_now_and_then },

@@ -1,38 +1,20 @@
 #!/usr/bin/env python3
-"""commrun on two hosts, which are network namespaces: commrun_nodes.py COMMRUN PLACE. Skips (77) where it may not make any."""
-import os
+"""commrun on two hosts: commrun_nodes.py COMMRUN PLACE."""
+import pathlib
 import subprocess
 import sys
-import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import two_hosts  # noqa: E402
 
 COMMRUN, PLACE = sys.argv[1:3]
 LIMIT_S = 40
-NAMES = [f"comm{os.getpid()}-{i}" for i in range(2)]
-AT = "10.211.7.1:7901"  # inside the namespaces, so nobody else can have it
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
-def make_hosts():
-    for name in NAMES:
-        ip("netns", "add", name)
-        ip("-n", name, "link", "set", "lo", "up")
-    ip("link", "add", "veth0", "netns", NAMES[0], "type", "veth", "peer", "name", "veth0", "netns", NAMES[1])
-    for i, name in enumerate(NAMES):
-        ip("-n", name, "address", "add", f"10.211.7.{i + 1}/24", "dev", "veth0")
-        ip("-n", name, "link", "set", "veth0", "up")
-
-
-def remove_hosts():
-    for name in NAMES:
-        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+AT = two_hosts.ADDRESS[0] + ":7901"
 
 
 def node(rank, count, *program, nnodes=2):
-    return subprocess.Popen(["ip", "netns", "exec", NAMES[rank], COMMRUN, "-n", str(count), "--nnodes", str(nnodes),
-                             "--node-rank", str(rank), "--rendezvous", AT, *program],
+    return subprocess.Popen(two_hosts.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank", str(rank),
+                                         "--rendezvous", AT, *program),
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -44,7 +26,7 @@ def finish(*nodes):
             n.kill()
 
 
-class Nodes(unittest.TestCase):
+class Nodes(two_hosts.TwoHosts):
     def test_the_hosts_form_one_world(self):
         (a, a_status), (b, b_status) = finish(node(0, 1, PLACE), node(1, 2, PLACE))
         self.assertEqual((a_status, b_status), (0, 0), (a, b))
@@ -78,13 +60,4 @@ class Nodes(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    try:
-        make_hosts()
-    except (OSError, subprocess.CalledProcessError) as reason:
-        remove_hosts()
-        print("skipped: no network namespaces:", getattr(reason, "stderr", reason))
-        sys.exit(77)
-    try:
-        unittest.main(argv=[sys.argv[0], "-v"])
-    finally:
-        remove_hosts()
+    two_hosts.main()

@@ -1,7 +1,6 @@
 /* Threads that wait, submit, call back, abort and close at the same time, and works that nobody waits for: on tcp, with ranks as
  * processes, where the test does not say otherwise. Most of what can go wrong here shows as a rank that is killed when its time is over, or in a sanitizer's report. */
 #include <comm/comm.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -10,24 +9,9 @@
 
 #include "loopback.h"
 #include "ranks.h"
-
-static void pause_ms(int ms)
-{
-    struct timespec t = { 0, ms * 1000000L };
-    nanosleep(&t, NULL);
-}
+#include "waits.h"
 
 /* Wait for the work as an event loop does: without helping. */
-static void await_descriptor(comm_work *work)
-{
-    int32_t fd;
-    CHECK_OK(comm_work_fd(work, &fd));
-    struct pollfd poller = { fd, POLLIN, 0 };
-    CHECK(poll(&poller, 1, 20000) == 1);
-    CHECK_OK(comm_work_status(work));
-    comm_work_release(work);
-}
-
 /* ---- Nobody waits ---- */
 
 static void long_messages_travel_while_nobody_waits(int rank, int size, void *arg)

@@ -1,7 +1,6 @@
 /* How soon a waiting thread notices what it waits for. A lost wake-up fails nothing: some timer repairs it after 5 ms to 1 s. So each claim
  * here measures many wake-ups and bounds their median, which a loaded machine leaves far below the time of a repair. */
 #include <comm/comm.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -9,6 +8,7 @@
 #include <time.h>
 
 #include "ranks.h"
+#include "waits.h"
 
 enum { TIMES = 200 };
 
@@ -93,12 +93,6 @@ static void ranks_on_one_core_do_not_spin_against_each_other(int rank, int size,
 }
 
 /* ---- Two threads of a rank ---- */
-
-static void pause_ms(int ms)
-{
-    struct timespec t = { 0, ms * 1000000L };
-    nanosleep(&t, NULL);
-}
 
 static void busy(uint32_t ns)
 {
@@ -231,16 +225,6 @@ static void a_thread_that_sleeps_makes_room_for_one_that_submits(int rank, int s
 /* ---- Nobody waits ---- */
 
 /* Wait for the work as an event loop does: without helping. */
-static void await_descriptor(comm_work *work)
-{
-    int32_t fd;
-    CHECK_OK(comm_work_fd(work, &fd));
-    struct pollfd poller = { fd, POLLIN, 0 };
-    CHECK(poll(&poller, 1, 20000) == 1);
-    CHECK_OK(comm_work_status(work));
-    comm_work_release(work);
-}
-
 /* Each round finds the helper thread asleep. */
 static void what_a_call_completes_is_told_at_once(int rank, int size, void *arg)
 {
