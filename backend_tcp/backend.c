@@ -22,21 +22,27 @@ static void adopt_orphans(struct tcp_group *g)
     }
 }
 
-static comm_status tcp_group_open(const comm_group_info *info, void **ret_state)
+static comm_status tcp_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
-    struct tcp_group *g, *world = info->world_state;
     struct mesh *m = NULL;
-    comm_status status = world ? COMM_OK : mesh_open(info, &m);
+    (void)context;
+    comm_status status = mesh_open(info, &m);
+    *ret_world = m;
+    return status;
+}
+
+static void tcp_world_close(void *world, int32_t forked)
+{
+    mesh_close(world, forked);
+}
+
+static comm_status tcp_group_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    struct mesh *m = world;
+    struct tcp_group *g;
+    comm_status status = group_create(m, info, &g);
     if (status != COMM_OK)
         return status;
-    if (world)
-        m = world->mesh;
-    status = group_create(m, info, &g);
-    if (status != COMM_OK) {
-        if (!world)
-            mesh_close(m, 0);
-        return status;
-    }
     progress_enter(m);
     group_enter(m, g);
     adopt_orphans(g);
@@ -57,28 +63,17 @@ static void tcp_group_close(void *state, int32_t forked)
 {
     struct tcp_group *g = state;
     struct mesh *m = g->mesh;
-    int is_world = g->id == m->world;
-    if (!forked) {
-        progress_enter(m);
-        if (g->head || g->recvs.head || g->sends.head)
-            group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
-        early_lists_clear(m, g->early, g->size);
-        early_lists_clear(m, g->early_p2p, g->size);
-        group_leave(g);
-        group_turn_end(m);
-        group_destroy(g);
-        progress_leave(m);
-    }
-    if (is_world)
-        mesh_close(m, forked);
-}
-
-static comm_status tcp_supports(void *state, const comm_op *op)
-{
-    (void)state;
-    if (op->kind > 0 && op->kind < COMM_OP_KIND_END)
-        return COMM_OK;
-    return exec_fail(COMM_ERR_UNSUPPORTED, "backend tcp does not know operation %d", (int)op->kind);
+    if (forked)
+        return; /* a thread of the parent may have held the lock: its memory is left alone */
+    progress_enter(m);
+    if (g->head || g->recvs.head || g->sends.head)
+        group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
+    early_lists_clear(m, g->early, g->size);
+    early_lists_clear(m, g->early_p2p, g->size);
+    group_leave(g);
+    group_turn_end(m);
+    group_destroy(g);
+    progress_leave(m);
 }
 
 static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *work)
@@ -90,7 +85,9 @@ static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *w
     op->op = *o;
     op->call = group_call(o);
     op->work = work;
-    op->element_bytes = o->kind == COMM_OP_BARRIER ? 1 : exec_host->dtype_bytes(o->dtype);
+    op->element_bytes = o->element_bytes;
+    int64_t begun_ns = o->submitted_ns ? o->submitted_ns : clock_now_ns();
+    op->deadline_ns = o->timeout_ns > INT64_MAX - begun_ns ? INT64_MAX : begun_ns + o->timeout_ns;
     if (o->kind == COMM_OP_BROADCAST && !op->op.send.data)
         op->op.send = op->op.recv; /* One buffer, however the core says it. */
     if (o->kind == COMM_OP_BROADCAST && !op->op.recv.data)
@@ -115,8 +112,8 @@ static void begin(struct tcp_op *op)
     struct tcp_group *g = op->group;
     if (!(op->op.flags & COMM_OP_FLAG_WAITING))
         atomic_fetch_add(&g->mesh->async_works, 1);
-    if (op->op.deadline_ns != INT64_MAX)
-        progress_rearm(g->mesh, op->op.deadline_ns);
+    if (op->deadline_ns != INT64_MAX)
+        progress_rearm(g->mesh, op->deadline_ns);
     if (op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV) {
         p2p_submit(op);
         return;
@@ -131,7 +128,7 @@ static void begin(struct tcp_op *op)
         group_ready(g);
 }
 
-static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct tcp_group *g = state;
     struct mesh *m = g->mesh;
@@ -144,7 +141,7 @@ static comm_status tcp_submit(void *state, const comm_op *ops, comm_work *const 
         status = progress_expect(m, count);
     int expected = status == COMM_OK;
     for (size_t i = count; i-- > 0 && status == COMM_OK;) {
-        struct tcp_op *op = op_new(g, &ops[i], works[i]);
+        struct tcp_op *op = op_new(g, ops[i], works[i]);
         if (!op) {
             status = exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
             break;
@@ -189,20 +186,51 @@ static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_n
     return progress_wait(g->mesh, work, deadline_ns);
 }
 
+static void tcp_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
+{
+    const struct algo *algo;
+    const char *rule;
+    char text[256];
+    (void)context;
+    line("algorithms:", line_context);
+    for (size_t i = 0; (algo = select_algo_at(i)); i++) {
+        snprintf(text, sizeof text, "  %-14s %-20s %s", comm_op_traits_of(algo->kind)->name, algo->name, algo->help);
+        line(text, line_context);
+    }
+    line("rules, the first that fits counts (COMM_TCP_ALGO goes before them):", line_context);
+    for (size_t i = 0; (rule = select_rule_at(i)); i++) {
+        snprintf(text, sizeof text, "  %s", rule);
+        line(text, line_context);
+    }
+}
+
+/* Compound literals at file scope live as long as the program. */
+#define PARAM(...) &(const comm_backend_param){ sizeof(comm_backend_param), __VA_ARGS__ },
+#define PARAM_INT(name, initial, minimum, maximum, help) PARAM(COMM_PARAM_INT, name, #initial, minimum, maximum, help)
+#define PARAM_BYTES(name, initial, minimum, maximum, help) PARAM(COMM_PARAM_BYTES, name, #initial, minimum, maximum, help)
+#define PARAM_TEXT(name, initial, help) PARAM(COMM_PARAM_TEXT, name, initial, 0, 0, help)
+static const comm_backend_param *const params[] = {
+#include "param.def"
+    NULL
+};
+
 static const comm_backend tcp_backend = {
-    .struct_bytes = sizeof(comm_backend),
-    .abi_major = COMM_BACKEND_ABI_MAJOR,
-    .abi_minor = COMM_BACKEND_ABI_MINOR,
+    COMM_BACKEND_INIT,
+    .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES,
     .name = "tcp",
     .version = "0.1.0",
     .license = "Apache-2.0",
-    .devices = 1u << COMM_DEVICE_CPU,
+    .devices = "cpu",
+    .preference = 100,
+    .params = params,
+    .world_open = tcp_world_open,
+    .world_close = tcp_world_close,
     .group_open = tcp_group_open,
     .group_abort = tcp_group_abort,
     .group_close = tcp_group_close,
-    .supports = tcp_supports,
     .submit = tcp_submit,
     .progress = tcp_progress,
+    .describe_routes = tcp_describe_routes,
 };
 
 const comm_backend *comm__tcp_entry(const comm_host *host);

@@ -128,11 +128,9 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
         g->rank_of[g->world_ranks[r]] = r;
     for (int32_t r = 0; g->hosts && r < g->size; r++)
         g->hosts[r] = m->hosts[g->world_ranks[r]];
-    g->lanes = (uint32_t)exec_host->param_int(g->token, "tcp", "lanes", 4);
-    if (g->lanes < 1 || g->lanes > TCP_SLOTS_MOST)
-        g->lanes = 4;
-    g->slice_bytes = exec_host->param_int(g->token, "tcp", "slice_bytes", 0);
-    const char *algo = exec_host->param_text(g->token, "tcp", "algo");
+    g->lanes = (uint32_t)exec_host->param_int(info->options, "tcp", "lanes");
+    g->slice_bytes = exec_host->param_int(info->options, "tcp", "slice_bytes");
+    const char *algo = exec_host->param_text(info->options, "tcp", "algo");
     char error[512];
     if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
         group_destroy(g);

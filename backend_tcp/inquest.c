@@ -236,7 +236,7 @@ static void verdict(struct tcp_group *g)
         if (r != g->rank)
             judge_rank(&v, g, r);
     text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
-             (long long)((op->op.deadline_ns - op->op.submitted_ns) / 1000000));
+             (long long)(op->op.timeout_ns / 1000000));
     if (collective && collective != op)
         text_add(text, sizeof text, " before its turn, after %s #%llu", exec_host->op_name(collective->op.kind),
             (unsigned long long)collective->op.seq);
@@ -269,7 +269,7 @@ static int lower_rank_may_speak(const struct tcp_group *g)
 
 static struct tcp_op *expired(struct tcp_op *list, int64_t now_ns)
 {
-    while (list && list->op.deadline_ns > now_ns)
+    while (list && list->deadline_ns > now_ns)
         list = list->next;
     return list;
 }
@@ -323,8 +323,8 @@ void inquest_check(struct mesh *m, int64_t now_ns)
 static int64_t earliest(const struct tcp_op *list, int64_t due)
 {
     for (; list; list = list->next)
-        if (list->op.deadline_ns < due)
-            due = list->op.deadline_ns;
+        if (list->deadline_ns < due)
+            due = list->deadline_ns;
     return due;
 }
 

@@ -707,21 +707,21 @@ static void delist(const struct mesh *m)
 
 /* ---- Open and close ---- */
 
-static void read_parameters(struct mesh *m, void *token)
+static void read_parameters(struct mesh *m, const void *options)
 {
-    m->eager_bytes = exec_host->param_int(token, "tcp", "eager_bytes", 65536);
-    m->linger_ms = exec_host->param_int(token, "tcp", "linger_ms", 2000);
-    m->connect_ms = exec_host->param_int(token, "tcp", "connect_ms", 30000);
-    m->silence_ms = exec_host->param_int(token, "tcp", "silence_ms", 7000);
-    const char *congestion = exec_host->param_text(token, "tcp", "congestion");
+    m->eager_bytes = exec_host->param_int(options, "tcp", "eager_bytes");
+    m->linger_ms = exec_host->param_int(options, "tcp", "linger_ms");
+    m->connect_ms = exec_host->param_int(options, "tcp", "connect_ms");
+    m->silence_ms = exec_host->param_int(options, "tcp", "silence_ms");
+    const char *congestion = exec_host->param_text(options, "tcp", "congestion");
     snprintf(m->congestion, sizeof m->congestion, "%s", congestion ? congestion : "");
-    const char *interfaces = exec_host->param_text(token, "tcp", "interface");
+    const char *interfaces = exec_host->param_text(options, "tcp", "interface");
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
 }
 
 /* While a rank waits it looks at its sockets for a while, then sleeps. With more ranks than cores the others need this core more
  * than we need to look again: then it yields between looks. */
-static void choose_waiting(struct mesh *m, const comm_group_info *info)
+static void choose_waiting(struct mesh *m, const comm_world_info *info)
 {
     cpu_set_t mine;
     int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
@@ -730,8 +730,8 @@ static void choose_waiting(struct mesh *m, const comm_group_info *info)
     if (cores < local && cores * local <= online)
         cores = online; /* each rank is bound to cores of its own */
     int crowded = local > cores;
-    m->spin_ns = crowded ? 0 : exec_host->param_int(info->token, "tcp", "spin_us", 100) * 1000;
-    m->yield_ns = crowded ? exec_host->param_int(info->token, "tcp", "yield_us", 100) * 1000 : 0;
+    m->spin_ns = crowded ? 0 : exec_host->param_int(info->options, "tcp", "spin_us") * 1000;
+    m->yield_ns = crowded ? exec_host->param_int(info->options, "tcp", "yield_us") * 1000 : 0;
 }
 
 static void mesh_free(struct mesh *m)
@@ -811,13 +811,13 @@ static comm_status mesh_start(struct mesh *m)
     return status == COMM_OK ? progress_helper(m) : status;
 }
 
-comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
+comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh)
 {
     struct mesh *m = calloc(1, sizeof *m);
     if (!m)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
-    m->rank = info->world_rank;
-    m->size = info->world_size;
+    m->rank = info->rank;
+    m->size = info->size;
     m->world = info->id;
     m->store = info->store;
     m->hosts = info->hosts;
@@ -825,7 +825,7 @@ comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh)
     early_list_init(&m->orphans);
     gethostname(m->host_name, sizeof m->host_name - 1);
     netaddr_identity(m->host_identity);
-    read_parameters(m, info->token);
+    read_parameters(m, info->options);
     choose_waiting(m, info);
     comm_status status = mesh_allocate(m, info->secret);
     if (status != COMM_OK) {

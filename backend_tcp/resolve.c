@@ -37,7 +37,7 @@ static int ask_store(struct mesh *m, struct inquiry *q, int64_t wait_ms)
     void *data = NULL;
     size_t bytes = 0;
     snprintf(key, sizeof key, "tcp/%d", (int)q->peer);
-    comm_status status = exec_host->store_get(m->store, key, wait_ms, &data, &bytes);
+    comm_status status = exec_host->store_get(m->store, NULL, key, wait_ms, &data, &bytes);
     if (status == COMM_OK && !(q->page = strndup(data, bytes)))
         snprintf(q->error, sizeof q->error, "no memory");
     exec_host->free_memory(data);

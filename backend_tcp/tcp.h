@@ -211,6 +211,7 @@ struct tcp_op {
     comm_work *work;
     comm_op op;
     struct call call;
+    int64_t deadline_ns;    /* INT64_MAX: none */
     size_t element_bytes;
     uint8_t started;
     uint8_t dying;          /* completed; its memory waits for the end of the engine's turn */
@@ -401,7 +402,7 @@ struct mesh {
 };
 
 /* ---- mesh.c ---- */
-comm_status mesh_open(const comm_group_info *info, struct mesh **ret_mesh);
+comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh);
 /* Its part that needs no network: links that are idle, and memory. */
 comm_status mesh_allocate(struct mesh *m, const char *secret);
 void mesh_close(struct mesh *m, int forked);

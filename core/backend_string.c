@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "dtype.h"
+#include "device.h"
 
 #define DEFAULT_STRING "cpu:auto"
 
@@ -49,16 +49,19 @@ static comm_status parse_options(const char *whole, const char *pair, char *text
     return COMM_OK;
 }
 
-static comm_status parse_device(const char *whole, const char *pair, char **name, comm_device *ret_device)
+static comm_status parse_device(const char *whole, const char *pair, char **name, const char **ret_device)
 {
-    *ret_device = COMM_DEVICE_DEFAULT;
+    *ret_device = NULL;
     char *colon = strchr(*name, ':');
     if (!colon)
         return COMM_OK;
     *colon = '\0';
     lower(*name);
-    if (comm__device_parse(*name, strlen(*name), ret_device) != COMM_OK || *ret_device == COMM_DEVICE_DEFAULT)
-        return refuse(whole, pair, "does not begin with a device (cpu, cuda, hip or xpu); write device:backend");
+    size_t length = strlen(*name);
+    if (length == 0 || length >= DEVICE_NAME_BYTES || !isalpha((unsigned char)**name) ||
+        (*name)[strspn(*name, "abcdefghijklmnopqrstuvwxyz0123456789_")] || strcmp(*name, "default") == 0)
+        return refuse(whole, pair, "does not begin with a device (such as cpu, cuda, hip, xpu); write device:backend");
+    *ret_device = *name;
     *name = colon + 1;
     if (strchr(*name, ':'))
         return refuse(whole, pair, "has more than one ':'; write device:backend");
@@ -89,10 +92,10 @@ static comm_status check_devices(const char *whole, const char *pair, const stru
 {
     const struct backend_pair *last = &s->pairs[s->count - 1];
     for (size_t i = 0; i + 1 < s->count; i++) {
-        if (s->pairs[i].device == COMM_DEVICE_DEFAULT || last->device == COMM_DEVICE_DEFAULT)
+        if (!s->pairs[i].device || !last->device)
             return refuse(whole, pair,
                           "and another pair: with several backends, each needs its device (device:backend)");
-        if (s->pairs[i].device == last->device)
+        if (strcmp(s->pairs[i].device, last->device) == 0)
             return refuse(whole, pair, "gives a backend to a device that has one already");
     }
     return COMM_OK;

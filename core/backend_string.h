@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 enum {
-    BACKEND_PAIRS_MOST = 4,    /* one for each device there is */
+    BACKEND_PAIRS_MOST = 8,    /* one for each device that a group has */
     BACKEND_OPTIONS_MOST = 32, /* of one pair; more than any backend has */
 };
 
@@ -16,7 +16,7 @@ struct backend_option {
 };
 
 struct backend_pair {
-    comm_device device; /* COMM_DEVICE_DEFAULT: every one that the backend has */
+    const char *device; /* the kind's name in lower case, which a backend may bring; NULL: every one that the backend has */
     const char *name;   /* in lower case, "auto", or a path as it was written */
     struct backend_option options[BACKEND_OPTIONS_MOST];
     size_t option_count;

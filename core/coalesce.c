@@ -13,6 +13,7 @@ struct batch {
     struct batch *next; /* of this thread's open ones, or of the group's free ones */
     struct channel *channel; /* NULL until the end in a round-robin group: whose turn it will be is not known before */
     comm_op *ops;
+    comm_op **pointers;   /* to the ops, for the submission */
     struct arena *arrays; /* of each op */
     comm_work **works;    /* one for each op, from the submission on */
     size_t count, room;
@@ -39,10 +40,15 @@ static size_t side_bytes(const comm_buffers *side, size_t size)
     return bytes;
 }
 
+static int copies_premul(const comm_op *op)
+{
+    return op->premul && !(op->flags & COMM_OP_FLAG_PREMUL_ON_DEVICE);
+}
+
 static size_t arrays_bytes(const comm_op *op, size_t size)
 {
     return side_bytes(&op->send, size) + side_bytes(&op->recv, size) +
-           (op->premul ? padded(comm_dtype_bytes(op->dtype)) : 0) + (op->label ? padded(strlen(op->label) + 1) : 0);
+           (copies_premul(op) ? padded(op->element_bytes) : 0) + (op->label ? padded(strlen(op->label) + 1) : 0);
 }
 
 /* Room for all that will be copied, at once: growing moves it. */
@@ -83,7 +89,8 @@ comm_status comm__op_keep_arrays(comm_op *op, int32_t size, struct arena *arena)
         return status;
     keep_side(&op->send, (size_t)size, arena);
     keep_side(&op->recv, (size_t)size, arena);
-    op->premul = copy(arena, op->premul, comm_dtype_bytes(op->dtype));
+    if (copies_premul(op))
+        op->premul = copy(arena, op->premul, op->element_bytes);
     if (op->label)
         op->label = copy(arena, op->label, strlen(op->label) + 1);
     return COMM_OK;
@@ -142,7 +149,10 @@ static comm_status make_room(struct batch *batch)
     comm_op *ops = realloc(batch->ops, room * sizeof *ops);
     if (ops)
         batch->ops = ops;
-    comm_work **works = ops ? realloc(batch->works, room * sizeof *works) : NULL;
+    comm_op **pointers = ops ? realloc(batch->pointers, room * sizeof *pointers) : NULL;
+    if (pointers)
+        batch->pointers = pointers;
+    comm_work **works = pointers ? realloc(batch->works, room * sizeof *works) : NULL;
     if (works)
         batch->works = works;
     struct arena *arrays = works ? realloc(batch->arrays, room * sizeof *arrays) : NULL;
@@ -238,7 +248,7 @@ static comm_work *make_parent(comm_group *target, struct batch *batch, int64_t n
         return NULL;
     parent->batch = batch;
     parent->submitted_ns = now_ns;
-    parent->deadline_ns = DEADLINE_NEVER;
+    parent->deadline_ns = parent->due_ns = DEADLINE_NEVER;
     parent->seq = 0;
     atomic_store_explicit(&parent->unfinished, batch->count, memory_order_relaxed);
     return parent;
@@ -251,7 +261,8 @@ static comm_status make_ready(comm_group *target, struct batch *batch, int waits
     for (size_t i = 0; status == COMM_OK && i < batch->count; i++) {
         comm_op *op = &batch->ops[i];
         struct channel *channel = batch->channel;
-        comm__op_begin_at(op, now_ns);
+        op->submitted_ns = now_ns;
+        batch->pointers[i] = op;
         if (waits)
             op->flags |= COMM_OP_FLAG_WAITING;
         if (target != batch->group)
@@ -277,7 +288,7 @@ static comm_status submit_to(comm_group *target, struct batch *batch, int waits,
     if (batch->count == 0)
         comm__work_complete(parent, COMM_OK, NULL);
     else
-        status = comm__group_submit(target, batch->channel, batch->ops, batch->works, batch->count, parent);
+        status = comm__group_submit(target, batch->channel, batch->pointers, batch->works, batch->count, parent);
     if (status != COMM_OK) {
         batch->count = 0; /* the works are gone */
         comm__work_drop(parent);
@@ -365,6 +376,7 @@ void comm__batch_free_all(comm_group *group)
             free(batch->arrays[i].memory);
         free(batch->arrays);
         free(batch->ops);
+        free(batch->pointers);
         free(batch->works);
         free(batch);
     }

@@ -1,13 +1,13 @@
-/* Names and sizes of element types, reduce ops and devices, and which op takes which type. All of it comes from
+/* Names and sizes of element types, and reduce ops, and which op takes which type. All of it comes from
  * dtype.def and redop.def. */
-#include "dtype.h"
+#include <comm/comm.h>
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 
-enum kind { RAW = 0, INTEGER = 1, BOOL = 2, FLOAT = 4, COMPLEX = 8 };
+enum kind { INTEGER = 1, BOOL = 2, FLOAT = 4, COMPLEX = 8, RAW = 16 };
 
 struct row {
     const char *name; /* NULL in the gaps of the numbering */
@@ -15,22 +15,16 @@ struct row {
     int32_t kinds;
 };
 
-static const struct row dtypes[COMM__DTYPE_END] = {
+static const struct row dtypes[COMM_DTYPE_END] = {
 #define DTYPE(suffix, name, bytes, kind) [COMM_DTYPE_##suffix] = { name, bytes, kind },
 #include "dtype.def"
 #undef DTYPE
 };
 
-static const struct row redops[COMM__REDOP_END] = {
+static const struct row redops[COMM_REDOP_END] = {
 #define REDOP(value, name, kinds) [value] = { name, 0, kinds },
 #include "redop.def"
 #undef REDOP
-};
-
-static const struct row devices[] = {
-    [COMM_DEVICE_DEFAULT] = { "default", 0, 0 }, [COMM_DEVICE_CPU] = { "cpu", 0, 0 },
-    [COMM_DEVICE_CUDA] = { "cuda", 0, 0 },       [COMM_DEVICE_HIP] = { "hip", 0, 0 },
-    [COMM_DEVICE_XPU] = { "xpu", 0, 0 },
 };
 
 #define COUNT_OF(table) (int32_t)(sizeof(table) / sizeof *(table))
@@ -42,31 +36,24 @@ static const struct row *row_of(const struct row *table, int32_t end, int32_t nu
 }
 
 /* The number of the row with this name, or INVALID with the list of names. */
-static comm_status parse(const struct row *table, int32_t end, const char *what, const char *name, size_t length,
-                         int32_t *ret_number)
+static comm_status parse_text(const struct row *table, int32_t end, const char *what, const char *name,
+                              int32_t *ret_number)
 {
+    if (!name || !ret_number)
+        return comm__fail(COMM_ERR_INVALID, "parsing a %s: %s is NULL", what, name ? "the result" : "the name");
     char names[256] = "";
     size_t used = 0;
     for (int32_t i = 0; i < end; i++) {
         if (!table[i].name)
             continue;
-        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0) {
+        if (strcmp(table[i].name, name) == 0) {
             *ret_number = i;
             return COMM_OK;
         }
         if (used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", table[i].name);
     }
-    return comm__fail(COMM_ERR_INVALID, "there is no %s '%.*s'; the names are %s", what,
-                      (int)(length < 64 ? length : 64), name, names);
-}
-
-static comm_status parse_text(const struct row *table, int32_t end, const char *what, const char *name,
-                              int32_t *ret_number)
-{
-    if (!name || !ret_number)
-        return comm__fail(COMM_ERR_INVALID, "parsing a %s: %s is NULL", what, name ? "the result" : "the name");
-    return parse(table, end, what, name, strlen(name), ret_number);
+    return comm__fail(COMM_ERR_INVALID, "there is no %s '%.64s'; the names are %s", what, name, names);
 }
 
 size_t comm_dtype_bytes(comm_dtype dtype)
@@ -98,14 +85,4 @@ int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype)
 {
     int32_t takes = row_of(redops, COUNT_OF(redops), redop)->kinds;
     return (takes & row_of(dtypes, COUNT_OF(dtypes), dtype)->kinds) != 0;
-}
-
-const char *comm_device_name(comm_device device)
-{
-    return row_of(devices, COUNT_OF(devices), device)->name;
-}
-
-comm_status comm__device_parse(const char *name, size_t length, comm_device *ret_device)
-{
-    return parse(devices, COUNT_OF(devices), "device", name, length, ret_device);
 }

@@ -170,39 +170,83 @@ static comm_status refused(const comm_group *group, const struct channel *channe
 
 /* ---- Submitting ---- */
 
-/* The scalar of PREMUL_SUM is read by the CPU, wherever the data are. What lies on a device may be an address that the CPU cannot
- * read: so ask the kernel, which answers where we would crash. */
+/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address that the
+ * CPU cannot read: so ask the kernel, which answers where we would crash. */
 static comm_status check_scalar(const comm_group *group, const comm_op *op)
 {
     char copy[sizeof(double) * 2];
     struct iovec to = { copy, comm_dtype_bytes(op->dtype) }, from = { (void *)op->premul, to.iov_len };
-    if (!op->premul || op->device == COMM_DEVICE_CPU || process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 ||
-        errno != EFAULT)
+    if (!op->premul || (op->flags & COMM_OP_FLAG_PREMUL_ON_DEVICE) || comm_device_kind(op->device) == COMM_DEVICE_CPU ||
+        process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT)
         return COMM_OK;
     return refuse(group, op, COMM_ERR_INVALID,
-                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device");
+                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device; or say "
+                  "COMM_OP_FLAG_PREMUL_ON_DEVICE");
+}
+
+/* A backend is never handed what it did not know when it was compiled. */
+static comm_status check_known(const comm_group *group, const comm_op *op, const comm_backend *backend)
+{
+    const uint32_t demands = COMM_OP_FLAG_RANK_ORDER | COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE |
+                             COMM_OP_FLAG_UNEVEN;
+    const char *what = NULL;
+    if (op->kind >= backend->kind_end)
+        what = comm__op_name(op->kind);
+    else if (op->dtype >= backend->dtype_end)
+        what = comm_dtype_name(op->dtype);
+    else if ((comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_REDUCES) && op->redop >= backend->redop_end)
+        what = comm_redop_name(op->redop);
+    else if (op->flags & demands & ~backend->op_flags)
+        what = "one of the flags";
+    if (!what)
+        return COMM_OK;
+    return refuse(group, op, COMM_ERR_UNSUPPORTED, "backend '%s' %s does not know %s: it was built with an older libcomm",
+                  backend->name, backend->version ? backend->version : "", what);
+}
+
+static comm_status find_channel(const comm_group *group, const comm_op *op, struct channel **ret_channel)
+{
+    int32_t kind = comm_device_kind(op->device);
+    char device[DEVICE_NAME_BYTES + 16];
+    *ret_channel = op->device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
+    if (*ret_channel)
+        return COMM_OK;
+    if (op->device == COMM_DEVICE_DEFAULT)
+        return refuse(group, op, COMM_ERR_INVALID,
+                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
+    comm__device_text(op->device, device, sizeof device);
+    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'", device,
+                  group->backend_text);
+}
+
+/* Say where the buffers are if the user has not, and drop what means nothing there. */
+static void settle_device(const comm_group *group, const struct channel *channel, comm_op *op)
+{
+    if (comm_device_kind(op->device) == COMM_DEVICE_DEFAULT) {
+        int32_t kind = COMM_DEVICE_CPU;
+        while (group->routes[kind] != channel)
+            kind++;
+        op->device = comm_device_kind(group->device) == kind ? group->device : kind;
+    }
+    if (comm_device_kind(op->device) == COMM_DEVICE_CPU) /* has no streams, and its memory is the CPU's */
+        op->flags &= ~(uint32_t)(COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE);
 }
 
 comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
 {
-    int32_t device = op->device;
-    struct channel *channel = device >= 0 && device < DEVICE_END ? group->routes[device] : NULL;
-    if (!channel && device == COMM_DEVICE_DEFAULT)
-        return refuse(group, op, COMM_ERR_INVALID,
-                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
-    if (!channel)
-        return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %d (%s); it was opened with '%s'", device,
-                      comm_device_name(device) ? comm_device_name(device) : "unknown", group->backend_text);
-    for (int32_t d = COMM_DEVICE_CPU; device == COMM_DEVICE_DEFAULT && d < DEVICE_END; d++)
-        if (group->routes[d] == channel)
-            op->device = d;
-    *ret_channel = channel;
-    comm_status status = check_scalar(group, op);
-    if (status != COMM_OK || !channel->backend->supports)
+    comm_status status = find_channel(group, op, ret_channel);
+    if (status != COMM_OK)
+        return status;
+    const comm_backend *backend = (*ret_channel)->backend;
+    settle_device(group, *ret_channel, op);
+    status = check_scalar(group, op);
+    if (status == COMM_OK)
+        status = check_known(group, op, backend);
+    if (status != COMM_OK || !backend->supports)
         return status;
     uint64_t fail_count = comm__fail_count();
-    status = channel->backend->supports(channel->state, op);
-    return status == COMM_OK ? COMM_OK : refused(group, channel, op, "supports", status, fail_count);
+    status = backend->supports((*ret_channel)->state, op);
+    return status == COMM_OK ? COMM_OK : refused(group, *ret_channel, op, "supports", status, fail_count);
 }
 
 static void release_works(comm_work **works, size_t count)
@@ -218,7 +262,7 @@ static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *
                                                               : comm__op_keep_arrays(op, group->size, &work->arena);
 }
 
-static comm_status take_works(comm_group *group, comm_op *ops, comm_work **works, size_t count, comm_work *parent)
+static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work **works, size_t count, comm_work *parent)
 {
     comm_status status = COMM_OK;
     size_t taken = 0;
@@ -230,7 +274,7 @@ static comm_status take_works(comm_group *group, comm_op *ops, comm_work **works
         }
         works[taken] = work;
         work->parent = parent;
-        status = keep_arrays(group, &ops[taken++], work);
+        status = keep_arrays(group, ops[taken++], work);
     }
     if (status != COMM_OK) { /* both references, as no backend has them */
         release_works(works, taken);
@@ -239,20 +283,31 @@ static comm_status take_works(comm_group *group, comm_op *ops, comm_work **works
     return status;
 }
 
+/* When the core ends the group because of the op: at its deadline, or later for a backend that can say more about it. */
+static int64_t due_ns(const struct channel *channel, int64_t deadline_ns)
+{
+    int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_GRACE_NS : 0;
+    return deadline_ns > DEADLINE_NEVER - grace_ns ? DEADLINE_NEVER : deadline_ns + grace_ns;
+}
+
 /* Number, fill in and record one op. */
 static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_work *work, int64_t now_ns)
 {
     if (comm__op_is_peer(op->kind)) {
-        op->seq = ++group->peer_seq;
+        op->seq = ++channel->peer_seq;
+        op->group_seq = ++group->peer_seq;
     } else {
-        op->seq = atomic_load_explicit(&group->seq, memory_order_relaxed) + 1;
-        atomic_store_explicit(&group->seq, op->seq, memory_order_relaxed);
+        op->seq = ++channel->seq;
+        op->group_seq = atomic_load_explicit(&group->seq, memory_order_relaxed) + 1;
+        atomic_store_explicit(&group->seq, op->group_seq, memory_order_relaxed);
     }
+    op->flags &= channel->backend->op_flags; /* hints; what an op demands was checked */
     work->channel = channel;
     work->kind = op->kind;
-    work->seq = op->seq;
+    work->seq = op->group_seq;
     work->submitted_ns = now_ns;
-    work->deadline_ns = op->deadline_ns;
+    work->deadline_ns = comm__op_deadline_ns(op);
+    work->due_ns = due_ns(channel, work->deadline_ns);
     work->internal = op->tag < COMM_ANY_TAG;
     work->record = comm__recorder_begin(&group->recorder, op, now_ns);
     comm__pending_add(&group->pending, work);
@@ -272,21 +327,25 @@ static void take_back(comm_group *group, comm_work *work, comm_status status, in
 }
 
 /* Number the ops and give them to the backend. Holds the lock. */
-static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works, size_t count)
+static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
+                             size_t count)
 {
     uint64_t seq = atomic_load_explicit(&group->seq, memory_order_relaxed), peer_seq = group->peer_seq;
-    int64_t now_ns = ops[0].submitted_ns;
+    uint64_t channel_seq = channel->seq, channel_peer_seq = channel->peer_seq;
+    int64_t now_ns = ops[0]->submitted_ns;
     for (size_t i = 0; i < count; i++)
-        begin(group, channel, &ops[i], works[i], now_ns);
+        begin(group, channel, ops[i], works[i], now_ns);
     uint64_t fail_count = comm__fail_count();
-    comm_status status = channel->backend->submit(channel->state, ops, works, count);
+    comm_status status = channel->backend->submit(channel->state, (const comm_op *const *)ops, works, count);
     if (status == COMM_OK)
         return COMM_OK;
     /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
     atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
     group->peer_seq = peer_seq;
+    channel->seq = channel_seq;
+    channel->peer_seq = channel_peer_seq;
     int is_clear = status < 0 && comm__status_known(status);
-    status = refused(group, channel, &ops[0], "submit", status, fail_count);
+    status = refused(group, channel, ops[0], "submit", status, fail_count);
     for (size_t i = 0; i < count; i++)
         if (is_clear)
             take_back(group, works[i], status, now_ns);
@@ -295,19 +354,26 @@ static comm_status hand_over(comm_group *group, struct channel *channel, comm_op
     return status;
 }
 
-static int64_t earliest_deadline_ns(const comm_op *ops, size_t count)
+int64_t comm__op_deadline_ns(const comm_op *op)
+{
+    return op->timeout_ns > DEADLINE_NEVER - op->submitted_ns ? DEADLINE_NEVER : op->submitted_ns + op->timeout_ns;
+}
+
+static int64_t earliest_due_ns(const struct channel *channel, comm_op *const *ops, size_t count)
 {
     int64_t earliest_ns = DEADLINE_NEVER;
-    for (size_t i = 0; i < count; i++)
-        earliest_ns = ops[i].deadline_ns < earliest_ns ? ops[i].deadline_ns : earliest_ns;
+    for (size_t i = 0; i < count; i++) {
+        int64_t ns = due_ns(channel, comm__op_deadline_ns(ops[i]));
+        earliest_ns = ns < earliest_ns ? ns : earliest_ns;
+    }
     return earliest_ns;
 }
 
-comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
+comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent)
 {
     /* Before the backend has the ops: they may be over, and their memory be used again, when it comes back. */
-    int64_t due_ns = ops[0].flags & COMM_OP_FLAG_WAITING ? DEADLINE_NEVER : earliest_deadline_ns(ops, count);
+    int64_t watch_ns = ops[0]->flags & COMM_OP_FLAG_WAITING ? DEADLINE_NEVER : earliest_due_ns(channel, ops, count);
     comm__callbacks_defer();
     pthread_mutex_lock(&group->lock);
     comm_status status = take_works(group, ops, works, count, parent);
@@ -315,8 +381,8 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     if (were_taken)
         status = hand_over(group, channel, ops, works, count);
     pthread_mutex_unlock(&group->lock);
-    if (status == COMM_OK && due_ns < DEADLINE_NEVER - WATCHDOG_GRACE_NS)
-        comm__watch(group, due_ns + WATCHDOG_GRACE_NS);
+    if (status == COMM_OK && watch_ns < DEADLINE_NEVER)
+        comm__watch(group, watch_ns);
     if (comm_status_scope(status) >= COMM_SCOPE_OBJECT) { /* the backend says so first here */
         char text[COMM_ERROR_BYTES];
         memcpy(text, comm_last_error(), sizeof text);
@@ -329,15 +395,7 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     return status;
 }
 
-void comm__op_begin_at(comm_op *op, int64_t now_ns)
-{
-    int64_t limit_ns = op->deadline_ns - op->submitted_ns;
-    if (op->deadline_ns != DEADLINE_NEVER)
-        op->deadline_ns = limit_ns > DEADLINE_NEVER - now_ns ? DEADLINE_NEVER : now_ns + limit_ns;
-    op->submitted_ns = now_ns;
-}
-
-/* Check the options and the op, and make it whole but for what the submission gives: device and number. */
+/* Check the options and the op, and make it whole but for what the submission gives: device and numbers. */
 static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
 {
     struct op_place place = place_of(group);
@@ -347,10 +405,8 @@ static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options
     int64_t timeout_ms = has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
     if (timeout_ms == COMM_TIMEOUT_DEFAULT)
         timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
-    int64_t now_ns = clock_now_ns();
-    op->submitted_ns = now_ns;
-    op->deadline_ns = timeout_ms < 0 || timeout_ms > (INT64_MAX - now_ns) / 1000000 ? DEADLINE_NEVER
-                                                                                    : now_ns + timeout_ms * 1000000;
+    op->submitted_ns = clock_now_ns();
+    op->timeout_ns = timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
     return status;
 }
 
@@ -382,7 +438,7 @@ static comm_status submit_now(comm_group *group, comm_op *op, comm_work **ret_wo
     comm_group *target = comm__turn_begin(group, takes_turn);
     comm_status status = comm__group_route(target, op, &channel);
     if (status == COMM_OK)
-        status = comm__group_submit(target, channel, op, ret_work, 1, NULL);
+        status = comm__group_submit(target, channel, &op, ret_work, 1, NULL);
     comm__turn_end(group, takes_turn, status == COMM_OK);
     return status;
 }
@@ -427,8 +483,9 @@ comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_optio
 comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work)
 {
     op->struct_bytes = sizeof *op;
+    op->element_bytes = (uint32_t)comm_dtype_bytes(op->dtype);
     op->submitted_ns = clock_now_ns();
-    op->deadline_ns = DEADLINE_NEVER;
+    op->timeout_ns = INT64_MAX;
     *ret_work = NULL;
     comm_status status = comm__group_usable(group, comm__op_name(op->kind));
     return status == COMM_OK ? submit_now(group, op, ret_work) : status;
@@ -500,7 +557,7 @@ comm_device comm_group_device(const comm_group *group)
     comm_device only = COMM_DEVICE_DEFAULT;
     if (group && group->turns)
         return comm_group_device(group->turns->groups[0]);
-    for (int32_t d = COMM_DEVICE_CPU; group && d < DEVICE_END; d++)
+    for (int32_t d = COMM_DEVICE_CPU; group && d < DEVICE_KIND_END; d++)
         if (group->routes[d]) {
             if (only != COMM_DEVICE_DEFAULT)
                 return COMM_DEVICE_DEFAULT;

@@ -20,20 +20,30 @@
 #include "backend_string.h"
 #include "base/error.h"
 #include "cards.h"
+#include "device.h"
 #include "hook.h"
 #include "op.h"
 #include "pending.h"
 #include "recorder.h"
 #include "work.h"
 
-enum { DEVICE_END = COMM_DEVICE_XPU + 1, WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = NAME_BYTES_MOST + 1 };
+enum { WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = NAME_BYTES_MOST + 1 };
 
-/* A backend's state of the world group: opened once, shared by all groups of the world, closed last. */
+/* What the backend string says of a backend. Backends have it as `options`, for the host's parameter functions. */
+struct backend_choice {
+    const comm_backend *backend;
+    const struct backend_pair *pair; /* the name as written, and the options */
+};
+
+/* A backend's state of the world: opened once, shared by all groups of the world, closed last. */
 struct world_backend {
     struct world *world;
-    const comm_backend *backend;
+    struct backend_choice choice; /* its pair is `pair` */
+    struct backend_pair pair;     /* a copy: the group that needed the backend first may be closed before the world */
+    char *pair_memory;
     void *state;
     comm_store *store; /* a view for this backend's keys; the backend knows it as this struct (host.c) */
+    comm_world_info info;
 };
 
 /* What the groups of one comm_init share; lives until the last of them is closed. */
@@ -44,6 +54,7 @@ struct world {
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
     int32_t *hosts;            /* [size] the number of each rank's host: host_id.h */
+    _Atomic uint8_t *lost;     /* [size] 1: a backend has said that this rank is lost */
     int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
     comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the
@@ -62,8 +73,8 @@ struct world {
 struct channel {
     const comm_backend *backend;
     void *state;
-    const struct backend_pair *pair; /* with the options */
-    int is_world;                    /* the state is the world's: not ours to close */
+    struct backend_choice choice;
+    uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by group->lock */
 };
 
 /* How often this group has been the parent of one and the same list of ranks. */
@@ -88,8 +99,9 @@ struct comm_group {
     struct turns *turns; /* of a round-robin group, which has no channels */
     struct channel channels[BACKEND_PAIRS_MOST];
     size_t channel_count;
-    struct channel
-        *routes[DEVICE_END]; /* by device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if there are several */
+    comm_device device; /* that the user named; 0: none */
+    struct channel *routes[DEVICE_KIND_END]; /* by kind of device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if there
+                                              * are several */
     _Atomic int64_t timeout_ms;
 
     atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
@@ -138,11 +150,11 @@ comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work 
 comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel);
 
 /* Submit routed ops to the channel; `works` gets `count` new ones. `parent` is the work of the batch that they are, or NULL. */
-comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *ops, comm_work **works,
+comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent);
 
-/* Let the op begin now, with the time limit that it has. */
-void comm__op_begin_at(comm_op *op, int64_t now_ns);
+/* When the op's time limit is over. */
+int64_t comm__op_deadline_ns(const comm_op *op);
 
 /* Can the group be used? FORKED, or why it ended; `call` begins the text. */
 comm_status comm__group_usable(const comm_group *group, const char *call);
@@ -175,6 +187,11 @@ int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES])
 
 struct group_plan {
     struct world *world; /* one reference is taken if the group opens */
+    const comm_group *parent; /* that it is made from; NULL for the world group */
+    int32_t everyone;    /* all ranks of the parent make such a group by the same call */
+    const int32_t *excluded; /* shrink: ranks of the parent that do not take part */
+    int32_t excluded_count;
+    comm_device device;  /* 0: not named */
     const int32_t *world_ranks;
     int32_t rank, size;
     uint64_t id;

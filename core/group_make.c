@@ -120,9 +120,17 @@ static comm_status check_ranks(const comm_group *parent, const char *call, const
     return status;
 }
 
+/* Which ranks make groups by the same call: `everyone` of the parent, or all but the `excluded`, or maybe the members only. */
+struct callers {
+    int32_t everyone;
+    const int32_t *excluded;
+    size_t excluded_count;
+};
+static const struct callers members_only, all_ranks = { .everyone = 1 };
+
 /* `ranks` are checked. */
-static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count, const comm_group_options *given,
-                        comm_group **ret_group)
+static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count, struct callers callers,
+                        const comm_group_options *given, comm_group **ret_group)
 {
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     if (given)
@@ -146,6 +154,11 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
     write_name(parent, ranks, count, identity[2], name);
     struct group_plan plan = {
         .world = parent->world,
+        .parent = parent,
+        .everyone = callers.everyone,
+        .excluded = callers.excluded,
+        .excluded_count = (int32_t)callers.excluded_count,
+        .device = options.device ? options.device : parent->device,
         .world_ranks = world_ranks,
         .rank = rank,
         .size = count,
@@ -170,7 +183,7 @@ comm_status comm_group_create(comm_group *parent, const int32_t *ranks, size_t c
     comm_status status = check_parent(parent, "comm_group_create", options, ret_group);
     if (status == COMM_OK)
         status = check_ranks(parent, "comm_group_create", ranks, count);
-    return status == COMM_OK ? make(parent, ranks, (int32_t)count, options, ret_group) : status;
+    return status == COMM_OK ? make(parent, ranks, (int32_t)count, members_only, options, ret_group) : status;
 }
 
 /* Make a group of the ranks first, first + 1 ... */
@@ -182,7 +195,7 @@ static comm_status make_range(comm_group *parent, int32_t first, int32_t count, 
         return comm__fail(COMM_ERR_NO_MEMORY, "making a group of %d ranks of '%s'", count, parent->name);
     for (int32_t i = 0; i < count; i++)
         ranks[i] = first + i;
-    comm_status status = make(parent, ranks, count, options, ret_group);
+    comm_status status = make(parent, ranks, count, all_ranks, options, ret_group);
     free(ranks);
     return status;
 }
@@ -232,7 +245,8 @@ comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, 
     if (status == COMM_OK && mine == group_count)
         *ret_group = NULL;
     else if (status == COMM_OK)
-        status = make(parent, ranks + first, (int32_t)counts[mine], options, ret_group);
+        status = make(parent, ranks + first, (int32_t)counts[mine],
+                      total == (size_t)parent->size ? all_ranks : members_only, options, ret_group);
     return status;
 }
 
@@ -260,7 +274,7 @@ comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t
                                 group->name, r);
     }
     if (status == COMM_OK)
-        status = make(group, ranks, count, options, ret_group);
+        status = make(group, ranks, count, (struct callers){ 0, excluded, excluded_count }, options, ret_group);
     free(ranks);
     return status;
 }
@@ -287,18 +301,22 @@ static comm_status make_of_color(comm_group *parent, const struct choice *choice
                                  const comm_group_options *options, comm_group **ret_group)
 {
     struct member *members = malloc((size_t)parent->size * sizeof *members);
+    struct callers callers = all_ranks;
     int32_t *ranks = malloc((size_t)parent->size * sizeof *ranks), count = 0;
     comm_status status = COMM_OK;
     if (!members || !ranks)
         status = comm__fail(COMM_ERR_NO_MEMORY, "comm_group_split of '%s'", parent->name);
-    for (int32_t r = 0; status == COMM_OK && r < parent->size; r++)
+    for (int32_t r = 0; status == COMM_OK && r < parent->size; r++) {
+        if (choices[r].color < 0)
+            callers = members_only;
         if (choices[r].color == color)
             members[count++] = (struct member){ choices[r].key, r };
+    }
     if (status == COMM_OK) {
         qsort(members, (size_t)count, sizeof *members, by_key);
         for (int32_t i = 0; i < count; i++)
             ranks[i] = members[i].rank;
-        status = make(parent, ranks, count, options, ret_group);
+        status = make(parent, ranks, count, callers, options, ret_group);
     }
     free(members);
     free(ranks);

@@ -67,9 +67,10 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     group->rank = plan->rank;
     group->size = plan->size;
     group->id = plan->id;
+    group->device = plan->device;
     atomic_init(&group->timeout_ms, plan->timeout_ms);
     snprintf(group->name, sizeof group->name, "%s", plan->name);
-    comm_status status = comm__recorder_init(&group->recorder, (size_t)comm__param_int("core", "records"));
+    comm_status status = comm__recorder_init(&group->recorder, (size_t)comm__param_int("records"));
     group->world_ranks = malloc((size_t)plan->size * sizeof *group->world_ranks);
     group->description = plan->description ? strdup(plan->description) : NULL;
     if (status == COMM_OK && (!group->world_ranks || (plan->description && !group->description)))
@@ -85,8 +86,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
 
 /* ---- Which backend for which device ---- */
 
-/* A backend of our own has its options in the parameter table: refuse one that is not there, or makes no sense. */
-static comm_status check_options(const comm_group *group, const struct backend_pair *pair, const char *backend)
+static comm_status check_options(const comm_group *group, const struct backend_pair *pair, const comm_backend *backend)
 {
     for (size_t i = 0; i < pair->option_count; i++) {
         comm_status status = comm__param_check(backend, pair->options[i].name, pair->options[i].value);
@@ -103,27 +103,35 @@ static struct channel *channel_for(comm_group *group, const comm_backend *backen
             return &group->channels[i];
     struct channel *channel = &group->channels[group->channel_count++];
     channel->backend = backend;
-    channel->pair = pair;
+    channel->choice = (struct backend_choice){ backend, pair };
     return channel;
+}
+
+static comm_status find_backend(const struct backend_pair *pair, const comm_backend **ret_backend)
+{
+    return strcmp(pair->name, "auto") == 0 ? comm__registry_auto(pair->device ? pair->device : "cpu", ret_backend)
+                                           : comm__registry_find(pair->name, ret_backend);
 }
 
 static comm_status route_pair(comm_group *group, const struct backend_pair *pair)
 {
     const comm_backend *backend;
-    /* "auto" will weigh shared memory when there is such a backend. */
-    const char *name = strcmp(pair->name, "auto") == 0 ? "tcp" : pair->name;
-    comm_status status = comm__registry_find(name, &backend);
+    comm_status status = find_backend(pair, &backend);
     if (status != COMM_OK)
         return comm__fail_while(status, "opening group '%s'", group->name);
-    uint32_t wanted = pair->device ? 1u << pair->device : backend->devices;
-    if ((backend->devices & wanted) == 0)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': backend '%s' does not serve device %s",
-                          group->name, backend->name, comm_device_name(pair->device));
-    status = check_options(group, pair, backend->name);
+    uint32_t kinds = comm__registry_kinds(backend), wanted = kinds;
+    if (pair->device || strcmp(pair->name, "auto") == 0) {
+        const char *device = pair->device ? pair->device : "cpu";
+        wanted = kinds & (1u << comm__device_kind_of(device, strlen(device)));
+        if ((wanted & ~1u) == 0)
+            return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': backend '%s' does not serve device '%s'; it serves %s",
+                              group->name, backend->name, device, backend->devices);
+    }
+    status = check_options(group, pair, backend);
     if (status != COMM_OK)
         return status;
     struct channel *channel = channel_for(group, backend, pair);
-    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_KIND_END; d++)
         if (wanted & (1u << d))
             group->routes[d] = channel;
     return COMM_OK;
@@ -135,15 +143,15 @@ static comm_status write_backend_text(comm_group *group)
     size_t bytes = 0;
     FILE *text = open_memstream(&group->backend_text, &bytes);
     const char *comma = "";
-    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_END; d++) {
+    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_KIND_END; d++) {
         const struct channel *channel = group->routes[d];
         if (!channel)
             continue;
         /* A path stays one: a group made from this one must find the same backend. */
-        const char *name = comm__backend_is_path(channel->pair->name) ? channel->pair->name : channel->backend->name;
+        const char *name = comm__backend_is_path(channel->choice.pair->name) ? channel->choice.pair->name : channel->backend->name;
         fprintf(text, "%s%s:%s", comma, comm_device_name(d), name);
-        for (size_t i = 0; i < channel->pair->option_count; i++)
-            fprintf(text, "%c%s=%s", i ? '&' : '?', channel->pair->options[i].name, channel->pair->options[i].value);
+        for (size_t i = 0; i < channel->choice.pair->option_count; i++)
+            fprintf(text, "%c%s=%s", i ? '&' : '?', channel->choice.pair->options[i].name, channel->choice.pair->options[i].value);
         comma = ",";
     }
     if (!text || fclose(text) != 0)
@@ -159,7 +167,7 @@ static comm_status choose_backends(comm_group *group, const char *text)
     if (status != COMM_OK)
         return status;
     int devices = 0;
-    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_KIND_END; d++)
         if (group->routes[d]) {
             devices++;
             group->routes[COMM_DEVICE_DEFAULT] = group->routes[d];
@@ -179,47 +187,84 @@ static int32_t local_size(int32_t world_size)
     return launch.local_world_size < world_size ? launch.local_world_size : world_size;
 }
 
-static comm_group_info make_info(const comm_group *group, const struct channel *channel, const struct world_backend *wb)
+/* What the user named for one of the backend's kinds; else its only kind, else DEFAULT. */
+static comm_device device_of(const comm_group *group, const struct channel *channel)
 {
-    const struct world *world = group->world;
     comm_device device = COMM_DEVICE_DEFAULT;
     int devices = 0;
-    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_END; d++)
+    if (group->device && group->routes[comm_device_kind(group->device)] == channel)
+        return group->device;
+    for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_KIND_END; d++)
         if (group->routes[d] && group->routes[d] == channel) {
             device = d;
             devices++;
         }
-    int32_t world_size = world->root->size;
-    return (comm_group_info){
-        .struct_bytes = sizeof(comm_group_info),
-        .rank = group->rank,
-        .size = group->size,
-        .world_ranks = group->world_ranks,
-        .world_rank = group->world_ranks[group->rank],
-        .world_size = world_size,
-        .id = group->id,
-        .name = group->name,
-        .secret = world->secret,
-        .store = (void *)wb,
-        .token = (void *)group,
-        .world_state = wb->state,
-        .device = devices == 1 ? device : COMM_DEVICE_DEFAULT,
-        .timeout_ms = atomic_load(&group->timeout_ms),
-        .local_size = wb->state ? 0 : local_size(world_size), /* of interest to who opens the world */
-        .hosts = world->hosts,
-    };
+    return devices == 1 ? device : COMM_DEVICE_DEFAULT;
 }
 
-static comm_status open_state(const comm_backend *backend, const comm_group_info *info, void **ret_state)
+/* The state of the same backend in the group that this one is made from. */
+static void *parent_state(const comm_group *parent, const comm_backend *backend)
 {
-    uint64_t fail_count = comm__fail_count();
-    comm_status status = backend->group_open(info, ret_state);
+    for (size_t i = 0; parent && i < parent->channel_count; i++)
+        if (parent->channels[i].backend == backend)
+            return parent->channels[i].state;
+    return NULL;
+}
+
+static comm_status check_opened(const comm_backend *backend, const char *slot, comm_status status, uint64_t fail_count,
+                                void **ret_state)
+{
     if (status == COMM_OK && *ret_state)
         return COMM_OK;
-    status = status == COMM_OK ? comm__fail(COMM_ERR_BACKEND, "group_open gave no state")
-                               : comm__slot_failed("group_open", status, fail_count);
+    status = status == COMM_OK ? comm__fail(COMM_ERR_BACKEND, "%s gave no state", slot)
+                               : comm__slot_failed(slot, status, fail_count);
     *ret_state = NULL;
     return comm__fail_while(status, "opening backend '%s'", backend->name);
+}
+
+static comm_status copy_pair(const struct backend_pair *pair, struct world_backend *wb)
+{
+    size_t bytes = strlen(pair->name) + 1;
+    for (size_t i = 0; i < pair->option_count; i++)
+        bytes += strlen(pair->options[i].name) + strlen(pair->options[i].value) + 2;
+    char *at = malloc(bytes);
+    if (!at)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening backend '%s'", pair->name);
+    wb->pair_memory = at;
+    wb->pair = *pair;
+    wb->pair.device = NULL;
+    wb->pair.name = at;
+    at = stpcpy(at, pair->name) + 1;
+    for (size_t i = 0; i < pair->option_count; i++) {
+        wb->pair.options[i].name = at;
+        at = stpcpy(at, pair->options[i].name) + 1;
+        wb->pair.options[i].value = at;
+        at = stpcpy(at, pair->options[i].value) + 1;
+    }
+    return COMM_OK;
+}
+
+static comm_status open_world_state(const comm_group *group, const struct channel *channel, struct world_backend *wb)
+{
+    struct world *world = group->world;
+    const comm_backend *backend = channel->backend;
+    wb->info = (comm_world_info){
+        .struct_bytes = sizeof(comm_world_info),
+        .rank = world->root->rank,
+        .size = world->root->size,
+        .local_size = local_size(world->root->size),
+        .id = world->root->id,
+        .name = world->root->name,
+        .secret = world->secret,
+        .hosts = world->hosts,
+        .store = wb,
+        .options = &wb->choice,
+        .device = device_of(group, channel),
+        .timeout_ms = atomic_load(&world->root->timeout_ms),
+    };
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = backend->world_open(backend->context, &wb->info, &wb->state);
+    return check_opened(backend, "world_open", status, fail_count, &wb->state);
 }
 
 /* The backend's state of the world; opened for whichever group needs it first. Holds open_lock. */
@@ -228,7 +273,7 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     struct world *world = group->world;
     const comm_backend *backend = channel->backend;
     for (size_t i = 0; i < world->backend_count; i++)
-        if (world->backends[i].backend == backend) {
+        if (world->backends[i].choice.backend == backend) {
             *ret_wb = &world->backends[i];
             return COMM_OK;
         }
@@ -240,15 +285,15 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     snprintf(prefix, sizeof prefix, "backend/%s", backend->name);
     memset(wb, 0, sizeof *wb);
     wb->world = world;
-    wb->backend = backend;
-    comm_status status = comm_store_prefix(prefix, world->store, &wb->store);
-    if (status != COMM_OK)
-        return status;
-    comm_group *root = world->root;
-    comm_group_info info = make_info(root, root == group ? channel : NULL, wb);
-    status = open_state(backend, &info, &wb->state);
+    wb->choice = (struct backend_choice){ backend, &wb->pair };
+    comm_status status = copy_pair(channel->choice.pair, wb);
+    if (status == COMM_OK)
+        status = comm_store_prefix(prefix, world->store, &wb->store);
+    if (status == COMM_OK)
+        status = open_world_state(group, channel, wb);
     if (status != COMM_OK) {
         comm_store_close(wb->store);
+        free(wb->pair_memory);
         return status;
     }
     world->backend_count++;
@@ -256,29 +301,42 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     return COMM_OK;
 }
 
-static comm_status open_channel(comm_group *group, struct channel *channel)
+static comm_status open_channel(const struct group_plan *plan, comm_group *group, struct channel *channel)
 {
     struct world *world = group->world;
+    const comm_backend *backend = channel->backend;
     struct world_backend *wb = NULL;
     pthread_mutex_lock(&world->open_lock);
     comm_status status = open_world_backend(group, channel, &wb);
     pthread_mutex_unlock(&world->open_lock);
     if (status != COMM_OK)
         return status;
-    if (world->root == group) { /* this is the world group: its channel is the world's state */
-        channel->state = wb->state;
-        channel->is_world = 1;
-        return COMM_OK;
-    }
-    comm_group_info info = make_info(group, channel, wb);
-    return open_state(channel->backend, &info, &channel->state);
+    const comm_group_info info = {
+        .struct_bytes = sizeof info,
+        .rank = group->rank,
+        .size = group->size,
+        .world_ranks = group->world_ranks,
+        .id = group->id,
+        .name = group->name,
+        .options = &channel->choice,
+        .token = group,
+        .parent = parent_state(plan->parent, backend),
+        .everyone = plan->everyone,
+        .excluded_count = plan->excluded_count,
+        .excluded = plan->excluded,
+        .device = device_of(group, channel),
+        .timeout_ms = atomic_load(&group->timeout_ms),
+    };
+    uint64_t fail_count = comm__fail_count();
+    status = backend->group_open(wb->state, &info, &channel->state);
+    return check_opened(backend, "group_open", status, fail_count, &channel->state);
 }
 
 static void close_channels(comm_group *group, int32_t forked)
 {
     for (size_t i = 0; i < group->channel_count; i++) {
         struct channel *channel = &group->channels[i];
-        if (channel->state && !channel->is_world)
+        if (channel->state)
             channel->backend->group_close(channel->state, forked);
         channel->state = NULL;
     }
@@ -296,11 +354,11 @@ static void enter_world(struct world *world, comm_group *group)
     atomic_fetch_add(&world->references, 1);
 }
 
-static comm_status open_channels(comm_group *group)
+static comm_status open_channels(const struct group_plan *plan, comm_group *group)
 {
     comm_status status = COMM_OK;
     for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
-        status = open_channel(group, &group->channels[i]);
+        status = open_channel(plan, group, &group->channels[i]);
     if (status != COMM_OK)
         close_channels(group, 0);
     return status;
@@ -314,7 +372,7 @@ comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_gro
         return status;
     status = choose_backends(group, plan->backend);
     if (status == COMM_OK)
-        status = open_channels(group);
+        status = open_channels(plan, group);
     if (status != COMM_OK) {
         comm__group_unref(group);
         return status;
@@ -341,13 +399,13 @@ comm_status comm__world_terms(const struct world *world, char **ret_terms)
 {
     size_t bytes = 0;
     FILE *text = open_memstream(ret_terms, &bytes);
-    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_END; d++) {
+    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_KIND_END; d++) {
         const struct channel *channel = world->root->routes[d];
         if (!channel)
             continue;
         struct backend_option options[BACKEND_OPTIONS_MOST];
-        size_t count = channel->pair->option_count;
-        memcpy(options, channel->pair->options, count * sizeof *options);
+        size_t count = channel->choice.pair->option_count;
+        memcpy(options, channel->choice.pair->options, count * sizeof *options);
         qsort(options, count, sizeof *options, by_option);
         fprintf(text, "%s%s:%s", ftell(text) > 0 ? "," : "", comm_device_name(d), channel->backend->name);
         for (size_t i = 0; i < count; i++)
@@ -360,7 +418,7 @@ comm_status comm__world_terms(const struct world *world, char **ret_terms)
 
 comm_status comm__world_open(struct world *world)
 {
-    return open_channels(world->root);
+    return open_channels(&(struct group_plan){ .world = world }, world->root);
 }
 
 void comm__world_enter(struct world *world, comm_group **ret_group)
@@ -395,9 +453,13 @@ void comm__world_destroy(struct world *world, int32_t forked)
 {
     if (!world)
         return;
+    if (world->root) /* a world that did not open, or lives no longer than its group */
+        close_channels(world->root, forked);
     for (size_t i = 0; i < world->backend_count; i++) {
-        world->backends[i].backend->group_close(world->backends[i].state, forked);
-        comm_store_close(world->backends[i].store);
+        struct world_backend *wb = &world->backends[i];
+        wb->choice.backend->world_close(wb->state, forked);
+        comm_store_close(wb->store);
+        free(wb->pair_memory);
     }
     /* A world that has failed may have lost ranks, and waiting for those is in vain. */
     if (world->takes_leave && !forked && (!world->root || atomic_load(&world->root->ended) == COMM_OK))
@@ -414,6 +476,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     free(world->hosts);
     free(world->name);
     free(world->secret);
+    free(world->lost);
     free(world);
 }
 

@@ -57,7 +57,7 @@ static comm_status host_store_set(void *store, const char *key, const void *data
     struct world_backend *wb = store;
     comm_status status = comm_store_set(wb->store, key, data, bytes);
     if (status == COMM_OK)
-        comm__cards_note(&wb->world->cards, wb->backend->name, key, data, bytes);
+        comm__cards_note(&wb->world->cards, wb->choice.backend->name, key, data, bytes);
     return status;
 }
 
@@ -73,7 +73,9 @@ static comm_status look_after_others(struct world *world)
     return status;
 }
 
-static comm_status wait_for_key(struct world_backend *wb, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
+/* In pieces, as the wait ends when the world does not open or `group` (may be NULL) ends. */
+static comm_status wait_for_key(struct world_backend *wb, const comm_group *group, const char *key, int64_t timeout_ms,
+                                void **ret_data, size_t *ret_bytes)
 {
     int64_t deadline_ns = clock_deadline_ns(timeout_ms ? timeout_ms : comm_store_timeout(wb->store));
     for (;;) {
@@ -83,17 +85,20 @@ static comm_status wait_for_key(struct world_backend *wb, const char *key, int64
         if (status != COMM_ERR_TIMEOUT || last)
             return status;
         status = look_after_others(wb->world);
+        if (status == COMM_OK && group)
+            status = comm__group_usable(group, "waiting for another rank's key");
         if (status != COMM_OK)
             return status;
     }
 }
 
-static comm_status host_store_get(void *store, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes)
+static comm_status host_store_get(void *store, void *group_token, const char *key, int64_t timeout_ms, void **ret_data,
+                                  size_t *ret_bytes)
 {
     struct world_backend *wb = store;
-    if (comm__cards_find(&wb->world->cards, wb->backend->name, key, ret_data, ret_bytes) == COMM_OK)
+    if (comm__cards_find(&wb->world->cards, wb->choice.backend->name, key, ret_data, ret_bytes) == COMM_OK)
         return COMM_OK;
-    return wait_for_key(wb, key, timeout_ms, ret_data, ret_bytes);
+    return wait_for_key(wb, group_token, key, timeout_ms, ret_data, ret_bytes);
 }
 
 static comm_status host_store_add(void *store, const char *key, int64_t amount, int64_t *ret_value)
@@ -102,57 +107,55 @@ static comm_status host_store_add(void *store, const char *key, int64_t amount, 
     return comm_store_add(wb->store, key, amount, ret_value);
 }
 
-/* The option in the group's backend string, or NULL. */
-static const char *option_of(const comm_group *group, const char *backend, const char *name)
+static comm_status host_store_check(void *store, const char *key, int32_t *ret_exists)
 {
-    for (size_t c = 0; group && c < group->channel_count; c++) {
-        const struct channel *channel = &group->channels[c];
-        for (size_t i = 0; strcmp(channel->backend->name, backend) == 0 && i < channel->pair->option_count; i++)
-            if (strcmp(channel->pair->options[i].name, name) == 0)
-                return channel->pair->options[i].value;
-    }
+    struct world_backend *wb = store;
+    return comm_store_check(wb->store, &key, 1, ret_exists);
+}
+
+static comm_status host_store_delete(void *store, const char *key)
+{
+    struct world_backend *wb = store;
+    int32_t existed;
+    return comm_store_delete(wb->store, key, &existed);
+}
+
+/* ---- Parameters ---- */
+
+/* The option in the backend string, or NULL. It counts for the backend that the string names, not for one that this one stands
+ * on. */
+static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
+{
+    if (!choice || strcmp(choice->backend->name, backend) != 0)
+        return NULL;
+    for (size_t i = 0; i < choice->pair->option_count; i++)
+        if (strcmp(choice->pair->options[i].name, name) == 0)
+            return choice->pair->options[i].value;
     return NULL;
 }
 
-/* COMM_<BACKEND>_<NAME>, for backends that are not in our table. */
-static const char *foreign_variable(const char *backend, const char *name)
+static const char *host_param_text(const void *options, const char *backend, const char *name)
 {
-    char variable[160];
-    snprintf(variable, sizeof variable, "COMM_%s_%s", backend, name);
-    for (char *c = variable; *c; c++)
-        *c = (char)(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c == '-' ? '_' : *c);
-    const char *value = getenv(variable);
-    return value && *value ? value : NULL;
+    const comm_backend *b = comm__registry_known(backend);
+    return b ? comm__param_backend_text(b, name, option_of(options, backend, name)) : NULL;
 }
 
-static const char *host_param_text(void *group_token, const char *backend, const char *name)
+static int64_t host_param_int(const void *options, const char *backend, const char *name)
 {
-    const char *value = option_of(group_token, backend, name);
-    if (value)
-        return value;
-    return comm__param_known(backend, name) ? comm__param_text(backend, name) : foreign_variable(backend, name);
+    const comm_backend *b = comm__registry_known(backend);
+    return b ? comm__param_backend_int(b, name, option_of(options, backend, name)) : 0;
 }
 
-static int64_t host_param_int(void *group_token, const char *backend, const char *name, int64_t initial)
+/* ---- For all ---- */
+
+static void host_rank_lost(void *group_token, int32_t world_rank, const char *why)
 {
-    const char *text = option_of(group_token, backend, name);
-    int64_t value;
-    if (comm__param_known(backend, name)) {
-        if (text && comm__param_parse_int(backend, name, text, &value) == COMM_OK)
-            return value;
-        return comm__param_int(backend, name);
-    }
-    if (!text)
-        text = foreign_variable(backend, name);
-    if (!text)
-        return initial;
-    char *end;
-    value = strtoll(text, &end, 10);
-    if (end != text && *end == '\0')
-        return value;
-    comm__log(COMM_LOG_WARN, "option '%s' of backend '%s': '%s' is not a number; using %lld", name, backend, text,
-              (long long)initial);
-    return initial;
+    comm_group *group = group_token;
+    struct world *world = group->world;
+    if (world_rank < 0 || world_rank >= world->size)
+        return;
+    if (!atomic_exchange(&world->lost[world_rank], 1))
+        comm__log(COMM_LOG_INFO, "world '%s': rank %d is lost: %s", world->name, world_rank, why ? why : "no reason was given");
 }
 
 #define TEXT_OF(x) #x
@@ -175,6 +178,8 @@ const comm_host comm__host = {
     .store_set = host_store_set,
     .store_get = host_store_get,
     .store_add = host_store_add,
+    .store_check = host_store_check,
+    .store_delete = host_store_delete,
     .free_memory = comm_free,
     .reduce_kernel = comm__reduce_kernel,
     .reduce_many = comm__reduce_many,
@@ -186,4 +191,7 @@ const comm_host comm__host = {
     .op_name = comm__op_name,
     .param_text = host_param_text,
     .param_int = host_param_int,
+    .now_ns = clock_now_ns,
+    .rank_lost = host_rank_lost,
+    .backend_find = comm__registry_find,
 };

@@ -21,7 +21,7 @@
 uint64_t comm__host_id(void)
 {
     char network[NETADDR_IDENTITY_BYTES], text[NETADDR_IDENTITY_BYTES + 32];
-    const char *given = comm__param_text("core", "host_id");
+    const char *given = comm__param_text("host_id");
     struct stat memory = { 0 };
     if (*given)
         return XXH64(given, strlen(given), 1); /* another seed: no such text is a host's own identity */

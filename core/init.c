@@ -48,9 +48,9 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
     if (options.timeout_ms < 0 && options.timeout_ms != COMM_TIMEOUT_INFINITE)
         return comm__fail(COMM_ERR_INVALID, "a timeout of %lld ms", (long long)options.timeout_ms);
     if (options.timeout_ms == 0)
-        options.timeout_ms = comm__param_int("core", "timeout_ms");
+        options.timeout_ms = comm__param_int("timeout_ms");
     if (!options.secret)
-        options.secret = comm__param_text("core", "secret");
+        options.secret = comm__param_text("secret");
     *ret_options = options;
     return COMM_OK;
 }
@@ -84,9 +84,13 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
 static comm_status choose_backends(struct world *world, const comm_init_options *o, const struct joining *j,
                                    char **ret_terms)
 {
+    size_t size = (size_t)j->size;
     world->name = strdup(o->name);
-    int32_t *ranks = malloc((size_t)j->size * sizeof *ranks);
-    comm_status status = world->name && ranks ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
+    world->lost = calloc(size, sizeof *world->lost);
+    int32_t *ranks = malloc(size * sizeof *ranks);
+    comm_status status = world->name && world->lost && ranks
+                             ? COMM_OK
+                             : comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
     for (int32_t r = 0; ranks && r < j->size; r++)
         ranks[r] = r;
     struct group_plan plan = {
@@ -97,6 +101,7 @@ static comm_status choose_backends(struct world *world, const comm_init_options 
         .name = o->name,
         .backend = o->backend,
         .timeout_ms = o->timeout_ms,
+        .device = o->device,
     };
     if (status == COMM_OK)
         status = comm__world_choose(&plan);

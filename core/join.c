@@ -484,7 +484,7 @@ static comm_status tell_ended(struct joining *j, const struct round *round, int3
 
 static comm_status wait_for_all(struct joining *j, const struct round *round)
 {
-    int64_t news_ms = comm__param_int("core", "progress_log_ms");
+    int64_t news_ms = comm__param_int("progress_log_ms");
     int64_t news_ns = clock_deadline_ns(news_ms);
     for (;;) {
         void *verdict;
@@ -675,7 +675,7 @@ comm_status comm__join_alone(struct joining *j)
 static comm_status gather_cards(struct joining *j, char **ret_cards, size_t *ret_bytes)
 {
     struct fetched cards = { 0 };
-    size_t total = 0, most = (size_t)comm__param_int("core", "handout_bytes");
+    size_t total = 0, most = (size_t)comm__param_int("handout_bytes");
     comm_status status = fetch(j, opening.member, NULL, &cards);
     for (size_t r = 0; status == COMM_OK && r < cards.count; r++)
         total += cards.bytes[r];
@@ -695,7 +695,7 @@ static comm_status tell_cards(struct joining *j)
     char *cards = NULL;
     size_t bytes = 0;
     comm_status status = COMM_OK;
-    if (j->size <= CARDS_MOST && comm__param_int("core", "handout_bytes") > 0)
+    if (j->size <= CARDS_MOST && comm__param_int("handout_bytes") > 0)
         status = gather_cards(j, &cards, &bytes);
     if (status == COMM_OK)
         status = decide_for(j, &opening, cards, bytes);
@@ -739,7 +739,7 @@ void comm__join_end(struct joining *j)
 
 void comm__leave(comm_store *view, int32_t rank, int32_t size, int64_t most_ms)
 {
-    int64_t left, patience_ms = comm__param_int("core", "leave_ms");
+    int64_t left, patience_ms = comm__param_int("leave_ms");
     if (patience_ms > most_ms)
         patience_ms = most_ms;
     const char *gone[] = { "gone" };

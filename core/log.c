@@ -30,7 +30,7 @@ int comm__log_wanted(int32_t level)
 {
     int32_t most = atomic_load_explicit(&level_in_force, memory_order_relaxed);
     if (most < 0) {
-        most = level_from_text(comm__param_text("core", "log"));
+        most = level_from_text(comm__param_text("log"));
         atomic_store_explicit(&level_in_force, most, memory_order_relaxed);
     }
     return level <= most;

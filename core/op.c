@@ -13,39 +13,15 @@
 #include "base/error.h"
 #include "base/utf8.h"
 
-enum side { NONE, ONE, BLOCKS };
-enum in_place { NO, SAME, OWN };
-enum trait {
-    ROOTED = 1,
-    REDUCES = 2,
-    PEER = 4,
-    SEND_AT_ROOT = 8,
-    RECV_AT_ROOT = 16,
-    RECV_BUT_ROOT = 32,
-    COUNTS_AGREE = 64,
-};
-
-struct traits {
-    const char *name;
-    enum side send, recv;
-    enum in_place in_place;
-    int32_t traits;
-};
-
-static const struct traits table[COMM_OP_KIND_END] = {
-#define OP(kind, name, send, recv, in_place, traits) [COMM_OP_##kind] = { name, send, recv, in_place, traits },
-#include "op.def"
-#undef OP
-};
-
 const char *comm__op_name(int32_t kind)
 {
-    return kind > 0 && kind < COMM_OP_KIND_END ? table[kind].name : NULL;
+    const comm_op_traits *traits = comm_op_traits_of(kind);
+    return traits ? traits->name : NULL;
 }
 
 int comm__op_is_peer(int32_t kind)
 {
-    return (table[kind].traits & PEER) != 0;
+    return (comm_op_traits_of(kind)->traits & COMM_OP_TRAIT_PEER) != 0;
 }
 
 uint64_t comm__op_count(const comm_op *op)
@@ -71,8 +47,8 @@ void comm__op_describe(const comm_op *op, const struct op_place *place, char *te
 {
     char number[24] = "", where[OP_PLACE_BYTES];
     const char *label = op && op->label ? op->label : "", *quote = *label ? "'" : "";
-    if (op && op->seq)
-        snprintf(number, sizeof number, " #%" PRIu64, op->seq);
+    if (op && op->group_seq)
+        snprintf(number, sizeof number, " #%" PRIu64, op->group_seq);
     comm__op_place_text(place, where);
     snprintf(text, room, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number, where);
 }
@@ -150,6 +126,8 @@ comm_status comm__give_struct(void *ret_info, const void *full, size_t known, co
 
 /* ---- Options, types, ranks ---- */
 
+#define USER_FLAGS ((uint32_t)(COMM_OP_FLAG_RANK_ORDER | COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE))
+
 static comm_status take_options(comm_op *op, const struct check *c, const comm_op_options *given)
 {
     comm_status status = comm__check_struct(given, sizeof *given, "comm_op_options");
@@ -162,31 +140,43 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
     if (options.label && comm__check_name(comm__op_name(op->kind), "the label", options.label) != COMM_OK)
         return COMM_ERR_INVALID;
     op->label = options.label;
-    if (options.flags & ~(uint32_t)COMM_OP_FLAG_RANK_ORDER)
+    if (options.flags & ~USER_FLAGS)
         return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);
     if (options.timeout_ms < COMM_TIMEOUT_INFINITE)
         return refuse(c, COMM_ERR_INVALID, "options->timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
                       (long long)options.timeout_ms);
-    if (options.flags & COMM_OP_FLAG_RANK_ORDER)
-        op->flags |= COMM_OP_FLAG_RANK_ORDER;
-    if (table[op->kind].traits & PEER)
+    op->flags |= options.flags;
+    if (comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_PEER)
         op->tag = options.tag;
     op->device = options.device;
     op->stream = options.stream;
     op->premul = op->redop == COMM_REDOP_PREMUL_SUM ? options.premul : NULL;
     op->reduce_fn = options.reduce_fn;
     op->reduce_context = options.reduce_context;
+    op->element_bytes = options.element_bytes;
     return COMM_OK;
 }
 
-static comm_status check_types(const struct check *c, const struct traits *t)
+/* The size of an element is the dtype's, and only structs that the user reduces have another. */
+static comm_status take_element(comm_op *op, const struct check *c, const comm_op_traits *t)
+{
+    uint32_t given = op->element_bytes, dtype_bytes = (uint32_t)comm_dtype_bytes(op->dtype);
+    int is_struct = (t->traits & COMM_OP_TRAIT_REDUCES) && op->redop == COMM_REDOP_USER && op->dtype == COMM_DTYPE_BYTE;
+    op->element_bytes = is_struct && given ? given : dtype_bytes ? dtype_bytes : 1;
+    if (given == 0 || given == op->element_bytes)
+        return COMM_OK;
+    return refuse(c, COMM_ERR_INVALID,
+                  "options->element_bytes is %u; it is for reducing structs, with COMM_REDOP_USER on COMM_DTYPE_BYTE", given);
+}
+
+static comm_status check_types(const struct check *c, const comm_op_traits *t)
 {
     const comm_op *op = c->op;
-    if (t->send != NONE || t->recv != NONE)
+    if (t->send != COMM_OP_SIDE_NONE || t->recv != COMM_OP_SIDE_NONE)
         if (comm_dtype_bytes(op->dtype) == 0)
             return refuse(c, COMM_ERR_INVALID, "there is no dtype %d; COMM_DTYPE_ values are %d to %d", op->dtype,
                           COMM_DTYPE_I8, COMM_DTYPE_BYTE);
-    if (!(t->traits & REDUCES))
+    if (!(t->traits & COMM_OP_TRAIT_REDUCES))
         return COMM_OK;
     if (!comm_redop_name(op->redop))
         return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d; they are %d (COMM_REDOP_SUM) to %d (COMM_REDOP_USER)",
@@ -201,13 +191,13 @@ static comm_status check_types(const struct check *c, const struct traits *t)
     return COMM_OK;
 }
 
-static comm_status check_ranks(const struct check *c, const struct traits *t)
+static comm_status check_ranks(const struct check *c, const comm_op_traits *t)
 {
     const comm_op *op = c->op;
     int32_t size = c->place->size;
-    if ((t->traits & ROOTED) && (op->root < 0 || op->root >= size))
+    if ((t->traits & COMM_OP_TRAIT_ROOTED) && (op->root < 0 || op->root >= size))
         return refuse(c, COMM_ERR_INVALID, "root is %d; the ranks are 0 to %d", op->root, size - 1);
-    if (!(t->traits & PEER))
+    if (!(t->traits & COMM_OP_TRAIT_PEER))
         return COMM_OK;
     int receives = op->kind == COMM_OP_RECV;
     if ((op->root < 0 || op->root >= size) && !(receives && op->root == COMM_ANY_SOURCE))
@@ -222,12 +212,12 @@ static comm_status check_ranks(const struct check *c, const struct traits *t)
 /* ---- Buffers ---- */
 
 /* Bytes of the whole side, without gaps; NO_MEMORY's cousin: what does not fit into size_t is refused. */
-static comm_status side_bytes(const struct check *c, const char *name, const comm_buffers *side, enum side shape,
+static comm_status side_bytes(const struct check *c, const char *name, const comm_buffers *side, uint8_t shape,
                               size_t *ret_bytes)
 {
-    size_t elements = side->count, element_bytes = comm_dtype_bytes(c->op->dtype);
+    size_t elements = side->count, element_bytes = c->op->element_bytes;
     int overflows = 0;
-    if (shape == BLOCKS && side->counts) {
+    if (shape == COMM_OP_SIDE_BLOCKS && side->counts) {
         elements = 0;
         for (int32_t r = 0; r < c->place->size; r++) {
             size_t end = side->counts[r];
@@ -236,7 +226,7 @@ static comm_status side_bytes(const struct check *c, const char *name, const com
             overflows |= __builtin_add_overflow(elements, side->counts[r], &elements);
             overflows |= end > PTRDIFF_MAX / element_bytes;
         }
-    } else if (shape == BLOCKS) {
+    } else if (shape == COMM_OP_SIDE_BLOCKS) {
         overflows = __builtin_mul_overflow(side->count, (size_t)c->place->size, &elements);
     }
     overflows |= __builtin_mul_overflow(elements, element_bytes, ret_bytes);
@@ -249,10 +239,10 @@ static comm_status side_bytes(const struct check *c, const char *name, const com
                   side->count, comm_dtype_name(c->op->dtype), side->count > PTRDIFF_MAX ? "; is it negative?" : "");
 }
 
-static comm_status check_side(const struct check *c, const char *name, const comm_buffers *side, enum side shape,
+static comm_status check_side(const struct check *c, const char *name, const comm_buffers *side, uint8_t shape,
                               size_t *ret_bytes)
 {
-    if (shape == BLOCKS && (c->op->flags & COMM_OP_FLAG_UNEVEN) && !side->counts)
+    if (shape == COMM_OP_SIDE_BLOCKS && (c->op->flags & COMM_OP_FLAG_UNEVEN) && !side->counts)
         return refuse(c, COMM_ERR_INVALID, "the %s side's counts are NULL; give one count per rank", name);
     comm_status status = side_bytes(c, name, side, shape, ret_bytes);
     if (status != COMM_OK || *ret_bytes == 0)
@@ -277,7 +267,7 @@ static int overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 /* One buffer against the blocks of the other side: it may be its own block, and touch none besides. */
 static comm_status check_own_block(const struct check *c, const comm_buffers *one, const comm_buffers *blocks)
 {
-    size_t element_bytes = comm_dtype_bytes(c->op->dtype), count, one_bytes = one->count * element_bytes;
+    size_t element_bytes = c->op->element_bytes, count, one_bytes = one->count * element_bytes;
     const char *own = comm_op_block(blocks, element_bytes, c->place->rank, &count);
     if (one->data == own)
         return COMM_OK;
@@ -297,13 +287,13 @@ static comm_status check_own_block(const struct check *c, const comm_buffers *on
                : COMM_OK;
 }
 
-static comm_status check_overlap(const struct check *c, const struct traits *t, size_t send_bytes, size_t recv_bytes)
+static comm_status check_overlap(const struct check *c, const comm_op_traits *t, size_t send_bytes, size_t recv_bytes)
 {
     const comm_op *op = c->op;
-    if (send_bytes == 0 || recv_bytes == 0 || t->in_place == NO)
+    if (send_bytes == 0 || recv_bytes == 0 || t->in_place == COMM_OP_IN_PLACE_NONE)
         return COMM_OK;
-    if (t->in_place == OWN)
-        return t->send == ONE ? check_own_block(c, &op->send, &op->recv) : check_own_block(c, &op->recv, &op->send);
+    if (t->in_place == COMM_OP_IN_PLACE_OWN)
+        return t->send == COMM_OP_SIDE_ONE ? check_own_block(c, &op->send, &op->recv) : check_own_block(c, &op->recv, &op->send);
     int uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
     if (op->send.list || op->recv.list || (op->send.data == op->recv.data && !uneven))
         return COMM_OK;
@@ -316,14 +306,14 @@ static comm_status check_overlap(const struct check *c, const struct traits *t, 
 }
 
 /* What this rank sends to itself must be what it expects of itself, in the forms where it says both. */
-static comm_status check_own_counts(const struct check *c, const struct traits *t)
+static comm_status check_own_counts(const struct check *c, const comm_op_traits *t)
 {
     const comm_op *op = c->op;
     int32_t rank = c->place->rank;
-    if (!(op->flags & COMM_OP_FLAG_UNEVEN) || (t->traits & COUNTS_AGREE) || !((t->send == BLOCKS) | (t->recv == BLOCKS)))
+    if (!(op->flags & COMM_OP_FLAG_UNEVEN) || (t->traits & COMM_OP_TRAIT_COUNTS_AGREE) || !((t->send == COMM_OP_SIDE_BLOCKS) | (t->recv == COMM_OP_SIDE_BLOCKS)))
         return COMM_OK;
-    size_t sent = t->send == BLOCKS ? op->send.counts[rank] : op->send.count;
-    size_t expected = t->recv == BLOCKS ? op->recv.counts[rank] : op->recv.count;
+    size_t sent = t->send == COMM_OP_SIDE_BLOCKS ? op->send.counts[rank] : op->send.count;
+    size_t expected = t->recv == COMM_OP_SIDE_BLOCKS ? op->recv.counts[rank] : op->recv.count;
     if (sent == expected)
         return COMM_OK;
     return refuse(c, COMM_ERR_INVALID, "this rank sends itself %zu elements, but expects %zu of itself", sent, expected);
@@ -333,43 +323,45 @@ static comm_status check_own_counts(const struct check *c, const struct traits *
 
 /* Uneven counts that all ranks give are hashed; those that only one side knows are checked by the backend as blocks
  * arrive. */
-static uint64_t signature(const comm_op *op, const struct traits *t, int32_t size)
+static uint64_t signature(const comm_op *op, const comm_op_traits *t, int32_t size)
 {
     struct {
         int32_t kind, dtype, redop, root;
-        uint32_t flags, zero;
+        uint32_t flags, struct_bytes; /* of the user's elements, else 0 */
         uint64_t count;
     } agreed;
     int uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
     memset(&agreed, 0, sizeof agreed);
     agreed.kind = op->kind;
     agreed.dtype = op->dtype;
-    agreed.redop = t->traits & REDUCES ? op->redop : 0;
+    agreed.redop = t->traits & COMM_OP_TRAIT_REDUCES ? op->redop : 0;
     agreed.root = op->root;
+    if (op->element_bytes != comm_dtype_bytes(op->dtype) && op->dtype == COMM_DTYPE_BYTE)
+        agreed.struct_bytes = op->element_bytes;
     agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;
-    if (t->traits & COUNTS_AGREE)
+    if (t->traits & COMM_OP_TRAIT_COUNTS_AGREE)
         agreed.flags |= op->flags & COMM_OP_FLAG_UNEVEN;
-    if (!(t->traits & PEER) && !(uneven || ((t->traits & ROOTED) && (t->send == BLOCKS || t->recv == BLOCKS))))
+    if (!(t->traits & COMM_OP_TRAIT_PEER) && !(uneven || ((t->traits & COMM_OP_TRAIT_ROOTED) && (t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS))))
         agreed.count = comm__op_count(op);
-    if (uneven && (t->traits & COUNTS_AGREE)) {
-        const comm_buffers *blocks = t->send == BLOCKS ? &op->send : &op->recv;
+    if (uneven && (t->traits & COMM_OP_TRAIT_COUNTS_AGREE)) {
+        const comm_buffers *blocks = t->send == COMM_OP_SIDE_BLOCKS ? &op->send : &op->recv;
         agreed.count = XXH64(blocks->counts, (size_t)size * sizeof *blocks->counts, 0);
     }
     return XXH64(&agreed, sizeof agreed, 0);
 }
 
-static void drop_absent_sides(comm_op *op, const struct traits *t, int32_t rank)
+static void drop_absent_sides(comm_op *op, const comm_op_traits *t, int32_t rank)
 {
     int is_root = op->root == rank;
-    if (!is_root && (t->traits & SEND_AT_ROOT))
+    if (!is_root && (t->traits & COMM_OP_TRAIT_SEND_AT_ROOT))
         memset(&op->send, 0, sizeof op->send);
-    if ((!is_root && (t->traits & RECV_AT_ROOT)) || (is_root && (t->traits & RECV_BUT_ROOT)))
+    if ((!is_root && (t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)) || (is_root && (t->traits & COMM_OP_TRAIT_RECV_BUT_ROOT)))
         memset(&op->recv, 0, sizeof op->recv);
 }
 
 comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options)
 {
-    const struct traits *t = &table[op->kind];
+    const comm_op_traits *t = comm_op_traits_of(op->kind);
     struct check c = { op, place };
     size_t send_bytes = 0, recv_bytes = 0;
     op->struct_bytes = sizeof *op;
@@ -377,25 +369,27 @@ comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const co
     if (status == COMM_OK)
         status = check_types(&c, t);
     if (status == COMM_OK)
+        status = take_element(op, &c, t);
+    if (status == COMM_OK)
         status = check_ranks(&c, t);
     if (status != COMM_OK)
         return status;
 
-    int is_root = !(t->traits & ROOTED) || op->root == place->rank;
+    int is_root = !(t->traits & COMM_OP_TRAIT_ROOTED) || op->root == place->rank;
     drop_absent_sides(op, t, place->rank);
-    if (t->send == ONE || (t->send == BLOCKS && (is_root || !(t->traits & SEND_AT_ROOT))))
+    if (t->send == COMM_OP_SIDE_ONE || (t->send == COMM_OP_SIDE_BLOCKS && (is_root || !(t->traits & COMM_OP_TRAIT_SEND_AT_ROOT))))
         status = check_side(&c, "send", &op->send, t->send, &send_bytes);
-    if (status == COMM_OK && (t->recv == ONE || (t->recv == BLOCKS && (is_root || !(t->traits & RECV_AT_ROOT)))))
+    if (status == COMM_OK && (t->recv == COMM_OP_SIDE_ONE || (t->recv == COMM_OP_SIDE_BLOCKS && (is_root || !(t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)))))
         status = check_side(&c, "recv", &op->recv, t->recv, &recv_bytes);
     if (status != COMM_OK)
         return status;
-    if ((op->flags & COMM_OP_FLAG_UNEVEN) && (t->traits & COUNTS_AGREE)) {
-        comm_buffers *one = t->send == ONE ? &op->send : &op->recv;
-        one->count = (t->send == ONE ? &op->recv : &op->send)->counts[place->rank];
+    if ((op->flags & COMM_OP_FLAG_UNEVEN) && (t->traits & COMM_OP_TRAIT_COUNTS_AGREE)) {
+        comm_buffers *one = t->send == COMM_OP_SIDE_ONE ? &op->send : &op->recv;
+        one->count = (t->send == COMM_OP_SIDE_ONE ? &op->recv : &op->send)->counts[place->rank];
         if (one->count && !one->data)
             return refuse(&c, COMM_ERR_INVALID, "the %s buffer is NULL, but counts[%d] is %zu",
-                          t->send == ONE ? "send" : "recv", place->rank, one->count);
-        *(t->send == ONE ? &send_bytes : &recv_bytes) = one->count * comm_dtype_bytes(op->dtype);
+                          t->send == COMM_OP_SIDE_ONE ? "send" : "recv", place->rank, one->count);
+        *(t->send == COMM_OP_SIDE_ONE ? &send_bytes : &recv_bytes) = one->count * op->element_bytes;
     }
     status = is_root ? check_own_counts(&c, t) : COMM_OK;
     if (status == COMM_OK)

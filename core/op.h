@@ -38,7 +38,7 @@ comm_status comm__give_struct(void *ret_info, const void *full, size_t known, co
 
 /* Make a filled-in op fit to be submitted: drop the sides that this rank does not have, take the options over (may be
  * NULL), refuse what is illegal with a text that names op, group, rank and argument, and compute the signature. Leaves
- * device, seq and deadline_ns to the group. */
+ * device, numbers and time to the group. */
 comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options);
 
 /* How many elements the op speaks of in records: of a block for block ops. */

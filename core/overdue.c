@@ -1,5 +1,5 @@
-/* What the core does when a backend does not end its works in time. A work that is not complete a grace period after its
- * deadline ends its group. A work that is not complete a grace period after its group has ended is completed without the
+/* What the core does when a backend does not end its works in time. A work that is not complete when
+ * it is due, which is a grace period after its deadline if its backend keeps deadlines, ends its group. A work that is not complete a grace period after its group has ended is completed without the
  * backend, which then keeps its reference to it: should it complete the work after all, that does no harm. Whoever waits applies
  * these rules to what it waits for; the watchdog applies them to the rest. */
 #include <inttypes.h>
@@ -26,7 +26,7 @@ static int64_t with_grace(int64_t ns)
 
 int64_t comm__work_due_ns(const comm_work *work)
 {
-    return with_grace(has_ended(work->group) ? work->group->ended_ns : work->deadline_ns);
+    return has_ended(work->group) ? with_grace(work->group->ended_ns) : work->due_ns;
 }
 
 int64_t comm__group_due_ns(comm_group *group)
@@ -34,7 +34,7 @@ int64_t comm__group_due_ns(comm_group *group)
     if (atomic_load(&group->untold))
         return 0;
     if (!has_ended(group))
-        return with_grace(comm__pending_deadline_ns(&group->pending));
+        return comm__pending_due_ns(&group->pending);
     return atomic_load(&group->pending.count) > 0 ? with_grace(group->ended_ns) : DEADLINE_NEVER;
 }
 
@@ -72,7 +72,7 @@ void comm__group_enforce(comm_group *group)
         if (with_grace(group->ended_ns) <= now_ns)
             abandon_all(group);
     } else {
-        comm_work *work = comm__pending_overdue(&group->pending, now_ns - WATCHDOG_GRACE_NS);
+        comm_work *work = comm__pending_overdue(&group->pending, now_ns);
         if (work)
             end_for(work);
         comm_work_release(work);

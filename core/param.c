@@ -1,9 +1,9 @@
-/* The parameter table and its look-up. Add a parameter: one row in param.def. */
+/* The parameters of the core and of the backends: declared as comm_backend_param, looked up by name. */
 #include "base/param.h"
 
-#include <comm/comm.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,43 +11,62 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "op.h"
+#include "registry.h"
 
-enum param_kind { PARAM_KIND_INT, PARAM_KIND_BYTES, PARAM_KIND_TEXT };
-
-struct param {
-    const char *scope, *name, *env;
-    enum param_kind kind;
-    int64_t initial, least, most;
-    const char *initial_text;
-    const char *help;
-};
-
-static const struct param table[] = {
-#define PARAM_INT(scope, name, env, initial, least, most, help) \
-    { scope, name, env, PARAM_KIND_INT, initial, least, most, #initial, help },
-#define PARAM_BYTES(scope, name, env, initial, least, most, help) \
-    { scope, name, env, PARAM_KIND_BYTES, initial, least, most, #initial, help },
-#define PARAM_TEXT(scope, name, env, initial, help) { scope, name, env, PARAM_KIND_TEXT, 0, 0, 0, initial, help },
+#define PARAM_INT(name, initial, minimum, maximum, help) \
+    { sizeof(comm_backend_param), COMM_PARAM_INT, name, #initial, minimum, maximum, help },
+#define PARAM_BYTES(name, initial, minimum, maximum, help) \
+    { sizeof(comm_backend_param), COMM_PARAM_BYTES, name, #initial, minimum, maximum, help },
+#define PARAM_TEXT(name, initial, help) { sizeof(comm_backend_param), COMM_PARAM_TEXT, name, initial, 0, 0, help },
+static const comm_backend_param core_table[] = {
 #include "param.def"
+};
 #undef PARAM_INT
 #undef PARAM_BYTES
 #undef PARAM_TEXT
-};
-enum { PARAM_COUNT = sizeof table / sizeof *table };
+enum { CORE_COUNT = sizeof core_table / sizeof *core_table, ENV_BYTES = 160 };
 
-static const struct param *find(const char *scope, const char *name)
+/* ---- Names ---- */
+
+/* "COMM_LOG", "COMM_TCP_LANES". `backend` is NULL for the core. */
+static void write_env(const char *backend, const char *name, char env[ENV_BYTES])
 {
-    for (size_t i = 0; i < PARAM_COUNT; i++)
-        if (strcmp(table[i].scope, scope) == 0 && strcmp(table[i].name, name) == 0)
-            return &table[i];
+    snprintf(env, ENV_BYTES, "COMM_%s%s%s", backend ? backend : "", backend ? "_" : "", name);
+    for (char *c = env; *c; c++)
+        *c = (char)(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c == '-' ? '_' : *c);
+}
+
+static const char *from_environment(const char *backend, const char *name)
+{
+    char env[ENV_BYTES];
+    write_env(backend, name, env);
+    const char *value = getenv(env);
+    return value && *value ? value : NULL;
+}
+
+static const comm_backend_param *find_core(const char *name)
+{
+    for (size_t i = 0; i < CORE_COUNT; i++)
+        if (strcmp(core_table[i].name, name) == 0)
+            return &core_table[i];
     return NULL;
 }
 
-static int64_t suffix_factor(enum param_kind kind, const char *suffix)
+static const comm_backend_param *find(const comm_backend *backend, const char *name)
+{
+    for (size_t i = 0; backend->params && backend->params[i]; i++)
+        if (strcmp(backend->params[i]->name, name) == 0)
+            return backend->params[i];
+    return NULL;
+}
+
+/* ---- Values ---- */
+
+static int64_t suffix_factor(int32_t kind, const char *suffix)
 {
     if (*suffix == '\0')
         return 1;
-    if (kind != PARAM_KIND_BYTES || suffix[1] != '\0')
+    if (kind != COMM_PARAM_BYTES || suffix[1] != '\0')
         return 0;
     switch (*suffix) {
     case 'k': case 'K': return 1 << 10;
@@ -57,87 +76,182 @@ static int64_t suffix_factor(enum param_kind kind, const char *suffix)
     }
 }
 
-static comm_status parse(const struct param *p, const char *text, int64_t *ret_value)
+/* Returns 0 if `text` is not what the parameter takes. */
+static int parse_number(const comm_backend_param *p, const char *text, int64_t *ret_value)
 {
     char *end;
     errno = 0;
     int64_t value = strtoll(text, &end, 10);
     int64_t factor = end == text ? 0 : suffix_factor(p->kind, end);
-    if (errno || factor == 0 || value > INT64_MAX / factor || value * factor < p->least || value * factor > p->most)
-        return comm__fail(COMM_ERR_INVALID, "%s (or the option '%s'): '%s' is not %s from %" PRId64 " to %" PRId64,
-                          p->env, p->name, text,
-                          p->kind == PARAM_KIND_BYTES ? "a number of bytes (such as 256K or 4M)" : "a number",
-                          p->least, p->most);
+    if (errno || factor == 0 || value > INT64_MAX / factor || value * factor < p->minimum || value * factor > p->maximum)
+        return 0;
     *ret_value = value * factor;
-    return COMM_OK;
+    return 1;
 }
 
-int64_t comm__param_int(const char *scope, const char *name)
+static comm_status parse(const char *backend, const comm_backend_param *p, const char *text, int64_t *ret_value)
 {
-    const struct param *p = find(scope, name);
-    if (!p || p->kind == PARAM_KIND_TEXT)
-        return 0;
-    const char *text = getenv(p->env);
-    int64_t value = p->initial;
-    if (text && *text && parse(p, text, &value) != COMM_OK)
-        comm__log(COMM_LOG_WARN, "%s; using %" PRId64, comm_last_error(), p->initial);
+    char env[ENV_BYTES];
+    if (parse_number(p, text, ret_value))
+        return COMM_OK;
+    write_env(backend, p->name, env);
+    return comm__fail(COMM_ERR_INVALID, "%s (or the option '%s'): '%s' is not %s from %" PRId64 " to %" PRId64, env,
+                      p->name, text,
+                      p->kind == COMM_PARAM_BYTES ? "a number of bytes (such as 256K or 4M)" : "a number", p->minimum,
+                      p->maximum);
+}
+
+static int64_t value_of(const char *backend, const comm_backend_param *p, const char *option)
+{
+    int64_t value = 0;
+    if (option && parse_number(p, option, &value)) /* it was checked when the group was made */
+        return value;
+    parse_number(p, p->initial, &value);
+    const char *text = from_environment(backend, p->name);
+    if (text && parse(backend, p, text, &value) != COMM_OK)
+        comm__log(COMM_LOG_WARN, "%s; using %s", comm_last_error(), p->initial);
     return value;
 }
 
-const char *comm__param_text(const char *scope, const char *name)
+int64_t comm__param_int(const char *name)
 {
-    const struct param *p = find(scope, name);
-    if (!p)
-        return "";
-    const char *text = getenv(p->env);
-    return text && *text ? text : p->initial_text;
+    const comm_backend_param *p = find_core(name);
+    return p && p->kind != COMM_PARAM_TEXT ? value_of(NULL, p, NULL) : 0;
 }
 
-comm_status comm__param_parse_int(const char *scope, const char *name, const char *text, int64_t *ret_value)
+const char *comm__param_text(const char *name)
 {
-    const struct param *p = find(scope, name);
-    if (!p || p->kind == PARAM_KIND_TEXT)
-        return comm__fail(COMM_ERR_NOT_FOUND, "there is no option '%s' of '%s'; comm-info --parameters lists them",
-                          name, scope);
-    return parse(p, text, ret_value);
+    const comm_backend_param *p = find_core(name);
+    const char *text = p ? from_environment(NULL, name) : "";
+    return text ? text : p->initial;
 }
 
-int comm__param_known(const char *scope, const char *name)
+int64_t comm__param_backend_int(const comm_backend *backend, const char *name, const char *option)
 {
-    return find(scope, name) != NULL;
+    const comm_backend_param *p = find(backend, name);
+    return p && p->kind != COMM_PARAM_TEXT ? value_of(backend->name, p, option) : 0;
 }
 
-comm_status comm__param_check(const char *scope, const char *name, const char *text)
+const char *comm__param_backend_text(const comm_backend *backend, const char *name, const char *option)
 {
-    const struct param *p = find(scope, name);
+    const comm_backend_param *p = find(backend, name);
+    const char *text = p && !option ? from_environment(backend->name, name) : option;
+    return !p ? NULL : text ? text : p->initial;
+}
+
+comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text)
+{
+    const comm_backend_param *p = find(backend, name);
     int64_t value;
     if (p)
-        return p->kind == PARAM_KIND_TEXT ? COMM_OK : parse(p, text, &value);
+        return p->kind == COMM_PARAM_TEXT ? COMM_OK : parse(backend->name, p, text, &value);
     char names[256] = "";
-    for (size_t i = 0, used = 0; i < PARAM_COUNT && used < sizeof names; i++)
-        if (strcmp(table[i].scope, scope) == 0)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", table[i].name);
-    return *names ? comm__fail(COMM_ERR_INVALID, "there is no option '%s' of '%s'; it has %s", name, scope, names)
-                  : COMM_OK;
+    for (size_t i = 0, used = 0; backend->params && backend->params[i] && used < sizeof names; i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", backend->params[i]->name);
+    return comm__fail(COMM_ERR_INVALID, "there is no option '%s' of '%s'; it has %s", name, backend->name,
+                      *names ? names : "none");
+}
+
+/* ---- The list of all ---- */
+
+/* What comm_param_query tells; `env` is on the heap. Entries do not go. */
+struct listed {
+    const char *scope;
+    const comm_backend_param *param;
+    char *env;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct listed *list;
+static size_t list_count;
+
+/* Holds the lock. */
+static comm_status add_to_list(const char *backend, const comm_backend_param *param)
+{
+    char env[ENV_BYTES];
+    struct listed *longer = realloc(list, (list_count + 1) * sizeof *list);
+    if (longer)
+        list = longer;
+    write_env(backend, param->name, env);
+    char *copy = longer ? strdup(env) : NULL;
+    if (!copy)
+        return comm__fail(COMM_ERR_NO_MEMORY, "the parameter %s", env);
+    list[list_count++] = (struct listed){ backend ? backend : "core", param, copy };
+    return COMM_OK;
+}
+
+static comm_status check_declared(const comm_backend *backend, const comm_backend_param *p)
+{
+    int64_t value;
+    const char *wrong = NULL;
+    if (p->struct_bytes < sizeof *p)
+        wrong = "its struct_bytes is too small";
+    else if (!p->name || !*p->name || p->name[strspn(p->name, "abcdefghijklmnopqrstuvwxyz0123456789_")])
+        wrong = "its name is not of lower-case letters, digits and _";
+    else if (!p->initial || !p->help)
+        wrong = "its default or its help is NULL";
+    else if (p->kind < COMM_PARAM_INT || p->kind > COMM_PARAM_TEXT)
+        wrong = "its kind is no COMM_PARAM_ value";
+    else if (p->kind != COMM_PARAM_TEXT && !parse_number(p, p->initial, &value))
+        wrong = "its default is not within its limits";
+    return wrong ? comm__fail(COMM_ERR_INVALID, "backend '%s', parameter '%s': %s", backend->name,
+                              p->name ? p->name : "", wrong)
+                 : COMM_OK;
+}
+
+static void list_core(void)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < CORE_COUNT; i++)
+        add_to_list(NULL, &core_table[i]);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The core's rows come first. */
+static void begin_list(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_core);
+}
+
+comm_status comm__param_declare(const comm_backend *backend)
+{
+    comm_status status = COMM_OK;
+    begin_list();
+    for (size_t i = 0; status == COMM_OK && backend->params && backend->params[i]; i++)
+        status = check_declared(backend, backend->params[i]);
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; status == COMM_OK && backend->params && backend->params[i]; i++)
+        status = add_to_list(backend->name, backend->params[i]);
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 size_t comm_param_count(void)
 {
-    return PARAM_COUNT;
+    begin_list();
+    comm__registry_ready(); /* the built-in backends have theirs listed */
+    pthread_mutex_lock(&lock);
+    size_t count = list_count;
+    pthread_mutex_unlock(&lock);
+    return count;
 }
 
 comm_status comm_param_query(size_t index, comm_param_info *ret_info)
 {
-    if (index >= PARAM_COUNT)
-        return comm__fail(COMM_ERR_NOT_FOUND, "parameter %zu: there are %d", index, (int)PARAM_COUNT);
-    const struct param *p = &table[index];
-    const char *text = getenv(p->env);
+    size_t count = comm_param_count();
+    if (index >= count)
+        return comm__fail(COMM_ERR_NOT_FOUND, "parameter %zu: there are %zu", index, count);
+    pthread_mutex_lock(&lock);
+    struct listed it = list[index];
+    pthread_mutex_unlock(&lock);
+    const char *text = getenv(it.env);
     const comm_param_info info = { .struct_bytes = sizeof info,
-                                   .name = p->name,
-                                   .env = p->env,
-                                   .scope = p->scope,
-                                   .value = text && *text ? text : p->initial_text,
-                                   .initial = p->initial_text,
-                                   .help = p->help };
+                                   .name = it.param->name,
+                                   .env = it.env,
+                                   .scope = it.scope,
+                                   .value = text && *text ? text : it.param->initial,
+                                   .initial = it.param->initial,
+                                   .help = it.param->help };
     return comm__give_struct(ret_info, &info, sizeof info, "comm_param_query", "comm_param_info");
 }

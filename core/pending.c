@@ -68,21 +68,21 @@ comm_work *comm__pending_oldest(struct pending *p, uint64_t most, int internal)
     return work;
 }
 
-int64_t comm__pending_deadline_ns(struct pending *p)
+int64_t comm__pending_due_ns(struct pending *p)
 {
-    int64_t deadline_ns = INT64_MAX;
+    int64_t due_ns = INT64_MAX;
     pthread_mutex_lock(&p->lock);
     for (const comm_work *work = p->first; work; work = work->newer)
-        deadline_ns = work->deadline_ns < deadline_ns ? work->deadline_ns : deadline_ns;
+        due_ns = work->due_ns < due_ns ? work->due_ns : due_ns;
     pthread_mutex_unlock(&p->lock);
-    return deadline_ns;
+    return due_ns;
 }
 
 comm_work *comm__pending_overdue(struct pending *p, int64_t ns)
 {
     pthread_mutex_lock(&p->lock);
     comm_work *work = p->first;
-    while (work && work->deadline_ns > ns)
+    while (work && work->due_ns > ns)
         work = work->newer;
     work = with_reference(work);
     pthread_mutex_unlock(&p->lock);

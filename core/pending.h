@@ -28,7 +28,7 @@ uint64_t comm__pending_newest(struct pending *p);
 comm_work *comm__pending_oldest(struct pending *p, uint64_t most, int internal);
 
 /* The earliest deadline; INT64_MAX if there is none. And a work whose deadline is not after `ns`, with a reference, or NULL. */
-int64_t comm__pending_deadline_ns(struct pending *p);
+int64_t comm__pending_due_ns(struct pending *p);
 comm_work *comm__pending_overdue(struct pending *p, int64_t ns);
 
 #endif

@@ -50,7 +50,7 @@ void comm__recorder_finish(struct recorder *r)
 
 void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns)
 {
-    record->seq = op->seq;
+    record->seq = op->group_seq;
     record->op = comm__op_name(op->kind);
     record->dtype = op->dtype;
     record->redop = op->redop;

@@ -100,11 +100,11 @@ static const struct reduce_variant *variant(void)
     const struct reduce_variant *chosen = atomic_load_explicit(&current, memory_order_relaxed);
     if (chosen)
         return chosen;
-    chosen = find(comm__param_text("core", "simd"));
+    chosen = find(comm__param_text("simd"));
     if (!chosen) {
         chosen = find("");
         comm__log(COMM_LOG_WARN, "COMM_SIMD: this machine or build has no reduction kernels called '%s'; using %s",
-                  comm__param_text("core", "simd"), chosen->name);
+                  comm__param_text("simd"), chosen->name);
     }
     atomic_store_explicit(&current, chosen, memory_order_relaxed);
     return chosen;
@@ -140,7 +140,7 @@ void comm__premultiply(void *dst, const void *src, size_t count, comm_dtype dtyp
 
 void comm__divide(void *data, size_t count, comm_dtype dtype, int32_t divisor)
 {
-    assert(dtype > 0 && dtype < COMM__DTYPE_END && variant()->divide[dtype] && divisor > 0);
+    assert(dtype > 0 && dtype < COMM_DTYPE_END && variant()->divide[dtype] && divisor > 0);
     variant()->divide[dtype](data, count, divisor);
 }
 

@@ -3,24 +3,24 @@
 #ifndef COMM_CORE_REDUCE_VARIANT_H
 #define COMM_CORE_REDUCE_VARIANT_H
 
-#include "dtype.h"
+#include <comm/comm.h>
 #include "reduce.h"
 
 struct reduce_variant {
     const char *name;
-    reduce_kernel pairs[COMM__REDOP_END][COMM__DTYPE_END];
+    reduce_kernel pairs[COMM_REDOP_END][COMM_DTYPE_END];
     /* dst[i] = src[i] * *factor. */
-    void (*premultiply[COMM__DTYPE_END])(void *dst, const void *src, size_t count, const void *factor);
+    void (*premultiply[COMM_DTYPE_END])(void *dst, const void *src, size_t count, const void *factor);
     /* data[i] /= divisor, for floats (a complex is two of them). */
-    void (*divide[COMM__DTYPE_END])(void *data, size_t count, int32_t divisor);
+    void (*divide[COMM_DTYPE_END])(void *data, size_t count, int32_t divisor);
     /* Sums in a wider type: fp32 for 16- and 8-bit floats, double for AVG of integers up to 32 bits. widen starts a
      * sum, add and multiply go on with it, narrow rounds the result (a double toward zero). */
-    void (*widen[COMM__DTYPE_END])(void *sum, const void *src, size_t count);
-    void (*add[COMM__DTYPE_END])(void *sum, const void *src, size_t count);
-    void (*multiply[COMM__DTYPE_END])(void *product, const void *src, size_t count);
-    void (*narrow[COMM__DTYPE_END])(void *dst, const void *sum, size_t count);
+    void (*widen[COMM_DTYPE_END])(void *sum, const void *src, size_t count);
+    void (*add[COMM_DTYPE_END])(void *sum, const void *src, size_t count);
+    void (*multiply[COMM_DTYPE_END])(void *product, const void *src, size_t count);
+    void (*narrow[COMM_DTYPE_END])(void *dst, const void *sum, size_t count);
     /* AVG of 64-bit integers, in 128 bits. */
-    void (*average[COMM__DTYPE_END])(void *dst, const void *const *sources, size_t source_count, size_t count);
+    void (*average[COMM_DTYPE_END])(void *dst, const void *const *sources, size_t source_count, size_t count);
 };
 
 /* Use the variant of this name from now on; "" means the best one. UNSUPPORTED if this machine or build has none such.

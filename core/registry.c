@@ -9,6 +9,8 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "base/param.h"
+#include "device.h"
 #include "op.h"
 
 enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
@@ -16,7 +18,8 @@ enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
 struct entry {
     comm_backend backend; /* a copy: the plugin's own may be shorter */
     char *name, *origin;
-    char version[32], devices[64];
+    char version[32];
+    uint32_t kinds; /* of device, as bits */
     char reason[COMM_ERROR_BYTES]; /* why it cannot be used; "" if it can */
     int loaded;
 };
@@ -104,26 +107,29 @@ static comm_status read_vtable(const comm_backend *theirs, const char *origin, c
                           "backend from %s: its name '%s' is not 1 to 63 lower-case letters, digits, _ and - (nor "
                           "'auto')",
                           origin, theirs->name ? theirs->name : "");
-    const char *missing = !theirs->group_open    ? "group_open"
-                          : !theirs->group_abort ? "group_abort"
-                          : !theirs->group_close ? "group_close"
-                          : !theirs->submit      ? "submit"
-                                                 : NULL;
-    if (missing)
-        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the slot %s is NULL, and it is needed", theirs->name,
-                          origin, missing);
-    if ((theirs->devices & ~1u) == 0)
-        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: it serves no device", theirs->name, origin);
+    if (theirs->op_bytes < offsetof(comm_op, label) || theirs->kind_end <= 0 || theirs->dtype_end <= 0)
+        return comm__fail(COMM_ERR_INVALID,
+                          "backend '%s' from %s: op_bytes is %u and kind_end %d; begin the table with COMM_BACKEND_INIT",
+                          theirs->name, origin, theirs->op_bytes, theirs->kind_end);
     return COMM_OK;
 }
 
-static void write_devices(struct entry *e)
+static comm_status check_slots(const comm_backend *backend, const char *origin)
 {
-    size_t used = 0;
-    for (int32_t d = COMM_DEVICE_CPU; comm_device_name(d); d++)
-        if ((e->backend.devices & (1u << d)) && used < sizeof e->devices)
-            used += (size_t)snprintf(e->devices + used, sizeof e->devices - used, "%s%s", used ? "," : "",
-                                     comm_device_name(d));
+    const char *missing = !backend->world_open    ? "world_open"
+                          : !backend->world_close ? "world_close"
+                          : !backend->group_open  ? "group_open"
+                          : !backend->group_abort ? "group_abort"
+                          : !backend->group_close ? "group_close"
+                          : !backend->submit      ? "submit"
+                                                  : NULL;
+    if (missing)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the slot %s is NULL, and it is needed", backend->name,
+                          origin, missing);
+    if (!backend->memory_open != !backend->memory_close)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: memory_open and memory_close belong together",
+                          backend->name, origin);
+    return COMM_OK;
 }
 
 static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, struct entry **ret_entry)
@@ -133,13 +139,22 @@ static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, s
     const comm_backend *theirs = entry(&comm__host);
     if (!theirs)
         return comm__fail_while(COMM_ERR_UNSUPPORTED, "backend from %s cannot run here", origin);
+    uint32_t kinds = 0;
     comm_status status = read_vtable(theirs, origin, &backend);
+    if (status == COMM_OK)
+        status = check_slots(&backend, origin);
     if (status != COMM_OK)
         return status;
+    status = comm__device_kinds(backend.devices ? backend.devices : "", &kinds);
+    if (status != COMM_OK)
+        return comm__fail_while(status, "backend '%s' from %s: devices", backend.name, origin);
     struct entry *taken = find_loaded(backend.name);
     if (taken)
         return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the name is taken by the one from %s", backend.name,
                           origin, taken->origin);
+    status = comm__param_declare(&backend);
+    if (status != COMM_OK)
+        return comm__fail_while(status, "backend from %s", origin);
     struct entry *e = new_entry(backend.name, origin);
     if (!e)
         return comm__fail(COMM_ERR_NO_MEMORY, "backend '%s' from %s: there are %zu backends already", backend.name,
@@ -148,7 +163,7 @@ static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, s
     e->backend.name = e->name;
     e->loaded = 1;
     snprintf(e->version, sizeof e->version, "%s", backend.version ? backend.version : "");
-    write_devices(e);
+    e->kinds = kinds;
     *ret_entry = e;
     return COMM_OK;
 }
@@ -217,7 +232,7 @@ static comm_status fail_unknown(const char *name, const char *places)
 static comm_status query(const comm_backend *backend)
 {
     uint64_t fail_count = comm__fail_count();
-    comm_status status = backend->query();
+    comm_status status = backend->query(backend->context);
     return status == COMM_OK ? COMM_OK : comm__slot_failed("query", status, fail_count);
 }
 
@@ -250,6 +265,88 @@ comm_status comm__registry_find(const char *name, const comm_backend **ret_backe
     return status;
 }
 
+const comm_backend *comm__registry_known(const char *name)
+{
+    lock_table();
+    struct entry *e = find_loaded(name);
+    pthread_mutex_unlock(&lock);
+    return e ? &e->backend : NULL;
+}
+
+uint32_t comm__registry_kinds(const comm_backend *backend)
+{
+    uint32_t kinds = 0;
+    lock_table();
+    for (size_t i = 0; i < entry_count; i++)
+        if (&entries[i]->backend == backend)
+            kinds = entries[i]->kinds;
+    pthread_mutex_unlock(&lock);
+    return kinds;
+}
+
+/* ---- "auto" ---- */
+
+static int serves(const struct entry *e, const char *device)
+{
+    int32_t kind = comm__device_kind_of(device, strlen(device));
+    return e->loaded && e->backend.preference > 0 && kind && (e->kinds & (1u << kind));
+}
+
+/* The backend with the highest preference among those not tried yet; of equals the first by name. */
+static const comm_backend *preferred(const char *device, uint64_t tried, size_t *ret_index)
+{
+    const comm_backend *best = NULL;
+    for (size_t i = 0; i < entry_count; i++) {
+        const comm_backend *b = &entries[i]->backend;
+        if (!serves(entries[i], device) || (tried & ((uint64_t)1 << i)))
+            continue;
+        if (!best || b->preference > best->preference ||
+            (b->preference == best->preference && strcmp(b->name, best->name) < 0)) {
+            best = b;
+            *ret_index = i;
+        }
+    }
+    return best;
+}
+
+static void load_plugin(const char *name, const char *path, void *context)
+{
+    const comm_backend *backend;
+    (void)context;
+    if (!find_loaded(name))
+        comm__plugin_load(path, &backend); /* one that does not load is no candidate */
+}
+
+comm_status comm__registry_auto(const char *device, const comm_backend **ret_backend)
+{
+    char reasons[COMM_ERROR_BYTES / 2] = "";
+    const comm_backend *backend = NULL;
+    uint64_t tried = 0;
+    size_t index = 0;
+    lock_table();
+    if (!preferred(device, tried, &index))
+        comm__plugin_each(load_plugin, NULL);
+    for (;;) {
+        backend = preferred(device, tried, &index);
+        if (!backend || !backend->query || query(backend) == COMM_OK)
+            break;
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", backend->name, comm_last_error());
+        tried |= (uint64_t)1 << index;
+    }
+    pthread_mutex_unlock(&lock);
+    *ret_backend = backend;
+    return backend ? COMM_OK
+                   : comm__fail(COMM_ERR_NOT_FOUND, "no backend for device '%s' can be used here%s%s; comm-info lists the "
+                                "backends", device, *reasons ? ": " : "", reasons);
+}
+
+void comm__registry_ready(void)
+{
+    lock_table();
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---- Looking inside ---- */
 
 static void note_plugin(const char *name, const char *path, void *context)
@@ -272,14 +369,33 @@ size_t comm_backend_count(void)
     return count;
 }
 
-comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
+static comm_status entry_at(size_t index, struct entry **ret_entry)
 {
     lock_table();
     struct entry *e = index < entry_count ? entries[index] : NULL;
     size_t count = entry_count;
     pthread_mutex_unlock(&lock);
-    if (!e)
-        return comm__fail(COMM_ERR_NOT_FOUND, "backend %zu: there are %zu", index, count);
+    *ret_entry = e;
+    return e ? COMM_OK : comm__fail(COMM_ERR_NOT_FOUND, "backend %zu: there are %zu", index, count);
+}
+
+comm_status comm_backend_routes(size_t index, void (*line)(const char *text, void *context), void *context)
+{
+    struct entry *e;
+    comm_status status = entry_at(index, &e);
+    if (status == COMM_OK && !line)
+        status = comm__fail(COMM_ERR_INVALID, "comm_backend_routes: the function is NULL");
+    if (status == COMM_OK && e->loaded && e->backend.describe_routes)
+        e->backend.describe_routes(e->backend.context, line, context);
+    return status;
+}
+
+comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
+{
+    struct entry *e;
+    comm_status status = entry_at(index, &e);
+    if (status != COMM_OK)
+        return status;
     int32_t usable = e->loaded;
     if (e->loaded && e->backend.query) {
         usable = query(&e->backend) == COMM_OK;
@@ -291,7 +407,7 @@ comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
                                      .usable = usable,
                                      .name = e->name,
                                      .version = e->version,
-                                     .devices = e->devices,
+                                     .devices = e->loaded ? e->backend.devices : "",
                                      .origin = e->origin,
                                      .reason = e->reason };
     return comm__give_struct(ret_info, &info, sizeof info, "comm_backend_query", "comm_backend_info");

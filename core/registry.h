@@ -8,6 +8,18 @@
  * used here. Errors  NOT_FOUND (says where it was looked for, and what there is), VERSION, INVALID, UNSUPPORTED. */
 comm_status comm__registry_find(const char *name, const comm_backend **ret_backend);
 
+/* The registered backend of that name, or NULL: loads nothing. */
+const comm_backend *comm__registry_known(const char *name);
+
+/* The usable backend with the highest preference for the device of that name ("auto"). */
+comm_status comm__registry_auto(const char *device, const comm_backend **ret_backend);
+
+/* The kinds of device that a registered backend serves, as bits. */
+uint32_t comm__registry_kinds(const comm_backend *backend);
+
+/* The built-in backends are registered from here on. */
+void comm__registry_ready(void);
+
 /* Take a backend in. `origin` is "built in", "registered" or a path. (plugin.c and comm_backend_register.) */
 comm_status comm__registry_add(comm_backend_entry_fn entry, const char *origin, const comm_backend **ret_backend);
 

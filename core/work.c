@@ -233,7 +233,7 @@ static void complete_parent(comm_work *work)
 
 void comm__work_describe(const comm_work *work, char *text, size_t room)
 {
-    comm_op op = { .kind = work->kind, .seq = work->seq };
+    comm_op op = { .kind = work->kind, .group_seq = work->seq };
     comm__group_describe(work->group, &op, text, room);
 }
 

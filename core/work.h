@@ -32,6 +32,7 @@ struct comm_work {
     int32_t kind;            /* 0: of a batch */
     uint64_t seq, record;
     int64_t submitted_ns, deadline_ns;
+    int64_t due_ns; /* when the core ends the group because of this work */
     size_t element_bytes;
 
     /* Written by the completing thread before DONE. */

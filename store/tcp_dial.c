@@ -370,7 +370,7 @@ static void say_still_waiting(const struct tcp_peer *peer, int64_t began_ns, int
 comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struct tcp_conn **ret_conn)
 {
     struct refusal refusal = { "no answer", 0 };
-    int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("core", "progress_log_ms");
+    int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("progress_log_ms");
     int attempts = 0;
     int hello = peer->hello ? peer->hello - 1 : HELLO_MODERN;
     for (;;) {

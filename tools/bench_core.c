@@ -17,8 +17,16 @@ enum { THREADS_MOST = 4, ITERATIONS_TO_ESTIMATE = 2000 };
 
 static const comm_host *host;
 
-static comm_status null_open(const comm_group_info *info, void **ret_state)
+static comm_status null_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
+    (void)context;
+    *ret_world = (void *)info;
+    return COMM_OK;
+}
+
+static comm_status null_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    (void)world;
     *ret_state = info->token;
     return COMM_OK;
 }
@@ -34,7 +42,7 @@ static void null_close(void *state, int32_t forked)
     (void)state, (void)forked;
 }
 
-static comm_status null_submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status null_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     (void)state, (void)ops;
     for (size_t i = 0; i < count; i++)
@@ -45,13 +53,13 @@ static comm_status null_submit(void *state, const comm_op *ops, comm_work *const
 static const comm_backend *null_entry(const comm_host *offered)
 {
     static const comm_backend backend = {
-        .struct_bytes = sizeof backend,
-        .abi_major = COMM_BACKEND_ABI_MAJOR,
-        .abi_minor = COMM_BACKEND_ABI_MINOR,
+        COMM_BACKEND_INIT,
         .name = "null",
         .version = "1",
         .license = "Apache-2.0",
-        .devices = 1u << COMM_DEVICE_CPU,
+        .devices = "cpu",
+        .world_open = null_world_open,
+        .world_close = null_close,
         .group_open = null_open,
         .group_abort = null_abort,
         .group_close = null_close,

@@ -6,9 +6,7 @@
 
 #include <comm/comm.h>
 
-#include "op.h"
 #include "reduce.h"
-#include "select.h"
 
 enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN, KEY_JSON };
 
@@ -20,7 +18,7 @@ static const struct argp_option options[] = {
     { "parameters", KEY_PARAMETERS, NULL, 0, "Only the parameters, with help", 0 },
     { "markdown", KEY_MARKDOWN, NULL, 0, "The parameters as docs/environment.md has them", 0 },
     { "json", KEY_JSON, NULL, 0, "All of it as one JSON object", 0 },
-    { "routes", KEY_ROUTES, NULL, 0, "Only the algorithms of tcp, and which is used when", 0 },
+    { "routes", KEY_ROUTES, NULL, 0, "Only the algorithms of the backends, and which is used when", 0 },
     { 0 },
 };
 
@@ -32,7 +30,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_ROUTES: w->routes = 1; return 0;
     case KEY_MARKDOWN: w->markdown = 1; return 0;
     case KEY_JSON: w->json = 1; return 0;
-    case ARGP_KEY_ARG: argp_error(state, "'%s' is too much: there are only options", arg); return 0;
+    case ARGP_KEY_ARG: argp_error(state, "unexpected argument '%s'", arg); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -62,16 +60,22 @@ static void print_parameters(int markdown)
     }
 }
 
+static void print_line(const char *text, void *context)
+{
+    const char **heading = context;
+    if (*heading)
+        printf("routes of %s:\n", *heading);
+    *heading = NULL;
+    printf("  %s\n", text);
+}
+
 static void print_routes(void)
 {
-    const struct algo *algo;
-    const char *rule;
-    printf("algorithms of tcp:\n");
-    for (size_t i = 0; (algo = select_algo_at(i)); i++)
-        printf("  %-14s %-20s %s\n", comm__op_name(algo->kind), algo->name, algo->help);
-    printf("rules, first match wins (COMM_TCP_ALGO goes before them):\n");
-    for (size_t i = 0; (rule = select_rule_at(i)); i++)
-        printf("  %s\n", rule);
+    for (size_t i = 0; i < comm_backend_count(); i++) {
+        comm_backend_info b = { .struct_bytes = sizeof b };
+        if (comm_backend_query(i, &b) == COMM_OK)
+            comm_backend_routes(i, print_line, &b.name);
+    }
 }
 
 static void print_backends(void)
@@ -123,24 +127,30 @@ static json_t *json_parameters(void)
     return list;
 }
 
+static void json_line(const char *text, void *context)
+{
+    json_array_append_new(context, json_string(text));
+}
+
+/* By the names of the backends that have any. */
 static json_t *json_routes(void)
 {
-    const struct algo *algo;
-    const char *rule;
-    json_t *algorithms = json_array(), *rules = json_array();
-    for (size_t i = 0; (algo = select_algo_at(i)); i++)
-        json_array_append_new(algorithms, json_pack("{ss ss ss}", "op", comm__op_name(algo->kind), "name", algo->name,
-                                                    "help", algo->help));
-    for (size_t i = 0; (rule = select_rule_at(i)); i++)
-        json_array_append_new(rules, json_string(rule));
-    return json_pack("{so so}", "algorithms", algorithms, "rules", rules);
+    json_t *all = json_object();
+    for (size_t i = 0; i < comm_backend_count(); i++) {
+        comm_backend_info b = { .struct_bytes = sizeof b };
+        json_t *lines = json_array();
+        if (comm_backend_query(i, &b) == COMM_OK && comm_backend_routes(i, json_line, lines) == COMM_OK && json_array_size(lines))
+            json_object_set(all, b.name, lines);
+        json_decref(lines);
+    }
+    return all;
 }
 
 static int print_json(void)
 {
     json_t *all = json_pack("{ss ss so so so so}", "version", comm_version(), "kernels", comm__reduce_variant(),
                             "launcher", json_launcher(), "backends", json_backends(), "parameters", json_parameters(),
-                            "tcp", json_routes());
+                            "routes", json_routes());
     int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF;
     json_decref(all);
     return failed;

@@ -1,20 +1,23 @@
-/* Parameters: one table (core/param.def), read from the environment once per look-up. */
+/* Parameters: those of the core (core/param.def) and those that backends declare. Read from the environment at each look-up. */
 #ifndef COMM_CORE_PARAM_H
 #define COMM_CORE_PARAM_H
 
-#include <stdint.h>
+#include <comm/backend.h>
 
-/* The value in force, from the environment or the table. A value that makes no sense is reported once as a warning
- * and the default is used. The name must be in the table. */
-int64_t comm__param_int(const char *scope, const char *name);
-const char *comm__param_text(const char *scope, const char *name);
+/* A core parameter's value in force, from the environment (COMM_<NAME>) or the table. A value that makes no sense is reported as a
+ * warning and the default is used. The name must be in the table. */
+int64_t comm__param_int(const char *name);
+const char *comm__param_text(const char *name);
 
-/* Parse `text` as the parameter's kind, within its limits; INVALID says what it takes. */
-int32_t comm__param_parse_int(const char *scope, const char *name, const char *text, int64_t *ret_value);
+/* A backend has been registered: list its parameters.  Errors  INVALID (a declaration that makes no sense), NO_MEMORY. */
+comm_status comm__param_declare(const comm_backend *backend);
 
-/* Is it in the table? And: may an init string set it to `text`? Scopes without any row in the table (other people's backends) take
- * every option; otherwise INVALID says what there is, or what the option takes. */
-int comm__param_known(const char *scope, const char *name);
-int32_t comm__param_check(const char *scope, const char *name, const char *text);
+/* May a backend string set the option to `text`?  Errors  INVALID (says what there is, or what the option takes). */
+comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text);
+
+/* The value of a backend's parameter: `option` from the backend string if it is not NULL, else COMM_<BACKEND>_<NAME>, else the
+ * default. NULL or 0 if the backend has not declared it. */
+const char *comm__param_backend_text(const comm_backend *backend, const char *name, const char *option);
+int64_t comm__param_backend_int(const comm_backend *backend, const char *name, const char *option);
 
 #endif

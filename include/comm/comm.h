@@ -143,6 +143,7 @@ enum {
     COMM_DTYPE_C64 = 16,    /* two f32: real, imaginary */
     COMM_DTYPE_C128 = 17,   /* two f64 */
     COMM_DTYPE_BYTE = 18,
+    COMM_DTYPE_END /* one more than the last */
 };
 
 /* Reduce ops. The numbers are c10d's.
@@ -173,9 +174,29 @@ enum {
     COMM_REDOP_BXOR = 7,
     COMM_REDOP_PREMUL_SUM = 8,
     COMM_REDOP_USER = 9,
+    COMM_REDOP_END /* one more than the last */
 };
 
-/* Kinds of memory that a buffer can be in. 0 means "the group's only device". */
+/* Kinds of operation. The numbers are part of the backend ABI and of the wire; new ones are added at the end. */
+enum {
+    COMM_OP_BROADCAST = 1,
+    COMM_OP_ALL_REDUCE = 2,
+    COMM_OP_REDUCE = 3,
+    COMM_OP_ALL_GATHER = 4,
+    COMM_OP_GATHER = 5,
+    COMM_OP_SCATTER = 6,
+    COMM_OP_REDUCE_SCATTER = 7,
+    COMM_OP_ALL_TO_ALL = 8,
+    COMM_OP_BARRIER = 9,
+    COMM_OP_SEND = 10,
+    COMM_OP_RECV = 11,
+    COMM_OP_KIND_END /* one more than the last */
+};
+
+/* Where a buffer is: a kind of memory, and optionally which device of that kind. A kind's number alone means "the calling
+ * thread's current device"; comm_device_at(COMM_DEVICE_CUDA, 1) is "cuda:1". DEFAULT means the group's only kind.
+ * The list of kinds is open: a backend can bring one of its own, which then has a number in this process
+ * (comm_device_parse) and a name in backend strings ("npu2:mine"). */
 typedef int32_t comm_device;
 enum {
     COMM_DEVICE_DEFAULT = 0,
@@ -183,7 +204,25 @@ enum {
     COMM_DEVICE_CUDA = 2,
     COMM_DEVICE_HIP = 3,
     COMM_DEVICE_XPU = 4,
+    COMM_DEVICE_NPU = 5,
+    COMM_DEVICE_HPU = 6,
+    COMM_DEVICE_METAL = 7,
+    COMM_DEVICE_OTHER = 8,
 };
+
+/* A device of kind and index, and its parts. Without an index comm_device_index gives -1. */
+static inline comm_device comm_device_at(int32_t kind, int32_t index)
+{
+    return (comm_device)((uint32_t)kind | (uint32_t)(index + 1) << 8);
+}
+static inline int32_t comm_device_kind(comm_device device)
+{
+    return device & 0xff;
+}
+static inline int32_t comm_device_index(comm_device device)
+{
+    return (device >> 8) - 1;
+}
 
 /* Names and sizes. An unknown number gives NULL or 0; an unknown name gives INVALID with the list
  * of names. Names: "f32", "bf16", "f8e4m3" ...; "sum", "avg" ...; "cpu", "cuda" ...  Threads any. */
@@ -192,7 +231,8 @@ COMM_API const char *comm_dtype_name(comm_dtype dtype);
 COMM_API comm_status comm_dtype_parse(const char *name, comm_dtype *ret_dtype);
 COMM_API const char *comm_redop_name(comm_redop redop);
 COMM_API comm_status comm_redop_parse(const char *name, comm_redop *ret_redop);
-COMM_API const char *comm_device_name(comm_device device);
+COMM_API const char *comm_device_name(comm_device device); /* of the kind: "cuda" */
+COMM_API comm_status comm_device_parse(const char *name, comm_device *ret_device); /* "cuda", "cuda:1" */
 
 /* 1 if `redop` can reduce `dtype`, else 0 (the CPU backends do every pair for which this is 1). */
 COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
@@ -225,7 +265,14 @@ COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {
-    COMM_OP_FLAG_RANK_ORDER = 1 << 0, /* reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none */
+    /* Reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none. */
+    COMM_OP_FLAG_RANK_ORDER = 1 << 0,
+    /* Devices with streams: the operation is done when it has been enqueued on options->stream; later work in the stream sees the
+     * result. A call without ret_work then returns without waiting for the device, and can be captured into a graph.
+     * (c10d's synchronous collectives on a GPU.) Without it, a call that waits returns when the result is in memory. */
+    COMM_OP_FLAG_ON_STREAM = 1 << 1,
+    /* options->premul is in the memory of the operation's device, and is read by that device. */
+    COMM_OP_FLAG_PREMUL_ON_DEVICE = 1 << 2,
 };
 
 typedef struct comm_op_options {
@@ -235,13 +282,16 @@ typedef struct comm_op_options {
                               * at once by tcp, within a second where the backend does not know deadlines */
     int32_t tag;             /* send and recv; 0 .. INT32_MAX, or COMM_ANY_TAG to receive */
     comm_device device;      /* where the buffers are; needed only if the group has several devices */
-    void *stream;            /* the device's stream to be ordered with; unused on the CPU */
-    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read */
+    void *stream;            /* the device's stream to be ordered with, NULL for its default stream; unused on the CPU */
+    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read, or see
+                              * COMM_OP_FLAG_PREMUL_ON_DEVICE */
     comm_reduce_fn reduce_fn; /* USER */
     void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
     const char *label;       /* borrows; a few words of yours that errors and records will show */
+    uint32_t element_bytes;  /* USER on BYTE: the size of one element, for reducing structs; counts are in such elements. 0: 1 */
+    uint32_t reserved;
 } comm_op_options;
-#define COMM_OP_OPTIONS_INIT { (uint32_t)sizeof(comm_op_options), 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL }
+#define COMM_OP_OPTIONS_INIT { (uint32_t)sizeof(comm_op_options), 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0 }
 
 /* ---- 4 Worlds and groups ---------------------------------------------------------------------- */
 
@@ -255,8 +305,11 @@ typedef struct comm_init_options {
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
     const char *name;       /* of the world, as errors show it; "world". See comm_init */
     const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the store */
+    comm_device device;     /* that this rank will use, such as comm_device_at(COMM_DEVICE_CUDA, 1): for backends that bind to
+                             * one (c10d's device_id). 0: not said */
+    uint32_t reserved;
 } comm_init_options;
-#define COMM_INIT_OPTIONS_INIT { (uint32_t)sizeof(comm_init_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL }
+#define COMM_INIT_OPTIONS_INIT { (uint32_t)sizeof(comm_init_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL, 0, 0 }
 
 /* Come together with the other ranks and give the world group. With NULL options the rank, the world
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
@@ -286,8 +339,10 @@ typedef struct comm_group_options {
     int64_t timeout_ms;  /* 0: the parent's */
     const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's. Need not be unique */
     const char *description; /* a few words of yours, for comm_group_description; NULL: "" */
+    comm_device device;      /* as in comm_init_options; 0: the parent's */
+    uint32_t reserved;
 } comm_group_options;
-#define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL, NULL }
+#define COMM_GROUP_OPTIONS_INIT { (uint32_t)sizeof(comm_group_options), 0, NULL, 0, NULL, NULL, 0, 0 }
 
 /* What comm_group_create says of memory, threads and errors holds for all calls that make groups.
  *
@@ -749,6 +804,9 @@ typedef struct comm_backend_info {
 } comm_backend_info;
 COMM_API size_t comm_backend_count(void);
 COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_info);
+/* Which algorithm the backend would take for which operation, as lines for people: one call of `line` each.
+ * Memory  `text` is lent during the call. */
+COMM_API comm_status comm_backend_routes(size_t index, void (*line)(const char *text, void *context), void *context);
 /* Load a plugin from a shared object; registering one of your own is in comm/backend.h. */
 COMM_API comm_status comm_backend_load(const char *path);
 

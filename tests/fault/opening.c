@@ -19,14 +19,14 @@ enum mischief { FAILS, DIES, IS_KILLED, MISCHIEF_END };
 static struct {
     comm_backend table;
     const comm_host *host;
-    comm_status (*open)(const comm_group_info *, void **);
+    comm_status (*open)(void *, const comm_world_info *, void **);
     int rank;
     enum mischief what;
     int awaits;
     struct page *page;
 } fragile;
 
-static comm_status fragile_open(const comm_group_info *info, void **ret_state)
+static comm_status fragile_open(void *context, const comm_world_info *info, void **ret_world)
 {
     if (info->rank == fragile.rank) {
         atomic_store(&fragile.page->event_ns, fault_now_ns());
@@ -39,19 +39,19 @@ static comm_status fragile_open(const comm_group_info *info, void **ret_state)
     if (fragile.awaits) {
         void *data;
         size_t bytes;
-        CHECK(fragile.host->store_get(info->store, "from the other", LONG_MS, &data, &bytes) != COMM_OK);
+        CHECK(fragile.host->store_get(info->store, NULL, "from the other", LONG_MS, &data, &bytes) != COMM_OK);
         return COMM_ERR_SYSTEM;
     }
-    return fragile.open(info, ret_state);
+    return fragile.open(context, info, ret_world);
 }
 
 static const comm_backend *fragile_entry(const comm_host *host)
 {
     fragile.table = *loopback_entry(host);
     fragile.host = host;
-    fragile.open = fragile.table.group_open;
+    fragile.open = fragile.table.world_open;
     fragile.table.name = "fragile";
-    fragile.table.group_open = fragile_open;
+    fragile.table.world_open = fragile_open;
     return &fragile.table;
 }
 

@@ -49,6 +49,12 @@ static void world(const struct place *p)
     IS(none == NULL);
 }
 
+static void count_line(const char *text, void *context)
+{
+    (void)text;
+    ++*(int *)context;
+}
+
 static void backends(const struct place *p)
 {
     int found = 0;
@@ -64,20 +70,38 @@ static void backends(const struct place *p)
     IS(comm_backend_load("/no/such/plugin.so") != COMM_OK);
     SAYS("/no/such/plugin.so");
     IS(strcmp(comm_device_name(COMM_DEVICE_CUDA), "cuda") == 0 && comm_device_name(77) == NULL);
+    comm_device device;
+    OK(comm_device_parse("cuda:1", &device));
+    IS(device == comm_device_at(COMM_DEVICE_CUDA, 1) && comm_device_kind(device) == COMM_DEVICE_CUDA);
+    IS(comm_device_index(device) == 1 && comm_device_index(COMM_DEVICE_CUDA) == -1);
+    GIVES(COMM_ERR_INVALID, comm_device_parse("cuda:", &device));
+    GIVES(COMM_ERR_INVALID, comm_device_parse("cudo", &device));
+    int lines = 0;
+    for (size_t i = 0; i < comm_backend_count(); i++)
+        OK(comm_backend_routes(i, count_line, &lines));
+    IS(lines > 20);
+    GIVES(COMM_ERR_NOT_FOUND, comm_backend_routes(comm_backend_count(), count_line, &lines));
 }
 
 /* A backend of this program's own, which says that it cannot be used here. */
 static const comm_host *host;
 
-static comm_status absent_query(void)
+static comm_status absent_query(void *context)
 {
+    (void)context;
     return host->fail(COMM_ERR_UNSUPPORTED, "the hardware was sold");
 }
 
-static comm_status absent_open(const comm_group_info *info, void **ret_state)
+static comm_status absent_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
-    (void)info, (void)ret_state;
-    return absent_query();
+    (void)info, (void)ret_world;
+    return absent_query(context);
+}
+
+static comm_status absent_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    (void)world, (void)info, (void)ret_state;
+    return absent_query(NULL);
 }
 
 static void absent_abort(void *state, comm_status status, const char *reason)
@@ -90,23 +114,23 @@ static void absent_close(void *state, int32_t forked)
     (void)state, (void)forked;
 }
 
-static comm_status absent_submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status absent_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     (void)state, (void)ops, (void)works, (void)count;
-    return absent_query();
+    return absent_query(NULL);
 }
 
 static const comm_backend *absent_entry(const comm_host *given)
 {
     static const comm_backend backend = {
-        .struct_bytes = sizeof backend,
-        .abi_major = COMM_BACKEND_ABI_MAJOR,
-        .abi_minor = COMM_BACKEND_ABI_MINOR,
+        COMM_BACKEND_INIT,
         .name = "absent",
         .version = "1",
         .license = "any",
-        .devices = 1u << COMM_DEVICE_XPU,
+        .devices = "xpu",
         .query = absent_query,
+        .world_open = absent_world_open,
+        .world_close = absent_close,
         .group_open = absent_open,
         .group_abort = absent_abort,
         .group_close = absent_close,
@@ -134,7 +158,7 @@ static void backend_register(const struct place *p)
     SAYS("was sold");
     options.backend = "cuda:tcp";
     GIVES(COMM_ERR_UNSUPPORTED, comm_group_dup(p->world, &options, &none));
-    SAYS("does not serve device cuda");
+    SAYS("does not serve device 'cuda'");
 }
 
 static void group_create(const struct place *p)

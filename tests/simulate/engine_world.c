@@ -188,18 +188,18 @@ static void host_describe(void *token, const comm_op *op, char *text, size_t roo
              member->team->name, member->rank, member->team->size);
 }
 
-static const char *host_param_text(void *token, const char *backend_name, const char *name)
+static const char *host_param_text(const void *token, const char *backend_name, const char *name)
 {
     const struct member *member = token;
     (void)backend_name;
     return strcmp(name, "algo") == 0 ? member->team->algo : NULL;
 }
 
-static int64_t host_param_int(void *token, const char *backend_name, const char *name, int64_t initial)
+static int64_t host_param_int(const void *token, const char *backend_name, const char *name)
 {
     const struct member *member = token;
     (void)backend_name;
-    return strcmp(name, "lanes") == 0 ? member->team->lanes : strcmp(name, "slice_bytes") == 0 ? member->team->slice_bytes : initial;
+    return strcmp(name, "lanes") == 0 ? member->team->lanes : strcmp(name, "slice_bytes") == 0 ? member->team->slice_bytes : 0;
 }
 
 static void host_open(void)
@@ -261,22 +261,11 @@ void member_open(struct member *member)
     struct team *team = member->team;
     struct mesh *m = mesh_of(member);
     comm_group_info info = { .struct_bytes = sizeof info, .rank = member->rank, .size = team->size, .world_ranks = team->world_ranks };
-    info.world_rank = m->rank;
-    info.world_size = world->size;
     info.id = team->id;
     info.name = team->name;
     info.token = member;
-    comm_status status;
-    if (team == world->teams[0]) {
-        struct tcp_group *g = NULL;
-        status = group_create(m, &info, &g);
-        if (status == COMM_OK)
-            group_enter(m, g);
-        member->state = g;
-    } else {
-        info.world_state = world->teams[0]->members[m->rank].state;
-        status = backend->group_open(&info, &member->state);
-    }
+    info.options = member;
+    comm_status status = backend->group_open(m, &info, &member->state);
     if (status != COMM_OK)
         complain("group %s cannot be opened on rank %d (%s)", team->name, member->rank, team->algo);
     world->moves++;
@@ -363,7 +352,7 @@ static void prepare(struct part *part)
         complain("%s", comm_last_error());
     if (!comm__op_is_peer(part->op.kind))
         part->op.seq = ++member->seq;
-    part->op.deadline_ns = INT64_MAX;
+    part->op.timeout_ns = INT64_MAX;
     if (one_in(2))
         part->op.flags |= COMM_OP_FLAG_WAITING;
     part->state = PART_SUBMITTED;
@@ -373,7 +362,7 @@ static void prepare(struct part *part)
 static void submit(struct member *member)
 {
     enum { MOST = 4 };
-    comm_op ops[MOST];
+    const comm_op *ops[MOST];
     comm_work *works[MOST];
     size_t left = member->program_count - member->submitted, count = 1 + below(left < MOST ? left : MOST);
     if (!member->state)
@@ -381,7 +370,7 @@ static void submit(struct member *member)
     for (size_t i = 0; i < count; i++) {
         struct part *part = member->program[member->submitted + i];
         prepare(part);
-        ops[i] = part->op;
+        ops[i] = &part->op;
         works[i] = (comm_work *)part;
     }
     member->unfinished += count;

@@ -73,14 +73,14 @@ static comm_status fail(void)
 
 /* ---- The slots ---- */
 
-static comm_status group_open(const comm_group_info *info, void **ret_state)
+static comm_status group_open(void *world, const comm_group_info *info, void **ret_state)
 {
     if (atomic_load(&faulty_fault) == FAULTY_OPEN)
         return faulty_status == COMM_OK ? COMM_OK : fail();
     struct state *state = calloc(1, sizeof *state);
     state->token = info->token;
     *ret_state = state;
-    return inner.group_open(info, &state->inner);
+    return inner.group_open(world, info, &state->inner);
 }
 
 static void group_abort(void *opaque, comm_status status, const char *reason)
@@ -101,8 +101,8 @@ static void group_close(void *opaque, int32_t forked)
 
 static int is_whole(const comm_op *op)
 {
-    return op->struct_bytes == sizeof *op && op->kind > 0 && op->device > 0 && op->submitted_ns > 0 &&
-           op->deadline_ns > op->submitted_ns;
+    return op->struct_bytes == sizeof *op && op->kind > 0 && op->device > 0 && op->element_bytes > 0 &&
+           op->timeout_ns > 0;
 }
 
 static comm_status supports(void *opaque, const comm_op *op)
@@ -119,7 +119,7 @@ static int begins_all_the_same(void)
     return faulty_status > 0 || faulty_status < COMM_ERR_BUG;
 }
 
-static comm_status submit(void *opaque, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status submit(void *opaque, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct state *state = opaque;
     int fault = atomic_load(&faulty_fault);

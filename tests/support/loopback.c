@@ -88,7 +88,7 @@ static void *copy_of(const void *data, size_t bytes)
 static void *sent(struct part *const *parts, int32_t from, int32_t to, int has_blocks, size_t *ret_count)
 {
     const comm_op *op = &parts[from]->op;
-    size_t element = host->dtype_bytes(op->dtype);
+    size_t element = op->element_bytes;
     if (has_blocks) {
         const void *block = comm_op_block(&op->send, element, to, ret_count);
         return copy_of(block, *ret_count * element);
@@ -102,7 +102,7 @@ static void reduce(struct part *const *parts, int32_t size, int32_t to, int has_
 {
     const comm_op *op = &parts[0]->op;
     void **sources = calloc((size_t)size, sizeof *sources);
-    size_t count = 0, element = host->dtype_bytes(op->dtype);
+    size_t count = 0, element = op->element_bytes;
     for (int32_t r = 0; r < size; r++) {
         sources[r] = sent(parts, r, to, has_blocks, &count);
         if (op->redop == COMM_REDOP_PREMUL_SUM)
@@ -138,7 +138,7 @@ static size_t add_result(struct result *results, size_t at, void *dst, void *dat
 static int results_of(struct part *const *parts, int32_t size, int32_t to, struct result *results, size_t *at)
 {
     const comm_op *op = &parts[to]->op;
-    size_t element = host->dtype_bytes(op->dtype), count, expected;
+    size_t element = op->element_bytes, count, expected;
     int32_t kind = op->kind;
     int from_blocks = kind == COMM_OP_SCATTER || kind == COMM_OP_REDUCE_SCATTER || kind == COMM_OP_ALL_TO_ALL;
     if (kind == COMM_OP_BARRIER || ((kind == COMM_OP_GATHER || kind == COMM_OP_REDUCE) && to != op->root) ||
@@ -238,7 +238,7 @@ static int is_match(const struct part *send, const struct part *recv)
 
 static void deliver(struct part *send, struct part *recv, struct done *done)
 {
-    size_t element = host->dtype_bytes(recv->op.dtype), bytes = send->op.send.count * host->dtype_bytes(send->op.dtype);
+    size_t element = recv->op.element_bytes, bytes = send->op.send.count * send->op.element_bytes;
     size_t room = recv->op.recv.count * element;
     if (bytes && room)
         memcpy(recv->op.recv.data, send->op.send.data, bytes < room ? bytes : room);
@@ -267,8 +267,23 @@ static void join_message(struct hub *hub, struct part *part, struct done *done)
 
 /* ---- The slots ---- */
 
-static comm_status group_open(const comm_group_info *info, void **ret_state)
+static int the_world; /* has no state: groups find each other by their ids */
+
+static comm_status world_open(void *context, const comm_world_info *info, void **ret_world)
 {
+    (void)context, (void)info;
+    *ret_world = &the_world;
+    return COMM_OK;
+}
+
+static void world_close(void *world, int32_t forked)
+{
+    (void)world, (void)forked;
+}
+
+static comm_status group_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    (void)world;
     struct state *state = calloc(1, sizeof *state);
     pthread_mutex_lock(&lock);
     struct hub *hub = hubs;
@@ -317,7 +332,7 @@ static void group_close(void *opaque, int32_t forked)
     free(state);
 }
 
-static comm_status submit(void *opaque, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status submit(void *opaque, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct state *state = opaque;
     struct hub *hub = state->hub;
@@ -330,10 +345,10 @@ static comm_status submit(void *opaque, const comm_op *ops, comm_work *const *wo
     }
     for (size_t i = 0; i < count; i++) {
         struct part *part = calloc(1, sizeof *part);
-        part->op = ops[i];
+        part->op = *ops[i];
         part->work = works[i];
         part->rank = state->rank;
-        if (ops[i].kind == COMM_OP_SEND || ops[i].kind == COMM_OP_RECV)
+        if (comm_op_traits_of(ops[i]->kind)->traits & COMM_OP_TRAIT_PEER)
             join_message(hub, part, &done);
         else
             join_collective(hub, part, &done);
@@ -346,13 +361,14 @@ static comm_status submit(void *opaque, const comm_op *ops, comm_work *const *wo
 const comm_backend *loopback_entry(const comm_host *given)
 {
     static const comm_backend backend = {
-        .struct_bytes = sizeof backend,
-        .abi_major = COMM_BACKEND_ABI_MAJOR,
-        .abi_minor = COMM_BACKEND_ABI_MINOR,
+        COMM_BACKEND_INIT,
+        .traits = COMM_BACKEND_CHECKS_SIGNATURES,
         .name = "loopback",
         .version = "1",
         .license = "Apache-2.0",
-        .devices = 1u << COMM_DEVICE_CPU | 1u << COMM_DEVICE_XPU,
+        .devices = "cpu,xpu",
+        .world_open = world_open,
+        .world_close = world_close,
         .group_open = group_open,
         .group_abort = group_abort,
         .group_close = group_close,

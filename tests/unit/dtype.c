@@ -1,5 +1,5 @@
 /* Names, sizes and legal pairs, as comm.h gives them and as docs/reduce.md shows them. Usage: dtype DOCS_REDUCE_MD. */
-#include "dtype.h"
+#include <comm/comm.h>
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -104,7 +104,7 @@ static void pairs_are_those_of_the_header(void **state)
                 takes = !complex;
             else if (redop == COMM_REDOP_BAND || redop == COMM_REDOP_BOR || redop == COMM_REDOP_BXOR)
                 takes = integer || boolean;
-            takes = takes && dtype != COMM_DTYPE_BYTE;
+            takes = takes && (dtype != COMM_DTYPE_BYTE || redop == COMM_REDOP_USER);
             if (comm_redop_supports(redop, dtype) != takes)
                 fail_msg("%s of %s is %staken", redops[redop], comm_dtype_name(dtype), takes ? "not " : "");
         }

@@ -16,8 +16,21 @@
 #define PLUGIN_ENTRY comm_backend_entry
 #endif
 
-static comm_status group_open(const comm_group_info *info, void **ret_state)
+static comm_status world_open(void *context, const comm_world_info *info, void **ret_world)
 {
+    (void)context;
+    *ret_world = (void *)info;
+    return COMM_OK;
+}
+
+static void world_close(void *world, int32_t forked)
+{
+    (void)world, (void)forked;
+}
+
+static comm_status group_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    (void)world;
     *ret_state = (void *)info;
     return COMM_OK;
 }
@@ -35,7 +48,7 @@ static void group_close(void *state, int32_t forked)
     (void)forked;
 }
 
-static comm_status submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     (void)state;
     (void)ops;
@@ -48,9 +61,16 @@ static const comm_backend backend = {
     .struct_bytes = offsetof(comm_backend, progress), /* an older one, without the later slots */
     .abi_major = COMM_BACKEND_ABI_MAJOR + PLUGIN_ABI_OFFSET,
     .abi_minor = COMM_BACKEND_ABI_MINOR,
+    .op_bytes = sizeof(comm_op),
+    .op_flags = COMM_OP_FLAGS_KNOWN,
+    .kind_end = COMM_OP_KIND_END,
+    .dtype_end = COMM_DTYPE_END,
+    .redop_end = COMM_REDOP_END,
     .name = PLUGIN_NAME,
     .version = "3.1",
-    .devices = 1u << COMM_DEVICE_CPU,
+    .devices = "cpu",
+    .world_open = world_open,
+    .world_close = world_close,
     .group_open = group_open,
     .group_abort = PLUGIN_LACKS_ABORT ? NULL : group_abort,
     .group_close = group_close,

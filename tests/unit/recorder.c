@@ -19,7 +19,7 @@ static void the_ring_keeps_the_last_ones_oldest_first(void **state)
     assert_int_equal(comm__recorder_read(&r, records, 8), 0);
     for (uint64_t seq = 1; seq <= 10; seq++) {
         comm_op op = {
-            .kind = COMM_OP_ALL_REDUCE, .seq = seq, .root = -1, .label = "a label longer than the room for it"
+            .kind = COMM_OP_ALL_REDUCE, .group_seq = seq, .root = -1, .label = "a label longer than the room for it"
         };
         last = comm__recorder_begin(&r, &op, 1000);
         if (seq == 1)
@@ -52,7 +52,7 @@ static void the_ring_grows_to_its_size(void **state)
         uint64_t numbers[251];
         assert_int_equal(comm__recorder_init(&r, MOST), COMM_OK);
         for (size_t i = 1; i <= ops; i++) {
-            comm_op op = { .kind = COMM_OP_BARRIER, .seq = i, .root = -1 };
+            comm_op op = { .kind = COMM_OP_BARRIER, .group_seq = i, .root = -1 };
             numbers[i] = comm__recorder_begin(&r, &op, 1000);
         }
         size_t kept = ops < MOST ? ops : MOST;

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "dtype.h"
+#include <comm/comm.h>
 #include "reduce_variant.h"
 #include "reference.h"
 #include "small_float.h"
@@ -91,8 +91,8 @@ static void assert_same(const char *what, comm_redop redop, comm_dtype dtype, co
 
 static void each_pair(void (*fn)(comm_redop, comm_dtype))
 {
-    for (comm_redop redop = 0; redop < COMM__REDOP_END; redop++)
-        for (comm_dtype dtype = 1; dtype < COMM__DTYPE_END; dtype++)
+    for (comm_redop redop = 0; redop < COMM_REDOP_END; redop++)
+        for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++)
             fn(redop, dtype);
     assert_int_equal(comm__reduce_use(""), COMM_OK);
 }
@@ -486,8 +486,8 @@ static void illegal_pairs_are_refused_by_name(void **state)
     (void)state;
     double element[2] = { 0, 0 };
     const void *sources[] = { element, element };
-    for (comm_redop redop = -1; redop <= COMM__REDOP_END; redop++)
-        for (comm_dtype dtype = -1; dtype <= COMM__DTYPE_END; dtype++) {
+    for (comm_redop redop = -1; redop <= COMM_REDOP_END; redop++)
+        for (comm_dtype dtype = -1; dtype <= COMM_DTYPE_END; dtype++) {
             bool can = comm_redop_supports(redop, dtype) && redop != COMM_REDOP_USER;
             assert_int_equal(comm__reduce_kernel(redop, dtype) != NULL, can);
             assert_int_equal(comm__reduce_kernel_scalar(redop, dtype) != NULL, can);

@@ -8,10 +8,10 @@
 /* ---- Loopback, but it may refuse ---- */
 
 static const comm_host *host;
-static comm_status (*submit_of_loopback)(void *, const comm_op *, comm_work *const *, size_t);
+static comm_status (*submit_of_loopback)(void *, const comm_op *const *, comm_work *const *, size_t);
 static _Thread_local int refuses; /* ranks are threads */
 
-static comm_status submit(void *state, const comm_op *ops, comm_work *const *works, size_t count)
+static comm_status submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     if (refuses > 0) {
         refuses--;
