@@ -67,6 +67,34 @@ void plan_set_hosts(struct plan *p, const int32_t *hosts)
         p->members[p->host[p->host_of[r]] + p->place[r]] = r;
 }
 
+static int32_t head_of(const struct plan *p, int32_t host)
+{
+    return host == plan_host_of(p, p->root) ? p->root : plan_member(p, host, 0);
+}
+
+int32_t plan_host_number(const struct plan *p)
+{
+    int32_t hosts = p->host_count;
+    return (plan_host_of(p, p->rank) - plan_host_of(p, p->root) + hosts) % hosts;
+}
+
+int32_t plan_head(const struct plan *p, int32_t host_number)
+{
+    return head_of(p, (plan_host_of(p, p->root) + host_number) % p->host_count);
+}
+
+int32_t plan_member_number(const struct plan *p)
+{
+    int32_t host = plan_host_of(p, p->rank), members = plan_host_size(p, host);
+    return (plan_place(p, p->rank) - plan_place(p, head_of(p, host)) + members) % members;
+}
+
+int32_t plan_fellow(const struct plan *p, int32_t member_number)
+{
+    int32_t host = plan_host_of(p, p->rank);
+    return plan_member(p, host, (plan_place(p, head_of(p, host)) + member_number) % plan_host_size(p, host));
+}
+
 struct plan_region plan_range(enum plan_buffer buffer, int32_t first, int32_t count)
 {
     return (struct plan_region){ .buffer = (uint8_t)buffer, .first = first, .count = count };

@@ -73,6 +73,11 @@ static inline int32_t plan_host_of(const struct plan *p, int32_t rank);
 static inline int32_t plan_host_size(const struct plan *p, int32_t host);
 static inline int32_t plan_member(const struct plan *p, int32_t host, int32_t place); /* a rank; and back: */
 static inline int32_t plan_place(const struct plan *p, int32_t rank);
+/* Hosts counted from the root's on, and the members of a host counted from its head on, which is the root or the first member. */
+int32_t plan_host_number(const struct plan *p);                 /* this rank's host's */
+int32_t plan_head(const struct plan *p, int32_t host_number);   /* a rank */
+int32_t plan_member_number(const struct plan *p);               /* this rank's on its host */
+int32_t plan_fellow(const struct plan *p, int32_t member_number); /* the rank with that number on this rank's host */
 
 /* Regions. */
 struct plan_region plan_chunk(enum plan_buffer buffer, int32_t chunk);

@@ -2,26 +2,9 @@
  * then one over the heads sums at the root. Only the root has a RECV: the others sum in scratch.
  *
  * Rounds ceil(log2 m) + ceil(log2 h) for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible,
- * wherever the ranks lie. Rank order is kept if the ranks of a host follow each other and the root is rank 0. */
+ * wherever the ranks lie. Rank order is kept if the ranks of a host follow each other and the root is rank 0. Wins for small
+ * vectors where hosts with several ranks are farther apart than their ranks. */
 #include "plan.h"
-
-static int32_t head_of(const struct plan *p, int32_t host)
-{
-    return host == plan_host_of(p, p->root) ? p->root : plan_member(p, host, 0);
-}
-
-/* The heads, counted from the root's host on. */
-static int32_t head_at(const struct plan *p, int32_t number)
-{
-    return head_of(p, (plan_host_of(p, p->root) + number) % p->host_count);
-}
-
-/* The members of this rank's host, counted from its head on. */
-static int32_t member_at(const struct plan *p, int32_t number)
-{
-    int32_t host = plan_host_of(p, p->rank);
-    return plan_member(p, host, (plan_place(p, head_of(p, host)) + number) % plan_host_size(p, host));
-}
 
 /* A binomial tree over `count` ranks, of which this one is `number`; its sum so far is in `sum`. Gives where it is then. */
 static struct plan_region collect(struct plan *p, int32_t (*rank_at)(const struct plan *p, int32_t number), int32_t number,
@@ -43,16 +26,14 @@ static struct plan_region collect(struct plan *p, int32_t (*rank_at)(const struc
 void algo_reduce_two_level(struct plan *p)
 {
     struct plan_region sum = plan_all(p, PLAN_SEND), result = plan_all(p, PLAN_RECV);
-    int32_t host = plan_host_of(p, p->rank), hosts = p->host_count, members = plan_host_size(p, host);
-    int32_t host_number = (host - plan_host_of(p, p->root) + hosts) % hosts;
-    int32_t number = (plan_place(p, p->rank) - plan_place(p, head_of(p, host)) + members) % members;
+    int32_t number = plan_member_number(p);
     if (p->size == 1)
         plan_copy(p, result, sum);
-    sum = collect(p, member_at, number, members, p->host_most, sum);
+    sum = collect(p, plan_fellow, number, plan_host_size(p, plan_host_of(p, p->rank)), p->host_most, sum);
     if (number == 0)
-        collect(p, head_at, host_number, hosts, hosts, sum);
+        collect(p, plan_head, plan_host_number(p), p->host_count, p->host_count, sum);
     else
-        for (int32_t distance = 1; distance < hosts; distance *= 2)
+        for (int32_t distance = 1; distance < p->host_count; distance *= 2)
             plan_next_round(p);
     if (p->rank == p->root)
         plan_average(p, result);
