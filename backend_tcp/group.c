@@ -97,18 +97,34 @@ void group_forget_past(struct mesh *m)
 
 /* ---- Making and finding ---- */
 
+/* Each member's host, and how many hosts there are. 0: no memory. */
+static int learn_hosts(struct tcp_group *g)
+{
+    const int32_t *hosts = g->mesh->hosts;
+    if (!hosts || hosts[0] < 0)
+        return 1; /* not known */
+    g->hosts = malloc((size_t)g->size * sizeof *g->hosts);
+    uint8_t *seen = calloc((size_t)g->mesh->size, 1);
+    for (int32_t r = 0; g->hosts && seen && r < g->size; r++) {
+        g->hosts[r] = hosts[g->world_ranks[r]];
+        g->host_count += !seen[g->hosts[r]];
+        seen[g->hosts[r]] = 1;
+    }
+    free(seen);
+    return g->hosts && seen;
+}
+
 comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp_group **ret_group)
 {
     struct tcp_group *g = calloc(1, sizeof *g);
     if (g) {
         g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
         g->rank_of = malloc((size_t)m->size * sizeof *g->rank_of);
-        g->hosts = m->hosts ? malloc((size_t)info->size * sizeof *g->hosts) : NULL;
         g->answers = calloc((size_t)info->size, sizeof *g->answers);
         g->early = early_lists_create(info->size);
         g->early_p2p = early_lists_create(info->size);
     }
-    if (!g || !g->world_ranks || !g->rank_of || (m->hosts && !g->hosts) || !g->answers || !g->early || !g->early_p2p) {
+    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->early || !g->early_p2p) {
         group_destroy(g);
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
@@ -126,8 +142,10 @@ comm_status group_create(struct mesh *m, const comm_group_info *info, struct tcp
         g->rank_of[i] = -1;
     for (int32_t r = 0; r < g->size; r++)
         g->rank_of[g->world_ranks[r]] = r;
-    for (int32_t r = 0; g->hosts && r < g->size; r++)
-        g->hosts[r] = m->hosts[g->world_ranks[r]];
+    if (!learn_hosts(g)) {
+        group_destroy(g);
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
+    }
     g->lanes = (uint32_t)exec_host->param_int(info->options, "tcp", "lanes");
     g->slice_bytes = exec_host->param_int(info->options, "tcp", "slice_bytes");
     const char *algo = exec_host->param_text(info->options, "tcp", "algo");

@@ -147,7 +147,7 @@ const char *prepare_op(struct tcp_op *op, size_t total)
 {
     struct tcp_group *g = op->group;
     size_t bytes = total * op->element_bytes * (operand_is_blocks(op->op.kind) ? (size_t)g->size : 1);
-    struct select_query query = { op->op.kind, g->size, bytes, needs_of(op) };
+    struct select_query query = { op->op.kind, g->size, g->host_count, bytes, needs_of(op) };
     op->route = select_route(&query, g->overrides);
     if (!op->route.algo)
         return "no algorithm fits";

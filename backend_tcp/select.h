@@ -32,6 +32,7 @@ struct route {
 struct select_query {
     int32_t kind;
     int32_t size;
+    int32_t hosts;  /* that the ranks are on; 0: not known */
     size_t bytes;
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
 };

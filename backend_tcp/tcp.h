@@ -273,6 +273,7 @@ struct tcp_group {
     int32_t *world_ranks;   /* [size] */
     int32_t *rank_of;       /* [world size]; -1: not a member */
     int32_t *hosts;         /* [size] each rank's host, for plans; NULL: not known */
+    int32_t host_count;     /* 0: not known */
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */

@@ -263,7 +263,16 @@ fault("tcp", "listener_without_descriptors_is_not_paused", MESH, "    uv_poll_st
 fault("tcp", "paused_listener_never_goes_on", MESH, "        progress_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
       "query->bytes >= o->min_bytes)", "select")
-fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "query->size <= r->max_size && ", "", "select", "simulate")
+fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);", "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
+fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);", "host_id")
+fault("core", "hosts_are_numbered_by_identity", "core/host_id.c", "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id", "groups")
+fault("core", "group_hosts_are_the_first_of_the_world", "core/group.c", "group->world->hosts[group->world_ranks[r]]", "group->world->hosts[r]", "groups")
+fault("tcp", "two_levels_for_one_rank_per_host", "backend_tcp/select.c", "query->hosts <= query->size / 2 && ", "", "select")
+fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "backend_tcp/select.c", "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
+fault("tcp", "two_level_part_is_for_another_host", "backend_tcp/algo/all_reduce_two_level.c", "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
+fault("tcp", "two_level_gather_has_one_part", "backend_tcp/algo/all_gather_two_level.c", "(p->host_most + p->host_least - 1) / p->host_least", "1", "simulate")
+fault("tcp", "members_of_a_host_are_its_first_ones", "backend_tcp/plan.c", "p->members[p->host[p->host_of[r]] + p->place[r]] = r;", "p->members[r] = r;", "simulate")
+fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "is_for(r, query) && ", "", "select", "simulate")
 
 # ---- store ----
 

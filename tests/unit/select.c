@@ -22,12 +22,18 @@ static struct route route_with(const char *overrides, int32_t kind, int32_t size
     return route;
 }
 
+static const char *algo_on_hosts(int32_t kind, int32_t size, int32_t hosts, size_t bytes)
+{
+    struct select_query query = { .kind = kind, .size = size, .hosts = hosts, .bytes = bytes };
+    return select_route(&query, NULL).algo->name;
+}
+
 static const char *algo_with(const char *overrides, size_t bytes, uint32_t needs)
 {
     return route_with(overrides, COMM_OP_ALL_REDUCE, 4, bytes, needs).algo->name;
 }
 
-/* What the engine may ask of an op: any that some algorithm of the kind has. */
+/* What the engine may ask of an op: any that some algorithm of the kind has, whatever hosts there are. */
 static void every_query_finds_an_algorithm_with_its_needs(void **state)
 {
     static const int32_t sizes[] = { 1, 2, 3, 8, 9, 16, 17, 33, 1000, 100000 };
@@ -37,9 +43,10 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
     for (size_t a = 0; (algo = select_algo_at(a)); a++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                for (uint32_t wanted = 0; wanted < 2 * ALGO_AGREED; wanted++) {
-                    uint32_t needs = algo->traits & wanted;
-                    struct route route = route_with(NULL, algo->kind, sizes[s], bytes[b], needs);
+                for (uint32_t wanted = 0; wanted < 4 * ALGO_AGREED; wanted++) {
+                    uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
+                    struct select_query query = { algo->kind, sizes[s], wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0, bytes[b], needs };
+                    struct route route = select_route(&query, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
                     assert_int_equal(route.algo->traits & needs, needs);
@@ -69,6 +76,29 @@ static void more_ranks_take_other_algorithms(void **state)
     assert_string_equal(route_with(NULL, COMM_OP_ALL_GATHER, 17, 1 << 10, 0).algo->name, "bruck");
     assert_string_equal(route_with(NULL, COMM_OP_ALL_TO_ALL, 64, 1 << 20, 0).algo->name, "direct");
     assert_string_equal(route_with(NULL, COMM_OP_ALL_TO_ALL, 65, 1 << 20, 0).algo->name, "pairwise");
+}
+
+/* Two levels by default only where there are several hosts with several ranks; forced they are used anywhere. */
+static void two_levels_are_for_hosts_with_several_ranks(void **state)
+{
+    static const int32_t kinds[] = { COMM_OP_ALL_REDUCE, COMM_OP_REDUCE_SCATTER, COMM_OP_ALL_GATHER,
+                                     COMM_OP_BROADCAST,  COMM_OP_REDUCE,         COMM_OP_BARRIER };
+    static const struct {
+        int32_t size, hosts;
+        int is_two_level;
+    } cases[] = { { 4, 2, 1 }, { 7, 3, 1 }, { 64, 8, 1 }, { 6, 0, 0 }, { 6, 1, 0 }, { 6, 6, 0 }, { 7, 4, 0 }, { 2, 2, 0 } };
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const char *name = algo_on_hosts(kinds[k], cases[i].size, cases[i].hosts, 4 << 20);
+            if ((strncmp(name, "two_level", 9) == 0) != cases[i].is_two_level)
+                fail_msg("%d ranks on %d hosts, op %d: %s", cases[i].size, cases[i].hosts, kinds[k], name);
+        }
+    assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 8, 2, 16 << 10), "recursive_doubling");
+    assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 64, 17, 4 << 20), "ring"); /* a limit of such a rule is in hosts */
+    assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 640, 16, 4 << 20), "two_level");
+    assert_string_equal(algo_with("all_reduce:two_level", 8, 0), "two_level");
+    assert_string_equal(algo_with("all_reduce:two_level", 8, ALGO_ONE_ROUNDING), "one_shot");
 }
 
 static void an_override_holds_in_its_range_with_both_ends(void **state)
@@ -249,6 +279,7 @@ int main(void)
         cmocka_unit_test(ops_without_plans_have_no_route),
         cmocka_unit_test(larger_vectors_take_algorithms_that_send_less),
         cmocka_unit_test(more_ranks_take_other_algorithms),
+        cmocka_unit_test(two_levels_are_for_hosts_with_several_ranks),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
         cmocka_unit_test(a_semicolon_separates_as_a_comma_does),
