@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "faults.h"
@@ -309,6 +310,23 @@ static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* ---- A stranger who says nothing ---- */
+
+static void a_silent_stranger_is_sent_away(int rank, int size, void *arg)
+{
+    comm_group *world = fault_world();
+    (void)size, (void)arg;
+    if (rank == 1) {
+        char byte;
+        int fd = dial(1, own_port(world), 0);
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        CHECK(poll(&p, 1, 25000) == 1 && recv(fd, &byte, 1, 0) <= 0);
+        close(fd);
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(fault_close(world));
+}
+
 static int run(void (*fn)(int, int, void *), int which, const char *name)
 {
     struct scenario s = { .page = page_new(2), .which = which };
@@ -321,8 +339,11 @@ static int run(void (*fn)(int, int, void *), int which, const char *name)
 
 int main(void)
 {
-    int failed = 0;
+    int failed = 0, status;
     setenv("COMM_HANDOUT_BYTES", "0", 1); /* or nobody would ask the store */
+    pid_t aside = fork(); /* it takes long, and does nothing */
+    if (aside == 0)
+        return run(a_silent_stranger_is_sent_away, 0, "a silent stranger is sent away");
     for (int i = 0; i < WHICH_END; i++)
         failed |= run(it_cannot_be_reached, i, "it cannot be reached");
     for (int i = 0; i < 4; i++) {
@@ -333,5 +354,5 @@ int main(void)
     }
     failed |= run(the_next_address_is_tried, 0, "an address that swallows everything, then one that works");
     failed |= run(who_comes_waits_for_a_descriptor, 0, "who comes waits for a descriptor");
-    return failed;
+    return failed | (waitpid(aside, &status, 0) != aside || status != 0);
 }

@@ -330,6 +330,53 @@ static void the_first_to_come_is_taken(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* ---- Who is awaited ---- */
+
+/* Each link that something is awaited from knows its place among them. */
+static void check_places(comm_group *world)
+{
+    struct mesh *m = link_to(world, 0)->mesh;
+    progress_enter(m);
+    for (int32_t i = 0; i < m->hot_count; i++)
+        CHECK(m->hot[i]->hot_index == i && m->hot[i]->interest > 0);
+    for (int32_t r = 0; r < m->size; r++)
+        CHECK((m->links[r].hot_index >= 0) == (m->links[r].interest > 0));
+    progress_leave(m);
+}
+
+/* Rank 0 awaits something from all the others, which send in an order of chance. */
+static void awaited_in_any_order(int rank, int size, void *arg)
+{
+    enum { TURNS = 12 };
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    comm_work *works[FAULT_RANKS_MOST];
+    int order[FAULT_RANKS_MOST];
+    uint64_t random = s->seed;
+    uint8_t byte;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int r = 1; r < size; r++) { /* a permutation, the same on all ranks */
+            int at = 1 + (int)(fault_random(&random) % (unsigned)r);
+            order[r] = order[at];
+            order[at] = r;
+        }
+        for (int r = 1; rank == 0 && r < size; r++)
+            works[r] = start_recv(world, &byte, 1, r, 4);
+        for (int i = 1; i < size; i++) {
+            fault_meet(s->page);
+            if (rank == order[i])
+                finish(start_send(world, "x", 1, 0, 4));
+            if (rank == 0) {
+                finish(works[order[i]]);
+                check_places(world);
+            }
+        }
+    }
+    flow_check(world);
+    CHECK_OK(fault_close(world));
+}
+
 static int run(int size, void (*fn)(int, int, void *), const char *backend, uint64_t seed, const char *name)
 {
     struct scenario s = { .page = page_new(size), .seed = seed };
@@ -347,5 +394,6 @@ int main(void)
     failed |= run(2, many_are_announced, "cpu:tcp?eager_bytes=0", 0, "many are announced");
     for (int size = 2; size <= 4; size++)
         failed |= run(size, ends_in_the_middle, "cpu:tcp?slice_bytes=100000&lanes=3", fault_random(&random), "a group ends in the middle");
+    failed |= run(5, awaited_in_any_order, "cpu:tcp", fault_random(&random), "awaited in any order");
     return failed | run(3, the_first_to_come_is_taken, "cpu:tcp", 0, "the first to come is taken");
 }

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -534,6 +535,97 @@ static void announced_and_left(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* ---- The end of a connection ---- */
+
+static void await_early_of_liar(comm_group *world)
+{
+    struct mesh *m = mesh_of(world);
+    for (size_t seen = 0; seen == 0;) {
+        progress_enter(m);
+        seen = m->links[fault_world_rank(2, 3)].early_count;
+        progress_leave(m);
+        sched_yield();
+    }
+}
+
+/* The liar ends in the middle of a message for a group that rank 0 has not opened yet: a receive there must not wait for the rest. */
+static void half_a_message_for_a_later_group(int rank, int size, void *arg)
+{
+    static const int32_t everybody[] = { 0, 1, 2 };
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet(), *later;
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    static uint8_t data[5000];
+    o.tag = 5;
+    o.timeout_ms = 10000;
+    (void)size;
+    if (rank == 2) {
+        CHECK_OK(comm_group_create(world, everybody, 3, NULL, &later));
+        int fd = take_connection(world);
+        struct frame h = message(later, FRAME_EAGER, sizeof data);
+        h.tag = 5;
+        CHECK(send_frame(fd, &h, data, 2000));
+        fault_await(s->page, 0);
+        shutdown(fd, SHUT_RDWR);
+        fault_meet(s->page);
+        vanish();
+    }
+    if (rank == 0) {
+        await_early_of_liar(world);
+        fault_raise(s->page, 0);
+        CHECK_STATUS(comm_recv(world, data, 1, COMM_DTYPE_U8, 2, &o, NULL), COMM_ERR_PEER_LOST);
+        CHECK_OK(comm_group_create(world, everybody, 3, NULL, &later));
+        CHECK_STATUS(comm_recv(later, data, sizeof data, COMM_DTYPE_U8, 2, &o, NULL), COMM_ERR_PEER_LOST);
+        CHECK_NAMES(comm_last_error(), 2);
+        CHECK_OK(comm_group_close(later));
+    }
+    fault_meet(s->page);
+    CHECK_OK(fault_close(world));
+}
+
+static void await_bytes(const struct mesh *m, int rank)
+{
+    struct pollfd p = { .fd = m->links[fault_world_rank(rank, 3)].fd, .events = POLLIN };
+    CHECK(poll(&p, 1, 20000) == 1);
+}
+
+/* Rank 0 finds that the liar is lost, and has not read yet why: rank 1 has said so before. */
+static void a_loss_comes_after_its_reason(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = join_and_meet();
+    comm_work *work;
+    uint8_t byte;
+    (void)size;
+    int fd = rank == 2 ? take_connection(world) : -1; /* it passes nothing on */
+    if (rank == 0) {
+        struct mesh *m = mesh_of(world);
+        CHECK_OK(comm_recv(world, &byte, 1, COMM_DTYPE_U8, 2, NULL, &work));
+        progress_enter(m);
+        fault_meet(s->page);
+        await_bytes(m, 1);
+        fault_raise(s->page, 0);
+        await_bytes(m, 2);
+        link_read(&m->links[fault_world_rank(2, 3)]);
+        progress_leave(m);
+        CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_ABORTED);
+        CHECK_SAYS_OF(comm_last_error(), 1, " of group 'world' called comm_group_abort: the reason");
+        comm_work_release(work);
+    } else {
+        fault_meet(s->page);
+    }
+    if (rank == 1)
+        CHECK_OK(comm_group_abort(world, "the reason"));
+    if (rank == 2) {
+        fault_await(s->page, 0);
+        shutdown(fd, SHUT_RDWR);
+        fault_meet(s->page);
+        vanish();
+    }
+    fault_meet(s->page);
+    CHECK_OK(fault_close(world));
+}
+
 /* ---- Too much for one step ---- */
 
 /* The next frame that rank 0 sends to the liar for a collective, without its payload. */
@@ -775,6 +867,8 @@ int main(void)
     for (int lie = 0; lie < LIE_END; lie++)
         failed |= run(liar, lie, fault_random(&random), "the liar");
     failed |= run(announced_and_left, 0, 0, "announced and left");
+    failed |= run(half_a_message_for_a_later_group, 0, 0, "half a message for a later group");
+    failed |= run(a_loss_comes_after_its_reason, 0, 0, "a loss comes after its reason");
     setenv("COMM_TCP_ALGO", "all_reduce:one_shot", 1);
     setenv("COMM_TCP_EAGER_BYTES", "1000", 1);
     for (int asks = 0; asks < 2; asks++)

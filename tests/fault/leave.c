@@ -193,6 +193,65 @@ static void messages_of_one_who_has_left(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* Rank 0 leaves before the others begin, or when they wait for it. */
+static void a_collective_without_one_who_has_left(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    comm_work *work = NULL;
+    limit.timeout_ms = 20000;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 0) {
+        for (int r = 1; s->which && r < size; r++)
+            fault_await(s->page, r);
+        CHECK_OK(fault_close(world));
+        fault_raise(s->page, 0);
+        return;
+    }
+    if (!s->which)
+        fault_await(s->page, 0);
+    comm_status status = menu_begin(world, MENU_ALL_REDUCE, &limit, &work);
+    fault_raise(s->page, rank);
+    if (status == COMM_OK) /* no other rank has said so already */
+        status = comm_work_wait(work, 0);
+    CHECK_STATUS(status, COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS(" has closed its world before ");
+    CHECK_NAMES(comm_last_error(), 0);
+    comm_work_release(work);
+    CHECK_OK(fault_close(world));
+}
+
+/* Rank 1 has done its part of a gather, and closed the group. Rank 2 is the one who is missing. */
+static void who_has_done_its_part_is_not_blamed(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world(), *group;
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    float data[4] = { 0 }, all[12];
+    limit.timeout_ms = 300;
+    (void)size;
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    CHECK_OK(comm_barrier(group, NULL, NULL));
+    if (rank == 1) {
+        CHECK_OK(comm_gather(group, data, all, 4, COMM_DTYPE_F32, 0, NULL, NULL));
+        CHECK_OK(comm_group_close(group));
+        fault_raise(s->page, 0);
+    } else if (rank == 0) {
+        fault_await(s->page, 0);
+        CHECK_STATUS(comm_gather(group, data, all, 4, COMM_DTYPE_F32, 0, &limit, NULL), COMM_ERR_DEADLINE);
+        CHECK_SAYS_OF(comm_last_error(), 2, " has finished barrier #1");
+        CHECK(!says_of(comm_last_error(), 1, " has closed this group"));
+        fault_raise(s->page, 1);
+        CHECK_OK(comm_group_close(group));
+    } else {
+        fault_await(s->page, 1);
+        CHECK_OK(comm_group_close(group));
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(fault_close(world));
+}
+
 static void nobody_is_left_to_send(int rank, int size, void *arg)
 {
     comm_group *world = fault_world();
@@ -462,10 +521,15 @@ int main(void)
         failed |= run(size, messages_of_one_who_has_left, plain, "messages of one who leaves", 0, 0);
         failed |= run(size, messages_of_one_who_has_left, gone, "messages of one who has left", 0, 0);
         failed |= run(size, nobody_is_left_to_send, plain, "nobody is left to send", 0, 0);
+        failed |= run(size, a_collective_without_one_who_has_left, plain, "a collective of one who has left", 0, 0);
+        failed |= run(size, a_collective_without_one_who_has_left, gone, "a collective of one who leaves", 0, 0);
         failed |= run(size, killed_but_its_child_lives, plain, "killed, but its child lives", 0, 2);
         if (size > 2)
             failed |= run(size, monitored_and_gone, plain, "a monitored barrier that timed out", 0, 0);
     }
+    setenv("COMM_TCP_ALGO", "gather:linear", 1);
+    failed |= run(3, who_has_done_its_part_is_not_blamed, plain, "who has done its part", 0, 0);
+    unsetenv("COMM_TCP_ALGO");
     if (!fault_permuted()) /* it makes worlds of its own */
         failed |= run(4, descriptors_are_ours_alone, plain, "descriptors", 0, 0);
     failed |= run(2, flood_of_messages, plain, "a flood", 0, 0);

@@ -53,7 +53,7 @@ fault("a", "truncated_copy_writes_past_the_room", LINK,
       "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
       "memcpy(s->dst + s->done, data, n);", *SHORT)
 fault("a", "early_frame_of_a_lost_link_stays_to_come", LINK, "l->sink.early->from = -1;", "(void)l->sink.early->from;",
-      "short io, a rank is killed", "kill")
+      "hostile")
 fault("a", "claimed_early_frame_remembers_slot_0", ENGINE, "e->slot = (uint32_t)(slot - op->slots);", "e->slot = 0;",
       "short io, collectives", "short io, random programs")
 fault("a", "dropped_early_frame_stays_a_sink", EARLY, "l->sink.kind = SINK_DISCARD;\n            l->sink.early = NULL;",
@@ -96,7 +96,7 @@ fault("c", "begun_receives_of_other_groups_are_not_counted", ENGINE,
 fault("c", "interest_of_other_groups_is_forgotten", GROUP, "if (other != g)\n            engine_restore_interest(other);", "(void)other;",
       "threads", "groups", "leave")
 fault("c", "matched_any_source_survives_its_sender", GROUP,
-      "(op->p2p_state == STEP_SENDING && op->matched_from == rank) ||", "", "kill", "leave", "p2p on tcp")
+      "(op->p2p_state == STEP_SENDING && op->matched_from == rank) ||", "", "hostile", "kill")
 fault("c", "pending_sends_of_other_groups_are_not_counted", ENGINE,
       "for (op = g->sends.head; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)", "for (op = NULL; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)",
       "threads", "groups", "leave")
@@ -108,9 +108,8 @@ fault("d", "room_for_64_sources_is_used_for_65", "backend_tcp/operands.c", "size
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)", "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
       "arm_links(m);\n        turn_loop(m, UV_RUN_NOWAIT);\n        return 0;", "turn_loop(m, UV_RUN_NOWAIT);\n        return 0;",
-      "collectives on tcp", "random programs on tcp", "threads")
-fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->hot_index;", "", "collectives on tcp",
-      "random programs on tcp", "programs on tcp")
+      "waiting", "collectives on tcp")
+fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->hot_index;", "", "flow")
 
 # ---- e: words ----
 
@@ -250,7 +249,7 @@ fault("tcp", "lower_rank_is_not_waited_for", INQUEST, "if (!g->inquest_defers &&
 fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUP, "if (p->why.status == COMM_OK)\n        set_reason(&p->why, why->status, why->reporter, why->text);",
       "set_reason(&p->why, COMM_ERR_PEER_LOST, l->peer, why->text);", "reasons", "leave")
 fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUP, "    end_as_told(g);\n}", "}", "reasons", "leave")
-fault("tcp", "loss_of_a_member_comes_before_its_words", GROUP, "        hear_members(g);\n", "", "reasons", "leave", "kill")
+fault("tcp", "loss_of_a_member_comes_before_its_words", GROUP, "        hear_members(g);\n", "", "hostile", "reasons")
 fault("tcp", "rank_that_left_is_missed_by_nobody", GROUP, "(g->head && engine_needs(g->head, l->peer)) || p2p_needs", "p2p_needs", "leave", "reasons")
 fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",
       "tcp_wire", "hostile")
@@ -258,7 +257,7 @@ fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36
 fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
       "simulate")
 fault("tcp", "broadcast_ring_sends_what_is_there_already", "backend_tcp/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
-fault("tcp", "silent_stranger_stays_for_ever", MESH, "now >= m->strangers[i].give_up_ns)\n            stranger_end", "now >= m->strangers[i].give_up_ns && now < 0)\n            stranger_end", "hostile")
+fault("tcp", "silent_stranger_stays_for_ever", MESH, "now >= m->strangers[i].give_up_ns)\n            stranger_end", "now >= m->strangers[i].give_up_ns && now < 0)\n            stranger_end", "connect")
 fault("tcp", "listener_without_descriptors_is_not_paused", MESH, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
 fault("tcp", "paused_listener_never_goes_on", MESH, "        progress_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",

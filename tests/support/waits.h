@@ -13,7 +13,7 @@ static inline void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-/* Until the work is done, by its descriptor; then release it. */
+/* Wait for the work as an event loop does, by its descriptor, without helping; then release it. */
 static inline void await_descriptor(comm_work *work)
 {
     int32_t fd;

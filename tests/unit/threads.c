@@ -11,7 +11,6 @@
 #include "ranks.h"
 #include "waits.h"
 
-/* Wait for the work as an event loop does: without helping. */
 /* ---- Nobody waits ---- */
 
 static void long_messages_travel_while_nobody_waits(int rank, int size, void *arg)
