@@ -209,6 +209,13 @@ static void name_missing(struct verdict *v, struct tcp_group *g, int32_t rank, c
     v->named++;
 }
 
+static void name_waiting(struct verdict *v, struct tcp_group *g, int32_t rank, int32_t awaited)
+{
+    size_t used = strlen(v->waits), kept = rank == g->rank ? 0 : 100; /* room for ourselves */
+    if (used + kept + 100 < sizeof v->waits)
+        text_add(v->waits, sizeof v->waits, "%s %s waits for %s", used ? "," : ";", text_rank(g, rank), text_rank(g, awaited));
+}
+
 static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
 {
     const struct tcp_op *op = g->inquest;
@@ -220,11 +227,11 @@ static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
     } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
     } else if (!is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
-        if (strlen(v->waits) + 100 < sizeof v->waits)
-            text_add(v->waits, sizeof v->waits, ", %s waits for %s", text_rank(g, rank), text_rank(g, a->waits_for));
+        name_waiting(v, g, rank, a->waits_for);
     }
 }
 
+/* The ranks in their order: two that speak at the same time say the same. */
 static void verdict(struct tcp_group *g)
 {
     struct tcp_op *op = g->inquest;
@@ -235,6 +242,8 @@ static void verdict(struct tcp_group *g)
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
+        else if (collective && engine_awaits(collective) >= 0)
+            name_waiting(&v, g, r, engine_awaits(collective));
     text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
              (long long)(op->op.timeout_ns / 1000000));
     if (collective && collective != op)
@@ -250,8 +259,7 @@ static void verdict(struct tcp_group *g)
         text_add(text, sizeof text, ": all ranks are in it");
     if (v.unnamed)
         text_add(text, sizeof text, "; and %d more", v.unnamed);
-    if (collective && engine_awaits(collective) >= 0)
-        text_add(text, sizeof text, "; %s waits for %s%s", text_rank(g, g->rank), text_rank(g, engine_awaits(collective)), v.waits);
+    text_add(text, sizeof text, "%s", v.waits);
     group_fail(g, COMM_ERR_DEADLINE, text);
 }
 

@@ -113,7 +113,7 @@ fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->ho
 
 # ---- e: words ----
 
-fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, a->waits_for));", "text_rank(g, a->waits_for), text_rank(g, rank));", "stop", "reasons")
+fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, awaited));", "text_rank(g, awaited), text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
 TEXT = "backend_tcp/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, 'return write_rank(rank, g->world_ranks[rank], "");',
