@@ -2,6 +2,7 @@
  * the one work that stands for it is gone, then reused, so that the same batch again allocates nothing. */
 #include "coalesce.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,11 @@ struct batch {
     struct arena *arrays; /* of each op */
     comm_work **works;    /* one for each op, from the submission on */
     size_t count, room;
+    /* What its end was given for all of it; limit_ns is BATCH_LIMIT if that was nothing. */
+    int64_t limit_ns;
+    void *stream;
+    uint32_t flags;
+    char label[NAME_BYTES_MOST + 1];
 };
 
 static _Thread_local struct batch *open_batches;
@@ -248,24 +254,86 @@ static comm_work *make_parent(comm_group *target, struct batch *batch, int64_t n
         return NULL;
     parent->batch = batch;
     parent->submitted_ns = now_ns;
-    parent->deadline_ns = parent->due_ns = DEADLINE_NEVER;
+    parent->due_ns = DEADLINE_NEVER; /* its operations have their own */
+    parent->deadline_ns = batch->limit_ns == BATCH_LIMIT || batch->limit_ns > DEADLINE_NEVER - now_ns
+                              ? DEADLINE_NEVER
+                              : now_ns + batch->limit_ns;
     parent->seq = 0;
     atomic_store_explicit(&parent->unfinished, batch->count, memory_order_relaxed);
     return parent;
 }
 
-/* What was left to the end: the backend, if the group that the batch goes to was not known before, and the time. */
+/* ---- What end gives to the whole batch ---- */
+
+static comm_status check_options(const comm_group *group, const comm_op_options *o)
+{
+    const char *field = o->flags & ~(uint32_t)COMM_OP_FLAG_ON_STREAM ? "flags (but COMM_OP_FLAG_ON_STREAM)"
+                        : o->tag                                     ? "tag"
+                        : o->device                                  ? "device"
+                        : o->premul                                  ? "premul"
+                        : o->reduce_fn                               ? "reduce_fn"
+                        : o->reduce_context                          ? "reduce_context"
+                        : o->element_bytes                           ? "element_bytes"
+                                                                     : NULL;
+    if (field)
+        return comm__fail(COMM_ERR_INVALID,
+                          "comm_coalesce_end on group '%s': options->%s belongs to the calls of the batch; its end takes "
+                          "timeout_ms, label, stream and COMM_OP_FLAG_ON_STREAM",
+                          group->name, field);
+    if (o->timeout_ms < COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID,
+                          "comm_coalesce_end on group '%s': options->timeout_ms is %lld; it is milliseconds, 0 or "
+                          "COMM_TIMEOUT_INFINITE",
+                          group->name, (long long)o->timeout_ms);
+    return o->label ? comm__check_name("comm_coalesce_end", "the label", o->label) : COMM_OK;
+}
+
+static comm_status take_options(struct batch *batch, const comm_op_options *given)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_status status = comm__check_struct(given, sizeof *given, "comm_op_options");
+    if (status == COMM_OK && given)
+        memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
+    if (status == COMM_OK)
+        status = check_options(batch->group, &options);
+    if (status != COMM_OK)
+        return status;
+    batch->limit_ns = options.timeout_ms ? comm__group_limit_ns(batch->group, options.timeout_ms) : BATCH_LIMIT;
+    batch->stream = options.stream;
+    batch->flags = options.flags;
+    snprintf(batch->label, sizeof batch->label, "%s", options.label ? options.label : "");
+    return COMM_OK;
+}
+
+static void give_options(const struct batch *batch, comm_op *op)
+{
+    if (op->timeout_ns == BATCH_LIMIT)
+        op->timeout_ns =
+            batch->limit_ns == BATCH_LIMIT ? comm__group_limit_ns(batch->group, COMM_TIMEOUT_DEFAULT) : batch->limit_ns;
+    else if (batch->limit_ns != BATCH_LIMIT && batch->limit_ns < op->timeout_ns)
+        op->timeout_ns = batch->limit_ns;
+    if (!op->stream)
+        op->stream = batch->stream;
+    if (!op->label && *batch->label)
+        op->label = batch->label;
+    op->flags |= batch->flags;
+}
+
+/* What was left to the end: the options of the batch, the backend if the group that it goes to was not known before, and the
+ * time. */
 static comm_status make_ready(comm_group *target, struct batch *batch, int waits, int64_t now_ns)
 {
     comm_status status = COMM_OK;
+    int is_changed = target != batch->group || batch->flags || batch->stream;
     for (size_t i = 0; status == COMM_OK && i < batch->count; i++) {
         comm_op *op = &batch->ops[i];
         struct channel *channel = batch->channel;
         op->submitted_ns = now_ns;
+        give_options(batch, op);
         batch->pointers[i] = op;
         if (waits)
             op->flags |= COMM_OP_FLAG_WAITING;
-        if (target != batch->group)
+        if (is_changed)
             status = comm__group_route(target, op, &channel);
         if (status == COMM_OK)
             status = same_channel(batch, op, channel);
@@ -298,15 +366,19 @@ static comm_status submit_to(comm_group *target, struct batch *batch, int waits,
     return COMM_OK;
 }
 
-comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work)
+comm_status comm_coalesce_end(comm_group *group, const comm_op_options *options, comm_work **ret_work)
 {
     comm_status status = ret_work ? comm__refuse_in_hook("comm_coalesce_end")
                                   : comm__refuse_in_callback("comm_coalesce_end");
     if (status != COMM_OK)
         return status;
-    struct batch *batch = group ? take_open(group) : NULL;
+    struct batch *batch = group ? comm__batch_of(group) : NULL;
     if (!batch)
         return fail_none(group, "comm_coalesce_end");
+    status = take_options(batch, options);
+    if (status != COMM_OK)
+        return status;
+    take_open(group);
     status = comm__group_usable(group, "comm_coalesce_end");
     if (status != COMM_OK) {
         forget(batch);

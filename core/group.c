@@ -395,18 +395,28 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
     return status;
 }
 
+/* What checked options say; DEFAULT if they do not. */
+static int64_t own_timeout_ms(const comm_op_options *options)
+{
+    int has_timeout =
+        options && options->struct_bytes >= offsetof(comm_op_options, timeout_ms) + sizeof options->timeout_ms;
+    return has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
+}
+
+int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms)
+{
+    if (timeout_ms == COMM_TIMEOUT_DEFAULT)
+        timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
+    return timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
+}
+
 /* Check the options and the op, and make it whole but for what the submission gives: device and numbers. */
 static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
 {
     struct op_place place = place_of(group);
     comm_status status = comm__op_prepare(op, &place, options);
-    int has_timeout = status == COMM_OK && options &&
-                      options->struct_bytes >= offsetof(comm_op_options, timeout_ms) + sizeof options->timeout_ms;
-    int64_t timeout_ms = has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
-    if (timeout_ms == COMM_TIMEOUT_DEFAULT)
-        timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
     op->submitted_ns = clock_now_ns();
-    op->timeout_ns = timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
+    op->timeout_ns = comm__group_limit_ns(group, status == COMM_OK ? own_timeout_ms(options) : COMM_TIMEOUT_DEFAULT);
     return status;
 }
 
@@ -421,13 +431,15 @@ comm_status comm__work_finish(comm_work *work)
 
 /* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its first
  * group refuses is refused at once. */
-static comm_status write_down(comm_group *group, struct batch *batch, const comm_op *op)
+static comm_status write_down(comm_group *group, struct batch *batch, comm_op *op, const comm_op_options *options)
 {
     struct channel *channel;
     comm_op routed = *op;
     comm_status status = comm__group_route(group->turns ? group->turns->groups[0] : group, &routed, &channel);
     if (status != COMM_OK)
         return status;
+    if (own_timeout_ms(options) == COMM_TIMEOUT_DEFAULT)
+        op->timeout_ns = routed.timeout_ns = BATCH_LIMIT;
     return group->turns ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
 }
 
@@ -461,7 +473,7 @@ static comm_status start(comm_group *group, comm_op *op, const comm_op_options *
         return refuse(group, op, COMM_ERR_INVALID,
                       "ret_work must be NULL between comm_coalesce_begin and end; end gives one work for all");
     if (batch)
-        return write_down(group, batch, op);
+        return write_down(group, batch, op, options);
     if (waits) {
         op->flags |= COMM_OP_FLAG_WAITING;
         status = comm__refuse_in_callback(comm__op_name(op->kind));
@@ -680,11 +692,35 @@ int32_t comm_group_count(const comm_group *world)
     return count;
 }
 
-comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t room, size_t *ret_count)
+/* The caller's records are shorter or longer than ours: `record_bytes` each. */
+static comm_status give_records(struct recorder *recorder, char *to, size_t record_bytes, size_t room, size_t *ret_count)
+{
+    const size_t own = sizeof(comm_record), kept = record_bytes < own ? record_bytes : own;
+    if (room > recorder->most)
+        room = recorder->most;
+    comm_record *records = malloc((room + 1) * own);
+    if (!records)
+        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_records: %zu records", room);
+    *ret_count = comm__recorder_read(recorder, records, room);
+    for (size_t i = 0; i < *ret_count; i++, to += record_bytes) {
+        memset(to, 0, record_bytes);
+        memcpy(to, &records[i], kept);
+    }
+    free(records);
+    return COMM_OK;
+}
+
+comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t record_bytes, size_t room,
+                               size_t *ret_count)
 {
     if (!group || !ret_count || (!ret_records && room))
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: an argument is NULL");
+    if (record_bytes == 0 || record_bytes > 65536)
+        return comm__fail(COMM_ERR_INVALID, "comm_group_records: record_bytes is %zu; give sizeof(comm_record)", record_bytes);
     /* Reading takes the recorder's lock; the group stays what it was. */
-    *ret_count = comm__recorder_read(&((comm_group *)group)->recorder, ret_records, room);
+    struct recorder *recorder = &((comm_group *)group)->recorder;
+    if (record_bytes != sizeof *ret_records)
+        return give_records(recorder, (char *)ret_records, record_bytes, room, ret_count);
+    *ret_count = comm__recorder_read(recorder, ret_records, room);
     return COMM_OK;
 }

@@ -153,6 +153,9 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent);
 
+/* A time limit in nanoseconds: the group's for COMM_TIMEOUT_DEFAULT; INT64_MAX: none. */
+int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms);
+
 /* When the op's time limit is over. */
 int64_t comm__op_deadline_ns(const comm_op *op);
 

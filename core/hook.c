@@ -38,6 +38,7 @@ static void tell(comm_group *group, int32_t kind, const comm_record *record, com
                                .group = group,
                                .record = record,
                                .status = status,
+                               .record_bytes = record ? (uint32_t)sizeof *record : 0,
                                .error = error ? error : "" };
     struct hooks *hooks = &group->hooks;
     comm__callback_enter();

@@ -667,10 +667,18 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  *         borrowed during each call, as everywhere: a batch has copies.
  * cancel forgets what was written down, and so does closing the group: it has taken no number and no turn, so the other ranks
  * need not know.
+ * The options of end are those of the batch as a whole; NULL: none.
+ *   timeout_ms   the limit of operations that were given none of their own; the others keep theirs if it is shorter.
+ *                0: each has its own, or the group's
+ *   label        of operations without one; also what comm_group_records shows for these
+ *   stream       of operations without one
+ *   flags        COMM_OP_FLAG_ON_STREAM: for all operations
+ * Any other field that is set is refused with INVALID, and the batch stays open: end it again, or cancel it.
  * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
- *         comm_group_split, comm_monitored_barrier). */
+ *         comm_group_split, comm_monitored_barrier). When the backend refuses the batch, nothing of it was begun, and the
+ *         batch is forgotten. */
 COMM_API comm_status comm_coalesce_begin(comm_group *group);
-COMM_API comm_status comm_coalesce_end(comm_group *group, comm_work **ret_work);
+COMM_API comm_status comm_coalesce_end(comm_group *group, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_coalesce_cancel(comm_group *group);
 
 /* ---- 9 Byte strings ---------------------------------------------------------------------------
@@ -748,8 +756,10 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
 /* ---- 11 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
- * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count says how many.
- * Threads any. */
+ * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count says how
+ * many. `record_bytes` is sizeof(comm_record): a record can grow in later versions, and each one is written record_bytes after
+ * the one before. A caller with a shorter record gets what fits; in a longer one the rest is zero.
+ * Threads any.  Errors  INVALID (record_bytes is 0). */
 typedef struct comm_record {
     uint64_t seq;             /* collectives count 1, 2, 3 ...; point-to-point has its own count */
     const char *op;           /* lends, for ever */
@@ -762,8 +772,8 @@ typedef struct comm_record {
     int64_t submitted_ns, completed_ns; /* CLOCK_REALTIME; 0 if not yet */
     char label[24];
 } comm_record;
-COMM_API comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t room,
-                                        size_t *ret_count);
+COMM_API comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t record_bytes,
+                                        size_t room, size_t *ret_count);
 
 /* Hooks: be told of every operation of a group, and of its end.
  *   SUBMIT     an operation has its number and goes to the backend next, on the thread that called
@@ -780,6 +790,7 @@ typedef struct comm_event {
     comm_group *group;
     const comm_record *record; /* of the operation; NULL for END */
     comm_status status;        /* COMM_IN_PROGRESS for SUBMIT */
+    uint32_t record_bytes;     /* how long *record is: read a field that your header has added only if it lies within */
     const char *error;         /* "" if there is none */
 } comm_event;
 typedef void (*comm_event_fn)(const comm_event *event, void *context);

@@ -107,7 +107,7 @@ def load(path):
         "comm_send": (c_int, pointer, pointer, c_size, c_int, c_int, *tail),
         "comm_recv": (c_int, pointer, pointer, c_size, c_int, c_int, *tail),
         "comm_coalesce_begin": (c_int, pointer),
-        "comm_coalesce_end": (c_int, pointer, ctypes.POINTER(pointer)),
+        "comm_coalesce_end": (c_int, pointer, pointer, ctypes.POINTER(pointer)),
         "comm_work_wait": (c_int, pointer, c_long),
         "comm_work_test": (c_int, pointer, ctypes.POINTER(c_int)),
         "comm_work_status": (c_int, pointer),
@@ -585,7 +585,7 @@ class Group(dist.ProcessGroup):
                 member._conclude()
 
         work, handle = Work(self, outputs, members, finish), pointer()
-        if self.library.comm_coalesce_end(self.handle, ctypes.byref(handle)) != OK:
+        if self.library.comm_coalesce_end(self.handle, None, ctypes.byref(handle)) != OK:
             raise RuntimeError(self.library.comm_last_error().decode())
         work.handle = handle
         self.works.append(work)

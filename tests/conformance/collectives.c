@@ -45,7 +45,7 @@ static void run_wave(uint64_t *state, comm_group *g, int number)
     for (size_t i = 0; i < count; i++)
         CHECK_OK(call(&cases[i], g, &memory[i], mode == ASYNC ? &works[i] : NULL));
     if (mode == COALESCED)
-        CHECK_OK(comm_coalesce_end(g, number % 2 ? &works[0] : NULL));
+        CHECK_OK(comm_coalesce_end(g, NULL, number % 2 ? &works[0] : NULL));
     CHECK_OK(comm_work_wait_all(works, count, 30000));
     for (size_t i = 0; i < count; i++) {
         comm_work_release(works[i]);

@@ -541,7 +541,7 @@ static void to_oneself(int rank, int size, void *arg)
         CHECK_OK(comm_coalesce_begin(world));
         CHECK_OK(comm_send(world, out, bytes, COMM_DTYPE_BYTE, rank, &tag, NULL));
         CHECK_OK(comm_recv(world, in, bytes, COMM_DTYPE_BYTE, rank, &tag, NULL));
-        CHECK_OK(comm_coalesce_end(world, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, NULL));
         check_message("to oneself", in, bytes, bytes, bytes);
         free(out);
         free(in);
@@ -570,7 +570,7 @@ static void batches_cannot_block(int rank, int size, void *arg)
             in[r] = poisoned(bytes);
             CHECK_OK(comm_recv(world, in[r], bytes, COMM_DTYPE_BYTE, r, NULL, NULL));
         }
-        CHECK_OK(comm_coalesce_end(world, round % 2 ? &work : NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, round % 2 ? &work : NULL));
         if (work)
             finish(work);
         CHECK(sum == size * (size - 1) / 2);

@@ -185,7 +185,7 @@ static void batch(uint64_t *state, comm_group *group, int32_t size, int number)
     CHECK_OK(comm_coalesce_begin(group));
     for (size_t i = 0; i < count; i++)
         CHECK_OK(call(&calls[i], group, &memory[i], NULL));
-    CHECK_OK(comm_coalesce_end(group, number % 2 ? &work : NULL));
+    CHECK_OK(comm_coalesce_end(group, NULL, number % 2 ? &work : NULL));
     if (work)
         CHECK_OK(comm_work_wait(work, WAIT_MS));
     comm_work_release(work);

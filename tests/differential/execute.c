@@ -424,7 +424,7 @@ static void submit_batch(struct lane *lane, const struct step *const *steps, int
     }
     if (p->count == 0) { /* an empty batch is legal; it needs a step to speak of */
         must(lane, steps[0], comm_coalesce_begin(g), "comm_coalesce_begin");
-        must(lane, steps[0], comm_coalesce_end(g, NULL), "comm_coalesce_end");
+        must(lane, steps[0], comm_coalesce_end(g, NULL, NULL), "comm_coalesce_end");
         pthread_mutex_destroy(&p->lock);
         pthread_cond_destroy(&p->told);
         free(p);
@@ -437,7 +437,7 @@ static void submit_batch(struct lane *lane, const struct step *const *steps, int
         must(lane, p->calls[i].step, call_submit(&p->calls[i], g, NULL), "the coalesced call");
     comm_work *work = NULL;
     bool waits = chance(lane, 3);
-    comm_status status = comm_coalesce_end(g, waits ? NULL : &work);
+    comm_status status = comm_coalesce_end(g, NULL, waits ? NULL : &work);
     if (waits) {
         settle(lane, p, status);
         return;

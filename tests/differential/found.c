@@ -106,7 +106,7 @@ static void waiting_calls_are_refused_in_a_batch(int rank, int size, void *arg)
     CHECK_STATUS(comm_group_split(world, 0, 0, NULL, &part), COMM_ERR_INVALID);
     CHECK_STATUS(comm_monitored_barrier(world, NULL), COMM_ERR_INVALID);
     CHECK_OK(comm_barrier(world, NULL, NULL)); /* written down */
-    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
     CHECK_OK(comm_group_close(world));
 }
 

@@ -315,7 +315,7 @@ static comm_status pass_on(comm_group *group, size_t count, const comm_op_option
     if (status == COMM_OK)
         status = comm_recv(group, room(1), count, COMM_DTYPE_F32, (rank + size - 1) % size, options, NULL);
     if (status == COMM_OK)
-        return comm_coalesce_end(group, ret_work);
+        return comm_coalesce_end(group, NULL, ret_work);
     comm_coalesce_cancel(group);
     return status;
 }
@@ -331,7 +331,7 @@ static comm_status several(comm_group *group, const comm_op_options *options, co
     if (status == COMM_OK)
         status = comm_barrier(group, options, NULL);
     if (status == COMM_OK)
-        return comm_coalesce_end(group, ret_work);
+        return comm_coalesce_end(group, NULL, ret_work);
     comm_coalesce_cancel(group);
     return status;
 }

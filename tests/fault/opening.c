@@ -350,7 +350,7 @@ static void a_job_outlives_its_store(int rank, int size, void *arg)
         CHECK_OK(comm_coalesce_begin(world));
         CHECK_OK(comm_send(world, &mine, 1, COMM_DTYPE_I32, other, NULL, NULL));
         CHECK_OK(comm_recv(world, &theirs, 1, COMM_DTYPE_I32, other, NULL, NULL));
-        CHECK_OK(comm_coalesce_end(world, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, NULL));
         CHECK(theirs == other);
     }
     CHECK(sum_of(reversed, 1) == size);

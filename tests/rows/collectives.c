@@ -384,7 +384,7 @@ static void coalescing(const struct place *p)
     OK(comm_all_reduce(p->world, &a, &a, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     OK(comm_all_gather(p->world, &b, gathered, 1, COMM_DTYPE_I64, NULL, NULL));
     IS(a == 1); /* only written down */
-    OK(comm_coalesce_end(p->world, &work));
+    OK(comm_coalesce_end(p->world, NULL, &work));
     IS(strcmp(comm_work_op(work), "coalesced") == 0);
     rows_finish(work);
     IS(a == p->size);
@@ -393,7 +393,7 @@ static void coalescing(const struct place *p)
     OK(comm_coalesce_begin(p->world));
     OK(comm_barrier(p->world, NULL, NULL));
     OK(comm_coalesce_cancel(p->world));
-    GIVES(COMM_ERR_INVALID, comm_coalesce_end(p->world, NULL));
+    GIVES(COMM_ERR_INVALID, comm_coalesce_end(p->world, NULL, NULL));
 }
 
 const struct row_case rows_collectives[] = {

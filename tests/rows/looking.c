@@ -68,7 +68,7 @@ static void records(const struct place *p)
     OK(comm_group_dup(p->world, NULL, &group));
     options.label = "gradients";
     OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, NULL));
-    OK(comm_group_records(group, list, 8, &count));
+    OK(comm_group_records(group, list, sizeof(comm_record), 8, &count));
     IS(count == 1 && list[0].seq == 1 && strcmp(list[0].op, "all_reduce") == 0);
     IS(strcmp(list[0].label, "gradients") == 0 && list[0].status == COMM_OK && list[0].dtype == COMM_DTYPE_F32);
     IS(list[0].completed_ns >= list[0].submitted_ns);

@@ -90,7 +90,7 @@ static void batch_p2p(const struct place *p)
         OK(comm_send(p->world, &in[r], 1, COMM_DTYPE_I32, r, NULL, NULL));
         OK(comm_recv(p->world, &out[r], 1, COMM_DTYPE_I32, r, NULL, NULL));
     }
-    OK(comm_coalesce_end(p->world, &work));
+    OK(comm_coalesce_end(p->world, NULL, &work));
     rows_finish(work);
     for (int r = 0; r < p->size; r++)
         IS(out[r] == r * 100 + p->rank);

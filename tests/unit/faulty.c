@@ -211,7 +211,7 @@ static void what_is_refused_takes_no_number(int rank, int size, void *backend)
             CHECK_OK(comm_coalesce_begin(turns));
             CHECK_OK(comm_barrier(turns, NULL, NULL));
             CHECK_OK(comm_barrier(turns, NULL, NULL));
-            CHECK_STATUS(comm_coalesce_end(turns, NULL), COMM_ERR_UNSUPPORTED);
+            CHECK_STATUS(comm_coalesce_end(turns, NULL, NULL), COMM_ERR_UNSUPPORTED);
             set_fault(FAULTY_NOT, COMM_OK, NULL);
             CHECK(comm_group_seq(turns) == (uint64_t)i);
             CHECK_OK(comm_store_set(comm_group_store(world), i == 0 ? "0" : i == 1 ? "1" : "2", "x", 1));
@@ -304,7 +304,7 @@ static void an_op_is_whole_when_the_backend_looks_at_it(int rank, int size, void
     CHECK_OK(comm_monitored_barrier(world, NULL)); /* the library's own messages */
     CHECK_OK(comm_coalesce_begin(world));
     CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
     CHECK_OK(comm_barrier(world, NULL, NULL)); /* nobody changes the fault before all are through */
     CHECK_OK(comm_group_close(world));
 }

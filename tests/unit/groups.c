@@ -243,7 +243,7 @@ static void a_monitored_barrier_names_who_is_missing(int rank, int size, void *a
     CHECK(comm_group_seq(world) == 1 && size == 4);
     comm_record records[64];
     size_t count;
-    CHECK_OK(comm_group_records(world, records, 64, &count));
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 64, &count));
     CHECK(count > 3);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_group_close(world));

@@ -276,7 +276,7 @@ static void records_keep_what_was_asked_for(int rank, int size, void *arg)
     CHECK(comm_work_source_rank(work) == comm_group_rank(world) && comm_work_tag(work) == 0);
     CHECK(comm_work_received_count(work) == 1);
     comm_work_release(work);
-    CHECK_OK(comm_group_records(world, records, 3, &count));
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 3, &count));
     CHECK(count == 2 && strcmp(records[0].op, "recv") == 0 && strcmp(records[1].op, "send") == 0);
     CHECK(records[0].peer == COMM_ANY_SOURCE && records[0].tag == COMM_ANY_TAG && records[0].count == 4);
     CHECK(records[0].status == COMM_OK);
@@ -286,8 +286,42 @@ static void records_keep_what_was_asked_for(int rank, int size, void *arg)
     CHECK(comm_work_source_rank(work) == -1 && comm_work_tag(work) == -1 && comm_work_received_count(work) == 0);
     comm_work_release(work);
     /* Less room than records: the newest, the oldest of them first. */
-    CHECK_OK(comm_group_records(world, records, 2, &count));
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 2, &count));
     CHECK(count == 2 && strcmp(records[0].op, "send") == 0 && strcmp(records[1].op, "barrier") == 0);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A caller that was compiled with another header has shorter or longer records. */
+static void records_have_the_callers_size(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_record whole[2];
+    struct longer {
+        comm_record record;
+        uint64_t added[3];
+    } longer[2];
+    enum { SHORT = offsetof(comm_record, peer) };
+    char shorter[2 * SHORT + 1];
+    size_t count;
+    options.label = "labelled";
+    CHECK_OK(comm_barrier(world, &options, NULL));
+    CHECK_OK(comm_all_reduce(world, &(float){ 1 }, &(float){ 0 }, 1, COMM_DTYPE_F32, COMM_REDOP_MAX, &options, NULL));
+    CHECK_OK(comm_group_records(world, whole, sizeof(comm_record), 2, &count));
+    memset(longer, 0x55, sizeof longer);
+    CHECK_OK(comm_group_records(world, (comm_record *)longer, sizeof longer[0], 2, &count));
+    for (int i = 0; i < 2; i++) {
+        CHECK(count == 2 && longer[i].record.seq == (uint64_t)i + 1 && strcmp(longer[i].record.label, "labelled") == 0);
+        CHECK(strcmp(longer[i].record.op, whole[i].op) == 0);
+        CHECK(longer[i].added[0] == 0 && longer[i].added[2] == 0);
+    }
+    memset(shorter, 0x55, sizeof shorter);
+    CHECK_OK(comm_group_records(world, (comm_record *)shorter, SHORT, SIZE_MAX / SHORT, &count));
+    CHECK(count == 2 && memcmp(shorter, &whole[0], SHORT) == 0 && memcmp(shorter + SHORT, &whole[1], SHORT) == 0);
+    CHECK(shorter[2 * SHORT] == 0x55);
+    CHECK_STATUS(comm_group_records(world, whole, 0, 2, &count), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("sizeof(comm_record)");
     CHECK_OK(comm_group_close(world));
 }
 
@@ -301,6 +335,7 @@ static void write_down(const comm_event *event, void *context)
     struct told *told = context;
     if (told->count < 8)
         snprintf(told->ops[told->count++], sizeof told->ops[0], "%s", event->record->op);
+    CHECK(event->record_bytes == sizeof(comm_record) && event->struct_bytes == sizeof(comm_event));
 }
 
 /* Forget what was told; it must have been these two. */
@@ -412,11 +447,11 @@ static void a_batch_borrows_options_and_arrays_during_the_call(int rank, int siz
     memset(label, 'x', sizeof label - 1);
     memset(&options, 0xff, sizeof options);
     factor = 99;
-    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
     CHECK(value == 2 * (float)size);
     for (int r = 0; r < size; r++)
         CHECK(all[2 * r] == r);
-    CHECK_OK(comm_group_records(world, &record, 1, &count));
+    CHECK_OK(comm_group_records(world, &record, sizeof(comm_record), 1, &count));
     CHECK(count == 1 && strcmp(record.label, "mine") == 0);
     CHECK_OK(comm_group_close(world));
 }
@@ -436,12 +471,100 @@ static void a_batch_reports_its_first_failure(int rank, int size, void *arg)
     CHECK_OK(comm_recv(world, room, 1, COMM_DTYPE_I32, rank, &options, NULL));
     options.label = "the second";
     CHECK_OK(comm_recv(world, room + 2, 1, COMM_DTYPE_I32, rank, &options, NULL));
-    CHECK_STATUS(comm_coalesce_end(world, NULL), COMM_ERR_TRUNCATED);
+    CHECK_STATUS(comm_coalesce_end(world, NULL, NULL), COMM_ERR_TRUNCATED);
     CHECK_ERROR_SAYS("recv 'the first' #3");
     for (int i = 0; i < 2; i++) {
         CHECK_OK(comm_work_wait(sends[i], 0));
         comm_work_release(sends[i]);
     }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Of a limit of the operation's own and one of the batch the shorter one counts; rank 1 never comes. */
+static void a_batch_has_a_limit_for_its_operations(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    static const struct {
+        int64_t own, of_batch;
+        const char *says;
+    } cases[] = { { 0, 40, "limit of 40 ms" }, { 60000, 40, "limit of 40 ms" }, { 40, 60000, "limit of 40 ms" },
+                  { COMM_TIMEOUT_INFINITE, 40, "limit of 40 ms" }, { 40, 0, "limit of 40 ms" } };
+    comm_group *world = ranks_world("tcp"), *group;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        comm_op_options own = COMM_OP_OPTIONS_INIT, of_batch = COMM_OP_OPTIONS_INIT;
+        comm_work *work;
+        own.timeout_ms = cases[i].own;
+        of_batch.timeout_ms = cases[i].of_batch;
+        CHECK_OK(comm_group_dup(world, NULL, &group));
+        if (rank == 0) {
+            CHECK_OK(comm_coalesce_begin(group));
+            CHECK_OK(comm_barrier(group, &own, NULL));
+            CHECK_OK(comm_coalesce_end(group, &of_batch, &work));
+            CHECK(comm_work_timeout(work) == (cases[i].of_batch ? cases[i].of_batch : COMM_TIMEOUT_INFINITE));
+            CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_DEADLINE);
+            CHECK_ERROR_SAYS(cases[i].says);
+            comm_work_release(work);
+        }
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        CHECK_OK(comm_group_close(group));
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static void a_batch_has_a_label_for_its_operations(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options own = COMM_OP_OPTIONS_INIT, of_batch = COMM_OP_OPTIONS_INIT;
+    char label[] = "of the batch";
+    comm_record records[2];
+    comm_work *work;
+    size_t count;
+    own.label = "its own";
+    of_batch.label = label;
+    CHECK_OK(comm_coalesce_begin(world));
+    CHECK_OK(comm_barrier(world, &own, NULL));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_coalesce_end(world, &of_batch, &work));
+    memset(label, 'x', sizeof label - 1); /* borrowed */
+    CHECK_OK(comm_work_wait(work, 0));
+    comm_work_release(work);
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 2, &count));
+    CHECK(strcmp(records[0].label, "its own") == 0 && strcmp(records[1].label, "of the batch") == 0);
+    /* The next batch has none of it. */
+    CHECK_OK(comm_coalesce_begin(world));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 1, &count));
+    CHECK(strcmp(records[0].label, "") == 0);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* What belongs to one call is refused, and the batch stays open. */
+static void other_options_are_not_the_batch_s(int rank, int size, void *arg)
+{
+    (void)rank, (void)arg;
+    comm_group *world = ranks_world("tcp");
+    comm_op_options wrong[8];
+    float value = 1;
+    for (size_t i = 0; i < 8; i++)
+        wrong[i] = (comm_op_options)COMM_OP_OPTIONS_INIT;
+    wrong[0].flags = COMM_OP_FLAG_RANK_ORDER;
+    wrong[1].tag = 1;
+    wrong[2].device = COMM_DEVICE_CPU;
+    wrong[3].premul = &value;
+    wrong[4].reduce_fn = add_and_look;
+    wrong[5].element_bytes = 8;
+    wrong[6].timeout_ms = -2;
+    wrong[7].label = "a\nb";
+    CHECK_OK(comm_coalesce_begin(world));
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL));
+    for (size_t i = 0; i < 8; i++) {
+        CHECK_STATUS(comm_coalesce_end(world, &wrong[i], NULL), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS("comm_coalesce_end");
+    }
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
+    CHECK(value == (float)size);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -472,7 +595,7 @@ static void flush_does_not_see_an_open_batch(int rank, int size, void *arg)
     CHECK(comm_group_seq(world) == 0);
     CHECK_OK(comm_group_flush(world, 0));
     CHECK(value == 1);
-    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
     CHECK(value == size);
     CHECK_OK(comm_group_close(world));
 }
@@ -577,6 +700,10 @@ int main(void)
            ranks_run(2, &how, the_newest_group_of_a_name_is_found, NULL) ||
            ranks_run(3, &how, a_batch_borrows_options_and_arrays_during_the_call, NULL) ||
            ranks_run(1, &how, a_batch_reports_its_first_failure, NULL) ||
+           ranks_run(1, &how, records_have_the_callers_size, NULL) ||
+           ranks_run(2, &how, a_batch_has_a_limit_for_its_operations, NULL) ||
+           ranks_run(2, &how, a_batch_has_a_label_for_its_operations, NULL) ||
+           ranks_run(2, &how, other_options_are_not_the_batch_s, NULL) ||
            ranks_run(2, &how, options_of_a_backend_are_checked, NULL) ||
            ranks_run(3, &how, flush_does_not_see_an_open_batch, NULL) ||
            ranks_run(3, &how, close_forgets_an_open_batch, NULL) ||

@@ -133,7 +133,7 @@ static void a_label_is_kept_or_refused(int rank, int size, void *arg)
     }
     options.label = accents(94);
     CHECK_OK(comm_barrier(world, &options, NULL));
-    CHECK_OK(comm_group_records(world, records, 4, &count));
+    CHECK_OK(comm_group_records(world, records, sizeof(comm_record), 4, &count));
     CHECK(count == 1 && strcmp(records[0].label, accents(22)) == 0);
     CHECK_STATUS(comm_broadcast(world, NULL, 1, COMM_DTYPE_I8, 0, &options, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS(accents(94));

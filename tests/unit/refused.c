@@ -56,7 +56,7 @@ static void what_is_refused_is_not_counted(int rank, int size, void *arg)
         CHECK_OK(comm_barrier(world, NULL, NULL));
         CHECK_OK(comm_barrier(world, NULL, NULL));
         refuses = 1;
-        CHECK_STATUS(comm_coalesce_end(world, NULL), COMM_ERR_NO_MEMORY);
+        CHECK_STATUS(comm_coalesce_end(world, NULL, NULL), COMM_ERR_NO_MEMORY);
         CHECK(comm_group_seq(world) == 1);
     }
     check_sum(world, size);

@@ -117,12 +117,12 @@ static void only_what_happens_takes_a_turn(int rank, int size, void *arg)
         CHECK(got == 1);
     }
     /* A batch of collectives goes to one group; its own mistakes, an empty one and one of messages take no turn. */
-    CHECK_STATUS(comm_coalesce_end(t.turns, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_coalesce_end(t.turns, NULL, NULL), COMM_ERR_INVALID);
     CHECK_STATUS(comm_coalesce_cancel(t.turns), COMM_ERR_INVALID);
     CHECK_OK(comm_coalesce_begin(t.turns));
     CHECK_STATUS(comm_coalesce_begin(t.turns), COMM_ERR_INVALID);
     CHECK_STATUS(comm_broadcast(t.turns, &value, 1, COMM_DTYPE_I32, -1, NULL, NULL), COMM_ERR_INVALID);
-    CHECK_OK(comm_coalesce_end(t.turns, &work));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL, &work));
     CHECK_OK(comm_work_status(work));
     comm_work_release(work);
     CHECK_OK(comm_coalesce_begin(t.turns));
@@ -131,7 +131,7 @@ static void only_what_happens_takes_a_turn(int rank, int size, void *arg)
         CHECK_OK(comm_barrier(t.turns, NULL, NULL));
     CHECK_STATUS(comm_send(t.turns, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("not both");
-    CHECK_OK(comm_coalesce_end(t.turns, &work));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL, &work));
     CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
     check_seqs(&t, 1, 5, 0);
@@ -140,7 +140,7 @@ static void only_what_happens_takes_a_turn(int rank, int size, void *arg)
     CHECK_OK(comm_coalesce_begin(t.turns));
     CHECK_OK(comm_send(t.turns, &value, 1, COMM_DTYPE_I32, next, NULL, NULL));
     CHECK_OK(comm_recv(t.turns, &got, 1, COMM_DTYPE_I32, before, NULL, NULL));
-    CHECK_OK(comm_coalesce_end(t.turns, NULL));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL, NULL));
     CHECK(got == before);
     CHECK_OK(comm_coalesce_begin(t.turns));
     CHECK_OK(comm_barrier(t.turns, NULL, NULL));
@@ -180,7 +180,7 @@ static void a_batch_takes_its_turn_when_it_ends(int rank, int size, void *arg)
     CHECK_STATUS(comm_monitored_barrier(t.turns, NULL), COMM_ERR_INVALID);
     CHECK_STATUS(comm_all_gather_bytes(t.turns, "x", 1, NULL, &data, &bytes), COMM_ERR_INVALID);
     CHECK_OK(comm_all_reduce(t.turns, &one, &sums[1], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
-    CHECK_OK(comm_coalesce_end(t.turns, &work));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL, &work));
     CHECK_OK(comm_work_wait(work, 0));
     CHECK(sums[0] == size && sums[1] == size && comm_group_seq(t.turns) == 9);
     comm_work_release(work);
@@ -197,7 +197,7 @@ static void a_batch_takes_its_turn_when_it_ends(int rank, int size, void *arg)
 static void end_in_callback(comm_work *work, comm_status status, void *context)
 {
     (void)work, (void)status;
-    CHECK_STATUS(comm_coalesce_end(context, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_coalesce_end(context, NULL, NULL), COMM_ERR_INVALID);
 }
 
 static void an_end_that_is_refused_leaves_the_batch(int rank, int size, void *arg)
@@ -214,7 +214,7 @@ static void an_end_that_is_refused_leaves_the_batch(int rank, int size, void *ar
     comm_work_release(work);
     CHECK(comm_group_seq(t.turns) == 0);
     CHECK_OK(comm_barrier(t.turns, NULL, NULL));
-    CHECK_OK(comm_coalesce_end(t.turns, NULL));
+    CHECK_OK(comm_coalesce_end(t.turns, NULL, NULL));
     CHECK(comm_group_seq(t.turns) == 2);
     check_seqs(&t, 2, 0, 0);
     CHECK_OK(comm_barrier(t.world, NULL, NULL));

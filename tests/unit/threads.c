@@ -192,7 +192,7 @@ static void try_to_wait(comm_work *work, comm_status status, void *context)
     CHECK_STATUS(comm_group_flush(f->world, 0), COMM_ERR_INVALID);
     CHECK_STATUS(comm_group_close(f->world), COMM_ERR_INVALID);
     CHECK_OK(comm_coalesce_begin(f->world));
-    CHECK_STATUS(comm_coalesce_end(f->world, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_coalesce_end(f->world, NULL, NULL), COMM_ERR_INVALID);
     CHECK_OK(comm_coalesce_cancel(f->world));
     atomic_store(&f->left, 1);
 }
@@ -306,7 +306,7 @@ static comm_status begin_any(struct chaos *c, float *data, comm_work **ret_work)
         status = comm_all_reduce(c->group, data, data, 10, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, NULL);
         if (status == COMM_OK)
             status = comm_barrier(c->group, &options, NULL);
-        ended = comm_coalesce_end(c->group, ret_work);
+        ended = comm_coalesce_end(c->group, NULL, ret_work);
         return ended == COMM_OK ? COMM_OK : status == COMM_OK ? ended : status;
     }
 }

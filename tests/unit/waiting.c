@@ -167,7 +167,7 @@ static double hand_over(comm_group *world, uint32_t ns)
     CHECK_OK(comm_coalesce_begin(world));
     send_now(world, 0, 1);
     send_now(world, 0, 2);
-    CHECK_OK(comm_coalesce_end(world, NULL));
+    CHECK_OK(comm_coalesce_end(world, NULL, NULL));
     CHECK(pthread_join(thread, NULL) == 0);
     comm_work_release(first);
     comm_work_release(h.second);

@@ -169,7 +169,7 @@ static void a_callback_cannot_wait_nor_close(int rank, int size, void *arg)
     for (int finished = 0; finished < 2; finished++) {
         CHECK_OK(comm_coalesce_begin(world));
         CHECK_OK(comm_barrier(world, NULL, NULL));
-        CHECK_OK(comm_coalesce_end(world, &batch));
+        CHECK_OK(comm_coalesce_end(world, NULL, &batch));
         if (finished)
             CHECK_OK(comm_work_wait(batch, 0));
         CHECK_OK(comm_work_on_complete(batch, try_everything, &inside));
@@ -249,7 +249,7 @@ static void hooks_are_told_of_everything(int rank, int size, void *arg)
     for (int i = 0; i < 3; i++)
         CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK(all.submitted == 1);
-    CHECK_OK(comm_coalesce_end(world, &work));
+    CHECK_OK(comm_coalesce_end(world, NULL, &work));
     CHECK(all.submitted == 4);
     CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
@@ -481,7 +481,7 @@ static void coalescing_is_checked(int rank, int size, void *arg)
     comm_group *world = ranks_world(backend);
     comm_work *work = NULL;
     float value = 1;
-    CHECK_STATUS(comm_coalesce_end(world, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_coalesce_end(world, NULL, NULL), COMM_ERR_INVALID);
     CHECK_STATUS(comm_coalesce_cancel(world), COMM_ERR_INVALID);
     CHECK_OK(comm_coalesce_begin(world));
     CHECK_STATUS(comm_coalesce_begin(world), COMM_ERR_INVALID);
@@ -492,13 +492,13 @@ static void coalescing_is_checked(int rank, int size, void *arg)
     CHECK_OK(comm_coalesce_cancel(world));
     CHECK(comm_group_seq(world) == 0);
     CHECK_OK(comm_coalesce_begin(world));
-    CHECK_OK(comm_coalesce_end(world, &work)); /* an empty batch is done at once */
+    CHECK_OK(comm_coalesce_end(world, NULL, &work)); /* an empty batch is done at once */
     CHECK_OK(comm_work_status(work));
     comm_work_release(work);
     CHECK_OK(comm_coalesce_begin(world));
     for (int i = 0; i < 20; i++)
         CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_coalesce_end(world, &work));
+    CHECK_OK(comm_coalesce_end(world, NULL, &work));
     CHECK_OK(comm_work_wait(work, 0));
     CHECK(strcmp(comm_work_op(work), "coalesced") == 0);
     comm_work_release(work);
