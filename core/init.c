@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/param.h"
-#include "deadline.h"
+#include "base/deadline.h"
 #include "fork.h"
 #include "group.h"
 #include "join.h"

@@ -24,7 +24,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "deadline.h"
+#include "base/deadline.h"
 
 #define MEETING_KEY "libcomm/meeting" /* the job's token */
 #define MEETING_MET_KEY "libcomm/met" /* how many ranks have found rank 0 */

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "launch.h"
 #include "meeting.h"
-#include "url.h"
+#include "base/url.h"
 
 #define RENDEZVOUS_TIMEOUT_MS ((int64_t)300000) /* a store's default */
 

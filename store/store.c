@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/limits.h"
-#include "deadline.h"
+#include "base/deadline.h"
 
 /* ---- Life ---- */
 

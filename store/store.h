@@ -67,7 +67,7 @@ struct comm_store {
     atomic_int references; /* the user's, and those of the views upon it */
     atomic_uint calls;     /* twice the calls under way, plus STORE_CLOSED */
     _Atomic int64_t timeout_ms;
-    _Atomic int64_t deadline_ns; /* no call goes beyond it; see deadline.h */
+    _Atomic int64_t deadline_ns; /* no call goes beyond it; see base/deadline.h */
     int32_t owner_pid; /* FORKED elsewhere */
     int32_t port;      /* -1 if none */
     char *host, *url;  /* heap; never NULL once open */

@@ -18,7 +18,7 @@
 #include "tcp_server.h"
 #include "tcp_shared.h"
 #include "tcp_store.h"
-#include "url.h"
+#include "base/url.h"
 
 enum {
     SPARES_MAX = 8,

@@ -6,7 +6,7 @@
 
 #include <comm/comm.h>
 
-#include "reduce.h"
+#include "core/reduce.h"
 
 enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN, KEY_JSON };
 

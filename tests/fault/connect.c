@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "faults.h"
-#include "group.h"
+#include "core/group.h"
 
 struct scenario {
     struct page *page;

@@ -4,10 +4,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "../../backend_tcp/tcp.h"
+#include "backend_tcp/tcp.h"
 #include "faults.h"
 #include "flow.h"
-#include "group.h"
+#include "core/group.h"
 
 struct scenario {
     struct page *page;

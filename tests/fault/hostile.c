@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "faults.h"
-#include "../../backend_tcp/tcp.h"
-#include "group.h"
+#include "backend_tcp/tcp.h"
+#include "core/group.h"
 
 static const char SECRET[] = "the job's secret";
 

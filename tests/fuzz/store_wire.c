@@ -2,7 +2,7 @@
  * sends, is cut into pieces. Parsed in pieces and as a whole it must come to the same, each request that was understood must
  * be what the encoder makes of it, and nothing behind the bytes that are there may be read. */
 #include "fuzz.h"
-#include "wire.h"
+#include "store/wire.h"
 
 enum { REQUESTS_MAX = 4096 };
 

@@ -3,7 +3,7 @@
  * what the encoder makes of it again. */
 #include "fuzz.h"
 
-#include "../../backend_tcp/wire.h"
+#include "backend_tcp/wire.h"
 
 static void try_hello(const uint8_t *in)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine.h"
-#include "op.h"
+#include "core/op.h"
 
 static uint64_t state;
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "tcp.h"
+#include "backend_tcp/tcp.h"
 
 /* ---- Random ---- */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine.h"
-#include "op.h"
+#include "core/op.h"
 
 enum form { PLAIN, UNEVEN, LIST };
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "engine.h"
-#include "op.h"
-#include "registry.h"
+#include "core/op.h"
+#include "core/registry.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>

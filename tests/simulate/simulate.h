@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "plan.h"
+#include "backend_tcp/plan.h"
 
 /* An element is reduced by four operations at once, each for a question of its own. */
 struct element {

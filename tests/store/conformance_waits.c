@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "conformance.h"
-#include "store.h" /* only to see that a thread is inside a call */
+#include "store/store.h" /* only to see that a thread is inside a call */
 
 /* ---- A thread that waits ---- */
 

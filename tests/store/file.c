@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "file_share.h"
+#include "store/file_share.h"
 #include "ranks.h"
 
 enum { LONG_MS = 20000, SHORT_MS = 50, MIB = 1 << 20 };

@@ -1,5 +1,5 @@
 /* store/file_log.c: the bytes of a file store's records, one by one. file_log [SEED] */
-#include "file_log.h"
+#include "store/file_log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -20,8 +20,8 @@
 #include "calls.h"
 #include "lines.h"
 #include "ranks.h"
-#include "store.h" /* only to see that a thread is inside a call */
-#include "wire.h"
+#include "store/store.h" /* only to see that a thread is inside a call */
+#include "store/wire.h"
 
 /* ---- A server in a process ---- */
 

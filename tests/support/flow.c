@@ -3,8 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../backend_tcp/tcp.h"
-#include "group.h"
+#include "backend_tcp/tcp.h"
+#include "core/group.h"
 #include "ranks.h"
 
 enum { PATIENCE_MS = 20000, LOOK_AGAIN_MS = 2, ROUNDS_MOST = 500 };

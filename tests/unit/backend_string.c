@@ -8,7 +8,7 @@
 #include <comm/comm.h>
 #include <string.h>
 
-#include "backend_string.h"
+#include "core/backend_string.h"
 
 static struct backend_string parsed(const char *text)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "cards.h"
+#include "core/cards.h"
 
 static void check_found(struct cards *c, const char *backend, const char *key, const char *expected)
 {

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "host_id.h"
+#include "core/host_id.h"
 
 static void a_text_takes_the_rules_place(void **state)
 {

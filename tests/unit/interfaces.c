@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "group.h"
+#include "core/group.h"
 #include "ranks.h"
 
 int __wrap_getifaddrs(struct ifaddrs **ret_list);

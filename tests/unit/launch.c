@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launch.h"
+#include "core/launch.h"
 
 /* Set "NAME=value" pairs; the strings must live on, as putenv keeps them. */
 static void environment(const char *const *pairs)

@@ -1,5 +1,5 @@
 /* Checks of an op: what is refused, with which words; and which ops have the same signature. */
-#include "op.h"
+#include "core/op.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

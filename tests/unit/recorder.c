@@ -1,5 +1,5 @@
 /* The flight record's ring. */
-#include "recorder.h"
+#include "core/recorder.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

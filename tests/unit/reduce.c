@@ -1,6 +1,6 @@
 /* The reduction kernels of every variant that this machine can run, against tests/support/reference.c. Usage: reduce
  * [SEED]. */
-#include "reduce.h"
+#include "core/reduce.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +16,9 @@
 #include <time.h>
 
 #include <comm/comm.h>
-#include "reduce_variant.h"
+#include "core/reduce_variant.h"
 #include "reference.h"
-#include "small_float.h"
+#include "core/small_float.h"
 
 enum { POISON = 0xa5, MARGIN = 64, SOURCES_MOST = 66, ELEMENT_MOST = REFERENCE_ELEMENT_MOST };
 

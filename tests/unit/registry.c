@@ -1,5 +1,5 @@
 /* Finding, loading and refusing backends. argv[1] is the folder of the plugins that plugin.c was compiled to. */
-#include "registry.h"
+#include "core/registry.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

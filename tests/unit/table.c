@@ -1,6 +1,6 @@
 /* The store's table beside a model: the same random calls on both, with few keys, so that they collide, are deleted and come again, and
  * the table grows. table [SEED]. */
-#include "table.h"
+#include "store/table.h"
 
 #include <inttypes.h>
 #include <stdio.h>

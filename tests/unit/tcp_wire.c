@@ -8,7 +8,7 @@
 #include <sodium.h>
 #include <string.h>
 
-#include "../../backend_tcp/wire.h"
+#include "backend_tcp/wire.h"
 
 static void a_hello_is_64_bytes(void **state)
 {

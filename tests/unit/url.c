@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "url.h"
+#include "base/url.h"
 
 static struct comm__url parsed(const char *text)
 {

@@ -1,6 +1,6 @@
 /* Time: monotonic for deadlines, wall clock for records. A deadline is absolute, in nanoseconds; DEADLINE_NEVER is no deadline. */
-#ifndef COMM_CORE_CLOCK_H
-#define COMM_CORE_CLOCK_H
+#ifndef COMM_BASE_CLOCK_H
+#define COMM_BASE_CLOCK_H
 
 #include <stdint.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Where this process can be reached: the host's addresses as text, socket addresses from text, a listener. Header-only, for core and for the
  * tcp backend, which links to nothing of core's. */
-#ifndef COMM_CORE_NETADDR_H
-#define COMM_CORE_NETADDR_H
+#ifndef COMM_BASE_NETADDR_H
+#define COMM_BASE_NETADDR_H
 
 #include <arpa/inet.h>
 #include <errno.h>

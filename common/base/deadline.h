@@ -1,6 +1,6 @@
-/* For those who make several calls upon a store within one time limit: joining a world, leaving it. */
-#ifndef COMM_STORE_DEADLINE_H
-#define COMM_STORE_DEADLINE_H
+/* For calls upon a store within one time limit: joining a world, leaving it. The stores implement it (store/store.c). */
+#ifndef COMM_BASE_DEADLINE_H
+#define COMM_BASE_DEADLINE_H
 
 #include <comm/store.h>
 

@@ -1,5 +1,5 @@
 /* The rendezvous URL parser. Every refusal quotes the part that was refused: a URL is often put together by scripts. */
-#include "url.h"
+#include "base/url.h"
 
 #include <ctype.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Log what a call cannot return; see comm_log_set in comm/comm.h. */
-#ifndef COMM_CORE_LOG_H
-#define COMM_CORE_LOG_H
+#ifndef COMM_BASE_LOG_H
+#define COMM_BASE_LOG_H
 
 #include <comm/comm.h>
 

@@ -1,6 +1,6 @@
-/* Parameters: those of the core (core/param.def) and those that backends declare. Read from the environment at each look-up. */
-#ifndef COMM_CORE_PARAM_H
-#define COMM_CORE_PARAM_H
+/* Parameters: those of the core (base/param.def) and those that backends declare. Read from the environment at each look-up. */
+#ifndef COMM_BASE_PARAM_H
+#define COMM_BASE_PARAM_H
 
 #include <comm/backend.h>
 
@@ -11,6 +11,10 @@ const char *comm__param_text(const char *name);
 
 /* A backend has been registered: list its parameters.  Errors  INVALID (a declaration that makes no sense), NO_MEMORY. */
 comm_status comm__param_declare(const comm_backend *backend);
+
+/* All that are known: the core's first, then each backend's as it was registered. `index` is below the count. */
+size_t comm__param_count(void);
+comm_param_info comm__param_listed(size_t index);
 
 /* May a backend string set the option to `text`?  Errors  INVALID (says what there is, or what the option takes). */
 comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text);

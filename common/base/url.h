@@ -1,6 +1,6 @@
 /* Takes a rendezvous URL apart: scheme://rest?rank=R&world_size=W. Pure; no I/O. */
-#ifndef COMM_CORE_URL_H
-#define COMM_CORE_URL_H
+#ifndef COMM_BASE_URL_H
+#define COMM_BASE_URL_H
 
 #include <comm/comm.h>
 

@@ -10,8 +10,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "op.h"
-#include "registry.h"
 
 #define PARAM_INT(name, initial, minimum, maximum, help) \
     { sizeof(comm_backend_param), COMM_PARAM_INT, name, #initial, minimum, maximum, help },
@@ -227,31 +225,26 @@ comm_status comm__param_declare(const comm_backend *backend)
     return status;
 }
 
-size_t comm_param_count(void)
+size_t comm__param_count(void)
 {
     begin_list();
-    comm__registry_ready(); /* the built-in backends have theirs listed */
     pthread_mutex_lock(&lock);
     size_t count = list_count;
     pthread_mutex_unlock(&lock);
     return count;
 }
 
-comm_status comm_param_query(size_t index, comm_param_info *ret_info)
+comm_param_info comm__param_listed(size_t index)
 {
-    size_t count = comm_param_count();
-    if (index >= count)
-        return comm__fail(COMM_ERR_NOT_FOUND, "parameter %zu: there are %zu", index, count);
     pthread_mutex_lock(&lock);
     struct listed it = list[index];
     pthread_mutex_unlock(&lock);
     const char *text = getenv(it.env);
-    const comm_param_info info = { .struct_bytes = sizeof info,
-                                   .name = it.param->name,
-                                   .env = it.env,
-                                   .scope = it.scope,
-                                   .value = text && *text ? text : it.param->initial,
-                                   .initial = it.param->initial,
-                                   .help = it.param->help };
-    return comm__give_struct(ret_info, &info, sizeof info, "comm_param_query", "comm_param_info");
+    return (comm_param_info){ .struct_bytes = sizeof(comm_param_info),
+                              .name = it.param->name,
+                              .env = it.env,
+                              .scope = it.scope,
+                              .value = text && *text ? text : it.param->initial,
+                              .initial = it.param->initial,
+                              .help = it.param->help };
 }

@@ -1,6 +1,6 @@
 /* libuv ends the process, by abort(), if its first loop finds no descriptors for a pipe of its own. Look before it does. */
-#ifndef COMM_CORE_DESCRIPTORS_H
-#define COMM_CORE_DESCRIPTORS_H
+#ifndef COMM_BASE_DESCRIPTORS_H
+#define COMM_BASE_DESCRIPTORS_H
 
 #include <errno.h>
 #include <sys/eventfd.h>

@@ -1,6 +1,6 @@
 /* The one way to fail: write the text where the fact is known, and return the status. */
-#ifndef COMM_CORE_ERROR_H
-#define COMM_CORE_ERROR_H
+#ifndef COMM_BASE_ERROR_H
+#define COMM_BASE_ERROR_H
 
 #include <comm/comm.h>
 

@@ -1,6 +1,6 @@
 /* Every limit has a name here, and the reason for its number. */
-#ifndef COMM_CORE_LIMITS_H
-#define COMM_CORE_LIMITS_H
+#ifndef COMM_BASE_LIMITS_H
+#define COMM_BASE_LIMITS_H
 
 #include <stddef.h>
 
