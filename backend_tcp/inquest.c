@@ -194,7 +194,7 @@ static void say_why_silent(const struct tcp_group *g, int32_t rank, char *text, 
 }
 
 struct verdict {
-    char missing[560], waits[300];
+    char missing[560], waits[400];
     int named, unnamed;
 };
 
