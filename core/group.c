@@ -15,6 +15,7 @@
 #include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
+#include "memory.h"
 #include "registry.h"
 #include "round_robin.h"
 #include "watchdog.h"
@@ -153,6 +154,50 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
     return COMM_OK;
 }
 
+/* The open groups of the world. They are held, so that closing one waits until it is let go. Gives *ret_groups (free). */
+static comm_status hold_all(struct world *world, comm_group ***ret_groups, size_t *ret_count)
+{
+    size_t count = 0;
+    pthread_mutex_lock(&world->lock);
+    for (const comm_group *group = world->groups; group; group = group->next_open)
+        count++;
+    comm_group **groups = malloc((count + 1) * sizeof(comm_group *));
+    *ret_count = 0;
+    for (comm_group *group = groups ? world->groups : NULL; group; group = group->next_open) {
+        comm__group_ref(group);
+        atomic_fetch_add(&group->drivers, 1);
+        groups[(*ret_count)++] = group;
+    }
+    pthread_mutex_unlock(&world->lock);
+    *ret_groups = groups;
+    return groups ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "comm_group_abort_all on world '%s'", world->name);
+}
+
+comm_status comm_group_abort_all(comm_group *any, const char *reason)
+{
+    comm_group **groups;
+    size_t count;
+    if (!any)
+        return comm__fail(COMM_ERR_INVALID, "comm_group_abort_all: the group is NULL");
+    if (comm__forked_since(any->generation))
+        return comm__fail_forked(any, "comm_group_abort_all");
+    comm_status status = hold_all(any->world, &groups, &count);
+    if (status != COMM_OK)
+        return status;
+    for (size_t i = 0; i < count; i++) {
+        char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
+        comm__group_rank_text(groups[i], groups[i]->rank, self);
+        snprintf(text, sizeof text, "%s of group '%s' called comm_group_abort_all%s%s", self, groups[i]->name,
+                 reason && *reason ? ": " : "", reason ? reason : "");
+        utf8_clean_string(text);
+        comm__group_abort(groups[i], COMM_ERR_ABORTED, text);
+        atomic_fetch_sub(&groups[i]->drivers, 1);
+        comm__group_unref(groups[i]);
+    }
+    free(groups);
+    return COMM_OK;
+}
+
 /* ---- What backends return ---- */
 
 /* What a slot said of an op that was not begun, with the op and the backend in front. */
@@ -242,6 +287,8 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
     status = check_scalar(group, op);
     if (status == COMM_OK)
         status = check_known(group, op, backend);
+    if (status == COMM_OK && comm__memory_any(group))
+        comm__memory_find(group, *ret_channel, op);
     if (status != COMM_OK || !backend->supports)
         return status;
     uint64_t fail_count = comm__fail_count();
@@ -660,6 +707,52 @@ comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts)
     for (int32_t r = 0; r < group->size; r++)
         ret_hosts[r] = group->world->hosts[group->world_ranks[r]];
     return COMM_OK;
+}
+
+comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t room, size_t *ret_count)
+{
+    if (!group || !ret_count || (!ret_ranks && room))
+        return comm__fail(COMM_ERR_INVALID, "comm_group_lost_ranks: an argument is NULL");
+    size_t count = 0;
+    for (int32_t r = 0; r < group->size; r++) {
+        if (!atomic_load_explicit(&group->world->lost[group->world_ranks[r]], memory_order_acquire))
+            continue;
+        if (count < room)
+            ret_ranks[count] = r;
+        count++;
+    }
+    *ret_count = count;
+    return COMM_OK;
+}
+
+static void never_reduces(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    (void)in, (void)inout, (void)count, (void)dtype, (void)context;
+}
+
+/* What the call with these arguments would become, without elements, goes the way of every call until it would be submitted. */
+int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop, comm_device device)
+{
+    static const double scalar[2];
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_op op = { .kind = kind, .dtype = dtype, .redop = redop, .root = -1, .timeout_ns = INT64_MAX };
+    const comm_op_traits *traits = comm_op_traits_of(kind);
+    struct channel *channel;
+    comm_status status = comm__group_usable(group, "comm_group_supports");
+    if (status == COMM_OK && !traits)
+        status = comm__fail(COMM_ERR_INVALID, "comm_group_supports on group '%s': there is no kind of operation %d", group->name,
+                            kind);
+    if (status != COMM_OK)
+        return 0;
+    options.device = device;
+    options.premul = scalar;
+    options.reduce_fn = never_reduces;
+    if (traits->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER))
+        op.root = 0;
+    comm_group *asked = group->turns ? group->turns->groups[0] : group;
+    struct op_place place = place_of(asked);
+    status = comm__op_prepare(&op, &place, &options);
+    return status == COMM_OK && comm__group_route(asked, &op, &channel) == COMM_OK;
 }
 
 comm_status comm_group_find(comm_group *world, const char *name, comm_group **ret_group)

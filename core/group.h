@@ -1,7 +1,7 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock
- * and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
+ * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock,
+ * memories->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
  * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
@@ -85,6 +85,13 @@ struct lineage {
 struct monitor;
 struct turns;
 
+/* Pieces of memory that the group's backends know (memory.h). */
+struct memories {
+    pthread_mutex_t lock; /* a leaf; guards the list */
+    struct comm_memory *first;
+    _Atomic size_t count; /* of those that a backend wants to see with ops */
+};
+
 struct comm_group {
     struct world *world;
     comm_group *next_open, **at_open; /* in world->groups, and what points to it there; guarded by world->lock */
@@ -132,6 +139,7 @@ struct comm_group {
     struct pending pending;
     struct recorder recorder;
     struct hooks hooks;
+    struct memories memories;
 };
 
 /* ---- group.c ---- */
@@ -203,6 +211,11 @@ struct group_plan {
     int64_t timeout_ms;
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
+
+/* The channel for buffers on `device`, and the device as backends know it: with the index that the user has named. `call` begins
+ * the text.  Errors  INVALID (the group has several devices), UNSUPPORTED (none such). */
+comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device, struct channel **ret_channel,
+                                comm_device *ret_device);
 
 /* The world group is opened in steps, as the ranks come together in between (init.c). Choose its backends; it is world->root then,
  * also if that fails, and goes with the world. */

@@ -11,6 +11,7 @@
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
+#include "memory.h"
 #include "join.h"
 #include "launch.h"
 #include "registry.h"
@@ -39,6 +40,7 @@ void comm__group_unref(comm_group *group)
     comm__recorder_finish(&group->recorder);
     comm__hooks_finish(&group->hooks);
     comm__pending_finish(&group->pending);
+    comm__memories_finish(&group->memories);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
     pthread_mutex_destroy(&group->batch_lock);
@@ -62,6 +64,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
     comm__pending_init(&group->pending);
+    comm__memories_init(&group->memories);
     group->world = plan->world;
     group->generation = atomic_load(&comm__fork_generation);
     group->rank = plan->rank;
@@ -200,6 +203,33 @@ static comm_device device_of(const comm_group *group, const struct channel *chan
             devices++;
         }
     return devices == 1 ? device : COMM_DEVICE_DEFAULT;
+}
+
+comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device, struct channel **ret_channel,
+                                comm_device *ret_device)
+{
+    int32_t kind = comm_device_kind(device);
+    char where[OP_PLACE_BYTES], name[DEVICE_NAME_BYTES + 16];
+    struct channel *channel = device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
+    if (!channel) {
+        comm__group_place(group, where);
+        comm__device_text(device, name, sizeof name);
+    }
+    if (!channel && device == COMM_DEVICE_DEFAULT)
+        return comm__fail(COMM_ERR_INVALID, "%s on %s: the group has several devices (%s); say which one", call, where,
+                          group->backend_text);
+    if (!channel)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "%s on %s: the group has no backend for device %s; it was opened with '%s'", call,
+                          where, name, group->backend_text);
+    if (kind == COMM_DEVICE_DEFAULT) {
+        kind = COMM_DEVICE_CPU;
+        while (group->routes[kind] != channel)
+            kind++;
+        device = kind;
+    }
+    *ret_device = device == kind && comm_device_kind(group->device) == kind ? group->device : device;
+    *ret_channel = channel;
+    return COMM_OK;
 }
 
 /* The state of the same backend in the group that this one is made from. */
@@ -527,6 +557,7 @@ static comm_status close_forked(comm_group *group)
     struct world *world = group->world;
     comm__fail_forked(group, "comm_group_close");
     /* No locks: a thread that does not exist here may hold them. */
+    comm__memories_close(group, 1);
     close_channels(group, 1);
     if (atomic_fetch_sub(&world->references, 1) == 1)
         comm__world_destroy(world, 1);
@@ -558,6 +589,7 @@ comm_status comm__group_close(comm_group *group)
     comm__monitor_destroy(group->monitor);
     group->monitor = NULL;
     comm_store_close(group->user_store);
+    comm__memories_close(group, 0);
     close_channels(group, 0);
     if (atomic_fetch_sub(&world->references, 1) == 1)
         comm__world_destroy(world, 0);

@@ -93,6 +93,13 @@ void comm__work_ref(comm_work *work)
     atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
 }
 
+comm_work *comm_work_retain(comm_work *work)
+{
+    if (work)
+        comm__work_ref(work);
+    return work;
+}
+
 void comm_work_release(comm_work *work)
 {
     if (work && atomic_fetch_sub_explicit(&work->references, 1, memory_order_acq_rel) == 1)
@@ -487,6 +494,25 @@ comm_status comm_work_test(comm_work *work, int32_t *ret_done)
     return *ret_done ? comm__work_result(work) : COMM_OK;
 }
 
+/* The work may have completed: when its op was enqueued, say. Its group may have been closed since, and then there is nothing to
+ * order any more. */
+static comm_status order_stream(comm_work *work, void *stream)
+{
+    comm_group *group = work->group;
+    const struct channel *channel = work->channel;
+    atomic_fetch_add(&group->drivers, 1); /* see drive_once */
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = COMM_OK;
+    if (!atomic_load(&group->closing))
+        status = channel->backend->wait_stream(channel->state, work, stream);
+    if (status != COMM_OK) {
+        status = comm__slot_failed("wait_stream", status, fail_count);
+        comm__fail_while(status, "comm_work_wait_stream: backend '%s'", channel->backend->name);
+    }
+    atomic_fetch_sub(&group->drivers, 1);
+    return status;
+}
+
 comm_status comm_work_wait_stream(comm_work *work, void *stream)
 {
     comm_status status = check_work(work, "comm_work_wait_stream");
@@ -494,15 +520,9 @@ comm_status comm_work_wait_stream(comm_work *work, void *stream)
         return status;
     if (work->batch)
         return comm__batch_wait_stream(work, stream);
-    if (!work->channel || !work->channel->backend->wait_stream || work_is_done(work))
+    if (!work->channel || !work->channel->backend->wait_stream || (work_is_done(work) && work->status != COMM_OK))
         return comm_work_wait(work, 0);
-    const comm_backend *backend = work->channel->backend;
-    uint64_t fail_count = comm__fail_count();
-    status = backend->wait_stream(work->channel->state, work, stream);
-    if (status == COMM_OK)
-        return COMM_OK;
-    status = comm__slot_failed("wait_stream", status, fail_count);
-    return comm__fail_while(status, "comm_work_wait_stream: backend '%s'", backend->name);
+    return order_stream(work, stream);
 }
 
 /* ---- Being told ---- */

@@ -34,7 +34,7 @@
  *   Threads   *any*, or *one at a time* per object.      Errors   which, and what they mean here.
  *
  * Contents: 1 status · 2 types · 3 options · 4 worlds and groups · 5 meshes · 6 collectives
- * · 7 point-to-point · 8 coalescing · 9 byte strings · 10 works · 11 looking inside
+ * · 7 point-to-point · 8 coalescing · 9 byte strings · 10 works · 11 memory · 12 looking inside
  */
 #ifndef COMM_COMM_H
 #define COMM_COMM_H
@@ -421,6 +421,23 @@ COMM_API comm_status comm_group_close(comm_group *group);
  * then still be closed.  Threads any. */
 COMM_API comm_status comm_group_abort(comm_group *group, const char *reason);
 
+/* The same for all groups of this process that belong to the world of `any`, which is one of them: the way out when several
+ * groups wait for each other. Each group's text names the rank in it. (c10d's _abort_process_group without a group.)
+ * Threads any. */
+COMM_API comm_status comm_group_abort_all(comm_group *any, const char *reason);
+
+/* Connect to the other ranks now for operations on `device` (DEFAULT: each kind of device that the group serves), which
+ * otherwise happens in the first operation: before timing, before capturing a graph, or so that a rank that cannot take part
+ * is found here. A backend that needs no such step returns at once, so OK does not say that the others are alive.
+ * (c10d's device_id and eager initialisation, ncclCommInitRank, MPI_Comm_create_group.)
+ *
+ * Order    every rank of the group calls it, with the same device, at the same place among its calls on this group.
+ * Threads  one at a time, with no other call on this group meanwhile but comm_group_abort, which ends it.
+ * Errors   TIMEOUT (not connected within timeout_ms; 0: the group's time limit. The group is still usable, and the call can
+ *          be repeated), INVALID (operations of the group are unfinished; in a batch; in a work's callback or a hook),
+ *          UNSUPPORTED (the group has no backend for that device), the reason why the group has ended, those of the backend. */
+COMM_API comm_status comm_group_connect(comm_group *group, comm_device device, int64_t timeout_ms);
+
 /* Wait until all works that were submitted to the group so far have completed; the first error wins. What stands in an open
  * batch (comm_coalesce_begin) has not been submitted yet, and is not waited for.
  * (c10d's _wait_for_pending_works.)  Threads any.  Errors  TIMEOUT, or a work's own. */
@@ -449,6 +466,31 @@ COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_rank
  * can share memory and reach each other by loopback: same kernel, same /dev/shm, same network name space. So a container is
  * a host of its own unless it shares these. COMM_HOST_ID, any text, takes the rule's place: ranks with the same text are on one host. */
 COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts);
+
+/* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be reached.
+ * Writes the first `room` of them in ascending order, as ranks of this group; *ret_count is how many there are. What one rank
+ * has noticed reaches the others with the news that the group has ended, so ask after a call has failed with PEER_LOST; but
+ * when several ranks die, some survivors may know less at first. Shrinking and trying settles that: who knows too little
+ * finds the others dead by the first use of the group that was shrunk, and shrinks the original again.
+ *
+ *     comm_group *rest = NULL;
+ *     comm_status status;
+ *     do {
+ *         comm_group_close(rest);
+ *         rest = NULL;
+ *         comm_group_lost_ranks(group, lost, room, &count);
+ *         status = comm_group_shrink(group, lost, count, NULL, &rest);
+ *         if (status == COMM_OK)
+ *             status = comm_barrier(rest, NULL, NULL);
+ *     } while (status == COMM_ERR_PEER_LOST);
+ *
+ * Threads any.  Errors  INVALID. */
+COMM_API comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t room, size_t *ret_count);
+
+/* 1 if the group can do this operation on this device (0: its only kind), else 0 and comm_last_error says why: by the rules of
+ * comm_redop_supports, by what the backend knows, and by what it says itself. `dtype` and `redop` count where the
+ * operation has them. It asks nobody, and promises nothing about flags, counts and buffers.  Threads any. */
+COMM_API int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop, comm_device device);
 
 /* The open group of this process that has that name within `world`'s family; of several, the one that was made last.
  * Memory lends.  Errors NOT_FOUND. */
@@ -725,7 +767,10 @@ COMM_API comm_status comm_work_test(comm_work *work, int32_t *ret_done);
 COMM_API comm_status comm_work_status(const comm_work *work);
 /* The text of the work's error; "" if it has none (yet).  Memory lends, until the work is released. */
 COMM_API const char *comm_work_error(const comm_work *work);
-/* Let go of the handle; NULL is fine.  Threads any, once, when no other thread uses it. */
+/* Another handle to the same work, to be released for itself: so that several owners can each release theirs. Gives `work`;
+ * NULL gives NULL.  Threads any that has a handle. */
+COMM_API comm_work *comm_work_retain(comm_work *work);
+/* Let go of the handle; NULL is fine.  Threads any, once for each handle, which nobody may use any more. */
 COMM_API void comm_work_release(comm_work *work);
 
 /* Order the device stream after the work, without blocking the host; on the CPU it waits. (c10d's Work.synchronize.) */
@@ -753,7 +798,37 @@ COMM_API int64_t comm_work_duration_ns(const comm_work *work);   /* from submiss
 COMM_API int64_t comm_work_timeout(const comm_work *work);       /* what it was given, in ms; known at once */
 COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"; lends, for ever */
 
-/* ---- 11 Looking inside ------------------------------------------------------------------------ */
+/* ---- 11 Memory --------------------------------------------------------------------------------
+ *
+ * Buffers that many operations use can be made known to a group's backend once: so that peers can read them directly (shared
+ * memory), for RDMA, for NCCL's windows. What is gained is the backend's affair; one that gains nothing takes it as a hint
+ * without effect, so a program need not ask. Results are the same with and without it.
+ *
+ * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie within one
+ * piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.
+ *
+ * Memory   a piece belongs to its group. Release it before the group is closed, and when no operation uses it; closing the
+ *          group releases what is left, and the handles are gone then. The memory of comm_mem_alloc is freed with its piece;
+ *          that of comm_mem_register stays the caller's, and must stay valid until the release. In the child of a fork() only
+ *          closing the group is possible.
+ * Threads  any.
+ * Errors   INVALID (NULL, no bytes, a device that must be said), UNSUPPORTED (the group has no backend for that device; a
+ *          round-robin group: use the groups that it takes turns over), NO_MEMORY, FORKED, the reason why the group has
+ *          ended, and those of the backend. */
+typedef struct comm_memory comm_memory;
+
+/* Memory for buffers on `device` (0: the group's only kind). The core gives plain memory for CPU buffers, aligned to 64 bytes,
+ * where the backend has none of its own; for other devices that is UNSUPPORTED. The bytes are not cleared.
+ * Memory   gives *ret_memory, and with it *ret_data.   (ncclMemAlloc, MPI_Alloc_mem.) */
+COMM_API comm_status comm_mem_alloc(comm_group *group, size_t bytes, comm_device device, void **ret_data,
+                                    comm_memory **ret_memory);
+/* Make `bytes` bytes at `data` known.   Memory   keeps `data` until the release; gives *ret_memory.   (ncclCommRegister.) */
+COMM_API comm_status comm_mem_register(comm_group *group, void *data, size_t bytes, comm_device device,
+                                       comm_memory **ret_memory);
+/* NULL is fine. */
+COMM_API comm_status comm_mem_release(comm_memory *memory);
+
+/* ---- 12 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
  * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count says how

@@ -279,6 +279,68 @@ static void group_abort(const struct place *p)
     OK(comm_group_close(NULL));
 }
 
+static void group_abort_all(const struct place *p)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world, *copy;
+    options.name = "rows, all aborted";
+    OK(comm_init(&options, &world));
+    OK(comm_group_dup(world, NULL, &copy));
+    OK(comm_group_abort_all(copy, "for the sake of the test"));
+    GIVES(COMM_ERR_ABORTED, comm_group_status(world));
+    GIVES(COMM_ERR_ABORTED, comm_barrier(copy, NULL, NULL));
+    SAYS("for the sake of the test");
+    OK(comm_group_close(copy));
+    OK(comm_group_close(world));
+    OK(comm_group_status(p->world)); /* is of another family */
+}
+
+static void group_connect(const struct place *p)
+{
+    comm_group *group;
+    OK(comm_group_dup(p->world, NULL, &group));
+    OK(comm_group_connect(group, COMM_DEVICE_CPU, 0));
+    OK(comm_group_connect(group, COMM_DEVICE_DEFAULT, 10000));
+    GIVES(COMM_ERR_UNSUPPORTED, comm_group_connect(group, COMM_DEVICE_CUDA, 0));
+    OK(comm_barrier(group, NULL, NULL));
+    OK(comm_group_close(group));
+}
+
+static void group_lost_ranks(const struct place *p)
+{
+    int32_t lost[MOST];
+    size_t count = 99;
+    OK(comm_group_lost_ranks(p->world, lost, MOST, &count));
+    IS(count == 0);
+    count = 99;
+    OK(comm_group_lost_ranks(p->world, NULL, 0, &count));
+    IS(count == 0);
+    GIVES(COMM_ERR_INVALID, comm_group_lost_ranks(p->world, NULL, 1, &count));
+}
+
+static void group_supports(const struct place *p)
+{
+    IS(comm_group_supports(p->world, COMM_OP_ALL_REDUCE, COMM_DTYPE_BF16, COMM_REDOP_SUM, COMM_DEVICE_CPU) == 1);
+    IS(comm_group_supports(p->world, COMM_OP_ALL_REDUCE, COMM_DTYPE_F32, COMM_REDOP_BXOR, COMM_DEVICE_CPU) == 0);
+    SAYS("'bxor' is not defined for dtype f32");
+    IS(comm_group_supports(p->world, COMM_OP_SEND, COMM_DTYPE_F32, COMM_REDOP_SUM, COMM_DEVICE_CUDA) == 0);
+}
+
+static void memory(const struct place *p)
+{
+    comm_memory *own, *known;
+    void *data;
+    int64_t sum = 0;
+    OK(comm_mem_alloc(p->world, sizeof(int64_t), COMM_DEVICE_CPU, &data, &own));
+    OK(comm_mem_register(p->world, &sum, sizeof sum, COMM_DEVICE_DEFAULT, &known));
+    *(int64_t *)data = 1;
+    OK(comm_all_reduce(p->world, data, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
+    IS(sum == p->size);
+    OK(comm_mem_release(known));
+    OK(comm_mem_release(own));
+    GIVES(COMM_ERR_UNSUPPORTED, comm_mem_alloc(p->world, 8, COMM_DEVICE_CUDA, &data, &own));
+}
+
 static void group_queries(const struct place *p)
 {
     comm_group *group;
@@ -392,6 +454,11 @@ const struct row_case rows_groups[] = {
     { "group_dup", group_dup },
     { "group_shrink", group_shrink },
     { "group_abort", group_abort },
+    { "group_abort_all", group_abort_all },
+    { "group_connect", group_connect },
+    { "group_lost_ranks", group_lost_ranks },
+    { "group_supports", group_supports },
+    { "memory", memory },
     { "group_queries", group_queries },
     { "group_ranks", group_ranks },
     { "group_hosts", group_hosts },

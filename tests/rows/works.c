@@ -133,7 +133,9 @@ static void work_descriptor(const struct place *p)
 static void work_drop(const struct place *p)
 {
     int32_t got;
-    comm_work_release(late(p, &got)); /* the buffer is still kept */
+    comm_work *work = late(p, &got);
+    comm_work_release(comm_work_retain(work)); /* one handle of two */
+    comm_work_release(work);                   /* the buffer is still kept */
     send_late(p, p->world);
     OK(comm_group_flush(p->world, 0));
     IS(got == p->rank);
