@@ -16,7 +16,8 @@ struct backend_option {
 };
 
 struct backend_pair {
-    const char *device; /* the kind's name in lower case, which a backend may bring; NULL: every one that the backend has */
+    /* the kind's name in lower case, which a backend may bring; NULL: every one that the backend has */
+    const char *device;
     const char *name;   /* in lower case, "auto", or a path as it was written */
     struct backend_option options[BACKEND_OPTIONS_MOST];
     size_t option_count;

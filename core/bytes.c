@@ -193,7 +193,8 @@ static comm_status fail_other_message(const comm_group *group, const char *call,
 {
     char who[GROUP_RANK_BYTES];
     comm__group_rank_text(group, source, who);
-    return comm__fail(COMM_ERR_MISMATCH, "%s on group '%s': %s sent something else with tag %d", call, group->name, who, tag);
+    return comm__fail(COMM_ERR_MISMATCH, "%s on group '%s': %s sent something else with tag %d", call, group->name, who,
+                      tag);
 }
 
 comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,

@@ -1,5 +1,5 @@
-/* A card is a list of values, each as "<bytes of the key> <bytes of the value> ", then both: so cards can be put one behind the other. What
- * comes from the store is checked. */
+/* A card is a list of values, each as "<bytes of the key> <bytes of the value> ", then both: so cards can be put one
+ * behind the other. What comes from the store is checked. */
 #include "cards.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* Cards: what a rank's backends put into the store while the world opens, such as addresses; and all ranks' cards, once they have been handed
- * out. What is among them needs no store. */
+/* Cards: what a rank's backends put into the store while the world opens, such as addresses; and all ranks' cards, once
+ * they have been handed out. What is among them needs no store. */
 #ifndef COMM_CORE_CARDS_H
 #define COMM_CORE_CARDS_H
 

@@ -63,8 +63,8 @@ static comm_status add_kind(const char *name, size_t length, int32_t *ret_kind)
         kind++;
     char *copy = kind < DEVICE_KIND_END ? strndup(name, length) : NULL;
     if (!copy)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "device '%.*s': there are %d kinds of device already", (int)length, name,
-                          DEVICE_KIND_END);
+        return comm__fail(COMM_ERR_UNSUPPORTED, "device '%.*s': there are %d kinds of device already", (int)length,
+                          name, DEVICE_KIND_END);
     atomic_store_explicit(&names[kind], copy, memory_order_release);
     *ret_kind = kind;
     return COMM_OK;
@@ -79,7 +79,8 @@ comm_status comm__device_kinds(const char *list, uint32_t *ret_kinds)
         size_t length = strcspn(name, ",");
         int32_t kind = comm__device_kind_of(name, length);
         if (!is_name(name, length) || (length == 7 && memcmp(name, "default", 7) == 0))
-            status = comm__fail(COMM_ERR_INVALID, "'%s' is not a list of devices such as \"cpu\" or \"cuda,hip\"", list);
+            status = comm__fail(COMM_ERR_INVALID, "'%s' is not a list of devices such as \"cpu\" or \"cuda,hip\"",
+                                list);
         else if (!kind)
             status = add_kind(name, length, &kind);
         *ret_kinds |= 1u << kind;
@@ -101,9 +102,10 @@ comm_status comm_device_parse(const char *name, comm_device *ret_device)
         char known[256] = "";
         for (size_t k = COMM_DEVICE_CPU, used = 0; k < DEVICE_KIND_END && used < sizeof known; k++)
             if (name_of((int32_t)k))
-                used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", name_of((int32_t)k));
-        return comm__fail(COMM_ERR_INVALID, "there is no device '%.*s'; the names are %s", (int)(length < 64 ? length : 64),
-                          name, known);
+                used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "",
+                                         name_of((int32_t)k));
+        return comm__fail(COMM_ERR_INVALID, "there is no device '%.*s'; the names are %s",
+                          (int)(length < 64 ? length : 64), name, known);
     }
     long index = -1;
     if (name[length] == ':') {

@@ -30,8 +30,8 @@ static comm_status check_parent(const comm_group *parent, const char *call, cons
         options->timeout_ms < COMM_TIMEOUT_INFINITE)
         status = comm__fail(COMM_ERR_INVALID, "%s: options->timeout_ms is %lld; it is milliseconds, 0 or "
                             "COMM_TIMEOUT_INFINITE", call, (long long)options->timeout_ms);
-    if (status == COMM_OK && options && options->struct_bytes >= offsetof(comm_group_options, name) + sizeof options->name &&
-        options->name)
+    if (status == COMM_OK && options &&
+        options->struct_bytes >= offsetof(comm_group_options, name) + sizeof options->name && options->name)
         status = comm__check_name(call, "options->name", options->name);
     return status;
 }
@@ -80,7 +80,8 @@ static void uncount_use(comm_group *parent, uint64_t list, uint64_t count)
     pthread_mutex_unlock(&parent->lock);
 }
 
-/* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. Of a long parent's name only the beginning. */
+/* "world[0-3]", "world[0,2,4]", "world[0,2,..30]#1": the same on all members. Of a long parent's name only the
+ * beginning. */
 static void write_name(const comm_group *parent, const int32_t *ranks, int32_t count, uint64_t use, char *name)
 {
     int consecutive = 1;
@@ -120,7 +121,8 @@ static comm_status check_ranks(const comm_group *parent, const char *call, const
     return status;
 }
 
-/* Which ranks make groups by the same call: `everyone` of the parent, or all but the `excluded`, or maybe the members only. */
+/* Which ranks make groups by the same call: `everyone` of the parent, or all but the `excluded`, or maybe the members
+ * only. */
 struct callers {
     int32_t everyone;
     const int32_t *excluded;

@@ -189,7 +189,8 @@ static comm_status open_world(struct world *world, const comm_init_options *o, s
     return status;
 }
 
-/* The world is open here; or it is not, for the last error's reason. Once all ranks are, they know where everybody is. */
+/* The world is open here; or it is not, for the last error's reason. Once all ranks are, they know where everybody
+ * is. */
 static comm_status confirm(struct world *world, struct joining *j, comm_status able)
 {
     size_t own_bytes, bytes;
@@ -211,7 +212,8 @@ static void lift_deadline(struct world *world)
         comm__store_set_deadline(world->backends[i].store, DEADLINE_NEVER);
 }
 
-static comm_status fail_init(struct world *world, const comm_init_options *o, const struct joining *j, comm_status status)
+static comm_status fail_init(struct world *world, const comm_init_options *o, const struct joining *j,
+                             comm_status status)
 {
     char text[COMM_ERROR_BYTES]; /* closing stores may fail too, which is no news */
     if (status == COMM_ERR_PEER_LOST && !j->heard && j->served)

@@ -7,7 +7,8 @@
 
 enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MOST = 8, LIFELINE_WATCHES_MOST = 40 };
 
-/* What a rank holds out to those who watch it: a port that is open for as long as it is coming together with the others. */
+/* What a rank holds out to those who watch it: a port that is open for as long as it is coming together with the
+ * others. */
 struct lifeline {
     int listener; /* -1: none, for want of descriptors; then nobody can watch us */
     char page[LIFELINE_PAGE_BYTES]; /* where it is; for the store */

@@ -258,7 +258,8 @@ static comm_status join_on_host(const char *path, int64_t deadline_ns, const str
         }
         if (clock_left_ms(deadline_ns) == 0)
             return comm__fail(COMM_ERR_TIMEOUT,
-                              "rank %d of %d timed out after %.1f s of waiting for rank 0 to say in the file '%s' where to meet: %s (is "
+                              "rank %d of %d timed out after %.1f s of waiting for rank 0 to say in the file '%s' "
+                              "where to meet: %s (is "
                               "TMPDIR the same for all ranks?)",
                               launch->rank, launch->world_size, (double)(clock_now_ns() - began_ns) / 1e9, path, last);
         usleep(pause_us);

@@ -1,10 +1,10 @@
 /* The monitored barrier: rank 0 hears from everybody, then answers everybody; on timeout it knows who did not come.
  *
  * Messages are point-to-point, with tags of the library's own. They are numbered by barrier, because a barrier that
- * timed out leaves messages behind: a rank that comes late to one that rank 0 has given up is told so as soon as rank 0 is
- * in a barrier again. A receive that was not answered stays posted and serves the next barrier. There is one, from any
- * rank, so that closing the group can end it by a message to itself: a pending receive would be taken for work that is
- * unfinished, and the other ranks would be told of an abort. */
+ * timed out leaves messages behind: a rank that comes late to one that rank 0 has given up is told so as soon as rank 0
+ * is in a barrier again. A receive that was not answered stays posted and serves the next barrier. There is one, from
+ * any rank, so that closing the group can end it by a message to itself: a pending receive would be taken for work that
+ * is unfinished, and the other ranks would be told of an abort. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -133,7 +133,8 @@ static comm_status hear(comm_group *group, struct inbox *inbox, int64_t deadline
     return status;
 }
 
-/* The last answers may still be on their way to ranks that wait for them; those ranks should not be told of an abort instead. */
+/* The last answers may still be on their way to ranks that wait for them; those ranks should not be told of an abort
+ * instead. */
 static void see_off(struct monitor *m)
 {
     int64_t deadline_ns = clock_deadline_ns(1000);
@@ -246,8 +247,8 @@ static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms
     if (status != COMM_OK || missing == 0)
         return status;
     write_missing(group, m, names, sizeof names);
-    return timed_out(group, m, "%d %s not come within %" PRId64 " ms: %s", missing, missing == 1 ? "rank has" : "ranks have",
-                     timeout_ms, names);
+    return timed_out(group, m, "%d %s not come within %" PRId64 " ms: %s", missing,
+                     missing == 1 ? "rank has" : "ranks have", timeout_ms, names);
 }
 
 /* ---- The others ---- */

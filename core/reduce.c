@@ -179,7 +179,8 @@ static void reduce_block_wide(const struct many *m, comm_dtype wide, char *dst, 
                               void *scratch)
 {
     const struct reduce_variant *v = m->variant;
-    void (*step)(void *, const void *, size_t) = m->redop == COMM_REDOP_PRODUCT ? v->multiply[m->dtype] : v->add[m->dtype];
+    void (*step)(void *, const void *, size_t) = m->redop == COMM_REDOP_PRODUCT ? v->multiply[m->dtype]
+                                                                                : v->add[m->dtype];
     v->widen[m->dtype](scratch, source_at(m, 0, offset_bytes), count);
     for (size_t s = 1; s < m->source_count; s++)
         step(scratch, source_at(m, s, offset_bytes), count);

@@ -1,7 +1,8 @@
 /* Reduction kernels: one per legal (redop, dtype), SIMD picked once at run time. Pure functions; any thread.
  *
- * A 16- or 8-bit float is widened to fp32, reduced, and rounded to nearest even. `dst` may be `a` or `b` (not overlap otherwise).
- * Operand order is kept (a is from lower ranks), so that every rank that computes a OP b gets the same bits. */
+ * A 16- or 8-bit float is widened to fp32, reduced, and rounded to nearest even. `dst` may be `a` or `b` (not overlap
+ * otherwise). Operand order is kept (a is from lower ranks), so that every rank that computes a OP b gets the same
+ * bits. */
 #ifndef COMM_CORE_REDUCE_H
 #define COMM_CORE_REDUCE_H
 
@@ -11,10 +12,10 @@
 typedef void (*reduce_kernel)(void *dst, const void *a, const void *b, size_t count);
 reduce_kernel comm__reduce_kernel(comm_redop redop, comm_dtype dtype);
 
-/* dst[i] = sources[0][i] OP sources[1][i] OP ... in this order, with one rounding at the end: fp32 accumulation for 16- and 8-bit
- * floats; for AVG the division by `source_count` is included, and integers are summed in a type that cannot overflow
- * (64 bits, or 128 for 64-bit types) before they are divided toward zero. `dst` may be one of the sources. Returns UNSUPPORTED for an
- * illegal pair. source_count is at least 1. */
+/* dst[i] = sources[0][i] OP sources[1][i] OP ... in this order, with one rounding at the end: fp32 accumulation for 16-
+ * and 8-bit floats; for AVG the division by `source_count` is included, and integers are summed in a type that cannot
+ * overflow (64 bits, or 128 for 64-bit types) before they are divided toward zero. `dst` may be one of the sources.
+ * Returns UNSUPPORTED for an illegal pair. source_count is at least 1. */
 comm_status comm__reduce_many(void *dst, const void *const *sources, size_t source_count, size_t count,
                               comm_redop redop, comm_dtype dtype);
 
@@ -24,8 +25,8 @@ void comm__premultiply(void *dst, const void *src, size_t count, comm_dtype dtyp
 /* data[i] = data[i] / divisor: the last step of AVG for f32, f64 and complex sums that were made pairwise. */
 void comm__divide(void *data, size_t count, comm_dtype dtype, int32_t divisor);
 
-/* The same functions in plain C, for tests; and which variant is in force: "scalar", "avx2", "avx512", "neon". COMM_SIMD in the
- * environment forces one that the machine has. */
+/* The same functions in plain C, for tests; and which variant is in force: "scalar", "avx2", "avx512", "neon".
+ * COMM_SIMD in the environment forces one that the machine has. */
 reduce_kernel comm__reduce_kernel_scalar(comm_redop redop, comm_dtype dtype);
 const char *comm__reduce_variant(void);
 

@@ -74,10 +74,11 @@ static comm_status fail_unknown(const struct rendezvous *m, const struct comm__l
 {
     const char *what = m->rank < 0 ? (m->world_size < 0 ? "rank and world size" : "the rank") : "the world size";
     if (strcmp(launch->launcher, "none") == 0 && strcmp(m->url.scheme, "env") != 0)
-        return comm__fail(COMM_ERR_NOT_FOUND,
-                          "rendezvous at %s: %s: give both in the URL, %s?rank=0&world_size=4, or start the program with "
-                          "a launcher (commrun, torchrun, mpirun, srun), or set RANK and WORLD_SIZE",
-                          m->url.base, what, m->url.base);
+        return comm__fail(
+            COMM_ERR_NOT_FOUND,
+            "rendezvous at %s: %s: give both in the URL, %s?rank=0&world_size=4, or start the program with "
+            "a launcher (commrun, torchrun, mpirun, srun), or set RANK and WORLD_SIZE",
+            m->url.base, what, m->url.base);
     if (strcmp(launch->launcher, "none") == 0)
         return comm__fail(
             COMM_ERR_NOT_FOUND,

@@ -1,17 +1,17 @@
-/* The watchdog: sees to it that works end which nobody waits for and whose backend does not end them, and that a group which one
- * of its backends has ended ends on the others. One thread for the process, from the first group that needs it until the last
- * of them is closed. */
+/* The watchdog: sees to it that works end which nobody waits for and whose backend does not end them, and that a group
+ * which one of its backends has ended ends on the others. One thread for the process, from the first group that needs
+ * it until the last of them is closed. */
 #ifndef COMM_CORE_WATCHDOG_H
 #define COMM_CORE_WATCHDOG_H
 
 #include "group.h"
 
-/* How long after a work's deadline, and after the end of a group, a backend may take to complete the work itself: it knows who
- * is missing, and has to ask the other ranks for that. */
+/* How long after a work's deadline, and after the end of a group, a backend may take to complete the work itself: it
+ * knows who is missing, and has to ask the other ranks for that. */
 #define WATCHDOG_GRACE_NS ((int64_t)1000000000)
 
-/* When the watchdog would next look without being told: INT64_MAX while it does not sleep at all, so that who submits then
- * tells it. */
+/* When the watchdog would next look without being told: INT64_MAX while it does not sleep at all, so that who submits
+ * then tells it. */
 extern _Atomic int64_t comm__watchdog_wakes_ns;
 
 /* The group may have to be looked after at `due_ns`. */
@@ -20,7 +20,8 @@ void comm__watch_from(comm_group *group, int64_t due_ns);
 /* The same for submissions, at the cost of two loads: most are due later than what the watchdog waits for. */
 static inline void comm__watch(comm_group *group, int64_t due_ns)
 {
-    if (due_ns < atomic_load(&comm__watchdog_wakes_ns) || !atomic_load_explicit(&group->is_watched, memory_order_relaxed))
+    if (due_ns < atomic_load(&comm__watchdog_wakes_ns) ||
+        !atomic_load_explicit(&group->is_watched, memory_order_relaxed))
         comm__watch_from(group, due_ns);
 }
 

@@ -59,8 +59,8 @@ void buckets_ready(void *context, size_t offset)
         float *data = buckets->gradients + bucket->offset;
         bucket->started_ns = clock_ns();
         /* SUM and not AVG: a rank with more samples than another counts for more. See `weight` in model_backward. */
-        buckets->status =
-            comm_all_reduce(buckets->world, data, data, bucket->count, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, &bucket->work);
+        buckets->status = comm_all_reduce(buckets->world, data, data, bucket->count, COMM_DTYPE_F32, COMM_REDOP_SUM,
+                                          NULL, &bucket->work);
         buckets->exposed_ns += clock_ns() - bucket->started_ns;
         if (buckets->status == COMM_OK)
             buckets->started++;

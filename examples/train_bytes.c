@@ -247,8 +247,8 @@ static void write_sample(struct trainer *trainer)
     free(tail);
 }
 
-/* At the exit of other ranks. Rank 0 has the words of a failure that all ranks share. A launcher ends all ranks when the first
- * one fails, so the others stay for a moment: rank 0 must have spoken by then. */
+/* At the exit of other ranks. Rank 0 has the words of a failure that all ranks share. A launcher ends all ranks when
+ * the first one fails, so the others stay for a moment: rank 0 must have spoken by then. */
 static void leave_after_rank_0(int status, void *context)
 {
     (void)context;

@@ -167,9 +167,9 @@ void options_parse(int argc, char **argv, int talk, struct options *ret_options)
                                      .seed = 1,
                                      .learning_rate = 0.002,
                                      .spoil = -1 };
-    /* argp itself prints and exits, after --help as after a mistake. It must do so on every rank: a rank that went on would wait
-     * for those that have left. (With ARGP_NO_ERRS, --help prints nothing and goes on.) So the ranks that are not to talk do the
-     * same without a place to write to. */
+    /* argp itself prints and exits, after --help as after a mistake. It must do so on every rank: a rank that went on
+     * would wait for those that have left. (With ARGP_NO_ERRS, --help prints nothing and goes on.) So the ranks that
+     * are not to talk do the same without a place to write to. */
     argp_err_exit_status = EX_USAGE;
     if (!talk && !freopen("/dev/null", "w", stdout))
         exit(EX_OSERR);

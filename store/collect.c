@@ -128,8 +128,8 @@ static comm_status take(const struct call *c, int32_t rank, int32_t from, void *
     comm_status status = key ? c->store->kind->get(c->store, key[0], &c->wait, ret_data, ret_bytes) : no_memory(c);
     int32_t there = 1;
     if (status == COMM_ERR_TIMEOUT && is_there(c, key[0], &there) && !there)
-        comm__fail(status, "%s '%s' in %s timed out after %lld ms: the root, rank %d of %d, has not come", c->name, c->key,
-                   c->store->url, store_wait_ms(&c->wait), from, c->world_size);
+        comm__fail(status, "%s '%s' in %s timed out after %lld ms: the root, rank %d of %d, has not come", c->name,
+                   c->key, c->store->url, store_wait_ms(&c->wait), from, c->world_size);
     free(key);
     return status;
 }
@@ -253,7 +253,8 @@ static comm_status put_each(const struct call *c, const void *const *data, const
     for (int32_t r = 0; r < c->world_size && status == COMM_OK; r++)
         status = store_check_value(c->name, c->key, data[r], bytes[r]);
     if (status == COMM_OK)
-        status = store_call_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes, &c->wait);
+        status = store_call_multi_set(c->store, (const char *const *)keys, (size_t)c->world_size, data, bytes,
+                                      &c->wait);
     free(keys);
     return status;
 }

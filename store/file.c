@@ -41,7 +41,8 @@ static comm_status enter(comm_store *s, enum file_access access, const struct st
 /* Look whether it is time to go on, inside; *ret_done. FILE_WRITE if it may change something. */
 typedef comm_status (*look_fn)(struct file_share *f, void *context, int *ret_done);
 
-/* The time ran out in front of a lock, but most of it went by between looks: what was looked for is the news, not the lock. */
+/* The time ran out in front of a lock, but most of it went by between looks: what was looked for is the news, not the
+ * lock. */
 static int was_looking(const struct store_wait *wait, const struct store_wait *for_lock)
 {
     return clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns;

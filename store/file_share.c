@@ -89,9 +89,10 @@ static comm_status fail_locked(const struct file_share *f, const struct store_wa
 {
     char who[600];
     file_say_who(f, who, sizeof who);
-    return comm__fail(COMM_ERR_TIMEOUT,
-                      "timed out: the store file %s has been locked by another process for %lld ms (is it stopped?); %s",
-                      f->path, store_wait_ms(wait), who);
+    return comm__fail(
+        COMM_ERR_TIMEOUT,
+        "timed out: the store file %s has been locked by another process for %lld ms (is it stopped?); %s", f->path,
+        store_wait_ms(wait), who);
 }
 
 /* One try: COMM_IN_PROGRESS if others have the file. */

@@ -1,8 +1,8 @@
 /* The table and the waits of a tcp store's server; see hub.h.
  *
  * A WAIT counts down, as PyTorch's does: each key that is missing when it comes gets one waiter, and a key that
- * is there once is not looked at again. A BARRIER is a waiter with a number. Awaited keys that nobody has set live in a hash
- * table of their own, seeded so that strangers cannot choose keys that collide. */
+ * is there once is not looked at again. A BARRIER is a waiter with a number. Awaited keys that nobody has set live in a
+ * hash table of their own, seeded so that strangers cannot choose keys that collide. */
 #include "hub.h"
 
 #include <stdlib.h>

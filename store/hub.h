@@ -31,8 +31,8 @@ struct hub_client {
 };
 
 /* A CHECK of this one key is answered READY, though nobody can see the key otherwise. It tells our client that this
- * server keeps the order of requests behind a WAIT, so that it may send WAIT and GET in one go; PyTorch's servers answer
- * NOT_READY. PyTorch's clients put "/" before every key, so none can mean this one. */
+ * server keeps the order of requests behind a WAIT, so that it may send WAIT and GET in one go; PyTorch's servers
+ * answer NOT_READY. PyTorch's clients put "/" before every key, so none can mean this one. */
 #define HUB_ORDERED_KEY "libcomm/ordered"
 
 comm_status hub_create(struct hub **ret_hub);

@@ -124,7 +124,8 @@ static int equals(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
 }
 
 /* Make `key` if it is not there. *ret_ours says whether it holds `value` now. */
-static comm_status claim(comm_store *s, const char *key, const char *value, const struct store_wait *wait, int *ret_ours)
+static comm_status claim(comm_store *s, const char *key, const char *value, const struct store_wait *wait,
+                         int *ret_ours)
 {
     void *now = NULL;
     size_t now_bytes = 0;
@@ -145,8 +146,8 @@ static struct store_wait at_once(const struct store_wait *wait)
 }
 
 /* One try, alone: *ret_done is 0 if somebody set the value meanwhile. */
-static comm_status append_once(comm_store *s, const char *key, const void *data, size_t bytes, const struct store_wait *wait,
-                               int *ret_done)
+static comm_status append_once(comm_store *s, const char *key, const void *data, size_t bytes,
+                               const struct store_wait *wait, int *ret_done)
 {
     void *old = NULL, *now = NULL;
     size_t old_bytes = 0, now_bytes = 0;
@@ -313,8 +314,8 @@ static void item_suffix(char suffix[40], int64_t number)
     snprintf(suffix, 40, "/queue/%" PRId64, number);
 }
 
-static comm_status push_as(comm_store *s, const char *key, const char *item, size_t bytes, const struct store_wait *wait,
-                           int *ret_done)
+static comm_status push_as(comm_store *s, const char *key, const char *item, size_t bytes,
+                           const struct store_wait *wait, int *ret_done)
 {
     int64_t number;
     char suffix[40];

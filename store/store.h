@@ -90,8 +90,8 @@ static inline int store_wait_closed(const struct store_wait *wait)
     return (atomic_load(&wait->handle->calls) & STORE_CLOSED) != 0;
 }
 
-/* For what must still be done when the time is over, or says why it was: the deadline, and the grace behind it. Steps that
- * follow each other share it. */
+/* For what must still be done when the time is over, or says why it was: the deadline, and the grace behind it. Steps
+ * that follow each other share it. */
 struct store_wait store_grace(const struct store_wait *wait);
 static inline int store_wait_over(const struct store_wait *wait)
 {
@@ -104,8 +104,8 @@ static inline long long store_wait_ms(const struct store_wait *wait)
 
 /* ABORTED, with its text. */
 comm_status store_fail_closed(const struct store_wait *wait);
-/* TIMEOUT: "waiting in file:///x timed out after 1000 ms: 1 key did not appear: 'a'". Give the keys that are missing; `note`
- * (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
+/* TIMEOUT: "waiting in file:///x timed out after 1000 ms: 1 key did not appear: 'a'". Give the keys that are missing;
+ * `note` (may be NULL) is what else the kind knows: "joined: 3 of 4 clients". */
 comm_status store_fail_timeout(const struct store_wait *wait, const char *const *missing, size_t count,
                                const char *note);
 /* The same for queue_pop, which waits for an item. */

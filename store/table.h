@@ -27,8 +27,8 @@ comm_status table_set(struct table *t, struct table_bytes key, struct table_byte
 int table_get(const struct table *t, struct table_bytes key, struct table_bytes *ret_value);
 
 /* Add to a decimal number, by stoll's rules: leading blanks and a sign are taken, what follows the digits is ignored; a
- * missing key counts as 0 and is made, even by amount 0. INVALID if it is no number or would overflow; nothing changes.
- */
+ * missing key counts as 0 and is made, even by amount 0. INVALID if it is no number or would overflow; nothing
+ * changes. */
 comm_status table_add(struct table *t, struct table_bytes key, int64_t amount, int64_t *ret_value);
 
 /* c10d's rule: replace if the value equals `expected`; if there is no such key, make it if `expected` is empty. Lends
@@ -59,7 +59,8 @@ comm_status table_copy(struct table_bytes value, void **ret_data, size_t *ret_by
  * something. */
 comm_status table_queue_push(struct table *t, struct table_bytes key, struct table_bytes value);
 int table_queue_pop(struct table *t, struct table_bytes key, void **ret_data, size_t *ret_bytes);
-int table_queue_first(const struct table *t, struct table_bytes key, struct table_bytes *ret_value); /* lends; 0: empty */
+/* lends; 0: empty */
+int table_queue_first(const struct table *t, struct table_bytes key, struct table_bytes *ret_value);
 size_t table_queue_len(const struct table *t, struct table_bytes key);
 
 #endif

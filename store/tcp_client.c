@@ -208,7 +208,8 @@ comm_status tcp_needs_append(const struct tcp_store *t)
     return t->dialect == WIRE_DIALECT_OLD ? lacks(t, WIRE_APPEND) : COMM_OK;
 }
 
-/* A request that shows whether the server has the feature, and changes nothing; gives how long the reply is at least. */
+/* A request that shows whether the server has the feature, and changes nothing; gives how long the reply is at
+ * least. */
 static size_t put_probe(struct tcp_conn *c, enum tcp_feature feature)
 {
     char key[64];
@@ -454,7 +455,8 @@ comm_status store_tcp_open(const char *url, const comm_store_options *options, c
     if (status != COMM_OK)
         return status;
     if (!options->serve && port == 0)
-        return comm__fail(COMM_ERR_INVALID, "%s: port 0 is for the server only; give the port that it has published", url);
+        return comm__fail(COMM_ERR_INVALID, "%s: port 0 is for the server only; give the port that it has published",
+                          url);
     const char *connect_host = host;
     struct tcp_store served = { 0 };
     if (options->serve)

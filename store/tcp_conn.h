@@ -24,9 +24,9 @@ comm_status tcp_conn_create(int fd, struct tcp_conn **ret_conn);
 void tcp_conn_destroy(struct tcp_conn *conn); /* NULL is fine */
 void tcp_conn_wake(struct tcp_conn *conn);
 
-/* All of these end with the wait. TIMEOUT and ABORTED come without a text of their own, as only the caller knows what it waited for;
- * PEER_LOST and the others have one. After a failure the connection is out of step: destroy it, unless it was a
- * TIMEOUT of reading the first byte of a reply. */
+/* All of these end with the wait. TIMEOUT and ABORTED come without a text of their own, as only the caller knows what
+ * it waited for; PEER_LOST and the others have one. After a failure the connection is out of step: destroy it, unless
+ * it was a TIMEOUT of reading the first byte of a reply. */
 
 /* Send what was put into conn->out, and empty it. */
 comm_status tcp_conn_send(struct tcp_conn *conn, const struct store_wait *wait);

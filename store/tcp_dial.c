@@ -8,9 +8,9 @@
  *   2 CHECK CANCEL_WAIT in 2.1's numbers
  *   3 CHECK in 1.13's numbers     1.13 and 2.0
  *
- * To the servers of the last two the first two greetings read as a SET with a key of more than 2^56 bytes. That is more than any host
- * can allocate, so it fails there and the connection is closed; a smaller number could leave it waiting for the bytes. This is why
- * the nonce has its high bit where it has, and why there are four GETNUMKEYS. */
+ * To the servers of the last two the first two greetings read as a SET with a key of more than 2^56 bytes. That is more
+ * than any host can allocate, so it fails there and the connection is closed; a smaller number could leave it waiting
+ * for the bytes. This is why the nonce has its high bit where it has, and why there are four GETNUMKEYS. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -306,7 +306,8 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, const struct stor
     return COMM_OK;
 }
 
-/* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the greeting. */
+/* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the
+ * greeting. */
 static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, const struct store_wait *wait,
                                   struct refusal *refusal, int *ret_understood)
 {
@@ -378,7 +379,8 @@ comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struc
         attempts++;
         refusal.undecided = 0;
         struct tcp_conn *c = dial_once(peer, (enum hello)hello, wait, &refusal, &understood);
-        if (c && c->ordered && c->dialect != WIRE_DIALECT_MODERN) { /* ours, which had to reset an earlier connection: greet it properly */
+        /* ours, which had to reset an earlier connection: greet it properly */
+        if (c && c->ordered && c->dialect != WIRE_DIALECT_MODERN) {
             tcp_conn_destroy(c);
             hello = HELLO_MODERN;
             continue;

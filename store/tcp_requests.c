@@ -98,8 +98,8 @@ comm_status tcp_num_keys(comm_store *s, const struct store_wait *wait, int64_t *
 
 /* ---- Listing ---- */
 
-/* One key into `keys`, without the "/" in front and with a NUL behind. Not "init/" nor what else has no "/", nor what has
- * a NUL inside, as it could not be told from a shorter one. */
+/* One key into `keys`, without the "/" in front and with a NUL behind. Not "init/" nor what else has no "/", nor what
+ * has a NUL inside, as it could not be told from a shorter one. */
 static comm_status read_listed(struct tcp_request *r, struct wire_buffer *keys, size_t *count)
 {
     uint64_t bytes;
@@ -107,8 +107,9 @@ static comm_status read_listed(struct tcp_request *r, struct wire_buffer *keys, 
     if (status != COMM_OK)
         return status;
     if (bytes > KEY_BYTES_MAX || keys->bytes + bytes > LIST_BYTES_MAX)
-        return comm__fail(COMM_ERR_PROTOCOL, "the server lists a key of %" PRIu64 " B after %zu B of others (limits 1 MiB, 1 GiB)",
-                          bytes, keys->bytes);
+        return comm__fail(COMM_ERR_PROTOCOL,
+                          "the server lists a key of %" PRIu64 " B after %zu B of others (limits 1 MiB, 1 GiB)", bytes,
+                          keys->bytes);
     if (wire_reserve(keys, bytes + 1) != 0)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a list of keys");
     uint8_t *key = keys->data + keys->bytes;
@@ -306,7 +307,8 @@ comm_status tcp_judge_number(const char *what, const char *key, const char *text
         return comm__fail(COMM_ERR_INVALID, "%s: add %" PRId64 " to '%s': its value, '%.64s', is not a 64-bit number",
                           what, amount, key, text);
     if (__builtin_add_overflow((int64_t)value, amount, &sum))
-        return comm__fail(COMM_ERR_INVALID, "%s: add %" PRId64 " to '%s': %lld would overflow", what, amount, key, value);
+        return comm__fail(COMM_ERR_INVALID, "%s: add %" PRId64 " to '%s': %lld would overflow", what, amount, key,
+                          value);
     return COMM_OK;
 }
 

@@ -1,8 +1,8 @@
 /* The store server's event loop and connections; hub.c executes the requests.
  *
  * One thread, one libuv loop. Everything below the first section is owned by that thread. Bytes are read into one large
- * buffer that all connections share and are parsed in place; a connection has memory of its own only while a request is cut
- * in two, or while it does not read its replies. The replies to all that one read brought go out in one send.
+ * buffer that all connections share and are parsed in place; a connection has memory of its own only while a request is
+ * cut in two, or while it does not read its replies. The replies to all that one read brought go out in one send.
  *
  * A connection that waits (WAIT, BARRIER) keeps what it sends afterwards until the wait is over, so that replies
  * come in the order of requests; only a CANCEL_WAIT among it is acted on at once. Clients of the old dialect cannot
@@ -38,8 +38,8 @@ enum {
     ACCEPTS_AT_ONCE = 256,       /* before the clients that are there get a turn again */
     ACCEPT_PAUSE_MS = 50,        /* when there are no more file descriptors */
 };
-/* A client that leaves so much of its replies unread gets no new ones, and is dropped when it goes on asking: the replies
- * that are kept for it cannot grow beyond this and one largest reply. */
+/* A client that leaves so much of its replies unread gets no new ones, and is dropped when it goes on asking: the
+ * replies that are kept for it cannot grow beyond this and one largest reply. */
 static const size_t unsent_bytes_max = 4 << 20;
 static const size_t unasked_bytes_max = 1 << 20;
 /* All buffers of all connections. Ten thousand hostile clients together must not take the memory of the host. */
@@ -405,8 +405,8 @@ static void on_readable(struct connection *c)
     settle(c);
 }
 
-/* What was held back because its replies were not read has its turn when they are; and the next part of a long reply when
- * the one before is out. */
+/* What was held back because its replies were not read has its turn when they are; and the next part of a long reply
+ * when the one before is out. */
 static void on_writable(struct connection *c)
 {
     int was_stalled = is_stalled(c);

@@ -4,16 +4,17 @@
  *   tcp_wait.c      calls that may wait
  *   tcp_dial.c      finding the server and greeting it;  tcp_conn.c  bytes with a deadline
  *
- * Quick requests share one connection, `quick`, and have their turn on it one after the other, each for one round trip. A
- * call that has to wait takes that connection away with it; whoever comes next gets a spare or a new one. So one thread
- * needs one connection, and a waiting thread blocks nobody. A connection is only taken away after the server has
+ * Quick requests share one connection, `quick`, and have their turn on it one after the other, each for one round trip.
+ * A call that has to wait takes that connection away with it; whoever comes next gets a spare or a new one. So one
+ * thread needs one connection, and a waiting thread blocks nobody. A connection is only taken away after the server has
  * answered on it: what was set before is then in force, whichever connection is used next.
  *
- * A call's time limit holds for all that it does: for its turn, for a new connection and the greeting on it, for request
- * and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the answer also
- * shows whether the keys were not there or the server does not answer.
+ * A call's time limit holds for all that it does: for its turn, for a new connection and the greeting on it, for
+ * request and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the
+ * answer also shows whether the keys were not there or the server does not answer.
  *
- * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has none. */
+ * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has
+ * none. */
 #ifndef COMM_STORE_TCP_STORE_H
 #define COMM_STORE_TCP_STORE_H
 

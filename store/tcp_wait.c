@@ -4,8 +4,8 @@
  * server answers: so no reply is ever left behind for the next request. A server of the old dialect cannot cancel; the
  * connection is closed then. A server that does not answer in store_grace is what the error is about, not the keys.
  *
- * Inside, COMM_IN_PROGRESS means that the time is over and the server has said that it still waits; COMM_ERR_TIMEOUT that
- * it has said nothing. */
+ * Inside, COMM_IN_PROGRESS means that the time is over and the server has said that it still waits; COMM_ERR_TIMEOUT
+ * that it has said nothing. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /* A store of the user's: comm_store_ops behind the interface of a kind.
  *
  * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a
- * handle can be closed while somebody waits, whatever the user's store is made of. None of his functions can be ended, but
- * none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
+ * handle can be closed while somebody waits, whatever the user's store is made of. None of his functions can be ended,
+ * but none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,8 @@ static comm_status result(comm_store *s, comm_status status, char error[ERROR_RO
     if (status > COMM_OK)
         return comm__fail(COMM_ERR_BUG, "store '%s': a function of it returned %d, which is no comm_status",
                           user(s)->name, (int)status);
-    return comm__fail(status, "store '%s'%s: %s", user(s)->name, status == COMM_ERR_TIMEOUT ? " timed out" : "", *error ? error : comm_status_name(status));
+    return comm__fail(status, "store '%s'%s: %s", user(s)->name, status == COMM_ERR_TIMEOUT ? " timed out" : "",
+                      *error ? error : comm_status_name(status));
 }
 
 /* What the user gave, with a NUL after it. */

@@ -32,8 +32,8 @@ static const struct {
     [WIRE_WATCH_KEY] = { "WATCH_KEY", "k" },
 };
 
-/* The bytes of queries that are not their numbers: 1.13 begins at SET, and 7 is WATCH_KEY, so DELETE_KEY has its number of
- * today. In 2.1 WATCH_KEY was gone and VALIDATE not there yet: all numbers are one less. */
+/* The bytes of queries that are not their numbers: 1.13 begins at SET, and 7 is WATCH_KEY, so DELETE_KEY has its number
+ * of today. In 2.1 WATCH_KEY was gone and VALIDATE not there yet: all numbers are one less. */
 enum { OLD_GETNUMKEYS = 6, OLD_WATCH_KEY = 7, OLD_DELETE_KEY = 8, BYTE_MAX_2_1 = WIRE_CANCEL_WAIT - 1 };
 
 static const uint8_t magic_bytes[4] = { 0xce, 0xf7, 0x85, 0x3c };

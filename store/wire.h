@@ -1,5 +1,5 @@
-/* The bytes of PyTorch's TCPStore protocol: a parser for what clients send, and an encoder for what we send. No I/O here,
- * so that the parser can be fuzzed and tested from a buffer that ends at an unmapped page.
+/* The bytes of PyTorch's TCPStore protocol: a parser for what clients send, and an encoder for what we send. No I/O
+ * here, so that the parser can be fuzzed and tested from a buffer that ends at an unmapped page.
  *
  * A request is a query byte and fields, with no length in front. All numbers are little-endian. Three dialects are
  * told apart by the first bytes of a connection:

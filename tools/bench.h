@@ -155,8 +155,8 @@ int bench_kernels(const size_t *sizes, int size_count, const struct bench_method
 
 /* ---- bench_core.c ---- */
 
-/* Print what a call costs in the core, as CSV or else a table: the cases whose CSV rows begin with `only` (NULL: all). Returns
- * the exit status. */
+/* Print what a call costs in the core, as CSV or else a table: the cases whose CSV rows begin with `only` (NULL: all).
+ * Returns the exit status. */
 int bench_core(const struct bench_method *method, const char *only, enum bench_format format);
 
 /* ---- bench_groups.c ---- */

@@ -2,9 +2,9 @@
  * other rank sent, and what a reduction of it must be. This is the independent opinion in comm-bench, so nothing
  * here comes from the library's kernels; it is slow and plain on purpose. Tried by tests/tools/test_bench_data.c.
  *
- * Where an operation only moves, elements are arbitrary bits (NaNs too: moving must not change them). Where it reduces, real
- * numbers are small integers (products: +-1 and a few 2), so that the result does not depend on the order, and only a
- * last rounding to the type is left; integers are arbitrary and wrap around. */
+ * Where an operation only moves, elements are arbitrary bits (NaNs too: moving must not change them). Where it reduces,
+ * real numbers are small integers (products: +-1 and a few 2), so that the result does not depend on the order, and
+ * only a last rounding to the type is left; integers are arbitrary and wrap around. */
 #include <assert.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* `comm-bench groups`: what it costs to make, use and close many groups. The groups are of a world of their own, whose store
- * counts what is asked of it, so that "no store operations" is a measurement. */
+/* `comm-bench groups`: what it costs to make, use and close many groups. The groups are of a world of their own, whose
+ * store counts what is asked of it, so that "no store operations" is a measurement. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -170,9 +170,11 @@ static comm_status measure(const struct kind *kind, comm_group *world, struct co
         ret_result->calls[step] = atomic_load(&counter->calls) - calls;
     }
     if (status == COMM_OK)
-        status = comm_all_reduce(world, ret_result->us, ret_result->us, STEPS, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL, NULL);
+        status = comm_all_reduce(world, ret_result->us, ret_result->us, STEPS, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL,
+                                 NULL);
     if (status == COMM_OK)
-        status = comm_all_reduce(world, ret_result->calls, ret_result->calls, STEPS, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL);
+        status = comm_all_reduce(world, ret_result->calls, ret_result->calls, STEPS, COMM_DTYPE_I64, COMM_REDOP_SUM,
+                                 NULL, NULL);
     return status;
 }
 
@@ -190,10 +192,11 @@ static void print_head(enum bench_format format)
     if (format == BENCH_CSV)
         puts("groups,kind,ranks,count,make_us,first_use_us,next_use_us,close_us,store_calls_make,store_calls_use");
     else
-        printf("Microseconds per group on the slowest rank; a use is a barrier; store calls are of all ranks and groups.\n"
-               "%-8s %5s %7s %10s %13s %12s %10s %16s %15s\n",
-               "made by", "ranks", "groups", "make_us", "first_use_us", "next_use_us", "close_us", "store calls made",
-               "in first use");
+        printf(
+            "Microseconds per group on the slowest rank; a use is a barrier; store calls are of all ranks and groups.\n"
+            "%-8s %5s %7s %10s %13s %12s %10s %16s %15s\n",
+            "made by", "ranks", "groups", "make_us", "first_use_us", "next_use_us", "close_us", "store calls made",
+            "in first use");
 }
 
 comm_status bench_groups(comm_group *outer, long count, enum bench_format format)

@@ -1,5 +1,6 @@
-/* `comm-bench kernels`: how fast is reducing alone? GB/s (1e9) of output, one core, buffers of --bytes that were touched just before.
- * The kernels come as a backend gets them: through the host table. COMM_SIMD chooses the variant. */
+/* `comm-bench kernels`: how fast is reducing alone? GB/s (1e9) of output, one core, buffers of --bytes that were
+ * touched just before. The kernels come as a backend gets them: through the host table. COMM_SIMD chooses the
+ * variant. */
 #include <comm/backend.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  *      N/10 more iterations to warm up;
  *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
  *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row's mean is the median of the values.
- * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each iteration counts
- * as long as its slowest rank took. */
+ * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each
+ * iteration counts as long as its slowest rank took. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-/* The operations that comm-bench knows, as one table, and the buffers that each needs. What it takes to add one: its row and
- * its call. The data in the buffers is bench_data.c's. */
+/* The operations that comm-bench knows, as one table, and the buffers that each needs. What it takes to add one: its
+ * row and its call. The data in the buffers is bench_data.c's. */
 #include <stdlib.h>
 #include <string.h>
 

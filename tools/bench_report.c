@@ -1,4 +1,5 @@
-/* Rows for people (a table), for spreadsheets (CSV) and for programs (JSON). The CSV header is a promise: scripts read it. */
+/* Rows for people (a table), for spreadsheets (CSV) and for programs (JSON). The CSV header is a promise: scripts read
+ * it. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +60,9 @@ int bench_report_row(struct bench_report *report, const struct bench_row *row)
     report->rows[report->row_count++] = *row;
     erase_progress(report);
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "%s,%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, row->backend, row->ranks, row->bytes,
-                row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw, (unsigned long long)row->errors);
+        fprintf(report->out, "%s,%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, row->backend, row->ranks,
+                row->bytes, row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw,
+                (unsigned long long)row->errors);
     else if (report->format == BENCH_TABLE)
         fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu\n", row->op, row->backend,
                 row->ranks, bench_bytes_text(row->bytes, text), row->mean_us, row->median_us, row->p99_us, row->algbw,
@@ -74,8 +76,8 @@ static json_t *row_json(const struct bench_row *row)
     return json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "op", row->op, "backend",
                      row->backend, "ranks", (int)row->ranks, "bytes", (json_int_t)row->bytes, "iterations",
                      (json_int_t)row->iterations, "mean_us", row->mean_us, "least_us", row->least_us, "most_us",
-                     row->most_us, "median_us", row->median_us, "p99_us", row->p99_us, "algbw_GBps", row->algbw, "busbw_GBps", row->busbw,
-                     "errors", (json_int_t)row->errors);
+                     row->most_us, "median_us", row->median_us, "p99_us", row->p99_us, "algbw_GBps", row->algbw,
+                     "busbw_GBps", row->busbw, "errors", (json_int_t)row->errors);
 }
 
 static int print_json(struct bench_report *report)

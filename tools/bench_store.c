@@ -1,8 +1,10 @@
-/* `comm-bench store`: our server, and PyTorch's beside it if asked for, in turn under the same load; CSV for machines, else a table.
+/* `comm-bench store`: our server, and PyTorch's beside it if asked for, in turn under the same load; CSV for machines,
+ * else a table.
  *
  * Each measurement is repeated, each time on both servers, and medians are shown. Of a load they are the operations per
- * second, and what one takes as its client sees it; of waking, the time until the last one has heard. server_us is the CPU time
- * that the server needed for an operation, or for a client that waited and was woken: it says most on a machine that has other things to do. */
+ * second, and what one takes as its client sees it; of waking, the time until the last one has heard. server_us is the
+ * CPU time that the server needed for an operation, or for a client that waited and was woken: it says most on a
+ * machine that has other things to do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +44,8 @@ struct row {
 
 static void print_row(enum bench_format format, const struct row *r)
 {
-    printf(is_csv(format) ? "store,%s,%s,%d,%.0f,%.1f,%.1f,%.2f\n" : "%-10s %-6s %8d %12.0f %10.1f %10.1f %10.2f\n", r->server,
-           r->work, r->clients, r->ops_per_s, r->p50_us, r->p99_us, r->server_us);
+    printf(is_csv(format) ? "store,%s,%s,%d,%.0f,%.1f,%.1f,%.2f\n" : "%-10s %-6s %8d %12.0f %10.1f %10.1f %10.2f\n",
+           r->server, r->work, r->clients, r->ops_per_s, r->p50_us, r->p99_us, r->server_us);
     fflush(stdout);
 }
 
@@ -99,7 +101,9 @@ static int measure_waking(const struct bench_store_options *o, enum bench_format
     double us[SERVERS][WAKE_REPEATS], cpu[SERVERS][WAKE_REPEATS];
     int failed = 0, prepared = 0;
     for (int s = 0; s < server_count && !failed; s++, prepared++) {
-        struct bench_load load = { .port = servers[s].port, .wire = { servers[s].is_old }, .value_bytes = o->value_bytes };
+        struct bench_load load = { .port = servers[s].port,
+                                   .wire = { servers[s].is_old },
+                                   .value_bytes = o->value_bytes };
         failed = bench_wake_prepare(&wakes[s], &load, waiters, error, sizeof error) != 0;
     }
     if (!failed)

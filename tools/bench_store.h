@@ -38,7 +38,8 @@ struct bench_server {
     int port;
     int is_old;   /* speaks the dialect of PyTorch 1.13 to 2.1 only */
 };
-/* Start ours, or the PyTorch's of `python` (NULL: ours), on a port that the system chooses. 0, or -1 with a sentence in `error`. */
+/* Start ours, or the PyTorch's of `python` (NULL: ours), on a port that the system chooses. 0, or -1 with a sentence in
+ * `error`. */
 int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room);
 /* When all servers have been started: keep off their core. */
 void bench_server_leave_room(void);

@@ -1,5 +1,5 @@
-/* Load for a store's server: many clients in few threads. A client is a socket and what it waits for; it sends its next request
- * when it has the reply to the one before, so at any time each client has one request under way. */
+/* Load for a store's server: many clients in few threads. A client is a socket and what it waits for; it sends its next
+ * request when it has the reply to the one before, so at any time each client has one request under way. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-/* The servers under load, each in a process of its own, as in a real job. A server prints "PORT VERSION" to a pipe when it listens,
- * and ends when its stdin closes: so it cannot outlive us, whatever happens here. */
+/* The servers under load, each in a process of its own, as in a real job. A server prints "PORT VERSION" to a pipe when
+ * it listens, and ends when its stdin closes: so it cannot outlive us, whatever happens here. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,8 +40,8 @@ static int serve_ours(void)
     return 0;
 }
 
-/* The servers get one core, the clients the others: whether the scheduler puts the two sides together or apart matters more
- * than which server it is, and it changes its mind. */
+/* The servers get one core, the clients the others: whether the scheduler puts the two sides together or apart matters
+ * more than which server it is, and it changes its mind. */
 static void place(int is_server)
 {
     cpu_set_t allowed, mine;

@@ -1,5 +1,5 @@
-/* comm-bench: how fast is a collective here, and is it right? This file is the command line and one rank's run; bench.h is the
- * map of the rest. */
+/* comm-bench: how fast is a collective here, and is it right? This file is the command line and one rank's run; bench.h
+ * is the map of the rest. */
 #include <argp.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -32,13 +32,17 @@ struct arguments {
 
 static const char summary[] =
     "Measure collectives, check their results, and say how fast they are; or measure the store.\v"
-    "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, several "
-    "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is reducing alone (--bytes 256K; COMM_SIMD chooses); or core, "
+    "OP is one of all_reduce broadcast reduce all_gather reduce_scatter all_to_all gather scatter barrier pingpong, "
+    "several "
+    "of them with commas, or all; or store; or groups, which makes, uses and closes many of them; or kernels, which is "
+    "reducing alone (--bytes 256K; COMM_SIMD chooses); or core, "
     "which is a call without a backend.\n\n"
     "Run it under a launcher (commrun -n 4 comm-bench all_reduce), or with -n by itself. BYTES is what nccl-tests and "
-    "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the root's "
+    "tools/peers mean by it: the whole output of all_gather, the whole input of reduce_scatter and all_to_all, the "
+    "root's "
     "buffer of gather and scatter, else the message. The mean is of back-to-back iterations on the slowest rank, "
-    "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single iterations.\n\n"
+    "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single "
+    "iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
 static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
 
@@ -48,7 +52,8 @@ enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
-    { "backend", KEY_BACKEND, "NAME", 0, "Such as tcp, cpu:tcp or \"cpu:tcp?lanes=4\"; default: as comm_init chooses", 0 },
+    { "backend", KEY_BACKEND, "NAME", 0, "Such as tcp, cpu:tcp or \"cpu:tcp?lanes=4\"; default: as comm_init chooses",
+      0 },
     { "bytes", KEY_BYTES, "LIST", 0, "Sizes: 8,1024,1M or a range 8:64M (default 8:64M)", 0 },
     { "factor", KEY_FACTOR, "F", 0, "What a range multiplies by (default 4)", 0 },
     { "dtype", KEY_DTYPE, "TYPE", 0, "Element type (default f32)", 0 },
@@ -58,7 +63,8 @@ static const struct argp_option options[] = {
     { "out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Never (default: all_reduce and reduce are in place)", 0 },
     { "async", KEY_ASYNC, "DEPTH", 0, "Keep so many operations in flight, each with buffers of its own", 0 },
     { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
-    { "bind", KEY_BIND, "HOW", 0, "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
+    { "bind", KEY_BIND, "HOW", 0,
+      "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
     { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60)", 0 },
     { "iterations", KEY_ITERATIONS, "N", 0, "Iterate so often instead", 0 },
@@ -71,14 +77,16 @@ static const struct argp_option options[] = {
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },
-    { "only", KEY_ONLY, "TEXT", 0, "comm-bench core: only the rows that begin so in --csv, such as null,blocking,1", 0 },
+    { "only", KEY_ONLY, "TEXT", 0, "comm-bench core: only the rows that begin so in --csv, such as null,blocking,1",
+      0 },
     { NULL, 0, NULL, 0, "comm-bench store:", 4 },
     { "clients", KEY_CLIENTS, "N", 0, "Clients that are busy at the same time (default 16)", 0 },
     { "ops", KEY_OPS, "N", 0, "Operations of each measurement (default 20000)", 0 },
     { "keys", KEY_KEYS, "N", 0, "Different keys (default 1000)", 0 },
     { "value-bytes", KEY_VALUE_BYTES, "BYTES", 0, "Length of a value (default 64)", 0 },
     { "waiters", KEY_WAITERS, "LIST", 0, "Numbers of clients that wait for one key (default 1,10,100,1000)", 0 },
-    { "peer", KEY_PEER, "NAME", 0, "pytorch: measure PyTorch's server in turn with ours, by the same clients; pytorch:FILE is another Python's", 0 },
+    { "peer", KEY_PEER, "NAME", 0,
+      "pytorch: measure PyTorch's server in turn with ours, by the same clients; pytorch:FILE is another Python's", 0 },
     { 0 },
 };
 
@@ -428,7 +436,8 @@ int main(int argc, char **argv)
     if (launch.rank > 0)
         on_exit(leave_after_rank_0, NULL);
     /* Under a launcher one rank complains for all, and helps. */
-    int hidden_out = launch.rank > 0 ? hide(STDOUT_FILENO) : -1, hidden_err = launch.rank > 0 ? hide(STDERR_FILENO) : -1;
+    int hidden_out = launch.rank > 0 ? hide(STDOUT_FILENO) : -1,
+        hidden_err = launch.rank > 0 ? hide(STDERR_FILENO) : -1;
     argp_parse(&argp, argc, argv, 0, NULL, &a);
     check_arguments(&argp, &a, launch.rank <= 0);
     show(STDOUT_FILENO, hidden_out);

@@ -46,7 +46,8 @@ static const char *shown_value(const comm_param_info *p)
 static void print_parameters(int markdown)
 {
     if (markdown)
-        printf("# Parameters\n\nMade by `comm-info --markdown`. An option in the init string (`cpu:tcp?lanes=8`) wins over the "
+        printf("# Parameters\n\nMade by `comm-info --markdown`. An option in the init string (`cpu:tcp?lanes=8`) wins "
+               "over the "
                "variable.\n\n| variable | option | default | what it does |\n|---|---|---|---|\n");
     for (size_t i = 0; i < comm_param_count(); i++) {
         comm_param_info p = { .struct_bytes = sizeof p };
@@ -85,7 +86,8 @@ static void print_backends(void)
         comm_backend_info b = { .struct_bytes = sizeof b };
         if (comm_backend_query(i, &b) == COMM_OK)
             printf("  %-10s %-8s devices %-6s %s%s%s\n", b.name, b.version ? b.version : "", b.devices ? b.devices : "",
-                   b.origin ? b.origin : "", b.usable ? "" : "; cannot be used: ", b.usable || !b.reason ? "" : b.reason);
+                   b.origin ? b.origin : "",
+                   b.usable ? "" : "; cannot be used: ", b.usable || !b.reason ? "" : b.reason);
     }
 }
 
@@ -139,7 +141,8 @@ static json_t *json_routes(void)
     for (size_t i = 0; i < comm_backend_count(); i++) {
         comm_backend_info b = { .struct_bytes = sizeof b };
         json_t *lines = json_array();
-        if (comm_backend_query(i, &b) == COMM_OK && comm_backend_routes(i, json_line, lines) == COMM_OK && json_array_size(lines))
+        if (comm_backend_query(i, &b) == COMM_OK && comm_backend_routes(i, json_line, lines) == COMM_OK &&
+            json_array_size(lines))
             json_object_set(all, b.name, lines);
         json_decref(lines);
     }
@@ -169,9 +172,12 @@ static int finish(int failed)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = { options, parse, NULL,
-                                      "What this libcomm is and what it found: version, launcher, backends, parameters, routes.",
-                                      NULL, NULL, NULL };
+    static const struct argp argp = {
+        options, parse,
+        NULL,    "What this libcomm is and what it found: version, launcher, backends, parameters, routes.",
+        NULL,    NULL,
+        NULL
+    };
     struct wanted w = { 0 };
     comm_launch_info launch = { .struct_bytes = sizeof launch };
     argp_err_exit_status = 2;

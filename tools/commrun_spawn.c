@@ -67,8 +67,8 @@ int spawn_find_program(struct run *run)
 
 /* ---- Descriptors ---- */
 
-/* Two pipes for each rank, and what the store's server and a rank that is being started need. Each rank has a connection to
- * the store, which counts here too. */
+/* Two pipes for each rank, and what the store's server and a rank that is being started need. Each rank has a
+ * connection to the store, which counts here too. */
 int spawn_room(struct run *run)
 {
     enum { PER_RANK = 3, OTHERS = 64 };

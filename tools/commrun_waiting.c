@@ -1,5 +1,6 @@
-/* A rank that has ended well, but had not joined the world that others wait to come together: it will not come any more. Who waits is to be
- * seen in the store (the keys are those of core/join.c); it is told there, and so ends with the reason instead of its time limit. */
+/* A rank that has ended well, but had not joined the world that others wait to come together: it will not come any
+ * more. Who waits is to be seen in the store (the keys are those of core/join.c); it is told there, and so ends with
+ * the reason instead of its time limit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +75,8 @@ static void look_at_world(struct run *run, const struct keys *keys, const char *
         if (!rank->pid || rank->running || rank->wait_status != 0 || has_rank(keys, prefix, rank->rank))
             continue;
         int waiting = count_waiting(run, keys, prefix);
-        snprintf(why, sizeof why, "rank %d (pid %d) ended with status 0 while %d other%s wait%s for it in comm_init", rank->rank,
-                 rank->pid, waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "");
+        snprintf(why, sizeof why, "rank %d (pid %d) ended with status 0 while %d other%s wait%s for it in comm_init",
+                 rank->rank, rank->pid, waiting, waiting == 1 ? "" : "s", waiting == 1 ? "s" : "");
         run_say("%s", why);
         tell(run, prefix, why);
         return;

@@ -1,4 +1,5 @@
-/* Time: monotonic for deadlines, wall clock for records. A deadline is absolute, in nanoseconds; DEADLINE_NEVER is no deadline. */
+/* Time: monotonic for deadlines, wall clock for records. A deadline is absolute, in nanoseconds; DEADLINE_NEVER is no
+ * deadline. */
 #ifndef COMM_BASE_CLOCK_H
 #define COMM_BASE_CLOCK_H
 

@@ -1,4 +1,5 @@
-/* For calls upon a store within one time limit: joining a world, leaving it. The stores implement it (store/store.c). */
+/* For calls upon a store within one time limit: joining a world, leaving it. The stores implement it
+ * (store/store.c). */
 #ifndef COMM_BASE_DEADLINE_H
 #define COMM_BASE_DEADLINE_H
 

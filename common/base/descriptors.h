@@ -1,4 +1,5 @@
-/* libuv ends the process, by abort(), if its first loop finds no descriptors for a pipe of its own. Look before it does. */
+/* libuv ends the process, by abort(), if its first loop finds no descriptors for a pipe of its own. Look before it
+ * does. */
 #ifndef COMM_BASE_DESCRIPTORS_H
 #define COMM_BASE_DESCRIPTORS_H
 
@@ -8,7 +9,8 @@
 
 enum { DESCRIPTORS_OF_A_LOOP = 7 };
 
-/* 0 if so many descriptors can be had for a loop, else the errno that says why not. (Another thread may take them in between.) */
+/* 0 if so many descriptors can be had for a loop, else the errno that says why not. (Another thread may take them in
+ * between.) */
 static inline int descriptors_for_loop(void)
 {
     int taken[DESCRIPTORS_OF_A_LOOP], count = 0, error = 0;

@@ -48,12 +48,14 @@ const char *comm_status_name(comm_status status)
     return unknown_status;
 }
 
-__attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status status, const char *format, va_list arguments)
+__attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status status, const char *format,
+                                                               va_list arguments)
 {
     /* The arguments may point into last_error itself. */
     char text[COMM_ERROR_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
-    utf8_clean_string(text); /* host names, keys and what other ranks wrote; and it may have been cut within a character */
+    /* host names, keys and what other ranks wrote; and it may have been cut within a character */
+    utf8_clean_string(text);
     if (!*text) /* the reason itself was lost, for want of memory */
         snprintf(text, sizeof text, "%s", comm_status_name(status));
     memcpy(last_error, text, sizeof text);

@@ -1,5 +1,5 @@
-/* Where this process can be reached: the host's addresses as text, socket addresses from text, a listener. Header-only, for core and for the
- * tcp backend, which links to nothing of core's. */
+/* Where this process can be reached: the host's addresses as text, socket addresses from text, a listener. Header-only,
+ * for core and for the tcp backend, which links to nothing of core's. */
 #ifndef COMM_BASE_NETADDR_H
 #define COMM_BASE_NETADDR_H
 
@@ -33,8 +33,8 @@ static inline void netaddr_identity(char text[NETADDR_IDENTITY_BYTES])
     snprintf(text, NETADDR_IDENTITY_BYTES, "%.40s %.40s", boot, net);
 }
 
-/* The host's addresses, a line each, as far as they fit: without loopback, link-local ones, and interfaces that `wanted` (may be NULL)
- * does not take. Gives the length, or -1 with errno. */
+/* The host's addresses, a line each, as far as they fit: without loopback, link-local ones, and interfaces that
+ * `wanted` (may be NULL) does not take. Gives the length, or -1 with errno. */
 static inline int netaddr_list(char *text, size_t room, int (*wanted)(const char *list, const char *interface),
                                const char *list)
 {
@@ -79,7 +79,8 @@ static inline int netaddr_parse(const char *text, int port, struct sockaddr_stor
     return 0;
 }
 
-/* Begin to connect to the address with a fresh socket, which is closed if that fails at once. Gives it, or -1 with errno. */
+/* Begin to connect to the address with a fresh socket, which is closed if that fails at once. Gives it, or -1 with
+ * errno. */
 static inline int netaddr_connect(const struct sockaddr_storage *a, void (*tune)(int fd, void *context), void *context)
 {
     int fd = socket(a->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

@@ -81,7 +81,8 @@ static int parse_number(const comm_backend_param *p, const char *text, int64_t *
     errno = 0;
     int64_t value = strtoll(text, &end, 10);
     int64_t factor = end == text ? 0 : suffix_factor(p->kind, end);
-    if (errno || factor == 0 || value > INT64_MAX / factor || value * factor < p->minimum || value * factor > p->maximum)
+    if (errno || factor == 0 || value > INT64_MAX / factor || value * factor < p->minimum ||
+        value * factor > p->maximum)
         return 0;
     *ret_value = value * factor;
     return 1;

@@ -1,4 +1,5 @@
-/* Texts that others wrote go to terminals, logs and JSON: they are made valid UTF-8 without control characters. No I/O, no memory. */
+/* Texts that others wrote go to terminals, logs and JSON: they are made valid UTF-8 without control characters. No I/O,
+ * no memory. */
 #ifndef COMM_BASE_UTF8_H
 #define COMM_BASE_UTF8_H
 
@@ -6,8 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The character at `at`, of 1 to 4 bytes; 0: there is none (a wrong or overlong sequence, a surrogate, beyond U+10FFFF), -1: the text ends
- * within it. */
+/* The character at `at`, of 1 to 4 bytes; 0: there is none (a wrong or overlong sequence, a surrogate, beyond
+ * U+10FFFF), -1: the text ends within it. */
 static inline int utf8_length(const unsigned char *at, size_t left, uint32_t *ret_character)
 {
     static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -29,12 +30,12 @@ static inline int utf8_length(const unsigned char *at, size_t left, uint32_t *re
 /* Does it steer a terminal (C0, DEL, C1, line and paragraph separators) or turn the direction of what follows it? */
 static inline int utf8_is_control(uint32_t c)
 {
-    return c < ' ' || (c >= 0x7f && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
-           (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
+    return c < ' ' || (c >= 0x7f && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
 }
 
-/* Put '?' in the place of each byte that is no UTF-8 and of each control character; a character that the end cuts off is dropped.
- * Returns the new length, which is not longer. */
+/* Put '?' in the place of each byte that is no UTF-8 and of each control character; a character that the end cuts off
+ * is dropped. Returns the new length, which is not longer. */
 static inline size_t utf8_clean(char *text, size_t bytes)
 {
     size_t in = 0, out = 0;

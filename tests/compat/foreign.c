@@ -1,6 +1,6 @@
 /* Our store client against a server that is not ours: foreign URL [LACKING...], where LACKING names the calls that this
- * server has no query for ("queues", "list_keys"): they must say UNSUPPORTED, and everything else must work. The keys that
- * it uses begin with "c/", so that a server can be used again after `foreign` has ended: it removes them. */
+ * server has no query for ("queues", "list_keys"): they must say UNSUPPORTED, and everything else must work. The keys
+ * that it uses begin with "c/", so that a server can be used again after `foreign` has ended: it removes them. */
 #include <pthread.h>
 #include <string.h>
 
@@ -46,7 +46,8 @@ static void compare(comm_store *s, const char *expected, const char *desired, co
 {
     void *data = NULL;
     size_t bytes = 12345;
-    CHECK_OK(comm_store_compare_set(s, "c/compared", expected, strlen(expected), desired, strlen(desired), &data, &bytes));
+    CHECK_OK(
+        comm_store_compare_set(s, "c/compared", expected, strlen(expected), desired, strlen(desired), &data, &bytes));
     CHECK(bytes == strlen(after));
     CHECK(memcmp(data, after, bytes) == 0);
     comm_free(data);
@@ -243,8 +244,21 @@ static void clones(comm_store *s)
 
 static void clean(comm_store *s)
 {
-    static const char *const keys[] = { "one", "large", "appended", "sum", "text", "compared", "barrier-of-two", "all-here",
-                                        "all-here/num_members", "all-here/last_member", "barrier-of-two/num_members", "threads", "odd-done", "go", "view/inner" };
+    static const char *const keys[] = { "one",
+                                        "large",
+                                        "appended",
+                                        "sum",
+                                        "text",
+                                        "compared",
+                                        "barrier-of-two",
+                                        "all-here",
+                                        "all-here/num_members",
+                                        "all-here/last_member",
+                                        "barrier-of-two/num_members",
+                                        "threads",
+                                        "odd-done",
+                                        "go",
+                                        "view/inner" };
     char key[40];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         snprintf(key, sizeof key, "c/%s", keys[i]);

@@ -161,8 +161,8 @@ static comm_work *send_tagged(comm_group *g, const void *data, size_t count, com
     return work;
 }
 
-/* Two strings of one rank that are under way at once, as two of its threads may send them: each is its length, then its bytes. Who takes any tag
- * gets the bytes that belong to the length. */
+/* Two strings of one rank that are under way at once, as two of its threads may send them: each is its length, then its
+ * bytes. Who takes any tag gets the bytes that belong to the length. */
 static void strings_do_not_mix(int rank, int size, void *arg)
 {
     static const char *const strings[] = { "three", "four!" }; /* of one length */

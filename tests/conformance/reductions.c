@@ -104,8 +104,9 @@ static struct number expected(const struct reduction *r, int size, size_t i, dou
         next = input(r, rank, i);
         double magnitude = fabs(next.re) + fabs(next.im);
         *ret_magnitude = r->redop == COMM_REDOP_PRODUCT ? *ret_magnitude * magnitude : *ret_magnitude + magnitude;
-        n = reference_combine(r->redop == COMM_REDOP_AVG || r->redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : r->redop, r->dtype, n,
-                              next);
+        n = reference_combine(r->redop == COMM_REDOP_AVG || r->redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM
+                                                                                              : r->redop,
+                              r->dtype, n, next);
         if (r->redop != COMM_REDOP_AVG)
             n = reference_wrapped(r->dtype, n);
     }
@@ -125,8 +126,8 @@ static void check(const struct reduction *r, comm_group *g, const uint8_t *got, 
     size_t bytes = comm_dtype_bytes(r->dtype);
     double unit = r->dtype == COMM_DTYPE_F64 || r->dtype == COMM_DTYPE_C128 ? 0x1p-52 : 0x1p-23;
     /* One rank computes nothing, so a NaN keeps its bits. */
-    bool untouched = size == 1 && r->redop != COMM_REDOP_PREMUL_SUM && r->redop != COMM_REDOP_MIN && r->redop != COMM_REDOP_MAX &&
-                     r->dtype != COMM_DTYPE_BOOL;
+    bool untouched = size == 1 && r->redop != COMM_REDOP_PREMUL_SUM && r->redop != COMM_REDOP_MIN &&
+                     r->redop != COMM_REDOP_MAX && r->dtype != COMM_DTYPE_BOOL;
     for (size_t i = 0; i < count; i++) {
         uint8_t wanted[REFERENCE_ELEMENT_MOST];
         double magnitude;

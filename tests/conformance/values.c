@@ -16,7 +16,8 @@ double value_of(comm_redop redop, comm_dtype dtype, int32_t rank, int32_t size, 
 {
     uint32_t random = mix((uint32_t)rank + 1, (uint32_t)i);
     if (dtype == COMM_DTYPE_BOOL)
-        return redop == COMM_REDOP_PRODUCT || redop == COMM_REDOP_MIN || redop == COMM_REDOP_BAND ? random % 8 != 0 : random % 4 == 0;
+        return redop == COMM_REDOP_PRODUCT || redop == COMM_REDOP_MIN || redop == COMM_REDOP_BAND ? random % 8 != 0
+                                                                                                  : random % 4 == 0;
     switch (redop) {
     case COMM_REDOP_AVG: {
         /* The average is 2 + i % 2 exactly: two ranks chosen by i move apart by one. */

@@ -168,8 +168,8 @@ static size_t draw_count(uint64_t *state, size_t element)
     }
 }
 
-/* Elements around a size at which the tcp backend changes its way: where eager messages end, its buffers, a system call's worth, a slice; or up
- * to 3 MiB. */
+/* Elements around a size at which the tcp backend changes its way: where eager messages end, its buffers, a system
+ * call's worth, a slice; or up to 3 MiB. */
 static size_t draw_about_limit(const struct program *p, uint64_t *state, size_t element)
 {
     const size_t limits[] = { p->eager_bytes, p->slice_bytes, 64 << 10, 256 << 10, 1 << 20 };
@@ -180,14 +180,15 @@ static size_t draw_about_limit(const struct program *p, uint64_t *state, size_t 
     return count > 0 ? count - 1 : 0;
 }
 
-/* One step in so many is about such a size; each element of a reduction is checked by every rank, which takes its time. */
+/* One step in so many is about such a size; each element of a reduction is checked by every rank, which takes its
+ * time. */
 static bool may_be_long(const struct step *s, uint64_t *state)
 {
     return random_one_in(state, program_reduces(s->kind) ? 16 : 4);
 }
 
-/* A step with blocks of one length, which are cut in as many parts as there are ranks by some algorithms: all of it or each part is about
- * the limit. */
+/* A step with blocks of one length, which are cut in as many parts as there are ranks by some algorithms: all of it or
+ * each part is about the limit. */
 static void draw_long(const struct program *p, struct step *s, int32_t size, uint64_t *state)
 {
     enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 3 << 20 };

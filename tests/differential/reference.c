@@ -375,9 +375,9 @@ static uint64_t extreme_bits(const struct reduction *r, const struct layout *l, 
             if (rank == 0)                                                                                             \
                 result = value;                                                                                        \
             else                                                                                                       \
-                result = r->redop == COMM_REDOP_PRODUCT ? result * value : result + value;                                   \
+                result = r->redop == COMM_REDOP_PRODUCT ? result * value : result + value;                             \
         }                                                                                                              \
-        if (r->redop == COMM_REDOP_AVG)                                                                                      \
+        if (r->redop == COMM_REDOP_AVG)                                                                                \
             result /= (type)r->size;                                                                                   \
         memcpy(ret_bits, &result, sizeof result);                                                                      \
     } while (0)

@@ -1,6 +1,6 @@
-/* Connections that cannot be made: the error says who could not reach whom, at which address, and why; and an address that does not
- * answer does not keep a rank from the next one. Rank 1 puts another page about itself into the store before anybody asks.
- * The linker puts our accept4 in place of the library's (--wrap). */
+/* Connections that cannot be made: the error says who could not reach whom, at which address, and why; and an address
+ * that does not answer does not keep a rank from the next one. Rank 1 puts another page about itself into the store
+ * before anybody asks. The linker puts our accept4 in place of the library's (--wrap). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -98,7 +98,8 @@ static void *impostor_main(void *context)
 
 static void it_cannot_be_reached(int rank, int size, void *arg)
 {
-    static const char http[80] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", zero[80] = "";
+    static const char http[80] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+                      zero[80] = "";
     struct scenario *s = arg;
     comm_group *world = fault_world();
     char page[200];
@@ -134,7 +135,8 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
         CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2" : "rank 1 ");
         if (s->which != NONSENSE && s->which != NO_ADDRESS) {
             CHECK_NAMES(comm_last_error(), 1);
-            CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2, elsewhere 127.0.0.2:" : "rank 1 (elsewhere 127.0.0.2:");
+            CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2, elsewhere 127.0.0.2:"
+                                              : "rank 1 (elsewhere 127.0.0.2:");
         }
         if (strstr(comm_last_error(), "reached by"))
             CHECK_NAMES(comm_last_error(), 0);
@@ -209,7 +211,8 @@ static void the_next_address_is_tried(int rank, int size, void *arg)
 
 /* ---- Only one of the two can reach the other ---- */
 
-enum { UNANSWERED = 2 }; /* what rank `which % 2` publishes leads nowhere: nobody takes the connection, or (from here on) nobody answers */
+/* what rank `which % 2` publishes leads nowhere: nobody takes the connection, or (from here on) nobody answers */
+enum { UNANSWERED = 2 };
 
 static void only_one_can_reach_the_other(int rank, int size, void *arg)
 {
@@ -303,7 +306,8 @@ static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
         comm_log_set(NULL, NULL);
         CHECK(atomic_load(&vain_accepts) == VAIN_ACCEPTS);
         CHECK(atomic_load(&warnings) == 1);
-        CHECK(atomic_load(&soonest_ns) > 10000000); /* a pause, not one look after the other; a busy machine makes it longer */
+        /* a pause, not one look after the other; a busy machine makes it longer */
+        CHECK(atomic_load(&soonest_ns) > 10000000);
     }
     atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
     (void)size;

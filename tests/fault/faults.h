@@ -1,5 +1,5 @@
-/* What the fault tests share: a menu of operations, ways of waiting for them, and a page of memory that all ranks see, so that
- * one rank can tell the others, and the test's end, what it does and when, without a message of libcomm's. */
+/* What the fault tests share: a menu of operations, ways of waiting for them, and a page of memory that all ranks see,
+ * so that one rank can tell the others, and the test's end, what it does and when, without a message of libcomm's. */
 #ifndef COMM_TESTS_FAULTS_H
 #define COMM_TESTS_FAULTS_H
 
@@ -53,9 +53,9 @@ int fault_free_port(void);
 
 /* ---- The group under test ----
  *
- * The tests speak of ranks 0 to size - 1 of a group "world". As a rule that is the world. With FAULT_PERMUTED=1 in the environment it is a
- * group of a larger world, whose ranks have other numbers there (fault_world_rank). Two more ranks, world rank 0 among them, stand by, work
- * in a group of their own, and must not be disturbed. */
+ * The tests speak of ranks 0 to size - 1 of a group "world". As a rule that is the world. With FAULT_PERMUTED=1 in the
+ * environment it is a group of a larger world, whose ranks have other numbers there (fault_world_rank). Two more ranks,
+ * world rank 0 among them, stand by, work in a group of their own, and must not be disturbed. */
 int fault_permuted(void);
 /* The backend string of the world, which all its ranks must have: to be changed before fault_run only. */
 extern const char *fault_backend;
@@ -93,15 +93,16 @@ extern const char *const menu_names[MENU_END], *const waiting_names[WAIT_END];
 comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const comm_op_options *options);
 /* Begin it; *ret_work is to be released. */
 comm_status menu_begin(comm_group *group, enum menu what, const comm_op_options *options, comm_work **ret_work);
-/* Do it until the group ends. A late rank may still find all that it needs of an operation that the others have given up: then the
- * next one tells. */
+/* Do it until the group ends. A late rank may still find all that it needs of an operation that the others have given
+ * up: then the next one tells. */
 comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_options *options);
 /* Wait for a work in the given way. */
 comm_status menu_wait(comm_work *work, enum waiting how);
 
 /* ---- Texts ---- */
 
-/* The text must name `rank` together with an address: "rank 3 (node-b 10.0.0.7:40213)", or "rank 3 (world rank 1, node-b ...)". */
+/* The text must name `rank` together with an address: "rank 3 (node-b 10.0.0.7:40213)", or "rank 3 (world rank 1,
+ * node-b ...)". */
 void check_names(const char *text, int rank, const char *file, int line);
 #define CHECK_NAMES(text, rank) check_names(text, rank, __FILE__, __LINE__)
 /* The text must say these words right behind the rank's name, with or without an address. */

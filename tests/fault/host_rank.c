@@ -1,4 +1,5 @@
-/* A rank on a host of hosts.py: host_rank URL RANK SIZE. Says on stdout when its world is open, sums until that fails, and says why. */
+/* A rank on a host of hosts.py: host_rank URL RANK SIZE. Says on stdout when its world is open, sums until that fails,
+ * and says why. */
 #include <comm/comm.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Ends that somebody wants: abort while others are blocked, close with work unfinished, leaving early, fork and exec; and what must not
- * be left behind: descriptors, memory. */
+/* Ends that somebody wants: abort while others are blocked, close with work unfinished, leaving early, fork and exec;
+ * and what must not be left behind: descriptors, memory. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -386,7 +386,8 @@ static int descriptors(int *ret_highest_without_cloexec)
         if (e->d_name[0] == '.' || fd == dirfd(folder))
             continue;
         count++;
-        if (ret_highest_without_cloexec && fd > 2 && !(fcntl(fd, F_GETFD) & FD_CLOEXEC) && fd > *ret_highest_without_cloexec)
+        if (ret_highest_without_cloexec && fd > 2 && !(fcntl(fd, F_GETFD) & FD_CLOEXEC) &&
+            fd > *ret_highest_without_cloexec)
             *ret_highest_without_cloexec = fd;
     }
     closedir(folder);
@@ -483,7 +484,8 @@ static void flood_of_messages(int rank, int size, void *arg)
 
 /* ---- */
 
-static int run(int size, void (*fn)(int, int, void *), struct scenario s, const char *what, int threads, uint64_t may_fail)
+static int run(int size, void (*fn)(int, int, void *), struct scenario s, const char *what, int threads,
+               uint64_t may_fail)
 {
     s.page = page_new(size);
     char name[200];
@@ -507,7 +509,9 @@ int main(void)
     uint64_t random = fault_seed();
     int failed = 0;
     for (int i = 0; i < MENU_END; i++) {
-        struct scenario s = { .what = (enum menu)i, .how = (enum waiting)(i % WAIT_END), .seed = fault_random(&random) };
+        struct scenario s = { .what = (enum menu)i,
+                              .how = (enum waiting)(i % WAIT_END),
+                              .seed = fault_random(&random) };
         failed |= run(2 + i % 4, abort_while_blocked, s, "abort", 0, 0);
         failed |= run(5 - i % 4, close_with_work_unfinished, s, "close with work unfinished", 0, 0);
         failed |= run(2 + i % 4, forks, s, "fork", 0, 0);

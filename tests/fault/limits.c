@@ -1,6 +1,5 @@
-/* comm_init with hardly any descriptors or memory: it gives a status with a text, whatever it ran out of; the other ranks get the same reason
- * if this one had joined; and nothing is left behind.
- *     fault_limits        a sample
+/* comm_init with hardly any descriptors or memory: it gives a status with a text, whatever it ran out of; the other
+ * ranks get the same reason if this one had joined; and nothing is left behind. fault_limits        a sample
  *     fault_limits all    every RLIMIT_NOFILE from 3 to 40, every RLIMIT_AS from 10 to 200 MB */
 #include <dirent.h>
 #include <signal.h>
@@ -89,7 +88,8 @@ static int run(int size, int limit, rlim_t value, uint64_t limited, int serve)
     struct scenario s = { page_new(size), limit, value, limited, serve ? fault_free_port() : 0 };
     char name[100];
     snprintf(name, sizeof name, "%d ranks at %s, 0x%llx with %s %llu", size, serve ? "rank 0's server" : "a file",
-             (unsigned long long)limited, limit == RLIMIT_NOFILE ? "RLIMIT_NOFILE" : "RLIMIT_AS", (unsigned long long)value);
+             (unsigned long long)limited, limit == RLIMIT_NOFILE ? "RLIMIT_NOFILE" : "RLIMIT_AS",
+             (unsigned long long)value);
     struct ranks_options options = { .limit_s = 30, .name = name };
     int failed = ranks_run(size, &options, some_have_little, &s) || check_texts(&s, size);
     printf("%s:", name);

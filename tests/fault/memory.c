@@ -1,5 +1,6 @@
-/* Memory runs out in one rank, at every place in turn: whatever it was doing then ends with an error or with success, and so it does on the
- * other rank; nothing hangs, nothing is left unfinished. The linker puts these allocators in place of the library's (--wrap). */
+/* Memory runs out in one rank, at every place in turn: whatever it was doing then ends with an error or with success,
+ * and so it does on the other rank; nothing hangs, nothing is left unfinished. The linker puts these allocators in
+ * place of the library's (--wrap). */
 #include <errno.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Ranks that call different operations: all of them get MISMATCH with both calls spelled out and both ranks named. Wrong lengths of
- * messages between two ranks are an error of that message only. */
+/* Ranks that call different operations: all of them get MISMATCH with both calls spelled out and both ranks named.
+ * Wrong lengths of messages between two ranks are an error of that message only. */
 #include <string.h>
 
 #include "faults.h"
@@ -71,7 +71,8 @@ CALL(all_to_all_v_other, comm_all_to_all_v(g, a, uneven(FEW), NULL, b, uneven(FE
 
 static const struct disagreement {
     call_fn ours, theirs;
-    const char *ours_text, *theirs_text; /* in the error; of a block's length: behind the names of rank 0 and of the odd one */
+    /* in the error; of a block's length: behind the names of rank 0 and of the odd one */
+    const char *ours_text, *theirs_text;
 } table[] = {
     { all_reduce, all_gather, "all_reduce(24 x f32, sum)", "all_gather(24 x f32)" },
     { all_reduce, barrier, "all_reduce(24 x f32, sum)", "barrier()" },
@@ -92,10 +93,12 @@ static const struct disagreement {
     { scatter_1, scatter_0, "scatter(24 x f32, root 1)", "scatter(24 x f32, root 0)" },
     { all_gather_v, all_gather_v_other, "all_gather(", "all_gather(" },
     { reduce_scatter_v, reduce_scatter_v_other, "reduce_scatter(", "reduce_scatter(" },
-    { gather_v, gather_v_short, " called gather(24 x f32, root 0) and expects 96 B from rank ", " called gather(23 x f32, root 0) and sends it 92 B" },
+    { gather_v, gather_v_short, " called gather(24 x f32, root 0) and expects 96 B from rank ",
+      " called gather(23 x f32, root 0) and sends it 92 B" },
     { gather_v_large, gather_v_large_short, " called gather(524288 x f32, root 0) and expects 2097152 B from rank ",
       " called gather(524287 x f32, root 0) and sends it 2097148 B" },
-    { scatter_v, scatter_v_more, " called scatter(24 x f32, root 0) and sends it 96 B", " called scatter(25 x f32, root 0) and expects 100 B from rank 0" },
+    { scatter_v, scatter_v_more, " called scatter(24 x f32, root 0) and sends it 96 B",
+      " called scatter(25 x f32, root 0) and expects 100 B from rank 0" },
     { all_to_all_v, all_to_all_v_other, " called all_to_all(f32) and ", " called all_to_all(f32) and " },
 };
 
@@ -184,7 +187,8 @@ static void wrong_order(int rank, int size, void *arg)
         status[i] = status[i] == COMM_OK ? comm_work_wait(works[i], 0) : status[i];
     for (int i = 0; i < 2; i++)
         if (status[i] != COMM_ERR_MISMATCH)
-            ranks_fail(__FILE__, __LINE__, "operation %d gave %s: %s", i, comm_status_name(status[i]), comm_last_error());
+            ranks_fail(__FILE__, __LINE__, "operation %d gave %s: %s", i, comm_status_name(status[i]),
+                       comm_last_error());
     CHECK_ERROR_SAYS("disagree on collective #1");
     CHECK_SAYS_OF(comm_last_error(), s->odd, " called barrier()");
     comm_work_release(works[0]);
@@ -193,8 +197,8 @@ static void wrong_order(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* One calls on a copy of the group what the others call on the group: nobody is wrong within a group, so it takes the time limit,
- * and the text says where the odd one is. */
+/* One calls on a copy of the group what the others call on the group: nobody is wrong within a group, so it takes the
+ * time limit, and the text says where the odd one is. */
 static void wrong_group(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -272,8 +276,9 @@ static int run(int size, int odd, const struct disagreement *d, enum waiting how
 {
     struct scenario s = { .page = page_new(size), .d = d, .odd = odd, .how = how };
     char name[200];
-    snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what, d && !is_of_lengths(d) ? ": " : "",
-             d && !is_of_lengths(d) ? d->theirs_text : "", odd, size, waiting_names[how]);
+    snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what,
+             d && !is_of_lengths(d) ? ": " : "", d && !is_of_lengths(d) ? d->theirs_text : "", odd, size,
+             waiting_names[how]);
     struct ranks_options options = { .limit_s = 20, .name = name };
     int failed = fault_run(size, &options, fn, &s);
     if (d)

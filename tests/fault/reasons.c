@@ -1,5 +1,5 @@
-/* Why a group ended is told also to those who have not opened it yet, or have closed it: the first reason counts, and who gave it is named,
- * although that rank may have closed the group and left the world long before. */
+/* Why a group ended is told also to those who have not opened it yet, or have closed it: the first reason counts, and
+ * who gave it is named, although that rank may have closed the group and left the world long before. */
 #include <string.h>
 
 #include "faults.h"
@@ -13,7 +13,8 @@ struct scenario {
 
 enum { SIZE = 4 };
 
-/* Ranks of the group under test that make the group "odd": its rank 0 is rank 2 here, and so on. None has its number in the world, too. */
+/* Ranks of the group under test that make the group "odd": its rank 0 is rank 2 here, and so on. None has its number in
+ * the world, too. */
 static const int32_t members[] = { 2, 3, 0 };
 enum { MEMBERS = 3 };
 
@@ -81,9 +82,11 @@ static void aborted_before_it_was_made(int rank, int size, void *arg)
         fault_await(s->page, 0);
         hear(world, s, 0);
         CHECK_OK(make(world, &group));
-        CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_ABORTED);
+        CHECK_STATUS(comm_all_reduce(group, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL),
+                     COMM_ERR_ABORTED);
         char words[200], who[60];
-        snprintf(words, sizeof words, "%s) reports: %s) of group 'odd' called comm_group_abort: my reason", member_text(2, who), who);
+        snprintf(words, sizeof words, "%s) reports: %s) of group 'odd' called comm_group_abort: my reason",
+                 member_text(2, who), who);
         CHECK_ERROR_SAYS(words);
         CHECK_STATUS(comm_group_status(group), COMM_ERR_ABORTED);
         CHECK_OK(comm_group_close(group));
@@ -144,8 +147,9 @@ static void disagreed_before_it_came(int rank, int size, void *arg)
         if (r != rank)
             fault_await(s->page, r);
     while (status == COMM_OK)
-        status = rank == (s->late + 1) % size ? comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL)
-                                              : comm_barrier(world, NULL, NULL);
+        status = rank == (s->late + 1) % size
+                     ? comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, NULL, NULL)
+                     : comm_barrier(world, NULL, NULL);
     CHECK_STATUS(status, COMM_ERR_MISMATCH);
     CHECK_ERROR_SAYS("the ranks of group 'world' disagree on collective #1: ");
     CHECK_ERROR_SAYS("called barrier()");
@@ -165,7 +169,8 @@ static void a_moment(uint64_t *random)
         ;
 }
 
-/* One aborts, or calls something else; each makes the group and goes at a moment of its own, and nobody waits for anybody. */
+/* One aborts, or calls something else; each makes the group and goes at a moment of its own, and nobody waits for
+ * anybody. */
 static void everybody_hears_the_reason(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -209,7 +214,8 @@ static int run(int size, void (*fn)(int, int, void *), int leaves, int late, con
 {
     struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
     char name[160];
-    snprintf(name, sizeof name, "%s, %s, rank %d is late", what, leaves ? "and the others leave the world" : "and they stay", late);
+    snprintf(name, sizeof name, "%s, %s, rank %d is late", what,
+             leaves ? "and the others leave the world" : "and they stay", late);
     struct ranks_options options = { .limit_s = 30, .name = name };
     int failed = fault_run(size, &options, fn, &s);
     page_free(s.page);

@@ -1,5 +1,5 @@
-/* Ranks that are stopped, late, or busy elsewhere when an operation's time is over. All ranks get DEADLINE with the same text: who is
- * missing, where it is, and what it does instead. */
+/* Ranks that are stopped, late, or busy elsewhere when an operation's time is over. All ranks get DEADLINE with the
+ * same text: who is missing, where it is, and what it does instead. */
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +24,8 @@ static comm_op_options limit_of(int64_t timeout_ms)
     return o;
 }
 
-/* Everybody who was waiting must have the same words; the descriptions of their own operations before them may differ. */
+/* Everybody who was waiting must have the same words; the descriptions of their own operations before them may
+ * differ. */
 static void all_say_the_same(struct page *page, int rank, int size, int but)
 {
     snprintf(page->text[rank], sizeof page->text[rank], "%s", comm_last_error());
@@ -97,7 +98,8 @@ static void one_is_stopped(int rank, int size, void *arg)
     CHECK_STATUS(status, COMM_ERR_DEADLINE);
     if (rank != s->victim) {
         CHECK_NAMES(comm_last_error(), s->victim);
-        CHECK_SAYS(comm_last_error(), s->talked ? "does not answer: it is stopped, or cut off" : "cannot be reached by");
+        CHECK_SAYS(comm_last_error(),
+                   s->talked ? "does not answer: it is stopped, or cut off" : "cannot be reached by");
         CHECK_SAYS(comm_last_error(), "stopped, or cut off");
     }
     if (rank == stopper) {
@@ -183,7 +185,8 @@ static void one_is_behind(int rank, int size, void *arg)
     comm_work *first, *second;
     float data[4] = { 0 };
     CHECK_OK(comm_barrier(world, NULL, NULL));
-    /* Rank 0 is the root of a broadcast, so it is through at once, and in the next one while rank 1 is missing in both. */
+    /* Rank 0 is the root of a broadcast, so it is through at once, and in the next one while rank 1 is missing in
+     * both. */
     if (rank == 1) {
         fault_meet(s->page);
     } else {
@@ -215,7 +218,8 @@ static void one_is_in_the_one_before(int rank, int size, void *arg)
         fault_meet(s->page);
     } else {
         CHECK_OK(comm_gather(world, data, all, 4, COMM_DTYPE_F32, 1, rank == 1 ? NULL : &limit, &first));
-        CHECK_OK(comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, rank == 1 ? NULL : &limit, &second));
+        CHECK_OK(
+            comm_all_reduce(world, data, data, 4, COMM_DTYPE_F32, COMM_REDOP_SUM, rank == 1 ? NULL : &limit, &second));
         CHECK_STATUS(comm_work_wait(second, 0), COMM_ERR_DEADLINE);
         const char *text = comm_last_error();
         CHECK_SAYS(text, "all_reduce #3 on group 'world'");
@@ -258,8 +262,8 @@ static void who_waits_for_whom(int rank, int size, void *arg)
 
 static void messages_that_do_not_come(int rank, int size, void *arg)
 {
-    static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits", "which has not called the other side",
-                                         "rank 1 (" };
+    static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits",
+                                         "which has not called the other side", "rank 1 (" };
     struct scenario *s = arg;
     comm_group *world = fault_world(), *g[4];
     comm_op_options limit = limit_of(300);

@@ -1,6 +1,7 @@
-/* Random programs of collectives, on the world or on a permuted sub-group of it, in which one rank fails at a random moment: it is killed or
- * stopped, aborts, leaves, calls something else, or does not call at all. What completes with OK must be right; every survivor must
- * hear of the fault in time, with the right status, and its text must name the rank at fault as the group and as the world number it.
+/* Random programs of collectives, on the world or on a permuted sub-group of it, in which one rank fails at a random
+ * moment: it is killed or stopped, aborts, leaves, calls something else, or does not call at all. What completes with
+ * OK must be right; every survivor must hear of the fault in time, with the right status, and its text must name the
+ * rank at fault as the group and as the world number it.
  *
  *     fault_storm [--seeds=N] [--seed=FIRST] [--fault=NAME] [--verbose]
  *
@@ -15,7 +16,18 @@ enum fault { KILLED, STOPPED, ABORTS, CLOSES_GROUP, CLOSES_WORLD, EXITS, CALLS_A
 static const char *const fault_names[FAULT_END] = { "killed",       "stopped", "aborts",        "closes-group",
                                                     "closes-world", "exits",   "calls-another", "late" };
 
-enum step_kind { ALL_REDUCE, BROADCAST, ALL_GATHER, ALL_GATHER_V, REDUCE_SCATTER, ALL_TO_ALL, REDUCE, BARRIER, RING, STEP_END };
+enum step_kind {
+    ALL_REDUCE,
+    BROADCAST,
+    ALL_GATHER,
+    ALL_GATHER_V,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    REDUCE,
+    BARRIER,
+    RING,
+    STEP_END
+};
 
 enum { STEPS_MOST = 24, PENDING_MOST = 4, LIMIT_MS = 1500, ELEMENTS_MOST = 800000 };
 
@@ -110,7 +122,8 @@ static void plan_storm(struct storm *s, uint64_t seed)
     s->steps = 3 + (int)draw(&state, STEPS_MOST - 3);
     s->fault_step = (int)draw(&state, (uint64_t)s->steps);
     s->delay_ns = (int64_t)draw(&state, 3) * (int64_t)draw(&state, 2000000);
-    snprintf(s->backend, sizeof s->backend, "cpu:tcp?lanes=%s&eager_bytes=%s", lanes[draw(&state, 3)], eager[draw(&state, 3)]);
+    snprintf(s->backend, sizeof s->backend, "cpu:tcp?lanes=%s&eager_bytes=%s", lanes[draw(&state, 3)],
+             eager[draw(&state, 3)]);
 }
 
 /* ---- Values ---- */
@@ -142,13 +155,16 @@ static size_t block_offset(const struct step *step, int32_t rank)
     return at;
 }
 
-static void check_range(const struct storm *s, const struct step *step, const uint32_t *got, size_t count, int32_t from, size_t begin)
+static void check_range(const struct storm *s, const struct step *step, const uint32_t *got, size_t count, int32_t from,
+                        size_t begin)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t wanted = from < 0 ? sum_of(s->size, step->index, begin + i) : value_of(from, step->index, begin + i);
         if (got[i] != wanted)
-            ranks_fail(__FILE__, __LINE__, "WRONG DATA with OK: seed %llu step %d kind %d count %zu: element %zu from %d is %u, not %u",
-                       (unsigned long long)s->seed, step->index, (int)step->kind, step->count, i, (int)from, got[i], wanted);
+            ranks_fail(__FILE__, __LINE__,
+                       "WRONG DATA with OK: seed %llu step %d kind %d count %zu: element %zu from %d is %u, not %u",
+                       (unsigned long long)s->seed, step->index, (int)step->kind, step->count, i, (int)from, got[i],
+                       wanted);
     }
 }
 
@@ -234,7 +250,8 @@ static void pending_begin(const struct storm *s, struct pending *p, const struct
 }
 
 /* Wait for its works; check the data if all went well. The first error and its text hold. */
-static comm_status pending_end(const struct storm *s, struct pending *p, int32_t me, comm_status begun, char *text, size_t bytes)
+static comm_status pending_end(const struct storm *s, struct pending *p, int32_t me, comm_status begun, char *text,
+                               size_t bytes)
 {
     comm_status status = begun;
     if (status != COMM_OK)
@@ -313,7 +330,8 @@ static void commit_fault(struct storm *s, comm_group *g, comm_group *world)
 
 /* ---- Survivors ---- */
 
-/* Does the text name the culprit as the group does: "rank 2", and if the world numbers it otherwise "rank 2 (world rank 5"? */
+/* Does the text name the culprit as the group does: "rank 2", and if the world numbers it otherwise "rank 2 (world rank
+ * 5"? */
 static int names_culprit(const struct storm *s, const char *text)
 {
     char name[64];
@@ -354,14 +372,15 @@ static int64_t patience_ms(const struct storm *s)
 static void judge(const struct storm *s, int32_t me, comm_status status, const char *text, int64_t waited_ms)
 {
     if (verbose_fd >= 0)
-        dprintf(verbose_fd, "seed %llu %s rank %d of %d (%lld ms): %s\n", (unsigned long long)s->seed, fault_names[s->fault], (int)me,
-               (int)s->size, (long long)waited_ms, text);
+        dprintf(verbose_fd, "seed %llu %s rank %d of %d (%lld ms): %s\n", (unsigned long long)s->seed,
+                fault_names[s->fault], (int)me, (int)s->size, (long long)waited_ms, text);
     if (!status_fits(s, status))
-        ranks_fail(__FILE__, __LINE__, "seed %llu, %s: status %s: %s", (unsigned long long)s->seed, fault_names[s->fault],
-                   comm_status_name(status), text);
+        ranks_fail(__FILE__, __LINE__, "seed %llu, %s: status %s: %s", (unsigned long long)s->seed,
+                   fault_names[s->fault], comm_status_name(status), text);
     if (!names_culprit(s, text))
-        ranks_fail(__FILE__, __LINE__, "seed %llu, %s: '%s' does not name rank %d (world rank %d)", (unsigned long long)s->seed,
-                   fault_names[s->fault], text, (int)s->culprit, (int)s->members[s->culprit]);
+        ranks_fail(__FILE__, __LINE__, "seed %llu, %s: '%s' does not name rank %d (world rank %d)",
+                   (unsigned long long)s->seed, fault_names[s->fault], text, (int)s->culprit,
+                   (int)s->members[s->culprit]);
     if (s->fault == ABORTS && !strstr(text, "the storm's reason"))
         ranks_fail(__FILE__, __LINE__, "seed %llu: '%s' lacks the reason", (unsigned long long)s->seed, text);
     if (waited_ms > patience_ms(s))
@@ -370,7 +389,8 @@ static void judge(const struct storm *s, int32_t me, comm_status status, const c
 }
 
 /* Run the program until it fails. Several asynchronous steps may be under way. */
-static comm_status run_program(struct storm *s, comm_group *g, comm_group *world, int32_t me, char *text, size_t room, int64_t *ret_ns)
+static comm_status run_program(struct storm *s, comm_group *g, comm_group *world, int32_t me, char *text, size_t room,
+                               int64_t *ret_ns)
 {
     struct pending pending[PENDING_MOST];
     int count = 0;
@@ -379,7 +399,8 @@ static comm_status run_program(struct storm *s, comm_group *g, comm_group *world
         if (i == s->fault_step && me == s->culprit)
             commit_fault(s, g, world);
         if (i == s->steps && me == s->culprit)
-            fault_await(s->page, 0); /* its death may come later than this: the others shall not get past the last barrier */
+            /* its death may come later than this: the others shall not get past the last barrier */
+            fault_await(s->page, 0);
         struct step step = step_of(s, i);
         struct pending *p = &pending[count++];
         pending_begin(s, p, &step, me);
@@ -443,8 +464,9 @@ static int run_storm(uint64_t seed, int only)
     struct ranks_options options = { .limit_s = 40, .name = "storm", .may_fail = 1ull << s.members[s.culprit] };
     int failed = ranks_run(s.world_size, &options, weather_storm, &s);
     if (failed)
-        printf("storm: seed %llu failed (%s, %d ranks of %d, culprit %d at step %d of %d, %s)\n", (unsigned long long)seed,
-               fault_names[s.fault], (int)s.size, (int)s.world_size, (int)s.culprit, s.fault_step, s.steps, s.backend);
+        printf("storm: seed %llu failed (%s, %d ranks of %d, culprit %d at step %d of %d, %s)\n",
+               (unsigned long long)seed, fault_names[s.fault], (int)s.size, (int)s.world_size, (int)s.culprit,
+               s.fault_step, s.steps, s.backend);
     page_free(s.page);
     return failed;
 }

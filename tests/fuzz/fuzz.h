@@ -1,4 +1,5 @@
-/* What fuzz targets share. A target is a file with LLVMFuzzerTestOneInput. With clang's libFuzzer, in the source folder:
+/* What fuzz targets share. A target is a file with LLVMFuzzerTestOneInput. With clang's libFuzzer, in the source
+ * folder:
  *
  *     clang -g -O1 -std=c11 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -Iinclude -Icore -Istore -Itests/fuzz \
  *         tests/fuzz/TARGET.c SOURCES -o /tmp/TARGET && /tmp/TARGET -max_len=2000 /tmp/corpus tests/fuzz/corpus/TARGET

@@ -1,6 +1,6 @@
-/* The parser of the store's protocol (SOURCES: store/wire.c). The first byte of the input says how the rest, what a client
- * sends, is cut into pieces. Parsed in pieces and as a whole it must come to the same, each request that was understood must
- * be what the encoder makes of it, and nothing behind the bytes that are there may be read. */
+/* The parser of the store's protocol (SOURCES: store/wire.c). The first byte of the input says how the rest, what a
+ * client sends, is cut into pieces. Parsed in pieces and as a whole it must come to the same, each request that was
+ * understood must be what the encoder makes of it, and nothing behind the bytes that are there may be read. */
 #include "fuzz.h"
 #include "store/wire.h"
 
@@ -57,7 +57,8 @@ static void put_fields(struct wire_buffer *b, struct outcome *o, const struct wi
         wire_put_u64(b, (uint64_t)r->number);
 }
 
-static void check_request(struct outcome *o, enum wire_dialect dialect, const uint8_t *data, const struct wire_request *r)
+static void check_request(struct outcome *o, enum wire_dialect dialect, const uint8_t *data,
+                          const struct wire_request *r)
 {
     struct wire_buffer again = { 0 };
     FUZZ_CHECK((unsigned)r->query < WIRE_QUERY_COUNT && wire_query_name(r->query) != NULL);

@@ -1,6 +1,6 @@
-/* What ranks say to each other (SOURCES: backend_tcp/wire.c -lsodium). The first byte of the input chooses: a hello, a challenge or a frame header; the
- * rest, if it is long enough, is decoded where the memory behind it cannot be read. What is accepted is within its limits, and is
- * what the encoder makes of it again. */
+/* What ranks say to each other (SOURCES: backend_tcp/wire.c -lsodium). The first byte of the input chooses: a hello, a
+ * challenge or a frame header; the rest, if it is long enough, is decoded where the memory behind it cannot be read.
+ * What is accepted is within its limits, and is what the encoder makes of it again. */
 #include "fuzz.h"
 
 #include "backend_tcp/wire.h"

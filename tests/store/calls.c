@@ -59,7 +59,8 @@ static comm_status call_set(comm_store *s, int64_t limit_ms)
 {
     (void)limit_ms;
     comm_status status = COMM_OK;
-    for (int i = 0; i < 8 && status == COMM_OK; i++) /* more than what the kernel takes for a server that does not read */
+    /* more than what the kernel takes for a server that does not read */
+    for (int i = 0; i < 8 && status == COMM_OK; i++)
         status = comm_store_set(s, "big", big, sizeof big);
     return status;
 }
@@ -208,8 +209,8 @@ void run_check(const struct run *r, const char *when)
     snprintf(server, sizeof server, "the server at %s port", calls_host);
     snprintf(connecting, sizeof connecting, "connecting to the store at %s port", calls_host);
     int blamed = strstr(r->text, server) || strstr(r->text, connecting);
-    if (r->status != COMM_ERR_TIMEOUT || !strstr(r->text, "timed out") || !blamed || strstr(r->text, "did not appear") ||
-        strstr(r->text, "has not come"))
+    if (r->status != COMM_ERR_TIMEOUT || !strstr(r->text, "timed out") || !blamed ||
+        strstr(r->text, "did not appear") || strstr(r->text, "has not come"))
         ranks_fail(__FILE__, __LINE__, "%s, %s with %d ms: %s: %s", when, r->call->name, (int)r->limit_ms,
                    comm_status_name(r->status), r->text);
     if (r->took_ms < r->limit_ms - 1)

@@ -1,6 +1,6 @@
-/* The client's side of cut_off.py: cut_off HOST PORT. Handles are connected and a world is open when the server's host is
- * cut off. No call then takes longer than its limit and PROMISED_MS; the world that is open goes on; and the handles work
- * again when the network does. */
+/* The client's side of cut_off.py: cut_off HOST PORT. Handles are connected and a world is open when the server's host
+ * is cut off. No call then takes longer than its limit and PROMISED_MS; the world that is open goes on; and the handles
+ * work again when the network does. */
 #include <comm/comm.h>
 #include <string.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
-/* Clients that mean harm, break off, are slow or are very many, while good ones work. The server is a process of its own, whose
- * memory is looked at. After each attack, good clients must have got on, and the server must still do everything. */
+/* Clients that mean harm, break off, are slow or are very many, while good ones work. The server is a process of its
+ * own, whose memory is looked at. After each attack, good clients must have got on, and the server must still do
+ * everything. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -215,8 +216,15 @@ static void blurt(int fd, const void *data, size_t bytes)
 static void junk(const struct server *server)
 {
     static const char *const probes[] = {
-        "GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "SSH-2.0-OpenSSH_9.2\r\n", "\r\n\r\n", "help\n",
-        "\x80\x9e\x01\x03\x01", "EHLO example\r\n", "\xff\xff\xff\xff\xff\xff\xff\xff\xff", "*1\r\n$4\r\nPING\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "\r\n\r\n",
+        "help\n",
+        "\x80\x9e\x01\x03\x01",
+        "EHLO example\r\n",
+        "\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        "*1\r\n$4\r\nPING\r\n",
     };
     for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
         int fd = lines_connect(server->port);
@@ -297,8 +305,12 @@ static void byte_by_byte(const struct server *server, struct worker workers[GOOD
 static void breaking_off(const struct server *server)
 {
     static const char *const requests[] = {
-        "01 02.. '/k' 04.. 'word'", "06 03.. 02.. '/a' 02.. '/b' 02.. '/c'", "12 02.. '/d' 64..", "0b 02.. 02.. '/a' 01.. 'x' 02.. '/z' 00..",
-        "06 01.. 02.. '/q' 0f 02.. '/q'", "02 02.. '/k' 00.. 01.. 'x' 11 11 11",
+        "01 02.. '/k' 04.. 'word'",
+        "06 03.. 02.. '/a' 02.. '/b' 02.. '/c'",
+        "12 02.. '/d' 64..",
+        "0b 02.. 02.. '/a' 01.. 'x' 02.. '/z' 00..",
+        "06 01.. 02.. '/q' 0f 02.. '/q'",
+        "02 02.. '/k' 00.. 01.. 'x' 11 11 11",
     };
     for (int i = 0; i < 300; i++) {
         uint8_t bytes[LINES_BYTES_MAX];
@@ -368,7 +380,8 @@ static void deaf(const struct server *server, struct worker workers[GOOD_CLIENTS
     free(all);
 }
 
-/* Slow is not deaf: who reads in the end gets all that it has asked for, in order; the server has not kept it all meanwhile. */
+/* Slow is not deaf: who reads in the end gets all that it has asked for, in order; the server has not kept it all
+ * meanwhile. */
 static void slow_reader(const struct server *server, struct worker workers[GOOD_CLIENTS])
 {
     enum { TIMES = 100 };
@@ -446,8 +459,9 @@ static void ask(int fd, const char *request, const char *reply)
     lines_hear(fd, reply);
 }
 
-/* Clients of PyTorch's kind wait for a queue, are woken, and then pop. Who is woken and does not pop, because it leaves, gives up
- * or asks for something else, passes the wake-up on: else the item would lie there and the other wait. */
+/* Clients of PyTorch's kind wait for a queue, are woken, and then pop. Who is woken and does not pop, because it
+ * leaves, gives up or asks for something else, passes the wake-up on: else the item would lie there and the other
+ * wait. */
 static void woken_poppers_that_do_not_pop(const struct server *server)
 {
     for (int how = 0; how < 4; how++) {

@@ -1,7 +1,6 @@
-/* Bytes of the store's protocol as one writes them down, and sockets that say and hear them. Notation, in words between blanks:
- *     2f        one byte
- *     03..      eight bytes: 3 as a little-endian number (in hexadecimal)
- *     'text'    its characters (no blanks)
+/* Bytes of the store's protocol as one writes them down, and sockets that say and hear them. Notation, in words between
+ * blanks: 2f        one byte 03..      eight bytes: 3 as a little-endian number (in hexadecimal) 'text'    its
+ * characters (no blanks)
  *     ??        any byte (only where something is awaited)
  * Everything here fails the test by itself, and nothing waits for longer than LINES_LIMIT_MS. */
 #ifndef COMM_TESTS_LINES_H

@@ -1,5 +1,5 @@
-/* What our client says, byte for byte, to servers that follow a script: PyTorch's of several ages, ours, and some that are
- * broken or hostile. The keys that it asks for go in the order of the script; a byte too many or too few fails. */
+/* What our client says, byte for byte, to servers that follow a script: PyTorch's of several ages, ours, and some that
+ * are broken or hostile. The keys that it asks for go in the order of the script; a byte too many or too few fails. */
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -292,7 +292,8 @@ static void what_pytorch_may_have(void)
         { 'C', "06 01.. 02.. '/q'" }, { 'S', "00" }, { 'C', "0f 02.. '/q'" }, { 'S', "01.. 01.. 'v'" }, { 'E', "" },
         { 'A', "" }, { 'H', "01" },
         { 'A', "" }, { 'H', "01" }, { 'C', "11" }, { 'S', "00.." }, { 'E', "" }, /* LIST_KEYS? yes */
-        { 'c', "11" }, { 's', "03.. 05.. 'init/' 02.. '/a' 04.. '/x' 00 79" }, /* one without "/", one with a NUL inside */
+        /* one without "/", one with a NUL inside */
+        { 'c', "11" }, { 's', "03.. 05.. 'init/' 02.. '/a' 04.. '/x' 00 79" },
         { 'A', "" }, { 'H', "01" }, { 'K', "12" }, { 'C', "01.." }, { 'K', "08" }, { 'S', "00 01.." }, { 'E', "" },
         { 'c', "12 04.. '/bar' 02.." }, { 's', "00" },
         { 'c', "12 04.. '/bar' 02.." }, { 'c', "0c" }, { 's', "01" },
@@ -513,7 +514,9 @@ static void broken_servers(void)
 
 static void a_server_that_is_silent(void)
 {
-    static const struct act acts[] = { { 'A', "" }, { 'H', "01" }, { 'C', "04 02.. '/k' 01.." }, { 'E', "" }, { 0, NULL } };
+    static const struct act acts[] = {
+        { 'A', "" }, { 'H', "01" }, { 'C', "04 02.. '/k' 01.." }, { 'E', "" }, { 0, NULL }
+    };
     struct server *server = server_start(acts);
     comm_store *s = store_open(server, 2000);
     CHECK_OK(comm_store_set_timeout(s, 50));
@@ -526,7 +529,9 @@ static void a_server_that_is_silent(void)
 static void no_store_at_all(void)
 {
     struct server *server;
-    static const struct act acts[] = { { 'A', "" }, { 'C', GREETING }, { 'S', "'HTTP/1.1' 20 '400' 0d 0a" }, { 'E', "" }, { 0, NULL } };
+    static const struct act acts[] = {
+        { 'A', "" }, { 'C', GREETING }, { 'S', "'HTTP/1.1' 20 '400' 0d 0a" }, { 'E', "" }, { 0, NULL }
+    };
     comm_store *store;
     comm_store_options options = COMM_STORE_OPTIONS_INIT;
     char url[64];

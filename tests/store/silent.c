@@ -1,7 +1,7 @@
 /* Servers that do not answer: no call takes longer than its limit and half a second, and its error says that it was the
- * server. The server is a process that is stopped (SIGSTOP), a socket whose queue of connections is full (so a SYN gets no
- * answer), one that accepts and never reads, one that says a byte now and then, or a name server that says nothing. For one
- * that is cut off, see cut_off.c. */
+ * server. The server is a process that is stopped (SIGSTOP), a socket whose queue of connections is full (so a SYN gets
+ * no answer), one that accepts and never reads, one that says a byte now and then, or a name server that says nothing.
+ * For one that is cut off, see cut_off.c. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -373,7 +373,8 @@ static comm_status slow_get(void *context, const char *key, int64_t timeout_ms, 
     return slow_said(comm_store_get(behind, key, timeout_ms, ret_data, ret_bytes), error, room);
 }
 
-static comm_status slow_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room)
+static comm_status slow_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                            size_t room)
 {
     (void)context;
     be_slow();
@@ -450,8 +451,8 @@ static void a_slow_store_of_the_user_s(void)
         pthread_join(r.thread, NULL);
         int took = atomic_load(&slow_calls) - before; /* counted, so that a loaded machine does not matter */
         if (r.status != COMM_ERR_TIMEOUT || !strstr(r.text, "timed out") || took > (2 * BRIEF_MS + 300) / SLOW_MS + 2)
-            ranks_fail(__FILE__, __LINE__, "%s: %s after %d calls, %d ms: %s", made[i].name, comm_status_name(r.status), took,
-                       (int)r.took_ms, r.text);
+            ranks_fail(__FILE__, __LINE__, "%s: %s after %d calls, %d ms: %s", made[i].name, comm_status_name(r.status),
+                       took, (int)r.took_ms, r.text);
     }
     comm_store_close(store);
     comm_store_close(behind);

@@ -1,5 +1,5 @@
-/* A backend for tests that is wrong in one way at a time: what a faulty plugin does to the core. Without a fault it is the loopback
- * backend. */
+/* A backend for tests that is wrong in one way at a time: what a faulty plugin does to the core. Without a fault it is
+ * the loopback backend. */
 #ifndef COMM_TESTS_FAULTY_H
 #define COMM_TESTS_FAULTY_H
 
@@ -8,7 +8,8 @@
 
 enum {
     FAULTY_NOT,
-    FAULTY_KEEPS,           /* takes ops and completes none, not even when the group is aborted; see faulty_complete_kept */
+    /* takes ops and completes none, not even when the group is aborted; see faulty_complete_kept */
+    FAULTY_KEEPS,
     FAULTY_ENDS_GROUP,      /* keeps the op, and says by group_failed that the group has ended; heeds an abort */
     FAULTY_COMPLETES,       /* completes with faulty_status and faulty_text */
     FAULTY_SUBMIT,          /* submit returns faulty_status, with faulty_text if there is one */

@@ -1,6 +1,7 @@
-/* Memory with a zone behind each block that nothing may write to: a write of one byte too many is found when the block is freed or
- * made longer, without a sanitizer. The linker puts these in place of the library's and the test's allocators (red_zone_arguments in
- * meson.build). Blocks of other libraries go through unchanged; they are known by what stands before them. */
+/* Memory with a zone behind each block that nothing may write to: a write of one byte too many is found when the block
+ * is freed or made longer, without a sanitizer. The linker puts these in place of the library's and the test's
+ * allocators (red_zone_arguments in meson.build). Blocks of other libraries go through unchanged; they are known by
+ * what stands before them. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -62,7 +63,8 @@ static void check(const struct front *front)
     const uint8_t *zone = (const uint8_t *)front + FRONT_BYTES + front->bytes;
     for (size_t i = 0; i < ZONE_BYTES; i++)
         if (zone[i] != FILL) {
-            fprintf(stderr, "red_zone.c: byte %zu behind a block of %zu bytes was written to (now 0x%02x)\n", i, front->bytes, zone[i]);
+            fprintf(stderr, "red_zone.c: byte %zu behind a block of %zu bytes was written to (now 0x%02x)\n", i,
+                    front->bytes, zone[i]);
             abort();
         }
 }

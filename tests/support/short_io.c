@@ -1,6 +1,7 @@
-/* Reads and writes that stop anywhere. The linker puts these in place of the library's calls (--wrap): each moves a random number of bytes, most
- * often far fewer than the kernel would, and now and then says EAGAIN or EINTR though it need not. The seed is SHORT_IO in the environment, else
- * of the clock; it is printed. A number depends only on the seed, the process (counted by fork) and how often it has called. */
+/* Reads and writes that stop anywhere. The linker puts these in place of the library's calls (--wrap): each moves a
+ * random number of bytes, most often far fewer than the kernel would, and now and then says EAGAIN or EINTR though it
+ * need not. The seed is SHORT_IO in the environment, else of the clock; it is printed. A number depends only on the
+ * seed, the process (counted by fork) and how often it has called. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -102,7 +103,8 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 ssize_t __wrap_send(int fd, const void *data, size_t bytes, int flags)
 {
     uint64_t state;
-    /* A message of the handshake finds the socket's buffer empty, so the kernel takes it whole: see send_all in mesh.c. */
+    /* A message of the handshake finds the socket's buffer empty, so the kernel takes it whole: see send_all in
+     * mesh.c. */
     if ((flags & MSG_DONTWAIT) && bytes <= WHOLE_BYTES)
         return __real_send(fd, data, bytes, flags);
     return goes(&state) ? __real_send(fd, data, shorter(&state, bytes), flags) : -1;

@@ -1,4 +1,5 @@
-/* Cards: what was noted is found again, among those of others; and whatever a store gives in their place, nothing is read beyond it. */
+/* Cards: what was noted is found again, among those of others; and whatever a store gives in their place, nothing is
+ * read beyond it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -73,8 +74,17 @@ static void what_does_not_fit_is_left_out(void **state)
 
 static void nonsense_is_not_read_beyond_its_end(void **state)
 {
-    static const char *const texts[] = { "",      " ",       "5",         "5 ",        "9 1 tcp/a",           "5 99 tcp/ab",
-                                         "-1 1 x", "5 -1 tcp/a", "99999999999999999999 1 tcp/a", "5 18446744073709551615 tcp/a", "x 1 tcp/a" };
+    static const char *const texts[] = { "",
+                                         " ",
+                                         "5",
+                                         "5 ",
+                                         "9 1 tcp/a",
+                                         "5 99 tcp/ab",
+                                         "-1 1 x",
+                                         "5 -1 tcp/a",
+                                         "99999999999999999999 1 tcp/a",
+                                         "5 18446744073709551615 tcp/a",
+                                         "x 1 tcp/a" };
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct cards c = { 0 };

@@ -115,8 +115,8 @@ static int write_row(size_t i, char *row, size_t room)
 {
     int used = snprintf(row, room, "| `%s` | %zu |", dtypes[i].name, dtypes[i].bytes);
     for (comm_redop redop = 0; redop < REDOPS; redop++)
-        used +=
-            snprintf(row + used, room - (size_t)used, " %s |", comm_redop_supports(redop, dtypes[i].dtype) ? "yes" : "–");
+        used += snprintf(row + used, room - (size_t)used, " %s |",
+                         comm_redop_supports(redop, dtypes[i].dtype) ? "yes" : "–");
     return used;
 }
 

@@ -1,4 +1,5 @@
-/* Which of the host's interfaces a rank tells the others about: COMM_TCP_INTERFACE. The linker puts a host of ours in place of the real one
+/* Which of the host's interfaces a rank tells the others about: COMM_TCP_INTERFACE. The linker puts a host of ours in
+ * place of the real one
  * (--wrap). */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -24,8 +25,11 @@ int __wrap_getifaddrs(struct ifaddrs **ret_list)
         a->sin_family = mask->sin_family = AF_INET;
         inet_pton(AF_INET, addresses[i], &a->sin_addr);
         inet_pton(AF_INET, "255.255.255.0", &mask->sin_addr);
-        *one = (struct ifaddrs){ .ifa_next = list, .ifa_name = strdup(names[i]), .ifa_flags = IFF_UP | (i == 0 ? IFF_LOOPBACK : 0),
-                                 .ifa_addr = (struct sockaddr *)a, .ifa_netmask = (struct sockaddr *)mask };
+        *one = (struct ifaddrs){ .ifa_next = list,
+                                 .ifa_name = strdup(names[i]),
+                                 .ifa_flags = IFF_UP | (i == 0 ? IFF_LOOPBACK : 0),
+                                 .ifa_addr = (struct sockaddr *)a,
+                                 .ifa_netmask = (struct sockaddr *)mask };
         list = one;
     }
     *ret_list = list;

@@ -143,7 +143,8 @@ static void closing_ends_though_the_server_is_stopped(int rank, int size, void *
         CHECK_OK(comm_group_close(world));
         clock_gettime(CLOCK_MONOTONIC, &ended);
         int64_t took_ms = (ended.tv_sec - began.tv_sec) * 1000 + (ended.tv_nsec - began.tv_nsec) / 1000000;
-        if (took_ms > 2000 + 2000 + 500) /* the backend's linger_ms, leave_ms, and what a store's call may take beyond it */
+        /* the backend's linger_ms, leave_ms, and what a store's call may take beyond it */
+        if (took_ms > 2000 + 2000 + 500)
             ranks_fail(__FILE__, __LINE__, "closing took %d ms", (int)took_ms);
         CHECK(kill(pids[0], SIGCONT) == 0);
         CHECK(write(to_others[1], &go, 1) == 1);
@@ -240,7 +241,8 @@ static void a_wrong_secret_is_told_to_all(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("the ranks have different secrets: rank ");
     CHECK_ERROR_SAYS(" has another one than rank ");
     CHECK_ERROR_SAYS("rank 1 (host ");
-    CHECK(!strstr(comm_last_error(), "wrong") && !strstr(comm_last_error(), "right") && !strchr(comm_last_error(), '|'));
+    CHECK(!strstr(comm_last_error(), "wrong") && !strstr(comm_last_error(), "right") &&
+          !strchr(comm_last_error(), '|'));
 }
 
 /* Processes 1 and 2 both say that they are rank 1 of 2. */
@@ -414,7 +416,8 @@ static void nobody_there_is_an_error_with_the_address(int rank, int size, void *
 int main(void)
 {
     int failed = 0, one = 1, two = 2, three = 3, first = 0, last = 3;
-#define RUN(size, fn, arg) (find_port(AF_INET), failed |= ranks_run(size, &(struct ranks_options){ .name = #fn }, fn, arg))
+#define RUN(size, fn, arg)                                                                                             \
+    (find_port(AF_INET), failed |= ranks_run(size, &(struct ranks_options){ .name = #fn }, fn, arg))
     signal(SIGPIPE, SIG_IGN);
     if (pipe2(to_others, O_CLOEXEC) != 0)
         return 1;

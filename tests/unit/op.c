@@ -56,7 +56,8 @@ static void texts_name_op_group_and_rank(void **state)
     options.timeout_ms = -7;
     assert_refused(op, &options, COMM_ERR_INVALID, "options->timeout_ms is -7");
     options.struct_bytes = 0;
-    assert_refused(op, &options, COMM_ERR_INVALID, "all_reduce on group 'world' (rank 1 of 4): comm_op_options: struct");
+    assert_refused(op, &options, COMM_ERR_INVALID,
+                   "all_reduce on group 'world' (rank 1 of 4): comm_op_options: struct");
 }
 
 static void types_and_reduce_ops_are_checked(void **state)

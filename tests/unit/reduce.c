@@ -509,7 +509,8 @@ static void too_many_sources_are_refused(void **state)
     float element = 1;
     const void *sources[] = { &element };
     size_t too_many = ((size_t)1 << 20) + 1;
-    assert_int_equal(comm__reduce_many(&element, sources, too_many, 1, COMM_REDOP_AVG, COMM_DTYPE_I32), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(comm__reduce_many(&element, sources, too_many, 1, COMM_REDOP_AVG, COMM_DTYPE_I32),
+                     COMM_ERR_UNSUPPORTED);
     assert_non_null(strstr(comm_last_error(), "1048577"));
 }
 

@@ -78,7 +78,8 @@ static void what_is_missing_is_named_with_the_cure(void **state)
     (void)state;
     clearenv();
     assert_refused("env://", 0, 0, COMM_ERR_NOT_FOUND, "commrun -n 4 program");
-    assert_refused("tcp://127.0.0.1:1", 0, 0, COMM_ERR_NOT_FOUND, "give both in the URL, tcp://127.0.0.1:1?rank=0&world_size=4");
+    assert_refused("tcp://127.0.0.1:1", 0, 0, COMM_ERR_NOT_FOUND,
+                   "give both in the URL, tcp://127.0.0.1:1?rank=0&world_size=4");
     ENVIRONMENT("RANK=0");
     assert_refused("env://", 0, 0, COMM_ERR_INVALID, "WORLD_SIZE is not set");
     ENVIRONMENT("WORLD_SIZE=2");
@@ -143,7 +144,8 @@ static void rendezvous_of_one_process_share_a_server(void **state)
     assert_int_equal(comm_rendezvous(url, 0, 2, TIMEOUT_MS, &second, &rank, &world_size), COMM_OK);
     assert_int_equal(comm_store_set(first, "k", "v", 1), COMM_OK);
     comm_store_close(first);
-    assert_int_equal(comm_store_wait(second, (const char *[]){ "k" }, 1, TIMEOUT_MS), COMM_OK); /* a set is not acknowledged */
+    /* a set is not acknowledged */
+    assert_int_equal(comm_store_wait(second, (const char *[]){ "k" }, 1, TIMEOUT_MS), COMM_OK);
     options.serve = 1; /* on its own: the port is taken */
     assert_int_equal(comm_store_open(url, &options, &third), COMM_ERR_SYSTEM);
     assert_non_null(strstr(comm_last_error(), "in use"));

@@ -1,5 +1,5 @@
-/* The store's table beside a model: the same random calls on both, with few keys, so that they collide, are deleted and come again, and
- * the table grows. table [SEED]. */
+/* The store's table beside a model: the same random calls on both, with few keys, so that they collide, are deleted and
+ * come again, and the table grows. table [SEED]. */
 #include "store/table.h"
 
 #include <inttypes.h>
@@ -18,7 +18,8 @@ static int step;
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
         if (!(condition)) {                                                                                            \
-            printf("%s:%d: %s is not so, in step %d of seed %" PRIu64 "\n", __FILE__, __LINE__, #condition, step, seed); \
+            printf("%s:%d: %s is not so, in step %d of seed %" PRIu64 "\n", __FILE__, __LINE__, #condition, step,      \
+                   seed);                                                                                              \
             exit(1);                                                                                                   \
         }                                                                                                              \
     } while (0)

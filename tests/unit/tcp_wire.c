@@ -1,4 +1,5 @@
-/* The bytes between two ranks, as docs/wire.md says them: every field at its place, whatever the host's byte order, and every refusal. */
+/* The bytes between two ranks, as docs/wire.md says them: every field at its place, whatever the host's byte order, and
+ * every refusal. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,10 +52,19 @@ static void a_challenge_is_72_bytes(void **state)
 
 static struct frame sample(void)
 {
-    return (struct frame){ .type = FRAME_RTS, .kind = 2, .dtype = 12, .redop = 3, .credit = 0x0a0b0c0d,
-                                 .group = 0x1112131415161718u, .seq = 0x2122232425262728u, .signature = 0x3132333435363738u,
-                                 .slice = 0x41424344, .round = 0x5152, .tag = -2, .count = 0x6162636465666768u,
-                                 .bytes = 0x7172737475767778u };
+    return (struct frame){ .type = FRAME_RTS,
+                           .kind = 2,
+                           .dtype = 12,
+                           .redop = 3,
+                           .credit = 0x0a0b0c0d,
+                           .group = 0x1112131415161718u,
+                           .seq = 0x2122232425262728u,
+                           .signature = 0x3132333435363738u,
+                           .slice = 0x41424344,
+                           .round = 0x5152,
+                           .tag = -2,
+                           .count = 0x6162636465666768u,
+                           .bytes = 0x7172737475767778u };
 }
 
 static void a_header_is_64_bytes(void **state)
@@ -121,7 +131,8 @@ static void what_makes_no_sense_is_refused(void **state)
 static void a_proof_depends_on_everything(void **state)
 {
     (void)state;
-    uint8_t hello[WIRE_HELLO_BYTES] = { 1 }, nonce[WIRE_NONCE_BYTES] = { 2 }, message[1 + WIRE_HELLO_BYTES + WIRE_NONCE_BYTES];
+    uint8_t hello[WIRE_HELLO_BYTES] = { 1 }, nonce[WIRE_NONCE_BYTES] = { 2 },
+            message[1 + WIRE_HELLO_BYTES + WIRE_NONCE_BYTES];
     uint8_t proof[WIRE_PROOF_BYTES], other[WIRE_PROOF_BYTES], expected[crypto_auth_hmacsha256_BYTES];
     crypto_auth_hmacsha256_state s;
     message[0] = 'C';

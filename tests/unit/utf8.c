@@ -24,7 +24,10 @@ static void what_is_well_formed_stays(void **state)
     (void)state;
     assert_cleaned("", "");
     assert_cleaned("rank 2 (node-b 10.0.0.7:40213)", "rank 2 (node-b 10.0.0.7:40213)");
-    assert_cleaned("Gr\xc3\xbc\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf", "Gr\xc3\xbc\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf");
+    assert_cleaned("Gr\xc3\xbc\xc3\x9f"
+                   "e \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf",
+                   "Gr\xc3\xbc\xc3\x9f"
+                   "e \xe2\x82\xac \xf0\x9f\x98\x80 \xf4\x8f\xbf\xbf");
 }
 
 static void control_characters_do_not(void **state)
@@ -32,7 +35,8 @@ static void control_characters_do_not(void **state)
     (void)state;
     assert_cleaned("a\033[2J\n\tb\177", "a?[2J??b?");
     assert_cleaned("\xc2\x80\xc2\x9b" "31m\xc2\xa0", "??31m\xc2\xa0");          /* C1; U+00A0 is none */
-    assert_cleaned("\xe2\x80\xae" "evil\xe2\x80\xac\xe2\x81\xa6x\xe2\x81\xa9", "?evil??x?"); /* overrides and isolates */
+    /* overrides and isolates */
+    assert_cleaned("\xe2\x80\xae" "evil\xe2\x80\xac\xe2\x81\xa6x\xe2\x81\xa9", "?evil??x?");
     assert_cleaned("\xe2\x80\xa8\xe2\x80\x8e\xd8\x9c\xef\xbb\xbf", "????");
 }
 
