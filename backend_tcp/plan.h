@@ -1,19 +1,23 @@
-/* A collective as data: a plan is a list of steps in rounds, for one rank. Algorithms (algo/) append steps and know nothing
- * else; the engine executes them over links; the simulator in tests/simulate executes them for all ranks without any.
+/* A collective as data: a plan is a list of steps in rounds, for one rank. Algorithms (algo/) append steps and know
+ * nothing else; the engine executes them over links; the simulator in tests/simulate executes them for all ranks
+ * without any.
  *
  * What a plan speaks of are chunks, not bytes, so one plan serves every count and every slice:
  *   - a vector op (broadcast, all_reduce, reduce) has one vector, cut evenly into `size` chunks (plan_chunk);
- *   - a block op (all_gather, gather, scatter, reduce_scatter, all_to_all) has one block per rank: chunk r is rank r's.
+ *   - a block op (all_gather, gather, scatter, reduce_scatter, all_to_all) has one block per rank: chunk r is rank
+ *     r's.
  * SEND and RECV are the user's buffers, which may be the same memory. A rank that has only its own block on a side
- * (all_gather's SEND, reduce_scatter's RECV, gather's SEND, scatter's RECV) names it as chunk `rank`. A broadcast leaves its root's
- * RECV and the others' SEND alone; likewise a side that only the root has. SCRATCH is memory of the engine: numbered slots of
- * exactly the largest chunk's length, without gaps between them; a region of k chunks takes k slots and lies in one piece from the
- * first one's begin. (So what was written as one region may be read by other groupings only if all chunks have one length.)
+ * (all_gather's SEND, reduce_scatter's RECV, gather's SEND, scatter's RECV) names it as chunk `rank`. A broadcast
+ * leaves its root's RECV and the others' SEND alone; likewise a side that only the root has. SCRATCH is memory of the
+ * engine: numbered slots of exactly the largest chunk's length, without gaps between them; a region of k chunks takes
+ * k slots and lies in one piece from the first one's begin. (So what was written as one region may be read by other
+ * groupings only if all chunks have one length.)
  *
- * Rounds. All messages of a round go on at the same time; the next round begins when the round's messages are done here
- * (a send is done when its buffer may be written). Local steps (copy, reduce ...) of a round run in order before its messages start.
- * Within a round no message may write a region that another message or step of that round reads or writes, and one rank sends
- * another at most one message. A round's k-th message from A to B is matched by round number, so both sides must count alike. */
+ * Rounds. All messages of a round go on at the same time; the next round begins when the round's messages are done
+ * here (a send is done when its buffer may be written). Local steps (copy, reduce ...) of a round run in order before
+ * its messages start. Within a round no message may write a region that another message or step of that round reads or
+ * writes, and one rank sends another at most one message. A round's k-th message from A to B is matched by round
+ * number, so both sides must count alike. */
 #ifndef COMM_TCP_PLAN_H
 #define COMM_TCP_PLAN_H
 
@@ -35,8 +39,8 @@ enum plan_step_kind {
     PLAN_STEP_RECV_REDUCE,  /* dst = received OP source, or source OP received if the source is from lower ranks */
     PLAN_STEP_COPY,         /* dst = source; nothing if they are the same memory */
     PLAN_STEP_REDUCE,       /* dst = source OP other */
-    PLAN_STEP_REDUCE_RANKS, /* dst = rank 0's OP rank 1's OP ... with one rounding: this rank's is in source, rank r's in scratch
-                             * at slot other.slot + r * source.count */
+    PLAN_STEP_REDUCE_RANKS, /* dst = rank 0's OP rank 1's OP ... with one rounding: this rank's is in source, rank r's
+                             * in scratch at slot other.slot + r * source.count */
     PLAN_STEP_AVERAGE,      /* dst /= size if the redop is AVG: for sums made by RECV_REDUCE and REDUCE */
 };
 
@@ -51,9 +55,9 @@ struct plan_step {
 struct plan {
     int32_t rank, size;
     int32_t root;
-    int32_t host_count;                        /* 1 until plan_set_hosts has said more */
-    int32_t host_least, host_most;             /* ranks on the host that has fewest, and on the one that has most */
-    int32_t *host_of, *place, *members, *host; /* plan_host_of, plan_place ...: tables, in one piece of memory; NULL: one host */
+    int32_t host_count;            /* 1 until plan_set_hosts has said more */
+    int32_t host_least, host_most; /* ranks on the host that has fewest, and on the one that has most */
+    int32_t *host_of, *place, *members, *host; /* tables of plan_set_hosts, in one piece of memory; NULL: one host */
     struct plan_step *steps; /* in order of rounds */
     size_t step_count, step_room;
     uint16_t round;          /* being appended to; afterwards: how many there are */
@@ -66,14 +70,16 @@ struct plan {
 void plan_init(struct plan *p, int32_t rank, int32_t size, int32_t root);
 void plan_finish(struct plan *p);
 
-/* For algorithms of two levels: which ranks share a host. hosts[r] is rank r's, as any number; NULL: all ranks are on one. The plan numbers
- * hosts from 0 in the order in which they first appear, and the members of a host in the order of their ranks. */
+/* For algorithms of two levels: which ranks share a host. hosts[r] is rank r's, as any number; NULL: all ranks are on
+ * one. The plan numbers hosts from 0 in the order in which they first appear, and the members of a host in the order
+ * of their ranks. */
 void plan_set_hosts(struct plan *p, const int32_t *hosts);
 static inline int32_t plan_host_of(const struct plan *p, int32_t rank);
 static inline int32_t plan_host_size(const struct plan *p, int32_t host);
 static inline int32_t plan_member(const struct plan *p, int32_t host, int32_t place); /* a rank; and back: */
 static inline int32_t plan_place(const struct plan *p, int32_t rank);
-/* Hosts counted from the root's on, and the members of a host counted from its head on, which is the root or the first member. */
+/* Hosts counted from the root's on, and the members of a host counted from its head on, which is the root or the first
+ * member. */
 int32_t plan_host_number(const struct plan *p);                 /* this rank's host's */
 int32_t plan_head(const struct plan *p, int32_t host_number);   /* a rank */
 int32_t plan_member_number(const struct plan *p);               /* this rank's on its host */
@@ -85,15 +91,17 @@ struct plan_region plan_range(enum plan_buffer buffer, int32_t first, int32_t co
 struct plan_region plan_all(const struct plan *p, enum plan_buffer buffer); /* chunks 0 .. size - 1 */
 struct plan_region plan_slot(int32_t slot, int32_t first, int32_t count);   /* SCRATCH, as long as those chunks */
 
-/* Steps; appended to the current round. An algorithm closes each of its rounds, also the last one, with plan_next_round. */
+/* Steps; appended to the current round. An algorithm closes each of its rounds, also the last one, with
+ * plan_next_round. */
 void plan_send(struct plan *p, int32_t peer, struct plan_region source);
 void plan_recv(struct plan *p, int32_t peer, struct plan_region dst);
 void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, struct plan_region source,
                       int source_is_lower);
 void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source);
 void plan_reduce(struct plan *p, struct plan_region dst, struct plan_region source, struct plan_region other);
-/* dst = share 0 OP share 1 OP ... of `count` shares: this rank's, number `place`, is `mine`; share i is in scratch at slot first_slot +
- * i * mine.count, where the sum of the first ones lies at `place` meanwhile. dst may be `mine`, or lie there. */
+/* dst = share 0 OP share 1 OP ... of `count` shares: this rank's, number `place`, is `mine`; share i is in scratch at
+ * slot first_slot + i * mine.count, where the sum of the first ones lies at `place` meanwhile. dst may be `mine`, or
+ * lie there. */
 void plan_reduce_shares(struct plan *p, struct plan_region dst, struct plan_region mine, int32_t place, int32_t count,
                         int32_t first_slot);
 void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot);
@@ -126,7 +134,8 @@ static inline int32_t plan_place(const struct plan *p, int32_t rank)
     return p->place ? p->place[rank] : rank;
 }
 
-/* The elements [*ret_begin, *ret_end) of chunk `chunk` of `count` elements cut into `size`. The first count % size chunks are one longer. */
+/* The elements [*ret_begin, *ret_end) of chunk `chunk` of `count` elements cut into `size`. The first count % size
+ * chunks are one longer. */
 static inline void plan_cut(size_t count, int32_t size, int32_t chunk, size_t *ret_begin, size_t *ret_end)
 {
     size_t base = count / (size_t)size, more = count % (size_t)size, i = (size_t)chunk;

@@ -50,8 +50,9 @@ static const char *const op_names[] = {
 
 /* The first rule wins whose op is meant, whose limits are not exceeded, and whose algorithm has the traits that are
  * needed. Each op ends with rules without limits that between them have every trait that is ever needed of it. `bytes`
- * is as in select_query. The rules of two levels are for several hosts with two ranks each on average, and limit the hosts.
- * They were found on 2 and 3 hosts with 2 ranks each, links of 1 Gbit/s and 0.2 ms, ranks in order and in turn. */
+ * is as in select_query. The rules of two levels are for several hosts with two ranks each on average, and limit the
+ * hosts. They were found on 2 and 3 hosts with 2 ranks each, links of 1 Gbit/s and 0.2 ms, ranks in order and in turn.
+ */
 struct rule {
     int algo;
     int32_t max_size; /* ranks; of two levels: hosts */
@@ -347,8 +348,10 @@ static void write_rule_texts(void)
             snprintf(ranks, sizeof ranks, "-%d", rules[i].max_size);
         put_bytes(limit, sizeof limit, rules[i].max_bytes, "");
         put_bytes(slice, sizeof slice, rules[i].slice_bytes, "");
+        const struct algo *algo = &algos[rules[i].algo];
         snprintf(rule_texts[i], sizeof *rule_texts, "%-14s  %5s %s  %s%-6s  %-20s%s%s", op_names[rules[i].algo],
-                 ranks[0] ? ranks : "any", algos[rules[i].algo].traits & ALGO_LEVELS ? "hosts" : "ranks", limit[0] ? "-" : " ", limit[0] ? limit : "any", algos[rules[i].algo].name,
+                 ranks[0] ? ranks : "any", algo->traits & ALGO_LEVELS ? "hosts" : "ranks", limit[0] ? "-" : " ",
+                 limit[0] ? limit : "any", algo->name,
                  slice[0] ? "  in slices of " : "", slice);
     }
 }

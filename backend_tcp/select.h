@@ -17,15 +17,17 @@ struct algo {
 };
 
 enum {
-    ALGO_ONE_ROUNDING = 1, /* reduces by REDUCE_RANKS only: fit for 16- and 8-bit floats, AVG of integers, USER, RANK_ORDER */
-    ALGO_UNEVEN = 2,       /* block ops: blocks may differ in length, each rank knowing only its own sends and receives */
+    ALGO_ONE_ROUNDING = 1, /* reduces by REDUCE_RANKS only: fit for 16- and 8-bit floats, AVG of integers, USER,
+                            * RANK_ORDER */
+    ALGO_UNEVEN = 2,       /* block ops: blocks may differ, each rank knowing only its own sends and receives */
     ALGO_AGREED = 4,       /* block ops: blocks may differ, if all ranks know all lengths */
     ALGO_LEVELS = 8,       /* makes use of plan_set_hosts */
 };
 
 struct route {
     const struct algo *algo;
-    size_t slice_bytes; /* the engine cuts the op into slices of about so many bytes (per chunk for block ops); 0: it does not */
+    size_t slice_bytes; /* the engine cuts the op into slices of about so many bytes (per chunk for block ops); 0: it
+                         * does not */
 };
 
 /* What select must know of an op. `bytes`: of the vector; of all blocks together for block ops. */
@@ -37,18 +39,20 @@ struct select_query {
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
 };
 
-/* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is a parsed COMM_TCP_ALGO or NULL. */
+/* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is a parsed
+ * COMM_TCP_ALGO or NULL. */
 struct select_overrides;
 struct route select_route(const struct select_query *query, const struct select_overrides *overrides);
 
-/* Parse "all_reduce:ring@64K-1M,broadcast:binomial" (or ";" for ","; first match wins; an algorithm that lacks what is needed is passed over). A range
- * includes its ends, and either may be left out; "/512K" behind sets the slices, "/0" means none. On a malformed text or an unknown op or algorithm returns NULL and
- * writes what is wrong, with the list of what there is, to `error`. destroy(NULL) is fine. */
+/* Parse "all_reduce:ring@64K-1M,broadcast:binomial" (or ";" for ","; first match wins; an algorithm that lacks what is
+ * needed is passed over). A range includes its ends, and either may be left out; "/512K" behind sets the slices, "/0"
+ * means none. On a malformed text or an unknown op or algorithm returns NULL and writes what is wrong, with the list
+ * of what there is, to `error`. destroy(NULL) is fine. */
 struct select_overrides *select_overrides_create(const char *text, char *error, size_t room);
 void select_overrides_destroy(struct select_overrides *o);
 
 /* For printing: the i-th algorithm (NULL past the end), and a line of the routing table for people. */
 const struct algo *select_algo_at(size_t index);
-const char *select_rule_at(size_t index); /* "all_reduce  -32K  recursive_doubling" ; NULL past the end; lends, for ever */
+const char *select_rule_at(size_t index); /* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever */
 
 #endif

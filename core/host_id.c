@@ -1,8 +1,9 @@
-/* The rule: two processes are on one host if they run on the same kernel, see the same /dev/shm, and are in the same network name space. Then
- * they can share memory, and reach each other by loopback. Containers have a /dev/shm and a network name space of their own, so each
- * is a host, unless they were given the same ones (a pod's containers, or --ipc=host --network=host). Neither host names, which
- * repeat among containers, nor the kernel's boot id alone, which all containers of a machine have, would tell. In doubt the rule
- * says "another host": that costs speed, while memory that cannot be shared would be a failure. */
+/* The rule: two processes are on one host if they run on the same kernel, see the same /dev/shm, and are in the same
+ * network name space. Then they can share memory, and reach each other by loopback. Containers have a /dev/shm and a
+ * network name space of their own, so each is a host, unless they were given the same ones (a pod's containers, or
+ * --ipc=host --network=host). Neither host names, which repeat among containers, nor the kernel's boot id alone, which
+ * all containers of a machine have, would tell. In doubt the rule says "another host": that costs speed, while memory
+ * that cannot be shared would be a failure. */
 #include "host_id.h"
 
 #include <inttypes.h>
@@ -62,7 +63,8 @@ comm_status comm__hosts_number(const uint64_t *ids, int32_t size, int32_t *ret_h
         ret_hosts[seats[i].rank] = first;
     }
     free(seats);
-    for (int32_t r = 0; r < size; r++) /* ret_hosts[r] is the first rank on r's host, which has its number already if it is not r */
+    /* ret_hosts[r] is the first rank on r's host, which has its number already if it is not r. */
+    for (int32_t r = 0; r < size; r++)
         ret_hosts[r] = ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]];
     return COMM_OK;
 }

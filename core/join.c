@@ -47,7 +47,7 @@ enum {
     WHO_SHOWN = 120,      /* of what a store says, at most */
     CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
     BACKENDS_SHOWN = 160,
-    FETCHED_AT_ONCE = 1024, /* keys */
+    FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
     CARDS_MOST = 1024,    /* ranks; the last one to open fetches the cards of so many for all */
     HOST_TEXT = 17,       /* comm__host_id in a claim */
 };

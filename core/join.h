@@ -1,5 +1,5 @@
-/* Coming together: each rank of a world shows up in the store and learns that all have; then each opens its backends, says so, and learns
- * that all have. What one rank cannot do, all are told. */
+/* Coming together: each rank of a world shows up in the store and learns that all have; then each opens its backends,
+ * says so, and learns that all have. What one rank cannot do, all are told. */
 #ifndef COMM_CORE_JOIN_H
 #define COMM_CORE_JOIN_H
 
@@ -31,16 +31,18 @@ struct joining {
     struct watch *watches; /* LIFELINE_WATCHES_MOST, once somebody has to be waited for */
 };
 
-/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts. `able` says
- * whether this rank can take part: if not, all are told the last error's text. */
+/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts.
+ * `able` says whether this rank can take part: if not, all are told the last error's text. */
 comm_status comm__join(struct joining *j, comm_status able);
 
-/* After comm__join, once this rank's backends are open (`able`), or could not be opened: then all are told the last error's text. Waits
- * until all ranks are open, and gives their cards one after the other (j owns them); 0 bytes if they are too long together. */
+/* After comm__join, once this rank's backends are open (`able`), or could not be opened: then all are told the last
+ * error's text. Waits until all ranks are open, and gives their cards one after the other (j owns them); 0 bytes if
+ * they are too long together. */
 comm_status comm__join_confirm(struct joining *j, comm_status able, const void *card, size_t bytes,
                                const void **ret_cards, size_t *ret_bytes);
 
-/* In between, by who waits for something while its backends open, every JOIN_LOOK_MS: fails if there will be no world. One at a time. */
+/* In between, by who waits for something while its backends open, every JOIN_LOOK_MS: fails if there will be no world.
+ * One at a time. */
 comm_status comm__join_look(struct joining *j);
 
 /* A world of one rank needs nobody: what comm__join would set, without a store. */
@@ -49,8 +51,9 @@ comm_status comm__join_alone(struct joining *j);
 /* Free what a joining holds, but for `store`. */
 void comm__join_end(struct joining *j);
 
-/* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms, and at most most_ms), until all have left.
- * Every rank that has joined calls it, with the world's view of the store, which is of no use afterwards. */
+/* Before the store is closed: if rank 0 serves it, rank 0 stays for a moment (parameter leave_ms, and at most
+ * most_ms), until all have left. Every rank that has joined calls it, with the world's view of the store, which is of
+ * no use afterwards. */
 void comm__leave(comm_store *view, int32_t rank, int32_t size, int64_t most_ms);
 
 #endif

@@ -1,10 +1,10 @@
-/* Two levels. Hosts take turns: in turn d, each rank sends its block to one member of the host d further, and each rank passes on to its own host
- * what came in the turn before. Where a host has fewer members than the one before, several blocks are for the same member, and
- * a turn has several parts.
+/* Two levels. Hosts take turns: in turn d, each rank sends its block to one member of the host d further, and each
+ * rank passes on to its own host what came in the turn before. Where a host has fewer members than the one before,
+ * several blocks are for the same member, and a turn has several parts.
  *
- * Rounds (h - 1) times the parts, and 1, for h hosts. Bytes: each block p - 1 times by all p ranks together, the least possible; of these
- * h - 1 times from one host to another, also the least possible, and each rank sends one block across at a time. Wins for
- * large blocks where hosts with several ranks are farther apart than their ranks. */
+ * Rounds (h - 1) times the parts, and 1, for h hosts. Bytes: each block p - 1 times by all p ranks together, the least
+ * possible; of these h - 1 times from one host to another, also the least possible, and each rank sends one block
+ * across at a time. Wins for large blocks where hosts with several ranks are farther apart than their ranks. */
 #include "plan.h"
 
 static int32_t parts_of(const struct plan *p)

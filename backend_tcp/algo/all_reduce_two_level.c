@@ -1,12 +1,13 @@
-/* Two levels. The vector is cut into layers, as many as the smallest host has ranks; on each host one member owns each layer, and a layer is cut
- * into a part for each host. The members of a host send each layer to its owner, who sums it (a reduce-scatter on the host); the
- * owners of a layer on all hosts do the same with its parts, and send each other the sums (a direct all_reduce across hosts, one
- * per layer, all at the same time); then each owner sends its layer to its host.
+/* Two levels. The vector is cut into layers, as many as the smallest host has ranks; on each host one member owns each
+ * layer, and a layer is cut into a part for each host. The members of a host send each layer to its owner, who sums it
+ * (a reduce-scatter on the host); the owners of a layer on all hosts do the same with its parts, and send each other
+ * the sums (a direct all_reduce across hosts, one per layer, all at the same time); then each owner sends its layer to
+ * its host.
  *
- * Rounds 4, two of them across hosts. Bytes: 2 n (p - 1) by all p ranks together, the least possible; of these 2 n (h - 1) go from one
- * of the h hosts to another, also the least possible, and all members of a host send and receive them alike if hosts have
- * equally many. Wins where hosts with several ranks are farther apart than their ranks. Each element is summed in one
- * place, in rank order if the ranks of a host follow each other.
+ * Rounds 4, two of them across hosts. Bytes: 2 n (p - 1) by all p ranks together, the least possible; of these 2 n (h
+ * - 1) go from one of the h hosts to another, also the least possible, and all members of a host send and receive them
+ * alike if hosts have equally many. Wins where hosts with several ranks are farther apart than their ranks. Each
+ * element is summed in one place, in rank order if the ranks of a host follow each other.
  *
  * Source: Bayatpour et al. 2017 (DPML), with as many leaders as there are ranks. */
 #include "plan.h"

@@ -1,8 +1,8 @@
-/* Two levels. The members of a host tell its first one that they are there; the first ones tell each other, as in dissemination; then each
- * tells its host. The messages are empty.
+/* Two levels. The members of a host tell its first one that they are there; the first ones tell each other, as in
+ * dissemination; then each tells its host. The messages are empty.
  *
- * Rounds 2 + ceil(log2 h) for h hosts, so fewer across hosts than dissemination, where every round may cross; and h messages
- * at most are on the network at a time. Wins with many ranks on a host. */
+ * Rounds 2 + ceil(log2 h) for h hosts, so fewer across hosts than dissemination, where every round may cross; and h
+ * messages at most are on the network at a time. Wins with many ranks on a host. */
 #include "plan.h"
 
 void algo_barrier_two_level(struct plan *p)

@@ -1,13 +1,13 @@
 /* Two levels. A binomial tree from the root to one rank of every other host, then one on each host.
  *
- * Rounds ceil(log2 h) + ceil(log2 m) for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible,
- * wherever the ranks lie; a tree over all ranks sends it from host to host again and again unless neighbours share one. Wins for
- * small vectors where hosts with several ranks are farther apart than their ranks. */
+ * Rounds ceil(log2 h) + ceil(log2 m) for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the
+ * least possible, wherever the ranks lie; a tree over all ranks sends it from host to host again and again unless
+ * neighbours share one. Wins for small vectors where hosts with several ranks are farther apart than their ranks. */
 #include "plan.h"
 
 /* A binomial tree over `count` ranks, of which this one is `number`; as many rounds as one over `rounds_for` ranks. */
-static void spread(struct plan *p, int32_t (*rank_at)(const struct plan *p, int32_t number), int32_t number, int32_t count,
-                   int32_t rounds_for)
+static void spread(struct plan *p, int32_t (*rank_at)(const struct plan *p, int32_t number), int32_t number,
+                   int32_t count, int32_t rounds_for)
 {
     struct plan_region data = plan_all(p, p->rank == p->root ? PLAN_SEND : PLAN_RECV);
     int32_t distance = 1;

@@ -1,10 +1,10 @@
-/* Two levels. Hosts take turns: in turn d, each host sums the blocks of the host d further, one block per member, and the members send the sums
- * to the blocks' owners while the next turn's shares come in; the last turn is for the host's own blocks. Where that host has more
- * members, a turn has several parts.
+/* Two levels. Hosts take turns: in turn d, each host sums the blocks of the host d further, one block per member, and
+ * the members send the sums to the blocks' owners while the next turn's shares come in; the last turn is for the
+ * host's own blocks. Where that host has more members, a turn has several parts.
  *
- * Rounds (h - 1) times the parts, and 1, for h hosts. Bytes: each block p - 1 times by all p ranks together, the least possible; of these
- * h - 1 times from one host to another, also the least possible, and each rank sends one block across at a time. Wins for
- * large blocks where hosts with several ranks are farther apart than their ranks. */
+ * Rounds (h - 1) times the parts, and 1, for h hosts. Bytes: each block p - 1 times by all p ranks together, the least
+ * possible; of these h - 1 times from one host to another, also the least possible, and each rank sends one block
+ * across at a time. Wins for large blocks where hosts with several ranks are farther apart than their ranks. */
 #include "plan.h"
 
 /* What the members of `host` sum at a time: part `part` of the blocks of host `to`. */
@@ -73,7 +73,8 @@ static void take_in(struct plan *p, int32_t host, int32_t place, int32_t number,
     int32_t members = plan_host_size(p, theirs.host);
     if (place / members != theirs.part)
         return;
-    plan_recv_reduce(p, plan_member(p, theirs.host, place % members), mine, *first ? plan_chunk(PLAN_SEND, p->rank) : mine, 0);
+    struct plan_region sum = *first ? plan_chunk(PLAN_SEND, p->rank) : mine;
+    plan_recv_reduce(p, plan_member(p, theirs.host, place % members), mine, sum, 0);
     *first = 0;
 }
 

@@ -1,11 +1,11 @@
-/* Two chains: a broadcast's backwards. On each host the sum goes from the last member to the head (the root on its own host, the first rank on
- * the others), then from the last host's head to the root; everybody adds its share on the way. Only the root has a RECV: the
- * others sum in scratch.
+/* Two chains: a broadcast's backwards. On each host the sum goes from the last member to the head (the root on its own
+ * host, the first rank on the others), then from the last host's head to the root; everybody adds its share on the
+ * way. Only the root has a RECV: the others sum in scratch.
  *
- * Rounds m + h - 2 for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible, and no host sends
- * or receives it more than once: cut into many slices, that is as fast as the network. Rank order is kept if the ranks of a
- * host follow each other and the root is rank 0. Wins for large vectors where hosts with several ranks are farther apart
- * than their ranks. */
+ * Rounds m + h - 2 for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible, and
+ * no host sends or receives it more than once: cut into many slices, that is as fast as the network. Rank order is
+ * kept if the ranks of a host follow each other and the root is rank 0. Wins for large vectors where hosts with
+ * several ranks are farther apart than their ranks. */
 #include "plan.h"
 
 void algo_reduce_two_level_chain(struct plan *p)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The two-level algorithms on real hosts: hosts.py COMM-BENCH. The hosts are network name spaces with two ranks each; the name space is what
-tells the ranks who shares one. Skips (77) where none may be made. comm-bench checks the results."""
+"""The two-level algorithms on hosts that are network name spaces: hosts.py COMM-BENCH. Nothing but the name space tells
+the ranks who shares a host. Skips (77) where none may be made. comm-bench checks the results."""
 import os
 import subprocess
 import sys
@@ -41,8 +41,8 @@ def remove_hosts():
 
 def crossed():
     """Bytes that the hosts have sent to each other."""
-    return sum(int(subprocess.run(["ip", "netns", "exec", name, "cat", "/sys/class/net/veth0/statistics/tx_bytes"], check=True,
-                                  capture_output=True, text=True).stdout) for name in NAMES)
+    counters = [["ip", "netns", "exec", name, "cat", "/sys/class/net/veth0/statistics/tx_bytes"] for name in NAMES]
+    return sum(int(subprocess.run(words, check=True, capture_output=True, text=True).stdout) for words in counters)
 
 
 class Hosts(unittest.TestCase):
@@ -58,9 +58,9 @@ class Hosts(unittest.TestCase):
         for rank, host in enumerate(layout):
             place = {"RANK": str(rank), "WORLD_SIZE": str(len(layout)), "MASTER_PORT": str(self.port),
                      "MASTER_ADDR": f"10.211.10.{layout[0] + 1}"}  # where rank 0 is
-            ranks.append(subprocess.Popen(["ip", "netns", "exec", NAMES[host], COMM_BENCH, *words, "--csv", "--repeats=1", "--bind=none"],
-                                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                          env={**BARE, **place, **environment}))
+            command = ["ip", "netns", "exec", NAMES[host], COMM_BENCH, *words, "--csv", "--repeats=1", "--bind=none"]
+            ranks.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True, env={**BARE, **place, **environment}))
         try:
             said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
         finally:
@@ -71,12 +71,13 @@ class Hosts(unittest.TestCase):
 
     def test_results(self):
         for layout in ([0, 0, 1, 1, 2, 2], [0, 1, 2, 0, 1, 2], [2, 0, 0, 1, 0], [1, 1]):
-            rows = self.bench(layout, ",".join(OPS), "--bytes=4,40000,3000000", "--iterations=2", COMM_TCP_ALGO=TWO_LEVEL)
+            rows = self.bench(layout, ",".join(OPS), "--bytes=4,40000,3000000", "--iterations=2",
+                              COMM_TCP_ALGO=TWO_LEVEL)
             self.assertEqual(sorted({row[0] for row in rows}), sorted(OPS))
             self.assertEqual({row[9] for row in rows}, {"0"}, rows)
 
     def test_less_crosses_from_host_to_host(self):
-        """Ranks on the hosts in turn: a ring crosses with every step, 10 times the vector for 6 ranks on 3 hosts; two levels 4 times."""
+        """6 ranks on 3 hosts in turn: a ring crosses with every step, 10 times the vector in all; two levels 4 times."""
         def cross(**environment):
             before = crossed()
             self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", **environment)

@@ -2,8 +2,9 @@
 #ifndef CLAIMS_H
 #define CLAIMS_H
 
-/* Amounts, for p ranks: of messages' rounds, and of vectors (or of all blocks together) that all ranks together send. What crosses from one
- * host to another is claimed in the same words, with the hosts for p: P_LESS_1 is once to each host. */
+/* Amounts, for p ranks: of messages' rounds, and of vectors (or of all blocks together) that all ranks together send.
+ * What crosses from one host to another is claimed in the same words, with the hosts for p: P_LESS_1 is once to each
+ * host. */
 enum amount { ANY, ONE, TWO, LOG_P, P_LESS_1, TWICE_P_LESS_1, P_TIMES_P_LESS_1 };
 
 enum {

@@ -179,12 +179,14 @@ static const struct mutation {
     { "operands swapped", operands_swapped, "" },
     { "receives into what it sends", receives_into_what_it_sends, "" },
     { "round skipped", round_skipped, "" },
-    /* The rounds of pairwise are there for the switch's sake only; where hosts are uneven, some of two_level's bring some ranks nothing. */
+    /* The rounds of pairwise are there for the switch's sake only; where hosts are uneven, some of two_level's bring
+     * some ranks nothing. */
     { "wait forgotten by all", wait_forgotten_by_all, "all_to_all pairwise, all_gather two_level" },
 };
 
 /* Does any setting notice? */
-static int is_noticed(const struct algo *algo, const struct plan *plans, int32_t root, const int32_t *hosts, uint64_t *random)
+static int is_noticed(const struct algo *algo, const struct plan *plans, int32_t root, const int32_t *hosts,
+                      uint64_t *random)
 {
     for (int i = 0; i < 32; i++) {
         struct outcome o;
@@ -219,7 +221,8 @@ static int spoil_one(const struct mutation *m, struct plan *plans, uint64_t *ran
 
 static int planted, missed;
 
-static void plant(const struct algo *algo, const struct mutation *m, int32_t root, const int32_t *hosts, uint64_t *random)
+static void plant(const struct algo *algo, const struct mutation *m, int32_t root, const int32_t *hosts,
+                  uint64_t *random)
 {
     static struct plan plans[RANK_COUNT];
     struct setting promised = { .size = RANK_COUNT, .root = root, .hosts = hosts };
@@ -243,7 +246,9 @@ static void plant(const struct algo *algo, const struct mutation *m, int32_t roo
 int main(void)
 {
     /* Uneven, in order and not; four of something, as a tree over three does not need all of its waits. */
-    static const int32_t layouts[3][RANK_COUNT] = { { 0, 0, 0, 0, 1, 1, 1 }, { 0, 1, 0, 0, 1, 0, 1 }, { 0, 1, 2, 3, 0, 1, 2 } };
+    static const int32_t layouts[3][RANK_COUNT] = { { 0, 0, 0, 0, 1, 1, 1 },
+                                                    { 0, 1, 0, 0, 1, 0, 1 },
+                                                    { 0, 1, 2, 3, 0, 1, 2 } };
     const struct algo *algo;
     uint64_t random = 7;
     for (size_t a = 0; (algo = select_algo_at(a)); a++)

@@ -60,7 +60,8 @@ static void complain(const struct subject *subject, const struct setting *s, con
     failures++;
 }
 
-static void check_amount(const struct subject *subject, const struct setting *s, const char *what, size_t is, size_t should)
+static void check_amount(const struct subject *subject, const struct setting *s, const char *what, size_t is,
+                         size_t should)
 {
     char text[128];
     snprintf(text, sizeof text, "%zu elements %s instead of %zu", is, what, should);

@@ -1,5 +1,6 @@
-/* A simulator of plans: it executes the plans of all ranks on buffers in one process, in a random order of everything that may happen
- * in any order, and says what is wrong with them. No links, no engine: what it finds is the algorithm's fault. */
+/* A simulator of plans: it executes the plans of all ranks on buffers in one process, in a random order of everything
+ * that may happen in any order, and says what is wrong with them. No links, no engine: what it finds is the
+ * algorithm's fault. */
 #ifndef SIMULATE_H
 #define SIMULATE_H
 

@@ -1,5 +1,7 @@
-/* Worlds of many ranks: more than the few for which there is room on a stack, that are looked at one by one, or asked about at once. */
+/* Worlds of many ranks: more than the few for which there is room on a stack, that are looked at one by one, or asked
+ * about at once. */
 #include <comm/comm.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ranks.h"
@@ -16,7 +18,8 @@ static void check_all_reduce(comm_group *world, size_t count, int rank, int size
         CHECK(values[i] == size * (size - 1) / 2 + size * (int32_t)i);
 }
 
-/* Everybody waits for everybody, by algorithms that have a message of each rank to each other, and by those that the rules choose. */
+/* Everybody waits for everybody, by algorithms that have a message of each rank to each other, and by those that the
+ * rules choose. */
 static void all_to_all_ranks(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
@@ -50,6 +53,28 @@ static void all_to_all_ranks(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Five ranks on each host, in turn; more ranks than are asked about at once when hosts are numbered. */
+static void ranks_on_many_hosts(int rank, int size, void *arg)
+{
+    char host[16];
+    int32_t hosts[RANKS_MOST], count = size / 5, *values = calloc(20000, sizeof *values);
+    snprintf(host, sizeof host, "host %d", rank % count);
+    setenv("COMM_HOST_ID", host, 1);
+    comm_group *world = ranks_world(arg);
+    CHECK_OK(comm_group_hosts(world, hosts));
+    for (int r = 0; r < size; r++)
+        CHECK(hosts[r] == r % count);
+    for (int i = 0; i < 20000; i++)
+        values[i] = rank + i;
+    CHECK_OK(comm_all_reduce(world, values, values, 20000, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    for (int i = 0; i < 20000; i++)
+        CHECK(values[i] == size * (size - 1) / 2 + size * i);
+    CHECK_OK(comm_broadcast(world, values, 20000, COMM_DTYPE_I32, size - 1, NULL, NULL));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+    free(values);
+}
+
 /* One rank does not come; all others name it, whatever its number. */
 static void one_does_not_come(int rank, int size, void *arg)
 {
@@ -73,10 +98,13 @@ int main(void)
     const struct ranks_options processes = { .limit_s = 60, .name = "many ranks" };
     const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "many ranks" }; /* they share a store that is not slow */
     const char *const direct = "cpu:tcp?algo=all_reduce:direct;reduce_scatter:direct;all_gather:direct;gather:linear;all_to_all:direct";
+    const char *const two_level = "cpu:tcp?algo=all_reduce:two_level;broadcast:two_level_chain";
     int bad = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         bad |= ranks_run(sizes[i], &processes, all_to_all_ranks, (void *)"cpu:tcp") ||
                ranks_run(sizes[i], &processes, all_to_all_ranks, (void *)direct);
+    bad |= ranks_run(RANKS_MOST, &processes, ranks_on_many_hosts, (void *)two_level) ||
+           ranks_run(65, &processes, ranks_on_many_hosts, (void *)"cpu:tcp");
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
         bad |= ranks_run(RANKS_MOST, &threads, one_does_not_come, (void *)&missing[i]);
     return bad;

@@ -45,7 +45,8 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
                 for (uint32_t wanted = 0; wanted < 4 * ALGO_AGREED; wanted++) {
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
-                    struct select_query query = { algo->kind, sizes[s], wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0, bytes[b], needs };
+                    int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
+                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs };
                     struct route route = select_route(&query, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
@@ -86,7 +87,8 @@ static void two_levels_are_for_hosts_with_several_ranks(void **state)
     static const struct {
         int32_t size, hosts;
         int is_two_level;
-    } cases[] = { { 4, 2, 1 }, { 7, 3, 1 }, { 64, 8, 1 }, { 6, 0, 0 }, { 6, 1, 0 }, { 6, 6, 0 }, { 7, 4, 0 }, { 2, 2, 0 } };
+    } cases[] = { { 4, 2, 1 }, { 7, 3, 1 }, { 64, 8, 1 }, { 6, 0, 0 },
+                  { 6, 1, 0 }, { 6, 6, 0 }, { 7, 4, 0 },  { 2, 2, 0 } };
     (void)state;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -95,7 +97,8 @@ static void two_levels_are_for_hosts_with_several_ranks(void **state)
                 fail_msg("%d ranks on %d hosts, op %d: %s", cases[i].size, cases[i].hosts, kinds[k], name);
         }
     assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 8, 2, 16 << 10), "recursive_doubling");
-    assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 64, 17, 4 << 20), "ring"); /* a limit of such a rule is in hosts */
+    /* A limit of such a rule is in hosts. */
+    assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 64, 17, 4 << 20), "ring");
     assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 640, 16, 4 << 20), "two_level");
     assert_string_equal(algo_with("all_reduce:two_level", 8, 0), "two_level");
     assert_string_equal(algo_with("all_reduce:two_level", 8, ALGO_ONE_ROUNDING), "one_shot");
