@@ -1,25 +1,17 @@
 /* The tcp backend's vtable: see include/comm/backend.h for what each slot promises. */
-#include <stdlib.h>
-#include <string.h>
+#include <stdio.h>
 
-#include "base/clock.h"
-#include "tcp.h"
+#include "ending.h"
+#include "groups.h"
+#include "mesh.h"
+#include "p2p.h"
+#include "progress.h"
+#include "queue.h"
+#include "say.h"
 
-/* Frames that came before the group was opened here now find it. */
-static void adopt_orphans(struct tcp_group *g)
+static struct mesh *mesh_of(const struct exec_group *g)
 {
-    struct mesh *m = g->mesh;
-    struct early *next;
-    for (struct early *e = m->orphans.head; e; e = next) {
-        next = e->next;
-        if (e->header.group != g->id)
-            continue;
-        struct early_list *list = e->from < 0 || g->status != COMM_OK ? NULL : early_list_of(g, e->from, e->header.kind);
-        if (list)
-            early_move(e, list);
-        else
-            early_drop(m, e); /* Its sender is gone, or not a member; or the group has ended. */
-    }
+    return (struct mesh *)g->domain;
 }
 
 static comm_status tcp_world_open(void *context, const comm_world_info *info, void **ret_world)
@@ -39,13 +31,12 @@ static void tcp_world_close(void *world, int32_t forked)
 static comm_status tcp_group_open(void *world, const comm_group_info *info, void **ret_state)
 {
     struct mesh *m = world;
-    struct tcp_group *g;
-    comm_status status = group_create(m, info, &g);
+    struct exec_group *g;
+    comm_status status = group_create(&m->domain, info, &g);
     if (status != COMM_OK)
         return status;
     progress_enter(m);
-    group_enter(m, g);
-    adopt_orphans(g);
+    group_enter(g);
     progress_leave(m);
     *ret_state = g;
     return COMM_OK;
@@ -53,125 +44,112 @@ static comm_status tcp_group_open(void *world, const comm_group_info *info, void
 
 static void tcp_group_abort(void *state, comm_status status, const char *reason)
 {
-    struct tcp_group *g = state;
-    progress_enter(g->mesh);
+    struct exec_group *g = state;
+    progress_enter(mesh_of(g));
     group_fail(g, status, reason ? reason : "");
-    progress_leave(g->mesh);
+    progress_leave(mesh_of(g));
 }
 
 static void tcp_group_close(void *state, int32_t forked)
 {
-    struct tcp_group *g = state;
-    struct mesh *m = g->mesh;
+    struct exec_group *g = state;
+    struct mesh *m = mesh_of(g);
     if (forked)
         return; /* a thread of the parent may have held the lock: its memory is left alone */
     progress_enter(m);
     if (g->head || g->recvs.head || g->sends.head)
         group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
-    early_lists_clear(m, g->early, g->size);
-    early_lists_clear(m, g->early_p2p, g->size);
+    turn_end(&m->domain);
+    boxes_clear(g->boxes, g->size);
+    boxes_clear(g->p2p_boxes, g->size);
     group_leave(g);
-    group_turn_end(m);
+    turn_end(&m->domain);
     group_destroy(g);
     progress_leave(m);
 }
 
-static struct tcp_op *op_new(struct tcp_group *g, const comm_op *o, comm_work *work)
-{
-    struct tcp_op *op = op_get(g->mesh);
-    if (!op)
-        return NULL;
-    op->group = g;
-    op->op = *o;
-    op->call = group_call(o);
-    op->work = work;
-    op->element_bytes = o->element_bytes;
-    int64_t begun_ns = o->submitted_ns ? o->submitted_ns : clock_now_ns();
-    op->deadline_ns = o->timeout_ns > INT64_MAX - begun_ns ? INT64_MAX : begun_ns + o->timeout_ns;
-    if (o->kind == COMM_OP_BROADCAST && !op->op.send.data)
-        op->op.send = op->op.recv; /* One buffer, however the core says it. */
-    if (o->kind == COMM_OP_BROADCAST && !op->op.recv.data)
-        op->op.recv = op->op.send;
-    return op;
-}
-
 /* What members have sent for this collective before we called it must be for the same one. A member's frames come in the
  * order of its collectives. */
-static void check_early(struct tcp_op *op)
+static void check_unexpected(struct exec_op *op, const struct unexpected *u)
 {
-    struct tcp_group *g = op->group;
-    for (int32_t r = 0; r < g->size; r++)
-        for (struct early *e = g->early[r].head; e && e->header.seq <= op->op.seq; e = e->next)
-            if (e->header.seq == op->op.seq && e->from >= 0 &&
-                !group_matches_call(g, &g->mesh->links[e->from], &e->header, &op->call))
-                return;
+    while (u && u->head.seq < op->call.seq)
+        u = u->next;
+    if (u && u->head.seq == op->call.seq && !u->broken)
+        queue_matches_call(op->group, u->port, &u->head, &op->call);
 }
 
-static void begin(struct tcp_op *op)
+static void begin(struct exec_op *op)
 {
-    struct tcp_group *g = op->group;
+    struct exec_group *g = op->group;
     if (!(op->op.flags & COMM_OP_FLAG_WAITING))
-        atomic_fetch_add(&g->mesh->async_works, 1);
-    if (op->deadline_ns != INT64_MAX)
-        progress_rearm(g->mesh, op->deadline_ns);
-    if (op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV) {
+        atomic_fetch_add(&g->domain->async_works, 1);
+    domain_due(g->domain, op->deadline_ns);
+    if (op_is_p2p(op)) {
         p2p_submit(op);
         return;
     }
-    op->begun_tick = g->mesh->ticks;
-    g->entered = op->call;
-    op->next = NULL;
-    *g->tail = op;
-    g->tail = &op->next;
-    check_early(op); /* If they are not, this ends the group, and the op with it. */
-    if (g->head == op)
-        group_ready(g);
+    queue_append(op);
+    for (int32_t r = 0; g->domain->matching.count && r < g->size && g->status == COMM_OK; r++) {
+        check_unexpected(op, g->boxes[r].unexpected.head);
+        check_unexpected(op, g->boxes[r].cleared.head);
+    }
+}
+
+/* All of them, or none without memory. */
+static struct exec_op *make_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count)
+{
+    struct exec_op *made = NULL;
+    for (size_t i = count; i-- > 0;) {
+        struct exec_op *op = queue_op(g, ops[i], works[i]);
+        if (op) {
+            op->next = made;
+            made = op;
+            continue;
+        }
+        while (made) {
+            op = made;
+            made = op->next;
+            queue_put_back(g->domain, op);
+        }
+        break;
+    }
+    return made;
+}
+
+static comm_status prepare_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count, struct exec_op **ret_made)
+{
+    if (g->status != COMM_OK)
+        return exec_fail(g->status, "%s", g->error);
+    comm_status status = queue_expect(g->domain, count);
+    if (status != COMM_OK || count == 0)
+        return status;
+    *ret_made = make_ops(g, ops, works, count);
+    if (*ret_made)
+        return COMM_OK;
+    queue_expect_not(g->domain, count);
+    return exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
 }
 
 static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
-    struct tcp_group *g = state;
-    struct mesh *m = g->mesh;
-    struct tcp_op *made = NULL;
-    comm_status status = COMM_OK;
+    struct exec_group *g = state;
+    struct mesh *m = mesh_of(g);
+    struct exec_op *made = NULL;
     progress_enter(m);
-    if (g->status != COMM_OK)
-        status = exec_fail(g->status, "%s", g->error);
-    else
-        status = progress_expect(m, count);
-    int expected = status == COMM_OK;
-    for (size_t i = count; i-- > 0 && status == COMM_OK;) {
-        struct tcp_op *op = op_new(g, ops[i], works[i]);
-        if (!op) {
-            status = exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
-            break;
-        }
-        op->next = made;
-        made = op;
-    }
-    if (expected && status != COMM_OK)
-        progress_expect_not(m, count);
+    comm_status status = prepare_ops(g, ops, works, count, &made);
     int async = 0;
     while (made) {
-        struct tcp_op *op = made;
+        struct exec_op *op = made;
         made = op->next;
-        op->next = NULL;
-        if (status != COMM_OK) {
-            op->next = m->op_pool;
-            m->op_pool = op;
+        async |= !(op->op.flags & COMM_OP_FLAG_WAITING);
+        if (g->status == COMM_OK) {
+            begin(op);
             continue;
         }
-        async |= !(op->op.flags & COMM_OP_FLAG_WAITING);
-        if (g->status != COMM_OK) {
-            /* An earlier op of the batch ended the group. */
-            progress_done(m, op->work, g->status, g->error);
-            op->next = m->op_pool;
-            m->op_pool = op;
-        } else {
-            begin(op);
-        }
+        /* An earlier op of the batch ended the group. */
+        queue_done(&m->domain, op->work, g->status, g->error);
+        queue_put_back(&m->domain, op);
     }
-    group_turn_end(m);
     /* Not handed over here: the core holds the group's lock, and another group's work may be among them. */
     if (async)
         progress_leave_to_helper(m);
@@ -182,8 +160,7 @@ static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work 
 
 static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_ns)
 {
-    struct tcp_group *g = state;
-    return progress_wait(g->mesh, work, deadline_ns);
+    return progress_wait(mesh_of(state), work, deadline_ns);
 }
 
 static void tcp_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)

@@ -1,21 +1,38 @@
-/* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no collectives: what a message is for is asked of
- * engine.c and p2p.c when its header is here, and from then on the payload goes straight to its place.
+/* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no groups and no operations: what a message is
+ * for is asked through port_events when its header is here, and from then on the payload goes straight to its place.
  *
- * Sending never calls back: link_send writes what the socket takes and queues the rest. Only link_flush and link_read tell operations
- * that something of theirs was sent or has come, and only the driver of the loop calls those two; so no operation is told anything
- * while it is in the middle of sending.
- *
- * A link that fails only says so (link_lose); its groups are told by link_sweep_lost at the end of the turn, so that nobody's
- * operation is completed under the feet of the code that is sending for it. */
-#include <assert.h>
+ * Only link_flush and link_read tell that something was sent or has come, and only the driver of the loop calls those two. */
+#include "link.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include "base/utf8.h"
-#include "tcp.h"
+#include "loop.h"
+#include "socket.h"
+
+_Static_assert((int)PORT_FRAME_COST == (int)WIRE_HEADER_BYTES, "what an eager frame costs besides its payload is its header");
+
+enum {
+    SEND_MAX = 1 << 20,      /* bytes per system call: more spills the cache without saving calls */
+    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and deadline */
+    DIRECT_BYTES = 256,      /* more than so many are received straight to their place */
+};
+
+/* A frame on its way out. */
+struct tx {
+    struct tx *next;
+    uint8_t header[WIRE_HEADER_BYTES];
+    const uint8_t *payload;
+    size_t payload_bytes;
+    size_t sent;             /* of header and payload together */
+    struct message *message; /* to be told when it is sent; NULL: none */
+    const void *owner;       /* the message's */
+    void *owned;             /* payload memory to free */
+    uint8_t is_reply;        /* counted in link->replies */
+};
 
 /* ---- Frames out ---- */
 
@@ -32,7 +49,8 @@ static struct tx *tx_get(struct mesh *m)
 static void tx_put(struct link *l, struct tx *tx)
 {
     free(tx->owned);
-    l->replies -= tx->reply;
+    assert(l->replies >= tx->is_reply);
+    l->replies -= tx->is_reply;
     tx->next = l->mesh->tx_pool;
     l->mesh->tx_pool = tx;
 }
@@ -40,7 +58,7 @@ static void tx_put(struct link *l, struct tx *tx)
 static void tx_drop_all(struct link *l)
 {
     if (l->tx_head)
-        link_interest(l, -1);
+        port_interest(&l->port, -1);
     while (l->tx_head) {
         struct tx *tx = l->tx_head;
         l->tx_head = tx->next;
@@ -83,31 +101,18 @@ static size_t write_pieces(struct link *l, struct iovec *iov, int pieces)
             return 0;
         if (errno != EINTR) {
             l->broken = errno;
-            l->mesh->lost_pending = 1;
+            l->port.table->lost_pending = 1;
         }
     }
     return 0;
 }
 
-static void tx_done(struct link *l, struct tx *tx)
-{
-    struct tcp_op *op = tx->op;
-    uint32_t slot = tx->slot, step = tx->step;
-    tx_put(l, tx);
-    if (!op)
-        return;
-    if (op->op.kind == COMM_OP_SEND)
-        p2p_sent(op);
-    else
-        engine_sent(op, slot, step);
-}
-
-/* Give back credit in a frame of its own, unless frames are queued: theirs will carry it, and such frames do not pile up. */
-static void give_credit(struct link *l)
+/* Frames that are queued will carry it, and such frames do not pile up. */
+void link_give_credit(struct port *p)
 {
     struct frame h = { .type = FRAME_CREDIT };
-    if (l->credit_owed >= TCP_CREDIT_WINDOW / 4 && l->state == LINK_UP && !l->tx_head)
-        link_send(l, &h, NULL, 0, NULL, 0, 0);
+    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4 && p->state == PORT_UP && !link_of(p)->tx_head)
+        link_send(p, &h, NULL, 0, NULL);
 }
 
 /* Write from the queue, one system call's worth; 0 if the socket takes none. */
@@ -117,12 +122,12 @@ static size_t write_queued(struct link *l)
     struct iovec iov[PIECES];
     int pieces = 0;
     size_t total = 0;
-    for (struct tx *tx = l->tx_head; tx && pieces + 2 <= PIECES && total < TCP_SEND_MOST; tx = tx->next) {
+    for (struct tx *tx = l->tx_head; tx && pieces + 2 <= PIECES && total < SEND_MAX; tx = tx->next) {
         int first = pieces;
-        pieces += tx_pieces(tx, iov + pieces, TCP_SEND_MOST);
+        pieces += tx_pieces(tx, iov + pieces, SEND_MAX);
         for (int i = first; i < pieces; i++)
             total += iov[i].iov_len;
-        if (tx_left(tx) > TCP_SEND_MOST)
+        if (tx_left(tx) > SEND_MAX)
             break;
     }
     return write_pieces(l, iov, pieces);
@@ -139,25 +144,28 @@ static void note_written(struct link *l, size_t bytes)
     }
     while (l->tx_head && tx_left(l->tx_head) == 0) {
         struct tx *tx = l->tx_head;
+        struct message *m = tx->message;
         l->tx_head = tx->next;
         if (!l->tx_head) {
             l->tx_tail = &l->tx_head;
-            link_interest(l, -1);
+            port_interest(&l->port, -1);
         }
-        tx_done(l, tx);
+        tx_put(l, tx);
+        if (m)
+            l->port.table->events->sent(m);
     }
 }
 
 void link_flush(struct link *l)
 {
-    assert(!l->mesh->in_round);
-    while (l->state == LINK_UP && l->tx_head) {
+    assert(!l->port.table->in_round);
+    while (l->port.state == PORT_UP && l->tx_head) {
         size_t bytes = write_queued(l);
         if (!bytes)
             return;
         note_written(l, bytes);
     }
-    give_credit(l);
+    link_give_credit(&l->port);
 }
 
 /* Write a frame, as far as the socket takes it. */
@@ -166,301 +174,143 @@ static void write_frame(struct link *l, struct tx *tx)
     struct iovec iov[2];
     size_t bytes;
     do {
-        bytes = write_pieces(l, iov, tx_pieces(tx, iov, TCP_SEND_MOST));
+        bytes = write_pieces(l, iov, tx_pieces(tx, iov, SEND_MAX));
         tx->sent += bytes;
     } while (bytes && tx_left(tx));
 }
 
-int link_send(struct link *l, struct frame *h, const void *payload, size_t bytes, struct tcp_op *op,
-              uint32_t slot, uint32_t step)
+/* The rest of a frame waits for the socket. NULL without memory: the link is lost then. */
+static struct tx *enqueue(struct link *l, const struct tx *draft)
 {
-    if (l->state == LINK_LOST || l->state == LINK_LEFT) {
-        l->mesh->lost_pending = 1;
+    struct tx *tx = tx_get(l->mesh);
+    if (!tx) {
+        port_lose(&l->port, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to queue it");
+        return NULL;
+    }
+    *tx = *draft;
+    if (!l->tx_head)
+        port_interest(&l->port, +1);
+    *l->tx_tail = tx;
+    l->tx_tail = &tx->next;
+    return tx;
+}
+
+int link_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m)
+{
+    struct link *l = link_of(p);
+    if (port_is_gone(p)) {
+        p->table->lost_pending = 1;
         return 0;
     }
     if (l->said_goodbye)
         return 1; /* Nothing follows a BYE; all that is left is to read until the peer says it too. */
-    h->credit = l->credit_owed;
-    l->eager_held -= l->credit_owed;
-    l->credit_owed = 0;
+    port_take_owed(p, h);
     struct tx draft;
     draft.sent = 0;
     draft.payload = payload;
     draft.payload_bytes = bytes;
     wire_put_header(h, draft.header);
-    if (l->state == LINK_UP && !l->tx_head) {
+    if (p->state == PORT_UP && !l->tx_head) {
         write_frame(l, &draft);
         if (tx_left(&draft) == 0)
             return 1;
     }
-    struct tx *tx = tx_get(l->mesh);
-    if (!tx) {
-        link_lose(l, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to queue it");
-        return 0;
-    }
-    memcpy(tx->header, draft.header, sizeof tx->header);
-    tx->payload = payload;
-    tx->payload_bytes = bytes;
-    tx->sent = draft.sent;
-    tx->op = op;
-    tx->slot = slot;
-    tx->step = step;
-    tx->owned = NULL;
-    tx->reply = 0;
-    tx->next = NULL;
-    if (!l->tx_head)
-        link_interest(l, +1);
-    *l->tx_tail = tx;
-    l->tx_tail = &tx->next;
+    draft.next = NULL;
+    draft.message = m;
+    draft.owner = m ? m->owner : NULL;
+    draft.owned = NULL;
+    draft.is_reply = 0;
+    enqueue(l, &draft);
     return 0;
 }
 
-/* The frame that was queued, or NULL: it is gone already, or could not be sent. */
-static struct tx *send_text(struct link *l, struct frame *h, const char *text)
+void link_send_text(struct port *p, struct frame *h, const char *text, int is_reply)
 {
+    struct link *l = link_of(p);
+    if (is_reply && l->replies >= REPLIES_MAX) {
+        port_lose(p, COMM_ERR_PROTOCOL, "sent %d queries without reading the replies", REPLIES_MAX);
+        return;
+    }
     size_t bytes = strlen(text);
     if (bytes > FRAME_TEXT_MAX)
         bytes = utf8_cut(text, FRAME_TEXT_MAX);
-    char *copy = malloc(bytes + 1);
-    if (!copy || l->state == LINK_LOST || l->state == LINK_LEFT) {
-        free(copy);
-        return NULL;
-    }
+    char *copy = port_is_gone(p) ? NULL : malloc(bytes + 1);
+    if (!copy)
+        return;
     memcpy(copy, text, bytes);
     h->bytes = bytes;
     struct tx **place = l->tx_tail;
-    if (link_send(l, h, copy, bytes, NULL, 0, 0) || *place == NULL) {
-        free(copy);
-        return NULL;
-    }
-    (*place)->owned = copy;
-    return *place;
-}
-
-void link_send_text(struct link *l, struct frame *h, const char *text)
-{
-    send_text(l, h, text);
-}
-
-void link_reply_text(struct link *l, struct frame *h, const char *text)
-{
-    if (l->replies >= TCP_REPLIES_MOST) {
-        link_lose(l, COMM_ERR_PROTOCOL, "asks and asks, but does not read the answers");
+    if (link_send(p, h, copy, bytes, NULL) || *place == NULL) {
+        free(copy); /* It is gone already, or could not be sent. */
         return;
     }
-    struct tx *tx = send_text(l, h, text);
-    if (tx) {
-        tx->reply = 1;
-        l->replies++;
-    }
+    (*place)->owned = copy;
+    (*place)->is_reply = is_reply != 0;
+    l->replies += is_reply != 0;
 }
 
 /* ---- Bytes in ---- */
 
-/* Where the next payload bytes should be received to. */
-static uint8_t *sink_window(struct link *l, size_t *ret_bytes)
+static void payload_complete(struct link *l)
 {
-    struct sink *s = &l->sink;
-    size_t left = s->total - s->done;
-    switch (s->kind) {
-    case SINK_EARLY:
-        *ret_bytes = left;
-        return s->dst + s->done;
-    case SINK_TEXT:
-        *ret_bytes = left;
-        return l->text + s->done;
-    case SINK_COPY:
-        if (s->done < s->dst_bytes) {
-            *ret_bytes = left < s->dst_bytes - s->done ? left : s->dst_bytes - s->done;
-            return s->dst + s->done;
-        }
-        break;
-    case SINK_REDUCE:
-        memcpy(l->mesh->bounce, s->carry, s->carry_bytes);
-        *ret_bytes = left < TCP_BOUNCE_BYTES - s->carry_bytes ? left : TCP_BOUNCE_BYTES - s->carry_bytes;
-        return l->mesh->bounce + s->carry_bytes;
-    default:
-        break;
-    }
-    *ret_bytes = left < TCP_BOUNCE_BYTES ? left : TCP_BOUNCE_BYTES;
-    return l->mesh->bounce;
-}
-
-/* Reduce what lies at `data`, which begins with the carried bytes; keep a begun element for later. */
-static void sink_reduce(struct sink *s, const uint8_t *data, size_t bytes)
-{
-    size_t whole = bytes / s->element_bytes, offset = s->done - s->carry_bytes;
-    if (whole) {
-        const uint8_t *local = s->local + offset;
-        if (s->local_is_lower)
-            s->kernel(s->dst + offset, local, data, whole);
-        else
-            s->kernel(s->dst + offset, data, local, whole);
-    }
-    s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);
-    memmove(s->carry, data + whole * s->element_bytes, s->carry_bytes);
-}
-
-/* `n` payload bytes have come, at `data`: the window itself or somewhere in the read buffer. */
-static void sink_feed(struct link *l, const uint8_t *data, size_t n)
-{
-    struct sink *s = &l->sink;
-    uint8_t *bounce = l->mesh->bounce;
-    switch (s->kind) {
-    case SINK_EARLY:
-        if (data != s->dst + s->done)
-            memcpy(s->dst + s->done, data, n);
-        break;
-    case SINK_TEXT:
-        if (data != l->text + s->done)
-            memcpy(l->text + s->done, data, n);
-        break;
-    case SINK_COPY:
-        if (s->done < s->dst_bytes && data != s->dst + s->done)
-            memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);
-        break;
-    case SINK_REDUCE:
-        if (data == bounce + s->carry_bytes) {
-            sink_reduce(s, bounce, s->carry_bytes + n);
-        } else if (s->carry_bytes == 0) {
-            sink_reduce(s, data, n);
-        } else {
-            memcpy(bounce, s->carry, s->carry_bytes);
-            memcpy(bounce + s->carry_bytes, data, n);
-            sink_reduce(s, bounce, s->carry_bytes + n);
-        }
-        break;
-    default:
-        break;
-    }
-    s->done += n;
-}
-
-/* The payload is complete: tell whoever it was for. */
-static void sink_complete(struct link *l)
-{
-    struct sink s = l->sink;
+    struct port *p = &l->port;
     struct frame h = l->in;
     l->in.type = 0;
-    l->sink.kind = SINK_NONE;
-    l->sink.op = NULL;
-    if (h.type == FRAME_EAGER && s.kind != SINK_EARLY)
-        link_consumed(l, (size_t)h.bytes);
-    switch (s.kind) {
-    case SINK_COPY:
-    case SINK_REDUCE:
-        if (s.op && s.op->op.kind == COMM_OP_RECV)
-            p2p_received(s.op, s.total);
-        else if (s.op)
-            engine_received(s.op, s.slot, s.step);
-        break;
-    case SINK_EARLY:
-        early_completed(l->mesh, l, s.early);
-        break;
-    case SINK_TEXT:
-        l->text[utf8_clean((char *)l->text, s.total)] = '\0'; /* It goes to terminals and logs. */
-        group_frame(l, &h, (const char *)l->text);
-        break;
-    default:
-        break;
-    }
-}
-
-static void sink_keep_early(struct link *l, struct early_list *list, const struct frame *h)
-{
-    struct early *e = early_add(l->mesh, list, l->peer, h);
-    if (!e) {
-        link_lose(l, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out",
-                  TCP_EARLY_MOST);
-        l->sink.kind = SINK_DISCARD;
+    if (p->sink.kind != SINK_TEXT) {
+        p->table->events->complete(p, &h);
         return;
     }
-    l->sink.kind = SINK_EARLY;
-    l->sink.early = e;
-    l->sink.dst = e->data;
-}
-
-/* A message: find its receive, or a place to keep it. */
-static void message_frame(struct link *l, const struct frame *h)
-{
-    struct mesh *m = l->mesh;
-    struct tcp_group *g = group_find(m, h->group);
-    l->sink.kind = SINK_DISCARD;
-    if (!g || g->status != COMM_OK) {
-        /* DATA was asked for, so the group was open here. */
-        if (group_may_come(l, g, h) && h->type == FRAME_EAGER)
-            sink_keep_early(l, &m->orphans, h);
-        return;
-    }
-    struct early_list *early = early_list_of(g, l->peer, h->kind);
-    if (!early) {
-        link_lose(l, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
-        return;
-    }
-    int p2p = h->kind == COMM_OP_SEND;
-    if (p2p ? p2p_sink(g, l, h, &l->sink) : engine_sink(g, l, h, &l->sink))
-        return;
-    if (g->status != COMM_OK || l->state != LINK_UP)
-        return;
-    if (h->type == FRAME_DATA)
-        link_lose(l, COMM_ERR_PROTOCOL, "sent data that nobody asked for");
-    else
-        sink_keep_early(l, early, h);
+    p->sink.kind = SINK_NONE;
+    p->sink.text[utf8_clean((char *)p->sink.text, p->sink.total)] = '\0'; /* It goes to terminals and logs. */
+    p->table->events->frame(p, &h, (const char *)p->sink.text);
 }
 
 static void frame_begins(struct link *l, const struct frame *h)
 {
-    l->heard = 1;
-    l->credit += h->credit;
-    if (l->credit > TCP_CREDIT_WINDOW) {
-        link_lose(l, COMM_ERR_PROTOCOL, "gave back more credit than it had received");
+    struct port *p = &l->port;
+    if (!port_header(p, h))
         return;
-    }
-    l->in = *h;
-    memset(&l->sink, 0, offsetof(struct sink, carry));
-    l->sink.carry_bytes = 0;
-    l->sink.op = NULL;
+    sink_reset(&p->sink);
     switch (h->type) {
     case FRAME_EAGER:
-        l->eager_held += (int64_t)h->bytes + TCP_FRAME_COST;
-        if (l->eager_held > TCP_CREDIT_WINDOW) {
-            link_lose(l, COMM_ERR_PROTOCOL, "sent more than it had credit for");
-            l->in.type = 0;
-            return;
-        }
-        /* fall through */
     case FRAME_DATA:
-        message_frame(l, h);
-        l->sink.total = (size_t)h->bytes;
+        l->in = *h;
+        p->table->events->begins(p, h);
         break;
     case FRAME_FAIL:
     case FRAME_ANSWER:
-        l->sink.kind = SINK_TEXT;
-        l->sink.total = (size_t)h->bytes;
+        l->in = *h;
+        p->sink.kind = SINK_TEXT;
+        p->sink.dst = p->sink.text;
         break;
     default:
-        l->in.type = 0;
-        group_frame(l, h, NULL);
+        p->table->events->frame(p, h, NULL);
         return;
     }
-    if (l->sink.total == 0 && l->state == LINK_UP)
-        sink_complete(l);
+    p->sink.total = (size_t)h->bytes;
+    if (h->bytes == 0 && p->state == PORT_UP)
+        payload_complete(l);
+}
+
+/* Feed what is in the read buffer to the frame that it belongs to. */
+static void parse_payload(struct link *l, const uint8_t *data, size_t have)
+{
+    struct sink *s = &l->port.sink;
+    size_t n = sink_takes(s, have);
+    sink_feed(s, l->port.table->bounce, data, n);
+    l->rx_begin += n;
+    if (sink_left(s) == 0)
+        payload_complete(l);
 }
 
 /* Work off what is in the read buffer. */
 static void parse(struct link *l)
 {
-    while (l->state == LINK_UP && l->rx_begin < l->rx_end) {
-        uint8_t *data = l->rx + l->rx_begin;
+    while (l->port.state == PORT_UP && l->rx_begin < l->rx_end) {
+        const uint8_t *data = l->rx + l->rx_begin;
         size_t have = l->rx_end - l->rx_begin;
         if (l->in.type) {
-            size_t left = l->sink.total - l->sink.done, n = have < left ? have : left;
-            if (l->sink.kind == SINK_REDUCE && l->sink.carry_bytes + n > TCP_BOUNCE_BYTES)
-                n = TCP_BOUNCE_BYTES - l->sink.carry_bytes;
-            sink_feed(l, data, n);
-            l->rx_begin += n;
-            if (l->sink.done == l->sink.total)
-                sink_complete(l);
+            parse_payload(l, data, have);
             continue;
         }
         if (have < WIRE_HEADER_BYTES)
@@ -468,7 +318,7 @@ static void parse(struct link *l)
         struct frame h;
         const char *wrong = wire_get_header(data, &h);
         if (wrong) {
-            link_lose(l, COMM_ERR_PROTOCOL, "sent %s", wrong);
+            port_lose(&l->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
             return;
         }
         l->rx_begin += WIRE_HEADER_BYTES;
@@ -486,27 +336,38 @@ static void parse(struct link *l)
 static void read_failed(struct link *l, ssize_t n)
 {
     if (n == 0)
-        link_lose(l, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
+        port_lose(&l->port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
     else
-        link_lose(l, COMM_ERR_PEER_LOST, "is lost, for the connection broke: %s", strerror(errno));
+        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost, for the connection broke: %s", strerror(errno));
 }
 
-int link_read(struct link *l)
+/* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as recv, and
+ * *ret_direct, how many bytes have a place; *ret_room, how many could have come. */
+static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct, size_t *ret_room)
 {
-    assert(!l->mesh->in_round);
+    struct sink *s = &l->port.sink;
+    int pieces = 0;
+    *ret_direct = *ret_room = 0;
+    if (l->in.type && l->rx_end == 0 && sink_left(s) > DIRECT_BYTES) {
+        uint8_t *window = sink_window(s, l->port.table->bounce, ret_direct);
+        iov[pieces++] = (struct iovec){ window, *ret_direct };
+    }
+    if (!*ret_direct || *ret_direct == sink_left(s))
+        iov[pieces++] = (struct iovec){ l->rx + l->rx_end, TCP_RX_BYTES - l->rx_end };
+    for (int i = 0; i < pieces; i++)
+        *ret_room += iov[i].iov_len;
+    return pieces == 1 ? recv(l->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT) : readv(l->fd, iov, pieces);
+}
+
+int link_read(struct port *p)
+{
+    struct link *l = link_of(p);
+    assert(!p->table->in_round);
     int came = 0;
-    for (int turn = 0; turn < 16 && l->state == LINK_UP; turn++) {
+    for (int turn = 0; turn < 16 && p->state == PORT_UP; turn++) {
         struct iovec iov[2];
-        int pieces = 0;
-        size_t direct = 0;
-        if (l->in.type && l->rx_end == 0 && l->sink.total - l->sink.done > TCP_EARLY_INLINE) {
-            uint8_t *window = sink_window(l, &direct);
-            iov[pieces++] = (struct iovec){ window, direct };
-        }
-        if (!direct || direct == l->sink.total - l->sink.done)
-            iov[pieces++] = (struct iovec){ l->rx + l->rx_end, TCP_RX_BYTES - l->rx_end };
-        size_t room = iov[0].iov_len + (pieces > 1 ? iov[1].iov_len : 0);
-        ssize_t n = pieces == 1 ? recv(l->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT) : readv(l->fd, iov, pieces);
+        size_t direct, room;
+        ssize_t n = read_once(l, iov, &direct, &room);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -519,10 +380,10 @@ int link_read(struct link *l)
         size_t got = (size_t)n;
         if (direct) {
             size_t fed = got < direct ? got : direct;
-            sink_feed(l, iov[0].iov_base, fed);
+            sink_feed(&p->sink, p->table->bounce, iov[0].iov_base, fed);
             got -= fed;
-            if (l->sink.done == l->sink.total)
-                sink_complete(l);
+            if (sink_left(&p->sink) == 0)
+                payload_complete(l);
         }
         l->rx_end += got;
         parse(l);
@@ -532,86 +393,78 @@ int link_read(struct link *l)
     return came;
 }
 
-/* ---- Credit and interest ---- */
+/* ---- Operations that are over ---- */
 
-void link_consumed(struct link *l, size_t payload_bytes)
+/* Half of it is gone already: the rest must follow, or the peer could not read what comes after. 0 without memory. */
+static int keep_rest(struct tx *tx)
 {
-    l->credit_owed += (uint32_t)(payload_bytes + TCP_FRAME_COST);
-    give_credit(l);
+    uint8_t *copy = malloc(tx->payload_bytes ? tx->payload_bytes : 1);
+    if (!copy)
+        return 0;
+    if (tx->payload_bytes)
+        memcpy(copy, tx->payload, tx->payload_bytes);
+    tx->payload = tx->owned = copy;
+    return 1;
 }
 
-void link_interest(struct link *l, int change)
-{
-    struct mesh *m = l->mesh;
-    l->interest = (uint32_t)((int)l->interest + change);
-    if (l->interest && l->hot_index < 0) {
-        l->hot_index = m->hot_count;
-        m->hot[m->hot_count++] = l;
-    } else if (!l->interest && l->hot_index >= 0) {
-        struct link *last = m->hot[--m->hot_count];
-        m->hot[l->hot_index] = last;
-        last->hot_index = l->hot_index;
-        l->hot_index = -1;
-    }
-}
-
-/* A frame that will not go out: neither what it cost nor what it gave back has been used. */
-static void take_back_credit(struct link *l, const struct tx *tx)
+/* A frame that will not go out. */
+static void unsend(struct link *l, struct tx *tx)
 {
     struct frame h;
-    if (wire_get_header(tx->header, &h))
-        return;
-    if (h.type == FRAME_EAGER)
-        l->credit += (int64_t)(tx->payload_bytes + TCP_FRAME_COST);
-    l->credit_owed += h.credit;
-    l->eager_held += h.credit;
+    if (!wire_get_header(tx->header, &h))
+        port_untake(&l->port, &h);
+    tx_put(l, tx);
+    if (!l->tx_head)
+        port_interest(&l->port, -1);
 }
 
-void link_forget(struct link *l, const struct tcp_group *g)
+void link_forget(struct port *p, const void *owner)
 {
-    if (l->in.type && l->sink.op && l->sink.op->group == g) {
-        l->sink.kind = SINK_DISCARD;
-        l->sink.op = NULL;
+    struct link *l = link_of(p);
+    if (l->in.type && p->sink.message && p->sink.message->owner == owner) {
+        p->sink.kind = SINK_DISCARD;
+        p->sink.message = NULL;
     }
     struct tx **at = &l->tx_head;
     while (*at) {
         struct tx *tx = *at;
-        if (!tx->op || tx->op->group != g) {
+        if (!tx->message || tx->owner != owner) {
             at = &tx->next;
             continue;
         }
         if (tx->sent == 0) {
             *at = tx->next;
-            take_back_credit(l, tx);
-            tx_put(l, tx);
-            if (!l->tx_head)
-                link_interest(l, -1);
+            unsend(l, tx);
             continue;
         }
-        tx->op = NULL;
+        tx->message = NULL;
         at = &tx->next;
-        if (tx_left(tx) == 0)
-            continue;
-        /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. */
-        uint8_t *copy = malloc(tx->payload_bytes ? tx->payload_bytes : 1);
-        if (!copy) {
-            link_lose(l, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to finish it");
+        if (tx_left(tx) && !keep_rest(tx)) {
+            port_lose(p, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to finish it");
             return;
         }
-        if (tx->payload_bytes)
-            memcpy(copy, tx->payload, tx->payload_bytes);
-        tx->payload = tx->owned = copy;
     }
     l->tx_tail = at;
 }
 
+int link_has_queued(const struct link *l, const void *owner, int begun)
+{
+    for (const struct tx *tx = l->tx_head; tx; tx = tx->next)
+        if (tx->message && tx->owner == owner && (tx->sent > 0) >= begun)
+            return 1;
+    return 0;
+}
+
 /* ---- Life ---- */
 
-static void handle_closed(uv_handle_t *handle)
+static void on_poll(uv_poll_t *handle, int status, int events);
+
+static void watch(struct link *l, int events)
 {
-    struct mesh *m = handle->loop->data;
-    m->open_handles--;
-    free(handle);
+    if (l->poll && l->poll_events != events && l->port.state == PORT_UP) {
+        l->poll_events = events;
+        loop_watch(l->mesh, l->poll, events, on_poll);
+    }
 }
 
 static void on_poll(uv_poll_t *handle, int status, int events)
@@ -622,105 +475,95 @@ static void on_poll(uv_poll_t *handle, int status, int events)
     if (events & UV_WRITABLE) {
         link_flush(l);
         if (!l->tx_head)
-            link_poll(l, UV_READABLE);
+            watch(l, UV_READABLE);
     }
     if (events & UV_READABLE)
-        link_read(l);
+        link_read(&l->port);
 }
 
-void link_poll(struct link *l, int events)
+void link_watch_queue(struct link *l)
 {
-    if (l->poll && l->poll_events != events && l->state == LINK_UP) {
-        l->poll_events = events;
-        progress_watch(l->mesh, l->poll, events, on_poll);
-    }
+    if (l->tx_head)
+        watch(l, UV_READABLE | UV_WRITABLE);
 }
 
 void link_close(struct link *l)
 {
-    if (l->poll) {
-        uv_poll_stop(l->poll);
-        uv_close((uv_handle_t *)l->poll, handle_closed);
-        l->poll = NULL;
-    }
-    int fd = l->fd;
-    *(volatile int *)&l->fd = -1; /* before it is closed: see "Forks" in mesh.c */
-    if (fd >= 0)
-        close(fd);
+    loop_poll_end(&l->poll);
+    socket_close(&l->fd);
     l->in.type = 0;
     l->rx_begin = l->rx_end = 0;
 }
 
 void link_up(struct link *l, int fd)
 {
-    struct mesh *m = l->mesh;
     if (!l->rx)
         l->rx = malloc(TCP_RX_BYTES);
-    l->poll = malloc(sizeof *l->poll);
-    if (!l->rx || !l->poll || uv_poll_init(&m->loop, l->poll, fd) != 0) {
-        free(l->poll);
-        l->poll = NULL;
-        close(fd);
-        link_lose(l, COMM_ERR_NO_MEMORY, "cannot be connected: no memory");
+    l->poll = l->rx ? loop_poll_new(l->mesh, fd, l) : NULL;
+    if (!l->poll) {
+        socket_close(&fd);
+        port_lose(&l->port, COMM_ERR_NO_MEMORY, "cannot be connected: no memory");
         return;
     }
-    m->open_handles++;
-    l->poll->data = l;
     l->fd = fd;
-    l->state = LINK_UP;
+    l->port.state = PORT_UP;
     l->poll_events = 0;
-    link_poll(l, UV_READABLE);
+    watch(l, UV_READABLE);
     link_flush(l);
 }
 
-void link_lose(struct link *l, comm_status status, const char *format, ...)
+void link_leave(struct link *l)
 {
-    if (l->state == LINK_LOST)
-        return;
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    int left = l->state == LINK_LEFT;
-    l->state = left ? LINK_LEFT : LINK_LOST;
-    l->mesh->lost_pending = 1;
-    if (left)
-        return;
-    l->lost_status = status;
-    free(l->lost_text);
-    l->lost_text = strdup(text);
-    exec_log(COMM_LOG_INFO, "rank %d: %s %s", (int)l->mesh->rank, mesh_peer_text(l->mesh, l->peer), text);
+    struct frame bye = { .type = FRAME_BYE };
+    link_send(&l->port, &bye, NULL, 0, NULL);
+    l->said_goodbye = 1;
+    link_watch_queue(l);
+    if (l->port.state == PORT_UP && !l->tx_head)
+        shutdown(l->fd, SHUT_WR);
 }
 
 /* Sending has failed. Take in what the peer said before; then the link is lost, if it has not said goodbye. */
 static void read_the_rest(struct link *l)
 {
-    while (l->state == LINK_UP && link_read(l))
+    while (l->port.state == PORT_UP && link_read(&l->port))
         ;
-    if (l->state == LINK_UP)
-        link_lose(l, COMM_ERR_PEER_LOST, "is lost, for sending to it failed: %s", strerror(l->broken));
+    if (l->port.state == PORT_UP)
+        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost, for sending to it failed: %s", strerror(l->broken));
 }
 
-void link_sweep_lost(struct mesh *m)
+void link_sweep(struct port *p)
 {
-    while (m->lost_pending) {
-        m->lost_pending = 0;
-        for (int32_t i = 0; i < m->size; i++) {
-            struct link *l = &m->links[i];
-            if (l->state == LINK_UP && l->broken)
-                read_the_rest(l);
-            if (l->state != LINK_LOST && l->state != LINK_LEFT)
-                continue;
-            if (l->fd >= 0) {
-                /* An early frame whose payload will never be complete is of no use to anybody. */
-                if (l->in.type && l->sink.kind == SINK_EARLY)
-                    l->sink.early->from = -1;
-                link_close(l);
-            }
-            tx_drop_all(l);
-            group_peer_gone(m, l, l->state == LINK_LEFT ? COMM_ERR_PEER_LOST : l->lost_status,
-                            l->lost_text ? l->lost_text : "is lost");
-        }
+    struct link *l = link_of(p);
+    if (p->state == PORT_UP && l->broken)
+        read_the_rest(l);
+    if (!port_is_gone(p))
+        return;
+    if (l->fd >= 0) {
+        /* An unexpected frame whose payload will never be complete is of no use. */
+        if (l->in.type && p->sink.kind == SINK_UNEXPECTED)
+            p->sink.unexpected->broken = 1;
+        link_close(l);
+    }
+    tx_drop_all(l);
+}
+
+void link_finish(struct link *l)
+{
+    while (l->tx_head) {
+        struct tx *tx = l->tx_head;
+        l->tx_head = tx->next;
+        tx_put(l, tx);
+    }
+    free(l->rx);
+    free(l->candidates);
+    port_finish(&l->port);
+}
+
+void link_pool_finish(struct mesh *m)
+{
+    while (m->tx_pool) {
+        struct tx *tx = m->tx_pool;
+        m->tx_pool = tx->next;
+        free(tx);
     }
 }

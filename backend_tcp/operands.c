@@ -1,36 +1,25 @@
-/* Where the operands of a plan's steps lie in the user's buffers and in scratch memory, and the steps that need no message: copies and
- * reductions. */
+#include "operands.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "tcp.h"
+#include "exec_group.h"
+#include "say.h"
 
 /* ---- Where a region lies ---- */
 
-int operand_is_blocks(int32_t kind)
-{
-    return kind != COMM_OP_BROADCAST && kind != COMM_OP_ALL_REDUCE && kind != COMM_OP_REDUCE;
-}
-
-int operand_per_rank(int32_t kind, int send_side)
-{
-    if (kind == COMM_OP_ALL_TO_ALL)
-        return 1;
-    return send_side ? kind == COMM_OP_SCATTER || kind == COMM_OP_REDUCE_SCATTER
-                     : kind == COMM_OP_ALL_GATHER || kind == COMM_OP_GATHER;
-}
-
 /* Block `chunk` of one side, as a pointer and its elements. */
-static uint8_t *block(const struct tcp_op *op, const comm_buffers *side, int send_side, int32_t chunk, size_t *ret_count)
+static uint8_t *block(const struct exec_op *op, const comm_buffers *side, int send_side, int32_t chunk, size_t *ret_count)
 {
-    if (operand_per_rank(op->op.kind, send_side) && (side->data || side->list || side->counts))
+    int has_blocks = (send_side ? op->traits->send : op->traits->recv) == COMM_OP_SIDE_BLOCKS;
+    if (has_blocks && (side->data || side->list || side->counts))
         return comm_op_block(side, op->element_bytes, chunk, ret_count);
     *ret_count = side->count;
     return side->data;
 }
 
 /* How long chunk `chunk` of a block op is, whatever buffer it lies in. */
-static size_t block_elements(const struct tcp_op *op, int32_t chunk)
+static size_t block_elements(const struct exec_op *op, int32_t chunk)
 {
     size_t count = 0;
     switch (op->op.kind) {
@@ -51,26 +40,24 @@ static size_t block_elements(const struct tcp_op *op, int32_t chunk)
     }
 }
 
-size_t operand_largest_chunk(const struct tcp_op *op, size_t slice_elements)
+size_t operand_largest_block(const struct exec_op *op)
 {
-    if (!operand_is_blocks(op->op.kind)) {
+    size_t most = 0;
+    for (int32_t r = 0; op_has_blocks(op) && r < op->group->size; r++) {
+        size_t n = block_elements(op, r);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+size_t operand_largest_chunk(const struct exec_op *op, size_t slice_elements)
+{
+    if (!op_has_blocks(op)) {
         size_t begin, end;
         plan_cut(slice_elements, op->group->size, 0, &begin, &end);
         return end - begin;
     }
-    size_t most = 0;
-    for (int32_t r = 0; r < op->group->size; r++) {
-        size_t n = block_elements(op, r);
-        if (n > most)
-            most = n;
-    }
-    return most < slice_elements ? most : slice_elements;
-}
-
-/* Bytes of the longest chunk of this slice: the last one may be shorter, and its slots then lie closer together, without gaps. */
-static size_t stride_of(const struct tcp_op *op, const struct slot *slot)
-{
-    return operand_largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
+    return op->largest_block < slice_elements ? op->largest_block : slice_elements;
 }
 
 /* Elements [begin, end) of a block of `count`, cut down to the slice. */
@@ -82,7 +69,7 @@ static void cut_slice(const struct slot *slot, size_t count, size_t *ret_begin, 
     *ret_count = end - begin;
 }
 
-uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count)
+uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count)
 {
     int32_t size = op->group->size;
     size_t count = 0;
@@ -90,13 +77,13 @@ uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const 
         *ret_count = 0;
         return NULL;
     }
-    if (!operand_is_blocks(op->op.kind)) {
+    if (!op_has_blocks(op)) {
         size_t begin, end, unused;
         plan_cut(slot->end - slot->begin, size, r->first, &begin, &unused);
         plan_cut(slot->end - slot->begin, size, r->first + r->count - 1, &unused, &end);
         *ret_count = end - begin;
         if (r->buffer == PLAN_SCRATCH)
-            return slot->scratch + (size_t)r->slot * stride_of(op, slot);
+            return slot->scratch + (size_t)r->slot * slot->stride;
         const comm_buffers *side = r->buffer == PLAN_SEND ? &op->in : &op->op.recv;
         return side->data ? (uint8_t *)side->data + (slot->begin + begin) * op->element_bytes : NULL;
     }
@@ -119,13 +106,13 @@ uint8_t *operand_region(const struct tcp_op *op, const struct slot *slot, const 
     }
     *ret_count = total;
     if (r->buffer == PLAN_SCRATCH)
-        return slot->scratch + (size_t)r->slot * stride_of(op, slot);
+        return slot->scratch + (size_t)r->slot * slot->stride;
     return at ? at + begin * op->element_bytes : NULL;
 }
 
-size_t operand_total(const struct tcp_op *op)
+size_t operand_total(const struct exec_op *op)
 {
-    if (!operand_is_blocks(op->op.kind))
+    if (!op_has_blocks(op))
         return op->op.kind == COMM_OP_BROADCAST || op->op.send.data ? op->op.send.count : op->op.recv.count;
     size_t most = 0, n = 0;
     for (int32_t r = 0; r < op->group->size; r++) {
@@ -139,7 +126,7 @@ size_t operand_total(const struct tcp_op *op)
 
 /* ---- Local steps ---- */
 
-static void user_reduce(const struct tcp_op *op, void *dst, const void **sources, size_t count)
+static void user_reduce(const struct exec_op *op, void *dst, const void **sources, size_t count)
 {
     /* inout[i] = in[i] OP inout[i] with `in` from lower ranks: the running result is always `in`, the next rank's
      * part always `inout`. Every source but this rank's own is scratch, which may be overwritten. */
@@ -152,7 +139,7 @@ static void user_reduce(const struct tcp_op *op, void *dst, const void **sources
         memcpy(dst, running, count * op->element_bytes);
 }
 
-static int reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+static int reduce_ranks(struct exec_op *op, struct slot *slot, const struct plan_step *step)
 {
     enum { FEW = 64 };
     int32_t size = op->group->size;
@@ -165,8 +152,8 @@ static int reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_
     const void **sources = size <= FEW ? few : malloc((size_t)size * sizeof *sources);
     if (!sources)
         return 0;
-    size_t stride = stride_of(op, slot) * (size_t)step->source.count;
-    uint8_t *first = slot->scratch + (size_t)step->other.slot * stride_of(op, slot);
+    size_t stride = slot->stride * (size_t)step->source.count;
+    uint8_t *first = slot->scratch + (size_t)step->other.slot * slot->stride;
     for (int32_t r = 0; r < size; r++)
         sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
     if (op->op.redop == COMM_REDOP_USER) {
@@ -182,7 +169,7 @@ static int reduce_ranks(struct tcp_op *op, struct slot *slot, const struct plan_
     return 1;
 }
 
-int operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_step *step)
+int operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step)
 {
     size_t count, n;
     if (step->kind == PLAN_STEP_REDUCE_RANKS)
@@ -197,7 +184,7 @@ int operand_local_step(struct tcp_op *op, struct slot *slot, const struct plan_s
     } else if (step->kind == PLAN_STEP_REDUCE) {
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);
-        exec_host->reduce_kernel(op->op.redop, op->op.dtype)(dst, a, b, count);
+        op->kernel(dst, a, b, count);
     } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_REDOP_AVG) {
         exec_host->divide(dst, count, op->op.dtype, op->group->size);
     }

@@ -1,24 +1,25 @@
-/* What a collective needs before its first round: the route and its plan, slices, scratch memory, and its input as the plan wants it. All
- * of it is kept by the group from op to op, so that the same shape again allocates nothing. */
+#include "prepare.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "tcp.h"
+#include "exec_group.h"
+#include "operands.h"
+#include "say.h"
 
-static uint32_t needs_of(const struct tcp_op *op)
+static uint32_t needs_of(const struct exec_op *op)
 {
     const comm_op *o = &op->op;
     uint32_t needs = 0;
-    int reduces = o->kind == COMM_OP_ALL_REDUCE || o->kind == COMM_OP_REDUCE || o->kind == COMM_OP_REDUCE_SCATTER;
     int narrow = o->dtype == COMM_DTYPE_F16 || o->dtype == COMM_DTYPE_BF16 || o->dtype == COMM_DTYPE_F8E4M3 ||
                  o->dtype == COMM_DTYPE_F8E5M2;
     int integer = o->dtype <= COMM_DTYPE_BOOL;
     int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT || o->redop == COMM_REDOP_PREMUL_SUM;
-    if (reduces && ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
+    if (op_reduces(op) && ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
                     (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
-        needs |= o->kind == COMM_OP_ALL_GATHER || o->kind == COMM_OP_REDUCE_SCATTER ? ALGO_AGREED : ALGO_UNEVEN;
+        needs |= op->traits->traits & COMM_OP_TRAIT_COUNTS_AGREE ? ALGO_AGREED : ALGO_UNEVEN;
     return needs;
 }
 
@@ -32,7 +33,7 @@ static uint32_t widest_round(const struct plan *p)
     return most;
 }
 
-static const struct plan_entry *plan_for(struct tcp_group *g, const struct algo *algo, int32_t root)
+static const struct plan_entry *plan_for(struct exec_group *g, const struct algo *algo, int32_t root)
 {
     for (struct plan_entry *e = g->plans; e; e = e->next)
         if (e->algo == algo && e->root == root)
@@ -58,33 +59,63 @@ static const struct plan_entry *plan_for(struct tcp_group *g, const struct algo 
 }
 
 /* Memory that is kept from op to op; NULL if there is none. */
-static uint8_t *grow(uint8_t **memory, size_t *room, size_t bytes)
+static uint8_t *grow(uint8_t **memory, size_t *capacity, size_t bytes)
 {
-    if (*room < bytes) {
+    if (*capacity < bytes) {
         free(*memory);
-        *room = 0;
+        *capacity = 0;
         *memory = NULL;
         if (posix_memalign((void **)memory, 4096, bytes) != 0) {
             *memory = NULL;
             return NULL;
         }
-        *room = bytes;
+        *capacity = bytes;
     }
     return *memory;
 }
 
-/* PREMUL_SUM multiplies this rank's input; an in-place all_to_all must read what it overwrites: both work on a copy. */
-static int prepare_input(struct tcp_op *op)
+/* Blocks with counts lie one after the other unless offsets say otherwise: say it, so that each is found in one step. */
+static size_t *fill_offsets(comm_buffers *side, int32_t size, size_t *offsets)
 {
-    struct tcp_group *g = op->group;
+    size_t at = 0;
+    if (!side->counts || side->offsets || side->list)
+        return offsets;
+    for (int32_t r = 0; r < size; r++) {
+        offsets[r] = at;
+        at += side->counts[r];
+    }
+    side->offsets = offsets;
+    return offsets + size;
+}
+
+/* There is memory for the blocks' offsets: of both sides, and of the prepared copy. */
+static int prepare_offsets(struct exec_op *op)
+{
+    struct exec_group *g = op->group;
+    uint8_t *memory = (uint8_t *)g->offsets;
+    op->in = op->op.send;
+    if (!op->op.send.counts && !op->op.recv.counts)
+        return 1;
+    int grown = grow(&memory, &g->offsets_bytes, 3 * (size_t)g->size * sizeof *g->offsets) != NULL;
+    g->offsets = (size_t *)memory;
+    if (!grown)
+        return 0;
+    size_t *offsets = fill_offsets(&op->op.recv, g->size, g->offsets);
+    fill_offsets(&op->op.send, g->size, offsets);
+    op->in = op->op.send;
+    return 1;
+}
+
+/* PREMUL_SUM multiplies this rank's input; an in-place all_to_all must read what it overwrites: both work on a copy. */
+static int prepare_input(struct exec_op *op)
+{
+    struct exec_group *g = op->group;
     const comm_op *o = &op->op;
-    op->in = o->send;
     int in_place_exchange = o->kind == COMM_OP_ALL_TO_ALL && o->send.data && o->send.data == o->recv.data;
-    int premul = o->redop == COMM_REDOP_PREMUL_SUM &&
-                 (o->kind == COMM_OP_ALL_REDUCE || o->kind == COMM_OP_REDUCE || o->kind == COMM_OP_REDUCE_SCATTER);
+    int premul = o->redop == COMM_REDOP_PREMUL_SUM && op_reduces(op);
     if (!premul && !in_place_exchange)
         return 1;
-    int per_rank = operand_per_rank(o->kind, 1);
+    int per_rank = op->traits->send == COMM_OP_SIDE_BLOCKS;
     size_t total = per_rank ? 0 : o->send.count;
     for (int32_t r = 0; per_rank && r < g->size; r++) {
         size_t n;
@@ -105,22 +136,25 @@ static int prepare_input(struct tcp_op *op)
         at += n * op->element_bytes;
     }
     op->in = (comm_buffers){ .data = copy, .count = o->send.count, .counts = o->send.counts };
+    if (op->in.counts)
+        fill_offsets(&op->in, g->size, g->offsets + 2 * (size_t)g->size);
     return 1;
 }
 
-static int prepare_slots(struct tcp_op *op, const struct plan_entry *entry)
+static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
 {
-    struct tcp_group *g = op->group;
+    struct exec_group *g = op->group;
     size_t scratch = (size_t)entry->plan.scratch_slots * operand_largest_chunk(op, op->slice_elements) * op->element_bytes;
     size_t steps = (size_t)entry->widest * op->slot_count * sizeof(struct step);
     uint8_t *step_memory = (uint8_t *)g->step_pool;
-    int grown = grow(&step_memory, &g->step_pool_room, steps) != NULL;
+    int grown = grow(&step_memory, &g->step_pool_bytes, steps) != NULL;
     g->step_pool = (struct step *)step_memory;
     if (!grown)
         return 0;
     if (scratch && !grow(&g->scratch, &g->scratch_bytes, scratch * op->slot_count))
         return 0;
     for (uint32_t i = 0; i < op->slot_count; i++) {
+        op->slots[i].op = op;
         op->slots[i].active = 0;
         op->slots[i].steps = g->step_pool + (size_t)i * entry->widest;
         op->slots[i].scratch = scratch ? g->scratch + i * scratch : NULL;
@@ -128,11 +162,11 @@ static int prepare_slots(struct tcp_op *op, const struct plan_entry *entry)
     return 1;
 }
 
-static void choose_slices(struct tcp_op *op, size_t total)
+static void choose_slices(struct exec_op *op)
 {
-    struct tcp_group *g = op->group;
-    size_t slice_bytes = g->slice_bytes ? (size_t)g->slice_bytes : op->route.slice_bytes;
-    int may_slice = !(operand_is_blocks(op->op.kind) && (op->plan->ranged || (op->op.flags & COMM_OP_FLAG_UNEVEN)));
+    struct exec_group *g = op->group;
+    size_t total = op->total, slice_bytes = g->slice_bytes ? (size_t)g->slice_bytes : op->route.slice_bytes;
+    int may_slice = !(op_has_blocks(op) && (op->plan->ranged || op->op.flags & COMM_OP_FLAG_UNEVEN));
     op->slice_count = 1;
     op->slice_elements = total;
     if (slice_bytes && may_slice && total * op->element_bytes > slice_bytes) {
@@ -143,10 +177,27 @@ static void choose_slices(struct tcp_op *op, size_t total)
     op->slot_count = op->slice_count < g->lanes ? op->slice_count : g->lanes;
 }
 
-const char *prepare_op(struct tcp_op *op, size_t total)
+/* A broadcast has one buffer, however the core says it. */
+static void one_buffer(comm_op *o)
 {
-    struct tcp_group *g = op->group;
-    size_t bytes = total * op->element_bytes * (operand_is_blocks(op->op.kind) ? (size_t)g->size : 1);
+    if (!o->send.data)
+        o->send = o->recv;
+    if (!o->recv.data)
+        o->recv = o->send;
+}
+
+const char *prepare_op(struct exec_op *op)
+{
+    struct exec_group *g = op->group;
+    if (op->op.kind == COMM_OP_BROADCAST)
+        one_buffer(&op->op);
+    if (!prepare_offsets(op))
+        return "no memory for its blocks";
+    op->total = operand_total(op);
+    op->largest_block = operand_largest_block(op);
+    if (op_reduces(op))
+        op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
+    size_t bytes = op->total * op->element_bytes * (op_has_blocks(op) ? (size_t)g->size : 1);
     struct select_query query = { op->op.kind, g->size, g->host_count, bytes, needs_of(op) };
     op->route = select_route(&query, g->overrides);
     if (!op->route.algo)
@@ -156,6 +207,6 @@ const char *prepare_op(struct tcp_op *op, size_t total)
         return "no memory for its plan";
     op->plan = &entry->plan;
     op->slices_done = op->slice_next = 0;
-    choose_slices(op, total);
+    choose_slices(op);
     return prepare_slots(op, entry) && prepare_input(op) ? NULL : "no memory for its buffers";
 }

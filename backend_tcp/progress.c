@@ -1,10 +1,12 @@
 /* The mesh's lock and whoever drives the loop under it.
  *
- * A thread that waits for a work drives: it reads the links that something is awaited from (hot) in a tight loop, yields after a
- * while, and at last sleeps in the kernel. When nobody waits the helper thread looks after the mesh: it sleeps outside the lock, in poll() on the
- * loop's descriptor, so that taking the lock costs a waiting thread nothing. While somebody drives, the helper is parked.
+ * A thread that waits for a work drives: it reads the links that something is awaited from (active) in a tight loop, yields after a
+ * while, and at last sleeps in the kernel. When no thread waits the helper thread looks after the mesh: it sleeps outside the lock, in poll() on the
+ * loop's descriptor, so that taking the lock costs a waiting thread nothing. While a thread drives, the helper is parked.
  *
  * A completed work is handed to the core when the lock has been released (progress_leave): the user's callback may then call us. */
+#include "progress.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -12,37 +14,17 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/descriptors.h"
-#include "tcp.h"
+#include "connect.h"
+#include "desync.h"
+#include "ending.h"
+#include "link.h"
+#include "listen.h"
+#include "loop.h"
+#include "say.h"
 
 static const int64_t NANOS = 1000000;
 
 /* ---- Completed works ---- */
-
-comm_status progress_expect(struct mesh *m, size_t count)
-{
-    if (m->done_room < m->works_out + count) {
-        size_t room = 2 * (m->works_out + count) + 64;
-        struct completion *grown = realloc(m->done, room * sizeof *grown);
-        if (!grown)
-            return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %zu operations", count);
-        m->done = grown;
-        m->done_room = room;
-    }
-    m->works_out += count;
-    return COMM_OK;
-}
-
-void progress_expect_not(struct mesh *m, size_t count)
-{
-    m->works_out -= count;
-}
-
-/* There is room: progress_expect has seen to it, so that a work is completed whatever happens. */
-void progress_done(struct mesh *m, comm_work *work, comm_status status, const char *text)
-{
-    m->done[m->done_count++] = (struct completion){ work, status, text ? strdup(text) : NULL };
-}
 
 /* Waiting threads: something is done, or the place of the driver is free. */
 static void wake_parked(struct mesh *m)
@@ -68,16 +50,18 @@ static void tell_waiting(struct mesh *m)
 static void unlock_and_complete(struct mesh *m)
 {
     enum { FEW = 64 };
+    struct domain *d = &m->domain;
     for (;;) {
         struct completion few[FEW];
-        size_t n = m->done_count < FEW ? m->done_count : FEW;
+        size_t n = d->done_count < FEW ? d->done_count : FEW;
         if (n) {
-            memcpy(few, m->done, n * sizeof *few);
-            memmove(m->done, m->done + n, (m->done_count - n) * sizeof *few);
+            memcpy(few, d->done, n * sizeof *few);
+            memmove(d->done, d->done + n, (d->done_count - n) * sizeof *few);
         }
-        m->done_count -= n;
-        m->works_out -= n;
-        size_t more = m->done_count;
+        d->done_count -= n;
+        assert(d->works_out >= n);
+        d->works_out -= n;
+        size_t more = d->done_count;
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
@@ -107,9 +91,18 @@ void progress_enter(struct mesh *m)
 /* What is queued goes out when the socket takes it: let epoll look after that where nobody else will. */
 static void arm_links(struct mesh *m)
 {
-    for (int32_t i = 0; i < m->hot_count; i++)
-        if (m->hot[i]->tx_head)
-            link_poll(m->hot[i], UV_READABLE | UV_WRITABLE);
+    for (int32_t i = 0; i < m->domain.peers.active_count; i++)
+        link_watch_queue(link_of(m->domain.peers.active[i]));
+}
+
+/* What has happened has its consequences; and a deadline that the timer does not know yet. */
+static void end_turn(struct mesh *m)
+{
+    turn_end(&m->domain);
+    if (m->domain.due_ns == INT64_MAX)
+        return;
+    loop_rearm(m, m->domain.due_ns);
+    m->domain.due_ns = INT64_MAX;
 }
 
 /* The helper may sleep in poll(): what we have done brings nothing to epoll, or epoll has not been told what to look for. */
@@ -122,114 +115,64 @@ static void tell_helper(struct mesh *m, int has_work)
 
 void progress_leave(struct mesh *m)
 {
-    group_turn_end(m);
+    end_turn(m);
     tell_helper(m, 0);
     unlock_and_complete(m);
 }
 
 void progress_leave_quietly(struct mesh *m)
 {
-    group_turn_end(m);
+    end_turn(m);
     pthread_mutex_unlock(&m->lock);
 }
 
 /* Something has happened that the end of the turn must see to: no time to sleep. */
 static int has_news(const struct mesh *m)
 {
-    return m->done_count || m->lost_pending || m->ready != NULL;
+    return m->domain.done_count || turn_has_news(&m->domain) || m->domain.due_ns != INT64_MAX;
 }
 
-/* ---- Timers ---- */
+/* ---- Time ---- */
 
-static void on_timer(uv_timer_t *timer);
-
-static void arm(struct mesh *m, int64_t due_ns)
+static void on_due(struct mesh *m, int64_t now)
 {
-    m->timer_due_ns = due_ns;
-    if (due_ns == INT64_MAX) {
-        uv_timer_stop(&m->timer);
-        return;
-    }
-    int64_t left = due_ns - clock_now_ns();
-    uv_update_time(&m->loop);
-    uv_timer_start(&m->timer, on_timer, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
-}
-
-static void on_timer(uv_timer_t *timer)
-{
-    struct mesh *m = timer->data;
-    int64_t now = clock_now_ns();
     if (now >= m->tick_due_ns) {
-        inquest_tick(m);
-        mesh_tick(m);
+        desync_tick(&m->domain);
+        connect_tick(m);
         m->tick_due_ns = now + 1000 * NANOS;
     }
-    inquest_check(m, now);
-    mesh_timer(m);
-    int64_t a = inquest_due_ns(m), b = mesh_due_ns(m);
-    a = a < b ? a : b;
-    arm(m, a < m->tick_due_ns ? a : m->tick_due_ns);
-    /* libuv may call us just before it sleeps: what has happened here must not wait for its next event. */
+    desync_check(&m->domain, now);
+    listen_timer(m, now);
+    connect_timer(m, now);
+    const int64_t dues[] = { desync_due_ns(&m->domain), listen_due_ns(m, now), connect_due_ns(m, now) };
+    int64_t due = m->tick_due_ns;
+    for (size_t i = 0; i < sizeof dues / sizeof *dues; i++)
+        due = dues[i] < due ? dues[i] : due;
+    m->domain.due_ns = INT64_MAX; /* it is among them */
+    loop_arm(m, due);
     if (has_news(m))
-        uv_stop(&m->loop);
-}
-
-void progress_rearm(struct mesh *m, int64_t due_ns)
-{
-    if (due_ns >= m->timer_due_ns)
-        return;
-    arm(m, due_ns);
-    m->unwatched = 1; /* who sleeps would sleep too long */
-}
-
-static void on_nap(uv_timer_t *timer)
-{
-    (void)timer;
-}
-
-/* libuv tells epoll which descriptors it wants only when the loop runs; what it is asked for meanwhile is `unwatched`. */
-static void turn_loop(struct mesh *m, uv_run_mode mode)
-{
-    m->unwatched = 0;
-    uv_run(&m->loop, mode);
-}
-
-void progress_watch(struct mesh *m, uv_poll_t *poll, int events, uv_poll_cb fn)
-{
-    uv_poll_start(poll, events, fn);
-    m->unwatched = 1;
-}
-
-void progress_nap(struct mesh *m, uint64_t most_ms)
-{
-    uv_update_time(&m->loop);
-    uv_timer_start(&m->nap, on_nap, most_ms, 0);
-    turn_loop(m, UV_RUN_ONCE);
-}
-
-static void on_wake(uv_async_t *async)
-{
-    (void)async;
+        loop_interrupt(m);
 }
 
 /* ---- Driving ---- */
 
-static int poll_hot(struct mesh *m)
+static int poll_active(struct mesh *m)
 {
     enum { FEW = 8 };
     int came = 0;
-    if (m->hot_count > FEW) {
+    struct port_table *peers = &m->domain.peers;
+    if (peers->active_count > FEW) {
         arm_links(m);
-        turn_loop(m, UV_RUN_NOWAIT);
+        loop_turn(m, UV_RUN_NOWAIT);
         return 0;
     }
-    for (int32_t i = 0; i < m->hot_count; i++) {
-        struct link *l = m->hot[i];
-        if (l->state != LINK_UP)
+    for (int32_t i = 0; i < peers->active_count; i++) {
+        struct port *p = peers->active[i];
+        if (p->state != PORT_UP)
             continue;
-        if (l->tx_head)
-            link_flush(l);
-        came |= link_read(l);
+        if (link_of(p)->tx_head)
+            link_flush(link_of(p));
+        came |= link_read(p);
     }
     return came;
 }
@@ -239,11 +182,11 @@ static int poll_hot(struct mesh *m)
 static void settle(struct mesh *m)
 {
     enum { OFTEN = 4 };
-    group_turn_end(m);
+    end_turn(m);
     arm_links(m);
     for (int i = 0; m->unwatched && i < OFTEN; i++) {
-        turn_loop(m, UV_RUN_NOWAIT);
-        group_turn_end(m);
+        loop_turn(m, UV_RUN_NOWAIT);
+        end_turn(m);
         arm_links(m);
     }
 }
@@ -253,14 +196,13 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     int64_t left = deadline_ns == INT64_MAX ? 1000 * NANOS : deadline_ns - clock_now_ns();
     if (left > 1000 * NANOS)
         left = 1000 * NANOS;
-    uv_update_time(&m->loop);
-    uv_timer_start(&m->nap, on_nap, left <= 0 ? 0 : (uint64_t)(left / NANOS + 1), 0);
+    loop_nap_begin(m, left);
     arm_links(m);
     atomic_store(&m->sleeping, 1); /* before a last look: see tell_waiting */
     int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !exec_host->work_done(work);
-    turn_loop(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
+    loop_turn(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     atomic_store(&m->sleeping, 0);
-    uv_timer_stop(&m->nap);
+    loop_nap_end(m);
 }
 
 /* ---- How to wait ----
@@ -325,12 +267,12 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
     int64_t now = clock_now_ns(), idle_since = now;
     int missed = 0; /* we look again: the look before found nothing */
-    for (unsigned turn = 1; !m->done_count && !exec_host->work_done(work); turn++) {
+    for (unsigned turn = 1; !m->domain.done_count && !exec_host->work_done(work); turn++) {
         if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
             break;
-        int came = poll_hot(m);
-        if (m->ready || m->lost_pending || m->dying)
-            group_turn_end(m);
+        int came = poll_active(m);
+        if (has_news(m) || m->domain.retired)
+            end_turn(m);
         if (came) {
             if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS) /* if longer we did not look, but another program ran */
                 m->vain = 0;
@@ -339,7 +281,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         }
         missed = 1;
         if (turn % 64 == 0)
-            turn_loop(m, UV_RUN_NOWAIT);
+            loop_turn(m, UV_RUN_NOWAIT);
         if (turn % 16 && m->spin_ns && !resting(m, now))
             continue;
         now = clock_now_ns();
@@ -368,7 +310,7 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
 
 /* The lock, for somebody who means to drive. The helper gives way, and who is on a short visit leaves soon; another waiting
  * thread drives for both. */
-static int take_wheel(struct mesh *m)
+static int try_drive(struct mesh *m)
 {
     if (pthread_mutex_trylock(&m->lock) == 0)
         return 1;
@@ -386,10 +328,10 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             break;
         if (atomic_load(&m->contenders))
             sched_yield();
-        if (take_wheel(m)) {
+        if (try_drive(m)) {
             if (deadline_ns == 0) {
-                turn_loop(m, UV_RUN_NOWAIT);
-                poll_hot(m);
+                loop_turn(m, UV_RUN_NOWAIT);
+                poll_active(m);
             } else {
                 atomic_store(&m->waiter_drives, 1);
                 drive(m, work, deadline_ns);
@@ -417,9 +359,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 
 enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
 
-static void kick(struct mesh *m)
+static void wake_helper(struct mesh *m)
 {
-    atomic_fetch_add(&m->helper_kicks, 1);
+    atomic_fetch_add(&m->helper_wakes, 1);
     if (!atomic_load(&m->helper_parked))
         return;
     pthread_mutex_lock(&m->park_lock);
@@ -429,20 +371,20 @@ static void kick(struct mesh *m)
 
 void progress_leave_to_helper(struct mesh *m)
 {
-    group_turn_end(m);
-    tell_helper(m, m->done_count > 0);
+    end_turn(m);
+    tell_helper(m, m->domain.done_count > 0);
     pthread_mutex_unlock(&m->lock);
-    kick(m);
+    wake_helper(m);
 }
 
-/* Lie down for a while, unless somebody has kicked since `kicks` was read. */
-static void helper_park(struct mesh *m, unsigned kicks)
+/* Lie down for a while, unless it has been woken since `wakes` was read. */
+static void helper_park(struct mesh *m, unsigned wakes)
 {
     int64_t until_ns = clock_now_ns() + 5 * NANOS;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
     atomic_store(&m->helper_parked, 1);
-    if (atomic_load(&m->helper_kicks) == kicks)
+    if (atomic_load(&m->helper_wakes) == wakes)
         pthread_cond_timedwait(&m->helper_park, &m->park_lock, &t);
     atomic_store(&m->helper_parked, 0);
     pthread_mutex_unlock(&m->park_lock);
@@ -450,7 +392,7 @@ static void helper_park(struct mesh *m, unsigned kicks)
 
 static int somebody_drives(struct mesh *m, int64_t now)
 {
-    int64_t patience = atomic_load(&m->async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
+    int64_t patience = atomic_load(&m->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
     return now - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < patience;
 }
 
@@ -461,14 +403,14 @@ static int helper_turn(struct mesh *m)
     if (resting(m, begun))
         spin_ns = 0;
     do {
-        poll_hot(m);
+        poll_active(m);
         arm_links(m);
-        turn_loop(m, UV_RUN_NOWAIT);
-        group_turn_end(m);
-    } while (m->hot_count && !m->done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
+        loop_turn(m, UV_RUN_NOWAIT);
+        end_turn(m);
+    } while (m->domain.peers.active_count && !m->domain.done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
     settle(m);
     int wait_ms = uv_backend_timeout(&m->loop);
-    if (m->done_count || m->unwatched)
+    if (m->domain.done_count || m->unwatched)
         wait_ms = 0;
     atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
     progress_leave(m);
@@ -482,9 +424,9 @@ static void *helper_main(void *argument)
     struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
     int64_t async_seen = 0;
     while (!atomic_load(&m->stop)) {
-        unsigned kicks = atomic_load(&m->helper_kicks);
+        unsigned wakes = atomic_load(&m->helper_wakes);
         int64_t now = clock_now_ns();
-        if (atomic_load(&m->async_works))
+        if (atomic_load(&m->domain.async_works))
             async_seen = now;
         if (!somebody_drives(m, now) && pthread_mutex_trylock(&m->lock) == 0) {
             int wait_ms = helper_turn(m);
@@ -494,7 +436,7 @@ static void *helper_main(void *argument)
         } else if (now - async_seen < 5 * NANOS) {
             nanosleep(&nap, NULL);
         } else {
-            helper_park(m, kicks);
+            helper_park(m, wakes);
         }
     }
     return NULL;
@@ -510,21 +452,11 @@ comm_status progress_start(struct mesh *m)
     pthread_cond_init(&m->park, &monotonic);
     pthread_cond_init(&m->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    m->timer_due_ns = INT64_MAX;
-    int failed = -descriptors_for_loop();
-    if (!failed)
-        failed = uv_loop_init(&m->loop);
-    m->loop_made = !failed;
-    m->loop.data = m;
-    if (!failed)
-        failed = uv_async_init(&m->loop, &m->wake, on_wake);
-    if (failed)
-        return exec_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
-    uv_timer_init(&m->loop, &m->timer);
-    uv_timer_init(&m->loop, &m->nap);
-    m->timer.data = m->nap.data = m->wake.data = m;
+    comm_status status = loop_open(m, on_due);
+    if (status != COMM_OK)
+        return status;
     m->tick_due_ns = clock_now_ns() + 1000 * NANOS;
-    arm(m, m->tick_due_ns);
+    loop_arm(m, m->tick_due_ns);
     return COMM_OK;
 }
 
@@ -542,7 +474,7 @@ void progress_stop(struct mesh *m)
     atomic_store(&m->stop, 1);
     if (m->helper_runs) {
         uv_async_send(&m->wake);
-        kick(m);
+        wake_helper(m);
         pthread_join(m->helper, NULL);
         m->helper_runs = 0;
     }

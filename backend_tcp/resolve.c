@@ -1,10 +1,11 @@
-/* Asking the store where a peer is. A store may be slow or far, so a thread of its own asks; the answer comes back through the loop. Not
- * libuv's pool of threads: a child of fork() that exits would wait there for threads that it does not have. */
+#include "resolve.h"
+
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "tcp.h"
+#include "say.h"
 
 enum { FIRST_MS = 20, PATIENT_MS = 200 }; /* so long for one peer, then for the next one */
 

@@ -4,7 +4,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "backend_tcp/tcp.h"
+#include "backend_tcp/exec_group.h"
+#include "backend_tcp/progress.h"
 #include "faults.h"
 #include "flow.h"
 #include "core/group.h"
@@ -16,8 +17,8 @@ struct scenario {
 
 static struct link *link_to(comm_group *world, int rank)
 {
-    const struct tcp_group *g = world->channels[0].state;
-    return &g->mesh->links[g->world_ranks[rank]];
+    const struct exec_group *g = world->channels[0].state;
+    return &((struct mesh *)g->domain)->links[g->world_ranks[rank]];
 }
 
 /* What a rank may still send to another, or how many frames of that rank are kept. */
@@ -25,7 +26,7 @@ static int64_t credit_to(comm_group *world, int rank)
 {
     struct link *l = link_to(world, rank);
     progress_enter(l->mesh);
-    int64_t credit = l->credit;
+    int64_t credit = l->port.credit;
     progress_leave(l->mesh);
     return credit;
 }
@@ -36,7 +37,7 @@ static void await_early(comm_group *world, int rank, size_t count)
     struct link *l = link_to(world, rank);
     for (size_t seen = 0; seen < count; nanosleep(&soon, NULL)) {
         progress_enter(l->mesh);
-        seen = l->early_count;
+        seen = l->port.unexpected_count;
         progress_leave(l->mesh);
     }
 }
@@ -133,7 +134,7 @@ static void check_short(int op, int32_t rank, int32_t size, const int32_t *out)
 /* Everybody sends to everybody until no more may be sent unasked; then come short collectives, to which rank 0 or rank 1 is late. */
 static void credit_is_used_up(int rank, int size, void *arg)
 {
-    enum { FILL = TCP_CREDIT_WINDOW / 32768 + 4, BYTES = 32768, RANKS = 3 };
+    enum { FILL = PORT_CREDIT_WINDOW / 32768 + 4, BYTES = 32768, RANKS = 3 };
     struct scenario *s = arg;
     comm_group *world = fault_world();
     static uint8_t data[BYTES], got[BYTES];
@@ -146,10 +147,10 @@ static void credit_is_used_up(int rank, int size, void *arg)
             sends[r][i] = start_send(world, data, BYTES, r, 5);
     for (int r = 0; r < size; r++)
         if (r != rank)
-            CHECK(credit_to(world, r) < BYTES + TCP_FRAME_COST);
+            CHECK(credit_to(world, r) < BYTES + PORT_FRAME_COST);
     /* The last of it is used up by messages of one byte. */
     for (int r = 0; r < size; r++)
-        while (r != rank && credit_to(world, r) > TCP_FRAME_COST)
+        while (r != rank && credit_to(world, r) > PORT_FRAME_COST)
             comm_work_release(start_send(world, data, 1, r, 6));
     for (int turn = 0; turn < 2 * SHORT_OPS; turn++) {
         comm_work *work;
@@ -181,7 +182,7 @@ static void credit_is_used_up(int rank, int size, void *arg)
     finish(start_recv(world, got, 1, (rank + size - 1) % size, 8));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     for (int r = 0; r < size; r++)
-        for (int i = 0; r != rank && i < BYTES + TCP_FRAME_COST && link_to(world, r)->early_count; i++)
+        for (int i = 0; r != rank && i < BYTES + PORT_FRAME_COST && link_to(world, r)->port.unexpected_count; i++)
             finish(start_recv(world, got, 1, r, 6));
     flow_check(world);
     CHECK_OK(fault_close(world));
@@ -193,7 +194,7 @@ static void credit_is_used_up(int rank, int size, void *arg)
  * another group is held back behind them: that one goes then. */
 static void many_are_announced(int rank, int size, void *arg)
 {
-    enum { WAVES = 40, EACH = 500, AT_ONCE = TCP_ANNOUNCED_MOST + 100 };
+    enum { WAVES = 40, EACH = 500, AT_ONCE = MATCH_ANNOUNCED_MAX + 100 };
     static comm_work *works[AT_ONCE];
     static uint8_t byte[1];
     comm_group *world = fault_world(), *group;
@@ -337,10 +338,11 @@ static void check_places(comm_group *world)
 {
     struct mesh *m = link_to(world, 0)->mesh;
     progress_enter(m);
-    for (int32_t i = 0; i < m->hot_count; i++)
-        CHECK(m->hot[i]->hot_index == i && m->hot[i]->interest > 0);
-    for (int32_t r = 0; r < m->size; r++)
-        CHECK((m->links[r].hot_index >= 0) == (m->links[r].interest > 0));
+    const struct port_table *t = &m->domain.peers;
+    for (int32_t i = 0; i < t->active_count; i++)
+        CHECK(t->active[i]->active_index == i && t->active[i]->interest > 0);
+    for (int32_t r = 0; r < t->size; r++)
+        CHECK((t->at[r]->active_index >= 0) == (t->at[r]->interest > 0));
     progress_leave(m);
 }
 

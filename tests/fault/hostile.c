@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "faults.h"
-#include "backend_tcp/tcp.h"
+#include "backend_tcp/exec_group.h"
+#include "backend_tcp/link.h"
+#include "backend_tcp/progress.h"
 #include "core/group.h"
 
 static const char SECRET[] = "the job's secret";
@@ -96,12 +98,12 @@ static void until_closed(int fd)
 
 static struct mesh *mesh_of(comm_group *world)
 {
-    return ((struct tcp_group *)world->channels[0].state)->mesh;
+    return (struct mesh *)((struct exec_group *)world->channels[0].state)->domain;
 }
 
 static struct wire_hello hello_of(comm_group *world)
 {
-    struct wire_hello hello = { WIRE_VERSION, mesh_of(world)->world, mesh_of(world)->rank, fault_world_rank(0, 3), { 0 } };
+    struct wire_hello hello = { WIRE_VERSION, mesh_of(world)->world, mesh_of(world)->domain.peers.rank, fault_world_rank(0, 3), { 0 } };
     wire_random(hello.nonce, sizeof hello.nonce);
     return hello;
 }
@@ -126,9 +128,9 @@ static int take_connection(comm_group *world)
     struct mesh *m = mesh_of(world);
     struct link *l = &m->links[fault_world_rank(0, 3)];
     progress_enter(m);
-    while (l->state == LINK_UP && l->tx_head) /* under short_io */
+    while (l->port.state == PORT_UP && l->tx_head) /* under short_io */
         link_flush(l);
-    CHECK(l->state == LINK_UP);
+    CHECK(l->port.state == PORT_UP);
     int fd = l->fd;
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0);
     return fd;
@@ -211,7 +213,7 @@ static void strange_handshakes(comm_group *world, int port)
     fd = dial(port);
     CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
     until_closed(fd);
-    const int32_t from[] = { -1, mesh_of(world)->size, INT32_MAX, INT32_MIN, fault_world_rank(0, 3) };
+    const int32_t from[] = { -1, mesh_of(world)->domain.peers.size, INT32_MAX, INT32_MIN, fault_world_rank(0, 3) };
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         hello = hello_of(world);
         hello.from = from[i];
@@ -251,7 +253,7 @@ static int is_closed(int fd, int waits)
 
 static void strangers_come(comm_group *world, uint64_t seed)
 {
-    enum { HALF_OPEN = TCP_STRANGERS_MOST + 44, NEWEST = 20 };
+    enum { HALF_OPEN = TCP_PENDING_CONNS_MAX + 44, NEWEST = 20 };
     int port = port_of(world, 0), idle[HALF_OPEN];
     uint64_t random = seed;
     for (int i = 0; i < 100; i++)
@@ -261,7 +263,7 @@ static void strangers_come(comm_group *world, uint64_t seed)
     /* More who say nothing than there is room for: those who come after them must get in all the same. */
     for (int i = 0; i < HALF_OPEN; i++)
         idle[i] = dial(port);
-    for (int i = 0; i < HALF_OPEN - TCP_STRANGERS_MOST; i++)
+    for (int i = 0; i < HALF_OPEN - TCP_PENDING_CONNS_MAX; i++)
         CHECK(is_closed(idle[i], 1)); /* the oldest made room */
     for (int i = HALF_OPEN - NEWEST; i < HALF_OPEN; i++)
         CHECK(!is_closed(idle[i], 0));
@@ -542,7 +544,7 @@ static void await_early_of_liar(comm_group *world)
     struct mesh *m = mesh_of(world);
     for (size_t seen = 0; seen == 0;) {
         progress_enter(m);
-        seen = m->links[fault_world_rank(2, 3)].early_count;
+        seen = m->links[fault_world_rank(2, 3)].port.unexpected_count;
         progress_leave(m);
         sched_yield();
     }
@@ -606,7 +608,7 @@ static void a_loss_comes_after_its_reason(int rank, int size, void *arg)
         await_bytes(m, 1);
         fault_raise(s->page, 0);
         await_bytes(m, 2);
-        link_read(&m->links[fault_world_rank(2, 3)]);
+        link_read(&m->links[fault_world_rank(2, 3)].port);
         progress_leave(m);
         CHECK_STATUS(comm_work_wait(work, 0), COMM_ERR_ABORTED);
         CHECK_SAYS_OF(comm_last_error(), 1, " of group 'world' called comm_group_abort: the reason");

@@ -19,8 +19,10 @@ class Fault(NamedTuple):
     tests: tuple  # likely to notice it, tried first
 
 
-LINK, ENGINE, EARLY, P2P = (f"backend_tcp/{name}.c" for name in ("link", "engine", "early", "p2p"))
-GROUP, MESH, INQUEST, PROGRESS = (f"backend_tcp/{name}.c" for name in ("group", "mesh", "inquest", "progress"))
+LINK, ENGINE, MATCH, P2P = (f"backend_tcp/{name}.c" for name in ("link", "engine", "match", "p2p"))
+PORT, SINK, RECEIVE, ENDING = (f"backend_tcp/{name}.c" for name in ("port", "sink", "receive", "ending"))
+QUEUE, GROUPS, DESYNC, PROGRESS = (f"backend_tcp/{name}.c" for name in ("queue", "groups", "desync", "progress"))
+LISTEN, ENDPOINT = "backend_tcp/listen.c", "backend_tcp/endpoint.c"
 TABLE, HUB = "store/table.c", "store/hub.c"
 SHORT = tuple("short io, " + what for what in ("p2p", "programs", "random programs"))
 SHORT_END = ("flow", "short io, flow", "short io, a rank leaves", "short io, a rank is killed", "short io, random programs")
@@ -30,7 +32,7 @@ FAULTS = []
 
 
 # By class or file: tried before the tests that a fault names.
-FIRST = {"a": "engine", "b": "flow", "c": "flow", "d": "many", TABLE: "table", ENGINE: "engine", EARLY: "engine"}
+FIRST = {"a": "engine", "b": "flow", "c": "flow", "d": "many", TABLE: "table", ENGINE: "engine", MATCH: "engine"}
 
 
 def fault(kind, name, file, old, new, *tests):
@@ -49,56 +51,56 @@ fault("a", "payload_of_a_partly_written_frame_begins_anew", LINK, "(void *)(tx->
 fault("a", "frame_with_half_a_header_out_is_dropped", LINK, "if (tx->sent == 0) {\n            *at = tx->next;",
       "if (tx->sent < WIRE_HEADER_BYTES) {\n            *at = tx->next;", *SHORT_END)
 fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->owned = copy;", "tx->owned = copy;", *SHORT_END)
-fault("a", "truncated_copy_writes_past_the_room", LINK,
+fault("a", "truncated_copy_writes_past_the_room", SINK,
       "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
       "memcpy(s->dst + s->done, data, n);", *SHORT)
-fault("a", "early_frame_of_a_lost_link_stays_to_come", LINK, "l->sink.early->from = -1;", "(void)l->sink.early->from;",
+fault("a", "unexpected_frame_of_a_lost_link_stays_to_come", LINK, "p->sink.unexpected->broken = 1;", "(void)p->sink.unexpected;",
       "hostile")
-fault("a", "claimed_early_frame_remembers_slot_0", ENGINE, "e->slot = (uint32_t)(slot - op->slots);", "e->slot = 0;",
+fault("a", "claimed_receive_is_done_already", MATCH, "u->claimed = m;", "u->claimed = m, m->state = MESSAGE_DONE;",
       "short io, collectives", "short io, random programs")
-fault("a", "dropped_early_frame_stays_a_sink", EARLY, "l->sink.kind = SINK_DISCARD;\n            l->sink.early = NULL;",
+fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH, "p->sink.kind = SINK_DISCARD;\n        p->sink.unexpected = NULL;",
       "", *SHORT_END)
-fault("a", "data_of_a_claimed_message_is_never_copied", EARLY, "p2p_fill(op, e->data, bytes);\n        early_drop(m, e);",
-      "early_drop(m, e);", "short io, p2p", "short io, bytes")
-fault("a", "claimed_message_is_matched_again", P2P, "if (!e->claimed && e->from >= 0 &&", "if (e->from >= 0 &&",
+fault("a", "data_of_a_claimed_message_is_never_copied", MATCH, "take(m, u->data, (size_t)u->head.bytes);\n    unexpected_drop(u);\n    match_received(m);",
+      "unexpected_drop(u);\n    match_received(m);", "short io, p2p", "short io, bytes")
+fault("a", "claimed_message_is_matched_again", P2P, "if (!u->claimed && !u->broken &&", "if (!u->broken &&",
       "short io, p2p", "short io, programs")
-fault("a", "begun_element_is_not_carried", LINK, "s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);",
+fault("a", "begun_element_is_not_carried", SINK, "s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);",
       "s->carry_bytes = 0;", "short io, collectives", "short io, random programs")
 
 # ---- b: flow control ----
 
-fault("b", "credit_of_a_received_message_never_comes_back", LINK,
-      "if (h.type == FRAME_EAGER && s.kind != SINK_EARLY)\n        link_consumed(l, (size_t)h.bytes);", "", "p2p on tcp",
+fault("b", "credit_of_a_received_message_never_comes_back", RECEIVE,
+      "if (h->type == FRAME_EAGER && kind != SINK_UNEXPECTED)\n        port_consumed(p, (size_t)h->bytes);", "", "p2p on tcp",
       "programs on tcp", "random programs on tcp")
-fault("b", "credit_of_an_early_message_never_comes_back", EARLY, "link_consumed(l, payload_bytes(&e->header));", "(void)l;",
+fault("b", "credit_of_an_unexpected_message_never_comes_back", MATCH, "port_consumed(p, payload_bytes(&u->head));", "(void)p;",
       "p2p on tcp", "programs on tcp", "random programs on tcp")
-fault("b", "credit_of_a_dropped_frame_is_lost", LINK, "l->credit += (int64_t)(tx->payload_bytes + TCP_FRAME_COST);", "",
+fault("b", "credit_of_a_dropped_frame_is_lost", PORT, "p->credit += (int64_t)(h->bytes + PORT_FRAME_COST);", ";",
       "random programs on tcp", "leave", *SHORT_END)
-fault("b", "credit_in_a_dropped_frame_is_lost", LINK, "l->credit_owed += h.credit;\n    l->eager_held += h.credit;", "",
+fault("b", "credit_in_a_dropped_frame_is_lost", PORT, "p->credit_owed += h->credit;\n    p->eager_held += h->credit;", "",
       "random programs on tcp", "leave", *SHORT_END)
-fault("b", "announced_is_not_counted_down_at_an_end", P2P,
-      "else if (op->p2p_state == STEP_AWAITS_CTS)\n        l->announced--;", "", "p2p on tcp", "leave", "threads")
-fault("b", "announced_is_not_counted_down_when_cleared", P2P, "l->announced--;\n        link_interest(l, -1);",
-      "link_interest(l, -1);", "p2p on tcp", "programs on tcp")
-fault("b", "early_announcement_of_a_short_message_is_not_cleared", ENGINE, "if (asked || needs_clearance(op, bytes))",
-      "if (needs_clearance(op, bytes))", "collectives on tcp", "random programs on tcp", "programs on tcp")
-fault("b", "held_sends_are_not_released_when_a_group_ends", GROUP,
-      "for (int32_t r = 0; r < g->size; r++)\n        p2p_release(&g->mesh->links[g->world_ranks[r]]);", "", "p2p on tcp", "leave",
+fault("b", "announced_is_not_counted_down_at_an_end", MATCH,
+      "if (m->state == MESSAGE_AWAITS_CTS && m->in_order)\n        announced_less(m->port);", "", "p2p on tcp", "leave", "threads")
+fault("b", "announced_is_not_counted_down_when_cleared", MATCH, "if (in_order)\n        announced_less(p);\n    if (send",
+      "if (send", "p2p on tcp", "programs on tcp")
+fault("b", "early_announcement_of_a_short_message_is_not_cleared", MATCH, "if (u || !is_short(m))",
+      "if (!is_short(m))", "collectives on tcp", "random programs on tcp", "programs on tcp")
+fault("b", "held_sends_are_not_released_when_a_group_ends", ENDING,
+      "match_release(group_port(g, r)); /* of other groups' sends */", "(void)g;", "p2p on tcp", "leave",
       "threads")
-fault("b", "eager_window_counts_payload_only", P2P, "l->credit -= (int64_t)(op->bytes + TCP_FRAME_COST);",
-      "l->credit -= (int64_t)op->bytes;", "p2p on tcp", "programs on tcp")
+fault("b", "eager_window_counts_payload_only", "backend_tcp/port.h", "p->credit -= (int64_t)(bytes + PORT_FRAME_COST);",
+      "p->credit -= (int64_t)bytes;", "p2p on tcp", "programs on tcp")
 
 # ---- c: two groups on one link, one ends ----
 
-fault("c", "begun_receives_of_other_groups_are_not_counted", ENGINE,
-      "(is_receive(step) ? state != STEP_DONE && state != STEP_TODO : state == STEP_AWAITS_CTS)",
-      "(is_receive(step) ? state == STEP_POSTED : state == STEP_AWAITS_CTS)", "threads", "groups", "leave", *SHORT_END)
-fault("c", "interest_of_other_groups_is_forgotten", GROUP, "if (other != g)\n            engine_restore_interest(other);", "(void)other;",
+fault("c", "receives_are_not_awaited", MATCH,
+      "    if (!m->awaited)\n        port_interest(m->port, +1);\n",
+      "    if (m->awaited)\n        port_interest(m->port, +1);\n", "threads", "groups", "leave", *SHORT_END)
+fault("c", "what_an_ended_group_awaited_is_awaited_for_ever", MATCH, "    message_remove(m);\n    await_no_more(m);\n    m->state = MESSAGE_DONE;\n}", "    message_remove(m);\n    m->state = MESSAGE_DONE;\n}",
       "threads", "groups", "leave")
-fault("c", "matched_any_source_survives_its_sender", GROUP,
-      "(op->p2p_state == STEP_SENDING && op->matched_from == rank) ||", "", "hostile", "kill")
-fault("c", "pending_sends_of_other_groups_are_not_counted", ENGINE,
-      "for (op = g->sends.head; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)", "for (op = NULL; op; op = op->next)\n        if (op->p2p_state == STEP_AWAITS_CTS)",
+fault("c", "matched_any_source_survives_its_sender", P2P,
+      "(op->matched && op->message.port == p) ||", "", "hostile", "kill")
+fault("c", "announced_sends_are_not_awaited", MATCH,
+      "    m->state = MESSAGE_AWAITS_CTS;\n    await(m);\n", "    m->state = MESSAGE_AWAITS_CTS;\n",
       "threads", "groups", "leave")
 
 # ---- d: many ranks ----
@@ -107,23 +109,23 @@ fault("d", "room_for_64_sources_is_used_for_65", "backend_tcp/operands.c", "size
       "random programs on tcp", "large on tcp")
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)", "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
-      "arm_links(m);\n        turn_loop(m, UV_RUN_NOWAIT);\n        return 0;", "turn_loop(m, UV_RUN_NOWAIT);\n        return 0;",
+      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;",
       "waiting", "collectives on tcp")
-fault("d", "hot_link_that_moves_keeps_its_place", LINK, "last->hot_index = l->hot_index;", "", "flow")
+fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
 
-fault("e", "who_waits_for_whom_is_swapped", INQUEST, "text_rank(g, rank), text_rank(g, awaited));", "text_rank(g, awaited), text_rank(g, rank));", "stop", "reasons")
-fault("e", "rank_that_is_behind_is_not_named", INQUEST, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
+fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank), text_rank(g, awaited));", "text_rank(g, awaited), text_rank(g, rank));", "stop", "reasons")
+fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
 TEXT = "backend_tcp/text.c"
-fault("e", "world_rank_in_the_place_of_the_groups", TEXT, 'return write_rank(rank, g->world_ranks[rank], "");',
-      'return write_rank(g->world_ranks[rank], g->world_ranks[rank], "");', "mismatch-permuted", "stop-permuted")
+fault("e", "world_rank_in_the_place_of_the_groups", TEXT, "return say_rank(rank, g->world_ranks[rank], \"\");",
+      "return say_rank(g->world_ranks[rank], g->world_ranks[rank], \"\");", "mismatch-permuted", "stop-permuted")
 fault("e", "lengths_of_the_two_are_swapped", TEXT,
       "ours, bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)h->bytes",
       "ours, (size_t)h->bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)bytes", "mismatch")
-fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", GROUP, "note_end(l, h->group, &why);", "(void)note_end;",
+fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", RECEIVE, "group_note_end(p, h->group, &why);", "(void)p;",
       "reasons")
-fault("e", "reporter_is_the_one_that_passed_it_on", GROUP, "is_rank ? why->reporter : from,", "is_rank ? from : from,", "hostile")
+fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "is_rank ? why->reporter : from,", "is_rank ? from : from,", "hostile")
 fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
       "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns", "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns",
       "store file alone", "store file")
@@ -174,7 +176,7 @@ fault("h", "parked_waiters_are_not_woken", PROGRESS, "    pthread_cond_broadcast
 
 # ---- i: matching and numbers ----
 
-fault("i", "any_source_takes_the_last_arrived", P2P, "e->arrival < first->arrival", "e->arrival > first->arrival", "flow", "p2p on tcp",
+fault("i", "any_source_takes_the_last_arrived", P2P, "u->arrival < first->arrival", "u->arrival > first->arrival", "flow", "p2p on tcp",
       "programs on tcp")
 fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp", "p2p on tcp", "groups")
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp", "bytes on loopback",
@@ -182,12 +184,12 @@ fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_
 fault("i", "refused_collective_keeps_its_number", "core/group.c",
       "    atomic_store_explicit(&group->seq, seq, memory_order_relaxed);\n    group->peer_seq", "    group->peer_seq", "refused")
 fault("i", "refused_message_keeps_its_number", "core/group.c", "    group->peer_seq = peer_seq;\n", "", "refused")
-fault("i", "second_message_for_one_step_is_taken", ENGINE, "if (state->state != STEP_POSTED)\n        return 0;", "", "hostile")
-fault("i", "second_clearance_sends_again", ENGINE, "if (slot->steps[index - slot->first].state != STEP_AWAITS_CTS)\n        return;", "", "hostile")
-fault("i", "interface_list_is_turned_round", MESH, "            return !exclude;", "            return exclude;", "interfaces")
-fault("i", "newest_stranger_makes_room", MESH, "s->give_up_ns < oldest->give_up_ns", "s->give_up_ns > oldest->give_up_ns", "hostile")
-fault("i", "exact_receive_prefers_a_later_message", P2P, "if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag))\n            return r;\n    return NULL;",
-      "if (r->p2p_state == STEP_POSTED && fits(r, from_rank, tag) && !r->next)\n            return r;\n    return NULL;", "p2p on tcp", "programs on tcp")
+fault("i", "second_message_for_one_step_is_taken", MATCH, "    message_remove(m);\n    m->state = MESSAGE_MOVING; /* A", "    m->state = MESSAGE_MOVING; /* A", "hostile")
+fault("i", "second_clearance_sends_again", MATCH, "    int in_order = m->in_order;\n    message_remove(m);", "    int in_order = m->in_order;", "hostile")
+fault("i", "interface_list_is_turned_round", ENDPOINT, "            return !exclude;", "            return exclude;", "interfaces")
+fault("i", "newest_connection_makes_room", LISTEN, "s->give_up_ns < oldest->give_up_ns", "s->give_up_ns > oldest->give_up_ns", "hostile")
+fault("i", "exact_receive_prefers_a_later_message", P2P, "if (!r->matched && fits(r, from_rank, tag))\n            return r;",
+      "if (!r->matched && fits(r, from_rank, tag) && !r->next)\n            return r;", "p2p on tcp", "programs on tcp")
 
 # ---- core ----
 
@@ -240,26 +242,26 @@ fault("tcp", "last_slice_is_lost", "backend_tcp/prepare.c", "(uint32_t)((total +
 fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;", "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
       "last slice is shorter", "random programs on tcp")
 fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
-fault("tcp", "lengths_are_not_compared", ENGINE, "if (h->bytes == bytes)\n        return 1;", "if (h->bytes <= bytes)\n        return 1;", "mismatch", "manual")
-fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "    check_early(op); /* If they are not, this ends the group, and the op with it. */\n", "    if (0)\n        check_early(op);\n",
+fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)", "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
+fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "g->domain->matching.count && r < g->size", "r < 0",
       "manual", "mismatch")
-fault("tcp", "past_collective_of_the_same_slot_is_compared", GROUP, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
-fault("tcp", "closed_group_says_it_was_never_opened", INQUEST, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
-fault("tcp", "lower_rank_is_not_waited_for", INQUEST, "if (!g->inquest_defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
-fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUP, "if (p->why.status == COMM_OK)\n        set_reason(&p->why, why->status, why->reporter, why->text);",
-      "set_reason(&p->why, COMM_ERR_PEER_LOST, l->peer, why->text);", "reasons", "leave")
-fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUP, "    end_as_told(g);\n}", "}", "reasons", "leave")
-fault("tcp", "loss_of_a_member_comes_before_its_words", GROUP, "        hear_members(g);\n", "", "hostile", "reasons")
-fault("tcp", "rank_that_left_is_missed_by_nobody", GROUP, "(g->head && engine_needs(g->head, l->peer)) || p2p_needs", "p2p_needs", "leave", "reasons")
+fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
+fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
+fault("tcp", "lower_rank_is_not_waited_for", DESYNC, "if (!g->defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
+fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS, "if (past->why.status == COMM_OK)\n        set_reason(&past->why, why->status, why->reporter, why->text);",
+      "set_reason(&past->why, COMM_ERR_PEER_LOST, p->peer, why->text);", "reasons", "leave")
+fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    adopt", "    adopt", "reasons", "leave")
+fault("tcp", "loss_of_a_member_comes_before_its_words", ENDING, "        hear_members(g);\n", "", "hostile", "reasons")
+fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_needs(g->head, p)) || p2p_needs", "p2p_needs", "leave", "reasons")
 fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",
       "tcp_wire", "hostile")
 fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire", "hostile")
 fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
       "simulate")
 fault("tcp", "broadcast_ring_sends_what_is_there_already", "backend_tcp/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
-fault("tcp", "silent_stranger_stays_for_ever", MESH, "now >= m->strangers[i].give_up_ns)\n            stranger_end", "now >= m->strangers[i].give_up_ns && now < 0)\n            stranger_end", "connect")
-fault("tcp", "listener_without_descriptors_is_not_paused", MESH, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
-fault("tcp", "paused_listener_never_goes_on", MESH, "        progress_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
+fault("tcp", "silent_connection_stays_for_ever", LISTEN, "now_ns >= m->pending[i].give_up_ns)", "now_ns >= m->pending[i].give_up_ns && now_ns < 0)", "connect")
+fault("tcp", "listener_without_descriptors_is_not_paused", LISTEN, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
+fault("tcp", "paused_listener_never_goes_on", LISTEN, "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
       "query->bytes >= o->min_bytes)", "select")
 fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);", "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine.h"
+#include "backend_tcp/select.h"
 #include "core/op.h"
 
 static uint64_t state;
@@ -142,14 +143,14 @@ static void draw_flood(void)
     world->fault = FAULT_ABORT;
     world->fault_team = many;
     world->fault_rank = from;
-    world->fault_after = TCP_ANNOUNCED_MOST + 8000 + below(8000);
+    world->fault_after = MATCH_ANNOUNCED_MAX + 8000 + below(8000);
     world->slow_rank = to;
     world->eager_bytes = 0;
     for (int32_t r = 0; r < world->size; r++)
-        world->meshes[r]->eager_bytes = 0;
+        world->meshes[r]->domain.matching.eager_bytes = 0;
     many->doomed = 1;
-    first->starts_after = TCP_ANNOUNCED_MOST + 6000;
-    messages_flood(many, from, to, TCP_ANNOUNCED_MOST + 3000);
+    first->starts_after = MATCH_ANNOUNCED_MAX + 6000;
+    messages_flood(many, from, to, MATCH_ANNOUNCED_MAX + 3000);
     messages_flood(first, from, to, 20);
     draw_program(first);
 }

@@ -112,6 +112,8 @@ extern int net_generous;
 int net_is_empty(void);
 /* The connection breaks when so many more bytes have gone from one to the other. */
 void net_cut(int32_t from, int32_t to, size_t after_bytes);
+/* The port's `open`: the link is to come up, on both sides. */
+void net_want(struct port *p);
 /* A link that a rank asked for comes up; returns 0 if none was asked for. */
 int net_connect_one(void);
 

@@ -167,7 +167,7 @@ static void write_block(const struct collective *c, uint8_t *at, int32_t from, i
 
 size_t draw_bytes(size_t most)
 {
-    static const size_t limits[] = { 0,         64,        TCP_EARLY_INLINE, 1000,      4096,      TCP_RX_BYTES, 100000,
+    static const size_t limits[] = { 0,         64,        MATCH_UNEXPECTED_INLINE, 1000,      4096,      TCP_RX_BYTES, 100000,
                                      256 << 10, 300000,    1 << 20,          1125000,   3 << 20,   TCP_RX_BYTES - WIRE_HEADER_BYTES,
                                      (1 << 20) - WIRE_HEADER_BYTES };
     enum { LIMITS = sizeof limits / sizeof limits[0] };

@@ -9,15 +9,15 @@ enum way { BY_SOURCE_AND_TAG, BY_TAG, ANYTHING, WAYS };
 enum { TAGS = 3, MANY = 100, BUCKETS = 256 };
 
 /* A message. Those from one rank to another in one group stand in a list, in the order sent. */
-struct message {
-    struct message *next;
+struct letter {
+    struct letter *next;
     struct team *team;
     int32_t from, to, tag;
     size_t bytes;
     uint64_t content;
 };
 
-static struct message *buckets[BUCKETS], *lasts[BUCKETS];
+static struct letter *buckets[BUCKETS], *lasts[BUCKETS];
 static struct part **receives;
 static size_t receive_count, receive_room;
 
@@ -26,14 +26,14 @@ static size_t bucket_of(const struct team *team, int32_t from, int32_t to)
     return (size_t)(mix(team->id, (uint64_t)from << 32 | (uint32_t)to) % BUCKETS);
 }
 
-static void message_append(struct message *m)
+static void message_append(struct letter *m)
 {
     size_t b = bucket_of(m->team, m->from, m->to);
     *(buckets[b] ? &lasts[b]->next : &buckets[b]) = m;
     lasts[b] = m;
 }
 
-static void add_receive(struct message *m, enum way way, size_t most)
+static void add_receive(struct letter *m, enum way way, size_t most)
 {
     struct member *member = &m->team->members[m->to];
     struct part *part = part_new(member, NULL);
@@ -54,7 +54,7 @@ static void add_receive(struct message *m, enum way way, size_t most)
     receives[receive_count++] = part;
 }
 
-static void add_send(struct message *m)
+static void add_send(struct letter *m)
 {
     struct member *member = &m->team->members[m->from];
     struct part *part = part_new(member, NULL);
@@ -69,9 +69,9 @@ static void add_send(struct message *m)
     member_append(member, part);
 }
 
-static struct message *message_new(struct team *team, int32_t from, int32_t to, size_t bytes)
+static struct letter *message_new(struct team *team, int32_t from, int32_t to, size_t bytes)
 {
-    struct message *m = calloc(1, sizeof *m);
+    struct letter *m = calloc(1, sizeof *m);
     m->team = team;
     m->from = from;
     m->to = to;
@@ -84,11 +84,11 @@ static struct message *message_new(struct team *team, int32_t from, int32_t to, 
 }
 
 /* Receives come in an order of their own; a rank keeps to its way. */
-static void add_receives(struct message **drawn, size_t count)
+static void add_receives(struct letter **drawn, size_t count)
 {
     for (size_t i = count; i-- > 0;) {
         size_t j = below(i + 1);
-        struct message *m = drawn[j];
+        struct letter *m = drawn[j];
         drawn[j] = drawn[i];
         add_receive(m, (enum way)(mix(world->seed, m->team->id + (uint64_t)m->to) % WAYS), count > MANY ? 8 : 1 << 18);
     }
@@ -96,7 +96,7 @@ static void add_receives(struct message **drawn, size_t count)
 
 void messages_draw(struct team *team, size_t count)
 {
-    struct message **drawn = malloc(count * sizeof *drawn);
+    struct letter **drawn = malloc(count * sizeof *drawn);
     int one_receiver = one_in(4);
     for (size_t i = 0; i < count; i++) {
         int32_t from = (int32_t)below((size_t)team->size), to = one_receiver ? 0 : (int32_t)below((size_t)team->size);
@@ -108,7 +108,7 @@ void messages_draw(struct team *team, size_t count)
 
 void messages_flood(struct team *team, int32_t from, int32_t to, size_t count)
 {
-    struct message **drawn = malloc(count * sizeof *drawn);
+    struct letter **drawn = malloc(count * sizeof *drawn);
     for (size_t i = 0; i < count; i++)
         drawn[i] = message_new(team, from, to, 1 + below(3));
     add_receives(drawn, count);
@@ -116,12 +116,12 @@ void messages_flood(struct team *team, int32_t from, int32_t to, size_t count)
 }
 
 /* Take the first message from there that fits this receive; NULL if there is none. */
-static struct message *take_for(const struct part *part)
+static struct letter *take_for(const struct part *part)
 {
     struct team *team = part->member->team;
     size_t b = bucket_of(team, part->from, part->member->rank);
-    struct message *previous = NULL;
-    for (struct message *m = buckets[b]; m; previous = m, m = m->next) {
+    struct letter *previous = NULL;
+    for (struct letter *m = buckets[b]; m; previous = m, m = m->next) {
         if (m->team != team || m->to != part->member->rank || m->from != part->from ||
             (part->op.tag != COMM_ANY_TAG && part->op.tag != m->tag))
             continue;
@@ -135,7 +135,7 @@ static struct message *take_for(const struct part *part)
 
 static void check_receive(struct part *part)
 {
-    struct message *m = take_for(part);
+    struct letter *m = take_for(part);
     if (!m) {
         complain("rank %d received from rank %d what was never sent", part->member->rank, part->from);
         return;
@@ -168,7 +168,7 @@ void messages_check(void)
     }
     for (size_t b = 0; b < BUCKETS; b++)
         while (buckets[b]) {
-            struct message *m = buckets[b];
+            struct letter *m = buckets[b];
             buckets[b] = m->next;
             free(m);
         }

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "backend_tcp/link.h"
+#include "backend_tcp/progress.h"
 #include "engine.h"
 
 enum { FD_FIRST = 1 << 20 }; /* no descriptor of this process is so high */
@@ -26,7 +28,6 @@ int net_generous;
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags);
 ssize_t __wrap_readv(int fd, const struct iovec *iov, int pieces);
-void __wrap_mesh_want(struct mesh *m, int32_t peer);
 
 void net_open(int32_t size, size_t most_room)
 {
@@ -75,7 +76,7 @@ void net_cut(int32_t from, int32_t to, size_t after_bytes)
 int net_is_empty(void)
 {
     for (int32_t i = 0; i < net_size * net_size; i++)
-        if (queues[i].fill && world->meshes[i % net_size]->links[i / net_size].state != LINK_LOST)
+        if (queues[i].fill && world->meshes[i % net_size]->links[i / net_size].port.state != PORT_LOST)
             return 0;
     return 1;
 }
@@ -209,20 +210,19 @@ ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
 
 /* ---- Connecting ---- */
 
-static void want(struct mesh *m, int32_t peer)
+static void want(struct link *l)
 {
-    struct link *l = &m->links[peer];
-    if (l->state != LINK_IDLE || peer == m->rank || m->closing)
+    if (l->port.state != PORT_IDLE || l->port.table->closing)
         return;
-    l->state = LINK_CONNECTING;
+    l->port.state = PORT_OPENING;
     wanted[wanted_count++] = l;
 }
 
 /* Each side comes up at a time of its own, as it does with real handshakes. */
-void __wrap_mesh_want(struct mesh *m, int32_t peer)
+void net_want(struct port *p)
 {
-    want(m, peer);
-    want(world->meshes[peer], m->rank);
+    want(link_of(p));
+    want(&world->meshes[p->peer]->links[p->table->rank]);
 }
 
 int net_connect_one(void)
@@ -236,9 +236,9 @@ int net_connect_one(void)
     world->moves++;
     progress_enter(m);
     l->rx = malloc(TCP_RX_BYTES);
-    l->fd = FD_FIRST + m->rank * net_size + l->peer;
-    l->state = LINK_UP;
-    l->heard = 1;
+    l->fd = FD_FIRST + m->domain.peers.rank * net_size + l->port.peer;
+    l->port.state = PORT_UP;
+    l->port.heard = 1;
     link_flush(l);
     progress_leave(m);
     return 1;

@@ -5,6 +5,10 @@
 #include <string.h>
 
 #include "engine.h"
+#include "backend_tcp/groups.h"
+#include "backend_tcp/link.h"
+#include "backend_tcp/mesh.h"
+#include "backend_tcp/progress.h"
 #include "core/op.h"
 #include "core/registry.h"
 
@@ -219,18 +223,27 @@ static void host_open(void)
 
 /* ---- Meshes and groups ---- */
 
+/* Links over sockets in memory. */
+static const struct port_ops ports = {
+    .open = net_want,
+    .send = link_send,
+    .send_text = link_send_text,
+    .give_credit = link_give_credit,
+    .read = link_read,
+    .forget = link_forget,
+    .sweep = link_sweep,
+};
+
 /* What mesh_open makes, without a listener, threads and the store. */
 static struct mesh *mesh_new(int32_t rank)
 {
     struct mesh *m = calloc(1, sizeof *m);
-    m->rank = rank;
-    m->size = world->size;
     m->world = 1;
-    m->listener = -1;
-    m->eager_bytes = world->eager_bytes;
-    early_list_init(&m->orphans);
-    if (mesh_allocate(m, "") != COMM_OK || progress_start(m) != COMM_OK)
+    if (mesh_allocate(m, rank, world->size, "") != COMM_OK || progress_start(m) != COMM_OK)
         abort();
+    m->domain.matching.eager_bytes = world->eager_bytes;
+    for (int32_t i = 0; i < world->size; i++)
+        m->links[i].port.ops = &ports;
     return m;
 }
 
@@ -238,7 +251,7 @@ struct team *team_new(const int32_t *world_ranks, int32_t size, const char *name
 {
     struct team *team = calloc(1, sizeof *team);
     snprintf(team->name, sizeof team->name, "%s", name);
-    team->id = world->team_count ? 100 + TCP_BUCKETS * world->team_count : 1; /* all in one bucket */
+    team->id = world->team_count ? 100 + DOMAIN_BUCKETS * world->team_count : 1; /* all in one bucket */
     team->size = size;
     team->world_ranks = malloc((size_t)size * sizeof *world_ranks);
     memcpy(team->world_ranks, world_ranks, (size_t)size * sizeof *world_ranks);
@@ -315,7 +328,7 @@ void world_close(void)
     for (int32_t r = 0; r < world->size; r++) {
         struct mesh *m = world->meshes[r];
         for (int32_t i = 0; i < world->size; i++) {
-            m->links[i].state = LINK_LOST; /* Nothing is said any more. */
+            m->links[i].port.state = PORT_LOST; /* Nothing is said any more. */
             m->links[i].fd = -1;
         }
         member_close(&world->teams[0]->members[r]);
@@ -391,38 +404,39 @@ static void refuse_the_rest(struct member *member)
 
 /* ---- Going on ---- */
 
-static int must_be_hot(const struct link *l)
+static int must_be_active(const struct link *l)
 {
-    return l->tx_head && l->hot_index < 0;
+    return l->tx_head && l->port.active_index < 0;
 }
 
 static void visit_link(struct link *l)
 {
-    if (l->state != LINK_UP)
+    if (l->port.state != PORT_UP)
         return;
-    if (must_be_hot(l))
-        complain("rank %d has frames for rank %d that nobody would send", l->mesh->rank, l->peer);
+    if (must_be_active(l))
+        complain("rank %d has frames for rank %d that nobody would send", l->port.table->rank, l->port.peer);
     if (l->tx_head && (net_generous || !one_in(4)))
         link_flush(l);
-    if (l->state == LINK_UP && (net_generous || !one_in(4)))
-        link_read(l);
+    if (l->port.state == PORT_UP && (net_generous || !one_in(4)))
+        link_read(&l->port);
 }
 
 /* What a driver does: look at the links that something is awaited from, in any order; and epoll reports another. */
 static void drive(struct mesh *m)
 {
     progress_enter(m);
-    int32_t turns = m->hot_count;
-    for (int32_t i = 0; i < turns && m->hot_count; i++)
-        visit_link(m->hot[below((size_t)m->hot_count)]);
-    visit_link(&m->links[below((size_t)m->size)]);
+    struct port_table *peers = &m->domain.peers;
+    int32_t turns = peers->active_count;
+    for (int32_t i = 0; i < turns && peers->active_count; i++)
+        visit_link(link_of(peers->active[below((size_t)peers->active_count)]));
+    visit_link(&m->links[below((size_t)peers->size)]);
     progress_leave(m);
 }
 
 static void drive_all_links(struct mesh *m)
 {
     progress_enter(m);
-    for (int32_t i = 0; i < m->size; i++)
+    for (int32_t i = 0; i < m->domain.peers.size; i++)
         visit_link(&m->links[i]);
     progress_leave(m);
 }
@@ -431,7 +445,7 @@ static struct member *some_member(const struct mesh *m)
 {
     struct team *team = world->teams[below(world->team_count)];
     for (int32_t r = 0; r < team->size; r++)
-        if (team->world_ranks[r] == m->rank)
+        if (team->world_ranks[r] == m->domain.peers.rank)
             return &team->members[r];
     return NULL;
 }
@@ -457,17 +471,10 @@ static void take_turn(struct mesh *m)
 
 /* ---- Faults ---- */
 
-static int half_read(const struct link *l, const struct tcp_group *g)
+static int half_read(const struct link *l, const struct exec_group *g)
 {
-    return l->in.type && l->sink.op && l->sink.op->group == g && l->sink.done < l->sink.total;
-}
-
-static int queued(const struct link *l, const struct tcp_group *g, int begun)
-{
-    for (const struct tx *tx = l->tx_head; tx; tx = tx->next)
-        if (tx->op && tx->op->group == g && (tx->sent > 0) >= begun)
-            return 1;
-    return 0;
+    const struct sink *s = &l->port.sink;
+    return l->in.type && s->message && s->message->owner == g && s->done < s->total;
 }
 
 static int moment_has_come(const struct member *member)
@@ -477,9 +484,9 @@ static int moment_has_come(const struct member *member)
         return 0; /* The others would find out when they ask, which needs time to pass. */
     if (world->moment == MOMENT_ANY || world->moves > 50 * world->fault_after + 100000)
         return 1;
-    for (int32_t i = 0; i < m->size; i++) {
+    for (int32_t i = 0; i < m->domain.peers.size; i++) {
         const struct link *l = &m->links[i];
-        if (world->moment == MOMENT_HALF_READ ? half_read(l, member->state) : queued(l, member->state, world->moment == MOMENT_HALF_SENT))
+        if (world->moment == MOMENT_HALF_READ ? half_read(l, member->state) : link_has_queued(l, member->state, world->moment == MOMENT_HALF_SENT))
             return 1;
     }
     return 0;
@@ -514,25 +521,26 @@ static void strike(void)
 
 static void describe_link(const struct link *l)
 {
-    complain("  link %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s", l->mesh->rank, l->peer,
-             l->state, l->interest, (long long)l->credit, l->credit_owed, (long long)l->eager_held, l->announced,
-             l->tx_head ? "frames queued, " : "", l->held ? "sends held back, " : "", l->in.type ? "in a frame, " : "",
-             l->early_count ? "early frames" : "");
+    const struct port *p = &l->port;
+    complain("  link %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s", p->table->rank, p->peer,
+             p->state, p->interest, (long long)p->credit, p->credit_owed, (long long)p->eager_held, p->announced,
+             l->tx_head ? "frames queued, " : "", p->held.head ? "sends held back, " : "", l->in.type ? "in a frame, " : "",
+             p->unexpected_count ? "unexpected frames" : "");
 }
 
-static void describe_slots(const struct tcp_op *op)
+static void describe_slots(const struct exec_op *op)
 {
     for (uint32_t s = 0; op->started && s < op->slot_count; s++) {
         const struct slot *slot = &op->slots[s];
         for (uint32_t i = slot->first; slot->active && i < slot->last; i++)
             complain("    %s, slice %u, round %u: step %u of kind %d with rank %d: state %d", op->route.algo->name, slot->slice,
-                     slot->round, i, op->plan->steps[i].kind, op->plan->steps[i].peer, slot->steps[i - slot->first].state);
+                     slot->round, i, op->plan->steps[i].kind, op->plan->steps[i].peer, slot->steps[i - slot->first].message.state);
     }
 }
 
 static void describe_part(const struct member *member, const struct part *part)
 {
-    const struct tcp_group *g = member->state;
+    const struct exec_group *g = member->state;
     complain("  group %s%s, rank %d of %d (world rank %d): %s #%llu with %d", member->team->name,
              member->team->doomed ? " (which may fail)" : "", member->rank, member->team->size,
              member->team->world_ranks[member->rank], comm__op_name(part->op.kind), (unsigned long long)part->op.seq, part->op.root);
@@ -554,7 +562,7 @@ static void describe_stuck(void)
         }
     for (int32_t a = 0; a < world->size; a++)
         for (int32_t b = 0; b < world->size; b++)
-            if (world->meshes[a]->links[b].interest)
+            if (world->meshes[a]->links[b].port.interest)
                 describe_link(&world->meshes[a]->links[b]);
 }
 
@@ -618,24 +626,40 @@ void world_run(void)
 
 /* ---- When nothing moves any more ---- */
 
-static void check_link(const struct link *a, const struct link *b)
+static void check_link(const struct link *l, const struct port *b)
 {
-    int32_t from = a->mesh->rank, to = b->mesh->rank;
-    if (a->credit + b->eager_held != TCP_CREDIT_WINDOW)
+    const struct port *a = &l->port;
+    int32_t from = a->table->rank, to = b->table->rank;
+    if (a->credit + b->eager_held != PORT_CREDIT_WINDOW)
         complain("link %d -> %d: credit %lld and %lld B received and not given back are not the window", from, to,
                  (long long)a->credit, (long long)b->eager_held);
     if (b->eager_held != b->credit_owed)
         complain("link %d -> %d: of %lld B received only %u would be given back", from, to, (long long)b->eager_held, b->credit_owed);
-    if (a->interest || a->hot_index >= 0)
+    if (a->interest || a->active_index >= 0)
         complain("link %d -> %d: something is still awaited (%u)", from, to, a->interest);
-    if (a->announced || a->held)
-        complain("link %d -> %d: %u sends are still announced%s", from, to, a->announced, a->held ? ", others held back" : "");
-    if (a->tx_head || a->replies)
-        complain("link %d -> %d: frames are still queued (%u answers)", from, to, a->replies);
-    if (a->early_count)
-        complain("link %d -> %d: %zu early frames are left", from, to, a->early_count);
-    if (a->in.type || a->rx_end)
+    if (a->announced || a->held.head)
+        complain("link %d -> %d: %u sends are still announced%s", from, to, a->announced, a->held.head ? ", others held back" : "");
+    if (l->tx_head || l->replies)
+        complain("link %d -> %d: frames are still queued (%u answers)", from, to, l->replies);
+    if (a->unexpected_count)
+        complain("link %d -> %d: %zu unexpected frames are left", from, to, a->unexpected_count);
+    if (l->in.type || l->rx_end)
         complain("link %d -> %d: a frame is still coming", from, to);
+}
+
+static void check_domain(const struct domain *d)
+{
+    int32_t rank = d->peers.rank;
+    if (d->done_count || d->works_out || d->retired || d->ready || d->failed)
+        complain("rank %d: works are left", rank);
+    if (d->async_works)
+        complain("rank %d: %d works that nobody waits for are counted", rank, (int)d->async_works);
+    if (d->orphans.head || d->matching.count)
+        complain("rank %d: frames of unknown groups are left", rank);
+    for (const struct exec_group *g = d->groups; g; g = g->next)
+        for (int32_t r = 0; r < g->size; r++)
+            if (g->boxes[r].posted.head || g->boxes[r].announced.head || g->p2p_boxes[r].posted.head || g->p2p_boxes[r].announced.head)
+                complain("rank %d: messages of group '%s' with its rank %d are left", rank, g->name, r);
 }
 
 void world_check_quiet(void)
@@ -644,15 +668,10 @@ void world_check_quiet(void)
         struct mesh *m = world->meshes[a];
         for (int32_t b = 0; b < world->size; b++) {
             const struct link *there = &m->links[b], *back = &world->meshes[b]->links[a];
-            if (there->state == LINK_UP && back->state == LINK_UP)
-                check_link(there, back);
+            if (there->port.state == PORT_UP && back->port.state == PORT_UP)
+                check_link(there, &back->port);
         }
-        if (m->done_count || m->works_out || m->dying || m->ready)
-            complain("rank %d: works are left", a);
-        if (m->async_works)
-            complain("rank %d: %d works that nobody waits for are counted", a, (int)m->async_works);
-        if (m->orphans.head)
-            complain("rank %d: frames of unknown groups are left", a);
+        check_domain(&m->domain);
     }
     if (!net_is_empty())
         complain("bytes are left that nobody reads");

@@ -3,7 +3,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "backend_tcp/tcp.h"
+#include "backend_tcp/exec_group.h"
+#include "backend_tcp/progress.h"
 #include "core/group.h"
 #include "ranks.h"
 
@@ -14,32 +15,38 @@ struct end {
     int64_t credit, owed;
 };
 
+static struct mesh *mesh_of(const struct exec_group *g)
+{
+    return (struct mesh *)g->domain;
+}
+
 /* NULL, or what is under way on a connection. */
 static const char *unquiet(const struct link *l)
 {
-    if (l->state != LINK_UP && l->state != LINK_IDLE)
+    const struct port *p = &l->port;
+    if (p->state != PORT_UP && p->state != PORT_IDLE)
         return "it is neither up nor unused";
-    return l->tx_head                           ? "a frame waits to be sent"
-           : l->held                            ? "a send is held back"
-           : l->announced                       ? "a send is announced"
-           : l->interest || l->hot_index >= 0   ? "something is awaited"
-           : l->early_count                     ? "a message is kept that nobody asked for"
-           : l->in.type                         ? "a frame has come in part"
-           : l->eager_held != l->credit_owed    ? "eager bytes are held that are neither kept nor owed"
-                                                : NULL;
+    return l->tx_head                            ? "a frame waits to be sent"
+           : p->held.head                        ? "a send is held back"
+           : p->announced                        ? "a send is announced"
+           : p->interest || p->active_index >= 0 ? "something is awaited"
+           : p->unexpected_count                 ? "a message is kept that nobody asked for"
+           : l->in.type                          ? "a frame has come in part"
+           : p->eager_held != p->credit_owed     ? "eager bytes are held that are neither kept nor owed"
+                                                 : NULL;
 }
 
-static const char *look(const struct tcp_group *g, struct end *ends)
+static const char *look(const struct exec_group *g, struct end *ends)
 {
     const char *wrong = NULL;
-    progress_enter(g->mesh);
+    progress_enter(mesh_of(g));
     for (int32_t r = 0; r < g->size; r++) {
-        const struct link *l = &g->mesh->links[g->world_ranks[r]];
-        ends[r] = (struct end){ l->credit, l->credit_owed };
+        const struct link *l = &mesh_of(g)->links[g->world_ranks[r]];
+        ends[r] = (struct end){ l->port.credit, l->port.credit_owed };
         if (!wrong && r != g->rank)
             wrong = unquiet(l);
     }
-    progress_leave(g->mesh);
+    progress_leave(mesh_of(g));
     return wrong;
 }
 
@@ -67,7 +74,7 @@ static struct end *told(comm_store *store, int round, int32_t from)
 }
 
 /* One round in which all tell all, so that all come to the same answer: do both ends of each connection fit? */
-static int ends_fit(const struct tcp_group *g, comm_store *store, const struct end *own, char *text, size_t room)
+static int ends_fit(const struct exec_group *g, comm_store *store, const struct end *own, char *text, size_t room)
 {
     static _Thread_local int rounds; /* ranks may be threads */
     char key[60];
@@ -79,9 +86,9 @@ static int ends_fit(const struct tcp_group *g, comm_store *store, const struct e
         all[r] = told(store, round, r);
     for (int32_t a = 0; a < g->size; a++)
         for (int32_t b = 0; b < g->size; b++)
-            if (a != b && all[a][b].credit + all[b][a].owed != TCP_CREDIT_WINDOW) {
+            if (a != b && all[a][b].credit + all[b][a].owed != PORT_CREDIT_WINDOW) {
                 snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d", (int)a,
-                         (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed, (int)TCP_CREDIT_WINDOW);
+                         (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed, (int)PORT_CREDIT_WINDOW);
                 fits = 0;
             }
     for (int32_t r = 0; r < g->size; r++)
@@ -92,7 +99,7 @@ static int ends_fit(const struct tcp_group *g, comm_store *store, const struct e
 
 void flow_check(comm_group *group)
 {
-    const struct tcp_group *g = group->channels[0].state;
+    const struct exec_group *g = group->channels[0].state;
     comm_store *store = ranks_store();
     struct end *own = calloc((size_t)g->size, sizeof *own);
     char text[200] = "";

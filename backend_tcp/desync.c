@@ -1,15 +1,23 @@
 /* Who is missing? Three occasions to ask the other ranks what they are doing in a group:
  *
  *   - an operation's time is over: everybody is asked, and the group ends with a text that says who has not come, what they are
- *     doing instead, and who waits for whom. The first rank to finish its inquest tells the others, and of several that are
+ *     doing instead, and who waits for whom. The first rank to finish its question tells the others, and of several that are
  *     in the operation the lowest goes first, so that all of them have the same words;
  *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks that
  *     only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
+#include "desync.h"
+
+#include <stdio.h>
 #include <string.h>
 
 #include "base/utf8.h"
-#include "tcp.h"
+#include "engine.h"
+#include "exec_group.h"
+#include "groups.h"
+#include "queue.h"
+#include "say.h"
+#include "text.h"
 
 /* Both together stay below the half second after the limit that comm.h promises. */
 static const int64_t GRACE_NS = 250 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
@@ -18,31 +26,26 @@ static const uint16_t IN_TROUBLE = FRAME_ANSWER_IN_IT | FRAME_ANSWER_BEHIND | FR
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
 
-static int is_p2p(const struct tcp_op *op)
-{
-    return op->op.kind == COMM_OP_SEND || op->op.kind == COMM_OP_RECV;
-}
-
 /* The collective that holds up `op`: itself, or the one that runs while it waits for its turn. NULL: it is point-to-point. */
-static const struct tcp_op *culprit(const struct tcp_group *g, const struct tcp_op *op)
+static const struct exec_op *culprit(const struct exec_group *g, const struct exec_op *op)
 {
-    return is_p2p(op) ? NULL : g->head;
+    return op_is_p2p(op) ? NULL : g->head;
 }
 
-static void query(struct tcp_group *g, int32_t rank, uint64_t seq)
+static void query(struct exec_group *g, int32_t rank, uint64_t seq)
 {
-    struct link *l = &g->mesh->links[g->world_ranks[rank]];
+    struct port *p = group_port(g, rank);
     struct frame h = { .type = FRAME_QUERY, .group = g->id, .seq = seq };
-    mesh_want(g->mesh, l->peer);
-    link_send(l, &h, NULL, 0, NULL, 0, 0);
+    port_want(p);
+    p->ops->send(p, &h, NULL, 0, NULL);
 }
 
-static void ask_all(struct tcp_group *g, struct tcp_op *op, int64_t now_ns)
+static void ask_all(struct exec_group *g, struct exec_op *op, int64_t now_ns)
 {
-    const struct tcp_op *collective = culprit(g, op);
-    g->inquest = op;
-    g->inquest_end_ns = now_ns + GRACE_NS;
-    g->inquest_defers = 0;
+    const struct exec_op *collective = culprit(g, op);
+    g->asks_for = op;
+    g->asks_until_ns = now_ns + GRACE_NS;
+    g->defers = 0;
     memset(g->answers, 0, (size_t)g->size * sizeof *g->answers);
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
@@ -51,7 +54,7 @@ static void ask_all(struct tcp_group *g, struct tcp_op *op, int64_t now_ns)
 
 /* ---- Answering ---- */
 
-static const struct tcp_op *users_own(const struct tcp_op *list)
+static const struct exec_op *users_own(const struct exec_op *list)
 {
     while (list && list->op.tag < COMM_ANY_TAG)
         list = list->next;
@@ -59,34 +62,34 @@ static const struct tcp_op *users_own(const struct tcp_op *list)
 }
 
 /* What this rank does in the group, in words that follow "rank 3". */
-static void say_what_we_do(const struct tcp_group *g, char *text, size_t room)
+static void say_what_we_do(const struct exec_group *g, char *text, size_t capacity)
 {
-    const struct tcp_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
+    const struct exec_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
     *text = '\0';
     if (g->head)
-        text_add(text, room, "is in %s #%llu", exec_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
+        text_add(text, capacity, "is in %s #%llu", exec_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
     else if (g->entered.seq == 0)
-        text_add(text, room, "has called no collective yet");
+        text_add(text, capacity, "has called no collective yet");
     else
-        text_add(text, room, "has finished %s #%llu and called no collective since", exec_host->op_name(g->entered.kind),
+        text_add(text, capacity, "has finished %s #%llu and called no collective since", exec_host->op_name(g->entered.kind),
             (unsigned long long)g->entered.seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
-        text_add(text, room, ", and waits for a message from any rank");
+        text_add(text, capacity, ", and waits for a message from any rank");
     else if (recv)
-        text_add(text, room, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root), (int)recv->op.tag);
+        text_add(text, capacity, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root), (int)recv->op.tag);
     else if (send)
-        text_add(text, room, ", and sends a message to %s with tag %d", text_rank(g, send->op.root), (int)send->op.tag);
-    for (const struct tcp_group *other = g->mesh->groups; other && !g->head; other = other->next)
+        text_add(text, capacity, ", and sends a message to %s with tag %d", text_rank(g, send->op.root), (int)send->op.tag);
+    for (const struct exec_group *other = g->domain->groups; other && !g->head; other = other->next)
         if (other != g && other->head) {
-            text_add(text, room, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
+            text_add(text, capacity, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
                 (unsigned long long)other->head->op.seq, other->name);
             return;
         }
 }
 
-static void tell_collective(struct tcp_group *g, uint64_t seq, struct frame *answer)
+static void tell_collective(struct exec_group *g, uint64_t seq, struct frame *answer)
 {
-    const struct call *call = group_collective(g, seq);
+    const struct call *call = queue_call(g, seq);
     if (!call)
         return;
     answer->flags |= FRAME_ANSWER_KNOWN;
@@ -98,25 +101,25 @@ static void tell_collective(struct tcp_group *g, uint64_t seq, struct frame *ans
     answer->signature = call->signature;
 }
 
-static void answer_for_closed(struct link *l, const struct frame *h, struct frame *answer)
+static void answer_for_closed(struct port *p, const struct frame *h, struct frame *answer)
 {
-    const struct past_group *closed = group_closed(l->mesh, h->group);
+    const struct past_group *closed = group_closed(domain_of(p), h->group);
     if (closed) {
         answer->flags = FRAME_ANSWER_CLOSED;
         if (closed->seq >= h->seq)
             answer->flags |= FRAME_ANSWER_ENTERED;
     }
-    link_reply_text(l, answer, closed ? "has closed this group" : "has not opened this group");
+    p->ops->send_text(p, answer, closed ? "has closed this group" : "has not opened this group", 1);
 }
 
-void inquest_query(struct tcp_group *g, struct link *l, const struct frame *h)
+void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
 {
     struct frame answer = { .type = FRAME_ANSWER, .group = h->group, .seq = h->seq, .waits_for = -1 };
     char text[FRAME_ANSWER_TEXT_MAX];
-    if (group_tell_why(l, g, h->group))
+    if (group_tell_why(p, g, h->group))
         return;
     if (!g) {
-        answer_for_closed(l, h, &answer);
+        answer_for_closed(p, h, &answer);
         return;
     }
     if (g->entered.seq >= h->seq)
@@ -129,14 +132,14 @@ void inquest_query(struct tcp_group *g, struct link *l, const struct frame *h)
     }
     tell_collective(g, h->seq, &answer);
     say_what_we_do(g, text, sizeof text);
-    link_reply_text(l, &answer, text);
-    if (g->inquest && g->rank_of[l->peer] >= 0 && g->rank_of[l->peer] < g->rank)
-        g->answers[g->rank_of[l->peer]].asks = 1;
+    p->ops->send_text(p, &answer, text, 1);
+    if (g->asks_for && group_rank_of(g, p) >= 0 && group_rank_of(g, p) < g->rank)
+        g->answers[group_rank_of(g, p)].asks = 1;
 }
 
 /* ---- Listening ---- */
 
-static int all_have_answered(const struct tcp_group *g)
+static int all_have_answered(const struct exec_group *g)
 {
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank && !g->answers[r].answered)
@@ -144,53 +147,53 @@ static int all_have_answered(const struct tcp_group *g)
     return 1;
 }
 
-void inquest_answer(struct tcp_group *g, struct link *l, const struct frame *h, const char *text)
+void desync_answer(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
 {
-    struct tcp_op *head = g->head;
+    struct exec_op *head = g->head;
     struct frame theirs = *h;
     theirs.root = h->root_known; /* where other frames have it */
     int same = head && head->op.seq == h->seq;
-    if (same && (h->flags & FRAME_ANSWER_KNOWN) && !group_matches_call(g, l, &theirs, &head->call))
+    if (same && (h->flags & FRAME_ANSWER_KNOWN) && !queue_matches_call(g, p, &theirs, &head->call))
         return;
-    if (same && (h->flags & FRAME_ANSWER_CLOSED) && !(h->flags & FRAME_ANSWER_ENTERED) && engine_needs(head, l->peer)) {
+    if (same && (h->flags & FRAME_ANSWER_CLOSED) && !(h->flags & FRAME_ANSWER_ENTERED) && engine_needs(head, p)) {
         char whole[512];
         snprintf(whole, sizeof whole, "%s has closed group '%s' without calling collective #%llu",
-                 text_peer(g, g->rank_of[l->peer]), g->name, (unsigned long long)h->seq);
+                 text_peer(g, group_rank_of(g, p)), g->name, (unsigned long long)h->seq);
         group_fail(g, COMM_ERR_PEER_LOST, whole);
         return;
     }
-    if (!g->inquest)
+    if (!g->asks_for)
         return;
-    struct answer *a = &g->answers[g->rank_of[l->peer]];
+    struct answer *a = &g->answers[group_rank_of(g, p)];
     a->answered = 1;
     a->flags = h->flags;
     a->waits_for = h->waits_for;
     snprintf(a->text, sizeof a->text, "%s", text);
     utf8_clean_string(a->text); /* it may have been cut within a character */
-    if (!all_have_answered(g) || g->inquest_defers)
+    if (!all_have_answered(g) || g->defers)
         return;
-    g->inquest_end_ns = 0;
-    progress_rearm(g->mesh, 0);
+    g->asks_until_ns = 0;
+    domain_due(g->domain, 0);
 }
 
 /* ---- The verdict ---- */
 
 /* Why a rank has not answered, in words that follow its name. */
-static void say_why_silent(const struct tcp_group *g, int32_t rank, char *text, size_t room)
+static void say_why_silent(const struct exec_group *g, int32_t rank, char *text, size_t capacity)
 {
-    const struct link *l = &g->mesh->links[g->world_ranks[rank]];
-    if (l->state == LINK_LEFT)
-        snprintf(text, room, "has closed its world");
-    else if (l->state == LINK_UP)
-        snprintf(text, room, "does not answer: it is stopped, or cut off");
-    else if (l->state == LINK_CONNECTING || l->state == LINK_CHALLENGED || l->state == LINK_RESOLVING)
-        snprintf(text, room, "cannot be reached by %s: %.200s", text_peer(g, g->rank),
-                 *l->trouble                    ? l->trouble
-                 : l->state == LINK_CHALLENGED  ? "it takes the connection, but does not answer: it is stopped, or cut off"
-                 : l->state == LINK_RESOLVING   ? "the store has not said where it is"
-                                                : "no answer to connecting");
-    else
-        snprintf(text, room, "has not connected yet");
+    const struct port *p = group_port(g, rank);
+    char trouble[256];
+    if (p->state == PORT_LEFT) {
+        snprintf(text, capacity, "has closed its world");
+    } else if (p->state == PORT_UP) {
+        snprintf(text, capacity, "does not answer: it is stopped, or cut off");
+    } else {
+        p->ops->describe_trouble(p, trouble, sizeof trouble);
+        if (*trouble)
+            snprintf(text, capacity, "cannot be reached by %s: %.200s", text_peer(g, g->rank), trouble);
+        else
+            snprintf(text, capacity, "has not connected yet");
+    }
 }
 
 struct verdict {
@@ -198,7 +201,7 @@ struct verdict {
     int named, unnamed;
 };
 
-static void name_missing(struct verdict *v, struct tcp_group *g, int32_t rank, const char *what)
+static void name_missing(struct verdict *v, struct exec_group *g, int32_t rank, const char *what)
 {
     const char *who = text_peer(g, rank);
     if (strlen(v->missing) + strlen(who) + strlen(what) + 12 >= sizeof v->missing) {
@@ -209,36 +212,36 @@ static void name_missing(struct verdict *v, struct tcp_group *g, int32_t rank, c
     v->named++;
 }
 
-static void name_waiting(struct verdict *v, struct tcp_group *g, int32_t rank, int32_t awaited)
+static void name_waiting(struct verdict *v, struct exec_group *g, int32_t rank, int32_t awaited)
 {
     size_t used = strlen(v->waits), kept = rank == g->rank ? 0 : 100; /* room for ourselves */
     if (used + kept + 100 < sizeof v->waits)
         text_add(v->waits, sizeof v->waits, "%s %s waits for %s", used ? "," : ";", text_rank(g, rank), text_rank(g, awaited));
 }
 
-static void judge_rank(struct verdict *v, struct tcp_group *g, int32_t rank)
+static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
 {
-    const struct tcp_op *op = g->inquest;
+    const struct exec_op *op = g->asks_for;
     const struct answer *a = &g->answers[rank];
     char why[400];
     if (!a->answered) {
         say_why_silent(g, rank, why, sizeof why);
         name_missing(v, g, rank, why);
-    } else if (is_p2p(op) ? rank == op->op.root : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
+    } else if (op_is_p2p(op) ? rank == op->op.root : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
-    } else if (!is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
+    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
         name_waiting(v, g, rank, a->waits_for);
     }
 }
 
 /* The ranks in their order: two that speak at the same time say the same. */
-static void verdict(struct tcp_group *g)
+static void verdict(struct exec_group *g)
 {
-    struct tcp_op *op = g->inquest;
-    const struct tcp_op *collective = culprit(g, op);
+    struct exec_op *op = g->asks_for;
+    const struct exec_op *collective = culprit(g, op);
     struct verdict v = { .missing = "" };
     char what[256], text[FRAME_TEXT_MAX] = "";
-    group_describe(g, &op->op, what, sizeof what);
+    queue_describe(g, &op->op, what, sizeof what);
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
             judge_rank(&v, g, r);
@@ -265,70 +268,70 @@ static void verdict(struct tcp_group *g)
 
 /* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this collective, or in one
  * before or after it, for a rank that is stopped may have given some of the others what they needed. */
-static int lower_rank_may_speak(const struct tcp_group *g)
+static int lower_rank_may_speak(const struct exec_group *g)
 {
     for (int32_t r = 0; r < g->rank; r++)
-        if (g->answers[r].asks || (!is_p2p(g->inquest) && (g->answers[r].flags & IN_TROUBLE)))
+        if (g->answers[r].asks || (!op_is_p2p(g->asks_for) && (g->answers[r].flags & IN_TROUBLE)))
             return 1;
     return 0;
 }
 
 /* ---- Time ---- */
 
-static struct tcp_op *expired(struct tcp_op *list, int64_t now_ns)
+static struct exec_op *expired(struct exec_op *list, int64_t now_ns)
 {
     while (list && list->deadline_ns > now_ns)
         list = list->next;
     return list;
 }
 
-static struct tcp_op *expired_of(struct tcp_group *g, int64_t now_ns)
+static struct exec_op *expired_of(struct exec_group *g, int64_t now_ns)
 {
-    struct tcp_op *op = expired(g->head, now_ns);
+    struct exec_op *op = expired(g->head, now_ns);
     if (!op)
         op = expired(g->recvs.head, now_ns);
     return op ? op : expired(g->sends.head, now_ns);
 }
 
-static void probe(struct tcp_group *g)
+static void probe(struct exec_group *g)
 {
-    const struct tcp_op *op = g->head;
-    uint32_t ticks = op ? g->mesh->ticks - op->begun_tick : 0;
-    if (g->inquest || ticks < PROBE_FIRST_TICKS || (ticks - PROBE_FIRST_TICKS) % PROBE_TICKS)
+    const struct exec_op *op = g->head;
+    uint32_t ticks = op ? g->domain->ticks - op->begun_tick : 0;
+    if (g->asks_for || ticks < PROBE_FIRST_TICKS || (ticks - PROBE_FIRST_TICKS) % PROBE_TICKS)
         return;
     int32_t rank = engine_awaits(op);
     if (rank >= 0 && rank != g->rank)
         query(g, rank, op->op.seq);
 }
 
-void inquest_tick(struct mesh *m)
+void desync_tick(struct domain *d)
 {
-    m->ticks++;
-    for (struct tcp_group *g = m->groups; g; g = g->next)
+    d->ticks++;
+    for (struct exec_group *g = d->groups; g; g = g->next)
         if (g->status == COMM_OK)
             probe(g);
 }
 
-void inquest_check(struct mesh *m, int64_t now_ns)
+void desync_check(struct domain *d, int64_t now_ns)
 {
-    for (struct tcp_group *g = m->groups; g; g = g->next) {
+    for (struct exec_group *g = d->groups; g; g = g->next) {
         if (g->status != COMM_OK)
             continue;
-        struct tcp_op *op = g->inquest ? NULL : expired_of(g, now_ns);
+        struct exec_op *op = g->asks_for ? NULL : expired_of(g, now_ns);
         if (op)
             ask_all(g, op, now_ns);
-        if (!g->inquest || (g->inquest_end_ns > now_ns && g->size > 1))
+        if (!g->asks_for || (g->asks_until_ns > now_ns && g->size > 1))
             continue;
-        if (!g->inquest_defers && lower_rank_may_speak(g)) {
-            g->inquest_defers = 1;
-            g->inquest_end_ns = now_ns + DEFERENCE_NS;
+        if (!g->defers && lower_rank_may_speak(g)) {
+            g->defers = 1;
+            g->asks_until_ns = now_ns + DEFERENCE_NS;
         } else {
             verdict(g);
         }
     }
 }
 
-static int64_t earliest(const struct tcp_op *list, int64_t due)
+static int64_t earliest(const struct exec_op *list, int64_t due)
 {
     for (; list; list = list->next)
         if (list->deadline_ns < due)
@@ -336,14 +339,14 @@ static int64_t earliest(const struct tcp_op *list, int64_t due)
     return due;
 }
 
-int64_t inquest_due_ns(const struct mesh *m)
+int64_t desync_due_ns(const struct domain *d)
 {
     int64_t due = INT64_MAX;
-    for (const struct tcp_group *g = m->groups; g; g = g->next) {
+    for (const struct exec_group *g = d->groups; g; g = g->next) {
         if (g->status != COMM_OK)
             continue;
-        if (g->inquest) {
-            due = g->inquest_end_ns < due ? g->inquest_end_ns : due;
+        if (g->asks_for) {
+            due = g->asks_until_ns < due ? g->asks_until_ns : due;
             continue;
         }
         due = earliest(g->head, due);

@@ -1,0 +1,80 @@
+/* A domain is one process's view of one world: a port to each peer, and all the groups that were opened from the world. All of it is
+ * guarded by the lock of whoever embeds it (struct mesh), and whoever holds the lock may drive the ports. */
+#ifndef COMM_EXEC_DOMAIN_H
+#define COMM_EXEC_DOMAIN_H
+
+#include <comm/backend.h>
+#include <stdatomic.h>
+
+#include "match.h"
+#include "port.h"
+
+enum {
+    DOMAIN_BUCKETS = 512,
+    DOMAIN_CLOSED_MAX = 1024, /* groups closed here whose late frames are answered, not kept */
+    DOMAIN_TOLD_MAX = 1024,   /* ends of groups that are not open here yet; 1 KiB each at most */
+};
+
+struct exec_group;
+struct exec_op;
+
+/* Why a group has ended, in the words of the rank that found out. They are passed on as they are, so all members have the same. */
+struct reason {
+    comm_status status;     /* OK: it has not */
+    int32_t reporter;       /* that rank, in the group */
+    char *text;             /* NULL: there was no memory for it */
+};
+
+/* A group that is not open here: closed here, or ended elsewhere before it was opened here. */
+struct past_group {
+    uint64_t id;
+    uint64_t seq;           /* closed here: its last collective */
+    int32_t from;           /* told: by that world rank, which may turn out not to be a member */
+    struct reason why;      /* closed here before it ended: the status is OK and the text says who has closed it */
+};
+
+struct completion {
+    comm_work *work;
+    comm_status status;
+    char *error;
+};
+
+struct domain {
+    struct port_table peers; /* first: domain_of */
+    const int32_t *hosts;    /* [peers.size] which ranks share a host; NULL: not known. The core's */
+    struct matching matching;
+    const char *backend;     /* whose parameters groups have: "tcp" */
+
+    /* What the end of the turn must see to. */
+    struct exec_group *ready;  /* groups whose next collective may start */
+    struct exec_group *failed; /* groups that have ended, whose operations must end */
+    struct exec_op *retired;   /* ops to put back into the pool */
+    int64_t due_ns;            /* a deadline that the timer does not know yet; INT64_MAX: none */
+
+    struct exec_group *groups;
+    struct exec_group *buckets[DOMAIN_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
+    struct unexpected_list orphans; /* frames of groups that are not open here (yet) */
+    struct past_group closed[DOMAIN_CLOSED_MAX], told[DOMAIN_TOLD_MAX]; /* rings: the oldest is forgotten */
+    size_t closed_count, told_count;
+    uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */
+
+    struct exec_op *op_pool;
+    struct completion *done;
+    size_t done_count, done_capacity;
+    size_t works_out;       /* submitted and not handed back: all of them fit into `done` */
+    atomic_int async_works; /* ops that no thread waits for, under way */
+};
+
+static inline struct domain *domain_of(const struct port *p)
+{
+    return (struct domain *)p->table;
+}
+
+/* The timer should go off then, if it would only later. */
+static inline void domain_due(struct domain *d, int64_t due_ns)
+{
+    if (due_ns < d->due_ns)
+        d->due_ns = due_ns;
+}
+
+#endif

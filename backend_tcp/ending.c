@@ -1,0 +1,150 @@
+#include "ending.h"
+
+#include <stdio.h>
+
+#include "engine.h"
+#include "groups.h"
+#include "p2p.h"
+#include "queue.h"
+#include "say.h"
+#include "text.h"
+
+/* ---- A group that has failed ---- */
+
+static void tell_members(struct exec_group *g)
+{
+    for (int32_t r = 0; r < g->size; r++) {
+        struct port *p = group_port(g, r);
+        if (r == g->rank || port_is_gone(p) || p->table->closing)
+            continue;
+        port_want(p);
+        struct frame h = group_end_frame(g->id, &g->why);
+        p->ops->send_text(p, &h, g->why.text ? g->why.text : "", 0);
+    }
+}
+
+static void end_ops(struct exec_group *g, struct exec_op *op, void (*cancel)(struct exec_op *op))
+{
+    struct exec_op *next;
+    for (; op; op = next) {
+        next = op->next;
+        cancel(op);
+        char what[256], whole[FRAME_TEXT_MAX + 512];
+        queue_describe(g, &op->op, what, sizeof what);
+        group_say_reason(g, what, whole, sizeof whole);
+        queue_done(g->domain, op->work, g->status, whole);
+        queue_retire(op);
+    }
+}
+
+static void end_group(struct exec_group *g)
+{
+    struct exec_op *collectives = g->head, *recvs = g->recvs.head, *sends = g->sends.head;
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank)
+            group_port(g, r)->ops->forget(group_port(g, r), g);
+    g->head = NULL;
+    g->tail = &g->head;
+    op_list_init(&g->recvs);
+    op_list_init(&g->sends);
+    end_ops(g, collectives, engine_cancel);
+    end_ops(g, recvs, p2p_cancel);
+    end_ops(g, sends, p2p_cancel);
+    boxes_clear(g->boxes, g->size);
+    boxes_clear(g->p2p_boxes, g->size);
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank)
+            match_release(group_port(g, r)); /* of other groups' sends */
+    exec_host->group_failed(g->token, g->status, g->error);
+    tell_members(g);
+}
+
+static void end_failed(struct domain *d)
+{
+    while (d->failed) {
+        struct exec_group *g = d->failed;
+        d->failed = g->failed_next;
+        g->in_failed = 0;
+        end_group(g);
+    }
+}
+
+/* ---- A peer that is gone ---- */
+
+/* What members have said already counts before the loss of one of them: it may be the reason why that one went. */
+static void hear_members(struct exec_group *g)
+{
+    for (int32_t r = 0; r < g->size && g->status == COMM_OK; r++)
+        if (r != g->rank)
+            group_port(g, r)->ops->read(group_port(g, r));
+}
+
+/* One that has left, or was gone before we ever talked, is missed only by operations that need it. */
+static int is_missed(const struct exec_group *g, const struct port *p)
+{
+    if (g->status != COMM_OK)
+        return 0;
+    return (p->state != PORT_LEFT && p->heard) || (g->head && engine_needs(g->head, p)) || p2p_needs(g, p);
+}
+
+static void peer_gone(struct domain *d, struct port *p)
+{
+    for (struct exec_group *g = d->groups; g; g = g->next) {
+        int32_t rank = group_rank_of(g, p);
+        if (rank < 0 || !is_missed(g, p))
+            continue;
+        hear_members(g);
+        if (!is_missed(g, p))
+            continue;
+        char whole[768];
+        if (p->state == PORT_LEFT)
+            snprintf(whole, sizeof whole, "%s has closed its world before %s was done with it", text_peer(g, rank), text_rank(g, g->rank));
+        else
+            snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
+        group_fail(g, p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status, whole);
+    }
+}
+
+static void sweep_lost(struct domain *d)
+{
+    while (d->peers.lost_pending) {
+        d->peers.lost_pending = 0;
+        for (int32_t i = 0; i < d->peers.size; i++) {
+            struct port *p = d->peers.at[i];
+            p->ops->sweep(p);
+            if (port_is_gone(p))
+                peer_gone(d, p);
+        }
+    }
+}
+
+/* ---- The turn ---- */
+
+static void start_next(struct exec_group *g)
+{
+    while (g->status == COMM_OK && g->head && !g->head->started) {
+        struct exec_op *op = g->head;
+        engine_start(op);
+        if (g->head == op)
+            break;
+    }
+}
+
+void turn_end(struct domain *d)
+{
+    while (turn_has_news(d)) {
+        while (d->ready) {
+            struct exec_group *g = d->ready;
+            d->ready = g->ready_next;
+            g->is_ready = 0;
+            start_next(g);
+        }
+        end_failed(d);
+        sweep_lost(d);
+    }
+    while (d->retired) {
+        struct exec_op *op = d->retired;
+        d->retired = op->next;
+        queue_put_back(d, op);
+    }
+}

@@ -1,0 +1,306 @@
+#include "groups.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "queue.h"
+#include "say.h"
+#include "text.h"
+
+/* ---- Groups that are not open here ---- */
+
+static void set_reason(struct reason *why, comm_status status, int32_t reporter, const char *text)
+{
+    free(why->text);
+    *why = (struct reason){ status, reporter, strdup(text) };
+}
+
+static struct past_group *past_new(struct past_group *ring, size_t capacity, size_t *count, uint64_t id)
+{
+    struct past_group *p = &ring[(*count)++ % capacity];
+    free(p->why.text);
+    *p = (struct past_group){ .id = id, .from = -1 };
+    return p;
+}
+
+static struct past_group *past_find(struct past_group *ring, size_t capacity, size_t count, uint64_t id)
+{
+    for (size_t i = 0; i < capacity && i < count; i++)
+        if (ring[i].id == id)
+            return &ring[i];
+    return NULL;
+}
+
+const struct past_group *group_closed(struct domain *d, uint64_t id)
+{
+    return past_find(d->closed, DOMAIN_CLOSED_MAX, d->closed_count, id);
+}
+
+static void note_closed(struct exec_group *g)
+{
+    struct domain *d = g->domain;
+    struct past_group *p = past_new(d->closed, DOMAIN_CLOSED_MAX, &d->closed_count, g->id);
+    p->seq = g->entered.seq;
+    p->why = g->why;
+    g->why.text = NULL;
+    if (g->status != COMM_OK)
+        return;
+    char text[256];
+    snprintf(text, sizeof text, "%s has closed group '%s'", text_peer(g, g->rank), g->name);
+    set_reason(&p->why, COMM_OK, g->rank, text);
+}
+
+void group_note_end(struct port *p, uint64_t id, const struct reason *why)
+{
+    struct domain *d = domain_of(p);
+    struct past_group *past = past_find(d->closed, DOMAIN_CLOSED_MAX, d->closed_count, id);
+    for (size_t i = 0; !past && i < DOMAIN_TOLD_MAX; i++)
+        if (d->told[i].id == id && d->told[i].from == p->peer && d->told[i].why.status != COMM_OK)
+            return;
+    if (!past)
+        past = past_new(d->told, DOMAIN_TOLD_MAX, &d->told_count, id);
+    past->from = p->peer;
+    if (past->why.status == COMM_OK)
+        set_reason(&past->why, why->status, why->reporter, why->text);
+}
+
+void group_end_as_told(struct exec_group *g, int32_t from, const struct reason *why)
+{
+    int is_rank = why->reporter >= 0 && why->reporter < g->size && why->reporter != g->rank;
+    group_fail_as_reported(g, why->status, is_rank ? why->reporter : from, why->text ? why->text : "");
+}
+
+/* The group is open now: what members said of its end before counts, the first of them first. */
+static void end_as_told(struct exec_group *g)
+{
+    struct domain *d = g->domain;
+    for (size_t i = 0; i < DOMAIN_TOLD_MAX; i++) {
+        struct past_group *p = &d->told[(d->told_count + i) % DOMAIN_TOLD_MAX];
+        if (p->id != g->id || p->why.status == COMM_OK)
+            continue;
+        if (p->from >= 0 && g->rank_of[p->from] >= 0)
+            group_end_as_told(g, g->rank_of[p->from], &p->why);
+        free(p->why.text);
+        *p = (struct past_group){ .from = -1 };
+    }
+}
+
+static void forget_past(struct domain *d)
+{
+    for (size_t i = 0; i < DOMAIN_CLOSED_MAX; i++)
+        free(d->closed[i].why.text);
+    for (size_t i = 0; i < DOMAIN_TOLD_MAX; i++)
+        free(d->told[i].why.text);
+}
+
+/* ---- The domain ---- */
+
+int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t size, const struct port_events *events)
+{
+    d->backend = backend;
+    d->due_ns = INT64_MAX;
+    d->peers.matching = &d->matching;
+    unexpected_list_init(&d->orphans);
+    return port_table_init(&d->peers, rank, size, events);
+}
+
+void domain_finish(struct domain *d)
+{
+    while (d->op_pool) {
+        struct exec_op *op = d->op_pool;
+        d->op_pool = op->next;
+        free(op);
+    }
+    matching_finish(&d->matching);
+    forget_past(d);
+    port_table_finish(&d->peers);
+    free(d->done);
+}
+
+/* ---- Making and finding ---- */
+
+/* Each member's host, and how many hosts there are. 0: no memory. */
+static int learn_hosts(struct exec_group *g)
+{
+    const struct domain *d = g->domain;
+    if (!d->hosts || d->hosts[0] < 0)
+        return 1; /* not known */
+    g->hosts = malloc((size_t)g->size * sizeof *g->hosts);
+    uint8_t *seen = calloc((size_t)d->peers.size, 1);
+    for (int32_t r = 0; g->hosts && seen && r < g->size; r++) {
+        g->hosts[r] = d->hosts[g->world_ranks[r]];
+        g->host_count += !seen[g->hosts[r]];
+        seen[g->hosts[r]] = 1;
+    }
+    free(seen);
+    return g->hosts && seen;
+}
+
+comm_status group_create(struct domain *d, const comm_group_info *info, struct exec_group **ret_group)
+{
+    struct exec_group *g = calloc(1, sizeof *g);
+    if (g) {
+        g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
+        g->rank_of = malloc((size_t)d->peers.size * sizeof *g->rank_of);
+        g->answers = calloc((size_t)info->size, sizeof *g->answers);
+        g->boxes = boxes_create(info->size);
+        g->p2p_boxes = boxes_create(info->size);
+    }
+    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->boxes || !g->p2p_boxes) {
+        group_destroy(g);
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
+    }
+    g->domain = d;
+    g->id = info->id;
+    g->rank = info->rank;
+    g->size = info->size;
+    g->name = info->name;
+    g->token = info->token;
+    g->tail = &g->head;
+    op_list_init(&g->recvs);
+    op_list_init(&g->sends);
+    memcpy(g->world_ranks, info->world_ranks, (size_t)info->size * sizeof *g->world_ranks);
+    for (int32_t i = 0; i < d->peers.size; i++)
+        g->rank_of[i] = -1;
+    for (int32_t r = 0; r < g->size; r++)
+        g->rank_of[g->world_ranks[r]] = r;
+    if (!learn_hosts(g)) {
+        group_destroy(g);
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
+    }
+    g->lanes = (uint32_t)exec_host->param_int(info->options, d->backend, "lanes");
+    g->slice_bytes = exec_host->param_int(info->options, d->backend, "slice_bytes");
+    const char *algo = exec_host->param_text(info->options, d->backend, "algo");
+    char error[512];
+    if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
+        group_destroy(g);
+        return exec_fail(COMM_ERR_INVALID, "COMM_TCP_ALGO (or the option 'algo'): %s", error);
+    }
+    *ret_group = g;
+    return COMM_OK;
+}
+
+void group_destroy(struct exec_group *g)
+{
+    if (!g)
+        return;
+    while (g->plans) {
+        struct plan_entry *e = g->plans;
+        g->plans = e->next;
+        plan_finish(&e->plan);
+        free(e);
+    }
+    select_overrides_destroy(g->overrides);
+    free(g->world_ranks);
+    free(g->rank_of);
+    free(g->hosts);
+    free(g->answers);
+    free(g->boxes);
+    free(g->p2p_boxes);
+    free(g->offsets);
+    free(g->error_memory);
+    free(g->why.text);
+    free(g->scratch);
+    free(g->prepared);
+    free(g->step_pool);
+    free(g);
+}
+
+struct exec_group *group_find(struct domain *d, uint64_t id)
+{
+    struct exec_group *g = d->buckets[id % DOMAIN_BUCKETS];
+    while (g && g->id != id)
+        g = g->bucket_next;
+    return g;
+}
+
+/* Frames that came before the group was opened here now find it. */
+static void adopt_orphans(struct exec_group *g)
+{
+    struct unexpected *next;
+    for (struct unexpected *u = g->domain->orphans.head; u; u = next) {
+        next = u->next;
+        if (u->head.group != g->id)
+            continue;
+        if (u->broken || g->status != COMM_OK || group_rank_of(g, u->port) < 0) {
+            unexpected_drop(u); /* Its sender is gone, or not a member; or the group has ended. */
+            continue;
+        }
+        struct box *box = group_box(g, u->port, u->head.kind);
+        unexpected_move(u, u->head.type == FRAME_CTS ? &box->cleared : &box->unexpected);
+    }
+}
+
+void group_enter(struct exec_group *g)
+{
+    struct domain *d = g->domain;
+    struct exec_group **bucket = &d->buckets[g->id % DOMAIN_BUCKETS];
+    g->bucket_next = *bucket;
+    *bucket = g;
+    g->next = d->groups;
+    g->at = &d->groups;
+    if (g->next)
+        g->next->at = &g->next;
+    d->groups = g;
+    end_as_told(g);
+    adopt_orphans(g);
+}
+
+void group_leave(struct exec_group *g)
+{
+    struct exec_group **at = &g->domain->buckets[g->id % DOMAIN_BUCKETS];
+    while (*at && *at != g)
+        at = &(*at)->bucket_next;
+    if (*at)
+        *at = g->bucket_next;
+    *g->at = g->next;
+    if (g->next)
+        g->next->at = g->at;
+    note_closed(g);
+}
+
+
+/* ---- Frames for groups that are not open here, or have ended ---- */
+
+struct frame group_end_frame(uint64_t id, const struct reason *why)
+{
+    return (struct frame){ .type = FRAME_FAIL, .group = id, .reporter = why->reporter,
+                           .status = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status };
+}
+
+static void reply_end(struct port *p, uint64_t id, const struct reason *why)
+{
+    struct frame h = group_end_frame(id, why);
+    p->ops->send_text(p, &h, why->text ? why->text : "", 1);
+}
+
+int group_tell_why(struct port *p, const struct exec_group *g, uint64_t id)
+{
+    struct domain *d = domain_of(p);
+    const struct past_group *past = g ? NULL : group_closed(d, id);
+    if (!g && !past)
+        past = past_find(d->told, DOMAIN_TOLD_MAX, d->told_count, id);
+    const struct reason *why = g ? &g->why : past ? &past->why : NULL;
+    if (!why || why->status == COMM_OK)
+        return 0;
+    reply_end(p, id, why);
+    return 1;
+}
+
+int group_may_come(struct port *p, const struct exec_group *g, const struct frame *h)
+{
+    struct domain *d = domain_of(p);
+    const struct past_group *closed = g ? NULL : group_closed(d, h->group);
+    /* The end of a group is told to its members when it comes, so all that is under way by then needs no answer. Of one that was
+     * closed without an end the peer is told once. */
+    if (closed && closed->why.status == COMM_OK && p->closed_told != h->group) {
+        p->closed_told = h->group;
+        reply_end(p, h->group, &closed->why);
+    }
+    if (g || closed || past_find(d->told, DOMAIN_TOLD_MAX, d->told_count, h->group))
+        return 0;
+    if (h->type == FRAME_DATA)
+        port_lose(p, COMM_ERR_PROTOCOL, "sent data for a group that was never open here");
+    return h->type != FRAME_DATA;
+}

@@ -1,0 +1,456 @@
+#include "match.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Unexpected frames ---- */
+
+void matching_finish(struct matching *matching)
+{
+    while (matching->pool) {
+        struct unexpected *u = matching->pool;
+        matching->pool = u->next;
+        free(u);
+    }
+}
+
+void unexpected_list_init(struct unexpected_list *list)
+{
+    list->head = NULL;
+    list->tail = &list->head;
+}
+
+void unexpected_list_clear(struct unexpected_list *list)
+{
+    while (list->head)
+        unexpected_drop(list->head);
+}
+
+static void list_append(struct unexpected_list *list, struct unexpected *u)
+{
+    u->next = NULL;
+    u->list = list;
+    *list->tail = u;
+    list->tail = &u->next;
+}
+
+static void list_remove(struct unexpected *u)
+{
+    struct unexpected **at = &u->list->head;
+    while (*at != u)
+        at = &(*at)->next;
+    *at = u->next;
+    if (!*at)
+        u->list->tail = at;
+}
+
+void unexpected_move(struct unexpected *u, struct unexpected_list *list)
+{
+    list_remove(u);
+    list_append(list, u);
+}
+
+static size_t payload_bytes(const struct frame *h)
+{
+    return h->type == FRAME_EAGER ? (size_t)h->bytes : 0;
+}
+
+static void pool_put(struct unexpected *u, struct matching *matching)
+{
+    u->next = matching->pool;
+    matching->pool = u;
+}
+
+struct unexpected *unexpected_add(struct unexpected_list *list, struct port *p, const struct frame *h)
+{
+    struct matching *matching = p->table->matching;
+    struct unexpected *u = matching->pool;
+    if (p->unexpected_count >= MATCH_UNEXPECTED_MAX)
+        return NULL;
+    if (u)
+        matching->pool = u->next;
+    else if (!(u = malloc(sizeof *u)))
+        return NULL;
+    u->port = p;
+    u->head = *h;
+    u->arrival = matching->arrivals++;
+    u->complete = payload_bytes(h) == 0;
+    u->broken = 0;
+    u->claimed = NULL;
+    u->data = u->inline_data;
+    if (payload_bytes(h) > sizeof u->inline_data && !(u->data = malloc(payload_bytes(h)))) {
+        pool_put(u, matching);
+        return NULL;
+    }
+    p->unexpected_count++;
+    matching->count++;
+    list_append(list, u);
+    return u;
+}
+
+void unexpected_drop(struct unexpected *u)
+{
+    struct port *p = u->port;
+    list_remove(u);
+    assert(p->unexpected_count > 0);
+    p->unexpected_count--;
+    p->table->matching->count--;
+    if (!u->complete && !u->broken) {
+        /* The rest of its payload is still coming. */
+        p->sink.kind = SINK_DISCARD;
+        p->sink.unexpected = NULL;
+    } else if (u->head.type == FRAME_EAGER && !port_is_gone(p)) {
+        port_consumed(p, payload_bytes(&u->head));
+    }
+    if (u->data != u->inline_data)
+        free(u->data);
+    pool_put(u, p->table->matching);
+}
+
+/* ---- Lists of messages, and what is awaited ---- */
+
+static void message_append(struct message_list *list, struct message *m)
+{
+    m->next = NULL;
+    m->at = list->tail;
+    m->list = list;
+    *list->tail = m;
+    list->tail = &m->next;
+}
+
+static void message_remove(struct message *m)
+{
+    if (!m->list)
+        return;
+    *m->at = m->next;
+    if (m->next)
+        m->next->at = m->at;
+    else
+        m->list->tail = m->at;
+    m->list = NULL;
+}
+
+static void await(struct message *m)
+{
+    if (!m->awaited)
+        port_interest(m->port, +1);
+    m->awaited = 1;
+}
+
+static void await_no_more(struct message *m)
+{
+    if (m->awaited)
+        port_interest(m->port, -1);
+    m->awaited = 0;
+}
+
+static int has_key(const struct frame *h, uint64_t seq, uint32_t slice, uint16_t round)
+{
+    return h->seq == seq && h->slice == slice && h->round == round;
+}
+
+/* Point-to-point has no slices and rounds, and the frames of it none that count. */
+static int is_for(const struct message *m, const struct frame *h)
+{
+    return has_key(h, m->head->seq, m->slice, m->round);
+}
+
+static struct unexpected *find_unexpected(const struct unexpected_list *list, const struct message *m)
+{
+    for (struct unexpected *u = list->head; u; u = u->next)
+        if (is_for(m, &u->head) && !u->claimed && !u->broken)
+            return u;
+    return NULL;
+}
+
+static struct message *find_message(const struct message_list *list, const struct frame *h)
+{
+    struct message *m = list->head;
+    while (m && !is_for(m, h))
+        m = m->next;
+    return m;
+}
+
+struct box *boxes_create(int32_t size)
+{
+    struct box *boxes = calloc((size_t)size, sizeof *boxes);
+    for (int32_t i = 0; boxes && i < size; i++) {
+        unexpected_list_init(&boxes[i].unexpected);
+        unexpected_list_init(&boxes[i].cleared);
+        boxes[i].posted.tail = &boxes[i].posted.head;
+        boxes[i].announced.tail = &boxes[i].announced.head;
+    }
+    return boxes;
+}
+
+void boxes_clear(struct box *boxes, int32_t size)
+{
+    for (int32_t i = 0; i < size; i++) {
+        unexpected_list_clear(&boxes[i].unexpected);
+        unexpected_list_clear(&boxes[i].cleared);
+    }
+}
+
+/* ---- Sending ---- */
+
+static struct frame header(const struct message *m, uint8_t type)
+{
+    struct frame h = *m->head;
+    h.type = type;
+    h.slice = m->slice;
+    h.round = m->round;
+    h.bytes = type == FRAME_CTS ? 0 : m->bytes;
+    return h;
+}
+
+static void send_header(struct message *m, uint8_t type)
+{
+    struct frame h = header(m, type);
+    m->port->ops->send(m->port, &h, NULL, 0, NULL);
+}
+
+/* 1 if it is sent. */
+static int send_payload(struct message *m, uint8_t type)
+{
+    struct frame h = header(m, type);
+    m->state = MESSAGE_MOVING;
+    if (!m->port->ops->send(m->port, &h, m->data, m->bytes, m))
+        return 0;
+    m->state = MESSAGE_DONE;
+    return 1;
+}
+
+static int is_short(const struct message *m)
+{
+    return m->bytes <= (size_t)m->port->table->matching->eager_bytes;
+}
+
+static int may_be_eager(const struct message *m)
+{
+    return is_short(m) && port_has_credit(m->port, m->bytes);
+}
+
+static int send_eager(struct message *m)
+{
+    port_spend(m->port, m->bytes);
+    return send_payload(m, FRAME_EAGER);
+}
+
+static void announce(struct message *m)
+{
+    m->state = MESSAGE_AWAITS_CTS;
+    await(m);
+    message_append(&m->box->announced, m);
+    send_header(m, FRAME_RTS);
+}
+
+/* Has it been cleared already? Forgets clearance of earlier collectives: a receiver whose eager_bytes are fewer clears what was sent
+ * without. */
+static int take_clearance(const struct message *m)
+{
+    struct unexpected *next, *cts = NULL;
+    for (struct unexpected *u = m->box->cleared.head; u && !cts; u = next) {
+        next = u->next;
+        if (is_for(m, &u->head))
+            cts = u;
+        else if (u->head.seq < m->head->seq)
+            unexpected_drop(u);
+    }
+    if (cts)
+        unexpected_drop(cts);
+    return cts != NULL;
+}
+
+int match_send(struct message *m)
+{
+    port_want(m->port);
+    if (take_clearance(m))
+        return send_payload(m, FRAME_DATA);
+    if (may_be_eager(m))
+        return send_eager(m);
+    announce(m);
+    return 0;
+}
+
+/* ---- Sending in order ---- */
+
+static void announced_less(struct port *p)
+{
+    assert(p->announced > 0);
+    p->announced--;
+}
+
+void match_release(struct port *p)
+{
+    while (p->held.head && (p->announced < MATCH_ANNOUNCED_MAX || may_be_eager(p->held.head))) {
+        struct message *m = p->held.head;
+        message_remove(m);
+        if (!may_be_eager(m)) {
+            p->announced++;
+            announce(m);
+        } else if (send_eager(m)) {
+            m->user->done(m);
+        }
+    }
+}
+
+void match_send_in_order(struct message *m)
+{
+    m->in_order = 1;
+    port_want(m->port);
+    m->state = MESSAGE_HELD;
+    message_append(&m->port->held, m);
+    match_release(m->port);
+}
+
+/* ---- Receiving ---- */
+
+struct unexpected *match_find_unexpected(const struct message *m)
+{
+    return find_unexpected(&m->box->unexpected, m);
+}
+
+/* Put a message that is here to its place. */
+static void take(struct message *m, const uint8_t *data, size_t bytes)
+{
+    m->came = bytes;
+    if (m->kernel && m->local_is_lower)
+        m->kernel(m->data, m->local, data, bytes / m->element_bytes);
+    else if (m->kernel)
+        m->kernel(m->data, data, m->local, bytes / m->element_bytes);
+    else if (m->bytes && bytes) /* a receive of nothing may have no buffer */
+        memcpy(m->data, data, bytes < m->bytes ? bytes : m->bytes);
+}
+
+static void clear_to_send(struct message *m)
+{
+    if (m->cleared)
+        return;
+    m->cleared = 1;
+    send_header(m, FRAME_CTS);
+}
+
+void match_await(struct message *m)
+{
+    m->state = MESSAGE_POSTED;
+    if (!m->port)
+        return;
+    await(m);
+    port_want(m->port);
+}
+
+int match_post(struct message *m, struct unexpected *u)
+{
+    match_await(m);
+    if (u && u->head.type == FRAME_EAGER) {
+        m->state = MESSAGE_MOVING;
+        if (!u->complete) {
+            u->claimed = m;
+            return 0;
+        }
+        take(m, u->data, (size_t)u->head.bytes);
+        unexpected_drop(u);
+        await_no_more(m);
+        m->state = MESSAGE_DONE;
+        return 1;
+    }
+    message_append(&m->box->posted, m);
+    if (u) {
+        m->came = (size_t)u->head.bytes;
+        unexpected_drop(u);
+    }
+    if (u || !is_short(m))
+        clear_to_send(m);
+    return 0;
+}
+
+void match_cancel(struct message *m)
+{
+    if (m->state == MESSAGE_AWAITS_CTS && m->in_order)
+        announced_less(m->port);
+    message_remove(m);
+    await_no_more(m);
+    m->state = MESSAGE_DONE;
+}
+
+/* ---- Arrivals ---- */
+
+struct message *match_find_posted(const struct box *box, const struct frame *h)
+{
+    return find_message(&box->posted, h);
+}
+
+static int length_fits(struct message *m, const struct frame *h)
+{
+    if (h->bytes == m->bytes || !m->user->wrong_length)
+        return 1;
+    m->user->wrong_length(m, h);
+    return 0;
+}
+
+void match_begins(struct message *m, struct port *p, const struct frame *h)
+{
+    struct sink *s = &p->sink;
+    if (!length_fits(m, h))
+        return; /* The sink stays at "discard". */
+    message_remove(m);
+    m->state = MESSAGE_MOVING; /* A second message with this key is not for it. */
+    m->came = (size_t)h->bytes;
+    s->kind = m->kernel ? SINK_REDUCE : SINK_COPY;
+    s->dst = m->data;
+    s->dst_bytes = m->bytes;
+    s->local = m->local;
+    s->local_is_lower = m->local_is_lower;
+    s->element_bytes = m->element_bytes;
+    s->kernel = m->kernel;
+    s->message = m;
+}
+
+void match_announced(struct message *m, const struct frame *h)
+{
+    if (length_fits(m, h))
+        clear_to_send(m);
+}
+
+int match_cleared(struct box *box, const struct frame *h)
+{
+    struct message *m = find_message(&box->announced, h);
+    if (!m)
+        return 0;
+    struct port *p = m->port;
+    int in_order = m->in_order;
+    message_remove(m);
+    await_no_more(m);
+    if (in_order)
+        announced_less(p);
+    if (send_payload(m, FRAME_DATA))
+        m->user->done(m);
+    if (in_order)
+        match_release(p);
+    return 1;
+}
+
+void match_received(struct message *m)
+{
+    await_no_more(m);
+    m->state = MESSAGE_DONE;
+    m->user->done(m);
+}
+
+void match_unexpected_complete(struct unexpected *u)
+{
+    u->complete = 1;
+    struct message *m = u->claimed;
+    if (!m)
+        return;
+    /* Its receive was posted while the payload was coming. */
+    take(m, u->data, (size_t)u->head.bytes);
+    unexpected_drop(u);
+    match_received(m);
+}
+
+void match_sent(struct message *m)
+{
+    m->state = MESSAGE_DONE;
+    m->user->done(m);
+}

@@ -1,0 +1,165 @@
+/* What ports tell: each frame is brought to the group that it is for, and there to the receive, send or question. */
+#include "receive.h"
+
+#include "desync.h"
+#include "groups.h"
+#include "match.h"
+#include "p2p.h"
+#include "queue.h"
+
+static int is_member(struct port *p, const struct exec_group *g)
+{
+    if (group_rank_of(g, p) >= 0)
+        return 1;
+    port_lose(p, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
+    return 0;
+}
+
+/* ---- Messages ---- */
+
+static void keep(struct port *p, struct unexpected_list *list, const struct frame *h)
+{
+    struct unexpected *u = unexpected_add(list, p, h);
+    if (!u) {
+        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out", MATCH_UNEXPECTED_MAX);
+        return;
+    }
+    p->sink.kind = SINK_UNEXPECTED;
+    p->sink.unexpected = u;
+    p->sink.dst = u->data;
+}
+
+/* 1 if the message needs no place of its own: it has a receive, or is not wanted. */
+static int collective_begins(struct exec_group *g, struct port *p, const struct frame *h)
+{
+    if (!queue_matches(g, p, h))
+        return 1;
+    struct message *m = match_find_posted(group_box(g, p, h->kind), h);
+    if (m)
+        match_begins(m, p, h);
+    return m != NULL;
+}
+
+static void on_begins(struct port *p, const struct frame *h)
+{
+    struct domain *d = domain_of(p);
+    struct exec_group *g = group_find(d, h->group);
+    p->sink.kind = SINK_DISCARD;
+    if (!g || g->status != COMM_OK) {
+        /* DATA was asked for, so the group was open here. */
+        if (group_may_come(p, g, h) && h->type == FRAME_EAGER)
+            keep(p, &d->orphans, h);
+        return;
+    }
+    if (!is_member(p, g))
+        return;
+    int is_p2p = h->kind == COMM_OP_SEND;
+    if (is_p2p ? p2p_begins(g, p, h) : collective_begins(g, p, h))
+        return;
+    if (h->type == FRAME_DATA)
+        port_lose(p, COMM_ERR_PROTOCOL, "sent data that nobody asked for");
+    else
+        keep(p, &group_box(g, p, h->kind)->unexpected, h);
+}
+
+static void on_complete(struct port *p, const struct frame *h)
+{
+    struct sink *s = &p->sink;
+    enum sink_kind kind = s->kind;
+    struct message *m = s->message;
+    s->kind = SINK_NONE;
+    s->message = NULL;
+    if (h->type == FRAME_EAGER && kind != SINK_UNEXPECTED)
+        port_consumed(p, (size_t)h->bytes);
+    if (kind == SINK_UNEXPECTED)
+        match_unexpected_complete(s->unexpected);
+    else if (m)
+        match_received(m);
+}
+
+/* ---- Promises: RTS and CTS ---- */
+
+static void keep_promise(struct port *p, struct unexpected_list *list, const struct frame *h)
+{
+    if (!unexpected_add(list, p, h))
+        port_lose(p, COMM_ERR_PROTOCOL, h->type == FRAME_RTS ? "announced too many messages" : "cleared too many messages");
+}
+
+static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)
+{
+    struct box *box = group_box(g, p, h->kind);
+    if (!queue_matches(g, p, h))
+        return;
+    if (h->type == FRAME_CTS) {
+        if (!match_cleared(box, h) && h->seq > g->ended_seq)
+            keep_promise(p, &box->cleared, h);
+        return;
+    }
+    struct message *m = match_find_posted(box, h);
+    if (m)
+        match_announced(m, h);
+    else if (h->seq > g->ended_seq)
+        keep_promise(p, &box->unexpected, h);
+}
+
+static void p2p_promise(struct exec_group *g, struct port *p, const struct frame *h)
+{
+    struct box *box = group_box(g, p, h->kind);
+    if (h->type == FRAME_CTS)
+        match_cleared(box, h);
+    else if (!p2p_announced(g, p, h))
+        keep_promise(p, &box->unexpected, h);
+}
+
+static void promise(struct exec_group *g, struct port *p, const struct frame *h)
+{
+    if (!g || g->status != COMM_OK) {
+        if (group_may_come(p, g, h))
+            keep_promise(p, &domain_of(p)->orphans, h);
+    } else if (is_member(p, g)) {
+        (h->kind == COMM_OP_SEND ? p2p_promise : collective_promise)(g, p, h);
+    }
+}
+
+/* ---- Everything else ---- */
+
+static void hear_of_end(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
+{
+    const struct reason why = {
+        .status = h->status >= COMM_ERR_BACKEND && h->status <= COMM_ERR_PEER_LOST ? h->status : COMM_ERR_PROTOCOL,
+        .reporter = h->reporter,
+        .text = (char *)text,
+    };
+    if (!g)
+        group_note_end(p, h->group, &why);
+    else if (g->status == COMM_OK && is_member(p, g))
+        group_end_as_told(g, group_rank_of(g, p), &why);
+}
+
+static void on_frame(struct port *p, const struct frame *h, const char *text)
+{
+    struct exec_group *g = group_find(domain_of(p), h->group);
+    switch (h->type) {
+    case FRAME_BYE:
+        port_left(p);
+        break;
+    case FRAME_FAIL:
+        hear_of_end(g, p, h, text);
+        break;
+    case FRAME_QUERY:
+        desync_query(g, p, h);
+        break;
+    case FRAME_ANSWER:
+        if (g && g->status == COMM_OK && is_member(p, g))
+            desync_answer(g, p, h, text);
+        break;
+    case FRAME_RTS:
+    case FRAME_CTS:
+        promise(g, p, h);
+        break;
+    default: /* CREDIT */
+        break;
+    }
+}
+
+const struct port_events receive_events = { .begins = on_begins, .complete = on_complete, .frame = on_frame, .sent = match_sent };

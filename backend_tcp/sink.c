@@ -1,0 +1,85 @@
+#include "sink.h"
+
+#include <string.h>
+
+void sink_reset(struct sink *s)
+{
+    memset(s, 0, offsetof(struct sink, carry));
+}
+
+uint8_t *sink_window(struct sink *s, uint8_t *bounce, size_t *ret_bytes)
+{
+    size_t left = sink_left(s), carried = 0;
+    switch (s->kind) {
+    case SINK_UNEXPECTED:
+    case SINK_TEXT:
+        *ret_bytes = left;
+        return s->dst + s->done;
+    case SINK_COPY:
+        if (s->done < s->dst_bytes) {
+            *ret_bytes = left < s->dst_bytes - s->done ? left : s->dst_bytes - s->done;
+            return s->dst + s->done;
+        }
+        break;
+    case SINK_REDUCE:
+        carried = s->carry_bytes;
+        memcpy(bounce, s->carry, carried);
+        break;
+    default:
+        break;
+    }
+    *ret_bytes = left < SINK_BOUNCE_BYTES - carried ? left : SINK_BOUNCE_BYTES - carried;
+    return bounce + carried;
+}
+
+size_t sink_takes(const struct sink *s, size_t bytes)
+{
+    size_t left = sink_left(s), n = bytes < left ? bytes : left;
+    if (s->kind == SINK_REDUCE && s->carry_bytes + n > SINK_BOUNCE_BYTES)
+        n = SINK_BOUNCE_BYTES - s->carry_bytes;
+    return n;
+}
+
+/* Reduce what lies at `data`, which begins with the carried bytes; keep a begun element for later. */
+static void reduce(struct sink *s, const uint8_t *data, size_t bytes)
+{
+    size_t whole = bytes / s->element_bytes, offset = s->done - s->carry_bytes;
+    if (whole) {
+        const uint8_t *local = s->local + offset;
+        if (s->local_is_lower)
+            s->kernel(s->dst + offset, local, data, whole);
+        else
+            s->kernel(s->dst + offset, data, local, whole);
+    }
+    s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);
+    memmove(s->carry, data + whole * s->element_bytes, s->carry_bytes);
+}
+
+void sink_feed(struct sink *s, uint8_t *bounce, const uint8_t *data, size_t n)
+{
+    switch (s->kind) {
+    case SINK_UNEXPECTED:
+    case SINK_TEXT:
+        if (data != s->dst + s->done)
+            memcpy(s->dst + s->done, data, n);
+        break;
+    case SINK_COPY:
+        if (s->done < s->dst_bytes && data != s->dst + s->done)
+            memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);
+        break;
+    case SINK_REDUCE:
+        if (data == bounce + s->carry_bytes) {
+            reduce(s, bounce, s->carry_bytes + n);
+        } else if (s->carry_bytes == 0) {
+            reduce(s, data, n);
+        } else {
+            memcpy(bounce, s->carry, s->carry_bytes);
+            memcpy(bounce + s->carry_bytes, data, n);
+            reduce(s, bounce, s->carry_bytes + n);
+        }
+        break;
+    default:
+        break;
+    }
+    s->done += n;
+}

@@ -1,0 +1,52 @@
+/* Where the payload of an incoming frame goes. A port asks for the window to receive into, or feeds bytes that it has already; a
+ * message that is to be reduced is reduced as it comes. */
+#ifndef COMM_EXEC_SINK_H
+#define COMM_EXEC_SINK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "frame.h"
+
+enum {
+    SINK_BOUNCE_BYTES = 256 << 10, /* what is received before it is reduced: fits L2; smaller reads cost 15 % */
+};
+
+typedef void (*reduce_kernel_fn)(void *dst, const void *a, const void *b, size_t count);
+
+struct message;
+struct unexpected;
+
+enum sink_kind { SINK_NONE, SINK_DISCARD, SINK_COPY, SINK_REDUCE, SINK_UNEXPECTED, SINK_TEXT };
+
+struct sink {
+    enum sink_kind kind;
+    uint8_t *dst;          /* COPY, REDUCE, UNEXPECTED, TEXT */
+    size_t dst_bytes;      /* COPY: what does not fit is dropped (a truncated receive) */
+    const uint8_t *local;  /* REDUCE: the other operand */
+    int local_is_lower;
+    size_t element_bytes;
+    reduce_kernel_fn kernel;
+    struct message *message;       /* COPY, REDUCE: the receive; NULL: it is over */
+    struct unexpected *unexpected; /* UNEXPECTED */
+    size_t total, done;    /* payload bytes */
+    uint32_t carry_bytes;
+    uint8_t carry[16];     /* REDUCE: the begun element */
+    uint8_t text[FRAME_TEXT_MAX + 1];
+};
+
+/* For another frame. */
+void sink_reset(struct sink *s);
+/* Where the next payload bytes should be received to, and how many. `bounce` has SINK_BOUNCE_BYTES, and is in use until they are fed. */
+uint8_t *sink_window(struct sink *s, uint8_t *bounce, size_t *ret_bytes);
+/* How many of so many bytes that lie elsewhere can be fed at once. */
+size_t sink_takes(const struct sink *s, size_t bytes);
+/* `n` payload bytes have come, at `data`: the window itself or anywhere else. */
+void sink_feed(struct sink *s, uint8_t *bounce, const uint8_t *data, size_t n);
+
+static inline size_t sink_left(const struct sink *s)
+{
+    return s->total - s->done;
+}
+
+#endif
