@@ -4,10 +4,10 @@
 #include "ending.h"
 #include "groups.h"
 #include "mesh.h"
-#include "p2p.h"
 #include "progress.h"
 #include "queue.h"
 #include "say.h"
+#include "submit.h"
 
 static struct mesh *mesh_of(const struct exec_group *g)
 {
@@ -57,99 +57,17 @@ static void tcp_group_close(void *state, int32_t forked)
     if (forked)
         return; /* a thread of the parent may have held the lock: its memory is left alone */
     progress_enter(m);
-    if (g->head || g->recvs.head || g->sends.head)
-        group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
-    turn_end(&m->domain);
-    boxes_clear(g->boxes, g->size);
-    boxes_clear(g->p2p_boxes, g->size);
-    group_leave(g);
-    turn_end(&m->domain);
-    group_destroy(g);
+    group_close(g);
     progress_leave(m);
-}
-
-/* What members have sent for this collective before we called it must be for the same one. A member's frames come in the
- * order of its collectives. */
-static void check_unexpected(struct exec_op *op, const struct unexpected *u)
-{
-    while (u && u->head.seq < op->call.seq)
-        u = u->next;
-    if (u && u->head.seq == op->call.seq && !u->broken)
-        queue_matches_call(op->group, u->port, &u->head, &op->call);
-}
-
-static void begin(struct exec_op *op)
-{
-    struct exec_group *g = op->group;
-    if (!(op->op.flags & COMM_OP_FLAG_WAITING))
-        atomic_fetch_add(&g->domain->async_works, 1);
-    domain_due(g->domain, op->deadline_ns);
-    if (op_is_p2p(op)) {
-        p2p_submit(op);
-        return;
-    }
-    queue_append(op);
-    for (int32_t r = 0; g->domain->matching.count && r < g->size && g->status == COMM_OK; r++) {
-        check_unexpected(op, g->boxes[r].unexpected.head);
-        check_unexpected(op, g->boxes[r].cleared.head);
-    }
-}
-
-/* All of them, or none without memory. */
-static struct exec_op *make_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count)
-{
-    struct exec_op *made = NULL;
-    for (size_t i = count; i-- > 0;) {
-        struct exec_op *op = queue_op(g, ops[i], works[i]);
-        if (op) {
-            op->next = made;
-            made = op;
-            continue;
-        }
-        while (made) {
-            op = made;
-            made = op->next;
-            queue_put_back(g->domain, op);
-        }
-        break;
-    }
-    return made;
-}
-
-static comm_status prepare_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count, struct exec_op **ret_made)
-{
-    if (g->status != COMM_OK)
-        return exec_fail(g->status, "%s", g->error);
-    comm_status status = queue_expect(g->domain, count);
-    if (status != COMM_OK || count == 0)
-        return status;
-    *ret_made = make_ops(g, ops, works, count);
-    if (*ret_made)
-        return COMM_OK;
-    queue_expect_not(g->domain, count);
-    return exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
 }
 
 static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct exec_group *g = state;
     struct mesh *m = mesh_of(g);
-    struct exec_op *made = NULL;
-    progress_enter(m);
-    comm_status status = prepare_ops(g, ops, works, count, &made);
     int async = 0;
-    while (made) {
-        struct exec_op *op = made;
-        made = op->next;
-        async |= !(op->op.flags & COMM_OP_FLAG_WAITING);
-        if (g->status == COMM_OK) {
-            begin(op);
-            continue;
-        }
-        /* An earlier op of the batch ended the group. */
-        queue_done(&m->domain, op->work, g->status, g->error);
-        queue_put_back(&m->domain, op);
-    }
+    progress_enter(m);
+    comm_status status = submit_ops(g, ops, works, count, &async);
     /* Not handed over here: the core holds the group's lock, and another group's work may be among them. */
     if (async)
         progress_leave_to_helper(m);

@@ -148,3 +148,16 @@ void turn_end(struct domain *d)
         queue_put_back(d, op);
     }
 }
+
+void group_close(struct exec_group *g)
+{
+    struct domain *d = g->domain;
+    if (g->head || g->recvs.head || g->sends.head)
+        group_fail(g, COMM_ERR_ABORTED, "the group was closed with operations unfinished");
+    turn_end(d);
+    boxes_clear(g->boxes, g->size);
+    boxes_clear(g->p2p_boxes, g->size);
+    group_leave(g);
+    turn_end(d);
+    group_destroy(g);
+}

@@ -6,6 +6,8 @@
 #include "exec_group.h"
 
 void turn_end(struct domain *d);
+/* Give the group back; what is unfinished ends as aborted. */
+void group_close(struct exec_group *g);
 /* Is there anything for it to do? */
 static inline int turn_has_news(const struct domain *d)
 {

@@ -243,7 +243,7 @@ fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = sl
       "last slice is shorter", "random programs on tcp")
 fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)", "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
-fault("tcp", "early_messages_are_not_compared", "backend_tcp/backend.c", "g->domain->matching.count && r < g->size", "r < 0",
+fault("tcp", "early_messages_are_not_compared", "backend_tcp/submit.c", "g->domain->matching.count && r < g->size", "r < 0",
       "manual", "mismatch")
 fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
 fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
