@@ -1,8 +1,8 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock,
- * memories->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
- * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
+ * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while
+ * those to its left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
  * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
  *
@@ -22,6 +22,7 @@
 #include "cards.h"
 #include "device.h"
 #include "hook.h"
+#include "inner_work.h"
 #include "op.h"
 #include "pending.h"
 #include "recorder.h"
@@ -136,6 +137,7 @@ struct comm_group {
     _Atomic(comm_work *) returned_works; /* see work_return */
     atomic_int is_watched;
     comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */
+    struct inner_works inner_works; /* of backends that stand on others */
     struct pending pending;
     struct recorder recorder;
     struct hooks hooks;

@@ -43,6 +43,7 @@ void comm__group_unref(comm_group *group)
     comm__memories_finish(&group->memories);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
+    pthread_mutex_destroy(&group->inner_works.lock);
     pthread_mutex_destroy(&group->batch_lock);
     pthread_mutex_destroy(&group->monitor_lock);
     comm__turns_destroy(group->turns);
@@ -63,6 +64,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->batch_lock, NULL);
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
+    comm__inner_works_init(&group->inner_works);
     comm__pending_init(&group->pending);
     comm__memories_init(&group->memories);
     group->world = plan->world;
@@ -370,6 +372,7 @@ static void close_channels(comm_group *group, int32_t forked)
             channel->backend->group_close(channel->state, forked);
         channel->state = NULL;
     }
+    comm__inner_works_finish(group, forked);
 }
 
 static void enter_world(struct world *world, comm_group *group)

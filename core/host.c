@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/param.h"
 #include "group.h"
+#include "inner_work.h"
 #include "join.h"
 #include "reduce.h"
 #include "registry.h"
@@ -26,6 +27,39 @@ static void host_log(int32_t level, const char *text)
 static int32_t host_log_wanted(int32_t level)
 {
     return comm__log_wanted(level);
+}
+
+static void host_work_complete(comm_work *work, comm_status status, const char *error)
+{
+    if (work_is_inner(work))
+        comm__inner_work_complete(work, status, error);
+    else
+        comm__work_complete(work, status, error);
+}
+
+static void host_work_received(comm_work *work, int32_t source_rank, int32_t tag, size_t count)
+{
+    if (work_is_inner(work))
+        comm__inner_work_received(work, source_rank, tag, count);
+    else
+        comm__work_received(work, source_rank, tag, count);
+}
+
+static void host_work_facts(const comm_work *work, int32_t *ret_source_rank, int32_t *ret_tag, size_t *ret_count)
+{
+    *ret_source_rank = work->source;
+    *ret_tag = work->tag;
+    *ret_count = work->received_count;
+}
+
+static void **host_work_slot(comm_work *work)
+{
+    return &work->slot;
+}
+
+static comm_status host_work_create(void *group_token, comm_work_done_fn done, void *context, comm_work **ret_work)
+{
+    return comm__inner_work_create(group_token, done, context, ret_work);
 }
 
 static int32_t host_work_done(const comm_work *work)
@@ -170,8 +204,8 @@ const comm_host comm__host = {
     .last_error = comm_last_error,
     .log = host_log,
     .log_wanted = host_log_wanted,
-    .work_complete = comm__work_complete,
-    .work_received = comm__work_received,
+    .work_complete = host_work_complete,
+    .work_received = host_work_received,
     .work_done = host_work_done,
     .group_failed = host_group_failed,
     .describe = host_describe,
@@ -192,6 +226,10 @@ const comm_host comm__host = {
     .param_text = host_param_text,
     .param_int = host_param_int,
     .now_ns = clock_now_ns,
+    .work_slot = host_work_slot,
     .rank_lost = host_rank_lost,
     .backend_find = comm__registry_find,
+    .work_create = host_work_create,
+    .work_facts = host_work_facts,
+    .work_release = comm__inner_work_release,
 };

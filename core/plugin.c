@@ -13,7 +13,7 @@
 #define PREFIX "libcomm_"
 #define SUFFIX ".so"
 
-comm_status comm__plugin_load(const char *path, const comm_backend **ret_backend)
+comm_status comm__plugin_load(const char *path, const char *variant_of, const comm_backend **ret_backend)
 {
     /* RTLD_LOCAL: two plugins may bring two versions of one library. RTLD_NOW: what is missing is said here, not in the
      * middle of an op. */
@@ -29,7 +29,7 @@ comm_status comm__plugin_load(const char *path, const comm_backend **ret_backend
                           "libcomm backend, or one for another version",
                           path, COMM_BACKEND_ABI_MAJOR, COMM_BACKEND_ABI_MINOR);
     memcpy(&entry, &symbol, sizeof entry); /* ISO C has no cast from object to function pointer */
-    return comm__registry_add(entry, path, ret_backend);
+    return comm__registry_add(entry, path, variant_of, ret_backend);
 }
 
 /* The folder of libcomm itself, for $libdir/comm. */
@@ -79,19 +79,6 @@ static int look_in(const char *folder, void *context)
     return length < (int)sizeof s->path && access(s->path, R_OK) == 0;
 }
 
-comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t room)
-{
-    struct search s = { .name = name, .places = places, .room = room };
-    if (!each_folder(look_in, &s))
-        return COMM_ERR_NOT_FOUND; /* the caller knows what else there is, and writes the text */
-    comm_status status = comm__plugin_load(s.path, ret_backend);
-    if (status == COMM_OK && strcmp((*ret_backend)->name, name) != 0)
-        return comm__fail(COMM_ERR_INVALID, "loading the backend %s: it calls itself '%s'", s.path,
-                          (*ret_backend)->name);
-    /* A file that is there is no "not found", whatever went wrong with it. */
-    return status == COMM_ERR_NOT_FOUND ? COMM_ERR_UNSUPPORTED : status;
-}
-
 struct listing {
     void (*found)(const char *name, const char *path, void *context);
     void *context;
@@ -121,4 +108,100 @@ void comm__plugin_each(void (*found)(const char *name, const char *path, void *c
 {
     struct listing l = { found, context };
     each_folder(list_folder, &l);
+}
+
+/* ---- Variants: libcomm_NAME.VARIANT.so ---- */
+
+enum { VARIANTS_MOST = 32 };
+
+struct variants {
+    const char *name;
+    size_t count, of_this_folder;
+    char *paths[VARIANTS_MOST];
+};
+
+/* "open" of ".../libcomm_mpi.open.so", given "mpi". */
+static const char *variant_in(const char *path, const char *name, int *ret_length)
+{
+    const char *variant = strrchr(path, '/') + 1 + strlen(PREFIX) + strlen(name) + 1;
+    *ret_length = (int)(strlen(variant) - strlen(SUFFIX));
+    return variant;
+}
+
+static void add_variant(const char *name, const char *path, void *context)
+{
+    struct variants *v = context;
+    size_t length = strlen(v->name);
+    if (strncmp(name, v->name, length) != 0 || name[length] != '.' || v->count == VARIANTS_MOST)
+        return;
+    char *copy = strdup(path);
+    if (!copy)
+        return;
+    size_t at = v->count++; /* the order of a folder is by name; that of the folders is kept */
+    for (; at > v->of_this_folder && strcmp(v->paths[at - 1], copy) > 0; at--)
+        v->paths[at] = v->paths[at - 1];
+    v->paths[at] = copy;
+}
+
+static int variants_in(const char *folder, void *context)
+{
+    struct variants *v = context;
+    struct listing l = { add_variant, v };
+    v->of_this_folder = v->count;
+    return list_folder(folder, &l);
+}
+
+static void list_variant(const struct variants *v, size_t at, const char *reason)
+{
+    int length;
+    char full[NAME_MAX + 1];
+    const char *variant = variant_in(v->paths[at], v->name, &length);
+    snprintf(full, sizeof full, "%s.%.*s", v->name, length, variant);
+    comm__registry_refused(full, v->paths[at], reason);
+}
+
+/* The first that can be used is taken. What is not, is listed with the reason. */
+static comm_status load_variant(const struct variants *v, const comm_backend **ret_backend)
+{
+    char reasons[COMM_ERROR_BYTES / 2] = "", text[COMM_ERROR_BYTES];
+    size_t i = 0;
+    for (; i < v->count && comm__plugin_load(v->paths[i], v->name, ret_backend) != COMM_OK; i++) {
+        int length;
+        const char *variant = variant_in(v->paths[i], v->name, &length);
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%.*s: %s", used ? "; " : "", length, variant,
+                 comm_last_error());
+        list_variant(v, i, comm_last_error());
+    }
+    if (i == v->count)
+        return comm__fail(COMM_ERR_UNSUPPORTED, "backend '%s': none of its variants can be used here: %s", v->name,
+                          reasons);
+    snprintf(text, sizeof text, "not taken: backend '%s' is %s", v->name, v->paths[i]);
+    for (size_t other = i + 1; other < v->count; other++)
+        list_variant(v, other, text);
+    return COMM_OK;
+}
+
+static comm_status find_variant(const char *name, const comm_backend **ret_backend)
+{
+    struct variants v = { .name = name };
+    each_folder(variants_in, &v);
+    comm_status status = v.count ? load_variant(&v, ret_backend) : COMM_ERR_NOT_FOUND;
+    for (size_t i = 0; i < v.count; i++)
+        free(v.paths[i]);
+    return status;
+}
+
+comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t room)
+{
+    struct search s = { .name = name, .places = places, .room = room };
+    if (!each_folder(look_in, &s))
+        return find_variant(name,
+                            ret_backend); /* NOT_FOUND: the caller knows what else there is, and writes the text */
+    comm_status status = comm__plugin_load(s.path, NULL, ret_backend);
+    if (status == COMM_OK && strcmp((*ret_backend)->name, name) != 0)
+        return comm__fail(COMM_ERR_INVALID, "loading the backend %s: it calls itself '%s'", s.path,
+                          (*ret_backend)->name);
+    /* A file that is there is no "not found", whatever went wrong with it. */
+    return status == COMM_ERR_NOT_FOUND ? COMM_ERR_UNSUPPORTED : status;
 }

@@ -2,6 +2,7 @@
  * loaded. */
 #include "registry.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ struct entry {
     comm_backend backend; /* a copy: the plugin's own may be shorter */
     char *name, *origin;
     char version[32];
-    uint32_t kinds; /* of device, as bits */
+    uint32_t kinds;                /* of device, as bits */
     char reason[COMM_ERROR_BYTES]; /* why it cannot be used; "" if it can */
     int loaded;
 };
@@ -41,7 +42,7 @@ static void add_builtin(void)
     pthread_mutex_init(&lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
     const comm_backend *backend;
-#define BACKEND(name) comm__registry_add(comm__##name##_entry, "built in", &backend);
+#define BACKEND(name) comm__registry_add(comm__##name##_entry, "built in", NULL, &backend);
 #include "builtin.def"
 #undef BACKEND
     (void)backend;
@@ -100,6 +101,8 @@ static comm_status read_vtable(const comm_backend *theirs, const char *origin, c
                           theirs->struct_bytes);
     memset(ret_backend, 0, sizeof *ret_backend);
     memcpy(ret_backend, theirs, theirs->struct_bytes < sizeof *theirs ? theirs->struct_bytes : sizeof *theirs);
+    if (ret_backend->struct_bytes > sizeof *ret_backend)
+        ret_backend->struct_bytes = sizeof *ret_backend; /* who stands on it reads no further */
     if (!theirs->name || !*theirs->name ||
         theirs->name[strspn(theirs->name, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(theirs->name) > 63 ||
         strcmp(theirs->name, "auto") == 0)
@@ -108,9 +111,10 @@ static comm_status read_vtable(const comm_backend *theirs, const char *origin, c
                           "'auto')",
                           origin, theirs->name ? theirs->name : "");
     if (theirs->op_bytes < offsetof(comm_op, label) || theirs->kind_end <= 0 || theirs->dtype_end <= 0)
-        return comm__fail(COMM_ERR_INVALID,
-                          "backend '%s' from %s: op_bytes is %u and kind_end %d; begin the table with COMM_BACKEND_INIT",
-                          theirs->name, origin, theirs->op_bytes, theirs->kind_end);
+        return comm__fail(
+            COMM_ERR_INVALID,
+            "backend '%s' from %s: op_bytes is %u and kind_end %d; begin the table with COMM_BACKEND_INIT",
+            theirs->name, origin, theirs->op_bytes, theirs->kind_end);
     return COMM_OK;
 }
 
@@ -124,59 +128,123 @@ static comm_status check_slots(const comm_backend *backend, const char *origin)
                           : !backend->submit      ? "submit"
                                                   : NULL;
     if (missing)
-        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the slot %s is NULL, and it is needed", backend->name,
-                          origin, missing);
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the slot %s is NULL, and it is needed",
+                          backend->name, origin, missing);
     if (!backend->memory_open != !backend->memory_close)
         return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: memory_open and memory_close belong together",
                           backend->name, origin);
     return COMM_OK;
 }
 
-static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, struct entry **ret_entry)
+/* The entry that a listing made of the file, if it has the backend's name; other entries of the file say what became of
+ * it. */
+static struct entry *entry_for(const char *name, const char *origin)
+{
+    struct entry *known = NULL;
+    for (size_t i = 0; i < entry_count; i++) {
+        struct entry *e = entries[i];
+        if (e->loaded || strcmp(e->origin, origin) != 0)
+            continue;
+        if (strcmp(e->name, name) == 0)
+            known = e;
+        else
+            snprintf(e->reason, sizeof e->reason, "loaded: it is backend '%s'", name);
+    }
+    return known ? known : new_entry(name, origin);
+}
+
+static comm_status add_entry(const comm_backend *backend, uint32_t kinds, const char *origin, struct entry **ret_entry)
+{
+    struct entry *taken = find_loaded(backend->name);
+    if (taken)
+        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the name is taken by the one from %s", backend->name,
+                          origin, taken->origin);
+    comm_status status = comm__param_declare(backend);
+    if (status != COMM_OK)
+        return comm__fail_while(status, "backend from %s", origin);
+    struct entry *e = entry_for(backend->name, origin);
+    if (!e)
+        return comm__fail(COMM_ERR_NO_MEMORY, "backend '%s' from %s: there are %zu backends already", backend->name,
+                          origin, entry_count);
+    e->backend = *backend;
+    e->backend.name = e->name;
+    e->loaded = 1;
+    e->reason[0] = '\0';
+    snprintf(e->version, sizeof e->version, "%s", backend->version ? backend->version : "");
+    e->kinds = kinds;
+    *ret_entry = e;
+    return COMM_OK;
+}
+
+static comm_status query(const comm_backend *backend)
+{
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = backend->query ? backend->query(backend->context) : COMM_OK;
+    return status == COMM_OK ? COMM_OK : comm__slot_failed("query", status, fail_count);
+}
+
+static comm_status add_table(const comm_backend *theirs, const char *origin, const char *variant_of,
+                             struct entry **ret_entry)
 {
     comm_backend backend;
-    comm__fail(COMM_ERR_UNSUPPORTED, "it gave no reason");
-    const comm_backend *theirs = entry(&comm__host);
-    if (!theirs)
-        return comm__fail_while(COMM_ERR_UNSUPPORTED, "backend from %s cannot run here", origin);
     uint32_t kinds = 0;
     comm_status status = read_vtable(theirs, origin, &backend);
     if (status == COMM_OK)
         status = check_slots(&backend, origin);
     if (status != COMM_OK)
         return status;
+    if (variant_of && strcmp(backend.name, variant_of) != 0)
+        return comm__fail(COMM_ERR_INVALID, "backend from %s: it calls itself '%s', not '%s'", origin, backend.name,
+                          variant_of);
+    if (variant_of && (status = query(&backend)) != COMM_OK)
+        return status;
     status = comm__device_kinds(backend.devices ? backend.devices : "", &kinds);
     if (status != COMM_OK)
         return comm__fail_while(status, "backend '%s' from %s: devices", backend.name, origin);
-    struct entry *taken = find_loaded(backend.name);
-    if (taken)
-        return comm__fail(COMM_ERR_INVALID, "backend '%s' from %s: the name is taken by the one from %s", backend.name,
-                          origin, taken->origin);
-    status = comm__param_declare(&backend);
-    if (status != COMM_OK)
-        return comm__fail_while(status, "backend from %s", origin);
-    struct entry *e = new_entry(backend.name, origin);
-    if (!e)
-        return comm__fail(COMM_ERR_NO_MEMORY, "backend '%s' from %s: there are %zu backends already", backend.name,
-                          origin, entry_count);
-    e->backend = backend;
-    e->backend.name = e->name;
-    e->loaded = 1;
-    snprintf(e->version, sizeof e->version, "%s", backend.version ? backend.version : "");
-    e->kinds = kinds;
-    *ret_entry = e;
-    return COMM_OK;
+    return add_entry(&backend, kinds, origin, ret_entry);
 }
 
-comm_status comm__registry_add(comm_backend_entry_fn entry, const char *origin, const comm_backend **ret_backend)
+/* The first decides whether the library is taken in; another one that cannot be is listed with the reason. */
+static comm_status add_locked(comm_backend_entry_fn entry, const char *origin, const char *variant_of,
+                              struct entry **ret_entry)
+{
+    comm__fail(COMM_ERR_UNSUPPORTED, "it gave no reason");
+    const comm_backend *theirs = entry(&comm__host);
+    if (!theirs)
+        return comm__fail_while(COMM_ERR_UNSUPPORTED, "backend from %s cannot run here", origin);
+    comm_status status = add_table(theirs, origin, variant_of, ret_entry);
+    struct entry *e = *ret_entry;
+    while (status == COMM_OK && e && e->backend.next) {
+        theirs = e->backend.next;
+        e = NULL;
+        if (add_table(theirs, origin, NULL, &e) != COMM_OK)
+            comm__registry_refused(origin, origin, comm_last_error());
+    }
+    return status;
+}
+
+comm_status comm__registry_add(comm_backend_entry_fn entry, const char *origin, const char *variant_of,
+                               const comm_backend **ret_backend)
 {
     struct entry *e = NULL;
     lock_table();
-    comm_status status = add_locked(entry, origin, &e);
+    comm_status status = add_locked(entry, origin, variant_of, &e);
     if (status == COMM_OK)
         *ret_backend = &e->backend;
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+void comm__registry_refused(const char *name, const char *origin, const char *reason)
+{
+    struct entry *e = NULL;
+    lock_table();
+    for (size_t i = 0; !e && i < entry_count; i++)
+        if (!entries[i]->loaded && strcmp(entries[i]->origin, origin) == 0)
+            e = entries[i];
+    if (e || (e = new_entry(name, origin)))
+        snprintf(e->reason, sizeof e->reason, "%s", reason);
+    pthread_mutex_unlock(&lock);
 }
 
 comm_status comm_backend_register(comm_backend_entry_fn entry)
@@ -184,7 +252,7 @@ comm_status comm_backend_register(comm_backend_entry_fn entry)
     const comm_backend *backend;
     if (!entry)
         return comm__fail(COMM_ERR_INVALID, "comm_backend_register: the entry function is NULL");
-    return comm__registry_add(entry, "registered by the program", &backend);
+    return comm__registry_add(entry, "registered by the program", NULL, &backend);
 }
 
 comm_status comm_backend_load(const char *path)
@@ -193,13 +261,9 @@ comm_status comm_backend_load(const char *path)
     if (!path || !*path)
         return comm__fail(COMM_ERR_INVALID, "comm_backend_load: the path is %s", path ? "empty" : "NULL");
     lock_table();
-    comm_status status = comm__plugin_load(path, &backend);
-    if (status != COMM_OK) {
-        /* Remembered, so that comm_backend_query can say why. */
-        struct entry *e = new_entry(path, path);
-        if (e)
-            snprintf(e->reason, sizeof e->reason, "%s", comm_last_error());
-    }
+    comm_status status = comm__plugin_load(path, NULL, &backend);
+    if (status != COMM_OK)
+        comm__registry_refused(path, path, comm_last_error());
     pthread_mutex_unlock(&lock);
     return status;
 }
@@ -229,13 +293,6 @@ static comm_status fail_unknown(const char *name, const char *places)
                       name, known, name, *places ? places : "any folder");
 }
 
-static comm_status query(const comm_backend *backend)
-{
-    uint64_t fail_count = comm__fail_count();
-    comm_status status = backend->query(backend->context);
-    return status == COMM_OK ? COMM_OK : comm__slot_failed("query", status, fail_count);
-}
-
 comm_status comm__registry_find(const char *name, const comm_backend **ret_backend)
 {
     char places[TEXT_BYTES] = "";
@@ -249,13 +306,13 @@ comm_status comm__registry_find(const char *name, const comm_backend **ret_backe
     if (e)
         backend = &e->backend;
     else if (comm__backend_is_path(name))
-        status = comm__plugin_load(name, &backend);
+        status = comm__plugin_load(name, NULL, &backend);
     else
         status = comm__plugin_find(name, &backend, places, sizeof places);
     if (status == COMM_ERR_NOT_FOUND && !comm__backend_is_path(name))
         fail_unknown(name, places);
     pthread_mutex_unlock(&lock);
-    if (status == COMM_OK && backend->query) {
+    if (status == COMM_OK) {
         status = query(backend);
         if (status != COMM_OK)
             return comm__fail_while(status, "backend '%s' cannot be used here", backend->name);
@@ -309,12 +366,15 @@ static const comm_backend *preferred(const char *device, uint64_t tried, size_t 
     return best;
 }
 
+/* One that does not load is no candidate. */
 static void load_plugin(const char *name, const char *path, void *context)
 {
+    char base[NAME_MAX + 1], places[TEXT_BYTES] = "";
     const comm_backend *backend;
-    (void)context;
-    if (!find_loaded(name))
-        comm__plugin_load(path, &backend); /* one that does not load is no candidate */
+    (void)path, (void)context;
+    snprintf(base, sizeof base, "%.*s", (int)strcspn(name, "."), name);
+    if (!find_loaded(base))
+        comm__plugin_find(base, &backend, places, sizeof places);
 }
 
 comm_status comm__registry_auto(const char *device, const comm_backend **ret_backend)
@@ -328,7 +388,7 @@ comm_status comm__registry_auto(const char *device, const comm_backend **ret_bac
         comm__plugin_each(load_plugin, NULL);
     for (;;) {
         backend = preferred(device, tried, &index);
-        if (!backend || !backend->query || query(backend) == COMM_OK)
+        if (!backend || query(backend) == COMM_OK)
             break;
         size_t used = strlen(reasons);
         snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", backend->name, comm_last_error());
@@ -337,8 +397,10 @@ comm_status comm__registry_auto(const char *device, const comm_backend **ret_bac
     pthread_mutex_unlock(&lock);
     *ret_backend = backend;
     return backend ? COMM_OK
-                   : comm__fail(COMM_ERR_NOT_FOUND, "no backend for device '%s' can be used here%s%s; comm-info lists the "
-                                "backends", device, *reasons ? ": " : "", reasons);
+                   : comm__fail(COMM_ERR_NOT_FOUND,
+                                "no backend for device '%s' can be used here%s%s; comm-info lists the "
+                                "backends",
+                                device, *reasons ? ": " : "", reasons);
 }
 
 void comm__registry_ready(void)
@@ -356,7 +418,13 @@ static void note_plugin(const char *name, const char *path, void *context)
         if (strcmp(entries[i]->origin, path) == 0 || strcmp(entries[i]->name, name) == 0)
             return;
     struct entry *e = new_entry(name, path);
-    if (e)
+    int base = (int)strcspn(name, ".");
+    if (e && name[base])
+        snprintf(e->reason, sizeof e->reason,
+                 "found, but not loaded yet: a variant of '%.*s'; name that in a backend string, and the "
+                 "first variant that can be used is loaded",
+                 base, name);
+    else if (e)
         snprintf(e->reason, sizeof e->reason, "found, but not loaded yet: name it in a backend string to load it");
 }
 

@@ -59,6 +59,7 @@ comm_work *comm__work_take(comm_group *group)
     work->parent = NULL;
     work->batch = NULL;
     work->kind = 0;
+    work->slot = NULL;
     work->status = COMM_IN_PROGRESS;
     work->completed_ns = 0;
     work->source = work->tag = -1;

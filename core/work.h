@@ -19,6 +19,7 @@ struct arena {
 };
 
 enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
+enum { WORK_KIND_INNER = -1 }; /* as comm_work.kind: see inner_work.h */
 enum { WORK_BY_NONE = 0, WORK_BY_BACKEND = 1, WORK_BY_CORE = 2 };
 
 struct comm_work {
@@ -29,7 +30,8 @@ struct comm_work {
     uint8_t is_hooked; /* hook_record is filled: a hook wants to know */
     comm_group *group;
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
-    int32_t kind;            /* 0: of a batch */
+    int32_t kind;            /* 0: of a batch; WORK_KIND_INNER */
+    void *slot;              /* the backend's own */
     uint64_t seq, record;
     int64_t submitted_ns, deadline_ns;
     int64_t due_ns; /* when the core ends the group because of this work */

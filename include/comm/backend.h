@@ -298,11 +298,19 @@ typedef struct comm_host {
     /* A rank of the world is lost to this group: it died, left or cannot be reached. What comm_group_lost_ranks tells. */
     void (*rank_lost)(void *group_token, int32_t world_rank, const char *why);
 
-    /* For a backend that stands on another one. find gives the backend of that name, loading its plugin if need be. A
-     * created work belongs to the group but is no operation of the user's: it has no number and no record. When the
-     * other backend completes it, done(work, status, error, context) is called once; the creator releases it after. */
+    /* For a backend that stands on another one (section 1, "Wrapping"). find gives the backend of that name, loading its
+     * plugin if need be; NOT_FOUND, or the status of its query. May block.
+     *   work_create   a work to submit to the other backend. It belongs to the group but is no operation of the user's: it
+     *                 has no number, no record and no deadline. All host functions for works take it
+     *   done          is called once, when the other backend completes the work, with the status and the error (NULL if
+     *                 none; lent) that it gave; in the thread that completes, so also inside the other's submit,
+     *                 progress and group_abort
+     *   work_facts    what work_received said of it; -1, -1 and 0 if nothing
+     *   work_release  by the creator, once: in done or later, or if the work was not submitted. Works that are left when
+     *                 group_close has returned are released by the core, and their done is not called */
     comm_status (*backend_find)(const char *name, const comm_backend **ret_backend);
     comm_status (*work_create)(void *group_token, comm_work_done_fn done, void *context, comm_work **ret_work);
+    void (*work_facts)(const comm_work *work, int32_t *ret_source_rank, int32_t *ret_tag, size_t *ret_count);
     void (*work_release)(comm_work *work);
 } comm_host;
 
@@ -392,6 +400,7 @@ struct comm_backend {
     uint32_t reserved;
     void *context;       /* given to the slots that have no state: one library can register several backends */
     const comm_backend_param *const *params; /* ends with NULL; NULL: none */
+    const comm_backend *next; /* one more backend of the same library, which is taken in with this one; NULL: none */
 
     /* Can the backend be used in this process, now? No side effects: no MPI_Init, no CUDA context. NULL slot: yes.
      * UNSUPPORTED with a text: why not ("no GPU").  any; must not block long */
