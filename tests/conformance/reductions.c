@@ -226,6 +226,110 @@ static void rank_main(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* ---- Structs: USER on BYTE with element_bytes ---- */
+
+struct structs {
+    size_t bytes;    /* of one element */
+    int broken;      /* calls that did not get whole elements in rank order */
+};
+
+/* Element i of a rank's: nothing, or the rank and bytes that only this element has. */
+static void write_struct(const struct structs *s, uint8_t *at, int32_t rank, size_t i)
+{
+    memset(at, 0, s->bytes);
+    if ((i + (size_t)rank) % 3 == 0 || s->bytes == 0)
+        return;
+    uint64_t state = i * 1000003 + s->bytes;
+    for (size_t b = 0; b < s->bytes; b++)
+        at[b] = (uint8_t)reference_random(&state);
+    at[0] = (uint8_t)(rank + 1);
+}
+
+/* Keep the lower rank's struct if it has something: associative, not commutative, and wrong if a struct is cut. */
+static void keep_lower(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    struct structs *s = context;
+    s->broken += dtype != COMM_DTYPE_BYTE;
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *lower = (const uint8_t *)in + i * s->bytes;
+        uint8_t *upper = (uint8_t *)inout + i * s->bytes;
+        s->broken += lower[0] && upper[0] && lower[0] >= upper[0];
+        if (lower[0])
+            memcpy(upper, lower, s->bytes);
+    }
+}
+
+/* `recv` holds elements from `first` on of the reduction of all ranks. */
+static void check_structs(const struct structs *s, const uint8_t *recv, size_t first, size_t count, int32_t size)
+{
+    uint8_t *expected = malloc(s->bytes);
+    for (size_t i = 0; i < count; i++) {
+        int32_t from = 0;
+        for (int found = 0; from < size && !found; from += !found) {
+            write_struct(s, expected, from, first + i);
+            found = expected[0] != 0;
+        }
+        if (memcmp(expected, recv + i * s->bytes, s->bytes) != 0)
+            ranks_fail(__FILE__, __LINE__, "element %zu of %zu bytes is not that of rank %d", first + i, s->bytes, from);
+    }
+    free(expected);
+}
+
+static void reduce_structs(comm_group *g, size_t bytes, size_t block)
+{
+    int32_t rank = comm_group_rank(g), size = comm_group_size(g), root = size / 2;
+    size_t count = block * (size_t)size, counts[RANKS_MOST], mine = 0;
+    struct structs s = { bytes, 0 };
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    uint8_t *send = malloc(count * bytes + 1), *recv = malloc(count * bytes + 1);
+    const void *list[RANKS_MOST];
+    options.reduce_fn = keep_lower;
+    options.reduce_context = &s;
+    options.element_bytes = (uint32_t)bytes;
+    for (size_t i = 0; i < count; i++)
+        write_struct(&s, send + i * bytes, rank, i);
+    CHECK_OK(comm_all_reduce(g, send, recv, count, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL));
+    check_structs(&s, recv, 0, count, size);
+    options.flags = COMM_OP_FLAG_RANK_ORDER;
+    CHECK_OK(comm_reduce(g, send, recv, count, COMM_DTYPE_BYTE, COMM_REDOP_USER, root, &options, NULL));
+    check_structs(&s, recv, 0, rank == root ? count : 0, size);
+    options.flags = 0;
+    CHECK_OK(comm_reduce_scatter(g, send, recv, block, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL));
+    check_structs(&s, recv, block * (size_t)rank, block, size);
+    /* Uneven blocks: what rank 0 has more the last one has less. */
+    for (int32_t r = 0; r < size; r++) {
+        counts[r] = block + (r == 0 && size > 1 ? block / 2 : 0) - (r == size - 1 && size > 1 ? block / 2 : 0);
+        list[r] = send + mine * bytes;
+        mine += counts[r];
+    }
+    mine = rank ? (size_t)((const uint8_t *)list[rank] - send) / bytes : 0;
+    CHECK_OK(comm_reduce_scatter_v(g, send, recv, counts, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL));
+    check_structs(&s, recv, mine, counts[rank], size);
+    CHECK_OK(comm_reduce_scatter_list(g, list, recv, counts, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL));
+    check_structs(&s, recv, mine, counts[rank], size);
+    CHECK_OK(comm_all_reduce(g, send, send, count, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL)); /* in place */
+    check_structs(&s, send, 0, count, size);
+    CHECK(s.broken == 0);
+    free(send);
+    free(recv);
+}
+
+/* Odd sizes, none that a slice is a multiple of, and one that is longer than the slices that some of these runs have. */
+static void structs(int rank, int size, void *arg)
+{
+    static const size_t sizes[] = { 1, 3, 7, 24, 1300, 70001 };
+    const struct suite *suite = arg;
+    comm_group *world = ranks_world(suite->backend);
+    (void)rank, (void)size;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        reduce_structs(world, sizes[i], 0);
+        reduce_structs(world, sizes[i], 1);
+        reduce_structs(world, sizes[i], sizes[i] > 1000 ? 3 : 1 + 20000 / sizes[i]);
+    }
+    ranks_quiet(world);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Illegal pairs are refused on all ranks with both names, and the group goes on. */
 static void refusals(int rank, int size, void *arg)
 {
@@ -274,7 +378,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : RANKS_MOST;
     for (int size = least; size <= most; size++)
-        if (ranks_run(size, &options, rank_main, &suite) != 0)
+        if (ranks_run(size, &options, rank_main, &suite) != 0 || ranks_run(size, &options, structs, &suite) != 0)
             return 1;
     return ranks_run(3, &options, refusals, &suite);
 }

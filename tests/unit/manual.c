@@ -133,6 +133,37 @@ static void rank_order_on_one_side_is_a_mismatch(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void take_lower(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    (void)dtype;
+    memcpy(inout, in, count * *(const size_t *)context);
+}
+
+/* The same number of elements of another size. */
+static void structs_of_two_sizes_are_a_mismatch(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world("tcp"), *group;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    char send[24] = "", recv[24];
+    size_t bytes = rank == 0 ? 12 : 8;
+    options.reduce_fn = take_lower;
+    options.reduce_context = &bytes;
+    options.element_bytes = (uint32_t)bytes;
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    CHECK_STATUS(comm_all_reduce(group, send, recv, 2, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL), COMM_ERR_MISMATCH);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(group));
+    /* And it is for structs only. */
+    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_USER, &options, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("options->element_bytes is");
+    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_broadcast(world, send, 2, COMM_DTYPE_BYTE, 0, &options, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_barrier(world, &options, NULL), COMM_ERR_INVALID);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* The message of another call is here before this rank calls: it must not be taken for its own, though it has the same length. */
 static void a_message_that_came_before_the_call_is_compared(int rank, int size, void *arg)
 {
@@ -690,6 +721,7 @@ int main(void)
     const struct ranks_options how = { .limit_s = 60, .name = "manual" };
     return ranks_run(3, &how, forms_match_as_the_manual_says, NULL) ||
            ranks_run(2, &how, rank_order_on_one_side_is_a_mismatch, NULL) ||
+           ranks_run(2, &how, structs_of_two_sizes_are_a_mismatch, NULL) ||
            ranks_run(2, &how, a_message_that_came_before_the_call_is_compared, NULL) ||
            ranks_run(3, &how, in_place_is_the_own_block, NULL) ||
            ranks_run(4, &how, blocks_that_are_read_may_overlap, NULL) ||
