@@ -1,4 +1,4 @@
-/* comm-info: what this libcomm is, which backends it found and why not others, its parameters and its routes. */
+/* comm-info: what this libcomm is, available backends, and why the others are not, its parameters and its routes. */
 #include <argp.h>
 #include <jansson.h>
 #include <stdio.h>

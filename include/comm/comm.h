@@ -60,10 +60,13 @@ extern "C" {
  *
  * Every call that can fail returns a comm_status; 0 is success. The code says what is still usable:
  *
- *   -1 .. -19   CALL     nothing happened; fix the call and go on
+ *   -1 .. -19   CALL     the group (or store) is as usable as before: fix the call and go on. Nothing
+ *                        happened, with two exceptions: after TIMEOUT, what was waited for goes on; after TRUNCATED,
+ *                        the message has been received as far as it fitted
  *   -20 .. -39  OBJECT   this group (or store) has ended; close it and open another
- *   -40 .. -59  PROCESS  the library cannot be used any more in this process
- */
+ *   -40 .. -59  PROCESS  the library, or this handle in this process, cannot be used any more
+ *
+ * When a call fails, do not use what it would have given (its ret_ arguments). */
 typedef int32_t comm_status;
 
 enum {
@@ -100,14 +103,18 @@ COMM_API const char *comm_status_name(comm_status status);
 
 /* The text of this thread's latest failed call: what was being done, what happened, which rank and
  * address, and the cure if it is known. Empty if no call has failed.
+ * There is one text per thread of the operating system, so it must be read on the thread that called, before anything
+ * else is called there. Languages that move a task between threads (Go, async Rust, fibres) must pin the task from the
+ * call until the text is copied: runtime.LockOSThread in Go, no await in between in Rust. A work keeps its own text
+ * (comm_work_error), which any thread can read.
  * Memory   lends, until this thread's next failing call.   Threads  any. */
 COMM_API const char *comm_last_error(void);
 
 /* Release memory that libcomm gave where the manual says comm_free. NULL is fine.  Threads any. */
 COMM_API void comm_free(void *memory);
 
-/* Memory that libcomm can release, for what a store of your own gives back (comm/store.h); NULL if there is none left. It is
- * libc's malloc, for languages that do not have that at hand.
+/* Memory that libcomm can release, for what a store of your own gives back (comm/store.h); NULL if there is none left.
+ * It is libc's malloc, for languages that do not have that at hand.
  * Memory   gives `bytes` bytes, 0 included (comm_free).   Threads  any. */
 COMM_API void *comm_alloc(size_t bytes);
 
@@ -121,8 +128,9 @@ typedef struct comm_group comm_group; /* an ordered set of ranks; the first one 
 typedef struct comm_work comm_work;   /* one operation under way or done */
 typedef struct comm_store comm_store; /* comm/store.h */
 
-/* Element types. A 16- or 8-bit float is reduced in fp32. BYTE is for moving raw bytes: no reduce op
- * takes it. BOOL is one byte, 0 is false and anything else true; results are 0 or 1. */
+/* Element types. A 16- or 8-bit float is reduced in fp32. BYTE is for moving raw bytes, and for structs that a function
+ * of the user's reduces (COMM_REDOP_USER with options->element_bytes); no other reduce op takes it. BOOL is one byte, 0
+ * is false and anything else true; results are 0 or 1. */
 typedef int32_t comm_dtype;
 enum {
     COMM_DTYPE_I8 = 1,
@@ -151,17 +159,30 @@ enum {
  *   SUM PRODUCT      integers wrap around; BOOL: SUM is "or", PRODUCT is "and"
  *   AVG              the sum divided by the number of ranks. Integers: the exact sum (it cannot
  *                    overflow on the way), divided toward zero. Not for BOOL.
- *   MIN MAX          not for complex. If any operand is NaN the result is the canonical quiet NaN,
- *                    on every backend, size and path. -0 counts as smaller than +0.
+ *   MIN MAX          not for complex. If any operand is NaN the result is the canonical quiet NaN. -0 counts as smaller
+ *                    than +0.
  *   BAND BOR BXOR    integers and BOOL only
- *   PREMUL_SUM       each rank's input times its own options->premul, then summed. Not for BOOL. The product is rounded to
- *                    the type (integers: wraps around) before it is summed: two roundings, never a fused one.
+ *   PREMUL_SUM       each rank's input times its own options->premul, then summed. Not for BOOL. The product is rounded
+ *                    to the type (integers: wraps around) before it is summed: two roundings, never a fused one.
  *   USER             options->reduce_fn, in rank order
  *
- * The result is the same bits on every rank, and from run to run for the same shape. Floats are rounded to nearest even;
- * 16- and 8-bit floats are reduced in fp32 and rounded once, at the end (PREMUL_SUM: also each product). A NaN that is made
- * or passed on is the quiet NaN without sign and payload; only a group of one rank, where SUM, AVG and PRODUCT copy, keeps
- * the one that it is given. docs/reduce.md has every rule. */
+ * What follows holds for backends that reduce with libcomm's own kernels, as tcp does on the CPU, for every size and
+ * algorithm. The result is the same bits on every rank, and from run to run for the same shape. Floats are rounded to
+ * nearest even; 16- and 8-bit floats are reduced in fp32 and rounded once, at the end (PREMUL_SUM: also each product).
+ * A NaN that is made or passed on is the quiet NaN without sign and payload; only a group of one rank, where SUM, AVG
+ * and PRODUCT copy, keeps the one that it is given. docs/reduce.md has every rule.
+ *
+ * A backend that leaves reducing to another library has that library's rules, and says so in its manual:
+ *
+ *                          order of floats            MIN, MAX with NaN     16- and 8-bit floats        RANK_ORDER
+ *   libcomm's kernels      fixed for a shape          NaN                   fp32, one rounding          yes
+ *   NCCL, RCCL             fixed for a shape and      up to the library     rounded at each step, or    UNSUPPORTED
+ *                          a number of channels                             as the library likes
+ *   MPI                    up to the library          up to the library     UNSUPPORTED unless the      UNSUPPORTED
+ *                                                                           backend reduces itself
+ *
+ * A pair that a backend cannot do is refused with UNSUPPORTED, never replaced by another one; comm_group_supports
+ * tells. */
 typedef int32_t comm_redop;
 enum {
     COMM_REDOP_SUM = 0,
@@ -193,9 +214,9 @@ enum {
     COMM_OP_KIND_END /* one more than the last */
 };
 
-/* Where a buffer is: a kind of memory, and optionally which device of that kind. A kind's number alone means "the calling
- * thread's current device"; comm_device_at(COMM_DEVICE_CUDA, 1) is "cuda:1". DEFAULT means the group's only kind.
- * The list of kinds is open: a backend can bring one of its own, which then has a number in this process
+/* Where a buffer is: a kind of memory, and optionally which device of that kind. A kind's number alone means "the
+ * calling thread's current device"; comm_device_at(COMM_DEVICE_CUDA, 1) is "cuda:1". DEFAULT means the group's only
+ * kind. The list of kinds is open: a backend can bring one of its own, which then has a number in this process
  * (comm_device_parse) and a name in backend strings ("npu2:mine"). */
 typedef int32_t comm_device;
 enum {
@@ -245,14 +266,30 @@ COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
  * header leaves the newer fields at their defaults. Structs that a call fills in (comm_..._info) work
  * the other way round: set struct_bytes to their sizeof first, and no more than that is written.
  *
- * Names of worlds, groups and mesh dimensions and labels of operations are UTF-8 without control characters, of at most 95 bytes
- * (a world's: 47); others are refused with INVALID, none is cut. A record keeps the first 23 bytes of a label, in whole
- * characters. Descriptions and reasons may be of any length. */
+ * Names of worlds, groups and mesh dimensions and labels of operations are UTF-8 without control characters, of at most
+ * 95 bytes (a world's: 47); others are refused with INVALID, none is cut. A record keeps the first 23 bytes of a label,
+ * in whole characters. Descriptions and reasons may be of any length. */
 
-/* Time limits are in milliseconds. When one has passed, the other ranks are asked what they are doing; the error that
- * says so comes within half a second after the limit. */
-#define COMM_TIMEOUT_DEFAULT ((int64_t)0)   /* an operation: the group's; a group: 30 min; a store: 5 min */
-#define COMM_TIMEOUT_INFINITE ((int64_t)-1) /* no deadline; abort and dead peers still end the wait */
+/* Time limits are in milliseconds. When an operation's has passed, the other ranks are asked what they are doing; the
+ * error that says so comes within half a second after the limit. What 0 and COMM_TIMEOUT_INFINITE mean:
+ *
+ *                                            0                              INFINITE
+ *   comm_init_options.timeout_ms             30 min                         no limit
+ *   comm_group_options.timeout_ms            the parent's                   no limit
+ *   comm_op_options.timeout_ms               the group's                    no limit
+ *   of comm_coalesce_end                     each operation's own           no limit but the operations' own
+ *   comm_group_connect                       the group's                    no limit
+ *   comm_group_set_timeout                   INVALID                        no limit
+ *   comm_work_wait, comm_work_wait_all,      no limit but the operations'   the same
+ *     comm_group_flush                       own
+ *   comm_store_options.timeout_ms            5 min                          no limit
+ *   timeout_ms of a store's calls            the store's                    no limit
+ *   comm_store_set_timeout                   5 min                          no limit
+ *
+ * No call takes 0 for "do not wait": that is comm_work_test, and COMM_STORE_NO_WAIT for queues. Without a limit, abort
+ * and dead peers still end the wait. */
+#define COMM_TIMEOUT_DEFAULT ((int64_t)0)
+#define COMM_TIMEOUT_INFINITE ((int64_t)-1)
 
 #define COMM_ANY_SOURCE (-1) /* comm_recv: from whichever rank sends first */
 #define COMM_ANY_TAG (-1)    /* comm_recv: with any tag. 0 is an ordinary tag and the default */
@@ -260,35 +297,45 @@ COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
 /* A reduction of the user's: for each i, inout[i] = in[i] OP inout[i], where `in` comes from lower
  * ranks than `inout` (MPI_User_function's order). The operation must be associative; it need not
  * be commutative. It is called on a thread that drives the group, one call at a time per group, and must not call
- * libcomm. A call gets some of the elements, from 1 to all of them. `in` and `inout` are aligned for `dtype` if the buffers
- * that were given to the operation are. */
+ * libcomm. A call gets some of the elements, from 1 to all of them. `in` and `inout` are aligned for `dtype` if the
+ * buffers that were given to the operation are. For BYTE with options->element_bytes, `count` is in elements of that
+ * size, whole ones only; the function knows the size by its context, and addresses are multiples of it from the
+ * buffer's begin, not aligned. */
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {
-    /* Reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none. */
+    /* Reduce ((0 op 1) op 2) ... whatever the size and the algorithm. All ranks give it, or none. UNSUPPORTED on a
+     * backend that cannot. */
     COMM_OP_FLAG_RANK_ORDER = 1 << 0,
-    /* Devices with streams: the operation is done when it has been enqueued on options->stream; later work in the stream sees the
-     * result. A call without ret_work then returns without waiting for the device, and can be captured into a graph.
-     * (c10d's synchronous collectives on a GPU.) Without it, a call that waits returns when the result is in memory. */
+    /* Devices with streams: the operation is done when it has been enqueued on options->stream; later work in the
+     * stream sees the result. A call without ret_work then returns without waiting for the device, and can be captured
+     * into a graph. (c10d's synchronous collectives on a GPU.) Without it, a call that waits returns when the result is
+     * in memory. */
     COMM_OP_FLAG_ON_STREAM = 1 << 1,
-    /* options->premul is in the memory of the operation's device, and is read by that device. */
+    /* options->premul is in the memory of the operation's device, and is read by that device when the operation runs:
+     * it is kept until the work completes (with ON_STREAM: until the stream is past the operation), and no CPU reads
+     * it. Without effect on the CPU. */
     COMM_OP_FLAG_PREMUL_ON_DEVICE = 1 << 2,
 };
 
 typedef struct comm_op_options {
     uint32_t struct_bytes;
     uint32_t flags;          /* COMM_OP_FLAG_ values */
-    int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE, whether or not anybody waits:
-                              * at once by tcp, within a second where the backend does not know deadlines */
+    int64_t timeout_ms;      /* for this operation; when it passes, the group ends with DEADLINE, whether or not a
+                              * thread waits for it: within half a second by tcp, at once where the backend keeps no
+                              * deadlines */
     int32_t tag;             /* send and recv; 0 .. INT32_MAX, or COMM_ANY_TAG to receive */
     comm_device device;      /* where the buffers are; needed only if the group has several devices */
-    void *stream;            /* the device's stream to be ordered with, NULL for its default stream; unused on the CPU */
-    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read, or see
-                              * COMM_OP_FLAG_PREMUL_ON_DEVICE */
+    void *stream;            /* devices with streams: the operation reads and writes its buffers after the work that is
+                              * in this stream already. NULL is the device's default stream, not "no stream". Unused on
+                              * the CPU */
+    const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read, or
+                              * see COMM_OP_FLAG_PREMUL_ON_DEVICE */
     comm_reduce_fn reduce_fn; /* USER */
     void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
     const char *label;       /* borrows; a few words of yours that errors and records will show */
-    uint32_t element_bytes;  /* USER on BYTE: the size of one element, for reducing structs; counts are in such elements. 0: 1 */
+    uint32_t element_bytes;  /* USER on BYTE: the size of one element, any number, for reducing structs; counts are in
+                              * such elements. The same on all ranks, else MISMATCH. 0: 1. INVALID elsewhere */
     uint32_t reserved;
 } comm_op_options;
 #define COMM_OP_OPTIONS_INIT { (uint32_t)sizeof(comm_op_options), 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0 }
@@ -304,9 +351,10 @@ typedef struct comm_init_options {
     comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
     const char *name;       /* of the world, as errors show it; "world". See comm_init */
-    const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the store */
-    comm_device device;     /* that this rank will use, such as comm_device_at(COMM_DEVICE_CUDA, 1): for backends that bind to
-                             * one (c10d's device_id). 0: not said */
+    const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the
+                             * store */
+    comm_device device;     /* that this rank will use, such as comm_device_at(COMM_DEVICE_CUDA, 1): for backends that
+                             * bind to one (c10d's device_id). 0: not said */
     uint32_t reserved;
 } comm_init_options;
 #define COMM_INIT_OPTIONS_INIT { (uint32_t)sizeof(comm_init_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL, 0, 0 }
@@ -315,21 +363,22 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
- * When it succeeds, the backends of all ranks are open, and this rank knows where the others are: from then on the store may go (a
- * world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first talk). When one rank cannot take part,
- * it fails on all with that rank's reason. Ranks that wait notice a rank whose process ends before that, and name it: within 2 seconds
- * on one host or where hosts can connect to each other; within 7 if its whole host is gone. All this holds for every kind of
- * store. A world of one rank leaves the store alone.
+ * When it succeeds, the backends of all ranks are open, and this rank knows where the others are: from then on the
+ * store may go (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first talk). When
+ * one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a rank whose process ends
+ * before that, and name it: within 2 seconds on one host or where hosts can connect to each other; within 7 if its
+ * whole host is gone. All this holds for every kind of store. A world of one rank leaves the store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
- * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same time,
- * need different names; so does a world that children of fork() open among themselves.
+ * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same
+ * time, need different names; so does a world that children of fork() open among themselves.
  *
  * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
- * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about size, secret or
- *          backends), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing ranks), PEER_LOST (a rank has
- *          ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text names the rank that could not. */
+ * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about
+ *          size, secret or backends), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing
+ *          ranks), PEER_LOST (a rank has ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text
+ *          names the rank that could not. */
 COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
 
 typedef struct comm_group_options {
@@ -346,20 +395,24 @@ typedef struct comm_group_options {
 
 /* What comm_group_create says of memory, threads and errors holds for all calls that make groups.
  *
- * Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. No messages
- * are sent and no store is asked, so it is cheap and cannot hang; the first use meets the others.
+ * Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. It is local: no message is
+ * sent, no store is asked and no other rank is waited for, so it cannot hang, and a member that never makes the group
+ * is noticed by the group's first operation (or comm_group_connect), which waits for it until its time limit.
  * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
  *
- * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same list
- *          of ranks must be made in the same order by its members.
+ * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same
+ *          list of ranks must be made in the same order by its members.
  * Memory   borrows; gives *ret_group.
  * Threads  any.
  * Errors   INVALID (a rank twice, out of range, an empty list), NOT_FOUND (backend). */
 COMM_API comm_status comm_group_create(comm_group *parent, const int32_t *ranks, size_t count,
                                        const comm_group_options *options, comm_group **ret_group);
 
-/* Divide `parent`: ranks that give the same `color` form a group, ordered by `key`, then by rank in the parent. A negative
- * colour joins none and gets NULL.  Order  a collective of the parent.  (MPI_Comm_split, ncclCommSplit.) */
+/* Divide `parent`: ranks that give the same `color` form a group, ordered by `key`, then by rank in the parent. A
+ * negative colour joins none and gets NULL. The ranks ask each other by one all_gather on the CPU, with all that comes
+ * with it: a place in the parent's order, a record, a time limit. A parent without a backend for the CPU gives
+ * UNSUPPORTED: use comm_group_create.
+ * Order    a collective of the parent.   Errors  those of an all_gather, too.   (MPI_Comm_split, ncclCommSplit.) */
 COMM_API comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key,
                                       const comm_group_options *options, comm_group **ret_group);
 
@@ -367,33 +420,40 @@ COMM_API comm_status comm_group_split(comm_group *parent, int32_t color, int32_t
  * user's cannot mix.  Order  every rank of the group.  (MPI_Comm_dup.) */
 COMM_API comm_status comm_group_dup(comm_group *group, const comm_group_options *options, comm_group **ret_group);
 
-/* Divide `parent` into consecutive groups of `group_size` ranks and give the one that holds the caller. `group_size` must
+/* Divide `parent` into consecutive groups of `group_size` ranks and give the one that holds the caller. `group_size`
+ * must
  * divide the parent's.  Order  every rank of the parent.  (c10d's new_subgroups.) */
 COMM_API comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const comm_group_options *options,
                                           comm_group **ret_group);
 
-/* Divide `parent` as you list it: `ranks` holds one group after the other, of counts[0], counts[1] ... ranks each, and a
- * member's rank is its place in its list. Gives the one that holds the caller, or NULL if none does.
+/* Divide `parent` as you list it: `ranks` holds one group after the other, of counts[0], counts[1] ... ranks each, and
+ * a member's rank is its place in its list. Gives the one that holds the caller, or NULL if none does.
  * Order    every listed rank, with the same lists.  (c10d's new_subgroups_by_enumeration.)
  * Errors   INVALID (a rank in two groups or twice, out of range, an empty group). */
 COMM_API comm_status comm_group_subgroups_list(comm_group *parent, const int32_t *ranks, const size_t *counts,
                                                size_t group_count, const comm_group_options *options,
                                                comm_group **ret_group);
 
-/* The group without `excluded` ranks, which do not call. Works on a group that has ended because those
- * ranks died: the way to go on with the survivors, who must all name the same ranks.
+/* The group without the `excluded` ranks: the way to go on with the survivors, on a group that has ended because ranks
+ * died, too. `excluded` are ranks of `group`, in any order, none twice; who is left keeps the order, and the ranks are
+ * numbered anew from 0. excluded_count 0 gives a group of the same ranks. comm_group_lost_ranks says who is lost, and
+ * has the recipe.
+ * Order    every rank that is left calls it, with the same excluded ranks; the excluded ones do not. Like
+ *          comm_group_create it is local, so ranks that name different ones learn of it by the first use of the group.
+ * Errors   INVALID (the caller excludes itself, a rank twice or out of range).
  * (ncclCommShrink, c10d's shrink_group.) */
 COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *excluded, size_t excluded_count,
                                        const comm_group_options *options, comm_group **ret_group);
 
-/* A group whose collectives take turns over `groups`, which have the same ranks in the same order: the first goes to groups[0],
- * the second to groups[1], and so on. So operations that are under way at the same time run on different backends, or on
- * different lanes of one. (c10d's ProcessGroupRoundRobin.)
+/* A group whose collectives take turns over `groups`, which have the same ranks in the same order: the first goes to
+ * groups[0], the second to groups[1], and so on. So operations that are under way at the same time run on different
+ * backends, or on different lanes of one. (c10d's ProcessGroupRoundRobin.)
  *
- * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes its turn when it ends;
- * one of sends and receives takes none, and the two cannot be mixed. comm_group_seq counts its own collectives;
- * comm_work_seq and the records are those of the group whose turn it was, and hooks belong there too. Aborting it aborts all; when
- * one has ended, so has it. Groups made from it are ordinary ones, on the backend of groups[0].
+ * Sends and receives, and comm_monitored_barrier, all go to groups[0]. A batch goes to one group: it takes its turn
+ * when it ends; one of sends and receives takes none, and the two cannot be mixed. comm_group_seq counts its own
+ * collectives; comm_work_seq and the records are those of the group whose turn it was, and hooks belong there too.
+ * Aborting it aborts all; when one has ended, so has it. Groups made from it are ordinary ones, on the backend of
+ * groups[0].
  *
  * Order    every rank, with the groups in the same order.
  * Memory   keeps the groups until it is closed; closing it leaves them open. Gives *ret_group.
@@ -401,45 +461,47 @@ COMM_API comm_status comm_group_shrink(comm_group *group, const int32_t *exclude
 COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t count,
                                             const comm_group_options *options, comm_group **ret_group);
 
-/* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted are
- * still delivered. Other groups made from it live on. When it returns, the callbacks of its works have returned. The last group
- * of a world takes at most two parameters' time, 2 s each, whatever the other ranks do: tcp's linger_ms to deliver and to hear
- * the others' goodbye, and leave_ms to tell the store of rank 0. What this thread has begun with comm_coalesce_begin on it, and not ended, is forgotten; no other thread may
- * have begun one. NULL is fine.
+/* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted
+ * are still delivered. Other groups made from it live on. When it returns, the callbacks of its works have returned.
+ * The last group of a world takes at most two parameters' time, 2 s each, whatever the other ranks do: tcp's linger_ms
+ * to deliver and to hear the others' goodbye, and leave_ms to tell the store of rank 0. What this thread has begun with
+ * comm_coalesce_begin on it, and not ended, is forgotten; no other thread may have begun one. NULL is fine.
  * After the last group and the last store of a process nothing of libcomm runs. Two descriptors stay open until the
  * process ends, a pipe that libuv makes once.
  * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
- * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was seen
- *          need not have returned.
- * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback or a
- *          hook: the group stays open). */
+ * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was
+ *          seen need not have returned.
+ * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback or
+ *          a hook: the group stays open). */
 COMM_API comm_status comm_group_close(comm_group *group);
 
 /* End the group now: every pending operation, here and on the other ranks, ends with ABORTED and a
- * text that names this rank and `reason` (NULL is fine). Returns at once, also while other threads wait on the group, which must
- * then still be closed.  Threads any. */
+ * text that names this rank and `reason` (NULL is fine). Returns at once, also while other threads wait on the group,
+ * which must then still be closed.  Threads any. */
 COMM_API comm_status comm_group_abort(comm_group *group, const char *reason);
 
-/* The same for all groups of this process that belong to the world of `any`, which is one of them: the way out when several
- * groups wait for each other. Each group's text names the rank in it. (c10d's _abort_process_group without a group.)
+/* The same for all groups of this process that belong to the world of `any`, which is one of them: the way out when
+ * several groups wait for each other. Each group's text names the rank in it.
+ * (c10d's _abort_process_group without a group.)
  * Threads any. */
 COMM_API comm_status comm_group_abort_all(comm_group *any, const char *reason);
 
 /* Connect to the other ranks now for operations on `device` (DEFAULT: each kind of device that the group serves), which
- * otherwise happens in the first operation: before timing, before capturing a graph, or so that a rank that cannot take part
- * is found here. A backend that needs no such step returns at once, so OK does not say that the others are alive.
+ * otherwise happens in the first operation: before timing, before capturing a graph, or so that a rank that cannot take
+ * part is found here. A backend that needs no such step returns at once, so OK does not say that the others are alive.
  * (c10d's device_id and eager initialisation, ncclCommInitRank, MPI_Comm_create_group.)
  *
  * Order    every rank of the group calls it, with the same device, at the same place among its calls on this group.
  * Threads  one at a time, with no other call on this group meanwhile but comm_group_abort, which ends it.
- * Errors   TIMEOUT (not connected within timeout_ms; 0: the group's time limit. The group is still usable, and the call can
- *          be repeated), INVALID (operations of the group are unfinished; in a batch; in a work's callback or a hook),
- *          UNSUPPORTED (the group has no backend for that device), the reason why the group has ended, those of the backend. */
+ * Errors   TIMEOUT (not connected within timeout_ms; 0: the group's time limit. The group is still usable, and the call
+ *          can be repeated), INVALID (operations of the group are unfinished; in a batch; in a work's callback or a
+ *          hook), UNSUPPORTED (the group has no backend for that device), the reason why the group has ended, those of
+ *          the backend. */
 COMM_API comm_status comm_group_connect(comm_group *group, comm_device device, int64_t timeout_ms);
 
-/* Wait until all works that were submitted to the group so far have completed; the first error wins. What stands in an open
- * batch (comm_coalesce_begin) has not been submitted yet, and is not waited for.
+/* Wait until all works that were submitted to the group so far have completed; the first error wins. What stands in an
+ * open batch (comm_coalesce_begin) has not been submitted yet, and is not waited for.
  * (c10d's _wait_for_pending_works.)  Threads any.  Errors  TIMEOUT, or a work's own. */
 COMM_API comm_status comm_group_flush(comm_group *group, int64_t timeout_ms);
 
@@ -449,11 +511,11 @@ COMM_API int32_t comm_group_size(const comm_group *group);
 COMM_API const char *comm_group_name(const comm_group *group);
 COMM_API const char *comm_group_description(const comm_group *group); /* "" if it was given none */
 COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised init string, "cpu:tcp" */
-COMM_API comm_device comm_group_device(const comm_group *group); /* its only kind of device; DEFAULT if it has several */
+COMM_API comm_device comm_group_device(const comm_group *group); /* its only kind; DEFAULT if it has several */
 COMM_API int64_t comm_group_timeout(const comm_group *group);
 COMM_API comm_status comm_group_set_timeout(comm_group *group, int64_t timeout_ms);
 COMM_API uint64_t comm_group_seq(const comm_group *group); /* collectives submitted so far */
-COMM_API comm_store *comm_group_store(comm_group *group);  /* the world's store, prefixed for this group: yours to use */
+COMM_API comm_store *comm_group_store(comm_group *group);  /* the world's, prefixed for this group: yours to use */
 COMM_API comm_status comm_group_status(const comm_group *group); /* OK, or why the group has ended */
 
 /* Ranks between groups: this group's rank -> the world's, and back. NOT_FOUND says that it is in no such group. */
@@ -461,17 +523,19 @@ COMM_API comm_status comm_group_world_rank(const comm_group *group, int32_t rank
 COMM_API comm_status comm_group_rank_of(const comm_group *group, int32_t world_rank, int32_t *ret_rank);
 /* Write the world ranks of all members, in order; `ret_ranks` has room for comm_group_size of them. */
 COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_ranks);
-/* Write the number of each member's host, in order; `ret_hosts` has room for comm_group_size of them. Hosts are numbered from 0 in the
- * order in which they first appear among the world's ranks, the same on all ranks and in all groups. Two ranks are on one host if they
- * can share memory and reach each other by loopback: same kernel, same /dev/shm, same network name space. So a container is
- * a host of its own unless it shares these. COMM_HOST_ID, any text, takes the rule's place: ranks with the same text are on one host. */
+/* Write the number of each member's host, in order; `ret_hosts` has room for comm_group_size of them. Hosts are
+ * numbered from 0 in the order in which they first appear among the world's ranks, the same on all ranks and in all
+ * groups. Two ranks are on one host if they can share memory and reach each other by loopback: same kernel, same
+ * /dev/shm, same network name space. So a container is a host of its own unless it shares these. COMM_HOST_ID, any
+ * text, takes the rule's place: ranks with the same text are on one host. */
 COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts);
 
-/* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be reached.
- * Writes the first `room` of them in ascending order, as ranks of this group; *ret_count is how many there are. What one rank
- * has noticed reaches the others with the news that the group has ended, so ask after a call has failed with PEER_LOST; but
- * when several ranks die, some survivors may know less at first. Shrinking and trying settles that: who knows too little
- * finds the others dead by the first use of the group that was shrunk, and shrinks the original again.
+/* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be
+ * reached. Writes the first `room` of them in ascending order, as ranks of this group; *ret_count is how many there
+ * are. What one rank has noticed reaches the others with the news that the group has ended, so ask after a call has
+ * failed with PEER_LOST; but when several ranks die, some survivors may know less at first. Shrinking and trying
+ * settles that: who knows too little finds the others dead by the first use of the group that was shrunk, and shrinks
+ * the original again.
  *
  *     comm_group *rest = NULL;
  *     comm_status status;
@@ -487,10 +551,11 @@ COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_host
  * Threads any.  Errors  INVALID. */
 COMM_API comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t room, size_t *ret_count);
 
-/* 1 if the group can do this operation on this device (0: its only kind), else 0 and comm_last_error says why: by the rules of
- * comm_redop_supports, by what the backend knows, and by what it says itself. `dtype` and `redop` count where the
- * operation has them. It asks nobody, and promises nothing about flags, counts and buffers.  Threads any. */
-COMM_API int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop, comm_device device);
+/* 1 if the group can do this operation on this device (0: its only kind), else 0 and comm_last_error says why: by the
+ * rules of comm_redop_supports, by what the backend knows, and by what it says itself. `dtype` and `redop` count where
+ * the operation has them. It asks nobody, and promises nothing about flags, counts and buffers.  Threads any. */
+COMM_API int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop,
+                                     comm_device device);
 
 /* The open group of this process that has that name within `world`'s family; of several, the one that was made last.
  * Memory lends.  Errors NOT_FOUND. */
@@ -509,39 +574,42 @@ COMM_API comm_status comm_launch_query(comm_launch_info *ret_info);
 /* ---- 5 Meshes ----------------------------------------------------------------------------------
  *
  * A mesh lays ranks out as a grid of one or more dimensions, in row-major order, and has a group along each: 8 ranks as
- * 2 x 4 with the names "dp" and "tp" have groups of 2 along dp and of 4 along tp. (c10d's DeviceMesh.) A sub-mesh is a view of
- * some dimensions, through the caller's own place in the others; it shares their groups. All views are handles of their
- * own, to be destroyed in any order; the groups are closed with the last one.
+ * 2 x 4 with the names "dp" and "tp" have groups of 2 along dp and of 4 along tp. (c10d's DeviceMesh.) A sub-mesh is a
+ * view of some dimensions, through the caller's own place in the others; it shares their groups. All views are handles
+ * of their own, to be destroyed in any order; the groups are closed with the last one.
  *
  * Names may be NULL altogether; then dimensions are known by number only. Ranks in results are world ranks.
  * Threads  any, but destroying, and using a handle that is destroyed. */
 typedef struct comm_mesh comm_mesh;
 
-/* Lay out ranks of `parent`: all of them in order (ranks NULL, rank_count 0), or `ranks`, any of its ranks in any order.
- * `shape` and `names` have `dims` entries (1 to 32).
+/* Lay out ranks of `parent`: all of them in order (ranks NULL, rank_count 0), or `ranks`, any of its ranks in any
+ * order. `shape` and `names` have `dims` entries (1 to 32).
  *
- * Order    every rank of the mesh calls it, with the same arguments. Others may, and get *ret_mesh = NULL. No messages are sent.
- * Memory   borrows; gives *ret_mesh (comm_mesh_destroy). `parent` may be closed before it. The options are those of the groups:
- *          with a name "grid", the groups are called "grid.dp" and so on; without description they get "mesh_dp".
+ * Order    every rank of the mesh calls it, with the same arguments. Others may, and get *ret_mesh = NULL. No messages
+ *          are sent.
+ * Memory   borrows; gives *ret_mesh (comm_mesh_destroy). `parent` may be closed before it. The options are those of the
+ *          groups: with a name "grid", the groups are called "grid.dp" and so on; without description they get
+ *          "mesh_dp".
  * Errors   INVALID: the shape's product is not the number of ranks, a rank or a name twice, an empty name. */
 COMM_API comm_status comm_mesh_create(comm_group *parent, const int32_t *ranks, size_t rank_count,
                                       const int32_t *shape, const char *const *names, size_t dims,
                                       const comm_group_options *options, comm_mesh **ret_mesh);
 
-/* A mesh of groups that are there already, one per dimension. `ranks` are the world ranks of the whole grid in row-major order;
- * it may be NULL for one group. Group i must be the caller's line along dimension i, in order.
+/* A mesh of groups that are there already, one per dimension. `ranks` are the world ranks of the whole grid in
+ * row-major order; it may be NULL for one group. Group i must be the caller's line along dimension i, in order.
  * Memory   keeps the groups until the last view is destroyed; they are not closed with it. */
 COMM_API comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *names, size_t dims,
                                            const int32_t *ranks, comm_mesh **ret_mesh);
 
-/* The view of some dimensions, named in the mesh's order: of "dp", "cp", "tp" one can take "dp", or "dp" and "tp", but not "tp"
- * and "dp". Names made by comm_mesh_flatten count. No messages are sent.
+/* The view of some dimensions, named in the mesh's order: of "dp", "cp", "tp" one can take "dp", or "dp" and "tp", but
+ * not "tp" and "dp". Names made by comm_mesh_flatten count. No messages are sent.
  * Memory   gives *ret_mesh.   Errors  NOT_FOUND (lists the names), INVALID (the order). */
 COMM_API comm_status comm_mesh_sub(comm_mesh *mesh, const char *const *names, size_t count, comm_mesh **ret_mesh);
 
 /* All dimensions of this view as one, with a group of its own over them; `name` NULL joins the names: "dp_cp". The mesh
  * and its other views know the name from then on. Asked again, it is the same group.
- * Order    every rank of the view.   Memory  gives *ret_mesh, of one dimension.   Errors  INVALID (the name is taken). */
+ * Order    every rank of the view.   Memory  gives *ret_mesh, of one dimension.
+ * Errors   INVALID (the name is taken). */
 COMM_API comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_group_options *options,
                                        comm_mesh **ret_mesh);
 
@@ -554,16 +622,18 @@ COMM_API comm_status comm_mesh_destroy(comm_mesh *mesh);
 COMM_API int32_t comm_mesh_dims(const comm_mesh *mesh);                    /* how many dimensions */
 COMM_API int32_t comm_mesh_size(const comm_mesh *mesh, int32_t dim);       /* ranks along it */
 COMM_API int32_t comm_mesh_rank_count(const comm_mesh *mesh);              /* ranks in all: the product */
-COMM_API const char *comm_mesh_dim_name(const comm_mesh *mesh, int32_t dim); /* lends, until the last view is destroyed */
+COMM_API const char *comm_mesh_dim_name(const comm_mesh *mesh, int32_t dim); /* lends, as the groups */
 COMM_API comm_status comm_mesh_dim(const comm_mesh *mesh, const char *name, int32_t *ret_dim);
-/* The group along a dimension, and all of them (room for comm_mesh_dims).  Memory lends, until the last view is destroyed. */
+/* The group along a dimension, and all of them (room for comm_mesh_dims).  Memory lends, until the last view is
+ * destroyed. */
 COMM_API comm_status comm_mesh_group(const comm_mesh *mesh, int32_t dim, comm_group **ret_group);
 COMM_API comm_status comm_mesh_groups(const comm_mesh *mesh, comm_group **ret_groups);
-/* Where the caller stands: along one dimension, which is its rank in that group, and along all (room for comm_mesh_dims). */
+/* Where the caller stands: along one dimension, which is its rank in that group, and along all (room for
+ * comm_mesh_dims). */
 COMM_API int32_t comm_mesh_local_rank(const comm_mesh *mesh, int32_t dim);
 COMM_API comm_status comm_mesh_coordinates(const comm_mesh *mesh, int32_t *ret_coordinates);
-/* Who stands where: another rank's coordinates in this view (NOT_FOUND if it is not in it), the rank at coordinates, and all
- * ranks of the view in row-major order (room for comm_mesh_rank_count). */
+/* Who stands where: another rank's coordinates in this view (NOT_FOUND if it is not in it), the rank at coordinates,
+ * and all ranks of the view in row-major order (room for comm_mesh_rank_count). */
 COMM_API comm_status comm_mesh_coordinates_of(const comm_mesh *mesh, int32_t world_rank, int32_t *ret_coordinates);
 COMM_API comm_status comm_mesh_rank_at(const comm_mesh *mesh, const int32_t *coordinates, int32_t *ret_world_rank);
 COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_ranks);
@@ -572,29 +642,34 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *
  * What holds for all of them:
  *
- * Shapes   counts are elements, of any size. Buffers are contiguous, at any address: alignment is not needed. send and recv
- *          of one call may not overlap, except in the in-place form that each names. Blocks that are only read may overlap
- *          one another; blocks that are written may not, which is not checked: the result there is any of them, or a mix.
- *          count 0 is legal (and still meets the others). A group of one rank is legal.
- * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not, the group ends
- *          with MISMATCH on all ranks, and the text spells out both calls. A rank that needs nothing more from the others
- *          (the root of a broadcast or scatter, the others in a reduce or gather) may have OK for this call and be told by its
- *          next one. Groups are independent.
- *          To match, the operation, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the same on all ranks. Each
- *          rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label, premul and reduce_fn.
+ * Shapes   counts are elements, of any size. Buffers are contiguous, at any address: alignment is not needed. send and
+ *          recv of one call may not overlap, except in the in-place form that each names. Blocks that are only read may
+ *          overlap one another; blocks that are written may not, which is not checked: the result there is any of them,
+ *          or a mix. count 0 is legal (and still meets the others). A group of one rank is legal.
+ * Order    all ranks of a group call its collectives in the same order with matching arguments. If they do not, a
+ *          backend that checks it, as tcp does, ends the group with MISMATCH on all ranks, and the text spells out both
+ *          calls. NCCL and MPI cannot: there ranks that do not match hang until the time limit (DEADLINE), or get wrong
+ *          results. A rank that needs nothing more from the others (the root of a broadcast or scatter, the others in a
+ *          reduce or gather) may have OK for this call and be told by its next one. Groups are independent.
+ *          To match, the operation, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the same on all
+ *          ranks. Each rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label,
+ *          premul and reduce_fn. With COMM_REDOP_USER on BYTE, element_bytes must be the same, too.
+ * Waiting  with ret_work == NULL the call returns when its part is over: the result is in memory, on a device, too, and
+ *          the buffers can be used by anyone. With COMM_OP_FLAG_ON_STREAM it returns when the operation has been
+ *          enqueued.
  * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
  *          work completes, borrows all arrays and options, and gives *ret_work (comm_work_release).
  * Threads  any. Calls on one group from several threads are taken in arrival order.
- * Errors   at once, and nothing happened: INVALID, UNSUPPORTED, NO_MEMORY, FORKED, or the reason why the group has ended.
- *          Later, by the work (or by the call, if it waits): PEER_LOST, DEADLINE, MISMATCH, ABORTED, PROTOCOL.
+ * Errors   at once, and nothing happened: INVALID, UNSUPPORTED, NO_MEMORY, FORKED, or the reason why the group has
+ *          ended. Later, by the work (or by the call, if it waits): PEER_LOST, DEADLINE, MISMATCH, ABORTED, PROTOCOL.
  *
  * A "_v" form takes uneven blocks: counts[r] elements for rank r, at offsets[r] elements into the buffer;
  * offsets == NULL means one after the other. Where every rank gives `counts`, all must give the same ones.
  * A "_list" form takes one pointer per rank instead of one buffer; counts[r] are its elements.
- * The _v and the _list form of one operation match each other. The plain form of gather and scatter matches them, too; that
- * of all_gather, reduce_scatter and all_to_all does not, even if all counts are equal.
- * Where a form in place is "its own block", that is the block of this rank in the longer buffer: at rank * count in the plain
- * form, at offsets[rank] in a _v form, at list[rank] in a _list form. */
+ * The _v and the _list form of one operation match each other. The plain form of gather and scatter matches them, too;
+ * that of all_gather, reduce_scatter and all_to_all does not, even if all counts are equal.
+ * Where a form in place is "its own block", that is the block of this rank in the longer buffer: at rank * count in the
+ * plain form, at offsets[rank] in a _v form, at list[rank] in a _list form. */
 
 /* `buffer` of `root` is copied to `buffer` of every rank.  Shapes  `count` elements. */
 COMM_API comm_status comm_broadcast(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t root,
@@ -622,8 +697,8 @@ COMM_API comm_status comm_all_gather_list(comm_group *group, const void *send, v
                                           comm_work **ret_work);
 
 /* `root` gets every rank's `send`, in rank order. recv, counts and offsets are read at the root only, send_count
- * everywhere: it must be what the root has for that rank, else MISMATCH (for the root's own: INVALID). In place at the root
- * (all forms): send == its own block of recv. */
+ * everywhere: it must be what the root has for that rank, else MISMATCH (for the root's own: INVALID). In place at the
+ * root (all forms): send == its own block of recv. */
 COMM_API comm_status comm_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                  int32_t root, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_gather_v(comm_group *group, const void *send, size_t send_count, void *recv,
@@ -657,8 +732,8 @@ COMM_API comm_status comm_reduce_scatter_list(comm_group *group, const void *con
                                               const comm_op_options *options, comm_work **ret_work);
 
 /* Block j of rank i's `send` becomes block i of rank j's `recv`.  Shapes  both `count` x ranks; in place: recv == send
- * (plain form only). In the _v and _list forms, what i sends to j must be what j expects from i, else MISMATCH; to itself, else
- * INVALID. */
+ * (plain form only). In the _v and _list forms, what i sends to j must be what j expects from i, else MISMATCH; to
+ * itself, else INVALID. */
 COMM_API comm_status comm_all_to_all(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                      const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_all_to_all_v(comm_group *group, const void *send, const size_t *send_counts,
@@ -669,15 +744,15 @@ COMM_API comm_status comm_all_to_all_list(comm_group *group, const void *const *
                                           void *const *recv, const size_t *recv_counts, comm_dtype dtype,
                                           const comm_op_options *options, comm_work **ret_work);
 
-/* Nobody leaves before everybody has come. */
+/* Returns once every rank of the group has called it. */
 COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work);
 
-/* A barrier for finding out who is missing: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that have not
- * come, and one of them on the ranks that have. It leaves the group usable. Uses point-to-point messages with a tag of its own.
- * (c10d's monitored_barrier with wait_all_ranks.)
- * All ranks call it equally often. A rank that comes after rank 0 has given up gets TIMEOUT, too: when rank 0 is in its next
- * one, or else after the latecomer's own timeout_ms. A rank that gives up for itself (its timeout_ms is shorter than rank 0's)
- * has come all the same.
+/* A barrier for finding out who is missing: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that
+ * have not come, and one of them on the ranks that have. It leaves the group usable. Uses point-to-point messages with
+ * a tag of its own. (c10d's monitored_barrier with wait_all_ranks.)
+ * All ranks call it equally often. A rank that comes after rank 0 has given up gets TIMEOUT, too: when rank 0 is in its
+ * next one, or else after the latecomer's own timeout_ms. A rank that gives up for itself (its timeout_ms is shorter
+ * than rank 0's) has come all the same.
  * Threads any.  Errors  TIMEOUT, and what a send and a receive can fail with. */
 COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options);
 
@@ -691,24 +766,25 @@ COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_opt
 COMM_API comm_status comm_send(comm_group *group, const void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                                const comm_op_options *options, comm_work **ret_work);
 
-/* Receive up to `count` elements from `peer` (or COMM_ANY_SOURCE) with options->tag (or COMM_ANY_TAG). A shorter message is
- * fine: comm_work_received_count says how long it was. A longer one fills the buffer and fails with TRUNCATED; the group goes
- * on, the rest of the message is lost, and comm_work_received_count is what fitted: `count`. Messages are bytes: the dtypes of
- * the two sides are not compared, and a count is in whole elements of the receiver's. */
+/* Receive up to `count` elements from `peer` (or COMM_ANY_SOURCE) with options->tag (or COMM_ANY_TAG). A shorter
+ * message is fine: comm_work_received_count says how long it was. A longer one fills the buffer and fails with
+ * TRUNCATED; the group goes on, the rest of the message is lost, and comm_work_received_count is what fitted: `count`.
+ * Messages are bytes: the dtypes of the two sides are not compared, and a count is in whole elements of
+ * the receiver's. */
 COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                                const comm_op_options *options, comm_work **ret_work);
 
 /* ---- 8 Coalescing -----------------------------------------------------------------------------
  *
  * Between begin and end, this thread's calls on `group` (collectives, send and recv, with ret_work == NULL) are
- * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and receives of one batch cannot
- * block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
- * A batch is this rank's own affair: its calls meet the other ranks' as if made one by one, in a batch there or not. (Not so
- * on a round-robin group, where a batch takes one turn: there all ranks must batch alike.)
- * Memory  the data buffers are kept until that work completes. Options, what they point to, counts, offsets and lists are
- *         borrowed during each call, as everywhere: a batch has copies.
- * cancel forgets what was written down, and so does closing the group: it has taken no number and no turn, so the other ranks
- * need not know.
+ * only written down; end submits them together and gives one work for all (or waits, if ret_work is NULL). Sends and
+ * receives of one batch cannot block each other. (NCCL's group calls, c10d's batch_isend_irecv and coalescing manager.)
+ * A batch is this rank's own affair: its calls meet the other ranks' as if made one by one, in a batch there or not.
+ * (Not so on a round-robin group, where a batch takes one turn: there all ranks must batch alike.)
+ * Memory  the data buffers are kept until that work completes. Options, what they point to, counts, offsets and lists
+ *         are borrowed during each call, as everywhere: a batch has copies.
+ * cancel forgets what was written down, and so does closing the group: it has taken no number and no turn, so the other
+ * ranks need not know.
  * The options of end are those of the batch as a whole; NULL: none.
  *   timeout_ms   the limit of operations that were given none of their own; the others keep theirs if it is shorter.
  *                0: each has its own, or the group's
@@ -716,9 +792,9 @@ COMM_API comm_status comm_recv(comm_group *group, void *buffer, size_t count, co
  *   stream       of operations without one
  *   flags        COMM_OP_FLAG_ON_STREAM: for all operations
  * Any other field that is set is refused with INVALID, and the batch stays open: end it again, or cancel it.
- * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte strings,
- *         comm_group_split, comm_monitored_barrier). When the backend refuses the batch, nothing of it was begun, and the
- *         batch is forgotten. */
+ * Errors  INVALID (begin twice, end without begin; inside, ret_work given, or a call that waits in any case: byte
+ *         strings, comm_group_split, comm_monitored_barrier). When the backend refuses the batch, nothing of it was
+ *         begun, and the batch is forgotten. */
 COMM_API comm_status comm_coalesce_begin(comm_group *group);
 COMM_API comm_status comm_coalesce_end(comm_group *group, const comm_op_options *options, comm_work **ret_work);
 COMM_API comm_status comm_coalesce_cancel(comm_group *group);
@@ -726,9 +802,9 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
 /* ---- 9 Byte strings ---------------------------------------------------------------------------
  *
  * Byte strings of unequal length, such as serialised objects; the receivers need not know the lengths. These
- * calls wait. (c10d's *_object collectives, without the pickle.) Each call is two operations of its kind, the lengths and then the
- * bytes: so it is counted, recorded and told to hooks. *ret_data holds the strings one after the other, and
- * *ret_bytes[r] is the length of rank r's. Both are given: release each with comm_free. */
+ * calls wait. (c10d's *_object collectives, without the pickle.) Each call is two operations of its kind, the lengths
+ * and then the bytes: so it is counted, recorded and told to hooks. *ret_data holds the strings one after the other,
+ * and *ret_bytes[r] is the length of rank r's. Both are given: release each with comm_free. */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                            const comm_op_options *options, void **ret_data, size_t **ret_bytes);
 /* As above at the root; elsewhere both are NULL. */
@@ -750,13 +826,13 @@ COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm
 /* ---- 10 Works ----------------------------------------------------------------------------------
  *
  * A work completes exactly once, with OK or an error. Any thread may call what is here, several at the same time on one
- * work. Releasing an unfinished work is legal: the operation goes on, and its buffers are still kept until it has completed
- * (comm_group_flush tells). All works stay readable after their group is closed.
- * When a group has ended and a backend does not let go of an operation within a second, its work fails all the same; its text
- * says that the buffers may be in use until the group is closed. */
+ * work. Releasing an unfinished work is legal: the operation goes on, and its buffers are still kept until it has
+ * completed (comm_group_flush tells). All works stay readable after their group is closed.
+ * When a group has ended and a backend does not let go of an operation within a second, its work fails all the same;
+ * its text says that the buffers may be in use until the group is closed. */
 
-/* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own). The
- * waiting thread itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */
+/* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own).
+ * The waiting thread itself moves the data.  Threads any.  Errors  TIMEOUT (still running), or the work's own. */
 COMM_API comm_status comm_work_wait(comm_work *work, int64_t timeout_ms);
 /* Wait for all of `count` works; the first error wins, but all are waited for. NULL entries are skipped. */
 COMM_API comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms);
@@ -767,25 +843,29 @@ COMM_API comm_status comm_work_test(comm_work *work, int32_t *ret_done);
 COMM_API comm_status comm_work_status(const comm_work *work);
 /* The text of the work's error; "" if it has none (yet).  Memory lends, until the work is released. */
 COMM_API const char *comm_work_error(const comm_work *work);
-/* Another handle to the same work, to be released for itself: so that several owners can each release theirs. Gives `work`;
+/* Another handle to the same work, to be released for itself: so that several owners can each release theirs. Gives
+ * `work`;
  * NULL gives NULL.  Threads any that has a handle. */
 COMM_API comm_work *comm_work_retain(comm_work *work);
 /* Let go of the handle; NULL is fine.  Threads any, once for each handle, which nobody may use any more. */
 COMM_API void comm_work_release(comm_work *work);
 
-/* Order the device stream after the work, without blocking the host; on the CPU it waits. (c10d's Work.synchronize.) */
+/* Order the device stream after the work, without blocking the host: what is enqueued on it later sees the result. NULL
+ * is the device's default stream. Also after the work has completed; where there are no streams (the CPU), it waits. It
+ * may wait until the operation has been enqueued.  (c10d's Work.synchronize.)
+ * Threads any.  Errors  the work's own, and those of the backend. */
 COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 
 /* Call fn(work, status, context) once when the work completes; at once if it has. It runs on whichever thread
  * completes the work, must not block, and may call only what is marked "Threads any" here and does not wait: calls that
- * wait for works, and comm_group_close, fail there with INVALID. To wait for a work that has completed is no waiting, and gives
- * its result. It may release the work. `work` is lent during the call.
+ * wait for works, and comm_group_close, fail there with INVALID. To wait for a work that has completed is no waiting,
+ * and gives its result. It may release the work. `work` is lent during the call.
  * Errors  INVALID (a second callback). */
 typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
 COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
 
-/* A descriptor that becomes readable when the work completes, for poll and event loops; nobody needs to call test or wait
- * meanwhile. Asked again, it is the same one. Only poll it.
+/* A descriptor that becomes readable when the work completes, for poll and event loops; nobody needs to call test or
+ * wait meanwhile. Asked again, it is the same one. Only poll it.
  * Memory  lends: it belongs to the work and is closed with it. */
 COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 
@@ -793,36 +873,38 @@ COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 COMM_API int32_t comm_work_source_rank(const comm_work *work);   /* of a receive that has completed, else -1 */
 COMM_API int32_t comm_work_tag(const comm_work *work);           /* of a receive that has completed, else -1 */
 COMM_API size_t comm_work_received_count(const comm_work *work); /* elements; of a receive that has completed, else 0 */
-COMM_API uint64_t comm_work_seq(const comm_work *work);          /* its number in the group; known at once. 0: a batch's */
+COMM_API uint64_t comm_work_seq(const comm_work *work);          /* its number in the group; known at once. 0: a batch's
+                                                                  * */
 COMM_API int64_t comm_work_duration_ns(const comm_work *work);   /* from submission to completion; -1 before */
 COMM_API int64_t comm_work_timeout(const comm_work *work);       /* what it was given, in ms; known at once */
 COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"; lends, for ever */
 
 /* ---- 11 Memory --------------------------------------------------------------------------------
  *
- * Buffers that many operations use can be made known to a group's backend once: so that peers can read them directly (shared
- * memory), for RDMA, for NCCL's windows. What is gained is the backend's affair; one that gains nothing takes it as a hint
- * without effect, so a program need not ask. Results are the same with and without it.
+ * Buffers that many operations use can be made known to a group's backend once: so that peers can read them directly
+ * (shared memory), for RDMA, for NCCL's windows. What is gained is the backend's affair; one that gains nothing takes
+ * it as a hint without effect, so a program need not ask. Results are the same with and without it.
  *
- * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie within one
- * piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.
+ * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie
+ * within one piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.
  *
- * Memory   a piece belongs to its group. Release it before the group is closed, and when no operation uses it; closing the
- *          group releases what is left, and the handles are gone then. The memory of comm_mem_alloc is freed with its piece;
- *          that of comm_mem_register stays the caller's, and must stay valid until the release. In the child of a fork() only
- *          closing the group is possible.
+ * Memory   a piece belongs to its group. Release it before the group is closed, and when no operation uses it; closing
+ *          the group releases what is left, and the handles are gone then. The memory of comm_mem_alloc is freed with
+ *          its piece; that of comm_mem_register stays the caller's, and must stay valid until the release. In the child
+ *          of a fork() only closing the group is possible.
  * Threads  any.
- * Errors   INVALID (NULL, no bytes, a device that must be said), UNSUPPORTED (the group has no backend for that device; a
- *          round-robin group: use the groups that it takes turns over), NO_MEMORY, FORKED, the reason why the group has
- *          ended, and those of the backend. */
+ * Errors   INVALID (NULL, no bytes, a device that must be said), UNSUPPORTED (the group has no backend for that device;
+ *          a round-robin group: use the groups that it takes turns over), NO_MEMORY, FORKED, the reason why the group
+ *          has ended, and those of the backend. */
 typedef struct comm_memory comm_memory;
 
-/* Memory for buffers on `device` (0: the group's only kind). The core gives plain memory for CPU buffers, aligned to 64 bytes,
- * where the backend has none of its own; for other devices that is UNSUPPORTED. The bytes are not cleared.
+/* Memory for buffers on `device` (0: the group's only kind). The core gives plain memory for CPU buffers, aligned to 64
+ * bytes, where the backend has none of its own; for other devices that is UNSUPPORTED. The bytes are not cleared.
  * Memory   gives *ret_memory, and with it *ret_data.   (ncclMemAlloc, MPI_Alloc_mem.) */
 COMM_API comm_status comm_mem_alloc(comm_group *group, size_t bytes, comm_device device, void **ret_data,
                                     comm_memory **ret_memory);
-/* Make `bytes` bytes at `data` known.   Memory   keeps `data` until the release; gives *ret_memory.   (ncclCommRegister.) */
+/* Make `bytes` bytes at `data` known.   Memory   keeps `data` until the release; gives *ret_memory.
+ * (ncclCommRegister.) */
 COMM_API comm_status comm_mem_register(comm_group *group, void *data, size_t bytes, comm_device device,
                                        comm_memory **ret_memory);
 /* NULL is fine. */
@@ -831,16 +913,18 @@ COMM_API comm_status comm_mem_release(comm_memory *memory);
 /* ---- 12 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
- * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count says how
- * many. `record_bytes` is sizeof(comm_record): a record can grow in later versions, and each one is written record_bytes after
- * the one before. A caller with a shorter record gets what fits; in a longer one the rest is zero.
+ * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count
+ * says how many. `record_bytes` is sizeof(comm_record): a record can grow in later versions, and each one is written
+ * record_bytes after the one before. A caller with a shorter record gets what fits; in a longer one the rest is zero.
  * Threads any.  Errors  INVALID (record_bytes is 0). */
 typedef struct comm_record {
-    uint64_t seq;             /* collectives count 1, 2, 3 ...; point-to-point has its own count */
+    uint64_t seq;             /* of the group over all its backends: collectives count 1, 2, 3 ..., the same on all
+                               * ranks; sends and receives of this rank have a count of their own */
     const char *op;           /* lends, for ever */
     comm_dtype dtype;
     comm_redop redop;
-    int32_t peer;             /* root, destination or source; -1 if none. A receive keeps what it asked for: COMM_ANY_SOURCE */
+    int32_t peer;             /* root, destination or source; -1 if none. A receive keeps what it asked for:
+                               * COMM_ANY_SOURCE */
     int32_t tag;              /* likewise, COMM_ANY_TAG */
     uint64_t count;           /* elements; of a receive, the room that it had */
     comm_status status;       /* COMM_IN_PROGRESS, COMM_OK, or the error */
@@ -852,11 +936,11 @@ COMM_API comm_status comm_group_records(const comm_group *group, comm_record *re
 
 /* Hooks: be told of every operation of a group, and of its end.
  *   SUBMIT     an operation has its number and goes to the backend next, on the thread that called
- *   COMPLETE   it has completed, or the backend refused it: once for each SUBMIT, on whichever thread completes it, before
- *              those who wait for it go on
+ *   COMPLETE   it has completed, or the backend refused it: once for each SUBMIT, on whichever thread completes it,
+ *              before those who wait for it go on
  *   END        the group has ended (abort, a lost peer, a deadline ...); before the backends are told
- * A batch gives the events of each of its operations. A call for byte strings gives those of its two operations, under their
- * names ("all_gather"). The library's own messages (monitored_barrier) give none.
+ * A batch gives the events of each of its operations. A call for byte strings gives those of its two operations, under
+ * their names ("all_gather"). The library's own messages (monitored_barrier) give none.
  * For a receive that went well, COMPLETE has the real source, tag and count. */
 enum { COMM_EVENT_SUBMIT = 1, COMM_EVENT_COMPLETE = 2, COMM_EVENT_END = 4 };
 typedef struct comm_event {
@@ -870,19 +954,19 @@ typedef struct comm_event {
 } comm_event;
 typedef void (*comm_event_fn)(const comm_event *event, void *context);
 
-/* Call fn for `events`, any sum of COMM_EVENT_. It may run on any thread, at the same time on several, and with the library's
- * locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but call nothing else here: calls that wait, submit, close or change hooks fail there with INVALID.
- * What it is given is lent during the call.
- * (c10d's pre, post and abort hooks, and its on-completion hook.)
+/* Call fn for `events`, any sum of COMM_EVENT_. It may run on any thread, at the same time on several, and with the
+ * library's locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but
+ * call nothing else here: calls that wait, submit, close or change hooks fail there with INVALID. What it is given is
+ * lent during the call. (c10d's pre, post and abort hooks, and its on-completion hook.)
  * Threads  any.   Errors  INVALID. */
 COMM_API comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context,
                                          int32_t *ret_hook);
 /* Returns when the function is not running any more.  Threads any, but not from a hook.  Errors NOT_FOUND. */
 COMM_API comm_status comm_group_hook_remove(comm_group *group, int32_t hook);
 
-/* Backends: how many are known, and of each its name, the devices it serves ("cpu"), where it came from ("built in" or a
- * path), and whether it can be used here; if not, `reason` says why. Plugins that were found but not loaded are listed
- * too. Memory lends, until the next call that loads a backend. */
+/* Backends: how many are known, and of each its name, the devices it serves ("cpu"), where it came from ("built in" or
+ * a path), and whether it can be used here; if not, `reason` says why. Plugins that were found but not loaded are
+ * listed too. Memory lends, until the next call that loads a backend. */
 typedef struct comm_backend_info {
     uint32_t struct_bytes;
     int32_t usable;
@@ -896,7 +980,12 @@ COMM_API comm_status comm_backend_routes(size_t index, void (*line)(const char *
 /* Load a plugin from a shared object; registering one of your own is in comm/backend.h. */
 COMM_API comm_status comm_backend_load(const char *path);
 
-/* Parameters: every environment variable and backend option that libcomm reads. Lends, for ever. */
+/* Parameters: every environment variable and backend option that libcomm reads. A parameter of a backend is looked up
+ * in this order: the option in the backend string of the group ("cpu:tcp?lanes=4"), which a group without a string of
+ * its own has from its parent; the environment variable, as it is when the world or group is opened; the default. One
+ * of the core: the variable, the default. An option that does not exist, or whose value does not fit, is INVALID; a
+ * variable whose value does not fit is logged, and the default counts.
+ * Memory lends, for ever. */
 typedef struct comm_param_info {
     uint32_t struct_bytes;
     const char *name;    /* as in the init string: "lanes" */

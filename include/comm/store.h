@@ -28,9 +28,9 @@
  * Promise  no call takes longer than its limit and half a second, whatever the server, its host or the network do. The
  *          limit is that of the whole call: resolving a name, connecting, waiting for another thread's request, and all
  *          steps of a call that is made of several. TIMEOUT tells a server that does not answer (its address, what was
- *          asked) from keys that are not there, and from a file that another process has locked. What the promise cannot
- *          cover: a file system that hangs, and the functions of a store of your own (see there). A queue_pop to which the
- *          server did not answer may have taken an item all the same.
+ *          asked) from keys that are not there, and from a file that another process has locked. What the promise
+ *          cannot cover: a file system that hangs, and the functions of a store of your own (see there). A queue_pop to
+ *          which the server did not answer may have taken an item all the same.
  */
 #ifndef COMM_STORE_H
 #define COMM_STORE_H
@@ -43,7 +43,8 @@ extern "C" {
 
 typedef struct comm_store_options {
     uint32_t struct_bytes;
-    int32_t serve;         /* tcp: 1 runs the server in this process, on a thread of its own, until the store is closed */
+    int32_t serve;         /* tcp: 1 runs the server in this process, on a thread of its own, until the store is closed
+                            * */
     int64_t timeout_ms;    /* to open, and then the handle's own; 0: 5 minutes */
     int32_t world_size;    /* 0: not known. tcp: who gives it is counted as joined, and with serve, open returns once so
                               many have joined. file: how many will open it; more are refused, and the last to close
@@ -70,8 +71,8 @@ typedef struct comm_store_options {
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
 /* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; then nobody may use
- * it. A serving store ends its server, and with it the store of all its clients. Waits for nothing but a file's lock, for
- * at most a second. */
+ * it. A serving store ends its server, and with it the store of all its clients. Waits for nothing but a file's lock,
+ * for at most a second. */
 COMM_API void comm_store_close(comm_store *store);
 
 /* A view of `store` in which every key begins with "prefix/" (PyTorch's PrefixStore); views can be nested. It lives
@@ -111,8 +112,8 @@ COMM_API comm_status comm_store_add(comm_store *store, const char *key, int64_t 
 
 /* If the value equals `expected`, or `expected` is empty and the key does not exist, store `desired`, in one step.
  * Gives the value that the key has afterwards; for a key that does not exist and was not made, `expected` (c10d's
- * rule). Who must know whether it was he who stored puts something of his own into `desired`.  Memory  gives
- * *ret_data (comm_free). */
+ * rule). To learn whether this call stored the value, make `desired` unique, for example by adding the rank.
+ * Memory  gives *ret_data (comm_free). */
 COMM_API comm_status comm_store_compare_set(comm_store *store, const char *key, const void *expected,
                                             size_t expected_bytes, const void *desired, size_t desired_bytes,
                                             void **ret_data, size_t *ret_bytes);
@@ -194,10 +195,10 @@ COMM_API comm_status comm_store_all_sum(comm_store *store, const char *key, int6
  * his handle is closed (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values
  * need no NUL behind them.
  *
- * Nobody can end a function of yours from outside. So a call on such a store ends within its limit, half a second, and what
- * your function takes that is under way then; where a half-done step must be undone (append, queues), one more of yours.
- * Apart from that none is begun when the time is over: a store whose functions have limits of their own keeps all calls
- * within them.
+ * Nobody can end a function of yours from outside. So a call on such a store ends within its limit, half a second, and
+ * what your function takes that is under way then; where a half-done step must be undone (append, queues), one more of
+ * yours. Apart from that none is begun when the time is over: a store whose functions have limits of their own keeps
+ * all calls within them.
  *
  * Memory   what you give back must come from comm_alloc() or malloc(); on failure give nothing.
  * Threads  you are called from any thread, from several at the same time.
@@ -228,9 +229,10 @@ typedef struct comm_store_ops {
     void (*close)(void *context);
 } comm_store_ops;
 
-/* Memory  borrows ops (it is copied); takes context (ops->close gets it back; on failure it stays yours); gives *ret_store
- *         (comm_store_close).
- * Errors  INVALID (a function that is needed is missing), VERSION (ops has functions that this library does not know). */
+/* Memory  borrows ops (it is copied); takes context (ops->close gets it back; on failure it stays yours); gives
+ *         *ret_store (comm_store_close).
+ * Errors  INVALID (a function that is needed is missing), VERSION (ops has functions that this library does not know).
+ *         */
 COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context, comm_store **ret_store);
 
 /* ---- Rendezvous -------------------------------------------------------------------------------
@@ -243,8 +245,8 @@ COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context,
  *   file:///path
  * Arguments: world_size 0 means not given.
  * Memory  gives *ret_store (comm_store_close).
- * Errors  INVALID (the URL, a variable, ranks that do not fit), NOT_FOUND (unknown scheme; no launcher says the rank), and
- *         those of comm_store_open. */
+ * Errors  INVALID (the URL, a variable, ranks that do not fit), NOT_FOUND (unknown scheme; no launcher says the rank),
+ *         and those of comm_store_open. */
 COMM_API comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                      comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size);
 

@@ -307,6 +307,12 @@ static void chain_all(const void *in, void *inout, size_t count, comm_dtype dtyp
         higher[i] = chain(lower[i], higher[i]);
 }
 
+static void chain_five(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    IS(dtype == COMM_DTYPE_BYTE);
+    chain_all(in, inout, 5 * count, COMM_DTYPE_U64, context);
+}
+
 static void user_redop(const struct place *p)
 {
     comm_op_options options = COMM_OP_OPTIONS_INIT;
@@ -323,6 +329,19 @@ static void user_redop(const struct place *p)
             expected = chain(expected, map_of(r, i));
         IS(out[i] == expected);
     }
+    /* Structs: the same elements as one of 40 bytes. */
+    struct five {
+        uint64_t maps[5];
+    } all, one;
+    memcpy(&one, in, sizeof one);
+    options.reduce_fn = chain_five;
+    options.element_bytes = sizeof one;
+    OK(comm_all_reduce(p->world, &one, &all, 1, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL));
+    IS(memcmp(&all, out, sizeof out) == 0);
+    options.reduce_fn = chain_all;
+    GIVES(COMM_ERR_INVALID, comm_all_reduce(p->world, in, out, 5, COMM_DTYPE_U64, COMM_REDOP_USER, &options, NULL));
+    SAYS("element_bytes");
+    options.element_bytes = 0;
     options.reduce_fn = NULL;
     GIVES(COMM_ERR_INVALID, comm_all_reduce(p->world, in, out, 5, COMM_DTYPE_U64, COMM_REDOP_USER, &options, NULL));
 }
