@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/counter.h"
+
 #include "group.h"
 
 enum { AXES_MOST = 32 };
@@ -58,7 +60,7 @@ static comm_status dimension_destroy(struct dimension *d)
 static comm_status layout_release(struct layout *layout)
 {
     comm_status first = COMM_OK;
-    if (!layout || atomic_fetch_sub(&layout->references, 1) != 1)
+    if (!layout || count_down(&layout->references) > 0)
         return COMM_OK;
     while (layout->dimensions) {
         struct dimension *d = layout->dimensions;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
@@ -135,7 +136,7 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
         comm__group_abort(group->turns->groups[i], status, copy);
     if (atomic_load(&group->pending.count) > 0)
         comm__watch(group, group->ended_ns + WATCHDOG_GRACE_NS);
-    atomic_fetch_sub(&group->drivers, 1);
+    count_down(&group->drivers);
     comm__group_unref(group);
 }
 
@@ -191,7 +192,7 @@ comm_status comm_group_abort_all(comm_group *any, const char *reason)
                  reason && *reason ? ": " : "", reason ? reason : "");
         utf8_clean_string(text);
         comm__group_abort(groups[i], COMM_ERR_ABORTED, text);
-        atomic_fetch_sub(&groups[i]->drivers, 1);
+        count_down(&groups[i]->drivers);
         comm__group_unref(groups[i]);
     }
     free(groups);

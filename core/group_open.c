@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "coalesce.h"
@@ -33,7 +34,7 @@ void comm__group_ref(comm_group *group)
 
 void comm__group_unref(comm_group *group)
 {
-    if (atomic_fetch_sub_explicit(&group->references, 1, memory_order_acq_rel) != 1)
+    if (count_down(&group->references) > 0)
         return;
     comm__work_free_all(group);
     comm__batch_free_all(group);
@@ -562,7 +563,7 @@ static comm_status close_forked(comm_group *group)
     /* No locks: a thread that does not exist here may hold them. */
     comm__memories_close(group, 1);
     close_channels(group, 1);
-    if (atomic_fetch_sub(&world->references, 1) == 1)
+    if (count_down(&world->references) == 0)
         comm__world_destroy(world, 1);
     comm__group_unref(group);
     return COMM_ERR_FORKED;
@@ -594,7 +595,7 @@ comm_status comm__group_close(comm_group *group)
     comm_store_close(group->user_store);
     comm__memories_close(group, 0);
     close_channels(group, 0);
-    if (atomic_fetch_sub(&world->references, 1) == 1)
+    if (count_down(&world->references) == 0)
         comm__world_destroy(world, 0);
     comm__group_unref(group);
     return COMM_OK;

@@ -1,6 +1,7 @@
 /* Tells the hooks of a group what happens to it. */
 #include "hook.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,7 @@ static void tell(comm_group *group, int32_t kind, const comm_record *record, com
         if (hooks->list[i].events & (uint32_t)kind)
             hooks->list[i].fn(&event, hooks->list[i].context);
     pthread_rwlock_unlock(&hooks->lock);
+    assert(hook_depth > 0);
     hook_depth--;
     comm__callback_leave();
 }

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "coalesce.h"
 #include "group.h"
 #include "round_robin.h"
@@ -61,7 +62,7 @@ static void has_gone(comm_work *work, comm_status status, void *context)
     struct parcel *parcel = context;
     (void)work;
     (void)status;
-    atomic_fetch_sub(&parcel->monitor->going, 1);
+    count_down(&parcel->monitor->going);
     free(parcel);
 }
 

@@ -1,6 +1,8 @@
 /* A list in the order of submission, from which any work may go at any time. */
 #include "pending.h"
 
+#include <assert.h>
+
 #include "work.h"
 
 void comm__pending_init(struct pending *p)
@@ -16,8 +18,9 @@ void comm__pending_finish(struct pending *p)
 /* A change of the count under the lock needs no atomic addition. */
 static void count(struct pending *p, int more)
 {
-    atomic_store_explicit(&p->count, atomic_load_explicit(&p->count, memory_order_relaxed) + more,
-                          memory_order_release);
+    int changed = atomic_load_explicit(&p->count, memory_order_relaxed) + more;
+    assert(changed >= 0);
+    atomic_store_explicit(&p->count, changed, memory_order_release);
 }
 
 void comm__pending_add(struct pending *p, comm_work *work)

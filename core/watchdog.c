@@ -2,10 +2,12 @@
  * callbacks of the user's may run then. */
 #include "watchdog.h"
 
+#include <assert.h>
 #include <signal.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "base/log.h"
 
 _Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
@@ -62,7 +64,7 @@ static void *watch(void *argument)
         }
         pthread_mutex_unlock(&lock);
         comm__group_enforce(group);
-        atomic_fetch_sub(&group->drivers, 1);
+        count_down(&group->drivers);
         comm__group_unref(group);
         pthread_mutex_lock(&lock);
     }
@@ -151,6 +153,7 @@ void comm__watchdog_let_go(comm_group *group)
         return;
     pthread_mutex_lock(&lock);
     atomic_store(&group->is_watched, 0);
+    assert(group_count > 0);
     if (--group_count == 0 && runs)
         stop();
     pthread_mutex_unlock(&lock);

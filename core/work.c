@@ -1,6 +1,7 @@
 /* Completion, waiting, callbacks and error texts of works, written once for all backends. */
 #include "work.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8.h"
@@ -103,7 +105,7 @@ comm_work *comm_work_retain(comm_work *work)
 
 void comm_work_release(comm_work *work)
 {
-    if (work && atomic_fetch_sub_explicit(&work->references, 1, memory_order_acq_rel) == 1)
+    if (work && count_down(&work->references) == 0)
         work_return(work);
 }
 
@@ -158,6 +160,7 @@ void comm__callback_enter(void)
 
 void comm__callback_leave(void)
 {
+    assert(callback_depth > 0);
     callback_depth--;
 }
 
@@ -176,7 +179,7 @@ static void completing_begins(comm_work *work)
 
 static void completing_ends(comm_work *work)
 {
-    atomic_fetch_sub(&work->group->drivers, 1);
+    count_down(&work->group->drivers);
 }
 
 /* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is over. */
@@ -218,6 +221,7 @@ void comm__callbacks_defer(void)
 
 void comm__callbacks_run(void)
 {
+    assert(deferred.depth > 0);
     if (--deferred.depth > 0)
         return;
     while (deferred.first) {
@@ -233,7 +237,9 @@ static void complete_parent(comm_work *work)
     comm_work *parent = work->parent, *none = NULL;
     if (work->status != COMM_OK)
         atomic_compare_exchange_strong(&parent->first_failed, &none, work);
-    if (atomic_fetch_sub(&parent->unfinished, 1) != 1)
+    size_t unfinished = atomic_fetch_sub(&parent->unfinished, 1);
+    assert(unfinished > 0);
+    if (unfinished > 1)
         return;
     comm_work *failed = atomic_load(&parent->first_failed);
     comm__work_complete(parent, failed ? failed->status : COMM_OK, failed ? failed->error : NULL);
@@ -385,7 +391,7 @@ static void drive_once(comm_work *work, int64_t until_ns)
             progress_failed(group, channel, status, fail_count);
             drives = !has_ended; /* what it had to end is awaited asleep */
         }
-        atomic_fetch_sub(&group->drivers, 1);
+        count_down(&group->drivers);
     }
     if (!drives && until_ns)
         sleep_until(work, until_ns);
@@ -510,7 +516,7 @@ static comm_status order_stream(comm_work *work, void *stream)
         status = comm__slot_failed("wait_stream", status, fail_count);
         comm__fail_while(status, "comm_work_wait_stream: backend '%s'", channel->backend->name);
     }
-    atomic_fetch_sub(&group->drivers, 1);
+    count_down(&group->drivers);
     return status;
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installed with the library: make the static one show what the shared one does, no more. Its objects become one object whose
-# hidden symbols are local, so that a function of a program that links it may be called link_up or group_create, too.
+# Installed with the library: make the static one show what the shared one does, no more. Its objects become one
+# object whose hidden symbols are local, so that a function of a program that links it may be called link_up or
+# group_create, too.
 #     hide_symbols.sh LIBDIR
 set -eu
 case $1 in

@@ -5,6 +5,7 @@
  * hash table of their own, seeded so that strangers cannot choose keys that collide. */
 #include "hub.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -97,7 +98,9 @@ static void awaited_drop(struct hub *hub, struct hub_awaited *a)
     while (*at != a)
         at = &(*at)->next;
     *at = a->next;
+    assert(hub->awaited_count > 0);
     hub->awaited_count--;
+    assert(hub->wait_bytes >= sizeof *a + a->key_bytes);
     hub->wait_bytes -= sizeof *a + a->key_bytes;
     free(a);
 }
@@ -170,6 +173,7 @@ static void release(struct hub *hub, struct hub_waiter *w)
 {
     struct hub_client *client = w->client;
     waiter_unlink(w);
+    assert(client->missing > 0);
     if (--client->missing > 0)
         return;
     forget_waiters(hub, client);

@@ -1,6 +1,7 @@
 /* Stores, whatever their kind: arguments are checked here, and references are kept here. */
 #include "store.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/counter.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/deadline.h"
@@ -50,7 +52,7 @@ int store_try_ref(comm_store *s)
 
 void store_release(comm_store *s)
 {
-    if (atomic_fetch_sub(&s->references, 1) == 1)
+    if (count_down(&s->references) == 0)
         s->kind->close(s);
 }
 
@@ -164,7 +166,9 @@ static comm_status enter_keys(comm_store *s, const char *what, const char *const
 
 comm_status store_leave(comm_store *s, comm_status status)
 {
-    atomic_fetch_sub(&s->calls, 2);
+    unsigned calls = atomic_fetch_sub(&s->calls, 2);
+    assert(calls >= 2);
+    (void)calls;
     return status;
 }
 

@@ -139,6 +139,7 @@ static int map_remove(const struct table *t, struct map *m, struct table_bytes k
     if (!hole->entry)
         return 0;
     entry_destroy(hole->entry);
+    assert(m->used > 0);
     m->used--;
 
     /* Move back each later entry of the run whose home is not between the hole and itself. */
@@ -411,6 +412,7 @@ int table_queue_pop(struct table *t, struct table_bytes key, void **ret_data, si
     *ret_bytes = item->bytes;
     entry->first = item->next;
     free(item);
+    assert(entry->count > 0);
     if (--entry->count == 0)
         map_remove(t, &t->queues, key);
     return 1;

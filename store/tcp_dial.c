@@ -11,6 +11,7 @@
  * To the servers of the last two the first two greetings read as a SET with a key of more than 2^56 bytes. That is more
  * than any host can allocate, so it fails there and the connection is closed; a smaller number could leave it waiting
  * for the bytes. This is why the nonce has its high bit where it has, and why there are four GETNUMKEYS. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -61,6 +62,7 @@ static void resolution_release(struct resolution *r)
 {
     pthread_mutex_lock(&r->lock);
     int left = --r->holders;
+    assert(left >= 0);
     pthread_mutex_unlock(&r->lock);
     if (left > 0)
         return;

@@ -9,6 +9,7 @@
  * cancel: they give up after a while and send their next request, so that any request of theirs ends their wait. */
 #include "tcp_server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -110,6 +111,7 @@ static void connection_close(struct connection *c)
     uv_close((uv_handle_t *)&c->poll, on_connection_closed);
     close(c->fd); /* after uv_close, which has taken it out of the poll set */
     c->fd = -1;
+    assert(server->open > 0);
     server->open--;
 }
 

@@ -2,6 +2,7 @@
  * user of it: two worlds of one process can then meet at one address, as in PyTorch's multi-tenant stores. */
 #include "tcp_shared.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ void tcp_shared_leave(struct tcp_shared *shared)
     if (!shared)
         return;
     pthread_mutex_lock(&lock);
+    assert(shared->users > 0);
     int last = --shared->users == 0;
     struct tcp_shared **at = &list;
     while (last && *at != shared)

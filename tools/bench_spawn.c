@@ -116,6 +116,23 @@ static int start_ranks(struct bench_spawned *self, int listen_fd, int bind_cores
     return 0;
 }
 
+/* Serve the store at the listener, which is the store's then. */
+static comm_store *serve_store(int port, int *listen_fd)
+{
+    comm_store *store;
+    char url[64];
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
+    comm_store_options options = COMM_STORE_OPTIONS_INIT;
+    options.serve = 1;
+    options.listen_fd_plus_one = *listen_fd + 1;
+    if (comm_store_open(url, &options, &store) != COMM_OK) {
+        fprintf(stderr, "comm-bench: %s\n", comm_last_error());
+        return NULL;
+    }
+    *listen_fd = -1;
+    return store;
+}
+
 int bench_spawn(int32_t ranks, int bind_cores, int (*fn)(const struct bench_spawned *self, void *context),
                 void *context)
 {
@@ -125,26 +142,14 @@ int bench_spawn(int32_t ranks, int bind_cores, int (*fn)(const struct bench_spaw
     int listen_fd = listen_on_loopback(&self.port), result = 1;
     if (!pids || listen_fd < 0) {
         fprintf(stderr, "comm-bench: cannot listen on 127.0.0.1: %s\n", strerror(errno));
-        goto done;
+    } else {
+        make_secret(self.secret);
+        fflush(NULL); /* or each child would print what is buffered once more */
+        if (start_ranks(&self, listen_fd, bind_cores, pids, fn, context) != 0)
+            fprintf(stderr, "comm-bench: cannot start %d processes: %s\n", ranks, strerror(errno));
+        else if ((store = serve_store(self.port, &listen_fd)))
+            result = wait_for_all(pids, ranks);
     }
-    make_secret(self.secret);
-    fflush(NULL); /* or each child would print what is buffered once more */
-    if (start_ranks(&self, listen_fd, bind_cores, pids, fn, context) != 0) {
-        fprintf(stderr, "comm-bench: cannot start %d processes: %s\n", ranks, strerror(errno));
-        goto done;
-    }
-    char url[64];
-    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", self.port);
-    comm_store_options options = COMM_STORE_OPTIONS_INIT;
-    options.serve = 1;
-    options.listen_fd_plus_one = listen_fd + 1;
-    if (comm_store_open(url, &options, &store) != COMM_OK) {
-        fprintf(stderr, "comm-bench: %s\n", comm_last_error());
-        goto done;
-    }
-    listen_fd = -1; /* the store's now */
-    result = wait_for_all(pids, ranks);
-done:
     for (int32_t r = 0; pids && r < ranks; r++)
         if (pids[r] > 0)
             kill(pids[r], SIGKILL);

@@ -282,44 +282,56 @@ static void add_up(const struct worker *workers, int count, double *times, struc
     ret_result->p99_us = bench_quantile(times, done, 0.99);
 }
 
-int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room)
+/* Each worker with its share of the load. */
+static int prepare_workers(const struct bench_load *load, struct worker *workers, int count, pthread_barrier_t *start,
+                           char *error, size_t room)
 {
-    struct worker workers[THREADS_MOST] = { { .epoll = -1 }, { .epoll = -1 } };
-    pthread_t threads[THREADS_MOST];
-    pthread_barrier_t start;
-    int count = load->clients < THREADS_MOST ? 1 : THREADS_MOST, started = 0, result = -1;
-    double *times = malloc((size_t)(load->ops + 1) * sizeof *times);
-    pthread_barrier_init(&start, NULL, (unsigned)count);
-    if (!times || allow_descriptors(load->clients + SPARE_DESCRIPTORS, error, room) != 0)
-        goto done;
     for (int i = 0; i < count; i++) {
         struct worker *w = &workers[i];
         w->load = load;
         w->client_count = load->clients / count + (i < load->clients % count);
         w->ops = load->ops / count + (i < load->ops % count);
         w->first_index = i * load->clients;
-        w->start = &start;
+        w->start = start;
         if (worker_init(w) != 0) {
             snprintf(error, room, "%s", w->error);
-            goto done;
+            return -1;
         }
     }
+    return 0;
+}
+
+static int run_workers(struct worker *workers, int count, char *error, size_t room)
+{
+    pthread_t threads[THREADS_MOST];
+    int started = 0, result = 0;
     for (; started < count - 1; started++)
         if (pthread_create(&threads[started], NULL, worker_main, &workers[started + 1]) != 0)
             abort(); /* the others would wait at the barrier for ever */
     worker_main(&workers[0]);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
-    result = 0;
     for (int i = 0; i < count; i++) {
         if (workers[i].error[0]) {
             snprintf(error, room, "%s", workers[i].error);
             result = -1;
         }
     }
+    return result;
+}
+
+int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room)
+{
+    struct worker workers[THREADS_MOST] = { { .epoll = -1 }, { .epoll = -1 } };
+    pthread_barrier_t start;
+    int count = load->clients < THREADS_MOST ? 1 : THREADS_MOST, result = -1;
+    double *times = malloc((size_t)(load->ops + 1) * sizeof *times);
+    pthread_barrier_init(&start, NULL, (unsigned)count);
+    if (times && allow_descriptors(load->clients + SPARE_DESCRIPTORS, error, room) == 0 &&
+        prepare_workers(load, workers, count, &start, error, room) == 0)
+        result = run_workers(workers, count, error, room);
     if (result == 0)
         add_up(workers, count, times, ret_result);
-done:
     for (int i = 0; i < count; i++)
         worker_finish(&workers[i]);
     pthread_barrier_destroy(&start);

@@ -245,10 +245,8 @@ static _Noreturn void run_child(const struct child *c)
     setrlimit(RLIMIT_NOFILE, &c->run->files);
     if (CPU_COUNT(&c->processors) > 0)
         sched_setaffinity(0, sizeof c->processors, &c->processors);
-    if (dup2(c->in, 0) < 0 || dup2(c->out, 1) < 0 || dup2(c->err, 2) < 0)
-        goto fail;
-    execvpe(c->run->program_path, c->run->options.program, c->env);
-fail:
+    if (dup2(c->in, 0) >= 0 && dup2(c->out, 1) >= 0 && dup2(c->err, 2) >= 0)
+        execvpe(c->run->program_path, c->run->options.program, c->env);
     error = errno;
     if (write(c->report, &error, sizeof error) < 0)
         _exit(126);
@@ -276,33 +274,22 @@ static int open_stdin(struct run *run, const struct rank *rank)
     return ends[0];
 }
 
-int spawn_rank(struct run *run, struct rank *rank)
+/* Fork, with the child's ends of the pipes in `child`; 0 unless it failed. */
+static int fork_rank(struct run *run, struct rank *rank, const struct child *child)
 {
-    struct child child = { .run = run, .parent = getpid(), .in = -1, .out = -1, .err = -1, .report = -1 };
-    int out[2] = { -1, -1 }, err[2] = { -1, -1 }, report[2] = { -1, -1 }, error = 0;
     sigset_t all, before;
-    child.in = open_stdin(run, rank);
-    if (child.in < 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0) {
-        run_fail(run, 1, "starting rank %d: %s", rank->rank, strerror(errno));
-        goto done;
-    }
-    child.out = out[1];
-    child.err = err[1];
-    child.report = report[1];
-    child.env = make_environment(run, rank);
-    choose_processors(run, rank, &child.processors);
     /* With signals on, one that reaches the child before its exec would run libuv's handler there, and that
      * writes to the parent's pipe. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     pid_t pid = fork();
     if (pid == 0)
-        run_child(&child);
-    error = errno;
+        run_child(child);
+    int error = errno;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pid < 0) {
         run_fail(run, 1, "starting rank %d: fork: %s", rank->rank, strerror(error));
-        goto done;
+        return -1;
     }
     setpgid(pid, pid); /* whoever comes first: before this returns, the group must exist */
     rank->pid = pid;
@@ -310,14 +297,33 @@ int spawn_rank(struct run *run, struct rank *rank)
     run->running++;
     if (write(run->guard_fd, &pid, sizeof pid) != sizeof pid)
         run_say("the guard process is gone; if commrun is killed with SIGKILL, grandchildren may stay");
-    output_read(&rank->out, out[0]);
-    output_read(&rank->err, err[0]);
-    out[0] = err[0] = -1;
-    close_fd(&report[1]);
-    int exec_error = 0;
-    if (read(report[0], &exec_error, sizeof exec_error) == sizeof exec_error)
-        fail_program(run, run->program_path, exec_error);
-done:
+    return 0;
+}
+
+int spawn_rank(struct run *run, struct rank *rank)
+{
+    struct child child = { .run = run, .parent = getpid(), .in = -1, .out = -1, .err = -1, .report = -1 };
+    int out[2] = { -1, -1 }, err[2] = { -1, -1 }, report[2] = { -1, -1 }, started = 0;
+    child.in = open_stdin(run, rank);
+    if (child.in < 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0) {
+        run_fail(run, 1, "starting rank %d: %s", rank->rank, strerror(errno));
+    } else {
+        child.out = out[1];
+        child.err = err[1];
+        child.report = report[1];
+        child.env = make_environment(run, rank);
+        choose_processors(run, rank, &child.processors);
+        started = fork_rank(run, rank, &child) == 0;
+    }
+    if (started) {
+        output_read(&rank->out, out[0]);
+        output_read(&rank->err, err[0]);
+        out[0] = err[0] = -1;
+        close_fd(&report[1]);
+        int exec_error = 0;
+        if (read(report[0], &exec_error, sizeof exec_error) == sizeof exec_error)
+            fail_program(run, run->program_path, exec_error);
+    }
     for (char **e = child.env; e && *e; e++)
         free(*e);
     free(child.env);

@@ -1,9 +1,10 @@
 """Count what `meson test` really did: testlog.py [--failed] BUILD-FOLDER...
 
-Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and what was skipped, also within a test that
-passed, and ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything failed, or if no test ran.
-What failed and was tried again (tools/test --try-again, again.json) counts as it ended, and is named.
-With --failed it prints the names of the tests that failed, as `meson test` takes them, and nothing else.
+Reads meson-logs/testlog.json (one JSON object per test) of each folder, names what failed and what was skipped, also
+within a test that passed, and ends with one line, `N passed, N failed, N skipped`. The exit status is 1 if anything
+failed, or if no test ran. What failed and was tried again (tools/test --try-again, again.json) counts as it ended,
+and is named. With --failed it prints the names of the tests that failed, as `meson test` takes them, and nothing
+else.
 """
 import json
 import pathlib
@@ -33,7 +34,8 @@ def results(folder):
         if has_failed(first) and first["name"] in again:
             tests[i] = again[first["name"]]
             if not has_failed(tests[i]):
-                print(f"passed at the second try: {first['name']} (first: {first['result']}, {pathlib.Path(folder).name})")
+                print(f"passed at the second try: {first['name']} "
+                      f"(first: {first['result']}, {pathlib.Path(folder).name})")
     return tests
 
 

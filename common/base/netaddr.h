@@ -103,7 +103,7 @@ static inline int netaddr_listen(int backlog, int *ret_port)
     struct sockaddr_in four = { .sin_family = AF_INET };
     struct sockaddr_storage a;
     socklen_t bytes = sizeof a;
-    int off = 0, error;
+    int off = 0, bound = 1, error;
     int fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd >= 0) {
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
@@ -114,15 +114,13 @@ static inline int netaddr_listen(int backlog, int *ret_port)
     }
     if (fd < 0) {
         fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four) != 0)
-            goto fail;
+        bound = fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four) == 0;
     }
-    if (fd < 0 || listen(fd, backlog) != 0 || getsockname(fd, (struct sockaddr *)&a, &bytes) != 0)
-        goto fail;
-    *ret_port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
-                                              : ((struct sockaddr_in *)&a)->sin_port);
-    return fd;
-fail:
+    if (bound && listen(fd, backlog) == 0 && getsockname(fd, (struct sockaddr *)&a, &bytes) == 0) {
+        *ret_port = ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                                  : ((struct sockaddr_in *)&a)->sin_port);
+        return fd;
+    }
     error = errno;
     if (fd >= 0)
         close(fd);
