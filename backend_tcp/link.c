@@ -251,47 +251,6 @@ void link_send_text(struct port *p, struct frame *h, const char *text, int is_re
 
 /* ---- Bytes in ---- */
 
-static void payload_complete(struct link *l)
-{
-    struct port *p = &l->port;
-    struct frame h = l->in;
-    l->in.type = 0;
-    if (p->sink.kind != SINK_TEXT) {
-        p->table->events->complete(p, &h);
-        return;
-    }
-    p->sink.kind = SINK_NONE;
-    p->sink.text[utf8_clean((char *)p->sink.text, p->sink.total)] = '\0'; /* It goes to terminals and logs. */
-    p->table->events->frame(p, &h, (const char *)p->sink.text);
-}
-
-static void frame_begins(struct link *l, const struct frame *h)
-{
-    struct port *p = &l->port;
-    if (!port_header(p, h))
-        return;
-    sink_reset(&p->sink);
-    switch (h->type) {
-    case FRAME_EAGER:
-    case FRAME_DATA:
-        l->in = *h;
-        p->table->events->begins(p, h);
-        break;
-    case FRAME_FAIL:
-    case FRAME_ANSWER:
-        l->in = *h;
-        p->sink.kind = SINK_TEXT;
-        p->sink.dst = p->sink.text;
-        break;
-    default:
-        p->table->events->frame(p, h, NULL);
-        return;
-    }
-    p->sink.total = (size_t)h->bytes;
-    if (h->bytes == 0 && p->state == PORT_UP)
-        payload_complete(l);
-}
-
 /* Feed what is in the read buffer to the frame that it belongs to. */
 static void parse_payload(struct link *l, const uint8_t *data, size_t have)
 {
@@ -300,7 +259,7 @@ static void parse_payload(struct link *l, const uint8_t *data, size_t have)
     sink_feed(s, l->port.table->bounce, data, n);
     l->rx_begin += n;
     if (sink_left(s) == 0)
-        payload_complete(l);
+        port_complete(&l->port);
 }
 
 /* Work off what is in the read buffer. */
@@ -309,7 +268,7 @@ static void parse(struct link *l)
     while (l->port.state == PORT_UP && l->rx_begin < l->rx_end) {
         const uint8_t *data = l->rx + l->rx_begin;
         size_t have = l->rx_end - l->rx_begin;
-        if (l->in.type) {
+        if (l->port.in.type) {
             parse_payload(l, data, have);
             continue;
         }
@@ -322,7 +281,7 @@ static void parse(struct link *l)
             return;
         }
         l->rx_begin += WIRE_HEADER_BYTES;
-        frame_begins(l, &h);
+        port_begins(&l->port, &h);
     }
     if (l->rx_begin == l->rx_end) {
         l->rx_begin = l->rx_end = 0;
@@ -348,7 +307,7 @@ static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct
     struct sink *s = &l->port.sink;
     int pieces = 0;
     *ret_direct = *ret_room = 0;
-    if (l->in.type && l->rx_end == 0 && sink_left(s) > DIRECT_BYTES) {
+    if (l->port.in.type && l->rx_end == 0 && sink_left(s) > DIRECT_BYTES) {
         uint8_t *window = sink_window(s, l->port.table->bounce, ret_direct);
         iov[pieces++] = (struct iovec){ window, *ret_direct };
     }
@@ -383,7 +342,7 @@ int link_read(struct port *p)
             sink_feed(&p->sink, p->table->bounce, iov[0].iov_base, fed);
             got -= fed;
             if (sink_left(&p->sink) == 0)
-                payload_complete(l);
+                port_complete(&l->port);
         }
         l->rx_end += got;
         parse(l);
@@ -421,7 +380,7 @@ static void unsend(struct link *l, struct tx *tx)
 void link_forget(struct port *p, const void *owner)
 {
     struct link *l = link_of(p);
-    if (l->in.type && p->sink.message && p->sink.message->owner == owner) {
+    if (l->port.in.type && p->sink.message && p->sink.message->owner == owner) {
         p->sink.kind = SINK_DISCARD;
         p->sink.message = NULL;
     }
@@ -491,7 +450,7 @@ void link_close(struct link *l)
 {
     loop_poll_end(&l->poll);
     socket_close(&l->fd);
-    l->in.type = 0;
+    l->port.in.type = 0;
     l->rx_begin = l->rx_end = 0;
 }
 
@@ -540,7 +499,7 @@ void link_sweep(struct port *p)
         return;
     if (l->fd >= 0) {
         /* An unexpected frame whose payload will never be complete is of no use. */
-        if (l->in.type && p->sink.kind == SINK_UNEXPECTED)
+        if (l->port.in.type && p->sink.kind == SINK_UNEXPECTED)
             p->sink.unexpected->broken = 1;
         link_close(l);
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "say.h"
 
 int port_table_init(struct port_table *t, int32_t rank, int32_t size, const struct port_events *events)
@@ -105,9 +106,9 @@ void port_consumed(struct port *p, size_t payload_bytes)
         p->ops->give_credit(p);
 }
 
-int port_header(struct port *p, const struct frame *h)
+/* Take in what the header says of credit; 0 if that is a lie. */
+static int take_credit(struct port *p, const struct frame *h)
 {
-    p->heard = 1;
     p->credit += h->credit;
     if (p->credit > PORT_CREDIT_WINDOW) {
         port_lose(p, COMM_ERR_PROTOCOL, "gave back more credit than it had received");
@@ -121,6 +122,46 @@ int port_header(struct port *p, const struct frame *h)
         return 0;
     }
     return 1;
+}
+
+void port_begins(struct port *p, const struct frame *h)
+{
+    p->heard = 1;
+    if (!take_credit(p, h))
+        return;
+    sink_reset(&p->sink);
+    switch (h->type) {
+    case FRAME_EAGER:
+    case FRAME_DATA:
+        p->in = *h;
+        p->table->events->begins(p, h);
+        break;
+    case FRAME_FAIL:
+    case FRAME_ANSWER:
+        p->in = *h;
+        p->sink.kind = SINK_TEXT;
+        p->sink.dst = p->sink.text;
+        break;
+    default:
+        p->table->events->frame(p, h, NULL);
+        return;
+    }
+    p->sink.total = (size_t)h->bytes;
+    if (h->bytes == 0 && p->state == PORT_UP)
+        port_complete(p);
+}
+
+void port_complete(struct port *p)
+{
+    struct frame h = p->in;
+    p->in.type = 0;
+    if (p->sink.kind != SINK_TEXT) {
+        p->table->events->complete(p, &h);
+        return;
+    }
+    p->sink.kind = SINK_NONE;
+    p->sink.text[utf8_clean((char *)p->sink.text, p->sink.total)] = '\0'; /* It goes to terminals and logs. */
+    p->table->events->frame(p, &h, (const char *)p->sink.text);
 }
 
 void port_take_owed(struct port *p, struct frame *h)

@@ -101,7 +101,8 @@ struct port {
     struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass them */
     size_t unexpected_count;
     uint64_t closed_told;   /* the latest group of which the peer was told that it is closed here */
-    struct sink sink;       /* of the frame that is coming */
+    struct frame in;        /* the frame whose payload is coming; type 0: none */
+    struct sink sink;       /* where that goes */
     char where[80];         /* "node-b 10.0.0.7:40213", for errors */
     comm_status lost_status;
     char *lost_text;
@@ -123,9 +124,10 @@ void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */
 void port_consumed(struct port *p, size_t payload_bytes);
-/* The header of any frame: takes in the credit that it gives back, and 0 if it is more than we gave, or if an eager message comes without
- * credit: the port is lost then. */
-int port_header(struct port *p, const struct frame *h);
+/* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink tell. */
+void port_begins(struct port *p, const struct frame *h);
+/* The payload is complete, and has been fed to the sink. */
+void port_complete(struct port *p);
 /* What a frame that is about to go out gives back. */
 void port_take_owed(struct port *p, struct frame *h);
 /* It will not go out after all: neither what it cost nor what it gave back has been used. */

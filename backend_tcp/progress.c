@@ -20,6 +20,7 @@
 #include "link.h"
 #include "listen.h"
 #include "loop.h"
+#include "queue.h"
 #include "say.h"
 
 static const int64_t NANOS = 1000000;
@@ -53,14 +54,7 @@ static void unlock_and_complete(struct mesh *m)
     struct domain *d = &m->domain;
     for (;;) {
         struct completion few[FEW];
-        size_t n = d->done_count < FEW ? d->done_count : FEW;
-        if (n) {
-            memcpy(few, d->done, n * sizeof *few);
-            memmove(d->done, d->done + n, (d->done_count - n) * sizeof *few);
-        }
-        d->done_count -= n;
-        assert(d->works_out >= n);
-        d->works_out -= n;
+        size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {

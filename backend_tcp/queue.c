@@ -38,6 +38,19 @@ void queue_done(struct domain *d, comm_work *work, comm_status status, const cha
     d->done[d->done_count++] = (struct completion){ work, status, text ? strdup(text) : NULL };
 }
 
+size_t queue_take_done(struct domain *d, struct completion *ret_done, size_t most)
+{
+    size_t n = d->done_count < most ? d->done_count : most;
+    if (n) {
+        memcpy(ret_done, d->done, n * sizeof *ret_done);
+        memmove(d->done, d->done + n, (d->done_count - n) * sizeof *ret_done);
+    }
+    d->done_count -= n;
+    assert(d->works_out >= n);
+    d->works_out -= n;
+    return n;
+}
+
 /* ---- Ops ---- */
 
 static struct call call_of(const comm_op *op)

@@ -11,6 +11,9 @@ void queue_expect_not(struct domain *d, size_t count);
 /* Hand a work over when the lock is released. */
 void queue_done(struct domain *d, comm_work *work, comm_status status, const char *text);
 
+/* Take so many at most of those that are done, to hand them over; returns how many. Their errors are to be freed. */
+size_t queue_take_done(struct domain *d, struct completion *ret_done, size_t most);
+
 /* An op for `o`; NULL without memory. */
 struct exec_op *queue_op(struct exec_group *g, const comm_op *o, comm_work *work);
 void queue_put_back(struct domain *d, struct exec_op *op);

@@ -55,7 +55,6 @@ struct link {
     int said_goodbye;
     uint8_t *rx;          /* TCP_RX_BYTES */
     size_t rx_begin, rx_end;
-    struct frame in;      /* the frame whose payload is coming; type 0: none */
     /* connect.c, until it is up. */
     uint8_t phase;        /* enum link_phase */
     struct sockaddr_storage *candidates;

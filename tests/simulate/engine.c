@@ -1,4 +1,4 @@
-/* The whole tcp backend over sockets in memory: see engine.h.
+/* The whole tcp backend over sockets or ports in memory: see engine.h.
  *
  *     simulate_engine                a sample: the same seeds each time, then fresh ones for a few seconds
  *     simulate_engine SEED [COUNT]   that run alone, as it was; or so many from there
@@ -147,7 +147,7 @@ static void draw_flood(void)
     world->slow_rank = to;
     world->eager_bytes = 0;
     for (int32_t r = 0; r < world->size; r++)
-        world->meshes[r]->domain.matching.eager_bytes = 0;
+        world->domains[r]->matching.eager_bytes = 0;
     many->doomed = 1;
     first->starts_after = MATCH_ANNOUNCED_MAX + 6000;
     messages_flood(many, from, to, MATCH_ANNOUNCED_MAX + 3000);
@@ -177,7 +177,9 @@ static void draw_world(void)
     world->eager_bytes = eager[below(7)];
     world->slow_rank = one_in(2) ? (int32_t)below((size_t)world->size) : -1;
     world->budget = world->size > 33 ? 8 << 20 : 24 << 20;
+    world->carrier = one_in(3) ? &memory_ports : &sockets;
     net_open(world->size, world->size > 33 ? 5000 : rooms[below(5)]);
+    ports_open(world->size);
     world_open();
     int32_t *ranks = malloc((size_t)world->size * sizeof *ranks);
     for (int32_t r = 0; r < world->size; r++)
@@ -227,6 +229,7 @@ static int run_seed(uint64_t seed)
     calls_free();
     world_close();
     net_close();
+    ports_close();
     return one.failed;
 }
 

@@ -1,6 +1,7 @@
-/* A simulator of the whole tcp backend: the meshes of all ranks in one process and one thread, with the real engine, links, queues and wire
- * format. Only the sockets are ours: bounded queues in memory that take and give as many bytes as they like, or fail with EAGAIN and EINTR.
- * Which rank goes on next, with which link, and how far, is drawn from a seed. What comes out is compared with what comm.h says. */
+/* A simulator of the whole tcp backend: all ranks in one process and one thread, with the real engine and matching. What carries the frames is
+ * drawn from the seed: the real links, queues and wire format over sockets of ours (bounded queues in memory that take and give as many bytes
+ * as they like, or fail with EAGAIN and EINTR), or ports of ours. Which rank goes on next, with which port, and how far, is drawn too. What
+ * comes out is compared with what comm.h says. */
 #ifndef SIMULATE_ENGINE_H
 #define SIMULATE_ENGINE_H
 
@@ -8,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend_tcp/tcp.h"
+#include "backend_tcp/exec_group.h"
 
 /* ---- Random ---- */
 
@@ -81,7 +82,8 @@ enum moment { MOMENT_ANY, MOMENT_HALF_READ, MOMENT_HALF_SENT, MOMENT_QUEUED };
 struct world {
     uint64_t seed;
     int32_t size;
-    struct mesh **meshes;
+    const struct carrier *carrier;
+    struct domain **domains;
     struct team **teams; /* teams[0] is the world */
     size_t team_count;
     struct collective *calls;
@@ -104,18 +106,49 @@ extern struct world *world;
 /* Say what is wrong with this run, with its seed; the first time also how to repeat it. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* ---- engine_net.c: sockets in memory ---- */
+/* ---- What carries frames ---- */
+
+struct carrier {
+    const char *name;
+    struct domain *(*open)(int32_t rank); /* with idle ports to all others */
+    void (*silence)(struct domain *d);    /* nothing is said any more */
+    void (*close)(struct domain *d);
+    /* As the slots of a backend. */
+    comm_status (*group_open)(struct domain *d, const comm_group_info *info, void **ret_state);
+    void (*group_close)(void *state);
+    void (*group_abort)(void *state);
+    comm_status (*submit)(void *state, const comm_op *const *ops, comm_work *const *works, size_t count);
+    /* What a driver does: enter, look at ports, leave, which ends the turn and hands works over. */
+    void (*enter)(struct domain *d);
+    void (*visit)(struct port *p);
+    void (*leave)(struct domain *d);
+    /* Both sides that asked for it come up at a time of their own. */
+    void (*up)(struct port *p);
+    /* Do frames wait, or messages of this owner if it is not NULL; with `begun`, one that is partly gone? */
+    int (*has_queued)(const struct port *p, const void *owner, int begun);
+    /* Nothing moves any more: complain about what is left in the port. */
+    void (*check)(const struct port *p);
+    int (*is_empty)(void); /* nothing that a rank could still hear is on its way */
+    /* The connection breaks when so many more bytes have gone from one to the other. */
+    void (*cut)(int32_t from, int32_t to, size_t after_bytes);
+};
+
+extern const struct carrier sockets, memory_ports;
+extern const comm_backend *backend; /* tcp, with a host table of ours */
+extern comm_host host;
+
 void net_open(int32_t size, size_t most_room);
 void net_close(void);
-/* The adversary takes and gives all that there is, and interrupts nothing. */
-extern int net_generous;
-int net_is_empty(void);
-/* The connection breaks when so many more bytes have gone from one to the other. */
-void net_cut(int32_t from, int32_t to, size_t after_bytes);
-/* The port's `open`: the link is to come up, on both sides. */
-void net_want(struct port *p);
-/* A link that a rank asked for comes up; returns 0 if none was asked for. */
-int net_connect_one(void);
+void ports_open(int32_t size);
+void ports_close(void);
+
+/* Everything takes and gives all that there is. */
+extern int generous;
+/* How many of so many bytes: often nearly none, or about a header. */
+size_t some_of(size_t bytes);
+
+/* The `open` of all ports: this end and the other are to come up, each at a time of its own. */
+void world_want(struct port *p);
 
 /* ---- engine_world.c: ranks, groups, and who goes on ---- */
 void world_open(void);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend_tcp/tcp.h"
 #include "engine.h"
 #include "core/op.h"
 
@@ -168,8 +169,8 @@ static void write_block(const struct collective *c, uint8_t *at, int32_t from, i
 size_t draw_bytes(size_t most)
 {
     static const size_t limits[] = { 0,         64,        MATCH_UNEXPECTED_INLINE, 1000,      4096,      TCP_RX_BYTES, 100000,
-                                     256 << 10, 300000,    1 << 20,          1125000,   3 << 20,   TCP_RX_BYTES - WIRE_HEADER_BYTES,
-                                     (1 << 20) - WIRE_HEADER_BYTES };
+                                     256 << 10, 300000,    1 << 20,          1125000,   3 << 20,   TCP_RX_BYTES - PORT_FRAME_COST,
+                                     (1 << 20) - PORT_FRAME_COST };
     enum { LIMITS = sizeof limits / sizeof limits[0] };
     if (one_in(3))
         return below(most < 2000 ? most + 1 : 2000);

@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include "backend_tcp/link.h"
+#include "backend_tcp/mesh.h"
 #include "backend_tcp/progress.h"
 #include "engine.h"
 
@@ -20,10 +21,6 @@ static struct queue *queues; /* [size * size], by sender and receiver */
 static uint8_t *cut;         /* by pair, both ways */
 static int32_t net_size;
 static size_t net_room;
-static struct link **wanted; /* links that are to come up */
-static size_t wanted_count;
-
-int net_generous;
 
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags);
@@ -35,9 +32,6 @@ void net_open(int32_t size, size_t most_room)
     net_room = most_room;
     queues = calloc((size_t)size * (size_t)size, sizeof *queues);
     cut = calloc((size_t)size * (size_t)size, 1);
-    wanted = calloc(2 * (size_t)size * (size_t)size, sizeof *wanted);
-    wanted_count = 0;
-    net_generous = 0;
     for (int32_t i = 0; i < size * size; i++)
         queues[i].until_cut = SIZE_MAX;
 }
@@ -48,7 +42,6 @@ void net_close(void)
         free(queues[i].bytes);
     free(queues);
     free(cut);
-    free(wanted);
 }
 
 static struct queue *queue_of(int32_t from, int32_t to)
@@ -66,17 +59,17 @@ static void cut_pair(int32_t a, int32_t b)
     cut[a * net_size + b] = cut[b * net_size + a] = 1;
 }
 
-void net_cut(int32_t from, int32_t to, size_t after_bytes)
+static void net_cut(int32_t from, int32_t to, size_t after_bytes)
 {
     queue_of(from, to)->until_cut = after_bytes;
     if (after_bytes == 0)
         cut_pair(from, to);
 }
 
-int net_is_empty(void)
+static int net_is_empty(void)
 {
     for (int32_t i = 0; i < net_size * net_size; i++)
-        if (queues[i].fill && world->meshes[i % net_size]->links[i / net_size].port.state != PORT_LOST)
+        if (queues[i].fill && world->domains[i % net_size]->peers.at[i / net_size]->state != PORT_LOST)
             return 0;
     return 1;
 }
@@ -86,35 +79,10 @@ int net_is_empty(void)
 /* 0 to go on, or the errno of a call that does nothing. */
 static int whim(void)
 {
-    if (net_generous)
+    if (generous)
         return 0;
     size_t r = below(32);
     return r < 4 ? EAGAIN : r < 6 ? EINTR : 0;
-}
-
-/* How many of so many bytes: often nearly none, or about a header. */
-static size_t some_of(size_t bytes)
-{
-    size_t most = bytes;
-    if (net_generous || bytes <= 1)
-        return bytes;
-    switch (below(8)) {
-    case 0:
-        most = 1 + below(8);
-        break;
-    case 1:
-        most = WIRE_HEADER_BYTES - 1 + below(3);
-        break;
-    case 2:
-        most = 1 + below(3 * WIRE_HEADER_BYTES);
-        break;
-    case 3:
-        most = 1 + below(bytes);
-        break;
-    default:
-        break;
-    }
-    return most < bytes ? most : bytes;
 }
 
 static size_t total_of(const struct iovec *iov, size_t pieces)
@@ -208,38 +176,126 @@ ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
     return __wrap_readv(fd, &iov, 1);
 }
 
-/* ---- Connecting ---- */
+/* ---- The backend over them ---- */
 
-static void want(struct link *l)
+static const struct port_ops ports = {
+    .open = world_want,
+    .send = link_send,
+    .send_text = link_send_text,
+    .give_credit = link_give_credit,
+    .read = link_read,
+    .forget = link_forget,
+    .sweep = link_sweep,
+};
+
+static struct mesh *mesh_of(struct domain *d)
 {
-    if (l->port.state != PORT_IDLE || l->port.table->closing)
-        return;
-    l->port.state = PORT_OPENING;
-    wanted[wanted_count++] = l;
+    return (struct mesh *)d;
 }
 
-/* Each side comes up at a time of its own, as it does with real handshakes. */
-void net_want(struct port *p)
+/* What mesh_open makes, without a listener, threads and the store. */
+static struct domain *net_mesh(int32_t rank)
 {
-    want(link_of(p));
-    want(&world->meshes[p->peer]->links[p->table->rank]);
+    struct mesh *m = calloc(1, sizeof *m);
+    m->world = 1;
+    if (mesh_allocate(m, rank, world->size, "") != COMM_OK || progress_start(m) != COMM_OK)
+        abort();
+    for (int32_t i = 0; i < world->size; i++)
+        m->links[i].port.ops = &ports;
+    return &m->domain;
 }
 
-int net_connect_one(void)
+static void net_silence(struct domain *d)
 {
-    if (wanted_count == 0)
-        return 0;
-    size_t i = below(wanted_count);
-    struct link *l = wanted[i];
-    struct mesh *m = l->mesh;
-    wanted[i] = wanted[--wanted_count];
-    world->moves++;
-    progress_enter(m);
+    for (int32_t i = 0; i < world->size; i++) {
+        d->peers.at[i]->state = PORT_LOST;
+        link_of(d->peers.at[i])->fd = -1;
+    }
+}
+
+static void net_close_mesh(struct domain *d)
+{
+    mesh_close(mesh_of(d), 0);
+}
+
+static comm_status net_group_open(struct domain *d, const comm_group_info *info, void **ret_state)
+{
+    return backend->group_open(mesh_of(d), info, ret_state);
+}
+
+static void net_group_close(void *state)
+{
+    backend->group_close(state, 0);
+}
+
+static void net_group_abort(void *state)
+{
+    backend->group_abort(state, COMM_ERR_ABORTED, "because");
+}
+
+static comm_status net_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
+{
+    return backend->submit(state, ops, works, count);
+}
+
+static void net_enter(struct domain *d)
+{
+    progress_enter(mesh_of(d));
+}
+
+static void net_leave(struct domain *d)
+{
+    progress_leave(mesh_of(d));
+}
+
+static void net_visit(struct port *p)
+{
+    if (link_of(p)->tx_head && (generous || !one_in(4)))
+        link_flush(link_of(p));
+    if (p->state == PORT_UP && (generous || !one_in(4)))
+        link_read(p);
+}
+
+static void net_up(struct port *p)
+{
+    struct link *l = link_of(p);
+    progress_enter(l->mesh);
     l->rx = malloc(TCP_RX_BYTES);
-    l->fd = FD_FIRST + m->domain.peers.rank * net_size + l->port.peer;
-    l->port.state = PORT_UP;
-    l->port.heard = 1;
+    l->fd = FD_FIRST + p->table->rank * net_size + p->peer;
+    p->state = PORT_UP;
+    p->heard = 1;
     link_flush(l);
-    progress_leave(m);
-    return 1;
+    progress_leave(l->mesh);
 }
+
+static int net_has_queued(const struct port *p, const void *owner, int begun)
+{
+    const struct link *l = (const struct link *)p;
+    return owner ? link_has_queued(l, owner, begun) : l->tx_head != NULL;
+}
+
+static void net_check(const struct port *p)
+{
+    const struct link *l = (const struct link *)p;
+    if (l->replies || l->rx_end)
+        complain("link %d -> %d: %u answers and %zu B that were read are left", p->table->rank, p->peer, l->replies, l->rx_end);
+}
+
+const struct carrier sockets = {
+    .name = "links",
+    .open = net_mesh,
+    .silence = net_silence,
+    .close = net_close_mesh,
+    .group_open = net_group_open,
+    .group_close = net_group_close,
+    .group_abort = net_group_abort,
+    .submit = net_submit,
+    .enter = net_enter,
+    .visit = net_visit,
+    .leave = net_leave,
+    .up = net_up,
+    .has_queued = net_has_queued,
+    .check = net_check,
+    .is_empty = net_is_empty,
+    .cut = net_cut,
+};

@@ -1,14 +1,10 @@
-/* The ranks of one run: their meshes and groups, who goes on next, faults, and what must hold when nothing moves any more. */
+/* The ranks of one run: their groups, who goes on next, faults, and what must hold when nothing moves any more. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine.h"
-#include "backend_tcp/groups.h"
-#include "backend_tcp/link.h"
-#include "backend_tcp/mesh.h"
-#include "backend_tcp/progress.h"
 #include "core/op.h"
 #include "core/registry.h"
 
@@ -20,8 +16,12 @@
 #endif
 
 struct world *world;
-static const comm_backend *backend;
-static comm_host host;
+const comm_backend *backend;
+comm_host host;
+
+int generous;
+static struct port **wanted; /* ports that are to come up */
+static size_t wanted_count;
 
 const comm_backend *comm__tcp_entry(const comm_host *host);
 
@@ -221,31 +221,60 @@ static void host_open(void)
     backend = comm__tcp_entry(&host);
 }
 
-/* ---- Meshes and groups ---- */
+/* ---- Connecting ---- */
 
-/* Links over sockets in memory. */
-static const struct port_ops ports = {
-    .open = net_want,
-    .send = link_send,
-    .send_text = link_send_text,
-    .give_credit = link_give_credit,
-    .read = link_read,
-    .forget = link_forget,
-    .sweep = link_sweep,
-};
-
-/* What mesh_open makes, without a listener, threads and the store. */
-static struct mesh *mesh_new(int32_t rank)
+static void want(struct port *p)
 {
-    struct mesh *m = calloc(1, sizeof *m);
-    m->world = 1;
-    if (mesh_allocate(m, rank, world->size, "") != COMM_OK || progress_start(m) != COMM_OK)
-        abort();
-    m->domain.matching.eager_bytes = world->eager_bytes;
-    for (int32_t i = 0; i < world->size; i++)
-        m->links[i].port.ops = &ports;
-    return m;
+    if (p->state != PORT_IDLE || p->table->closing)
+        return;
+    p->state = PORT_OPENING;
+    wanted[wanted_count++] = p;
 }
+
+void world_want(struct port *p)
+{
+    want(p);
+    want(world->domains[p->peer]->peers.at[p->table->rank]);
+}
+
+/* A port that is wanted comes up; 0 if none is. */
+static int connect_one(void)
+{
+    if (wanted_count == 0)
+        return 0;
+    size_t i = below(wanted_count);
+    struct port *p = wanted[i];
+    wanted[i] = wanted[--wanted_count];
+    world->moves++;
+    world->carrier->up(p);
+    return 1;
+}
+
+size_t some_of(size_t bytes)
+{
+    size_t most = bytes;
+    if (generous || bytes <= 1)
+        return bytes;
+    switch (below(8)) {
+    case 0:
+        most = 1 + below(8);
+        break;
+    case 1:
+        most = PORT_FRAME_COST - 1 + below(3);
+        break;
+    case 2:
+        most = 1 + below(3 * PORT_FRAME_COST);
+        break;
+    case 3:
+        most = 1 + below(bytes);
+        break;
+    default:
+        break;
+    }
+    return most < bytes ? most : bytes;
+}
+
+/* ---- Groups ---- */
 
 struct team *team_new(const int32_t *world_ranks, int32_t size, const char *name)
 {
@@ -264,21 +293,20 @@ struct team *team_new(const int32_t *world_ranks, int32_t size, const char *name
     return team;
 }
 
-static struct mesh *mesh_of(const struct member *member)
+static struct domain *domain_of_member(const struct member *member)
 {
-    return world->meshes[member->team->world_ranks[member->rank]];
+    return world->domains[member->team->world_ranks[member->rank]];
 }
 
 void member_open(struct member *member)
 {
     struct team *team = member->team;
-    struct mesh *m = mesh_of(member);
     comm_group_info info = { .struct_bytes = sizeof info, .rank = member->rank, .size = team->size, .world_ranks = team->world_ranks };
     info.id = team->id;
     info.name = team->name;
     info.token = member;
     info.options = member;
-    comm_status status = backend->group_open(m, &info, &member->state);
+    comm_status status = world->carrier->group_open(domain_of_member(member), &info, &member->state);
     if (status != COMM_OK)
         complain("group %s cannot be opened on rank %d (%s)", team->name, member->rank, team->algo);
     world->moves++;
@@ -289,16 +317,21 @@ static void member_close(struct member *member)
     if (!member->state || member->closed)
         return;
     member->closed = 1;
-    backend->group_close(member->state, 0);
+    world->carrier->group_close(member->state);
     world->moves++;
 }
 
 void world_open(void)
 {
     host_open();
-    world->meshes = malloc((size_t)world->size * sizeof *world->meshes);
-    for (int32_t r = 0; r < world->size; r++)
-        world->meshes[r] = mesh_new(r);
+    wanted = calloc(2 * (size_t)world->size * (size_t)world->size, sizeof *wanted);
+    wanted_count = 0;
+    generous = 0;
+    world->domains = malloc((size_t)world->size * sizeof *world->domains);
+    for (int32_t r = 0; r < world->size; r++) {
+        world->domains[r] = world->carrier->open(r);
+        world->domains[r]->matching.eager_bytes = world->eager_bytes;
+    }
 }
 
 static void team_free(struct team *team)
@@ -326,17 +359,15 @@ void world_close(void)
         for (int32_t r = 0; r < world->teams[t]->size; r++)
             member_close(&world->teams[t]->members[r]);
     for (int32_t r = 0; r < world->size; r++) {
-        struct mesh *m = world->meshes[r];
-        for (int32_t i = 0; i < world->size; i++) {
-            m->links[i].port.state = PORT_LOST; /* Nothing is said any more. */
-            m->links[i].fd = -1;
-        }
+        world->carrier->silence(world->domains[r]);
         member_close(&world->teams[0]->members[r]);
+        world->carrier->close(world->domains[r]);
     }
     for (size_t t = 0; t < world->team_count; t++)
         team_free(world->teams[t]);
     free(world->teams);
-    free(world->meshes);
+    free(world->domains);
+    free(wanted);
 }
 
 /* ---- Submitting ---- */
@@ -387,7 +418,7 @@ static void submit(struct member *member)
         works[i] = (comm_work *)part;
     }
     member->unfinished += count;
-    comm_status status = backend->submit(member->state, ops, works, count);
+    comm_status status = world->carrier->submit(member->state, ops, works, count);
     for (size_t i = 0; i < count && status != COMM_OK; i++)
         refuse((struct part *)works[i]);
     if (status != COMM_OK)
@@ -404,48 +435,40 @@ static void refuse_the_rest(struct member *member)
 
 /* ---- Going on ---- */
 
-static int must_be_active(const struct link *l)
+static void visit(struct port *p)
 {
-    return l->tx_head && l->port.active_index < 0;
-}
-
-static void visit_link(struct link *l)
-{
-    if (l->port.state != PORT_UP)
+    if (p->state != PORT_UP)
         return;
-    if (must_be_active(l))
-        complain("rank %d has frames for rank %d that nobody would send", l->port.table->rank, l->port.peer);
-    if (l->tx_head && (net_generous || !one_in(4)))
-        link_flush(l);
-    if (l->port.state == PORT_UP && (net_generous || !one_in(4)))
-        link_read(&l->port);
+    if (p->active_index < 0 && world->carrier->has_queued(p, NULL, 0))
+        complain("rank %d has frames for rank %d that nobody would send", p->table->rank, p->peer);
+    world->carrier->visit(p);
 }
 
-/* What a driver does: look at the links that something is awaited from, in any order; and epoll reports another. */
-static void drive(struct mesh *m)
+/* What a driver does: look at the ports that something is awaited from, in any order; and epoll reports another. */
+static void drive(struct domain *d)
 {
-    progress_enter(m);
-    struct port_table *peers = &m->domain.peers;
+    world->carrier->enter(d);
+    struct port_table *peers = &d->peers;
     int32_t turns = peers->active_count;
     for (int32_t i = 0; i < turns && peers->active_count; i++)
-        visit_link(link_of(peers->active[below((size_t)peers->active_count)]));
-    visit_link(&m->links[below((size_t)peers->size)]);
-    progress_leave(m);
+        visit(peers->active[below((size_t)peers->active_count)]);
+    visit(peers->at[below((size_t)peers->size)]);
+    world->carrier->leave(d);
 }
 
-static void drive_all_links(struct mesh *m)
+static void drive_all(struct domain *d)
 {
-    progress_enter(m);
-    for (int32_t i = 0; i < m->domain.peers.size; i++)
-        visit_link(&m->links[i]);
-    progress_leave(m);
+    world->carrier->enter(d);
+    for (int32_t i = 0; i < world->size; i++)
+        visit(d->peers.at[i]);
+    world->carrier->leave(d);
 }
 
-static struct member *some_member(const struct mesh *m)
+static struct member *some_member(const struct domain *d)
 {
     struct team *team = world->teams[below(world->team_count)];
     for (int32_t r = 0; r < team->size; r++)
-        if (team->world_ranks[r] == m->domain.peers.rank)
+        if (team->world_ranks[r] == d->peers.rank)
             return &team->members[r];
     return NULL;
 }
@@ -457,36 +480,35 @@ static void close_early(struct member *member)
         member_close(member);
 }
 
-static void take_turn(struct mesh *m)
+static void take_turn(struct domain *d)
 {
-    struct member *member = one_in(3) ? some_member(m) : NULL;
+    struct member *member = one_in(3) ? some_member(d) : NULL;
     if (member && !member->closed && member->submitted < member->program_count && world->moves >= member->team->starts_after)
         submit(member);
     else if (member && one_in(50))
         close_early(member);
     if (one_in(8))
-        net_connect_one();
-    drive(m);
+        connect_one();
+    drive(d);
 }
 
 /* ---- Faults ---- */
 
-static int half_read(const struct link *l, const struct exec_group *g)
+static int half_read(const struct port *p, const void *group)
 {
-    const struct sink *s = &l->port.sink;
-    return l->in.type && s->message && s->message->owner == g && s->done < s->total;
+    return p->in.type && p->sink.message && p->sink.message->owner == group && p->sink.done < p->sink.total;
 }
 
 static int moment_has_come(const struct member *member)
 {
-    const struct mesh *m = mesh_of(member);
     if (world->fault == FAULT_CLOSE && member->unfinished == 0)
         return 0; /* The others would find out when they ask, which needs time to pass. */
     if (world->moment == MOMENT_ANY || world->moves > 50 * world->fault_after + 100000)
         return 1;
-    for (int32_t i = 0; i < m->domain.peers.size; i++) {
-        const struct link *l = &m->links[i];
-        if (world->moment == MOMENT_HALF_READ ? half_read(l, member->state) : link_has_queued(l, member->state, world->moment == MOMENT_HALF_SENT))
+    for (int32_t i = 0; i < world->size; i++) {
+        const struct port *p = domain_of_member(member)->peers.at[i];
+        if (world->moment == MOMENT_HALF_READ ? half_read(p, member->state)
+                                              : world->carrier->has_queued(p, member->state, world->moment == MOMENT_HALF_SENT))
             return 1;
     }
     return 0;
@@ -496,7 +518,7 @@ static int moment_has_come(const struct member *member)
 static void cut_link(void)
 {
     const struct team *team = world->fault_team;
-    net_cut(team->world_ranks[world->fault_rank], team->world_ranks[world->fault_peer], below(2) ? 0 : below(100000));
+    world->carrier->cut(team->world_ranks[world->fault_rank], team->world_ranks[world->fault_peer], below(2) ? 0 : below(100000));
 }
 
 static void strike(void)
@@ -508,7 +530,7 @@ static void strike(void)
         return;
     world->fault_done = 1;
     if (world->fault == FAULT_ABORT) {
-        backend->group_abort(member->state, COMM_ERR_ABORTED, "because");
+        world->carrier->group_abort(member->state);
     } else if (world->fault == FAULT_CLOSE) {
         refuse_the_rest(member);
         member_close(member);
@@ -519,13 +541,12 @@ static void strike(void)
 
 /* ---- Who is stuck ---- */
 
-static void describe_link(const struct link *l)
+static void describe_port(const struct port *p)
 {
-    const struct port *p = &l->port;
-    complain("  link %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s", p->table->rank, p->peer,
+    complain("  port %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s", p->table->rank, p->peer,
              p->state, p->interest, (long long)p->credit, p->credit_owed, (long long)p->eager_held, p->announced,
-             l->tx_head ? "frames queued, " : "", p->held.head ? "sends held back, " : "", l->in.type ? "in a frame, " : "",
-             p->unexpected_count ? "unexpected frames" : "");
+             world->carrier->has_queued(p, NULL, 0) ? "frames queued, " : "", p->held.head ? "sends held back, " : "",
+             p->in.type ? "in a frame, " : "", p->unexpected_count ? "unexpected frames" : "");
 }
 
 static void describe_slots(const struct exec_op *op)
@@ -551,7 +572,7 @@ static void describe_part(const struct member *member, const struct part *part)
 static void describe_stuck(void)
 {
     static const char *const faults[] = { "no fault", "an abort", "a close", "a cut link", "other counts" };
-    complain("nothing moves any more (%d ranks, %s planned, %s), but these are not done:", world->size, faults[world->fault],
+    complain("nothing moves any more (%d ranks, %s, %s planned, %s), but these are not done:", world->size, world->carrier->name, faults[world->fault],
              world->fault_done ? "done" : "not done");
     for (size_t t = 0; t < world->team_count; t++)
         for (int32_t r = 0; r < world->teams[t]->size; r++) {
@@ -562,8 +583,8 @@ static void describe_stuck(void)
         }
     for (int32_t a = 0; a < world->size; a++)
         for (int32_t b = 0; b < world->size; b++)
-            if (world->meshes[a]->links[b].port.interest)
-                describe_link(&world->meshes[a]->links[b]);
+            if (world->domains[a]->peers.at[b]->interest)
+                describe_port(world->domains[a]->peers.at[b]);
 }
 
 /* ---- The run ---- */
@@ -582,21 +603,21 @@ static void submit_all(void)
 static int sweep(void)
 {
     uint64_t before = world->moves;
-    net_generous = 1;
-    while (net_connect_one())
+    generous = 1;
+    while (connect_one())
         ;
     for (int32_t r = 0; r < world->size; r++)
-        drive_all_links(world->meshes[r]);
-    net_generous = 0;
+        drive_all(world->domains[r]);
+    generous = 0;
     return world->moves != before;
 }
 
-static struct mesh *next_rank(void)
+static struct domain *next_rank(void)
 {
     int32_t r = (int32_t)below((size_t)world->size);
     if (r == world->slow_rank && !one_in(40))
         r = (r + 1) % world->size;
-    return world->meshes[r];
+    return world->domains[r];
 }
 
 void world_run(void)
@@ -626,25 +647,25 @@ void world_run(void)
 
 /* ---- When nothing moves any more ---- */
 
-static void check_link(const struct link *l, const struct port *b)
+static void check_port(const struct port *a, const struct port *b)
 {
-    const struct port *a = &l->port;
     int32_t from = a->table->rank, to = b->table->rank;
     if (a->credit + b->eager_held != PORT_CREDIT_WINDOW)
-        complain("link %d -> %d: credit %lld and %lld B received and not given back are not the window", from, to,
+        complain("port %d -> %d: credit %lld and %lld B received and not given back are not the window", from, to,
                  (long long)a->credit, (long long)b->eager_held);
     if (b->eager_held != b->credit_owed)
-        complain("link %d -> %d: of %lld B received only %u would be given back", from, to, (long long)b->eager_held, b->credit_owed);
+        complain("port %d -> %d: of %lld B received only %u would be given back", from, to, (long long)b->eager_held, b->credit_owed);
     if (a->interest || a->active_index >= 0)
-        complain("link %d -> %d: something is still awaited (%u)", from, to, a->interest);
+        complain("port %d -> %d: something is still awaited (%u)", from, to, a->interest);
     if (a->announced || a->held.head)
-        complain("link %d -> %d: %u sends are still announced%s", from, to, a->announced, a->held.head ? ", others held back" : "");
-    if (l->tx_head || l->replies)
-        complain("link %d -> %d: frames are still queued (%u answers)", from, to, l->replies);
+        complain("port %d -> %d: %u sends are still announced%s", from, to, a->announced, a->held.head ? ", others held back" : "");
+    if (world->carrier->has_queued(a, NULL, 0))
+        complain("port %d -> %d: frames are still queued", from, to);
     if (a->unexpected_count)
-        complain("link %d -> %d: %zu unexpected frames are left", from, to, a->unexpected_count);
-    if (l->in.type || l->rx_end)
-        complain("link %d -> %d: a frame is still coming", from, to);
+        complain("port %d -> %d: %zu unexpected frames are left", from, to, a->unexpected_count);
+    if (a->in.type)
+        complain("port %d -> %d: a frame is still coming", from, to);
+    world->carrier->check(a);
 }
 
 static void check_domain(const struct domain *d)
@@ -665,14 +686,13 @@ static void check_domain(const struct domain *d)
 void world_check_quiet(void)
 {
     for (int32_t a = 0; a < world->size; a++) {
-        struct mesh *m = world->meshes[a];
         for (int32_t b = 0; b < world->size; b++) {
-            const struct link *there = &m->links[b], *back = &world->meshes[b]->links[a];
-            if (there->port.state == PORT_UP && back->port.state == PORT_UP)
-                check_link(there, &back->port);
+            const struct port *there = world->domains[a]->peers.at[b], *back = world->domains[b]->peers.at[a];
+            if (there->state == PORT_UP && back->state == PORT_UP)
+                check_port(there, back);
         }
-        check_domain(&m->domain);
+        check_domain(world->domains[a]);
     }
-    if (!net_is_empty())
+    if (!world->carrier->is_empty())
         complain("bytes are left that nobody reads");
 }

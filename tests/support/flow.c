@@ -31,7 +31,7 @@ static const char *unquiet(const struct link *l)
            : p->announced                        ? "a send is announced"
            : p->interest || p->active_index >= 0 ? "something is awaited"
            : p->unexpected_count                 ? "a message is kept that nobody asked for"
-           : l->in.type                          ? "a frame has come in part"
+           : p->in.type                          ? "a frame has come in part"
            : p->eager_held != p->credit_owed     ? "eager bytes are held that are neither kept nor owed"
                                                  : NULL;
 }
