@@ -119,7 +119,7 @@ int main(int count, char **arguments)
     start_both(ranks, open_world);
     join_both(ranks);
     comm_store *store = open_at(url, PLENTY_MS), *another = open_at(url, PLENTY_MS);
-    run_start(&waits, &init, another, 4 * LONGER_MS);
+    run_start(&waits, &init, another, 6 * LONGER_MS);
     CHECK_OK(comm_store_wait(store, (const char *[]){ "comm/later/0/joined" }, 1, PLENTY_MS));
     ask("connected");
     start_both(ranks, work_and_close);

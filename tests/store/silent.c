@@ -134,7 +134,7 @@ static void stopped_in_the_middle(void)
         server_start(&s);
         for (int i = 0; i < 4; i++) {
             comm_store *store = open_at(s.url, PLENTY_MS);
-            run_start(&runs[i], &calls[i == 3 ? CALL_BARRIER : i], store, LONGER_MS);
+            run_start(&runs[i], &calls[i == 3 ? CALL_BARRIER : i], store, 2 * LONGER_MS);
             while (atomic_load(&store->calls) < 2)
                 nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         }
