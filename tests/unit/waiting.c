@@ -367,42 +367,6 @@ static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* A message that the socket does not take at once goes on while rank 0 looks for what all the others may send. */
-static void a_long_message_leaves_among_many_ranks(int rank, int size, void *arg)
-{
-    enum { RANKS_MOST = 16, ROUNDS = 12, BYTES = 8 << 20 };
-    struct tally tally = { .what = "a long message beside many links" };
-    comm_work *awaited[RANKS_MOST];
-    uint8_t *data = calloc(BYTES, 1);
-    (void)arg;
-    if (rank == 0)
-        setenv("COMM_TCP_YIELD_US", "1000000", 1); /* it does not sleep in the kernel meanwhile */
-    comm_group *world = world_of("tcp");
-    for (int r = 1; rank == 0 && r < size; r++)
-        awaited[r] = receive(world, r, 9);
-    for (int i = 0; i < ROUNDS; i++) {
-        int32_t ready;
-        if (rank == 0) {
-            CHECK_OK(comm_recv(world, &ready, 1, COMM_DTYPE_I32, 1, NULL, NULL));
-            double begun_ms = now_ms();
-            CHECK_OK(comm_send(world, data, BYTES, COMM_DTYPE_BYTE, 1, NULL, NULL));
-            count_late(&tally, now_ms() - begun_ms);
-        } else if (rank == 1) {
-            comm_work *work;
-            CHECK_OK(comm_recv(world, data, BYTES, COMM_DTYPE_BYTE, 0, NULL, &work));
-            CHECK_OK(comm_send(world, &i, 1, COMM_DTYPE_I32, 0, NULL, NULL));
-            wait_and_release(work);
-        }
-    }
-    if (rank > 0)
-        send_now(world, 0, 9);
-    for (int r = 1; rank == 0 && r < size; r++)
-        wait_and_release(awaited[r]);
-    CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
-    free(data);
-}
-
 int main(int argc, char **argv)
 {
     const struct ranks_options options = { .limit_s = 60, .name = "waiting" };
@@ -417,6 +381,5 @@ int main(int argc, char **argv)
            ranks_run(1, &options, what_a_call_completes_is_told_at_once, NULL) ||
            ranks_run(1, &options, a_time_limit_is_kept, NULL) ||
            ranks_run(1, &options, closing_wakes_the_helper, NULL) ||
-           ranks_run(10, &options, one_of_many_ranks_is_heard_at_once, &seed) ||
-           ranks_run(10, &options, a_long_message_leaves_among_many_ranks, NULL);
+           ranks_run(10, &options, one_of_many_ranks_is_heard_at_once, &seed);
 }
