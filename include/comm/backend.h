@@ -75,6 +75,7 @@
 #define COMM_BACKEND_H
 
 #include <comm/comm.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -198,6 +199,15 @@ typedef struct comm_op {
     void *reduce_context;
     const char *label; /* may be NULL */
 } comm_op;
+
+/* Copy an op for as long as it runs: what its struct_bytes and this header both have. What it points to stays the core's. */
+static inline void comm_op_copy(comm_op *to, const comm_op *from)
+{
+    size_t known = from->struct_bytes < sizeof *to ? from->struct_bytes : sizeof *to;
+    memset(to, 0, sizeof *to);
+    memcpy(to, from, known);
+    to->struct_bytes = (uint32_t)known;
+}
 
 /* Block `rank` of one side: where it begins; its element count in *ret_count.
  */
@@ -379,8 +389,8 @@ enum {
 
 /* How a comm_backend begins: the ABI, and what this header knows. In C:
  *     static const comm_backend mine = { COMM_BACKEND_INIT, .name = "mine", ... };
- * In C++:
- *     static comm_backend mine = { COMM_BACKEND_INIT }; mine.name = "mine"; ... */
+ * In C++ (before 20):
+ *     static comm_backend mine = comm_backend_begun(); mine.name = "mine"; ... */
 #define COMM_BACKEND_INIT \
     (uint32_t)sizeof(comm_backend), COMM_BACKEND_ABI_MAJOR, COMM_BACKEND_ABI_MINOR, (uint32_t)sizeof(comm_op), \
         COMM_OP_FLAGS_KNOWN, COMM_OP_KIND_END, COMM_DTYPE_END, COMM_REDOP_END
@@ -466,6 +476,28 @@ struct comm_backend {
     /* Say which algorithm the backend takes for which op: one call of `line` per line, for people. NULL slot: nothing to say. */
     void (*describe_routes)(void *context, void (*line)(const char *text, void *line_context), void *line_context);
 };
+
+/* A table with COMM_BACKEND_INIT, and zero else. */
+static inline comm_backend comm_backend_begun(void)
+{
+    static const struct {
+        uint32_t struct_bytes;
+        uint16_t abi_major, abi_minor;
+        uint32_t op_bytes, op_flags;
+        int32_t kind_end, dtype_end, redop_end;
+    } head = { COMM_BACKEND_INIT };
+    static comm_backend none;
+    comm_backend begun = none;
+    begun.struct_bytes = head.struct_bytes;
+    begun.abi_major = head.abi_major;
+    begun.abi_minor = head.abi_minor;
+    begun.op_bytes = head.op_bytes;
+    begun.op_flags = head.op_flags;
+    begun.kind_end = head.kind_end;
+    begun.dtype_end = head.dtype_end;
+    begun.redop_end = head.redop_end;
+    return begun;
+}
 
 typedef const comm_backend *(*comm_backend_entry_fn)(const comm_host *host);
 

@@ -345,7 +345,7 @@ static comm_status submit(void *opaque, const comm_op *const *ops, comm_work *co
     }
     for (size_t i = 0; i < count; i++) {
         struct part *part = calloc(1, sizeof *part);
-        part->op = *ops[i];
+        comm_op_copy(&part->op, ops[i]);
         part->work = works[i];
         part->rank = state->rank;
         if (comm_op_traits_of(ops[i]->kind)->traits & COMM_OP_TRAIT_PEER)
