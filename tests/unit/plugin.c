@@ -12,9 +12,19 @@
 #ifndef PLUGIN_REFUSES
 #define PLUGIN_REFUSES 0
 #endif
+#ifndef PLUGIN_CANNOT
+#define PLUGIN_CANNOT NULL
+#endif
 #ifndef PLUGIN_ENTRY
 #define PLUGIN_ENTRY comm_backend_entry
 #endif
+
+static const comm_host *host;
+
+static comm_status query(void *context)
+{
+    return context ? host->fail(COMM_ERR_UNSUPPORTED, context) : COMM_OK;
+}
 
 static comm_status world_open(void *context, const comm_world_info *info, void **ret_world)
 {
@@ -69,6 +79,8 @@ static const comm_backend backend = {
     .name = PLUGIN_NAME,
     .version = "3.1",
     .devices = "cpu",
+    .context = PLUGIN_CANNOT,
+    .query = query,
     .world_open = world_open,
     .world_close = world_close,
     .group_open = group_open,
@@ -78,8 +90,9 @@ static const comm_backend backend = {
 };
 
 COMM_BACKEND_EXPORT const comm_backend *PLUGIN_ENTRY(const comm_host *host);
-COMM_BACKEND_EXPORT const comm_backend *PLUGIN_ENTRY(const comm_host *host)
+COMM_BACKEND_EXPORT const comm_backend *PLUGIN_ENTRY(const comm_host *given)
 {
+    host = given;
     if (PLUGIN_REFUSES) {
         host->fail(COMM_ERR_UNSUPPORTED, "there is no such hardware");
         return NULL;

@@ -91,6 +91,87 @@ static void a_plugin_that_refuses_says_why(void **state)
     assert_says(comm_backend_load(""), COMM_ERR_INVALID, "empty");
 }
 
+static void check_reason(const char *name, int32_t usable, const char *words)
+{
+    comm_backend_info info;
+    assert_true(find_info(name, &info));
+    assert_int_equal(info.usable, usable);
+    if (!strstr(info.reason, words))
+        fail_msg("%s: '%s' does not say '%s'", name, info.reason, words);
+}
+
+static void the_first_variant_that_can_be_used_is_taken(void **state)
+{
+    (void)state;
+    const comm_backend *backend;
+    comm_backend_info info;
+    check_reason("twofold.a", 0, "a variant of 'twofold'");
+    assert_int_equal(comm__registry_find("twofold", &backend), COMM_OK);
+    assert_string_equal(backend->name, "twofold");
+    assert_true(find_info("twofold", &info));
+    assert_int_equal(info.usable, 1);
+    assert_non_null(strstr(info.origin, "libcomm_twofold.b.so"));
+    check_reason("twofold.a", 0, "liba is not installed");
+    check_reason("twofold.b", 0, "it is backend 'twofold'");
+    check_reason("twofold.c", 0, "not taken: backend 'twofold' is ");
+    assert_says(comm__registry_find("hopeless", &backend), COMM_ERR_UNSUPPORTED,
+                "backend 'hopeless': none of its variants can be used here: x: libx is not installed; y: ");
+    assert_says(COMM_ERR_UNSUPPORTED, COMM_ERR_UNSUPPORTED, "it calls itself 'other', not 'hopeless'");
+    check_reason("hopeless.x", 0, "libx is not installed");
+}
+
+/* ---- "auto" ---- */
+
+static const comm_host *given;
+
+static comm_status query_context(void *context)
+{
+    return context ? (given->fail)(COMM_ERR_UNSUPPORTED, context) : COMM_OK;
+}
+
+/* One library with several backends for devices of its own. */
+static const comm_backend *candidates_entry(const comm_host *host)
+{
+    static comm_backend made[6];
+    static const struct {
+        const char *name, *devices;
+        int32_t preference;
+        const char *cannot;
+    } all[] = { { "best", "abacus", 90, "it lacks beads" },  { "zweite", "abacus,quipu", 50, NULL },
+                { "second", "abacus,quipu", 50, NULL },      { "third", "abacus", 10, NULL },
+                { "by_name_only", "abacus,tally", 0, NULL }, { "broken", "sundial", 20, "it is night" } };
+    given = host;
+    for (size_t i = 0; i < 6; i++) {
+        made[i] = *loopback_entry(host);
+        made[i].name = all[i].name;
+        made[i].devices = all[i].devices;
+        made[i].preference = all[i].preference;
+        made[i].query = query_context;
+        made[i].context = (void *)all[i].cannot;
+        made[i].next = i < 5 ? &made[i + 1] : NULL;
+    }
+    return made;
+}
+
+static void auto_takes_the_usable_one_with_the_highest_preference(void **state)
+{
+    (void)state;
+    const comm_backend *backend;
+    assert_int_equal(comm_backend_register(candidates_entry), COMM_OK);
+    assert_int_equal(comm__registry_auto("abacus", &backend), COMM_OK);
+    assert_string_equal(backend->name, "second"); /* as "zweite", but first by name */
+    assert_int_equal(comm__registry_auto("quipu", &backend), COMM_OK);
+    assert_string_equal(backend->name, "second");
+    assert_says(comm__registry_auto("tally", &backend), COMM_ERR_NOT_FOUND,
+                "no backend for device 'tally' can be used here");
+    assert_says(comm__registry_auto("sundial", &backend), COMM_ERR_NOT_FOUND, "can be used here: broken: it is night");
+    assert_int_equal(comm__registry_find("by_name_only", &backend), COMM_OK);
+    assert_says(comm__registry_find("best", &backend), COMM_ERR_UNSUPPORTED,
+                "backend 'best' cannot be used here: it lacks beads");
+    check_reason("best", 0, "it lacks beads");
+    check_reason("third", 1, "");
+}
+
 static void a_name_is_taken_once(void **state)
 {
     (void)state;
@@ -111,6 +192,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_plugin_for_another_abi_is_refused_with_both_numbers),
         cmocka_unit_test(a_plugin_that_lacks_a_slot_is_refused),
         cmocka_unit_test(a_plugin_that_refuses_says_why),
+        cmocka_unit_test(the_first_variant_that_can_be_used_is_taken),
+        cmocka_unit_test(auto_takes_the_usable_one_with_the_highest_preference),
         cmocka_unit_test(a_name_is_taken_once),
     };
     if (argc < 2)
