@@ -460,12 +460,12 @@ static void connection_create(struct tcp_server *server, int fd)
         connection_drop(c, "the event loop does not take it");
 }
 
-static void on_listener(uv_poll_t *poll, int status, int events);
+static void on_store_listener(uv_poll_t *poll, int status, int events);
 
 static void on_accept_again(uv_timer_t *timer)
 {
     struct tcp_server *server = timer->data;
-    uv_poll_start(&server->listener, UV_READABLE, on_listener);
+    uv_poll_start(&server->listener, UV_READABLE, on_store_listener);
 }
 
 /* No more file descriptors: let them queue, as the listener would be readable for ever. */
@@ -481,7 +481,7 @@ static void pause_accepting(struct tcp_server *server, int error)
     uv_timer_start(&server->accept_again, on_accept_again, ACCEPT_PAUSE_MS, 0);
 }
 
-static void on_listener(uv_poll_t *poll, int status, int events)
+static void on_store_listener(uv_poll_t *poll, int status, int events)
 {
     struct tcp_server *server = poll->data;
     (void)status;
@@ -574,7 +574,7 @@ static comm_status server_init(struct tcp_server *server)
     if (!error)
         error = uv_poll_init(&server->loop, &server->listener, server->listen_fd);
     if (!error)
-        error = uv_poll_start(&server->listener, UV_READABLE, on_listener);
+        error = uv_poll_start(&server->listener, UV_READABLE, on_store_listener);
     server->stop.data = server->listener.data = server->accept_again.data = server;
     if (!error)
         error = -pthread_create(&server->thread, NULL, run, server);
