@@ -1,6 +1,6 @@
 /* The public operations. Each fills one comm_op and hands it to comm__group_call (group.c), which checks it (op.c),
  * picks the backend by device, numbers and records it, submits it, and waits if ret_work is NULL. What an operation's
- * buffers mean on which rank stands in op.def. */
+ * buffers mean on which rank stands in its traits (comm/backend.h). */
 #include "group.h"
 
 /* The sides of an op: one buffer, or one block per rank in three notations. */
