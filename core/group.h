@@ -1,14 +1,9 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock,
-<<<<<<< HEAD
- * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while
- * those to its left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
-=======
- * inner_works->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be taken while those to its
- * left are held, never the other way round. group->lock is held during backend->submit, so a backend completes works
->>>>>>> 1a79084 (core: work_create, work_slot and variants of plugins; tests/support/delay.c wraps tcp)
- * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
+ * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be
+ * taken while those to its left are held, never the other way round. group->lock is held during backend->submit, so a
+ * backend completes works there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
  * other lock is held in a backend's function, except open_lock in group_open of a world's state.
  *
  *   group.c        submitting, ending, queries      group_open.c   opening and closing; the world

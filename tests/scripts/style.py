@@ -54,6 +54,8 @@ def check_lines(path, text):
             wrong.append("a tab")
         if NOTES.search(line):
             wrong.append("a note of work to be done")
+        if line.startswith(("<" * 7, ">" * 7)):
+            wrong.append("what a merge left")
         problems += [f"{number}: {what}" for what in wrong]
     if text and not text.endswith("\n"):
         problems.append("no newline at its end")
@@ -79,7 +81,7 @@ def check_all(paths):
 
 def check_itself():
     """Each rule can be broken."""
-    bodies = ["/* " + "x" * COLUMNS + " */\n", "int a; \n", "\tint b;\n", "int c; /* " "TODO */\n", "int d;",
+    bodies = ["/*\n" + "<" * 7 + " HEAD\n*/\n", "/* " + "x" * COLUMNS + " */\n", "int a; \n", "\tint b;\n", "int c; /* " "TODO */\n", "int d;",
               "void e(void) {\n    goto out;\nout:;\n}\n"]
     bodies += ["void f(void)\n{" + "\n" * FUNCTION_LINES + "}\n"] if CTAGS else []
     with tempfile.TemporaryDirectory() as folder:
