@@ -1,5 +1,5 @@
-/* Going out: a link that is wanted asks where its peer is, tries the addresses one after the other, and shakes hands. A pair is connected when
- * it first talks. If both sides begin at once, the lower rank's connection wins. */
+/* Going out: a link that is wanted asks where its peer is, tries the addresses one after the other, and shakes hands.
+ * A pair is connected when it first talks. If both sides begin at once, the lower rank's connection wins. */
 #include "connect.h"
 
 #include <errno.h>
@@ -18,7 +18,8 @@
 
 enum {
     CONNECT_MS = 3000,     /* an address that drops what we send must not keep us from the next one */
-    AWAIT_MS = 1500,       /* so long a rank that was told to wait for the other's attempt waits: longer than that goes first (listen.c) */
+    AWAIT_MS = 1500,       /* so long a rank that was told to wait for the other's attempt waits: longer than that
+                            * goes first (listen.c) */
     RETRY_MS = 50,         /* between two rounds through a peer's addresses */
     REFUSED_HERE_MS = 100, /* a peer of this host whose port is closed that long has ended */
     REFUSED_MS = 2000,     /* of another host: a firewall or proxy may refuse for a moment */
@@ -50,7 +51,8 @@ static void resolved(struct mesh *m, int32_t peer, char *page, const char *error
     else if (page)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
     else /* It has published one, or its comm_init would have failed. */
-        port_lose(&l->port, COMM_ERR_PEER_LOST, "cannot be reached, for the store, which has its address, does not answer: %s", error);
+        port_lose(&l->port, COMM_ERR_PEER_LOST,
+                  "cannot be reached, for the store, which has its address, does not answer: %s", error);
 }
 
 static void attempt_failed(struct link *l, const char *why)
@@ -64,8 +66,8 @@ static void attempt_failed(struct link *l, const char *why)
     connect_next(l);
 }
 
-/* The same for an error of the system's. A refusal counts: a rank listens before it publishes where, so once nobody listens at
- * any of its addresses, it has ended. */
+/* The same for an error of the system's. A refusal counts: a rank listens before it publishes where, so once nobody
+ * listens at any of its addresses, it has ended. */
 static void connect_failed(struct link *l, int error)
 {
     int refusals = error == ECONNREFUSED ? l->refusals + 1 : 0;
@@ -92,7 +94,8 @@ static void connect_next(struct link *l)
     if (l->candidate_next >= l->candidate_count) {
         int ended = has_ended(l);
         if (ended || m->domain.peers.closing || clock_now_ns() >= l->give_up_ns) {
-            port_lose(&l->port, COMM_ERR_PEER_LOST, "cannot be reached from host %s: %s%s", m->domain.peers.host_name, l->trouble,
+            port_lose(&l->port, COMM_ERR_PEER_LOST, "cannot be reached from host %s: %s%s", m->domain.peers.host_name,
+                      l->trouble,
                       ended ? "; nobody listens there any more: its process has ended, or has closed its world" : "");
             return;
         }
@@ -226,9 +229,10 @@ void connect_describe_trouble(const struct port *p, char *text, size_t capacity)
 
 /* ---- Time ---- */
 
-/* Keepalive notices a dead host while nothing is under way; what is under way would be sent again for a quarter of an hour. TCP_USER_TIMEOUT is
- * not the cure: it also ends connections to a process that is only stopped, and so does not read. Its host still
- * acknowledges; a dead one does not. Silence begins with the first thing that is not acknowledged, however long nothing was said before. */
+/* Keepalive notices a dead host while nothing is under way; what is under way would be sent again for a quarter of an
+ * hour. TCP_USER_TIMEOUT is not the cure: it also ends connections to a process that is only stopped, and so does not
+ * read. Its host still acknowledges; a dead one does not. Silence begins with the first thing that is not
+ * acknowledged, however long nothing was said before. */
 static int is_silent(struct link *l, int64_t now)
 {
     struct tcp_info info;
@@ -239,7 +243,8 @@ static int is_silent(struct link *l, int64_t now)
     int64_t heard_ns = waits ? now - info.tcpi_last_ack_recv * 1000000ll : now;
     if (heard_ns > l->acknowledged_ns)
         l->acknowledged_ns = heard_ns;
-    return (info.tcpi_retransmits > 1 || info.tcpi_probes > 1) && now - l->acknowledged_ns > l->mesh->silence_ms * 1000000;
+    int tries = info.tcpi_retransmits > 1 || info.tcpi_probes > 1;
+    return tries && now - l->acknowledged_ns > l->mesh->silence_ms * 1000000;
 }
 
 void connect_tick(struct mesh *m)
@@ -248,7 +253,8 @@ void connect_tick(struct mesh *m)
     for (int32_t i = 0; i < m->domain.peers.size; i++)
         if (m->links[i].port.state == PORT_UP && is_silent(&m->links[i], now))
             port_lose(&m->links[i].port, COMM_ERR_PEER_LOST,
-                      "gives no sign of life: its host has not acknowledged what host %s sent it for %lld ms (COMM_TCP_SILENCE_MS)",
+                      "gives no sign of life: its host has not acknowledged what host %s sent it for %lld ms "
+                      "(COMM_TCP_SILENCE_MS)",
                       m->domain.peers.host_name, (long long)m->silence_ms);
 }
 

@@ -1,10 +1,10 @@
 /* Who is missing? Three occasions to ask the other ranks what they are doing in a group:
  *
- *   - an operation's time is over: everybody is asked, and the group ends with a text that says who has not come, what they are
- *     doing instead, and who waits for whom. The first rank to finish its question tells the others, and of several that are
- *     in the operation the lowest goes first, so that all of them have the same words;
- *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks that
- *     only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
+ *   - an operation's time is over: everybody is asked, and the group ends with a text that says who has not come, what
+ *     they are doing instead, and who waits for whom. The first rank to finish its question tells the others, and of
+ *     several that are in the operation the lowest goes first, so that all of them have the same words;
+ *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks
+ *     that only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include "desync.h"
 
@@ -20,13 +20,14 @@
 #include "text.h"
 
 /* Both together stay below the half second after the limit that comm.h promises. */
-static const int64_t GRACE_NS = 250 * 1000000ll;     /* a live process answers within microseconds; this is for slow networks */
+static const int64_t GRACE_NS = 250 * 1000000ll;     /* a process answers in microseconds; this is for slow networks */
 static const int64_t DEFERENCE_NS = 200 * 1000000ll; /* how long a lower rank may take to speak first */
 static const uint16_t IN_TROUBLE = FRAME_ANSWER_IN_IT | FRAME_ANSWER_BEHIND | FRAME_ANSWER_ENTERED;
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
 
-/* The collective that holds up `op`: itself, or the one that runs while it waits for its turn. NULL: it is point-to-point. */
+/* The collective that holds up `op`: itself, or the one that runs while it waits for its turn. NULL: it is
+ * point-to-point. */
 static const struct exec_op *culprit(const struct exec_group *g, const struct exec_op *op)
 {
     return op_is_p2p(op) ? NULL : g->head;
@@ -67,18 +68,22 @@ static void say_what_we_do(const struct exec_group *g, char *text, size_t capaci
     const struct exec_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
     *text = '\0';
     if (g->head)
-        text_add(text, capacity, "is in %s #%llu", exec_host->op_name(g->head->op.kind), (unsigned long long)g->head->op.seq);
+        text_add(text, capacity, "is in %s #%llu", exec_host->op_name(g->head->op.kind),
+                 (unsigned long long)g->head->op.seq);
     else if (g->entered.seq == 0)
         text_add(text, capacity, "has called no collective yet");
     else
-        text_add(text, capacity, "has finished %s #%llu and called no collective since", exec_host->op_name(g->entered.kind),
+        text_add(text, capacity, "has finished %s #%llu and called no collective since",
+                 exec_host->op_name(g->entered.kind),
             (unsigned long long)g->entered.seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
         text_add(text, capacity, ", and waits for a message from any rank");
     else if (recv)
-        text_add(text, capacity, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root), (int)recv->op.tag);
+        text_add(text, capacity, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root),
+                 (int)recv->op.tag);
     else if (send)
-        text_add(text, capacity, ", and sends a message to %s with tag %d", text_rank(g, send->op.root), (int)send->op.tag);
+        text_add(text, capacity, ", and sends a message to %s with tag %d", text_rank(g, send->op.root),
+                 (int)send->op.tag);
     for (const struct exec_group *other = g->domain->groups; other && !g->head; other = other->next)
         if (other != g && other->head) {
             text_add(text, capacity, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
@@ -216,7 +221,8 @@ static void name_waiting(struct verdict *v, struct exec_group *g, int32_t rank, 
 {
     size_t used = strlen(v->waits), kept = rank == g->rank ? 0 : 100; /* room for ourselves */
     if (used + kept + 100 < sizeof v->waits)
-        text_add(v->waits, sizeof v->waits, "%s %s waits for %s", used ? "," : ";", text_rank(g, rank), text_rank(g, awaited));
+        text_add(v->waits, sizeof v->waits, "%s %s waits for %s", used ? "," : ";", text_rank(g, rank),
+                 text_rank(g, awaited));
 }
 
 static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
@@ -227,7 +233,8 @@ static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
     if (!a->answered) {
         say_why_silent(g, rank, why, sizeof why);
         name_missing(v, g, rank, why);
-    } else if (op_is_p2p(op) ? rank == op->op.root : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
+    } else if (op_is_p2p(op) ? rank == op->op.root
+                             : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
     } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
         name_waiting(v, g, rank, a->waits_for);
@@ -255,7 +262,8 @@ static void verdict(struct exec_group *g)
     if (*v.missing)
         text_add(text, sizeof text, ": %s", v.missing);
     else if (!collective && op->op.root == g->rank)
-        text_add(text, sizeof text, ": its peer is %s itself, which has not called the other side", text_rank(g, g->rank));
+        text_add(text, sizeof text, ": its peer is %s itself, which has not called the other side",
+                 text_rank(g, g->rank));
     else if (!collective)
         text_add(text, sizeof text, ": no rank has sent a message that fits");
     else
@@ -266,8 +274,9 @@ static void verdict(struct exec_group *g)
     group_fail(g, COMM_ERR_DEADLINE, text);
 }
 
-/* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this collective, or in one
- * before or after it, for a rank that is stopped may have given some of the others what they needed. */
+/* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this
+ * collective, or in one before or after it, for a rank that is stopped may have given some of the others what they
+ * needed. */
 static int lower_rank_may_speak(const struct exec_group *g)
 {
     for (int32_t r = 0; r < g->rank; r++)

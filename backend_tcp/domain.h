@@ -1,5 +1,6 @@
-/* A domain is one process's view of one world: a port to each peer, and all the groups that were opened from the world. All of it is
- * guarded by the lock of whoever embeds it (struct mesh), and whoever holds the lock may drive the ports. */
+/* A domain is one process's view of one world: a port to each peer, and all the groups that were opened from the
+ * world. All of it is guarded by the lock of whoever embeds it (struct mesh), and whoever holds the lock may drive the
+ * ports. */
 #ifndef COMM_EXEC_DOMAIN_H
 #define COMM_EXEC_DOMAIN_H
 
@@ -18,7 +19,8 @@ enum {
 struct exec_group;
 struct exec_op;
 
-/* Why a group has ended, in the words of the rank that found out. They are passed on as they are, so all members have the same. */
+/* Why a group has ended, in the words of the rank that found out. They are passed on as they are, so all members have
+ * the same. */
 struct reason {
     comm_status status;     /* OK: it has not */
     int32_t reporter;       /* that rank, in the group */

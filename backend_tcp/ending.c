@@ -71,12 +71,16 @@ static void end_failed(struct domain *d)
 
 /* ---- A peer that is gone ---- */
 
+enum { HEAR_MAX = 64 }; /* reads: more than a text needs, fewer than a peer that never stops sending */
+
 /* What members have said already counts before the loss of one of them: it may be the reason why that one went. */
 static void hear_members(struct exec_group *g)
 {
-    for (int32_t r = 0; r < g->size && g->status == COMM_OK; r++)
-        if (r != g->rank)
-            group_port(g, r)->ops->read(group_port(g, r));
+    for (int32_t r = 0; r < g->size; r++) {
+        struct port *p = group_port(g, r);
+        for (int i = 0; i < HEAR_MAX && r != g->rank && g->status == COMM_OK && p->ops->read(p); i++)
+            ;
+    }
 }
 
 /* One that has left, or was gone before we ever talked, is missed only by operations that need it. */
@@ -98,7 +102,8 @@ static void peer_gone(struct domain *d, struct port *p)
             continue;
         char whole[768];
         if (p->state == PORT_LEFT)
-            snprintf(whole, sizeof whole, "%s has closed its world before %s was done with it", text_peer(g, rank), text_rank(g, g->rank));
+            snprintf(whole, sizeof whole, "%s has closed its world before %s was done with it", text_peer(g, rank),
+                     text_rank(g, g->rank));
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
         group_fail(g, p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status, whole);

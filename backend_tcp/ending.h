@@ -1,5 +1,5 @@
-/* The end of a turn: collectives start that have become the first of their group, groups that have failed end, and groups of peers that are
- * gone fail. Nothing of that happens on top of code that is sending or receiving. */
+/* The end of a turn: collectives start that have become the first of their group, groups that have failed end, and
+ * groups of peers that are gone fail. Nothing of that happens on top of code that is sending or receiving. */
 #ifndef COMM_EXEC_ENDING_H
 #define COMM_EXEC_ENDING_H
 

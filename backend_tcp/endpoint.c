@@ -51,15 +51,18 @@ static void note_own_place(struct mesh *m, const char *addresses)
 {
     int bytes = (int)strcspn(addresses, "\n");
     int six = memchr(addresses, ':', (size_t)bytes) != NULL;
-    snprintf(m->links[m->domain.peers.rank].port.where, sizeof m->links[0].port.where, "%.24s %s%.*s%s:%d", m->domain.peers.host_name, six ? "[" : "",
+    snprintf(m->links[m->domain.peers.rank].port.where, sizeof m->links[0].port.where, "%.24s %s%.*s%s:%d",
+             m->domain.peers.host_name, six ? "[" : "",
              bytes ? (bytes < 45 ? bytes : 45) : 9, bytes ? addresses : "127.0.0.1", six ? "]" : "", (int)m->tcp_port);
 }
 
-/* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and implied. */
+/* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and
+ * implied. */
 comm_status endpoint_publish(struct mesh *m)
 {
     char key[32], page[4096];
-    int used = snprintf(page, sizeof page, "%s\n%s\n%d\n", m->domain.peers.host_name, m->host_identity, (int)m->tcp_port);
+    int used = snprintf(page, sizeof page, "%s\n%s\n%d\n", m->domain.peers.host_name, m->host_identity,
+                        (int)m->tcp_port);
     int listed = netaddr_list(page + used, sizeof page - (size_t)used, interface_wanted, m->interfaces);
     if (listed < 0)
         return exec_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));

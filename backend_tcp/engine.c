@@ -1,12 +1,12 @@
-/* Executes plans. An op is cut into slices; up to `lanes` slices are under way at a time, each running the whole plan on
- * its part, so that one slice is reduced while another is on the wire. A slice goes through its plan round by round: local steps first, then all
- * messages of the round at once.
+/* Executes plans. An op is cut into slices; up to `lanes` slices are under way at a time, each running the whole plan
+ * on its part, so that one slice is reduced while another is on the wire. A slice goes through its plan round by
+ * round: local steps first, then all messages of the round at once.
  *
- * How a message gets across is the business of match.c; a receiver clears long messages unasked as soon as it reaches their round, so data
- * never waits in memory of the library's, and no port is ever stopped.
+ * How a message gets across is the business of match.c; a receiver clears long messages unasked as soon as it reaches
+ * their round, so data never waits in memory of the library's, and no port is ever stopped.
  *
- * Rounds begin in run() and nowhere else, and never one within another: what a round does, it does through match_send and match_post, which
- * do not call back, and whatever was sent or has come is told from the driver's loop. */
+ * Rounds begin in run() and nowhere else, and never one within another: what a round does, it does through match_send
+ * and match_post, which do not call back, and whatever was sent or has come is told from the driver's loop. */
 #include "engine.h"
 
 #include <assert.h>
@@ -65,7 +65,8 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     struct message *m = &state->message;
     size_t count, unused;
     state->slot = slot;
-    *m = (struct message){ .user = &user, .owner = g, .port = group_port(g, step->peer), .box = &g->boxes[step->peer], .head = &op->head,
+    *m = (struct message){ .user = &user, .owner = g, .port = group_port(g, step->peer), .box = &g->boxes[step->peer],
+                           .head = &op->head,
                            .slice = slot->slice, .round = slot->round, .element_bytes = op->element_bytes };
     m->data = operand_region(op, slot, is_receive(step) ? &step->dst : &step->source, &count);
     m->bytes = count * op->element_bytes;
@@ -182,7 +183,8 @@ void engine_start(struct exec_op *op)
 /* ---- What is under way ---- */
 
 /* The op's next message that is not done, from that slot and step on; NULL if there is none. *ret_step is its step. */
-static struct message *next_open(const struct exec_op *op, uint32_t *slot_index, uint32_t *step_index, const struct plan_step **ret_step)
+static struct message *next_open(const struct exec_op *op, uint32_t *slot_index, uint32_t *step_index,
+                                 const struct plan_step **ret_step)
 {
     for (; op->started && *slot_index < op->slot_count; (*slot_index)++, *step_index = 0) {
         const struct slot *slot = &op->slots[*slot_index];

@@ -36,7 +36,8 @@ struct slot {
     uint32_t pending;       /* messages of the round not done yet */
     struct step *steps;     /* by index in the plan minus first; for the widest round */
     uint8_t *scratch;
-    size_t stride;          /* bytes of the longest chunk of this slice, which is how far apart the plan's scratch slots are */
+    size_t stride;          /* bytes of the longest chunk of this slice, which is how far apart the plan's scratch
+                             * slots are */
 };
 
 struct exec_op {

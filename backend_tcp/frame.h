@@ -1,5 +1,5 @@
-/* What ranks say to each other, however it is carried: a frame is this header and `bytes` of payload. wire.h has it as bytes;
- * docs/wire.md says what is said when. */
+/* What ranks say to each other, however it is carried: a frame is this header and `bytes` of payload. wire.h has it as
+ * bytes; docs/wire.md says what is said when. */
 #ifndef COMM_EXEC_FRAME_H
 #define COMM_EXEC_FRAME_H
 
@@ -13,7 +13,8 @@ enum frame_type {
     FRAME_CREDIT,    /* only gives back credit (every frame can) */
     FRAME_FAIL,      /* the group has ended: why is in status, reporter and the payload, a text */
     FRAME_QUERY,     /* what are you doing in this group? */
-    FRAME_ANSWER,    /* to the QUERY with that seq: flags, waits_for, and perhaps the collective; the payload says in words what the rank does */
+    FRAME_ANSWER,    /* to the QUERY with that seq: flags, waits_for, and perhaps the collective; the payload says in
+                      * words what the rank does */
     FRAME_BYE,       /* I close my world; nothing follows */
     FRAME_TYPE_END,
 };
@@ -33,8 +34,8 @@ enum {
     FRAME_ANSWER_CLOSED = 16, /* the group has been closed there */
 };
 
-/* (group, seq, signature) are in every message of a collective, so any two ranks that meet in different ones notice; kind, dtype, redop,
- * root and count are there to spell it out. */
+/* (group, seq, signature) are in every message of a collective, so any two ranks that meet in different ones notice;
+ * kind, dtype, redop, root and count are there to spell it out. */
 struct frame {
     uint8_t type;
     uint8_t kind, dtype, redop;

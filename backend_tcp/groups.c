@@ -292,8 +292,8 @@ int group_may_come(struct port *p, const struct exec_group *g, const struct fram
 {
     struct domain *d = domain_of(p);
     const struct past_group *closed = g ? NULL : group_closed(d, h->group);
-    /* The end of a group is told to its members when it comes, so all that is under way by then needs no answer. Of one that was
-     * closed without an end the peer is told once. */
+    /* The end of a group is told to its members when it comes, so all that is under way by then needs no answer. Of
+     * one that was closed without an end the peer is told once. */
     if (closed && closed->why.status == COMM_OK && p->closed_told != h->group) {
         p->closed_told = h->group;
         reply_end(p, h->group, &closed->why);

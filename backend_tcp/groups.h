@@ -4,7 +4,8 @@
 
 #include "exec_group.h"
 
-/* The domain is zeroed before. 0 without memory; what there is by then is freed by finish. The ports belong to whoever carries frames. */
+/* The domain is zeroed before. 0 without memory; what there is by then is freed by finish. The ports belong to whoever
+ * carries frames. */
 int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t size, const struct port_events *events);
 void domain_finish(struct domain *d);
 
@@ -23,7 +24,8 @@ const struct past_group *group_closed(struct domain *d, uint64_t id);
 struct frame group_end_frame(uint64_t id, const struct reason *why);
 /* If it is known here why that group ended, tell the peer. `g` is NULL if it is not open. Returns 1 if it is known. */
 int group_tell_why(struct port *p, const struct exec_group *g, uint64_t id);
-/* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has been told, perhaps now. */
+/* A message for a group that is not open here, or has ended: 1 if the group may still be opened, else the peer has
+ * been told, perhaps now. */
 int group_may_come(struct port *p, const struct exec_group *g, const struct frame *h);
 /* A peer says why a group has ended that is not open here: not yet, or not any more. */
 void group_note_end(struct port *p, uint64_t id, const struct reason *why);

@@ -1,7 +1,9 @@
-/* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no groups and no operations: what a message is
- * for is asked through port_events when its header is here, and from then on the payload goes straight to its place.
+/* One connection to one peer: a queue of frames out, a state machine of bytes in. Links know no groups and no
+ * operations: what a message is for is asked through port_events when its header is here, and from then on the payload
+ * goes straight to its place.
  *
- * Only link_flush and link_read tell that something was sent or has come, and only the driver of the loop calls those two. */
+ * Only link_flush and link_read tell that something was sent or has come, and only the driver of the loop calls those
+ * two. */
 #include "link.h"
 
 #include <errno.h>
@@ -13,11 +15,13 @@
 #include "loop.h"
 #include "socket.h"
 
-_Static_assert((int)PORT_FRAME_COST == (int)WIRE_HEADER_BYTES, "what an eager frame costs besides its payload is its header");
+_Static_assert((int)PORT_FRAME_COST == (int)WIRE_HEADER_BYTES,
+               "what an eager frame costs besides its payload is its header");
 
 enum {
     SEND_MAX = 1 << 20,      /* bytes per system call: more spills the cache without saving calls */
-    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and deadline */
+    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and
+                              * deadline */
     DIRECT_BYTES = 256,      /* more than so many are received straight to their place */
 };
 
@@ -88,8 +92,8 @@ static size_t tx_left(const struct tx *tx)
     return WIRE_HEADER_BYTES + tx->payload_bytes - tx->sent;
 }
 
-/* One system call's worth. Returns bytes, 0 if the socket takes none. A broken connection is not lost yet: what the peer said before it
- * went, such as why, may still be unread (read_the_rest). */
+/* One system call's worth. Returns bytes, 0 if the socket takes none. A broken connection is not lost yet: what the
+ * peer said before it went, such as why, may still be unread (read_the_rest). */
 static size_t write_pieces(struct link *l, struct iovec *iov, int pieces)
 {
     while (!l->broken) {
@@ -133,8 +137,8 @@ static size_t write_queued(struct link *l)
     return write_pieces(l, iov, pieces);
 }
 
-/* So many bytes of the queue have been written. All of it is noted before any operation is told: what that brings about, such as the
- * end of a group, must find in the queue which frames are begun. */
+/* So many bytes of the queue have been written. All of it is noted before any operation is told: what that brings
+ * about, such as the end of a group, must find in the queue which frames are begun. */
 static void note_written(struct link *l, size_t bytes)
 {
     for (struct tx *tx = l->tx_head; bytes; tx = tx->next) {
@@ -300,8 +304,8 @@ static void read_failed(struct link *l, ssize_t n)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost, for the connection broke: %s", strerror(errno));
 }
 
-/* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as recv, and
- * *ret_direct, how many bytes have a place; *ret_room, how many could have come. */
+/* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as
+ * recv, and *ret_direct, how many bytes have a place; *ret_room, how many could have come. */
 static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct, size_t *ret_room)
 {
     struct sink *s = &l->port.sink;

@@ -1,5 +1,5 @@
-/* Coming in: the listener, and connections that shake hands. Every process proves that it has the job's secret (or the world's nonce from the
- * store); others are dropped and counted. */
+/* Coming in: the listener, and connections that shake hands. Every process proves that it has the job's secret (or the
+ * world's nonce from the store); others are dropped and counted. */
 #include "listen.h"
 
 #include <errno.h>
@@ -35,18 +35,20 @@ static void pending_end(struct pending_conn *s, int refused)
     }
 }
 
-/* Of two connections that are being made the lower rank's is kept, and it decides which one that is. But if its own has not come
- * about for a while, it may be one that cannot: only one of the two may be able to reach the other. */
+/* Of two connections that are being made the lower rank's is kept, and it decides which one that is. But if its own
+ * has not come about for a while, it may be one that cannot: only one of the two may be able to reach the other. */
 static int ours_goes_first(const struct link *l)
 {
-    return connect_under_way(l) && l->mesh->domain.peers.rank < l->port.peer && clock_now_ns() - l->begun_ns < FIRST_MS * 1000000ll;
+    return connect_under_way(l) && l->mesh->domain.peers.rank < l->port.peer &&
+           clock_now_ns() - l->begun_ns < FIRST_MS * 1000000ll;
 }
 
 static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
 {
     if (hello->version != WIRE_VERSION)
         return WIRE_OTHER_VERSION;
-    if (hello->world != m->world || hello->to != m->domain.peers.rank || hello->from < 0 || hello->from >= m->domain.peers.size ||
+    if (hello->world != m->world || hello->to != m->domain.peers.rank || hello->from < 0 ||
+        hello->from >= m->domain.peers.size ||
         hello->from == m->domain.peers.rank)
         return WIRE_STRANGER;
     const struct link *l = &m->links[hello->from];
@@ -75,11 +77,13 @@ static void answer_hello(struct pending_conn *s)
         return;
     }
     s->from = hello.from;
-    /* It has proved nothing yet. If the higher rank is connecting too, that goes on until it has: the peer will refuse ours. If we are not,
-     * we must not begin now: it may take this connection for good before we hear of it. And the lower rank has decided with its welcome; that
-     * it gives up its own attempt before, of which it has sent no proof, leaves no more than one connection. */
+    /* It has proved nothing yet. If the higher rank is connecting too, that goes on until it has: the peer will refuse
+     * ours. If we are not, we must not begin now: it may take this connection for good before we hear of it. And the
+     * lower rank has decided with its welcome; that it gives up its own attempt before, of which it has sent no proof,
+     * leaves no more than one connection. */
     struct link *l = &m->links[hello.from];
-    if (l->port.state == PORT_IDLE || link_phase(l) == LINK_RESOLVING || (connect_under_way(l) && m->domain.peers.rank < l->port.peer)) {
+    if (l->port.state == PORT_IDLE || link_phase(l) == LINK_RESOLVING ||
+        (connect_under_way(l) && m->domain.peers.rank < l->port.peer)) {
         connect_end(l);
         link_opening(l, LINK_AWAITED);
         l->give_up_ns = s->give_up_ns;
@@ -163,8 +167,8 @@ static void on_pending(uv_poll_t *poll, int status, int events)
     }
 }
 
-/* A free place. If there is none, of those who have not even said who they are the one that has been silent for longest makes room:
- * a crowd that says nothing must not keep the ranks out. */
+/* A free place. If there is none, of those who have not even said who they are the one that has been silent for
+ * longest makes room: a crowd that says nothing must not keep the ranks out. */
 static struct pending_conn *pending_new(struct mesh *m)
 {
     struct pending_conn *oldest = NULL;
@@ -184,7 +188,8 @@ static struct pending_conn *pending_new(struct mesh *m)
 static void pause_listening(struct mesh *m, int error)
 {
     if (!m->listening_paused)
-        exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are free "
+        exec_log(COMM_LOG_WARN,
+                 "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are free "
                                 "(raise the limit: ulimit -n)", (int)m->domain.peers.rank, strerror(error));
     m->listening_paused = 1;
     uv_poll_stop(m->listener_poll);
@@ -233,7 +238,8 @@ comm_status listen_open(struct mesh *m)
     if (m->listener < 0)
         return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
     m->tcp_port = port;
-    snprintf(m->links[m->domain.peers.rank].port.where, sizeof m->links[0].port.where, "%.64s:%d", m->domain.peers.host_name, (int)m->tcp_port);
+    snprintf(m->links[m->domain.peers.rank].port.where, sizeof m->links[0].port.where, "%.64s:%d",
+             m->domain.peers.host_name, (int)m->tcp_port);
     m->listener_poll = loop_poll_new(m, m->listener, m);
     if (!m->listener_poll)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for the listener");

@@ -1,5 +1,5 @@
-/* The event loop: descriptors that are watched, the timer, and the driver's sleep. libuv tells epoll which descriptors it wants only when
- * the loop runs; what it is asked for meanwhile is `unwatched`. */
+/* The event loop: descriptors that are watched, the timer, and the driver's sleep. libuv tells epoll which descriptors
+ * it wants only when the loop runs; what it is asked for meanwhile is `unwatched`. */
 #ifndef COMM_TCP_LOOP_H
 #define COMM_TCP_LOOP_H
 

@@ -244,8 +244,8 @@ static void announce(struct message *m)
     send_header(m, FRAME_RTS);
 }
 
-/* Has it been cleared already? Forgets clearance of earlier collectives: a receiver whose eager_bytes are fewer clears what was sent
- * without. */
+/* Has it been cleared already? Forgets clearance of earlier collectives: a receiver whose eager_bytes are fewer clears
+ * what was sent without. */
 static int take_clearance(const struct message *m)
 {
     struct unexpected *next, *cts = NULL;

@@ -1,15 +1,16 @@
-/* Messages: which of those that come belongs to which receive, and how a send gets across. Operations (engine.c, p2p.c) are made of
- * messages, and know nothing of the protocol; ports carry frames, and know nothing of operations.
+/* Messages: which of those that come belongs to which receive, and how a send gets across. Operations (engine.c,
+ * p2p.c) are made of messages, and know nothing of the protocol; ports carry frames, and know nothing of operations.
  *
- *   eager        a message of up to eager_bytes goes out at once while there is credit. If its receive is not posted yet, it is kept
- *                as unexpected;
- *   rendezvous   a longer one is announced (RTS) and waits for the receiver's clearance (CTS); then its DATA goes straight to its place.
- *                The receiver of a collective's message gives clearance unasked as soon as the receive is posted, for both sides know
- *                the plan.
+ *   eager        a message of up to eager_bytes goes out at once while there is credit. If its receive is not posted
+ *                yet, it is kept as unexpected;
+ *   rendezvous   a longer one is announced (RTS) and waits for the receiver's clearance (CTS); then its DATA goes
+ *                straight to its place. The receiver of a collective's message gives clearance unasked as soon as the
+ *                receive is posted, for both sides know the plan.
  *
- * A box holds what one member of a group and this rank have for each other: one for the messages of collectives, whose key (seq, slice,
- * round) both sides know; one for point-to-point, where the key (seq, the sender's count) is known once a receive is matched, which
- * p2p.c does by source and tag. Unexpected frames are bounded by the eager window (payloads) and MATCH_UNEXPECTED_MAX. */
+ * A box holds what one member of a group and this rank have for each other: one for the messages of collectives, whose
+ * key (seq, slice, round) both sides know; one for point-to-point, where the key (seq, the sender's count) is known
+ * once a receive is matched, which p2p.c does by source and tag. Unexpected frames are bounded by the eager window
+ * (payloads) and MATCH_UNEXPECTED_MAX. */
 #ifndef COMM_EXEC_MATCH_H
 #define COMM_EXEC_MATCH_H
 
@@ -22,7 +23,8 @@
 enum {
     MATCH_UNEXPECTED_MAX = 65536,    /* frames of one peer waiting for their receive; beyond it the peer misbehaves */
     MATCH_UNEXPECTED_INLINE = 256,   /* payloads up to this size need no allocation of their own */
-    MATCH_ANNOUNCED_MAX = 16384,     /* point-to-point sends to one peer that are announced; more wait here, so that the peer need not keep so many */
+    MATCH_ANNOUNCED_MAX = 16384,     /* point-to-point sends to one peer that are announced; more wait here, so that
+                                      * the peer need not keep so many */
 };
 
 struct message;
@@ -129,8 +131,8 @@ void match_release(struct port *p);
 struct unexpected *match_find_unexpected(const struct message *m);
 /* Wait for a message of m->port's, or of any port's if that is NULL; whoever calls finds out which one. */
 void match_await(struct message *m);
-/* Post a receive that knows its key. `u`, unless NULL, is its message and of a fitting length. Returns 1 if the message has been received; else user->done
- * will be called. */
+/* Post a receive that knows its key. `u`, unless NULL, is its message and of a fitting length. Returns 1 if the
+ * message has been received; else user->done will be called. */
 int match_post(struct message *m, struct unexpected *u);
 /* The message is over, in whatever state it was. The port's frames are forgotten by port_ops.forget. */
 void match_cancel(struct message *m);

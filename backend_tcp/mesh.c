@@ -47,8 +47,8 @@ static void read_parameters(struct mesh *m, const void *options)
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
 }
 
-/* While a rank waits it looks at its sockets for a while, then sleeps. With more ranks than cores the others need this core more
- * than we need to look again: then it yields between looks. */
+/* While a rank waits it looks at its sockets for a while, then sleeps. With more ranks than cores the others need this
+ * core more than we need to look again: then it yields between looks. */
 static void choose_waiting(struct mesh *m, const comm_world_info *info)
 {
     cpu_set_t mine;
@@ -138,15 +138,15 @@ comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh)
 
 /* ---- Close ---- */
 
-/* A connection is under way because of something that was accepted, such as the reason why a group ended: without it a peer
- * that has not come yet would only find that we are gone. */
+/* A connection is under way because of something that was accepted, such as the reason why a group ended: without it a
+ * peer that has not come yet would only find that we are gone. */
 static int awaits_its_peer(const struct link *l)
 {
     return l->tx_head && l->port.state == PORT_OPENING;
 }
 
-/* Is there somebody to say goodbye to, or something to deliver first? A peer that is shaking hands takes the connection for
- * good once it has sent its proof, so it is waited for too. */
+/* Is there somebody to say goodbye to, or something to deliver first? A peer that is shaking hands takes the
+ * connection for good once it has sent its proof, so it is waited for too. */
 static int still_leaving(const struct mesh *m)
 {
     for (int32_t i = 0; i < m->domain.peers.size; i++)
@@ -183,7 +183,8 @@ static void close_connections(struct mesh *m)
 void mesh_close(struct mesh *m, int forked)
 {
     if (forked) {
-        forks_close_descriptors(m); /* done already, unless fork() was not libc's; the loop and the thread are the parent's */
+        forks_close_descriptors(m); /* done already, unless fork() was not libc's; the loop and the thread are the
+                                     * parent's */
         return;
     }
     progress_stop(m);

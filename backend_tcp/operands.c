@@ -9,7 +9,8 @@
 /* ---- Where a region lies ---- */
 
 /* Block `chunk` of one side, as a pointer and its elements. */
-static uint8_t *block(const struct exec_op *op, const comm_buffers *side, int send_side, int32_t chunk, size_t *ret_count)
+static uint8_t *block(const struct exec_op *op, const comm_buffers *side, int send_side, int32_t chunk,
+                      size_t *ret_count)
 {
     int has_blocks = (send_side ? op->traits->send : op->traits->recv) == COMM_OP_SIDE_BLOCKS;
     if (has_blocks && (side->data || side->list || side->counts))
@@ -69,7 +70,8 @@ static void cut_slice(const struct slot *slot, size_t count, size_t *ret_begin, 
     *ret_count = end - begin;
 }
 
-uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count)
+uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r,
+                        size_t *ret_count)
 {
     int32_t size = op->group->size;
     size_t count = 0;

@@ -1,5 +1,5 @@
-/* Where the operands of a plan's steps lie in the user's buffers and in scratch memory, and the steps that need no message: copies and
- * reductions. */
+/* Where the operands of a plan's steps lie in the user's buffers and in scratch memory, and the steps that need no
+ * message: copies and reductions. */
 #ifndef COMM_EXEC_OPERANDS_H
 #define COMM_EXEC_OPERANDS_H
 
@@ -12,7 +12,8 @@ size_t operand_largest_block(const struct exec_op *op);
 /* Elements of the longest chunk in a slice of so many. */
 size_t operand_largest_chunk(const struct exec_op *op, size_t slice_elements);
 /* Where a region lies in this slot's slice, and its elements. */
-uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r, size_t *ret_count);
+uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r,
+                        size_t *ret_count);
 /* Carry out a step that needs no message. 0 without memory. */
 int operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step);
 

@@ -1,5 +1,5 @@
-/* Send and receive: matching by source and tag, in the order sent. What is matched is a message (match.c) like those of collectives; its
- * key is the sender's count. */
+/* Send and receive: matching by source and tag, in the order sent. What is matched is a message (match.c) like those
+ * of collectives; its key is the sender's count. */
 #include "p2p.h"
 
 #include <stdio.h>
@@ -35,7 +35,8 @@ static void received(struct exec_op *op, int32_t from, int32_t tag)
     }
     char what[256], text[512];
     queue_describe(g, &op->op, what, sizeof what);
-    snprintf(text, sizeof text, "%s: the message from %s with tag %d has %zu B, the receive room for %zu B", what, text_rank(g, from),
+    snprintf(text, sizeof text, "%s: the message from %s with tag %d has %zu B, the receive room for %zu B", what,
+             text_rank(g, from),
              (int)tag, m->came, m->bytes);
     queue_complete(op, COMM_ERR_TRUNCATED, text);
 }

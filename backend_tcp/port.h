@@ -1,11 +1,13 @@
-/* A port is this rank's end of what connects it with one peer. Whoever carries frames (a TCP link, memory shared with the peer, the
- * simulator) embeds a struct port and fills in port_ops; messages, groups and errors know nothing else of it.
+/* A port is this rank's end of what connects it with one peer. Whoever carries frames (a TCP link, memory shared with
+ * the peer, the simulator) embeds a struct port and fills in port_ops; messages, groups and errors know nothing else
+ * of it.
  *
- * Sending calls nothing back: `send` takes what it can and queues the rest. What was sent and what has come is told through port_events,
- * and only by the driver (progress.c); so no operation is told anything while it is in the middle of sending.
+ * Sending calls nothing back: `send` takes what it can and queues the rest. What was sent and what has come is told
+ * through port_events, and only by the driver (progress.c); so no operation is told anything while it is in the middle
+ * of sending.
  *
- * A port that fails only says so (port_lose). Groups are told at the end of the turn (ending.c), so that no operation is completed
- * under the feet of the code that is sending for it. */
+ * A port that fails only says so (port_lose). Groups are told at the end of the turn (ending.c), so that no operation
+ * is completed under the feet of the code that is sending for it. */
 #ifndef COMM_EXEC_PORT_H
 #define COMM_EXEC_PORT_H
 
@@ -18,7 +20,8 @@
 #include "sink.h"
 
 enum {
-    PORT_CREDIT_WINDOW = 1 << 20, /* bytes that a peer may send before they are asked for: bounds memory to 1 MiB a peer */
+    PORT_CREDIT_WINDOW = 1 << 20, /* bytes that a peer may send before they are asked for: bounds memory to 1 MiB a
+                                   * peer */
     PORT_FRAME_COST = 64,         /* what an eager frame costs besides its payload */
 };
 
@@ -37,10 +40,11 @@ enum port_state {
 struct port_ops {
     /* Begin to open it; called when it is idle. */
     void (*open)(struct port *p);
-    /* Put a frame on its way. Returns 1 if it was sent already; else 0, and events->sent is told of the message when the rest is, unless it
-     * is NULL. The payload must stay until then. Fills in h->credit. */
+    /* Put a frame on its way. Returns 1 if it was sent already; else 0, and events->sent is told of the message when
+     * the rest is, unless it is NULL. The payload must stay until then. Fills in h->credit. */
     int (*send)(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
-    /* A frame with a text, which is copied. With `is_reply` it answers a frame of the peer's: bounded, should the peer only ask. */
+    /* A frame with a text, which is copied. With `is_reply` it answers a frame of the peer's: bounded, should the peer
+     * only ask. */
     void (*send_text)(struct port *p, struct frame *h, const char *text, int is_reply);
     /* Give back credit in a frame of its own, if no other frame is due that will carry it. */
     void (*give_credit)(struct port *p);
@@ -48,7 +52,8 @@ struct port_ops {
     int (*read)(struct port *p);
     /* The messages of this owner are over: their memory must not be read or written any more. */
     void (*forget)(struct port *p, const void *owner);
-    /* It may be broken: take in what the peer said before it went. If it is lost or left, drop what is queued and close. */
+    /* It may be broken: take in what the peer said before it went. If it is lost or left, drop what is queued and
+     * close. */
     void (*sweep)(struct port *p);
     /* What keeps it from opening; "" if that has not begun. */
     void (*describe_trouble)(const struct port *p, char *text, size_t capacity);
@@ -75,7 +80,8 @@ struct port_table {
     int32_t active_count;
     int lost_pending;       /* some port has failed and its groups must be told */
     int closing;            /* 1: no new connections, but those begun for what was accepted go on; 2: nothing does */
-    uint8_t in_round;       /* the engine goes through rounds: nothing may be told to operations now, which is asserted */
+    uint8_t in_round;       /* the engine goes through rounds: nothing may be told to operations now, which is
+                             * asserted */
     char host_name[64];
     uint8_t *bounce;        /* SINK_BOUNCE_BYTES */
     struct matching *matching; /* match.h; ports do not look */
@@ -98,7 +104,8 @@ struct port {
     int64_t eager_held;     /* eager bytes received and not given back: beyond the window the peer cheats */
     uint32_t credit_owed;   /* eager bytes consumed here and not given back yet */
     uint32_t announced;     /* point-to-point sends that wait for the peer's clearance */
-    struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass them */
+    struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass
+                               * them */
     size_t unexpected_count;
     uint64_t closed_told;   /* the latest group of which the peer was told that it is closed here */
     struct frame in;        /* the frame whose payload is coming; type 0: none */
@@ -113,7 +120,8 @@ int port_table_init(struct port_table *t, int32_t rank, int32_t size, const stru
 void port_table_finish(struct port_table *t);
 void port_init(struct port *p, const struct port_ops *ops, struct port_table *t, int32_t peer);
 void port_finish(struct port *p);
-/* The peer with its address, where there is no group: "rank 3 (node-b 10.0.0.7:40213)". Lends one of the buffers of say_rank. */
+/* The peer with its address, where there is no group: "rank 3 (node-b 10.0.0.7:40213)". Lends one of the buffers of
+ * say_rank. */
 const char *port_text(const struct port *p);
 /* Make sure that it is up or on its way; or that its loss is noticed at the end of the turn. */
 void port_want(struct port *p);
@@ -124,7 +132,8 @@ void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */
 void port_consumed(struct port *p, size_t payload_bytes);
-/* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink tell. */
+/* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink
+ * tell. */
 void port_begins(struct port *p, const struct frame *h);
 /* The payload is complete, and has been fed to the sink. */
 void port_complete(struct port *p);

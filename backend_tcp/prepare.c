@@ -14,8 +14,10 @@ static uint32_t needs_of(const struct exec_op *op)
     int narrow = o->dtype == COMM_DTYPE_F16 || o->dtype == COMM_DTYPE_BF16 || o->dtype == COMM_DTYPE_F8E4M3 ||
                  o->dtype == COMM_DTYPE_F8E5M2;
     int integer = o->dtype <= COMM_DTYPE_BOOL;
-    int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT || o->redop == COMM_REDOP_PREMUL_SUM;
-    if (op_reduces(op) && ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
+    int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT ||
+                 o->redop == COMM_REDOP_PREMUL_SUM;
+    if (op_reduces(op) &&
+        ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
                     (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
@@ -74,7 +76,8 @@ static uint8_t *grow(uint8_t **memory, size_t *capacity, size_t bytes)
     return *memory;
 }
 
-/* Blocks with counts lie one after the other unless offsets say otherwise: say it, so that each is found in one step. */
+/* Blocks with counts lie one after the other unless offsets say otherwise: say it, so that each is found in one
+ * step. */
 static size_t *fill_offsets(comm_buffers *side, int32_t size, size_t *offsets)
 {
     size_t at = 0;
@@ -144,7 +147,8 @@ static int prepare_input(struct exec_op *op)
 static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
 {
     struct exec_group *g = op->group;
-    size_t scratch = (size_t)entry->plan.scratch_slots * operand_largest_chunk(op, op->slice_elements) * op->element_bytes;
+    size_t chunk_bytes = operand_largest_chunk(op, op->slice_elements) * op->element_bytes;
+    size_t scratch = (size_t)entry->plan.scratch_slots * chunk_bytes;
     size_t steps = (size_t)entry->widest * op->slot_count * sizeof(struct step);
     uint8_t *step_memory = (uint8_t *)g->step_pool;
     int grown = grow(&step_memory, &g->step_pool_bytes, steps) != NULL;

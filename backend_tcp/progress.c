@@ -1,10 +1,12 @@
 /* The mesh's lock and whoever drives the loop under it.
  *
- * A thread that waits for a work drives: it reads the links that something is awaited from (active) in a tight loop, yields after a
- * while, and at last sleeps in the kernel. When no thread waits the helper thread looks after the mesh: it sleeps outside the lock, in poll() on the
- * loop's descriptor, so that taking the lock costs a waiting thread nothing. While a thread drives, the helper is parked.
+ * A thread that waits for a work drives: it reads the links that something is awaited from (active) in a tight loop,
+ * yields after a while, and at last sleeps in the kernel. When no thread waits the helper thread looks after the mesh:
+ * it sleeps outside the lock, in poll() on the loop's descriptor, so that taking the lock costs a waiting thread
+ * nothing. While a thread drives, the helper is parked.
  *
- * A completed work is handed to the core when the lock has been released (progress_leave): the user's callback may then call us. */
+ * A completed work is handed to the core when the lock has been released (progress_leave): the user's callback may
+ * then call us. */
 #include "progress.h"
 
 #include <errno.h>
@@ -37,9 +39,9 @@ static void wake_parked(struct mesh *m)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-/* Works are done that others may wait for: parked, or in the kernel with the lock that was free while the works were handed over.
- * A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the other way round. All of these
- * are sequentially consistent, the core's state of a work too. */
+/* Works are done that others may wait for: parked, or in the kernel with the lock that was free while the works were
+ * handed over. A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the
+ * other way round. All of these are sequentially consistent, the core's state of a work too. */
 static void tell_waiting(struct mesh *m)
 {
     if (atomic_load(&m->sleeping))
@@ -99,7 +101,8 @@ static void end_turn(struct mesh *m)
     m->domain.due_ns = INT64_MAX;
 }
 
-/* The helper may sleep in poll(): what we have done brings nothing to epoll, or epoll has not been told what to look for. */
+/* The helper may sleep in poll(): what we have done brings nothing to epoll, or epoll has not been told what to look
+ * for. */
 static void tell_helper(struct mesh *m, int has_work)
 {
     arm_links(m);
@@ -171,8 +174,8 @@ static int poll_active(struct mesh *m)
     return came;
 }
 
-/* Before nobody looks any more: epoll must know all that may happen next. Going through the loop for that may bring more; if it does
- * not end, the helper goes on. */
+/* Before the last driver sleeps, register all pending watches with epoll. Going through the loop for that may bring
+ * more; if it does not end, the helper goes on. */
 static void settle(struct mesh *m)
 {
     enum { OFTEN = 4 };
@@ -201,11 +204,12 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
 
 /* ---- How to wait ----
  *
- * Looking again and again (spinning) is the fastest way to notice a message, but only if the core is ours. While other programs use the
- * machine the scheduler often puts two ranks on one core: then the other rank runs only when this one has done with looking, and each message takes
- * the whole time that we may look (an all_reduce of 8 B 220 us, not 5). So when we have looked in vain a few times in a row we rest: for a while
- * we look once and sleep in the kernel. A try after each while costs little. Preemptions by other programs are no reason to
- * rest: measured, ranks on cores of their own that stop spinning for that are 10 to 30 % slower, not faster. */
+ * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
+ * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops
+ * spinning, and each message takes the whole spinning time (an all_reduce of 8 B 220 us, not 5). So after spinning
+ * in vain a few times in a row a rank rests: for a while it looks once and sleeps in the kernel. A try after each
+ * such while costs little. Preemptions by other programs are no reason to rest: measured, ranks on cores of their
+ * own that stop spinning for that are 10 to 30 % slower, not faster. */
 
 enum {
     VAIN_MOST = 3,      /* a rank that is late now and then must not keep us from spinning for the next message */
@@ -231,8 +235,8 @@ static void looked_in_vain(struct mesh *m, int64_t now)
     rest(m, now);
 }
 
-/* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that would get a whole
- * slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
+/* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that
+ * would get a whole slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
 static void yield(struct mesh *m, int64_t now)
 {
     sched_yield();
@@ -268,7 +272,8 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (has_news(m) || m->domain.retired)
             end_turn(m);
         if (came) {
-            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS) /* if longer we did not look, but another program ran */
+            /* if longer we did not look, but another program ran */
+            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS)
                 m->vain = 0;
             idle_since = missed = 0;
             continue;
@@ -302,8 +307,7 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-/* The lock, for somebody who means to drive. The helper gives way, and who is on a short visit leaves soon; another waiting
- * thread drives for both. */
+/* Take the lock to drive. The helper gives way, and a short visit ends soon; another waiting thread drives for both. */
 static int try_drive(struct mesh *m)
 {
     if (pthread_mutex_trylock(&m->lock) == 0)
@@ -347,9 +351,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 
 /* ---- The helper ----
  *
- * It looks after ops that nobody waits for, and after the mesh while nobody drives. In a stream of ops that are submitted and soon waited for it
- * must cost nothing: so it does not have to be woken for each, but naps, and takes the wheel when it finds that nobody has
- * driven for a while. Only after a time without any such op does it lie down, and has to be kicked. */
+ * It looks after ops that no thread waits for, and after the mesh while no thread drives. In a stream of ops that are
+ * submitted and soon waited for it must cost nothing. So it is not woken for each, but naps, and drives when it finds
+ * that no thread has driven for a while. Only after a time without any such op does it park, and has to be woken. */
 
 enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
 
@@ -401,7 +405,8 @@ static int helper_turn(struct mesh *m)
         arm_links(m);
         loop_turn(m, UV_RUN_NOWAIT);
         end_turn(m);
-    } while (m->domain.peers.active_count && !m->domain.done_count && !atomic_load(&m->contenders) && clock_now_ns() - begun < spin_ns);
+    } while (m->domain.peers.active_count && !m->domain.done_count && !atomic_load(&m->contenders) &&
+             clock_now_ns() - begun < spin_ns);
     settle(m);
     int wait_ms = uv_backend_timeout(&m->loop);
     if (m->domain.done_count || m->unwatched)

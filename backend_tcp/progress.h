@@ -10,7 +10,8 @@ void progress_stop(struct mesh *m);
 void progress_enter(struct mesh *m);         /* take the lock for a short time */
 void progress_leave(struct mesh *m);         /* release it and hand completed works to the core */
 void progress_leave_quietly(struct mesh *m); /* without handing over: for callers that hold locks of the core */
-void progress_leave_to_helper(struct mesh *m); /* so too, and an op that no thread waits for has begun: the helper should look after it */
+void progress_leave_to_helper(struct mesh *m); /* so too, and an op that no thread waits for has begun: the helper
+                                                * should look after it */
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
 
 #endif

@@ -55,14 +55,29 @@ size_t queue_take_done(struct domain *d, struct completion *ret_done, size_t mos
 
 static struct call call_of(const comm_op *op)
 {
-    return (struct call){ .seq = op->seq, .signature = op->signature, .count = op->send.count ? op->send.count : op->recv.count,
-                          .root = op->root, .kind = (uint8_t)op->kind, .dtype = (uint8_t)op->dtype, .redop = (uint8_t)op->redop };
+    return (struct call){
+        .seq = op->seq,
+        .signature = op->signature,
+        .count = op->send.count ? op->send.count : op->recv.count,
+        .root = op->root,
+        .kind = (uint8_t)op->kind,
+        .dtype = (uint8_t)op->dtype,
+        .redop = (uint8_t)op->redop,
+    };
 }
 
 static struct frame head_of(const struct exec_group *g, const struct call *call)
 {
-    return (struct frame){ .kind = call->kind, .dtype = call->dtype, .redop = call->redop, .group = g->id, .seq = call->seq,
-                           .signature = call->signature, .root = call->root, .count = call->count };
+    return (struct frame){
+        .kind = call->kind,
+        .dtype = call->dtype,
+        .redop = call->redop,
+        .group = g->id,
+        .seq = call->seq,
+        .signature = call->signature,
+        .root = call->root,
+        .count = call->count,
+    };
 }
 
 struct exec_op *queue_op(struct exec_group *g, const comm_op *o, comm_work *work)

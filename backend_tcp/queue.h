@@ -1,5 +1,5 @@
-/* A group's operations from submission to completion: its queue of collectives, what is remembered of them, completed works, and the
- * moment at which the group fails. Nothing here moves data, and nothing calls back. */
+/* A group's operations from submission to completion: its queue of collectives, what is remembered of them, completed
+ * works, and the moment at which the group fails. Nothing here moves data, and nothing calls back. */
 #ifndef COMM_EXEC_QUEUE_H
 #define COMM_EXEC_QUEUE_H
 
@@ -23,7 +23,8 @@ void queue_ready(struct exec_group *g);
 void queue_append(struct exec_op *op);
 /* An op is done. */
 void queue_complete(struct exec_op *op, comm_status status, const char *text);
-/* The op's work has been completed; its memory is put back at the end of the turn, for code further up the stack still looks at it. */
+/* The op's work has been completed; its memory is put back at the end of the turn, for code further up the stack still
+ * looks at it. */
 void queue_retire(struct exec_op *op);
 
 /* Add and remove: sends and receives. */
@@ -31,15 +32,18 @@ void op_list_init(struct op_list *list);
 void op_list_append(struct op_list *list, struct exec_op *op);
 void op_list_remove(struct op_list *list, struct exec_op *op);
 
-/* The group ends, for a reason that this rank found; or that the member `reporter` found. Its operations are ended at the end of the turn. */
+/* The group ends, for a reason that this rank found; or that the member `reporter` found. Its operations are ended at
+ * the end of the turn. */
 void group_fail(struct exec_group *g, comm_status status, const char *text);
 void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text);
-/* The group's reason in this rank's words: its own, or what another rank reports. `what` is the operation that it is said for, or "". */
+/* The group's reason in this rank's words: its own, or what another rank reports. `what` is the operation that it is
+ * said for, or "". */
 void group_say_reason(const struct exec_group *g, const char *what, char *text, size_t capacity);
 
 /* The collective with that number, if it is queued, running or not long over here; else NULL. */
 const struct call *queue_call(const struct exec_group *g, uint64_t seq);
-/* Does this frame belong to the collective that we have (or had) with that number, or to this one? If not, both sides fail. */
+/* Does this frame belong to the collective that we have (or had) with that number, or to this one? If not, both sides
+ * fail. */
 int queue_matches(struct exec_group *g, const struct port *p, const struct frame *h);
 int queue_matches_call(struct exec_group *g, const struct port *p, const struct frame *h, const struct call *mine);
 /* Where errors of an op begin: "all_reduce #12 on group 'world' (rank 2 of 8)". */

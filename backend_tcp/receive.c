@@ -21,7 +21,8 @@ static void keep(struct port *p, struct unexpected_list *list, const struct fram
 {
     struct unexpected *u = unexpected_add(list, p, h);
     if (!u) {
-        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out", MATCH_UNEXPECTED_MAX);
+        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out",
+                  MATCH_UNEXPECTED_MAX);
         return;
     }
     p->sink.kind = SINK_UNEXPECTED;
@@ -82,7 +83,8 @@ static void on_complete(struct port *p, const struct frame *h)
 static void keep_promise(struct port *p, struct unexpected_list *list, const struct frame *h)
 {
     if (!unexpected_add(list, p, h))
-        port_lose(p, COMM_ERR_PROTOCOL, h->type == FRAME_RTS ? "announced too many messages" : "cleared too many messages");
+        port_lose(p, COMM_ERR_PROTOCOL,
+                  h->type == FRAME_RTS ? "announced too many messages" : "cleared too many messages");
 }
 
 static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)
@@ -162,4 +164,5 @@ static void on_frame(struct port *p, const struct frame *h, const char *text)
     }
 }
 
-const struct port_events receive_events = { .begins = on_begins, .complete = on_complete, .frame = on_frame, .sent = match_sent };
+const struct port_events receive_events = { .begins = on_begins, .complete = on_complete, .frame = on_frame,
+                                            .sent = match_sent };

@@ -1,11 +1,13 @@
-/* Asking the store where a peer is. A store may be slow or far, so a thread of its own asks; the answer comes back through the loop. Not
- * libuv's pool of threads: a child of fork() that exits would wait there for threads that it does not have. */
+/* Asking the store where a peer is. A store may be slow or far, so a thread of its own asks; the answer comes back
+ * through the loop. Not libuv's pool of threads: a child of fork() that exits would wait there for threads that it
+ * does not have. */
 #ifndef COMM_TCP_RESOLVE_H
 #define COMM_TCP_RESOLVE_H
 
 #include "tcp.h"
 
-/* Ask the store for a peer's page. 0 without memory; else `answered` gets the page, to take apart, or NULL and why there is none. */
+/* Ask the store for a peer's page. 0 without memory; else `answered` gets the page, to take apart, or NULL and why
+ * there is none. */
 typedef void (*resolver_fn)(struct mesh *m, int32_t peer, char *page, const char *error);
 int resolver_ask(struct mesh *m, int32_t peer, resolver_fn answered);
 void resolver_stop(struct mesh *m); /* waits for its thread */

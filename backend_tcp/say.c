@@ -41,7 +41,8 @@ const char *say_rank(int32_t rank, int32_t world_rank, const char *where)
 {
     char *text = next_buffer();
     if (rank != world_rank)
-        snprintf(text, RANK_TEXT_BYTES, "rank %d (world rank %d%s%s)", (int)rank, (int)world_rank, *where ? ", " : "", where);
+        snprintf(text, RANK_TEXT_BYTES, "rank %d (world rank %d%s%s)", (int)rank, (int)world_rank, *where ? ", " : "",
+                 where);
     else
         snprintf(text, RANK_TEXT_BYTES, "rank %d%s%s%s", (int)rank, *where ? " (" : "", where, *where ? ")" : "");
     return text;

@@ -1,5 +1,5 @@
-/* Where the payload of an incoming frame goes. A port asks for the window to receive into, or feeds bytes that it has already; a
- * message that is to be reduced is reduced as it comes. */
+/* Where the payload of an incoming frame goes. A port asks for the window to receive into, or feeds bytes that it has
+ * already; a message that is to be reduced is reduced as it comes. */
 #ifndef COMM_EXEC_SINK_H
 #define COMM_EXEC_SINK_H
 
@@ -37,7 +37,8 @@ struct sink {
 
 /* For another frame. */
 void sink_reset(struct sink *s);
-/* Where the next payload bytes should be received to, and how many. `bounce` has SINK_BOUNCE_BYTES, and is in use until they are fed. */
+/* Where the next payload bytes should be received to, and how many. `bounce` has SINK_BOUNCE_BYTES, and is in use
+ * until they are fed. */
 uint8_t *sink_window(struct sink *s, uint8_t *bounce, size_t *ret_bytes);
 /* How many of so many bytes that lie elsewhere can be fed at once. */
 size_t sink_takes(const struct sink *s, size_t bytes);

@@ -15,7 +15,8 @@ void socket_tune(int fd, void *mesh)
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-    /* BBR, some systems' default, halves what loopback and private networks can do. Not allowed everywhere: never mind. */
+    /* BBR, some systems' default, halves what loopback and private networks can do. Not allowed everywhere: never
+     * mind. */
     if (*m->congestion)
         setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, m->congestion, (socklen_t)strlen(m->congestion));
 }

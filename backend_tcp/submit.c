@@ -4,8 +4,8 @@
 #include "queue.h"
 #include "say.h"
 
-/* What members have sent for this collective before we called it must be for the same one. A member's frames come in the
- * order of its collectives. */
+/* What members have sent for this collective before we called it must be for the same one. A member's frames come in
+ * the order of its collectives. */
 static void check_unexpected(struct exec_op *op, const struct unexpected *u)
 {
     while (u && u->head.seq < op->call.seq)
@@ -52,7 +52,8 @@ static struct exec_op *make_ops(struct exec_group *g, const comm_op *const *ops,
     return made;
 }
 
-static comm_status prepare_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count, struct exec_op **ret_made)
+static comm_status prepare_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count,
+                               struct exec_op **ret_made)
 {
     if (g->status != COMM_OK)
         return exec_fail(g->status, "%s", g->error);
@@ -66,7 +67,8 @@ static comm_status prepare_ops(struct exec_group *g, const comm_op *const *ops, 
     return exec_fail(COMM_ERR_NO_MEMORY, "no memory for an operation");
 }
 
-comm_status submit_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count, int *ret_async)
+comm_status submit_ops(struct exec_group *g, const comm_op *const *ops, comm_work *const *works, size_t count,
+                       int *ret_async)
 {
     struct exec_op *made = NULL;
     comm_status status = prepare_ops(g, ops, works, count, &made);

@@ -41,30 +41,33 @@ static void spell(char *text, size_t capacity, const struct frame *h)
 
 static void spell_own(char *text, size_t capacity, const struct call *call)
 {
-    const struct frame h = { .kind = call->kind, .dtype = call->dtype, .redop = call->redop, .root = call->root, .count = call->count };
+    const struct frame h = { .kind = call->kind, .dtype = call->dtype, .redop = call->redop, .root = call->root,
+                             .count = call->count };
     spell(text, capacity, &h);
 }
 
-void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text, size_t capacity)
+void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text,
+                   size_t capacity)
 {
     char theirs[160], ours[160];
     spell(theirs, sizeof theirs, h);
     spell_own(ours, sizeof ours, mine);
-    snprintf(text, capacity, "the ranks of group '%s' disagree on collective #%llu: %s called %s, %s called %s", g->name,
+    snprintf(text, capacity, "the ranks of group '%s' disagree on collective #%llu: %s called %s, %s called %s",
+             g->name,
              (unsigned long long)h->seq, text_peer(g, g->rank), ours, text_peer(g, rank), theirs);
     if (strcmp(ours, theirs) == 0)
         text_add(text, capacity, ", with other counts for the ranks, or only one of them with COMM_OP_FLAG_RANK_ORDER");
 }
 
-void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, size_t bytes,
-                  char *text, size_t capacity)
+void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine,
+                  size_t bytes, char *text, size_t capacity)
 {
     char theirs[160], ours[160];
     spell(theirs, sizeof theirs, h);
     spell_own(ours, sizeof ours, mine);
     snprintf(text, capacity,
-             "the ranks of group '%s' disagree on collective #%llu: %s called %s and expects %zu B from %s, %s called %s and sends "
-             "it %llu B: their counts must be the same",
-             g->name, (unsigned long long)h->seq, text_peer(g, g->rank), ours, bytes, text_rank(g, rank), text_peer(g, rank),
-             theirs, (unsigned long long)h->bytes);
+             "the ranks of group '%s' disagree on collective #%llu: %s called %s and expects %zu B from %s, %s called "
+             "%s and sends it %llu B: their counts must be the same",
+             g->name, (unsigned long long)h->seq, text_peer(g, g->rank), ours, bytes, text_rank(g, rank),
+             text_peer(g, rank), theirs, (unsigned long long)h->bytes);
 }

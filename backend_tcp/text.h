@@ -1,7 +1,7 @@
 /* The words of errors: ranks, and two calls that do not fit together.
  *
- * A text about a group speaks of the group's ranks, on every rank that reads it; where a rank has another number in the world, that one
- * stands behind it: "rank 2 (world rank 1, node-b 10.0.0.7:40213)". */
+ * A text about a group speaks of the group's ranks, on every rank that reads it; where a rank has another number in
+ * the world, that one stands behind it: "rank 2 (world rank 1, node-b 10.0.0.7:40213)". */
 #ifndef COMM_EXEC_TEXT_H
 #define COMM_EXEC_TEXT_H
 
@@ -10,9 +10,12 @@
 /* A rank of the group, and the same with its address; in the buffers of say_rank. */
 const char *text_rank(const struct exec_group *g, int32_t rank);
 const char *text_peer(const struct exec_group *g, int32_t rank);
-/* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes` that we expect. */
-void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text, size_t capacity);
-void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, size_t bytes, char *text,
+/* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes`
+ * that we expect. */
+void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text,
+                   size_t capacity);
+void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine,
+                  size_t bytes, char *text,
                   size_t capacity);
 
 #endif

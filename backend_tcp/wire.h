@@ -1,5 +1,5 @@
-/* The bytes between two ranks: the handshake, and a frame's header (frame.h) as bytes. No I/O here, so that it can be fuzzed.
- * docs/wire.md says the same for people. All numbers are little-endian. */
+/* The bytes between two ranks: the handshake, and a frame's header (frame.h) as bytes. No I/O here, so that it can be
+ * fuzzed. docs/wire.md says the same for people. All numbers are little-endian. */
 #ifndef COMM_TCP_WIRE_H
 #define COMM_TCP_WIRE_H
 

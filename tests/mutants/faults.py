@@ -115,14 +115,14 @@ fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index =
 
 # ---- e: words ----
 
-fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank), text_rank(g, awaited));", "text_rank(g, awaited), text_rank(g, rank));", "stop", "reasons")
+fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));", "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
 TEXT = "backend_tcp/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, "return say_rank(rank, g->world_ranks[rank], \"\");",
       "return say_rank(g->world_ranks[rank], g->world_ranks[rank], \"\");", "mismatch-permuted", "stop-permuted")
 fault("e", "lengths_of_the_two_are_swapped", TEXT,
-      "ours, bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)h->bytes",
-      "ours, (size_t)h->bytes, text_rank(g, rank), text_peer(g, rank),\n             theirs, (unsigned long long)bytes", "mismatch")
+      "ours, bytes, text_rank(g, rank),\n             text_peer(g, rank), theirs, (unsigned long long)h->bytes",
+      "ours, (size_t)h->bytes, text_rank(g, rank),\n             text_peer(g, rank), theirs, (unsigned long long)bytes", "mismatch")
 fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", RECEIVE, "group_note_end(p, h->group, &why);", "(void)p;",
       "reasons")
 fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "is_rank ? why->reporter : from,", "is_rank ? from : from,", "hostile")
