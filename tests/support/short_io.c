@@ -37,6 +37,7 @@ __attribute__((constructor)) static void begin(void)
     printf("SHORT_IO=%llu\n", (unsigned long long)seed);
     fflush(stdout);
     key = random_key(seed, 0);
+    setenv("SHORT_IO_RUNS", "1", 1); /* for tests of which some part makes no sense then */
     pthread_atfork(count_fork, NULL, forked);
 }
 
