@@ -21,8 +21,11 @@
  *  - `host` and everything it points to live until the process ends.
  *  - The core copies the comm_backend when it is registered. Strings, params and context that it points to must live
  *    until the process ends.
- *  - An op is lent during the call. Arrays and memory that it points to (buffers, counts, offsets, lists, premul,
- *    label) live until its work completes.
+ *  - An op is lent during the call; comm_op_copy keeps one. Arrays and memory that it points to (buffers, counts,
+ *    offsets, lists, premul, label) live until its work completes.
+ *  - What was written to the buffers before host->work_complete is seen by whoever sees the work done.
+ *  - State belongs to a world or a group, not to the process: a process can have several worlds, even several ranks of
+ *    one world in its threads.
  *
  * Threads
  *  - *any* in a slot's comment: called from any thread, also at the same time for different groups.
@@ -32,14 +35,20 @@
  *  - The core may hold its locks while it calls `submit`, `run`, `supports` and `group_open`. Do not call a user's
  *    function there. host->work_complete is safe there: the core runs the user's callbacks later.
  *  - A slot that must not block must also not wait for a thread that blocks. "Takes microseconds" is the aim.
- *  - No C++ exception, Rust panic or longjmp may leave a slot.
+ *  - What must block (connecting, a collective MPI_Comm_create, a store key that another rank sets) is done by a thread
+ *    of the backend's own, while the works stay pending; or in group_connect. One thread per group that connects: a shared
+ *    one waits for ever when ranks use two groups first in opposite orders.
+ *  - No C++ exception, Rust panic or longjmp may leave a slot. A slot leaves the thread as it found it: its current
+ *    device, its signal mask. A backend installs no signal handlers.
+ *  - In a child of fork() only group_close and world_close are called, with `forked` 1: threads of the backend are not there,
+ *    and locks may be held by those.
  *
  * Failing
  *  - To fail, return a negative status and say why with host->fail(status, "text"). Do not print. What cannot be
  *    returned goes to host->log.
  *  - A CALL status (-1 to -19) means that nothing happened. An OBJECT status (-20 to -39) ends the group: the core ends
  *    it on its other backends, too. A PROCESS status (-40 and below) likewise. A status that does not exist counts as
- *    BACKEND.
+ *    BACKEND. A work may complete with a CALL status of its own, such as TRUNCATED; the group goes on then.
  *
  * How things end
  *  - A work completes once its buffers are no longer touched: neither read nor written, by host or device.
@@ -48,7 +57,10 @@
  *    none; and name each lost rank with host->rank_lost.
  *  - `group_abort` begins the end of a group. It must not block. Works that a backend cannot end at once it completes
  *    when their buffers are free. A second after the abort the core completes the work in the backend's place; the
- *    backend's own completion is then ignored, but its buffers must be free when `group_close` returns.
+ *    backend's own completion is then ignored, but its buffers must be free when `group_close` returns. A thread that
+ *    is in `progress` returns soon after group_abort, or it could not be told of that second. What blocks, such as
+ *    ncclCommAbort, is done by a thread of the backend's own. A backend that cannot get its buffers back
+ *    (COMM_BACKEND_CANNOT_CANCEL) logs that in group_close, and leaks what the operations use.
  *
  * Time
  *  - Limits of ops are relative (`timeout_ns`). Blocking slots have an absolute `deadline_ns` of host->now_ns
@@ -67,9 +79,29 @@
  *  - `wait_stream` orders a stream after a work. It may be called for a work that has completed meanwhile, and may wait
  *    until the op has been enqueued.
  *
+ * What an op can be
+ *  - Groups of one rank, counts of 0 (`data` may be NULL then), sends to oneself and operations in place reach the
+ *    backend like all others. In place is not flagged: compare recv with send (comm_op_traits.in_place). The core has
+ *    refused all other overlaps.
+ *  - Everything that a user can do wrong by himself has been refused: ranks, tags, counts, pairs of dtype and redop. That
+ *    ranks call different operations has not: see COMM_BACKEND_CHECKS_SIGNATURES.
+ *  - A backend may refuse what it cannot do (`supports`, UNSUPPORTED): a dtype, COMM_ANY_SOURCE, tags above its limit,
+ *    the library's own tags. All ranks must refuse the same: decide by what the ranks have alike.
+ *
  * Wrapping another backend
- *  - A backend can stand on another one (host->backend_find): it opens the other's world and groups with the infos that it
- *    was given, and submits ops with works of its own (host->work_create). Both use the same group token.
+ *  - A backend can stand on another one (host->backend_find): it calls the other's slots with the other's `context`, world
+ *    and state, by the same rules as the core. Read a slot only if it lies within the other's struct_bytes; it may be NULL.
+ *  - It opens the other's world and groups with the infos that it was given, or with copies (as much as struct_bytes says)
+ *    in which it has changed something: `parent` must be the other's state. Store, options, token and id are the same for
+ *    both: keys of the wrapper must differ from the other's. host->param_ functions find the other's options only in
+ *    the environment.
+ *  - It hands over the ops that it was given, or copies, with works of its own (host->work_create). The other must know them:
+ *    declare the smaller of both op_flags, kind_end, dtype_end and redop_end. If the other gets only some of the ops, or
+ *    more, number them anew: its seq must have no gaps.
+ *  - It forwards group_abort, group_close, world_close and `forked`; progress with the work that the other has (keep it
+ *    under host->work_slot); work_facts, before it completes a receive. group_failed and rank_lost reach the core from
+ *    the other itself.
+ *  - tests/support/delay.c is a whole one.
  */
 #ifndef COMM_BACKEND_H
 #define COMM_BACKEND_H
@@ -253,7 +285,8 @@ typedef struct comm_host {
      * error, count as BACKEND. After it the work and the op's arrays must not be touched. Callbacks of the user may
      * run inside it, so hold no lock that submit or abort takes. */
     void (*work_complete)(comm_work *work, comm_status status, const char *error);
-    /* Facts about a receive, before it is completed. */
+    /* Facts about a receive, before it is completed: for every RECV that gets a message. source_rank is in the group; count in
+     * elements, of what was written. */
     void (*work_received)(comm_work *work, int32_t source_rank, int32_t tag, size_t count);
     /* 1 once the work has completed; cheap (one acquire load). For loops in `progress`. */
     int32_t (*work_done)(const comm_work *work);
@@ -330,7 +363,8 @@ typedef struct comm_world_info {
     uint32_t struct_bytes;
     int32_t rank, size;
     int32_t local_size;   /* ranks of the world on this host, as the launcher says; 0: not known */
-    uint64_t id;          /* the same on all ranks; the world group has it, too */
+    uint64_t id;          /* the same on all ranks; the world group has it, too. Fresh for each comm_init, so also fit for
+                           * names that other jobs could have (shared memory) */
     const char *name;     /* for errors */
     const char *secret;   /* of the job; "" if none */
     const int32_t *hosts; /* [size] the number of each rank's host, from 0, the same on all ranks. Ranks with the same
@@ -345,7 +379,7 @@ typedef struct comm_group_info {
     uint32_t struct_bytes;
     int32_t rank, size;
     const int32_t *world_ranks; /* [size] */
-    uint64_t id;                /* the same on all members, different for each group of the world */
+    uint64_t id;                /* the same on all members, different for each group of the world: for keys and names */
     const char *name;           /* for errors */
     const void *options;        /* for the host's parameter functions */
     void *token;                /* the core's group, for the host's functions */
@@ -416,7 +450,8 @@ struct comm_backend {
      * UNSUPPORTED with a text: why not ("no GPU").  any; must not block long */
     comm_status (*query)(void *context);
 
-    /* Open the world: once per world and process, before the first group of it. Local: it waits for no other rank.
+    /* Open the world: once per world and rank, before its first group on this backend, which may be a group of some ranks long
+     * after the world has come together. Local: it waits for no other rank.
      * What needs the others happens at the first op, or in group_connect. It may publish addresses (store_set). When it
      * fails on one rank while the world opens, the world opens on none, and all ranks have this one's text.
      * *ret_world must not be NULL. world_close comes after all its groups are closed, and may block for a bounded time to
@@ -424,7 +459,7 @@ struct comm_backend {
     comm_status (*world_open)(void *context, const comm_world_info *info, void **ret_world);
     void (*world_close)(void *world, int32_t forked);
 
-    /* Open a group of the world; the world group is the first. Local: it waits for no other rank and sends no message, as
+    /* Open a group of the world; the world group is the first, if the backend serves it. Local: it waits for no other rank and sends no message, as
      * members may make their groups in different orders. *ret_state must not be NULL.  any; must not block */
     comm_status (*group_open)(void *world, const comm_group_info *info, void **ret_state);
 
