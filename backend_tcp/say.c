@@ -1,7 +1,9 @@
 #include "say.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const comm_host *exec_host;
@@ -30,11 +32,35 @@ void exec_log(int32_t level, const char *format, ...)
 
 enum { RING = 8, RANK_TEXT_BYTES = 160 };
 
+struct ring {
+    unsigned next;
+    char texts[RING][RANK_TEXT_BYTES];
+};
+
+static pthread_key_t ring_key; /* thread-local variables of the library must be small */
+
+static void make_key(void)
+{
+    pthread_key_create(&ring_key, free);
+}
+
+static struct ring *ring_of_thread(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    struct ring *ring = pthread_getspecific(ring_key);
+    if (!ring && (ring = calloc(1, sizeof *ring)) && pthread_setspecific(ring_key, ring) != 0) {
+        free(ring);
+        ring = NULL;
+    }
+    return ring;
+}
+
 static char *next_buffer(void)
 {
-    static _Thread_local char ring[RING][RANK_TEXT_BYTES];
-    static _Thread_local unsigned next;
-    return ring[next++ % RING];
+    static char without_memory[RANK_TEXT_BYTES];
+    struct ring *ring = ring_of_thread();
+    return ring ? ring->texts[ring->next++ % RING] : without_memory;
 }
 
 const char *say_rank(int32_t rank, int32_t world_rank, const char *where)

@@ -2,12 +2,14 @@
  * the one work that stands for it is gone, then reused, so that the same batch again allocates nothing. */
 #include "coalesce.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "round_robin.h"
+#include "thread.h"
 
 struct batch {
     comm_group *group;  /* where it was begun; the batch keeps its memory and goes back to it */
@@ -25,7 +27,7 @@ struct batch {
     char label[NAME_BYTES_MOST + 1];
 };
 
-static _Thread_local struct batch *open_batches;
+static _Thread_local struct batch *open_batches; /* as many as comm__thread counts */
 
 /* ---- Arrays of an op ---- */
 
@@ -106,7 +108,7 @@ comm_status comm__op_keep_arrays(comm_op *op, int32_t size, struct arena *arena)
 
 struct batch *comm__batch_of(const comm_group *group)
 {
-    struct batch *batch = open_batches;
+    struct batch *batch = comm__thread.in.batches ? open_batches : NULL;
     while (batch && batch->group != group)
         batch = batch->next;
     return batch;
@@ -143,6 +145,7 @@ comm_status comm_coalesce_begin(comm_group *group)
     batch->count = 0;
     batch->next = open_batches;
     open_batches = batch;
+    comm__thread.in.batches++;
     comm__group_ref(group);
     return COMM_OK;
 }
@@ -208,8 +211,11 @@ static struct batch *take_open(const comm_group *group)
     while (*link && (*link)->group != group)
         link = &(*link)->next;
     struct batch *batch = *link;
-    if (batch)
+    if (batch) {
         *link = batch->next;
+        assert(comm__thread.in.batches > 0);
+        comm__thread.in.batches--;
+    }
     return batch;
 }
 
@@ -245,19 +251,17 @@ comm_status comm_coalesce_cancel(comm_group *group)
 }
 
 /* The work that stands for the batch; from here on the batch belongs to it. */
-static comm_work *make_parent(comm_group *target, struct batch *batch, int64_t now_ns)
+static comm_work *make_parent(comm_group *target, struct batch *batch)
 {
-    pthread_mutex_lock(&target->lock);
+    gate_enter(&target->gate);
     comm_work *parent = comm__work_take(target);
-    pthread_mutex_unlock(&target->lock);
+    gate_leave(&target->gate);
     if (!parent)
         return NULL;
     parent->batch = batch;
-    parent->submitted_ns = now_ns;
+    parent->began = ticks_now();
+    parent->timeout_ns = batch->limit_ns == BATCH_LIMIT ? INT64_MAX : batch->limit_ns;
     parent->due_ns = DEADLINE_NEVER; /* its operations have their own */
-    parent->deadline_ns = batch->limit_ns == BATCH_LIMIT || batch->limit_ns > DEADLINE_NEVER - now_ns
-                              ? DEADLINE_NEVER
-                              : now_ns + batch->limit_ns;
     parent->seq = 0;
     atomic_store_explicit(&parent->unfinished, batch->count, memory_order_relaxed);
     return parent;
@@ -319,16 +323,14 @@ static void give_options(const struct batch *batch, comm_op *op)
     op->flags |= batch->flags;
 }
 
-/* What was left to the end: the options of the batch, the backend if the group that it goes to was not known before, and the
- * time. */
-static comm_status make_ready(comm_group *target, struct batch *batch, int waits, int64_t now_ns)
+/* What was left to the end: the options of the batch, and the backend if the group that it goes to was not known before. */
+static comm_status make_ready(comm_group *target, struct batch *batch, int waits)
 {
     comm_status status = COMM_OK;
     int is_changed = target != batch->group || batch->flags || batch->stream;
     for (size_t i = 0; status == COMM_OK && i < batch->count; i++) {
         comm_op *op = &batch->ops[i];
         struct channel *channel = batch->channel;
-        op->submitted_ns = now_ns;
         give_options(batch, op);
         batch->pointers[i] = op;
         if (waits)
@@ -344,9 +346,8 @@ static comm_status make_ready(comm_group *target, struct batch *batch, int waits
 /* Takes the batch. */
 static comm_status submit_to(comm_group *target, struct batch *batch, int waits, comm_work **ret_parent)
 {
-    int64_t now_ns = clock_now_ns();
-    comm_status status = make_ready(target, batch, waits, now_ns);
-    comm_work *parent = status == COMM_OK ? make_parent(target, batch, now_ns) : NULL;
+    comm_status status = make_ready(target, batch, waits);
+    comm_work *parent = status == COMM_OK ? make_parent(target, batch) : NULL;
     if (status == COMM_OK && !parent)
         status = comm__fail(COMM_ERR_NO_MEMORY, "comm_coalesce_end on group '%s'", target->name);
     if (status != COMM_OK) {

@@ -1,6 +1,7 @@
-/* The public operations. Each fills one comm_op and hands it to comm__group_call (group.c), which checks it (op.c),
+/* The public operations. Each fills one comm_op and hands it to comm__group_call (submit.c), which checks it (op.c),
  * picks the backend by device, numbers and records it, submits it, and waits if ret_work is NULL. What an operation's
- * buffers mean on which rank stands in its traits (comm/backend.h). */
+ * buffers mean on which rank stands in its traits (comm/backend.h). Those whose sides are single buffers fill the shorter
+ * plain_call instead: if it is like the one before, nothing is filled in or checked again. */
 #include "group.h"
 
 /* The sides of an op: one buffer, or one block per rank in three notations. */
@@ -20,45 +21,33 @@
 comm_status comm_broadcast(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t root,
                            const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_BROADCAST,
-                   .dtype = dtype,
-                   .root = root,
-                   .send = BUFFER(buffer, count),
-                   .recv = BUFFER(buffer, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_BROADCAST, .dtype = dtype, .root = root, .send_count = count,
+                                     .recv_count = count, .send = buffer, .recv = buffer };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_all_reduce(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                             comm_redop redop, const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_ALL_REDUCE,
-                   .dtype = dtype,
-                   .redop = redop,
-                   .root = -1,
-                   .send = BUFFER(send, count),
-                   .recv = BUFFER(recv, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_ALL_REDUCE, .dtype = dtype, .redop = redop, .root = -1,
+                                     .send_count = count, .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_reduce(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                         comm_redop redop, int32_t root, const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_REDUCE,
-                   .dtype = dtype,
-                   .redop = redop,
-                   .root = root,
-                   .send = BUFFER(send, count),
-                   .recv = BUFFER(recv, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_REDUCE, .dtype = dtype, .redop = redop, .root = root,
+                                     .send_count = count, .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_all_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                             const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = {
-        .kind = COMM_OP_ALL_GATHER, .dtype = dtype, .root = -1, .send = BUFFER(send, count), .recv = BUFFER(recv, count)
-    };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_ALL_GATHER, .dtype = dtype, .root = -1, .send_count = count,
+                                     .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_all_gather_v(comm_group *group, const void *send, void *recv, const size_t *counts,
@@ -89,10 +78,9 @@ comm_status comm_all_gather_list(comm_group *group, const void *send, void *cons
 comm_status comm_gather(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype, int32_t root,
                         const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = {
-        .kind = COMM_OP_GATHER, .dtype = dtype, .root = root, .send = BUFFER(send, count), .recv = BUFFER(recv, count)
-    };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_GATHER, .dtype = dtype, .root = root, .send_count = count,
+                                     .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_gather_v(comm_group *group, const void *send, size_t send_count, void *recv, const size_t *counts,
@@ -124,10 +112,9 @@ comm_status comm_gather_list(comm_group *group, const void *send, size_t send_co
 comm_status comm_scatter(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype, int32_t root,
                          const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = {
-        .kind = COMM_OP_SCATTER, .dtype = dtype, .root = root, .send = BUFFER(send, count), .recv = BUFFER(recv, count)
-    };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_SCATTER, .dtype = dtype, .root = root, .send_count = count,
+                                     .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_scatter_v(comm_group *group, const void *send, const size_t *counts, const size_t *offsets, void *recv,
@@ -159,13 +146,9 @@ comm_status comm_scatter_list(comm_group *group, const void *const *send, const 
 comm_status comm_reduce_scatter(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                                 comm_redop redop, const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_REDUCE_SCATTER,
-                   .dtype = dtype,
-                   .redop = redop,
-                   .root = -1,
-                   .send = BUFFER(send, count),
-                   .recv = BUFFER(recv, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_REDUCE_SCATTER, .dtype = dtype, .redop = redop, .root = -1,
+                                     .send_count = count, .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_reduce_scatter_v(comm_group *group, const void *send, void *recv, const size_t *counts,
@@ -199,10 +182,9 @@ comm_status comm_reduce_scatter_list(comm_group *group, const void *const *send,
 comm_status comm_all_to_all(comm_group *group, const void *send, void *recv, size_t count, comm_dtype dtype,
                             const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = {
-        .kind = COMM_OP_ALL_TO_ALL, .dtype = dtype, .root = -1, .send = BUFFER(send, count), .recv = BUFFER(recv, count)
-    };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_ALL_TO_ALL, .dtype = dtype, .root = -1, .send_count = count,
+                                     .recv_count = count, .send = send, .recv = recv };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_all_to_all_v(comm_group *group, const void *send, const size_t *send_counts,
@@ -234,20 +216,22 @@ comm_status comm_all_to_all_list(comm_group *group, const void *const *send, con
 
 comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_BARRIER, .root = -1 };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_BARRIER, .root = -1 };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_send(comm_group *group, const void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                       const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_SEND, .dtype = dtype, .root = peer, .send = BUFFER(buffer, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_SEND, .dtype = dtype, .root = peer, .send_count = count,
+                                     .send = buffer };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }
 
 comm_status comm_recv(comm_group *group, void *buffer, size_t count, comm_dtype dtype, int32_t peer,
                       const comm_op_options *options, comm_work **ret_work)
 {
-    comm_op op = { .kind = COMM_OP_RECV, .dtype = dtype, .root = peer, .recv = BUFFER(buffer, count) };
-    return comm__group_call(group, &op, options, ret_work);
+    const struct plain_call call = { .kind = COMM_OP_RECV, .dtype = dtype, .root = peer, .recv_count = count,
+                                     .recv = buffer };
+    return comm__group_call_plain(group, &call, options, ret_work);
 }

@@ -56,7 +56,7 @@ static comm_status connect_until(comm_group *group, comm_device device, int64_t 
 
 static comm_status check_idle(comm_group *group)
 {
-    comm_work *work = comm__pending_oldest(&group->pending, UINT64_MAX, 0);
+    comm_work *work = comm__pending_oldest(group, UINT64_MAX);
     char what[COMM_ERROR_BYTES / 2];
     if (!work)
         return COMM_OK;

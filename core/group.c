@@ -1,27 +1,19 @@
-/* The way of an op from a public call to its backend; how groups end; questions to a group. */
+/* How groups end, flush, and questions to a group. */
 #include "group.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/counter.h"
 #include "base/utf8.h"
-#include "coalesce.h"
 #include "fork.h"
-#include "memory.h"
-#include "registry.h"
 #include "round_robin.h"
 #include "watchdog.h"
 
-static struct op_place place_of(const comm_group *group)
+struct op_place comm__group_op_place(const comm_group *group)
 {
     return (struct op_place){ group->name, group->rank, group->size, group->world_ranks[group->rank] };
 }
@@ -37,26 +29,14 @@ void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROU
 
 void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES])
 {
-    struct op_place place = place_of(group);
+    struct op_place place = comm__group_op_place(group);
     comm__op_place_text(&place, text);
 }
 
 void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room)
 {
-    struct op_place place = place_of(group);
+    struct op_place place = comm__group_op_place(group);
     comm__op_describe(op, &place, text, room);
-}
-
-__attribute__((format(printf, 4, 5))) static comm_status refuse(const comm_group *group, const comm_op *op, comm_status status,
-                                                                const char *format, ...)
-{
-    char what[OP_DESCRIBED_BYTES], text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    comm__group_describe(group, op, what, sizeof what);
-    return comm__fail(status, "%s: %s", what, text);
 }
 
 /* ---- Can it be used, and how it ends ---- */
@@ -126,18 +106,16 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
     char copy[COMM_ERROR_BYTES];
     snprintf(copy, sizeof copy, "%s", text); /* it may be this thread's error text, which a backend may overwrite */
     /* Whoever waits for the works that this ends may close the group next, when we are not out of it yet. */
-    comm__group_ref(group);
-    atomic_fetch_add(&group->drivers, 1);
+    comm__group_stay(group);
     remember_end(group, status, copy);
     for (size_t i = 0; i < group->channel_count; i++)
         if (group->channels[i].state)
             group->channels[i].backend->group_abort(group->channels[i].state, status, copy);
     for (size_t i = 0; group->turns && i < group->turns->count; i++)
         comm__group_abort(group->turns->groups[i], status, copy);
-    if (atomic_load(&group->pending.count) > 0)
+    if (comm__pending_count(group) > 0)
         comm__watch(group, group->ended_ns + WATCHDOG_GRACE_NS);
-    count_down(&group->drivers);
-    comm__group_unref(group);
+    comm__group_let_go(group);
 }
 
 comm_status comm_group_abort(comm_group *group, const char *reason)
@@ -165,8 +143,7 @@ static comm_status hold_all(struct world *world, comm_group ***ret_groups, size_
     comm_group **groups = malloc((count + 1) * sizeof(comm_group *));
     *ret_count = 0;
     for (comm_group *group = groups ? world->groups : NULL; group; group = group->next_open) {
-        comm__group_ref(group);
-        atomic_fetch_add(&group->drivers, 1);
+        comm__group_stay(group);
         groups[(*ret_count)++] = group;
     }
     pthread_mutex_unlock(&world->lock);
@@ -192,363 +169,10 @@ comm_status comm_group_abort_all(comm_group *any, const char *reason)
                  reason && *reason ? ": " : "", reason ? reason : "");
         utf8_clean_string(text);
         comm__group_abort(groups[i], COMM_ERR_ABORTED, text);
-        count_down(&groups[i]->drivers);
-        comm__group_unref(groups[i]);
+        comm__group_let_go(groups[i]);
     }
     free(groups);
     return COMM_OK;
-}
-
-/* ---- What backends return ---- */
-
-/* What a slot said of an op that was not begun, with the op and the backend in front. */
-static comm_status refused(const comm_group *group, const struct channel *channel, const comm_op *op, const char *slot,
-                           comm_status status, uint64_t fail_count)
-{
-    char what[OP_DESCRIBED_BYTES];
-    const char *name = comm__op_name(op->kind);
-    status = comm__slot_failed(slot, status, fail_count);
-    if (strncmp(comm_last_error(), name, strlen(name)) == 0)
-        return status; /* it says so itself */
-    comm__group_describe(group, op, what, sizeof what);
-    return comm__fail_while(status, "%s: backend '%s'", what, channel->backend->name);
-}
-
-/* ---- Submitting ---- */
-
-/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address that the
- * CPU cannot read: so ask the kernel, which answers where we would crash. */
-static comm_status check_scalar(const comm_group *group, const comm_op *op)
-{
-    char copy[sizeof(double) * 2];
-    struct iovec to = { copy, comm_dtype_bytes(op->dtype) }, from = { (void *)op->premul, to.iov_len };
-    if (!op->premul || (op->flags & COMM_OP_FLAG_PREMUL_ON_DEVICE) || comm_device_kind(op->device) == COMM_DEVICE_CPU ||
-        process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT)
-        return COMM_OK;
-    return refuse(group, op, COMM_ERR_INVALID,
-                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device; or say "
-                  "COMM_OP_FLAG_PREMUL_ON_DEVICE");
-}
-
-/* A backend is never handed what it did not know when it was compiled. */
-static comm_status check_known(const comm_group *group, const comm_op *op, const comm_backend *backend)
-{
-    const uint32_t demands = COMM_OP_FLAG_RANK_ORDER | COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE |
-                             COMM_OP_FLAG_UNEVEN;
-    const char *what = NULL;
-    if (op->kind >= backend->kind_end)
-        what = comm__op_name(op->kind);
-    else if (op->dtype >= backend->dtype_end)
-        what = comm_dtype_name(op->dtype);
-    else if ((comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_REDUCES) && op->redop >= backend->redop_end)
-        what = comm_redop_name(op->redop);
-    else if (op->flags & demands & ~backend->op_flags)
-        what = "one of the flags";
-    if (!what)
-        return COMM_OK;
-    return refuse(group, op, COMM_ERR_UNSUPPORTED, "backend '%s' %s does not know %s: it was built with an older libcomm",
-                  backend->name, backend->version ? backend->version : "", what);
-}
-
-static comm_status find_channel(const comm_group *group, const comm_op *op, struct channel **ret_channel)
-{
-    int32_t kind = comm_device_kind(op->device);
-    char device[DEVICE_NAME_BYTES + 16];
-    *ret_channel = op->device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
-    if (*ret_channel)
-        return COMM_OK;
-    if (op->device == COMM_DEVICE_DEFAULT)
-        return refuse(group, op, COMM_ERR_INVALID,
-                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
-    comm__device_text(op->device, device, sizeof device);
-    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'", device,
-                  group->backend_text);
-}
-
-/* Say where the buffers are if the user has not, and drop what means nothing there. */
-static void settle_device(const comm_group *group, const struct channel *channel, comm_op *op)
-{
-    if (comm_device_kind(op->device) == COMM_DEVICE_DEFAULT) {
-        int32_t kind = COMM_DEVICE_CPU;
-        while (group->routes[kind] != channel)
-            kind++;
-        op->device = comm_device_kind(group->device) == kind ? group->device : kind;
-    }
-    if (comm_device_kind(op->device) == COMM_DEVICE_CPU) /* has no streams, and its memory is the CPU's */
-        op->flags &= ~(uint32_t)(COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE);
-}
-
-comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
-{
-    comm_status status = find_channel(group, op, ret_channel);
-    if (status != COMM_OK)
-        return status;
-    const comm_backend *backend = (*ret_channel)->backend;
-    settle_device(group, *ret_channel, op);
-    status = check_scalar(group, op);
-    if (status == COMM_OK)
-        status = check_known(group, op, backend);
-    if (status == COMM_OK && comm__memory_any(group))
-        comm__memory_find(group, *ret_channel, op);
-    if (status != COMM_OK || !backend->supports)
-        return status;
-    uint64_t fail_count = comm__fail_count();
-    status = backend->supports((*ret_channel)->state, op);
-    return status == COMM_OK ? COMM_OK : refused(group, *ret_channel, op, "supports", status, fail_count);
-}
-
-static void release_works(comm_work **works, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        comm_work_release(works[i]);
-}
-
-/* Arrays that must outlive the call: those of a batch have been copied, and those of a call that waits need not be. */
-static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *work)
-{
-    return work->parent || (op->flags & COMM_OP_FLAG_WAITING) ? COMM_OK
-                                                              : comm__op_keep_arrays(op, group->size, &work->arena);
-}
-
-static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work **works, size_t count, comm_work *parent)
-{
-    comm_status status = COMM_OK;
-    size_t taken = 0;
-    while (status == COMM_OK && taken < count) {
-        comm_work *work = comm__work_take(group);
-        if (!work) {
-            status = comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
-            break;
-        }
-        works[taken] = work;
-        work->parent = parent;
-        status = keep_arrays(group, ops[taken++], work);
-    }
-    if (status != COMM_OK) { /* both references, as no backend has them */
-        release_works(works, taken);
-        release_works(works, taken);
-    }
-    return status;
-}
-
-/* When the core ends the group because of the op: at its deadline, or later for a backend that can say more about it. */
-static int64_t due_ns(const struct channel *channel, int64_t deadline_ns)
-{
-    int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_GRACE_NS : 0;
-    return deadline_ns > DEADLINE_NEVER - grace_ns ? DEADLINE_NEVER : deadline_ns + grace_ns;
-}
-
-/* Number, fill in and record one op. */
-static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_work *work, int64_t now_ns)
-{
-    if (comm__op_is_peer(op->kind)) {
-        op->seq = ++channel->peer_seq;
-        op->group_seq = ++group->peer_seq;
-    } else {
-        op->seq = ++channel->seq;
-        op->group_seq = atomic_load_explicit(&group->seq, memory_order_relaxed) + 1;
-        atomic_store_explicit(&group->seq, op->group_seq, memory_order_relaxed);
-    }
-    op->flags &= channel->backend->op_flags; /* hints; what an op demands was checked */
-    work->channel = channel;
-    work->kind = op->kind;
-    work->seq = op->group_seq;
-    work->submitted_ns = now_ns;
-    work->deadline_ns = comm__op_deadline_ns(op);
-    work->due_ns = due_ns(channel, work->deadline_ns);
-    work->internal = op->tag < COMM_ANY_TAG;
-    work->record = comm__recorder_begin(&group->recorder, op, now_ns);
-    comm__pending_add(&group->pending, work);
-    comm__hooks_submitted(group, op, work);
-}
-
-/* The backend has not begun the op. */
-static void take_back(comm_group *group, comm_work *work, comm_status status, int64_t now_ns)
-{
-    uint32_t none = WORK_BY_NONE;
-    if (!atomic_compare_exchange_strong(&work->claimed, &none, WORK_BY_CORE))
-        return; /* though it has completed it */
-    comm__pending_remove(&group->pending, work);
-    comm__recorder_end(&group->recorder, work->record, status, now_ns);
-    comm__hooks_refused(group, work, status, now_ns);
-    comm_work_release(work);
-}
-
-/* Number the ops and give them to the backend. Holds the lock. */
-static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
-                             size_t count)
-{
-    uint64_t seq = atomic_load_explicit(&group->seq, memory_order_relaxed), peer_seq = group->peer_seq;
-    uint64_t channel_seq = channel->seq, channel_peer_seq = channel->peer_seq;
-    int64_t now_ns = ops[0]->submitted_ns;
-    for (size_t i = 0; i < count; i++)
-        begin(group, channel, ops[i], works[i], now_ns);
-    uint64_t fail_count = comm__fail_count();
-    comm_status status = channel->backend->submit(channel->state, (const comm_op *const *)ops, works, count);
-    if (status == COMM_OK)
-        return COMM_OK;
-    /* Nothing was started, so the numbers are free again: otherwise the other ranks would be one behind. */
-    atomic_store_explicit(&group->seq, seq, memory_order_relaxed);
-    group->peer_seq = peer_seq;
-    channel->seq = channel_seq;
-    channel->peer_seq = channel_peer_seq;
-    int is_clear = status < 0 && comm__status_known(status);
-    status = refused(group, channel, ops[0], "submit", status, fail_count);
-    for (size_t i = 0; i < count; i++)
-        if (is_clear)
-            take_back(group, works[i], status, now_ns);
-        else /* who knows whether it was started */
-            comm__work_abandon(works[i], status, comm_last_error());
-    return status;
-}
-
-int64_t comm__op_deadline_ns(const comm_op *op)
-{
-    return op->timeout_ns > DEADLINE_NEVER - op->submitted_ns ? DEADLINE_NEVER : op->submitted_ns + op->timeout_ns;
-}
-
-static int64_t earliest_due_ns(const struct channel *channel, comm_op *const *ops, size_t count)
-{
-    int64_t earliest_ns = DEADLINE_NEVER;
-    for (size_t i = 0; i < count; i++) {
-        int64_t ns = due_ns(channel, comm__op_deadline_ns(ops[i]));
-        earliest_ns = ns < earliest_ns ? ns : earliest_ns;
-    }
-    return earliest_ns;
-}
-
-comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
-                               size_t count, comm_work *parent)
-{
-    /* Before the backend has the ops: they may be over, and their memory be used again, when it comes back. */
-    int64_t watch_ns = ops[0]->flags & COMM_OP_FLAG_WAITING ? DEADLINE_NEVER : earliest_due_ns(channel, ops, count);
-    comm__callbacks_defer();
-    pthread_mutex_lock(&group->lock);
-    comm_status status = take_works(group, ops, works, count, parent);
-    int were_taken = status == COMM_OK;
-    if (were_taken)
-        status = hand_over(group, channel, ops, works, count);
-    pthread_mutex_unlock(&group->lock);
-    if (status == COMM_OK && watch_ns < DEADLINE_NEVER)
-        comm__watch(group, watch_ns);
-    if (comm_status_scope(status) >= COMM_SCOPE_OBJECT) { /* the backend says so first here */
-        char text[COMM_ERROR_BYTES];
-        memcpy(text, comm_last_error(), sizeof text);
-        comm__group_end(group, channel, status, text);
-        comm__fail(status, "%s", text); /* ending other channels may have written over it */
-    }
-    comm__callbacks_run();
-    if (status != COMM_OK && were_taken)
-        release_works(works, count);
-    return status;
-}
-
-/* What checked options say; DEFAULT if they do not. */
-static int64_t own_timeout_ms(const comm_op_options *options)
-{
-    int has_timeout =
-        options && options->struct_bytes >= offsetof(comm_op_options, timeout_ms) + sizeof options->timeout_ms;
-    return has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
-}
-
-int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms)
-{
-    if (timeout_ms == COMM_TIMEOUT_DEFAULT)
-        timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
-    return timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
-}
-
-/* Check the options and the op, and make it whole but for what the submission gives: device and numbers. */
-static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
-{
-    struct op_place place = place_of(group);
-    comm_status status = comm__op_prepare(op, &place, options);
-    op->submitted_ns = clock_now_ns();
-    op->timeout_ns = comm__group_limit_ns(group, status == COMM_OK ? own_timeout_ms(options) : COMM_TIMEOUT_DEFAULT);
-    return status;
-}
-
-comm_status comm__work_finish(comm_work *work)
-{
-    comm_status status = comm__work_drive(work, DEADLINE_NEVER);
-    if (status == COMM_OK)
-        status = comm__work_result(work);
-    comm_work_release(work);
-    return status;
-}
-
-/* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its first
- * group refuses is refused at once. */
-static comm_status write_down(comm_group *group, struct batch *batch, comm_op *op, const comm_op_options *options)
-{
-    struct channel *channel;
-    comm_op routed = *op;
-    comm_status status = comm__group_route(group->turns ? group->turns->groups[0] : group, &routed, &channel);
-    if (status != COMM_OK)
-        return status;
-    if (own_timeout_ms(options) == COMM_TIMEOUT_DEFAULT)
-        op->timeout_ns = routed.timeout_ns = BATCH_LIMIT;
-    return group->turns ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
-}
-
-static comm_status submit_now(comm_group *group, comm_op *op, comm_work **ret_work)
-{
-    struct channel *channel;
-    int takes_turn = !comm__op_is_peer(op->kind);
-    comm_group *target = comm__turn_begin(group, takes_turn);
-    comm_status status = comm__group_route(target, op, &channel);
-    if (status == COMM_OK)
-        status = comm__group_submit(target, channel, &op, ret_work, 1, NULL);
-    comm__turn_end(group, takes_turn, status == COMM_OK);
-    return status;
-}
-
-/* Check, then write down (coalescing) or submit. *ret_work is NULL if the call was written down. `waits`: the caller will
- * wait at once. */
-static comm_status start(comm_group *group, comm_op *op, const comm_op_options *options, int waits,
-                         comm_work **ret_work)
-{
-    comm_status status = comm__refuse_in_hook(comm__op_name(op->kind));
-    if (status == COMM_OK)
-        status = comm__group_usable(group, comm__op_name(op->kind));
-    if (status == COMM_OK)
-        status = prepare(group, op, options);
-    if (status != COMM_OK)
-        return status;
-    struct batch *batch = comm__batch_of(group);
-    *ret_work = NULL;
-    if (batch && !waits)
-        return refuse(group, op, COMM_ERR_INVALID,
-                      "ret_work must be NULL between comm_coalesce_begin and end; end gives one work for all");
-    if (batch)
-        return write_down(group, batch, op, options);
-    if (waits) {
-        op->flags |= COMM_OP_FLAG_WAITING;
-        status = comm__refuse_in_callback(comm__op_name(op->kind));
-    }
-    return status == COMM_OK ? submit_now(group, op, ret_work) : status;
-}
-
-comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work)
-{
-    comm_work *work;
-    comm_status status = start(group, op, options, ret_work == NULL, &work);
-    if (status == COMM_OK && ret_work)
-        *ret_work = work;
-    else if (status == COMM_OK && work)
-        status = comm__work_finish(work);
-    return status;
-}
-
-comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work)
-{
-    op->struct_bytes = sizeof *op;
-    op->element_bytes = (uint32_t)comm_dtype_bytes(op->dtype);
-    op->submitted_ns = clock_now_ns();
-    op->timeout_ns = INT64_MAX;
-    *ret_work = NULL;
-    comm_status status = comm__group_usable(group, comm__op_name(op->kind));
-    return status == COMM_OK ? submit_now(group, op, ret_work) : status;
 }
 
 /* ---- Flush ---- */
@@ -567,9 +191,9 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
     int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
     if (group->turns)
         return comm__turns_flush(group, deadline_ns);
-    uint64_t newest = comm__pending_newest(&group->pending);
+    uint64_t newest = comm__pending_newest(group);
     comm_work *work;
-    while ((work = comm__pending_oldest(&group->pending, newest, 0)) != NULL) {
+    while ((work = comm__pending_oldest(group, newest)) != NULL) {
         comm_status status = comm__work_drive(work, deadline_ns);
         int timed_out = status != COMM_OK;
         if (!timed_out)
@@ -751,7 +375,7 @@ int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, c
     if (traits->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER))
         op.root = 0;
     comm_group *asked = group->turns ? group->turns->groups[0] : group;
-    struct op_place place = place_of(asked);
+    struct op_place place = comm__group_op_place(asked);
     status = comm__op_prepare(&op, &place, &options);
     return status == COMM_OK && comm__group_route(asked, &op, &channel) == COMM_OK;
 }
@@ -811,10 +435,19 @@ comm_status comm_group_records(const comm_group *group, comm_record *ret_records
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: an argument is NULL");
     if (record_bytes == 0 || record_bytes > 65536)
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: record_bytes is %zu; give sizeof(comm_record)", record_bytes);
-    /* Reading takes the recorder's lock; the group stays what it was. */
-    struct recorder *recorder = &((comm_group *)group)->recorder;
-    if (record_bytes != sizeof *ret_records)
-        return give_records(recorder, (char *)ret_records, record_bytes, room, ret_count);
-    *ret_count = comm__recorder_read(recorder, ret_records, room);
-    return COMM_OK;
+    comm_status status = comm__refuse_in_hook("comm_group_records");
+    if (status != COMM_OK)
+        return status;
+    comm_group *g = (comm_group *)group; /* reading takes its lock, and writes down what works have not yet; the group stays what it was */
+    int is_parent = !comm__forked_since(g->generation); /* in a child nobody else is there, and the lock may be held for ever */
+    if (is_parent)
+        gate_enter(&g->gate);
+    comm__works_settle(g);
+    if (record_bytes == sizeof *ret_records)
+        *ret_count = comm__recorder_read(&g->recorder, ret_records, room);
+    else
+        status = give_records(&g->recorder, (char *)ret_records, record_bytes, room, ret_count);
+    if (is_parent)
+        gate_leave(&g->gate);
+    return status;
 }

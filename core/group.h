@@ -1,12 +1,13 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->lock -> the watchdog's lock -> the leaves pending->lock, recorder->lock, hooks->lock,
- * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before group->lock. A lock may be
- * taken while those to its left are held, never the other way round. group->lock is held during backend->submit, so a
- * backend completes works there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
- * other lock is held in a backend's function, except open_lock in group_open of a world's state.
+ * Lock order: registry -> world->open_lock -> world->lock -> group->gate -> the watchdog's lock -> the leaves group->lock, hooks->lock,
+ * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before the gate. A lock may be taken while those to its
+ * left are held, never the other way round. The gate is held during backend->submit and run, so a backend completes works
+ * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
+ * other lock is held in a backend's function, except open_lock in world_open.
  *
- *   group.c        submitting, ending, queries      group_open.c   opening and closing; the world
+ *   submit.c       the way of an op to its backend    group.c        ending, flush, queries
+ *   group_open.c   opening and closing; the world
  *   round_robin.c  groups whose calls take turns over others
  *   group_make.c   create, split, dup, subgroups, shrink */
 #ifndef COMM_CORE_GROUP_H
@@ -21,6 +22,7 @@
 #include "base/error.h"
 #include "cards.h"
 #include "device.h"
+#include "gate.h"
 #include "hook.h"
 #include "inner_work.h"
 #include "op.h"
@@ -75,12 +77,31 @@ struct channel {
     const comm_backend *backend;
     void *state;
     struct backend_choice choice;
-    uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by group->lock */
+    uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by the gate */
 };
 
 /* How often this group has been the parent of one and the same list of ranks. */
 struct lineage {
     uint64_t list, count;
+};
+
+/* A call as the user made it, if it has neither options nor counts per rank nor lists. */
+struct plain_call {
+    int32_t kind;
+    comm_dtype dtype;
+    comm_redop redop;
+    int32_t root;
+    size_t send_count, recv_count;
+    const void *send;
+    void *recv;
+};
+
+/* The last such call that went to a backend of the group, checked: the next one that is like it needs other buffers and a number. */
+struct checked {
+    struct plain_call call; /* kind 0: there is none */
+    struct op_extent extent;
+    struct channel *channel;
+    comm_op op;
 };
 
 struct monitor;
@@ -112,7 +133,7 @@ struct comm_group {
                                               * are several */
     _Atomic int64_t timeout_ms;
 
-    atomic_int references; /* the open handle, works that are out, and the world for its root: keep the memory */
+    atomic_int references; /* the open handle, once it is closed the works that are out, and the world for its root: keep the memory */
     atomic_int drivers;    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
     atomic_int closing;
 
@@ -122,32 +143,40 @@ struct comm_group {
     atomic_int untold;     /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
     char ended_text[COMM_ERROR_BYTES];
 
-    pthread_mutex_t lock; /* guards what follows */
-    _Atomic uint64_t seq; /* written with the lock, read without */
+    struct gate gate;     /* the submission lock: guards what follows, the channels' numbers, and the setting of `closing` */
+    _Atomic uint64_t seq; /* written with the gate, read without */
     uint64_t peer_seq;
-    comm_work *all_works, *free_works;
+    struct checked checked;
+    struct recorder recorder;
+    struct pending pending;
+    comm_work *free_works;
+    size_t work_count;                   /* of all_works */
+    _Atomic(comm_work *) all_works;      /* grows with the gate, read without */
+    _Atomic(comm_work *) returned_works; /* see work_return */
+
+    pthread_mutex_t lock; /* guards what follows */
     struct lineage *lineages;
     size_t lineage_count;
     comm_store *user_store;
     pthread_mutex_t monitor_lock; /* held by comm_monitored_barrier throughout: one at a time */
     struct monitor *monitor;
 
-    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while `lock` is held */
+    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while the gate is held */
     struct batch *free_batches;
-    _Atomic(comm_work *) returned_works; /* see work_return */
     atomic_int is_watched;
     comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */
     struct inner_works inner_works; /* of backends that stand on others */
-    struct pending pending;
-    struct recorder recorder;
     struct hooks hooks;
     struct memories memories;
 };
 
-/* ---- group.c ---- */
+/* ---- submit.c ---- */
 
-/* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. */
+/* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. The second is for
+ * calls of the plain form. */
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
+comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call, const comm_op_options *options,
+                                   comm_work **ret_work);
 
 /* Its end: wait, release, and give the work's status. */
 comm_status comm__work_finish(comm_work *work);
@@ -166,8 +195,7 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
 /* A time limit in nanoseconds: the group's for COMM_TIMEOUT_DEFAULT; INT64_MAX: none. */
 int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms);
 
-/* When the op's time limit is over. */
-int64_t comm__op_deadline_ns(const comm_op *op);
+/* ---- group.c ---- */
 
 /* Can the group be used? FORKED, or why it ended; `call` begins the text. */
 comm_status comm__group_usable(const comm_group *group, const char *call);
@@ -183,6 +211,8 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text);
 int64_t comm__group_due_ns(comm_group *group);
 void comm__group_enforce(comm_group *group);
 
+/* Where the group's ops are, for checks and texts. */
+struct op_place comm__group_op_place(const comm_group *group);
 /* "group 'g' (rank 2 of 8, world rank 5)": comm__op_place_text. */
 void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES]);
 /* "all_reduce #12 on group 'g' (rank 2 of 8, world rank 5)": comm__op_describe. */
@@ -237,6 +267,10 @@ comm_status comm__group_close(comm_group *group);
 
 void comm__group_ref(comm_group *group);
 void comm__group_unref(comm_group *group);
+
+/* From stay to let_go close waits, and the memory is kept: for a thread that acts on a group that others may close. */
+void comm__group_stay(comm_group *group);
+void comm__group_let_go(comm_group *group);
 
 /* Frees a world without groups; half-built ones and NULL are fine. */
 void comm__world_destroy(struct world *world, int32_t forked);

@@ -40,7 +40,6 @@ void comm__group_unref(comm_group *group)
     comm__batch_free_all(group);
     comm__recorder_finish(&group->recorder);
     comm__hooks_finish(&group->hooks);
-    comm__pending_finish(&group->pending);
     comm__memories_finish(&group->memories);
     comm__backend_string_finish(&group->string);
     pthread_mutex_destroy(&group->lock);
@@ -55,6 +54,18 @@ void comm__group_unref(comm_group *group)
     free(group);
 }
 
+void comm__group_stay(comm_group *group)
+{
+    comm__group_ref(group);
+    atomic_fetch_add(&group->drivers, 1);
+}
+
+void comm__group_let_go(comm_group *group)
+{
+    count_down(&group->drivers);
+    comm__group_unref(group);
+}
+
 static comm_status group_create(const struct group_plan *plan, comm_group **ret_group)
 {
     comm_group *group = calloc(1, sizeof *group);
@@ -66,7 +77,6 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
     pthread_mutex_init(&group->monitor_lock, NULL);
     comm__hooks_init(&group->hooks);
     comm__inner_works_init(&group->inner_works);
-    comm__pending_init(&group->pending);
     comm__memories_init(&group->memories);
     group->world = plan->world;
     group->generation = atomic_load(&comm__fork_generation);
@@ -524,12 +534,22 @@ static void unlink_group(comm_group *group)
     pthread_mutex_unlock(&world->lock);
 }
 
-/* Wait for a count to fall to zero. It is about to, or the backend broke its promise: so look often, and not for ever.
- */
-static int settles(atomic_int *count)
+static int has_works(const comm_group *group)
+{
+    return comm__pending_count(group) > 0;
+}
+
+static int has_drivers(const comm_group *group)
+{
+    return atomic_load(&group->drivers) > 0;
+}
+
+/* Wait until the group has none of these any more. It is about to, or the backend broke its promise: so look often, and not for
+ * ever. */
+static int settles(const comm_group *group, int (*has)(const comm_group *))
 {
     int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
-    while (atomic_load(count) > 0) {
+    while (has(group)) {
         if (clock_now_ns() > deadline_ns)
             return 0;
         struct timespec pause = { 0, 50000 };
@@ -540,17 +560,21 @@ static int settles(atomic_int *count)
 
 static int end_works(comm_group *group)
 {
-    int unfinished = atomic_load(&group->pending.count);
+    gate_enter(&group->gate); /* who is submitting is through */
+    gate_leave(&group->gate);
+    size_t unfinished = comm__pending_count(group);
     if (unfinished > 0) {
         char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
         comm__group_rank_text(group, group->rank, self);
-        snprintf(text, sizeof text, "%s closed group '%s' with %d unfinished operations", self, group->name, unfinished);
+        snprintf(text, sizeof text, "%s closed group '%s' with %zu unfinished operations", self, group->name, unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
-    int settled = settles(&group->pending.count);
-    atomic_store(&group->closing, 1); /* see drive_once */
+    int settled = settles(group, has_works);
+    gate_enter(&group->gate);
+    atomic_store(&group->closing, 1); /* see drive_once and comm__group_submit */
+    gate_leave(&group->gate);
     comm__unwatch(group);
-    if (!settles(&group->drivers))
+    if (!settles(group, has_drivers))
         return 0;
     comm__watchdog_let_go(group);
     return settled;
@@ -565,6 +589,7 @@ static comm_status close_forked(comm_group *group)
     close_channels(group, 1);
     if (count_down(&world->references) == 0)
         comm__world_destroy(world, 1);
+    comm__works_close(group);
     comm__group_unref(group);
     return COMM_ERR_FORKED;
 }
@@ -587,8 +612,8 @@ comm_status comm__group_close(comm_group *group)
     comm__monitor_hush(group);
     if (!end_works(group)) {
         /* Freeing what a backend still uses would be worse than to lose it. */
-        return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %d aborted operations",
-                          group->name, group->backend_text, atomic_load(&group->pending.count));
+        return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %zu aborted operations",
+                          group->name, group->backend_text, comm__pending_count(group));
     }
     comm__monitor_destroy(group->monitor);
     group->monitor = NULL;
@@ -597,6 +622,7 @@ comm_status comm__group_close(comm_group *group)
     close_channels(group, 0);
     if (count_down(&world->references) == 0)
         comm__world_destroy(world, 0);
+    comm__works_close(group);
     comm__group_unref(group);
     return COMM_OK;
 }

@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/ticks.h"
 #include "fork.h"
 #include "group.h"
-
-static _Thread_local int hook_depth; /* how many hooks this thread is in */
+#include "thread.h"
 
 #define EVENTS_ALL ((uint32_t)(COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE | COMM_EVENT_END))
 
@@ -43,41 +43,40 @@ static void tell(comm_group *group, int32_t kind, const comm_record *record, com
                                .error = error ? error : "" };
     struct hooks *hooks = &group->hooks;
     comm__callback_enter();
-    hook_depth++;
+    comm__thread.in.hooks++;
     pthread_rwlock_rdlock(&hooks->lock);
     for (size_t i = 0; i < hooks->count; i++)
         if (hooks->list[i].events & (uint32_t)kind)
             hooks->list[i].fn(&event, hooks->list[i].context);
     pthread_rwlock_unlock(&hooks->lock);
-    assert(hook_depth > 0);
-    hook_depth--;
+    assert(comm__thread.in.hooks > 0);
+    comm__thread.in.hooks--;
     comm__callback_leave();
 }
 
 comm_status comm__refuse_in_hook(const char *call)
 {
-    return hook_depth == 0 ? COMM_OK
+    return comm__thread.in.hooks == 0 ? COMM_OK
                            : comm__fail(COMM_ERR_INVALID, "%s: a hook may not call this; let another thread do it", call);
 }
 
 void comm__hooks_submitted(comm_group *group, const comm_op *op, comm_work *work)
 {
-    if (work->internal || !wanted(&group->hooks, COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE))
+    if (work->internal || !comm__hooks_want_ops(&group->hooks))
         return;
-    comm__record_fill(&work->hook_record, op, work->submitted_ns + clock_wall_ns() - clock_now_ns());
+    comm__record_fill(&work->hook_record, op, clock_wall_ns());
     work->is_hooked = 1;
     if (wanted(&group->hooks, COMM_EVENT_SUBMIT))
         tell(group, COMM_EVENT_SUBMIT, &work->hook_record, COMM_IN_PROGRESS, NULL);
 }
 
-static void tell_completed(comm_group *group, const comm_work *work, comm_status status, const char *error,
-                           int64_t now_ns)
+static void tell_completed(comm_group *group, const comm_work *work, comm_status status, const char *error)
 {
     if (!work->is_hooked || !wanted(&group->hooks, COMM_EVENT_COMPLETE))
         return;
     comm_record record = work->hook_record;
     record.status = status;
-    record.completed_ns = record.submitted_ns + now_ns - work->submitted_ns;
+    record.completed_ns = record.submitted_ns + ticks_between_ns(work->began, ticks_now(), comm__ns_per_tick());
     if (work->kind == COMM_OP_RECV && status == COMM_OK) {
         record.peer = work->source;
         record.tag = work->tag;
@@ -88,12 +87,12 @@ static void tell_completed(comm_group *group, const comm_work *work, comm_status
 
 void comm__hooks_completed(comm_group *group, const comm_work *work)
 {
-    tell_completed(group, work, work->status, work->error, work->completed_ns);
+    tell_completed(group, work, work->status, work->error);
 }
 
-void comm__hooks_refused(comm_group *group, const comm_work *work, comm_status status, int64_t now_ns)
+void comm__hooks_refused(comm_group *group, const comm_work *work, comm_status status)
 {
-    tell_completed(group, work, status, comm_last_error(), now_ns);
+    tell_completed(group, work, status, comm_last_error());
 }
 
 void comm__hooks_ended(comm_group *group, comm_status status, const char *text)

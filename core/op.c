@@ -19,11 +19,6 @@ const char *comm__op_name(int32_t kind)
     return traits ? traits->name : NULL;
 }
 
-int comm__op_is_peer(int32_t kind)
-{
-    return (comm_op_traits_of(kind)->traits & COMM_OP_TRAIT_PEER) != 0;
-}
-
 uint64_t comm__op_count(const comm_op *op)
 {
     return op->send.count > op->recv.count ? op->send.count : op->recv.count;
@@ -357,6 +352,19 @@ static void drop_absent_sides(comm_op *op, const comm_op_traits *t, int32_t rank
         memset(&op->send, 0, sizeof op->send);
     if ((!is_root && (t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)) || (is_root && (t->traits & COMM_OP_TRAIT_RECV_BUT_ROOT)))
         memset(&op->recv, 0, sizeof op->recv);
+}
+
+struct op_extent comm__op_extent(const comm_op *op, const struct op_place *place)
+{
+    const comm_op_traits *t = comm_op_traits_of(op->kind);
+    size_t element_bytes = op->element_bytes, ranks = (size_t)place->size;
+    int sends_one = t->send == COMM_OP_SIDE_ONE;
+    size_t own = (sends_one ? op->send.count : op->recv.count) * element_bytes * (size_t)place->rank;
+    return (struct op_extent){
+        .send_bytes = op->send.count * element_bytes * (t->send == COMM_OP_SIDE_BLOCKS ? ranks : 1),
+        .recv_bytes = op->recv.count * element_bytes * (t->recv == COMM_OP_SIDE_BLOCKS ? ranks : 1),
+        .in_place_at = t->in_place != COMM_OP_IN_PLACE_OWN ? 0 : sends_one ? -(ptrdiff_t)own : (ptrdiff_t)own,
+    };
 }
 
 comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options)

@@ -3,6 +3,7 @@
 #define COMM_CORE_OP_H
 
 #include <comm/backend.h>
+#include <stddef.h>
 
 /* The group that an op is for, as far as checking it needs to know. */
 struct op_place {
@@ -21,7 +22,10 @@ void comm__op_describe(const comm_op *op, const struct op_place *place, char *te
 const char *comm__op_name(int32_t kind);
 
 /* Is it point-to-point, with a count of its own? */
-int comm__op_is_peer(int32_t kind);
+static inline int comm__op_is_peer(int32_t kind)
+{
+    return kind == COMM_OP_SEND || kind == COMM_OP_RECV;
+}
 
 /* Refuse a struct whose struct_bytes is not from an _INIT macro, or that has unknown fields set: INVALID or VERSION.
  * `known` is this library's size, `name` the type's. NULL is fine. */
@@ -40,6 +44,25 @@ comm_status comm__give_struct(void *ret_info, const void *full, size_t known, co
  * NULL), refuse what is illegal with a text that names op, group, rank and argument, and compute the signature. Leaves
  * device, numbers and time to the group. */
 comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const comm_op_options *options);
+
+/* Where the buffers of a prepared op lie: what must be looked at again when the same op comes with other buffers. */
+struct op_extent {
+    size_t send_bytes, recv_bytes; /* 0: this rank does not have that side, or nothing is in it */
+    ptrdiff_t in_place_at;         /* recv less send, in bytes, if they coincide */
+};
+
+/* Of an op whose sides are single buffers: neither counts nor lists. */
+struct op_extent comm__op_extent(const comm_op *op, const struct op_place *place);
+
+/* Are these buffers as good as those that were checked? If not, comm__op_prepare has the words. */
+static inline int op_extent_takes(const struct op_extent *x, const void *send, const void *recv)
+{
+    uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
+    if ((x->send_bytes && !send) || (x->recv_bytes && !recv))
+        return 0;
+    return !x->send_bytes || !x->recv_bytes || to - from == (uintptr_t)x->in_place_at || from >= to + x->recv_bytes ||
+           to >= from + x->send_bytes;
+}
 
 /* How many elements the op speaks of in records: of a block for block ops. */
 uint64_t comm__op_count(const comm_op *op);

@@ -3,7 +3,6 @@
  * backend, which then keeps its reference to it: should it complete the work after all, that does no harm. Whoever waits applies
  * these rules to what it waits for; the watchdog applies them to the rest. */
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,8 +33,8 @@ int64_t comm__group_due_ns(comm_group *group)
     if (atomic_load(&group->untold))
         return 0;
     if (!has_ended(group))
-        return comm__pending_due_ns(&group->pending);
-    return atomic_load(&group->pending.count) > 0 ? with_grace(group->ended_ns) : DEADLINE_NEVER;
+        return comm__pending_due_ns(group);
+    return comm__pending_count(group) > 0 ? with_grace(group->ended_ns) : DEADLINE_NEVER;
 }
 
 static void end_for(const comm_work *work)
@@ -43,23 +42,20 @@ static void end_for(const comm_work *work)
     char who[COMM_ERROR_BYTES / 2], text[COMM_ERROR_BYTES];
     comm__work_describe(work, who, sizeof who);
     snprintf(text, sizeof text, "%s: timed out: not finished within %" PRId64 " ms", who,
-             (work->deadline_ns - work->submitted_ns) / 1000000);
+             work->timeout_ns / 1000000);
     comm__group_abort(work->group, COMM_ERR_DEADLINE, text);
 }
 
 static void abandon_all(comm_group *group)
 {
-    comm_work *work;
-    while ((work = comm__pending_oldest(&group->pending, UINT64_MAX, 1)) != NULL) {
+    for (comm_work *work = NULL; (work = comm__pending_next(group, work));) {
         char text[COMM_ERROR_BYTES];
         size_t bytes = strlen(group->ended_text);
         if (bytes > REASON_BYTES_MOST)
             bytes = utf8_cut(group->ended_text, REASON_BYTES_MOST);
         snprintf(text, sizeof text, "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
                  "group is closed", (int)bytes, group->ended_text, work->channel->backend->name);
-        if (!comm__work_abandon(work, group->ended, text))
-            sched_yield(); /* the backend is completing it at this moment */
-        comm_work_release(work);
+        comm__work_abandon(work, group->ended, text); /* unless the backend completes it at this moment */
     }
 }
 
@@ -72,7 +68,7 @@ void comm__group_enforce(comm_group *group)
         if (with_grace(group->ended_ns) <= now_ns)
             abandon_all(group);
     } else {
-        comm_work *work = comm__pending_overdue(&group->pending, now_ns);
+        comm_work *work = comm__pending_overdue(group, now_ns);
         if (work)
             end_for(work);
         comm_work_release(work);

@@ -1,93 +1,106 @@
-/* A list in the order of submission, from which any work may go at any time. */
+/* A list from which works go late, and the pool. */
 #include "pending.h"
 
-#include <assert.h>
+#include "group.h"
 
-#include "work.h"
-
-void comm__pending_init(struct pending *p)
+static int is_pending(uint32_t state)
 {
-    pthread_mutex_init(&p->lock, NULL);
+    return (state & (WORK_PENDING | WORK_DONE)) == WORK_PENDING;
 }
 
-void comm__pending_finish(struct pending *p)
+/* A pending work has a reference of its backend's; it goes back to the pool only after another state. */
+static int take(comm_work *work)
 {
-    pthread_mutex_destroy(&p->lock);
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire); /* what has completed is to be seen, too */
+    do
+        if (!is_pending(state))
+            return 0;
+    while (!atomic_compare_exchange_weak_explicit(&work->state, &state, state + WORK_REFERENCE, memory_order_acquire,
+                                                  memory_order_acquire));
+    return 1;
 }
 
-/* A change of the count under the lock needs no atomic addition. */
-static void count(struct pending *p, int more)
-{
-    int changed = atomic_load_explicit(&p->count, memory_order_relaxed) + more;
-    assert(changed >= 0);
-    atomic_store_explicit(&p->count, changed, memory_order_release);
-}
+/* ---- The list ---- */
 
 void comm__pending_add(struct pending *p, comm_work *work)
 {
-    pthread_mutex_lock(&p->lock);
     work->number = ++p->submitted;
     work->newer = NULL;
-    work->older = p->last;
-    *(p->last ? &p->last->newer : &p->first) = work;
-    p->last = work;
-    count(p, 1);
-    pthread_mutex_unlock(&p->lock);
+    work->older = p->newest;
+    *(p->newest ? &p->newest->newer : &p->oldest) = work;
+    p->newest = work;
 }
 
-void comm__pending_remove(struct pending *p, comm_work *work)
+void comm__pending_forget(struct pending *p, comm_work *work)
 {
-    pthread_mutex_lock(&p->lock);
-    *(work->older ? &work->older->newer : &p->first) = work->newer;
-    *(work->newer ? &work->newer->older : &p->last) = work->older;
-    count(p, -1);
-    pthread_mutex_unlock(&p->lock);
+    if (work->number == 0)
+        return;
+    *(work->older ? &work->older->newer : &p->oldest) = work->newer;
+    *(work->newer ? &work->newer->older : &p->newest) = work->older;
+    work->number = 0;
 }
 
-uint64_t comm__pending_newest(struct pending *p)
+uint64_t comm__pending_newest(comm_group *group)
 {
-    pthread_mutex_lock(&p->lock);
-    uint64_t newest = p->submitted;
-    pthread_mutex_unlock(&p->lock);
+    gate_enter(&group->gate);
+    uint64_t newest = group->pending.submitted;
+    gate_leave(&group->gate);
     return newest;
 }
 
-/* In the list, so its backend has a reference too. Holds the lock. */
-static comm_work *with_reference(comm_work *work)
+comm_work *comm__pending_oldest(comm_group *group, uint64_t most)
 {
-    if (work)
-        comm__work_ref(work);
+    struct pending *p = &group->pending;
+    comm_work *found = NULL;
+    gate_enter(&group->gate);
+    for (comm_work *work = p->oldest, *newer; !found && work && work->number <= most; work = newer) {
+        newer = work->newer;
+        if (!take(work))
+            comm__pending_forget(p, work);
+        else if (work->internal)
+            comm_work_release(work);
+        else
+            found = work;
+    }
+    gate_leave(&group->gate);
+    return found;
+}
+
+/* ---- The pool ---- */
+
+comm_work *comm__pending_next(comm_group *group, comm_work *last)
+{
+    comm_work *work = last ? last->next_of_all : atomic_load_explicit(&group->all_works, memory_order_acquire);
+    while (work && !take(work))
+        work = work->next_of_all;
+    comm_work_release(last);
     return work;
 }
 
-comm_work *comm__pending_oldest(struct pending *p, uint64_t most, int internal)
+size_t comm__pending_count(const comm_group *group)
 {
-    pthread_mutex_lock(&p->lock);
-    comm_work *work = p->first;
-    while (work && work->internal && !internal)
-        work = work->newer;
-    work = with_reference(work && work->number <= most ? work : NULL);
-    pthread_mutex_unlock(&p->lock);
-    return work;
+    size_t count = 0;
+    for (const comm_work *work = atomic_load_explicit(&group->all_works, memory_order_acquire); work; work = work->next_of_all)
+        count += (size_t)is_pending(atomic_load_explicit(&work->state, memory_order_acquire));
+    return count;
 }
 
-int64_t comm__pending_due_ns(struct pending *p)
+int64_t comm__pending_due_ns(comm_group *group)
 {
     int64_t due_ns = INT64_MAX;
-    pthread_mutex_lock(&p->lock);
-    for (const comm_work *work = p->first; work; work = work->newer)
+    for (comm_work *work = NULL; (work = comm__pending_next(group, work));)
         due_ns = work->due_ns < due_ns ? work->due_ns : due_ns;
-    pthread_mutex_unlock(&p->lock);
     return due_ns;
 }
 
-comm_work *comm__pending_overdue(struct pending *p, int64_t ns)
+comm_work *comm__pending_overdue(comm_group *group, int64_t ns)
 {
-    pthread_mutex_lock(&p->lock);
-    comm_work *work = p->first;
-    while (work && work->due_ns > ns)
-        work = work->newer;
-    work = with_reference(work);
-    pthread_mutex_unlock(&p->lock);
-    return work;
+    comm_work *oldest = NULL;
+    for (comm_work *work = NULL; (work = comm__pending_next(group, work));)
+        if (work->due_ns <= ns && (!oldest || work->began < oldest->began)) {
+            comm_work_release(oldest);
+            oldest = work;
+            comm__work_ref(oldest);
+        }
+    return oldest;
 }

@@ -1,33 +1,75 @@
-/* The flight record: a group's last operations in a ring of fixed size. Guarded by its own lock, a leaf. */
+/* The flight record: a group's last operations in a ring. Guarded by the group's submission lock. */
 #ifndef COMM_CORE_RECORDER_H
 #define COMM_CORE_RECORDER_H
 
 #include <comm/backend.h>
-#include <pthread.h>
 
+#include "base/ticks.h"
+#include "op.h"
+
+/* One operation, in one cache line. */
 struct record_slot {
-    uint64_t number;    /* the how-manieth op it holds, from 1; 0: none yet */
-    comm_record record; /* times are CLOCK_MONOTONIC in here */
+    _Alignas(64) uint64_t number; /* ordinal of the op held here, from 1; 0: empty */
+    uint64_t seq, count;
+    int64_t began, ended; /* ticks; ended is 0 while it is under way */
+    int32_t peer, tag;
+    comm_status status;
+    uint16_t kind, dtype, redop, has_label;
 };
+
+typedef char record_label[sizeof((comm_record *)0)->label];
 
 struct recorder {
-    pthread_mutex_t lock;
     struct record_slot *slots;
-    size_t room, most; /* slots there are, and may be */
-    uint64_t written; /* ops so far */
+    record_label *labels; /* of the slots; NULL until an op has one */
+    uint64_t room;        /* slots there are: a power of two */
+    uint64_t most;        /* records that are shown */
+    uint64_t written;     /* ops so far */
 };
 
-comm_status comm__recorder_init(struct recorder *r, size_t room);
+comm_status comm__recorder_init(struct recorder *r, size_t most);
 void comm__recorder_finish(struct recorder *r);
 
-/* What a record says of an op that begins. */
+/* The ring is full for the first time. */
+void comm__recorder_grow(struct recorder *r);
+void comm__recorder_label(struct recorder *r, struct record_slot *slot, const char *label);
+
+static inline struct record_slot *recorder_slot(const struct recorder *r, uint64_t number)
+{
+    return &r->slots[(number - 1) & (r->room - 1)];
+}
+
+/* An op begins. The slot's number is for comm__recorder_end. */
+static inline struct record_slot *recorder_begin(struct recorder *r, const comm_op *op, int64_t ticks)
+{
+    if (r->written == r->room && r->room < r->most)
+        comm__recorder_grow(r);
+    uint64_t number = ++r->written;
+    struct record_slot *slot = recorder_slot(r, number);
+    slot->number = number;
+    slot->seq = op->group_seq;
+    slot->count = op->send.count > op->recv.count ? op->send.count : op->recv.count;
+    slot->began = ticks;
+    slot->ended = 0;
+    slot->peer = op->root;
+    slot->tag = op->tag;
+    slot->status = COMM_IN_PROGRESS;
+    slot->kind = (uint16_t)op->kind;
+    slot->dtype = (uint16_t)op->dtype;
+    slot->redop = (uint16_t)op->redop;
+    slot->has_label = 0;
+    if (op->label)
+        comm__recorder_label(r, slot, op->label);
+    return slot;
+}
+
+/* Ignores a record that the ring has dropped since. */
+void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t ticks);
+
+/* Copy the last ones, oldest first. Times are CLOCK_REALTIME. */
+size_t comm__recorder_read(const struct recorder *r, comm_record *ret_records, size_t room);
+
+/* What a record says of an op that begins: for hooks, which are told before anything is written. */
 void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns);
-
-/* An op begins; the number is for comm__recorder_end, which ignores a record that the ring has dropped since. */
-uint64_t comm__recorder_begin(struct recorder *r, const comm_op *op, int64_t now_ns);
-void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t now_ns);
-
-/* Copy the last ones, oldest first. Times become CLOCK_REALTIME. */
-size_t comm__recorder_read(struct recorder *r, comm_record *ret_records, size_t room);
 
 #endif

@@ -1,5 +1,5 @@
-/* One thread that sleeps until something is overdue. It takes the lock of a group's pending works to look, and none at all to act:
- * callbacks of the user's may run then. */
+/* One thread that sleeps until something is overdue. It takes none of a group's locks, neither to look nor to act: callbacks of the
+ * user's may run then. */
 #include "watchdog.h"
 
 #include <assert.h>
@@ -7,12 +7,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/counter.h"
 #include "base/log.h"
 
 _Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; taken before pending->lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; taken after a group's gate */
 static pthread_cond_t changed;                           /* something is due earlier, or the last group is gone */
 static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
 static pthread_t thread;
@@ -30,8 +29,7 @@ static comm_group *find_overdue(int64_t *ret_due_ns)
     for (comm_group *group = groups; group; group = group->next_watched) {
         int64_t due_ns = comm__group_due_ns(group);
         if (due_ns <= now_ns) {
-            comm__group_ref(group);
-            atomic_fetch_add(&group->drivers, 1);
+            comm__group_stay(group);
             return group;
         }
         *ret_due_ns = due_ns < *ret_due_ns ? due_ns : *ret_due_ns;
@@ -64,8 +62,7 @@ static void *watch(void *argument)
         }
         pthread_mutex_unlock(&lock);
         comm__group_enforce(group);
-        count_down(&group->drivers);
-        comm__group_unref(group);
+        comm__group_let_go(group);
         pthread_mutex_lock(&lock);
     }
     atomic_store(&comm__watchdog_wakes_ns, INT64_MAX);

@@ -17,17 +17,21 @@
 #include "base/counter.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/ticks.h"
 #include "base/utf8.h"
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
 #include "op.h"
 #include "registry.h"
+#include "thread.h"
 
-/* Whoever sets the second of these two runs the callback. */
-enum { CALLBACK_SET = 1, CALLBACK_DUE = 2 };
+_Thread_local struct comm__thread comm__thread;
 
 /* ---- Pool ---- */
+
+/* In returned_works: the group is closed. */
+static comm_work closed;
 
 static comm_work *work_create(comm_group *group)
 {
@@ -36,24 +40,46 @@ static comm_work *work_create(comm_group *group)
         return NULL;
     work->group = group;
     atomic_init(&work->fd, -1);
-    work->next_of_all = group->all_works;
-    group->all_works = work;
+    work->next_of_all = atomic_load_explicit(&group->all_works, memory_order_relaxed);
+    atomic_store_explicit(&group->all_works, work, memory_order_release);
+    group->work_count++;
     return work;
+}
+
+/* Its end is in the work until it is used again. */
+static void settle(comm_group *group, comm_work *work)
+{
+    if (work->record)
+        comm__recorder_end(&group->recorder, work->record, work->status,
+                           atomic_load_explicit(&work->ended, memory_order_relaxed));
+    work->record = 0;
+}
+
+void comm__works_settle(comm_group *group)
+{
+    for (comm_work *work = atomic_load(&group->all_works); work; work = work->next_of_all)
+        if (work_is_done(work))
+            settle(group, work);
+}
+
+int comm__work_is_there(comm_group *group)
+{
+    if (group->free_works)
+        return 1;
+    group->free_works = atomic_exchange_explicit(&group->returned_works, NULL, memory_order_acquire);
+    if (!group->free_works)
+        group->free_works = work_create(group);
+    return group->free_works != NULL;
 }
 
 comm_work *comm__work_take(comm_group *group)
 {
-    if (!group->free_works)
-        group->free_works = atomic_exchange_explicit(&group->returned_works, NULL, memory_order_acquire);
-    comm_work *work = group->free_works;
-    if (work)
-        group->free_works = work->next_free;
-    else if (!(work = work_create(group)))
+    if (!comm__work_is_there(group))
         return NULL;
-    atomic_store_explicit(&work->state, WORK_PENDING, memory_order_relaxed);
-    atomic_store_explicit(&work->claimed, WORK_BY_NONE, memory_order_relaxed);
-    atomic_store_explicit(&work->callback, 0, memory_order_relaxed);
-    atomic_store_explicit(&work->has_callback, 0, memory_order_relaxed);
+    comm_work *work = group->free_works;
+    group->free_works = work->next_free;
+    settle(group, work);
+    comm__pending_forget(&group->pending, work);
     atomic_store_explicit(&work->first_failed, NULL, memory_order_relaxed);
     work->internal = 0;
     work->is_hooked = 0;
@@ -62,12 +88,10 @@ comm_work *comm__work_take(comm_group *group)
     work->batch = NULL;
     work->kind = 0;
     work->slot = NULL;
-    work->status = COMM_IN_PROGRESS;
-    work->completed_ns = 0;
+    work->status = COMM_OK;
     work->source = work->tag = -1;
     work->received_count = 0;
-    comm__group_ref(group);
-    atomic_store_explicit(&work->references, 2, memory_order_relaxed);
+    atomic_store_explicit(&work->state, 2 * WORK_REFERENCE, memory_order_relaxed);
     return work;
 }
 
@@ -76,24 +100,42 @@ comm_work *comm__work_take(comm_group *group)
 static void work_return(comm_work *work)
 {
     comm_group *group = work->group;
-    free(work->error);
+    if (work->error)
+        free(work->error);
     work->error = NULL;
-    int fd = atomic_exchange(&work->fd, -1);
-    if (fd >= 0)
-        close(fd);
+    if (atomic_load_explicit(&work->state, memory_order_relaxed) & WORK_HAS_FD)
+        close(atomic_exchange(&work->fd, -1));
     if (work->batch)
         comm__batch_return(work->batch);
     comm_work *head = atomic_load_explicit(&group->returned_works, memory_order_relaxed);
-    do
+    do {
+        if (head == &closed) {
+            comm__group_unref(group);
+            return;
+        }
         work->next_free = head;
-    while (!atomic_compare_exchange_weak_explicit(&group->returned_works, &head, work, memory_order_release,
-                                                  memory_order_relaxed));
-    comm__group_unref(group);
+    } while (!atomic_compare_exchange_weak_explicit(&group->returned_works, &head, work, memory_order_release,
+                                                    memory_order_relaxed));
+}
+
+static size_t count_free(const comm_work *work)
+{
+    size_t count = 0;
+    for (; work; work = work->next_free)
+        count++;
+    return count;
+}
+
+void comm__works_close(comm_group *group)
+{
+    atomic_fetch_add(&group->references, (int)group->work_count); /* more than enough while we count */
+    comm_work *returned = atomic_exchange(&group->returned_works, &closed);
+    atomic_fetch_sub(&group->references, (int)(count_free(group->free_works) + count_free(returned)));
 }
 
 void comm__work_ref(comm_work *work)
 {
-    atomic_fetch_add_explicit(&work->references, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work->state, WORK_REFERENCE, memory_order_relaxed);
 }
 
 comm_work *comm_work_retain(comm_work *work)
@@ -105,7 +147,14 @@ comm_work *comm_work_retain(comm_work *work)
 
 void comm_work_release(comm_work *work)
 {
-    if (work && count_down(&work->references) == 0)
+    if (!work)
+        return;
+    /* The only reference is ours, and nobody can come by another: the work is done, or was never begun. */
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire);
+    if (state / WORK_REFERENCE > 1)
+        state = atomic_fetch_sub_explicit(&work->state, WORK_REFERENCE, memory_order_acq_rel);
+    assert(state / WORK_REFERENCE > 0);
+    if (state / WORK_REFERENCE == 1)
         work_return(work);
 }
 
@@ -117,36 +166,25 @@ void comm__work_drop(comm_work *work)
 
 void comm__work_free_all(comm_group *group)
 {
-    while (group->all_works) {
-        comm_work *work = group->all_works;
-        group->all_works = work->next_of_all;
+    comm_work *next = atomic_load(&group->all_works);
+    while (next) {
+        comm_work *work = next;
+        next = work->next_of_all;
         free(work->arena.memory);
         free(work);
     }
 }
 
-/* ---- Completion ---- */
-
-static _Thread_local struct {
-    int depth;
-    comm_work *first, *last;
-} deferred;
-static _Thread_local int callback_depth; /* how many functions of the user's this thread is in: callbacks, hooks */
-
-static void wake(comm_work *work)
+void comm__work_begin(comm_work *work)
 {
-    if (atomic_exchange(&work->state, WORK_DONE) == WORK_SLEEPERS)
-        syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-    /* Both orders (exchange then load here, store then load in comm_work_fd) are sequentially consistent: one of us
-     * writes it. */
-    int fd = atomic_load(&work->fd);
-    if (fd >= 0)
-        eventfd_write(fd, 1);
+    atomic_store_explicit(&work->state, 2 * WORK_REFERENCE | WORK_PENDING, memory_order_release);
 }
+
+/* ---- Completion ---- */
 
 comm_status comm__refuse_in_callback(const char *call)
 {
-    return callback_depth == 0 ? COMM_OK
+    return comm__thread.in.callbacks == 0 ? COMM_OK
                                : comm__fail(COMM_ERR_INVALID,
                                             "%s: a work's callback or a hook must not wait; let another thread call "
                                             "this",
@@ -155,13 +193,13 @@ comm_status comm__refuse_in_callback(const char *call)
 
 void comm__callback_enter(void)
 {
-    callback_depth++;
+    comm__thread.in.callbacks++;
 }
 
 void comm__callback_leave(void)
 {
-    assert(callback_depth > 0);
-    callback_depth--;
+    assert(comm__thread.in.callbacks > 0);
+    comm__thread.in.callbacks--;
 }
 
 static void call_back(comm_work *work)
@@ -198,35 +236,24 @@ static void call_back_held(comm_work *work)
 
 static void run_callback(comm_work *work)
 {
-    /* DUE already: comm_work_on_complete saw the work done before we came here, and has called the function itself. */
-    if (atomic_fetch_or(&work->callback, CALLBACK_DUE) != CALLBACK_SET)
-        return;
-    if (deferred.depth == 0) {
+    if (comm__thread.defers == 0) {
         call_back(work);
         return;
     }
     hold_for_callback(work);
     work->next_deferred = NULL;
-    if (deferred.first)
-        deferred.last->next_deferred = work;
+    if (comm__thread.first_due)
+        comm__thread.last_due->next_deferred = work;
     else
-        deferred.first = work;
-    deferred.last = work;
+        comm__thread.first_due = work;
+    comm__thread.last_due = work;
 }
 
-void comm__callbacks_defer(void)
+void comm__callbacks_run_due(void)
 {
-    deferred.depth++;
-}
-
-void comm__callbacks_run(void)
-{
-    assert(deferred.depth > 0);
-    if (--deferred.depth > 0)
-        return;
-    while (deferred.first) {
-        comm_work *work = deferred.first;
-        deferred.first = work->next_deferred;
+    while (comm__thread.first_due) {
+        comm_work *work = comm__thread.first_due;
+        comm__thread.first_due = work->next_deferred;
         call_back_held(work);
     }
 }
@@ -275,29 +302,70 @@ static char *failure_text(const comm_work *work, const char *error)
     return strdup(text);
 }
 
-/* Takes the claim. */
+static void wake(comm_work *work)
+{
+    syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* The work is done from here on, whereupon who waits may close the group: what close must wait for is announced before. A function
+ * that is set by now is called here, a later one by who sets it; likewise with the descriptor. */
+static void publish(comm_work *work)
+{
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_relaxed);
+    int is_announced = work->parent != NULL;
+    if (is_announced)
+        completing_begins(work);
+    do {
+        if ((state & WORK_CALLBACK) && !is_announced) {
+            completing_begins(work);
+            is_announced = 1;
+        }
+    } while (!atomic_compare_exchange_weak_explicit(&work->state, &state,
+                                                    (state & ~(uint32_t)(WORK_PENDING | WORK_SLEEPERS)) | WORK_DONE,
+                                                    memory_order_acq_rel, memory_order_relaxed));
+    if (state & WORK_SLEEPERS)
+        wake(work);
+    if (state & WORK_HAS_FD)
+        eventfd_write(atomic_load(&work->fd), 1);
+    if (state & WORK_CALLBACK)
+        run_callback(work);
+    if (work->parent)
+        complete_parent(work);
+    if (is_announced)
+        completing_ends(work);
+}
+
+/* Takes the claim, and a reference. */
 static void complete(comm_work *work, comm_status status, const char *error)
 {
     comm_group *group = work->group;
-    completing_begins(work);
     work->status = status;
-    work->completed_ns = clock_now_ns();
+    atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
     if (status != COMM_OK)
         work->error = failure_text(work, error && *error ? error : "it gave no reason");
-    if (work->channel)
-        comm__recorder_end(&group->recorder, work->record, status, work->completed_ns);
     if (comm_status_scope(status) >= COMM_SCOPE_OBJECT)
         comm__group_end(group, work->channel, status, work->error);
     comm__hooks_completed(group, work);
-    /* Before the waiter wakes: it may close the group next, and close aborts what it counts as unfinished. */
-    if (work->channel)
-        comm__pending_remove(&group->pending, work);
-    wake(work);
-    run_callback(work);
-    if (work->parent)
-        complete_parent(work);
-    completing_ends(work);
+    publish(work);
     comm_work_release(work);
+}
+
+/* The end of most works: it went well, and there is nobody to tell. One exchange says so and gives the reference up. */
+static int complete_quietly(comm_work *work)
+{
+    if (work->is_hooked || work->parent)
+        return 0;
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_relaxed);
+    while (!(state & (WORK_DONE | WORK_SLEEPERS | WORK_BY_BACKEND | WORK_BY_CORE | WORK_CALLBACK | WORK_HAS_FD))) {
+        atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
+        uint32_t done = ((state & ~(uint32_t)WORK_PENDING) | WORK_DONE | WORK_BY_BACKEND) - WORK_REFERENCE;
+        if (!atomic_compare_exchange_weak_explicit(&work->state, &state, done, memory_order_acq_rel, memory_order_relaxed))
+            continue;
+        if (done < WORK_REFERENCE)
+            work_return(work);
+        return 1;
+    }
+    return 0;
 }
 
 /* A status that cannot end a work, or not with that text. */
@@ -314,13 +382,16 @@ static comm_status strange(comm_status status, const char *error, char *text, si
 void comm__work_complete(comm_work *work, comm_status status, const char *error)
 {
     char text[COMM_ERROR_BYTES];
-    switch (atomic_exchange(&work->claimed, WORK_BY_BACKEND)) {
-    case WORK_BY_CORE:
-        comm_work_release(work); /* after all */
+    if (status == COMM_OK && !(error && *error) && complete_quietly(work))
         return;
-    case WORK_BY_BACKEND:
+    uint32_t before = atomic_fetch_or(&work->state, WORK_BY_BACKEND);
+    if (before & WORK_BY_BACKEND) {
         comm__log(COMM_LOG_ERROR, "a backend completed %s #%" PRIu64 " twice; the second status, %s, is ignored",
                   comm_work_op(work), work->seq, comm_status_name(status));
+        return;
+    }
+    if (before & WORK_BY_CORE) {
+        comm_work_release(work); /* after all */
         return;
     }
     if (status == COMM_OK ? error && *error : status > 0 || !comm__status_known(status)) {
@@ -330,19 +401,41 @@ void comm__work_complete(comm_work *work, comm_status status, const char *error)
     complete(work, status, error);
 }
 
+/* Claim a work that its backend has not completed; `more` is added to its state. */
+static int claim(comm_work *work, uint32_t more)
+{
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_relaxed);
+    do
+        if (state & (WORK_BY_BACKEND | WORK_BY_CORE))
+            return 0;
+    while (!atomic_compare_exchange_weak(&work->state, &state, (state | WORK_BY_CORE) + more));
+    return 1;
+}
+
 int comm__work_abandon(comm_work *work, comm_status status, const char *error)
 {
-    uint32_t none = WORK_BY_NONE;
-    if (!atomic_compare_exchange_strong(&work->claimed, &none, WORK_BY_CORE))
+    if (!claim(work, WORK_REFERENCE)) /* complete() takes one away, and the backend keeps its own */
         return 0;
-    comm__work_ref(work); /* complete() takes the backend's away */
     complete(work, status, error);
+    return 1;
+}
+
+int comm__work_take_back(comm_work *work, comm_status status)
+{
+    if (!claim(work, 0))
+        return 0;
+    work->status = status;
+    atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
+    /* Whoever flushes the group may wait for it already. */
+    if (atomic_fetch_or(&work->state, WORK_DONE) & WORK_SLEEPERS)
+        wake(work);
+    comm_work_release(work);
     return 1;
 }
 
 void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count)
 {
-    if (atomic_load(&work->claimed)) /* it has ended without the backend: see overdue.c */
+    if (atomic_load(&work->state) & (WORK_BY_BACKEND | WORK_BY_CORE)) /* it has ended without the backend: see overdue.c */
         return;
     work->source = source;
     work->tag = tag;
@@ -353,13 +446,12 @@ void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t co
 
 static void sleep_until(comm_work *work, int64_t deadline_ns)
 {
-    uint32_t pending = WORK_PENDING;
-    atomic_compare_exchange_strong(&work->state, &pending, WORK_SLEEPERS);
-    if (work_is_done(work))
+    uint32_t state = atomic_fetch_or(&work->state, WORK_SLEEPERS);
+    if (state & WORK_DONE)
         return;
     struct timespec until = { (time_t)(deadline_ns / 1000000000), (long)(deadline_ns % 1000000000) };
     /* FUTEX_WAIT_BITSET takes an absolute CLOCK_MONOTONIC time; wake-ups for nothing are the caller's to loop over. */
-    syscall(SYS_futex, &work->state, FUTEX_WAIT_BITSET_PRIVATE, WORK_SLEEPERS,
+    syscall(SYS_futex, &work->state, FUTEX_WAIT_BITSET_PRIVATE, state | WORK_SLEEPERS,
             deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
@@ -541,15 +633,17 @@ comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *contex
         return status;
     if (!fn)
         return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: the function is NULL");
-    if (atomic_exchange(&work->has_callback, 1))
+    if (atomic_fetch_or(&work->state, WORK_PROMISED) & WORK_PROMISED)
         return comm__fail(COMM_ERR_INVALID, "comm_work_on_complete: %s has a callback already", comm_work_op(work));
     work->fn = fn;
     work->context = context;
-    int done = work_is_done(work);
-    if ((atomic_fetch_or(&work->callback, done ? CALLBACK_SET | CALLBACK_DUE : CALLBACK_SET) & CALLBACK_DUE) || done) {
-        hold_for_callback(work);
-        call_back_held(work);
-    }
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire);
+    while (!(state & WORK_DONE))
+        if (atomic_compare_exchange_weak_explicit(&work->state, &state, state | WORK_CALLBACK, memory_order_release,
+                                                  memory_order_acquire))
+            return COMM_OK;
+    hold_for_callback(work);
+    call_back_held(work);
     return COMM_OK;
 }
 
@@ -569,7 +663,7 @@ comm_status comm_work_fd(comm_work *work, int32_t *ret_fd)
             close(fd);
             fd = none;
         }
-        if (atomic_load(&work->state) == WORK_DONE)
+        if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)
             eventfd_write(fd, 1);
     }
     *ret_fd = fd;
@@ -614,14 +708,14 @@ uint64_t comm_work_seq(const comm_work *work)
 
 int64_t comm_work_duration_ns(const comm_work *work)
 {
-    return work && work_is_done(work) ? work->completed_ns - work->submitted_ns : -1;
+    if (!work || !work_is_done(work))
+        return -1;
+    return ticks_between_ns(work->began, atomic_load_explicit(&work->ended, memory_order_relaxed), comm__ns_per_tick());
 }
 
 int64_t comm_work_timeout(const comm_work *work)
 {
-    if (!work || work->deadline_ns == DEADLINE_NEVER)
-        return COMM_TIMEOUT_INFINITE;
-    return (work->deadline_ns - work->submitted_ns) / 1000000;
+    return !work || work->timeout_ns == DEADLINE_NEVER ? COMM_TIMEOUT_INFINITE : work->timeout_ns / 1000000;
 }
 
 const char *comm_work_op(const comm_work *work)

@@ -1,13 +1,16 @@
 /* Works: one operation under way or done. They come from their group's pool, are completed exactly once, and go back to
  * the pool when the last reference is gone; the group's memory stays as long as one of them is out.
  *
- * References: one of the caller's handle (or of the call that waits), one of the backend's until it has completed the
+ * All that several threads decide about a work is in one word: who completes it, whether it is done, who must be told, and how many
+ * references there are: one of the caller's handle (or of the call that waits), one of the backend's until it has completed the
  * work. Fields without a note are written before submit and only read afterwards. */
 #ifndef COMM_CORE_WORK_H
 #define COMM_CORE_WORK_H
 
 #include <comm/backend.h>
 #include <stdatomic.h>
+
+#include "thread.h"
 
 struct channel;
 struct batch;
@@ -18,60 +21,78 @@ struct arena {
     size_t bytes, used;
 };
 
-enum { WORK_PENDING = 0, WORK_SLEEPERS = 1, WORK_DONE = 2 };
+enum {
+    WORK_DONE = 1,        /* its result may be read */
+    WORK_SLEEPERS = 2,    /* somebody sleeps on the word, which is a futex */
+    WORK_BY_BACKEND = 4,  /* who completes it, or has */
+    WORK_BY_CORE = 8,
+    WORK_PENDING = 16,    /* a backend has it, and it is not done */
+    WORK_PROMISED = 32,   /* comm_work_on_complete has been called ... */
+    WORK_CALLBACK = 64,   /* ... and the function is there */
+    WORK_HAS_FD = 128,    /* so is the descriptor */
+    WORK_REFERENCE = 256, /* one reference; their count is in the bits from here on */
+};
 enum { WORK_KIND_INNER = -1 }; /* as comm_work.kind: see inner_work.h */
-enum { WORK_BY_NONE = 0, WORK_BY_BACKEND = 1, WORK_BY_CORE = 2 };
 
 struct comm_work {
-    _Atomic uint32_t state;   /* WORK_; a futex. The release of DONE pairs with the acquire in work_is_done */
-    _Atomic uint32_t claimed; /* WORK_BY_: who completes it, or has */
-    atomic_int references;
-    uint8_t internal;  /* of the library itself: flush does not wait for it */
-    uint8_t is_hooked; /* hook_record is filled: a hook wants to know */
+    _Atomic uint32_t state; /* WORK_ */
+    int32_t kind;           /* 0: of a batch; WORK_KIND_INNER */
     comm_group *group;
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
-    int32_t kind;            /* 0: of a batch; WORK_KIND_INNER */
     void *slot;              /* the backend's own */
-    uint64_t seq, record;
-    int64_t submitted_ns, deadline_ns;
-    int64_t due_ns; /* when the core ends the group because of this work */
-    size_t element_bytes;
+    uint64_t seq;
+    uint64_t number; /* in the list of pending works, with its neighbours there: see pending.h. 0: not there */
+    struct comm_work *older, *newer;
+    uint64_t record; /* its record, if the end is not written there yet; guarded by the submission lock */
+    int64_t began;   /* ticks */
+    int64_t timeout_ns;
+    int64_t due_ns;  /* when the core ends the group because of this work */
+    uint8_t internal;  /* of the library itself: flush does not wait for it */
+    uint8_t is_hooked; /* hook_record is filled: a hook wants to know */
 
     /* Written by the completing thread before DONE. */
     comm_status status;
-    char *error; /* heap, or NULL */
-    int64_t completed_ns;
+    _Atomic int64_t ended; /* ticks */
+    char *error;           /* heap, or NULL */
     int32_t source, tag;
     size_t received_count;
 
-    atomic_int callback, has_callback; /* see run_callback and comm_work_on_complete */
-    comm_work_fn fn;
+    struct comm_work *parent; /* the work of the batch that this op belongs to */
+    struct batch *batch;      /* of a parent: its ops and their works */
+    struct comm_work *next_free, *next_of_all, *next_deferred;
+
+    comm_work_fn fn; /* written before CALLBACK */
     void *context;
     _Atomic int fd; /* -1 until asked for */
-
-    struct comm_work *parent;                 /* the work of the batch that this op belongs to */
-    struct batch *batch;                      /* of a parent: its ops and their works */
     _Atomic size_t unfinished;                /* of a parent: works of the batch */
     _Atomic(struct comm_work *) first_failed; /* of a parent */
-
-    uint64_t number; /* of the group's works, and its neighbours among those that are pending; see pending.h */
-    struct comm_work *older, *newer;
-
-    comm_record hook_record;
     struct arena arena; /* unless the batch has them */
-    struct comm_work *next_free, *next_of_all, *next_deferred;
+    comm_record hook_record;
 };
 
 static inline int work_is_done(const comm_work *work)
 {
-    return atomic_load(&work->state) == WORK_DONE;
+    return (atomic_load_explicit(&work->state, memory_order_acquire) & WORK_DONE) != 0;
 }
 
-/* A fresh work with two references, and back. take needs group->lock; NULL if there is no memory. */
+/* A fresh work with two references, and back; NULL if there is no memory. Needs the submission lock. */
 comm_work *comm__work_take(comm_group *group);
+
+/* Has the pool a work, so that take cannot fail? Makes one if it has none. */
+int comm__work_is_there(comm_group *group);
+
+/* The group is closed: from here on it has a reference for each work that is out. */
+void comm__works_close(comm_group *group);
 void comm__work_free_all(comm_group *group);
 
 void comm__work_ref(comm_work *work);
+
+/* The work goes to a backend. And the backend has refused it, with this status: 0 if it has completed it all the same. */
+void comm__work_begin(comm_work *work);
+int comm__work_take_back(comm_work *work, comm_status status);
+
+/* Write to the records how their works have ended. Needs the submission lock. */
+void comm__works_settle(comm_group *group);
 
 /* Give up a work that was taken but never submitted. */
 void comm__work_drop(comm_work *work);
@@ -104,7 +125,17 @@ void comm__callback_leave(void);
 
 /* Between begin and end, callbacks of works that this thread completes wait: the thread holds a lock that they may
  * need. */
-void comm__callbacks_defer(void);
-void comm__callbacks_run(void);
+static inline void comm__callbacks_defer(void)
+{
+    comm__thread.defers++;
+}
+
+void comm__callbacks_run_due(void);
+
+static inline void comm__callbacks_run(void)
+{
+    if (--comm__thread.defers == 0 && comm__thread.first_due)
+        comm__callbacks_run_due();
+}
 
 #endif

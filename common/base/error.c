@@ -1,5 +1,6 @@
 /* Statuses and the per-thread error text. Nothing is printed here: the library returns errors. */
 #include <comm/comm.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +9,36 @@
 #include "base/error.h"
 #include "base/utf8.h"
 
-static _Thread_local char last_error[COMM_ERROR_BYTES];
-static _Thread_local uint64_t fail_count;
+_Thread_local uint64_t comm__fails;
+
+/* A thread's text. Not a thread-local variable: error.h says why. */
+static pthread_key_t text_key;
+static _Thread_local uint8_t lost_text; /* there was no memory for the last one */
+
+static void make_key(void)
+{
+    pthread_key_create(&text_key, free);
+}
+
+/* NULL if this thread has none yet. */
+static char *text_of_thread(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_key);
+    return pthread_getspecific(text_key);
+}
+
+static void keep_text(const char *text)
+{
+    char *kept = text_of_thread();
+    if (!kept && (kept = malloc(COMM_ERROR_BYTES)) && pthread_setspecific(text_key, kept) != 0) {
+        free(kept);
+        kept = NULL;
+    }
+    lost_text = !kept;
+    if (kept)
+        memcpy(kept, text, COMM_ERROR_BYTES);
+}
 
 int32_t comm_status_scope(comm_status status)
 {
@@ -51,21 +80,16 @@ const char *comm_status_name(comm_status status)
 __attribute__((format(printf, 2, 0))) static comm_status vfail(comm_status status, const char *format,
                                                                va_list arguments)
 {
-    /* The arguments may point into last_error itself. */
+    /* The arguments may point into this thread's text itself. */
     char text[COMM_ERROR_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
     /* host names, keys and what other ranks wrote; and it may have been cut within a character */
     utf8_clean_string(text);
     if (!*text) /* the reason itself was lost, for want of memory */
         snprintf(text, sizeof text, "%s", comm_status_name(status));
-    memcpy(last_error, text, sizeof text);
-    fail_count++;
+    keep_text(text);
+    comm__fails++;
     return status;
-}
-
-uint64_t comm__fail_count(void)
-{
-    return fail_count;
 }
 
 comm_status comm__fail(comm_status status, const char *format, ...)
@@ -84,12 +108,13 @@ comm_status comm__fail_while(comm_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    return comm__fail(status, "%s: %s", text, last_error);
+    return comm__fail(status, "%s: %s", text, comm_last_error());
 }
 
 const char *comm_last_error(void)
 {
-    return last_error;
+    const char *text = lost_text ? "out of memory for the text of an error" : text_of_thread();
+    return text ? text : "";
 }
 
 void comm_free(void *memory)

@@ -12,8 +12,17 @@ comm_status comm__fail(comm_status status, const char *format, ...) __attribute_
 /* Add what only the caller knows in front of this thread's text: "while X: <text>". */
 comm_status comm__fail_while(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* The initial-exec model makes thread-local variables cost one load. It takes all those of the library from the static
+ * space, of which a library that is loaded late (by Python) gets little: so they must stay few and small, and what is
+ * longer is allocated. */
+#define COMM__THREAD_VARIABLE __attribute__((tls_model("initial-exec")))
+
 /* How many texts this thread has kept so far: tells whether a function has left one. */
-uint64_t comm__fail_count(void);
+extern _Thread_local uint64_t comm__fails COMM__THREAD_VARIABLE;
+static inline uint64_t comm__fail_count(void)
+{
+    return comm__fails;
+}
 
 /* Is it one of comm.h's? */
 int comm__status_known(comm_status status);

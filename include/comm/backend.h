@@ -477,7 +477,8 @@ struct comm_backend {
     void (*group_close)(void *state, int32_t forked);
 
     /* Can it do this op? The op is whole but for `seq`, `group_seq`, `submitted_ns` and BEGUN. UNSUPPORTED with a text: why not.
-     * The core has refused kinds, dtypes, redops and flags that are not declared. NULL slot: yes to all.  must not block */
+     * The core has refused kinds, dtypes, redops and flags that are not declared. The answer holds: it is not asked again for a
+     * call that differs from the group's last one in nothing but its buffers. NULL slot: yes to all.  must not block */
     comm_status (*supports)(void *state, const comm_op *op);
 
     /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other. On

@@ -143,8 +143,8 @@ fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (rea
 fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->room) {", "if (bytes > entry->room) {", *STORES)
 fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);", "char *copy = realloc(data, bytes);",
       "store user", "store least")
-fault("f", "record_label_fills_its_room", "core/recorder.c", "label_bytes = utf8_cut(op->label, sizeof record->label - 1);",
-      "label_bytes = utf8_cut(op->label, sizeof record->label);", "recorder", "names")
+fault("f", "record_label_fills_its_room", "core/recorder.c", "bytes = utf8_cut(label, sizeof(record_label) - 1);",
+      "bytes = utf8_cut(label, sizeof(record_label));", "recorder", "names")
 
 # ---- g: the store's table and queues ----
 
@@ -181,9 +181,11 @@ fault("i", "any_source_takes_the_last_arrived", P2P, "u->arrival < first->arriva
 fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp", "p2p on tcp", "groups")
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp", "bytes on loopback",
       "rows on 2")
-fault("i", "refused_collective_keeps_its_number", "core/group.c",
-      "    atomic_store_explicit(&group->seq, seq, memory_order_relaxed);\n    group->peer_seq", "    group->peer_seq", "refused")
-fault("i", "refused_message_keeps_its_number", "core/group.c", "    group->peer_seq = peer_seq;\n", "", "refused")
+fault("i", "refused_collective_keeps_its_number", "core/submit.c",
+      "            channel->seq--;\n            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"
+      "                                  memory_order_relaxed);\n", "            ;\n", "refused")
+fault("i", "refused_message_keeps_its_number", "core/submit.c",
+      "            channel->peer_seq--;\n            group->peer_seq--;\n", "            ;\n", "refused")
 fault("i", "second_message_for_one_step_is_taken", MATCH, "    message_remove(m);\n    m->state = MESSAGE_MOVING; /* A", "    m->state = MESSAGE_MOVING; /* A", "hostile")
 fault("i", "second_clearance_sends_again", MATCH, "    int in_order = m->in_order;\n    message_remove(m);", "    int in_order = m->in_order;", "hostile")
 fault("i", "interface_list_is_turned_round", ENDPOINT, "            return !exclude;", "            return exclude;", "interfaces")
@@ -205,7 +207,7 @@ fault("core", "batch_keeps_a_pointer_to_premul", "core/coalesce.c", "op->premul 
       "manual", "random programs on tcp")
 fault("core", "batch_reports_the_last_failure", "core/work.c", "atomic_compare_exchange_strong(&parent->first_failed, &none, work);",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
-fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c", "if (atomic_load(&work->state) == WORK_DONE)\n            eventfd_write(fd, 1);", "",
+fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c", "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "",
       "works")
 fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        turns->taken++;\n", "        turns->taken += submitted;\n",
       "round_robin")

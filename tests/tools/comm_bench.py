@@ -76,8 +76,9 @@ class Output(Bench):
         self.assertEqual((status, err), (0, ""), out)
         rows = [line.split(",") for line in out.splitlines()]
         self.assertEqual(rows[0], "backend,call,threads,groups,hooks,ns,cpu_ns,least_ns,most_ns".split(","))
-        self.assertEqual([row[1:5] for row in rows[1:] if row[0] == "null"],
-                         [[call, *layout, hooks] for call in ("blocking", "async") for layout in ("11", "44", "41")
+        self.assertEqual([row[:5] for row in rows[1:]],
+                         [[backend, call, *layout, hooks] for backend in ("null", "null-run") for call in ("blocking", "async")
+                          for layout in ("11", "44", "41")
                           for hooks in ("off", "on")])
         for row in rows[1:]:
             ns, _, least, most = map(float, row[5:])

@@ -177,10 +177,11 @@ static void check_refusal(comm_group *world, int fault, comm_status given, const
                           const char *words)
 {
     uint64_t before = comm_group_seq(world);
+    comm_op_options options = COMM_OP_OPTIONS_INIT; /* with them supports is asked, even if the last call was like this one */
     comm_work *work;
     CHECK_STATUS(comm_group_set_timeout(world, 0), COMM_ERR_INVALID); /* a text of another call, which must not come back */
     set_fault(fault, given, text);
-    CHECK_STATUS(comm_barrier(world, NULL, &work), expected);
+    CHECK_STATUS(comm_barrier(world, fault == FAULTY_SUPPORTS ? &options : NULL, &work), expected);
     CHECK_ERROR_SAYS("barrier");
     CHECK_ERROR_SAYS("on group 'world' (rank 0 of ");
     CHECK_ERROR_SAYS("backend 'faulty");

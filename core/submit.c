@@ -1,0 +1,575 @@
+/* The way of an op from a public call to its backend. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "coalesce.h"
+#include "fork.h"
+#include "group.h"
+#include "memory.h"
+#include "registry.h"
+#include "round_robin.h"
+#include "thread.h"
+#include "watchdog.h"
+
+__attribute__((format(printf, 4, 5))) static comm_status refuse(const comm_group *group, const comm_op *op, comm_status status,
+                                                                const char *format, ...)
+{
+    char what[OP_DESCRIBED_BYTES], text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    comm__group_describe(group, op, what, sizeof what);
+    return comm__fail(status, "%s: %s", what, text);
+}
+
+/* ---- What backends return ---- */
+
+/* What a slot said of an op that was not begun, with the op and the backend in front. */
+static comm_status refused(const comm_group *group, const struct channel *channel, const comm_op *op, const char *slot,
+                           comm_status status, uint64_t fail_count)
+{
+    char what[OP_DESCRIBED_BYTES];
+    const char *name = comm__op_name(op->kind);
+    status = comm__slot_failed(slot, status, fail_count);
+    if (strncmp(comm_last_error(), name, strlen(name)) == 0)
+        return status; /* it says so itself */
+    comm__group_describe(group, op, what, sizeof what);
+    return comm__fail_while(status, "%s: backend '%s'", what, channel->backend->name);
+}
+
+/* ---- Which backend, and can it ---- */
+
+/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address that the
+ * CPU cannot read: so ask the kernel, which answers where we would crash. */
+static comm_status check_scalar(const comm_group *group, const comm_op *op)
+{
+    char copy[sizeof(double) * 2];
+    struct iovec to = { copy, comm_dtype_bytes(op->dtype) }, from = { (void *)op->premul, to.iov_len };
+    if (!op->premul || (op->flags & COMM_OP_FLAG_PREMUL_ON_DEVICE) || comm_device_kind(op->device) == COMM_DEVICE_CPU ||
+        process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT)
+        return COMM_OK;
+    return refuse(group, op, COMM_ERR_INVALID,
+                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device; or say "
+                  "COMM_OP_FLAG_PREMUL_ON_DEVICE");
+}
+
+/* A backend is never handed what it did not know when it was compiled. */
+static comm_status check_known(const comm_group *group, const comm_op *op, const comm_backend *backend)
+{
+    const uint32_t demands = COMM_OP_FLAG_RANK_ORDER | COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE |
+                             COMM_OP_FLAG_UNEVEN;
+    const char *what = NULL;
+    if (op->kind >= backend->kind_end)
+        what = comm__op_name(op->kind);
+    else if (op->dtype >= backend->dtype_end)
+        what = comm_dtype_name(op->dtype);
+    else if ((comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_REDUCES) && op->redop >= backend->redop_end)
+        what = comm_redop_name(op->redop);
+    else if (op->flags & demands & ~backend->op_flags)
+        what = "one of the flags";
+    if (!what)
+        return COMM_OK;
+    return refuse(group, op, COMM_ERR_UNSUPPORTED, "backend '%s' %s does not know %s: it was built with an older libcomm",
+                  backend->name, backend->version ? backend->version : "", what);
+}
+
+static comm_status find_channel(const comm_group *group, const comm_op *op, struct channel **ret_channel)
+{
+    int32_t kind = comm_device_kind(op->device);
+    char device[DEVICE_NAME_BYTES + 16];
+    *ret_channel = op->device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
+    if (*ret_channel)
+        return COMM_OK;
+    if (op->device == COMM_DEVICE_DEFAULT)
+        return refuse(group, op, COMM_ERR_INVALID,
+                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
+    comm__device_text(op->device, device, sizeof device);
+    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'", device,
+                  group->backend_text);
+}
+
+/* Say where the buffers are if the user has not, and drop what means nothing there. */
+static void settle_device(const comm_group *group, const struct channel *channel, comm_op *op)
+{
+    if (comm_device_kind(op->device) == COMM_DEVICE_DEFAULT) {
+        int32_t kind = COMM_DEVICE_CPU;
+        while (group->routes[kind] != channel)
+            kind++;
+        op->device = comm_device_kind(group->device) == kind ? group->device : kind;
+    }
+    if (comm_device_kind(op->device) == COMM_DEVICE_CPU) /* has no streams, and its memory is the CPU's */
+        op->flags &= ~(uint32_t)(COMM_OP_FLAG_ON_STREAM | COMM_OP_FLAG_PREMUL_ON_DEVICE);
+}
+
+comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel)
+{
+    comm_status status = find_channel(group, op, ret_channel);
+    if (status != COMM_OK)
+        return status;
+    const comm_backend *backend = (*ret_channel)->backend;
+    settle_device(group, *ret_channel, op);
+    status = check_scalar(group, op);
+    if (status == COMM_OK)
+        status = check_known(group, op, backend);
+    if (status == COMM_OK && comm__memory_any(group))
+        comm__memory_find(group, *ret_channel, op);
+    if (status != COMM_OK || !backend->supports)
+        return status;
+    uint64_t fail_count = comm__fail_count();
+    status = backend->supports((*ret_channel)->state, op);
+    return status == COMM_OK ? COMM_OK : refused(group, *ret_channel, op, "supports", status, fail_count);
+}
+
+/* ---- Submitting ---- */
+
+static void release_works(comm_work **works, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        comm_work_release(works[i]);
+}
+
+/* Arrays that must outlive the call: those of a batch have been copied, and those of a call that waits need not be. */
+static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *work)
+{
+    return work->parent || (op->flags & COMM_OP_FLAG_WAITING) ? COMM_OK
+                                                              : comm__op_keep_arrays(op, group->size, &work->arena);
+}
+
+static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work **works, size_t count, comm_work *parent)
+{
+    comm_status status = COMM_OK;
+    size_t taken = 0;
+    while (status == COMM_OK && taken < count) {
+        comm_work *work = comm__work_take(group);
+        if (!work) {
+            status = comm__fail(COMM_ERR_NO_MEMORY, "a work on group '%s'", group->name);
+            break;
+        }
+        works[taken] = work;
+        work->parent = parent;
+        status = keep_arrays(group, ops[taken++], work);
+    }
+    if (status != COMM_OK) { /* both references, as no backend has them */
+        release_works(works, taken);
+        release_works(works, taken);
+    }
+    return status;
+}
+
+/* When the core ends the group because of the op: when its time is over, or later for a backend that can say more about it. */
+static int64_t due_ns(const struct channel *channel, int64_t timeout_ns)
+{
+    int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_GRACE_NS : 0;
+    int64_t begin_ns = timeout_ns == DEADLINE_NEVER ? 0 : clock_soon_ns() + grace_ns;
+    return timeout_ns > DEADLINE_NEVER - begin_ns ? DEADLINE_NEVER : begin_ns + timeout_ns;
+}
+
+static void number(comm_group *group, struct channel *channel, comm_op *op)
+{
+    if (comm__op_is_peer(op->kind)) {
+        op->seq = ++channel->peer_seq;
+        op->group_seq = ++group->peer_seq;
+    } else {
+        op->seq = ++channel->seq;
+        op->group_seq = atomic_load_explicit(&group->seq, memory_order_relaxed) + 1;
+        atomic_store_explicit(&group->seq, op->group_seq, memory_order_relaxed);
+    }
+}
+
+/* Nothing of these ops was begun, so their numbers are free again: otherwise the other ranks would be one behind. */
+static void unnumber(comm_group *group, struct channel *channel, comm_op *const *ops, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (comm__op_is_peer(ops[i]->kind)) {
+            channel->peer_seq--;
+            group->peer_seq--;
+        } else {
+            channel->seq--;
+            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,
+                                  memory_order_relaxed);
+        }
+}
+
+/* The work is that of this op, which is recorded there. The backend gets it next. */
+static void fill_in(comm_group *group, struct channel *channel, const comm_op *op, const struct record_slot *slot, comm_work *work)
+{
+    work->channel = channel;
+    work->kind = op->kind;
+    work->seq = op->group_seq;
+    work->began = slot->began;
+    work->record = slot->number;
+    work->timeout_ns = op->timeout_ns;
+    work->due_ns = due_ns(channel, op->timeout_ns);
+    work->internal = op->tag < COMM_ANY_TAG;
+    comm__pending_add(&group->pending, work);
+    comm__hooks_submitted(group, op, work);
+    comm__work_begin(work);
+}
+
+/* Number, record and fill in one op. */
+static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_work *work)
+{
+    number(group, channel, op);
+    op->flags &= channel->backend->op_flags; /* hints; what an op demands was checked */
+    fill_in(group, channel, op, recorder_begin(&group->recorder, op, ticks_now()), work);
+}
+
+/* The backend has not begun the op. */
+static void take_back(comm_group *group, comm_work *work, comm_status status)
+{
+    comm__work_ref(work); /* for the hooks */
+    if (comm__work_take_back(work, status))
+        comm__hooks_refused(group, work, status);
+    comm_work_release(work);
+}
+
+/* Number the ops and give them to the backend. Holds the gate. */
+static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
+                             size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        begin(group, channel, ops[i], works[i]);
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = channel->backend->submit(channel->state, (const comm_op *const *)ops, works, count);
+    if (status == COMM_OK)
+        return COMM_OK;
+    unnumber(group, channel, ops, count);
+    int is_clear = status < 0 && comm__status_known(status);
+    status = refused(group, channel, ops[0], "submit", status, fail_count);
+    for (size_t i = 0; i < count; i++)
+        if (is_clear)
+            take_back(group, works[i], status);
+        else /* who knows whether it was started */
+            comm__work_abandon(works[i], status, comm_last_error());
+    return status;
+}
+
+static int64_t earliest_due_ns(comm_work *const *works, size_t count)
+{
+    int64_t earliest_ns = DEADLINE_NEVER;
+    for (size_t i = 0; i < count; i++)
+        earliest_ns = works[i]->due_ns < earliest_ns ? works[i]->due_ns : earliest_ns;
+    return earliest_ns;
+}
+
+static comm_status check_open(const comm_group *group, const comm_op *op)
+{
+    return atomic_load_explicit(&group->closing, memory_order_relaxed)
+               ? comm__fail(COMM_ERR_INVALID, "%s: group '%s' has been closed", comm__op_name(op->kind), group->name)
+               : COMM_OK;
+}
+
+/* Submit, and have the watchdog look after what nobody waits for. Holds the gate. */
+static comm_status submit_held(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
+                               size_t count, comm_work *parent)
+{
+    int waits = (ops[0]->flags & COMM_OP_FLAG_WAITING) != 0;
+    comm_status status = check_open(group, ops[0]);
+    if (status != COMM_OK)
+        return status;
+    status = take_works(group, ops, works, count, parent);
+    if (status != COMM_OK)
+        return status;
+    status = hand_over(group, channel, ops, works, count);
+    int64_t watch_ns = waits ? DEADLINE_NEVER : earliest_due_ns(works, count);
+    if (status != COMM_OK)
+        release_works(works, count);
+    else if (watch_ns < DEADLINE_NEVER)
+        comm__watch(group, watch_ns);
+    return status;
+}
+
+/* What a backend has refused with this status ends the group: it says so first here. */
+static void end_for(comm_group *group, const struct channel *channel, comm_status status)
+{
+    char text[COMM_ERROR_BYTES];
+    memcpy(text, comm_last_error(), sizeof text);
+    comm__group_end(group, channel, status, text);
+    comm__fail(status, "%s", text); /* ending other channels may have written over it */
+}
+
+/* The end of every submission. */
+static inline comm_status leave_gate(comm_group *group, const struct channel *channel, comm_status status)
+{
+    int ends = status != COMM_OK && comm_status_scope(status) >= COMM_SCOPE_OBJECT;
+    if (ends)
+        comm__group_stay(group); /* others may close it when the gate is open */
+    gate_leave(&group->gate);
+    if (ends) {
+        end_for(group, channel, status);
+        comm__group_let_go(group);
+    }
+    comm__callbacks_run();
+    return status;
+}
+
+comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
+                               size_t count, comm_work *parent)
+{
+    comm__callbacks_defer();
+    gate_enter(&group->gate);
+    comm_status status = submit_held(group, channel, ops, works, count, parent);
+    return leave_gate(group, channel, status);
+}
+
+/* ---- Running ---- */
+
+/* How long a backend may keep a caller, and with it the other threads of the group, before the op gets a work. About what it costs to go to
+ * sleep and to be woken. */
+enum { RUN_SPIN_NS = 10000 };
+
+/* Can the backend do the op of a waiting caller without a work? Not if hooks want to know, nor without the memory for the case that
+ * it takes longer. Holds the gate. */
+static int can_run(comm_group *group, const struct channel *channel)
+{
+    return channel->backend->run && !comm__hooks_want_ops(&group->hooks) && comm__work_is_there(group);
+}
+
+/* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
+static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op, const struct record_slot *slot,
+                         comm_work **ret_work)
+{
+    comm_work *work = comm__work_take(group);
+    *ret_work = work;
+    op->flags |= COMM_OP_FLAG_BEGUN;
+    fill_in(group, channel, op, slot, work);
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = channel->backend->submit(channel->state, (const comm_op *const *)&op, &work, 1);
+    op->flags &= ~(uint32_t)COMM_OP_FLAG_BEGUN;
+    if (status == COMM_OK)
+        return COMM_OK;
+    status = refused(group, channel, op, "submit", status, fail_count);
+    if (comm_status_scope(status) < COMM_SCOPE_OBJECT) /* the other ranks go on with what this one has begun */
+        status = comm__fail_while(COMM_ERR_BACKEND, "an operation that has begun");
+    comm__work_abandon(work, status, comm_last_error());
+    comm_work_release(work);
+    return status;
+}
+
+/* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the gate. */
+static comm_status run_held(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
+{
+    number(group, channel, op);
+    op->flags &= channel->backend->op_flags;
+    struct record_slot *slot = recorder_begin(&group->recorder, op, ticks_now());
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
+    *ret_work = NULL;
+    if (status == COMM_IN_PROGRESS)
+        return go_on(group, channel, op, slot, ret_work);
+    slot->status = status;
+    slot->ended = ticks_now();
+    if (status == COMM_OK)
+        return COMM_OK;
+    unnumber(group, channel, &op, 1);
+    if (status == COMM_ERR_UNSUPPORTED) {
+        group->recorder.written--;
+        return submit_held(group, channel, &op, ret_work, 1, NULL);
+    }
+    slot->status = refused(group, channel, op, "run", status, fail_count);
+    return slot->status;
+}
+
+/* The op of a caller who waits, or not. *ret_work is NULL if the op is over. Holds the gate. */
+static comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
+{
+    if (!(op->flags & COMM_OP_FLAG_WAITING) || !can_run(group, channel))
+        return submit_held(group, channel, &op, ret_work, 1, NULL);
+    comm_status status = check_open(group, op);
+    return status == COMM_OK ? run_held(group, channel, op, ret_work) : status;
+}
+
+/* ---- Calls ---- */
+
+/* What checked options say; DEFAULT if they do not. */
+static int64_t own_timeout_ms(const comm_op_options *options)
+{
+    int has_timeout =
+        options && options->struct_bytes >= offsetof(comm_op_options, timeout_ms) + sizeof options->timeout_ms;
+    return has_timeout ? options->timeout_ms : COMM_TIMEOUT_DEFAULT;
+}
+
+int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms)
+{
+    if (timeout_ms == COMM_TIMEOUT_DEFAULT)
+        timeout_ms = atomic_load_explicit(&group->timeout_ms, memory_order_relaxed);
+    return timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? INT64_MAX : timeout_ms * 1000000;
+}
+
+/* Check the options and the op, and make it whole but for what the submission gives: device and numbers. */
+static comm_status prepare(comm_group *group, comm_op *op, const comm_op_options *options)
+{
+    struct op_place place = comm__group_op_place(group);
+    comm_status status = comm__op_prepare(op, &place, options);
+    op->timeout_ns = comm__group_limit_ns(group, status == COMM_OK ? own_timeout_ms(options) : COMM_TIMEOUT_DEFAULT);
+    return status;
+}
+
+comm_status comm__work_finish(comm_work *work)
+{
+    comm_status status = comm__work_drive(work, DEADLINE_NEVER);
+    if (status == COMM_OK)
+        status = comm__work_result(work);
+    comm_work_release(work);
+    return status;
+}
+
+/* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its first
+ * group refuses is refused at once. */
+static comm_status write_down(comm_group *group, struct batch *batch, comm_op *op, const comm_op_options *options)
+{
+    struct channel *channel;
+    comm_op routed = *op;
+    comm_status status = comm__group_route(group->turns ? group->turns->groups[0] : group, &routed, &channel);
+    if (status != COMM_OK)
+        return status;
+    if (own_timeout_ms(options) == COMM_TIMEOUT_DEFAULT)
+        op->timeout_ns = routed.timeout_ns = BATCH_LIMIT;
+    return group->turns ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
+}
+
+/* `call` is what the op came from, if it came from one. */
+static comm_status submit_one(comm_group *group, struct channel *channel, comm_op *op, const struct plain_call *call,
+                              comm_work **ret_work)
+{
+    comm__callbacks_defer();
+    gate_enter(&group->gate);
+    comm_status status = submit_or_run(group, channel, op, ret_work);
+    if (status == COMM_OK && call && !comm__memory_any(group)) {
+        struct op_place place = comm__group_op_place(group);
+        group->checked = (struct checked){ *call, comm__op_extent(op, &place), channel, *op };
+    }
+    return leave_gate(group, channel, status);
+}
+
+static comm_status submit_now(comm_group *group, comm_op *op, const struct plain_call *call, comm_work **ret_work)
+{
+    struct channel *channel;
+    int takes_turn = !comm__op_is_peer(op->kind);
+    comm_group *target = comm__turn_begin(group, takes_turn);
+    comm_status status = comm__group_route(target, op, &channel);
+    if (status == COMM_OK)
+        status = submit_one(target, channel, op, target == group ? call : NULL, ret_work);
+    comm__turn_end(group, takes_turn, status == COMM_OK);
+    return status;
+}
+
+/* Check, then write down (coalescing) or submit. *ret_work is NULL if the call was written down. `waits`: the caller will
+ * wait at once. */
+static comm_status start(comm_group *group, comm_op *op, const struct plain_call *call, const comm_op_options *options,
+                         int waits, comm_work **ret_work)
+{
+    comm_status status = comm__refuse_in_hook(comm__op_name(op->kind));
+    if (status == COMM_OK)
+        status = comm__group_usable(group, comm__op_name(op->kind));
+    if (status == COMM_OK)
+        status = prepare(group, op, options);
+    if (status != COMM_OK)
+        return status;
+    struct batch *batch = comm__batch_of(group);
+    *ret_work = NULL;
+    if (batch && !waits)
+        return refuse(group, op, COMM_ERR_INVALID,
+                      "ret_work must be NULL between comm_coalesce_begin and end; end gives one work for all");
+    if (batch)
+        return write_down(group, batch, op, options);
+    if (waits) {
+        op->flags |= COMM_OP_FLAG_WAITING;
+        status = comm__refuse_in_callback(comm__op_name(op->kind));
+    }
+    return status == COMM_OK ? submit_now(group, op, call, ret_work) : status;
+}
+
+static comm_status call_checking(comm_group *group, comm_op *op, const struct plain_call *call,
+                                 const comm_op_options *options, comm_work **ret_work)
+{
+    comm_work *work;
+    comm_status status = start(group, op, call, options, ret_work == NULL, &work);
+    if (status == COMM_OK && ret_work)
+        *ret_work = work;
+    else if (status == COMM_OK && work)
+        status = comm__work_finish(work);
+    return status;
+}
+
+comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work)
+{
+    return call_checking(group, op, NULL, options, ret_work);
+}
+
+comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work **ret_work)
+{
+    op->struct_bytes = sizeof *op;
+    op->element_bytes = (uint32_t)comm_dtype_bytes(op->dtype);
+    op->timeout_ns = INT64_MAX;
+    *ret_work = NULL;
+    comm_status status = comm__group_usable(group, comm__op_name(op->kind));
+    return status == COMM_OK ? submit_now(group, op, NULL, ret_work) : status;
+}
+
+/* ---- The same call again ---- */
+
+static int is_like(const struct plain_call *a, const struct plain_call *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->root == b->root &&
+           a->send_count == b->send_count && a->recv_count == b->recv_count;
+}
+
+/* Submit the call as the one before, with other buffers. 0: it must be checked. */
+static int repeat(comm_group *group, const struct plain_call *call, int waits, comm_work **ret_work, comm_status *ret_status)
+{
+    struct checked *c = &group->checked;
+    if (comm__thread.busy || comm__forked_since(group->generation))
+        return 0;
+    gate_enter(&group->gate);
+    if (!is_like(&c->call, call) || comm__memory_any(group) || atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
+        !op_extent_takes(&c->extent, call->send, call->recv)) {
+        gate_leave(&group->gate);
+        return 0;
+    }
+    comm__callbacks_defer();
+    comm_op *op = &c->op;
+    if (c->extent.send_bytes)
+        op->send.data = (void *)call->send;
+    if (c->extent.recv_bytes)
+        op->recv.data = call->recv;
+    op->flags = waits ? op->flags | COMM_OP_FLAG_WAITING : op->flags & ~(uint32_t)COMM_OP_FLAG_WAITING;
+    op->timeout_ns = comm__group_limit_ns(group, COMM_TIMEOUT_DEFAULT);
+    *ret_status = submit_or_run(group, c->channel, op, ret_work);
+    *ret_status = leave_gate(group, c->channel, *ret_status);
+    return 1;
+}
+
+/* Apart, so that the other way needs neither its registers nor its stack. */
+__attribute__((noinline)) static comm_status call_anew(comm_group *group, const struct plain_call *call,
+                                                       const comm_op_options *options, comm_work **ret_work)
+{
+    comm_op op = { .kind = call->kind,
+                   .dtype = call->dtype,
+                   .redop = call->redop,
+                   .root = call->root,
+                   .send = { .data = (void *)call->send, .count = call->send_count },
+                   .recv = { .data = call->recv, .count = call->recv_count } };
+    return call_checking(group, &op, options ? NULL : call, options, ret_work);
+}
+
+comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call, const comm_op_options *options,
+                                   comm_work **ret_work)
+{
+    comm_work *work;
+    comm_status status;
+    if (!group || options || !repeat(group, call, ret_work == NULL, &work, &status))
+        return call_anew(group, call, options, ret_work);
+    if (status != COMM_OK || !work)
+        return status;
+    if (!ret_work)
+        return comm__work_finish(work);
+    *ret_work = work;
+    return COMM_OK;
+}

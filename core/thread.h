@@ -1,0 +1,24 @@
+/* What libcomm knows of a thread, in one place that costs one load: a call that finds `busy` zero need not ask further. */
+#ifndef COMM_CORE_THREAD_H
+#define COMM_CORE_THREAD_H
+
+#include <comm/comm.h>
+
+#include "base/error.h"
+
+struct comm__thread {
+    union {
+        uint64_t busy; /* zero: none of the following */
+        struct {
+            uint32_t batches;   /* open ones: coalesce.c */
+            uint16_t callbacks; /* functions of the user's that this thread is in: works' callbacks, hooks */
+            uint16_t hooks;     /* of these the hooks */
+        } in;
+    };
+    uint32_t defers;                  /* work.c: how many ask to keep callbacks back */
+    comm_work *first_due, *last_due; /* callbacks that are kept back */
+};
+
+extern _Thread_local struct comm__thread comm__thread COMM__THREAD_VARIABLE;
+
+#endif
