@@ -54,7 +54,7 @@ static void region_finish(struct region *r)
 
 static uint8_t *block_of(const struct call *c, const struct region *r, int32_t rank)
 {
-    return r->data + r->offsets[rank] * comm_dtype_bytes(c->step->dtype);
+    return r->data + r->offsets[rank] * program_element(c->step);
 }
 
 /* The same place in what the region must become. */
@@ -70,13 +70,14 @@ static uint64_t data_key(const struct step *s, int32_t from, int32_t to)
 
 static void fill(const struct call *c, uint8_t *at, int32_t from, int32_t to, size_t count)
 {
-    reference_bytes(at, count * comm_dtype_bytes(c->step->dtype), data_key(c->step, from, to));
+    reference_bytes(at, count * program_element(c->step), data_key(c->step, from, to));
 }
 
 static struct reduction reduction_of(const struct call *c, int32_t block)
 {
     const struct step *s = c->step;
     struct reduction r = { .dtype = s->dtype,
+                           .element = program_element(s),
                            .redop = s->redop,
                            .rank_order = s->rank_order,
                            .specials = s->specials,
@@ -238,7 +239,7 @@ static void expect(struct call *c)
 static void make_side(struct call *c, bool sending, uint64_t *random)
 {
     const struct step *s = c->step;
-    size_t element = comm_dtype_bytes(s->dtype), counts[RANKS_MOST];
+    size_t element = program_element(s), counts[RANKS_MOST];
     size_t shift = random_below(random, 4) * element; /* elements need not lie better than their type asks for */
     struct region *r = sending ? &c->send : &c->recv;
     if (has_blocks(c, sending)) {
@@ -316,7 +317,8 @@ static void set_options(struct call *c)
     reference_factor(&r, c->rank, c->factor);
     c->options.premul = c->factor;
     c->options.reduce_fn = reference_user;
-    c->options.reduce_context = &reference_user_context;
+    c->options.reduce_context = reference_user_contexts + program_element(s);
+    c->options.element_bytes = (uint32_t)s->struct_bytes;
     c->options.flags = s->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
 }
 
@@ -473,7 +475,7 @@ bool call_check(struct call *c, char *text, size_t room, uint64_t *ret_hash)
     if (c->reduced) {
         struct reduction r = reduction_of(c, c->reduced_block);
         const struct region *region = c->step->in_place && c->step->kind == REDUCE_SCATTER ? &c->send : &c->recv;
-        size_t bytes = c->reduced_count * comm_dtype_bytes(c->step->dtype);
+        size_t bytes = c->reduced_count * program_element(c->step);
         if (!reference_check(&r, c->reduced, c->reduced_count, text, room))
             return false;
         memcpy(in_image(region, c->reduced), c->reduced, bytes);

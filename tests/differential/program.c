@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "random.h"
+#include "reference.h"
 
 static const char *const names[KIND_COUNT] = {
     [BROADCAST] = "broadcast",
@@ -192,7 +193,7 @@ static bool may_be_long(const struct step *s, uint64_t *state)
 static void draw_long(const struct program *p, struct step *s, int32_t size, uint64_t *state)
 {
     enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 3 << 20 };
-    size_t element = comm_dtype_bytes(s->dtype), count = draw_about_limit(p, state, element), parts = (size_t)size;
+    size_t element = program_element(s), count = draw_about_limit(p, state, element), parts = (size_t)size;
     if (s->form != PLAIN) {
         s->longest = count;
         s->long_one_in = parts * (s->kind == ALL_TO_ALL ? 2 : 1);
@@ -210,12 +211,28 @@ static bool has_forms(enum kind kind)
     return kind == ALL_GATHER || kind == GATHER || kind == SCATTER || kind == REDUCE_SCATTER || kind == ALL_TO_ALL;
 }
 
+size_t program_element(const struct step *s)
+{
+    return s->struct_bytes ? s->struct_bytes : comm_dtype_bytes(s->dtype);
+}
+
+/* One in some of the user's reductions is of structs. */
+static void draw_struct(struct step *s, uint64_t *state)
+{
+    static const size_t sizes[] = { 1, 3, 7, 24, REFERENCE_STRUCT_MOST };
+    if (s->redop != COMM_REDOP_USER || !random_one_in(state, 3))
+        return;
+    s->dtype = COMM_DTYPE_BYTE;
+    s->struct_bytes = sizes[random_below(state, sizeof sizes / sizeof sizes[0])];
+}
+
 static void draw_reduction(struct step *s, uint64_t *state)
 {
     do {
         s->redop = (comm_redop)random_below(state, COMM_REDOP_USER + 1);
         s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
     } while (!comm_redop_supports(s->redop, s->dtype));
+    draw_struct(s, state);
     s->rank_order = random_one_in(state, 6);
     s->specials = random_one_in(state, 4);
 }
@@ -230,7 +247,7 @@ static struct step draw_step(const struct program *p, int number, uint64_t *stat
     if (program_reduces(s.kind))
         draw_reduction(&s, state);
     s.form = has_forms(s.kind) ? (enum form)random_below(state, 3) : PLAIN;
-    s.count = draw_count(state, comm_dtype_bytes(s.dtype));
+    s.count = draw_count(state, program_element(&s));
     if (may_be_long(&s, state))
         draw_long(p, &s, size, state);
     s.root = (int32_t)random_below(state, (size_t)size);
@@ -264,7 +281,7 @@ static void make_steps(struct program *p, int steps)
             int32_t size = p->groups[s->group].size;
             s->root %= size;
             s->peer %= size;
-            s->count %= (size_t)300000 / comm_dtype_bytes(s->dtype) + 1;
+            s->count %= (size_t)300000 / program_element(s) + 1;
             s->longest = s->count > 0 ? s->longest : 0;
             s->room = s->count + s->room % 100;
             s->batch = batch;
@@ -362,6 +379,8 @@ void program_print_step(const struct program *p, const struct step *s, FILE *out
     if (program_reduces(s->kind))
         fprintf(out, " %s%s%s", comm_redop_name(s->redop), s->rank_order ? " in rank order" : "",
                 s->specials ? " with specials" : "");
+    if (s->struct_bytes)
+        fprintf(out, " of structs of %zu bytes", s->struct_bytes);
     fprintf(out, " count %zu root %d", s->count, s->root);
     if (s->longest)
         fprintf(out, " and blocks of about %zu", s->longest);

@@ -71,6 +71,7 @@ struct step {
     enum form form;
     comm_dtype dtype;
     comm_redop redop;
+    size_t struct_bytes; /* USER on BYTE: of one element; 0: no struct */
     bool rank_order, specials, in_place, offsets;
     size_t count;
     size_t longest;      /* of uneven blocks one in `long_one_in` has about so many elements; 0: none */
@@ -95,6 +96,9 @@ struct program {
 
 /* `backend` is an init string; "cpu:tcp" may get options. */
 void program_make(struct program *p, uint64_t seed, int32_t size, int steps, const char *backend);
+
+/* The bytes of one element. */
+size_t program_element(const struct step *s);
 
 /* The elements of a step's block from rank `from` to rank `to`; for operations with one block per rank, `to` is that of
  * the block's owner. */

@@ -11,7 +11,7 @@
  * place only, so pieces can be made alone. A piece is a whole number of 8-byte words for every type. */
 enum { PIECE = 2048, ELEMENT_MOST = 16 };
 
-char reference_user_context;
+char reference_user_contexts[REFERENCE_STRUCT_MOST + 1];
 
 /* ---- Bytes ---- */
 
@@ -123,7 +123,7 @@ static uint64_t about_one(const struct layout *l, uint64_t random, int lowest, i
 static void operand_piece(const struct reduction *r, int32_t rank, size_t first, size_t count, uint8_t *dst)
 {
     const struct layout *l = layout_of(r->dtype);
-    size_t element = comm_dtype_bytes(r->dtype);
+    size_t element = r->element;
     uint64_t key = r->keys[rank];
     bytes_at(dst, first * element, count * element, key);
     if (r->redop == COMM_REDOP_USER)
@@ -146,7 +146,7 @@ static void operand_piece(const struct reduction *r, int32_t rank, size_t first,
 
 void reference_operand(const struct reduction *r, int32_t rank, size_t count, void *dst)
 {
-    size_t element = comm_dtype_bytes(r->dtype);
+    size_t element = r->element;
     for (size_t at = 0; at < count; at += PIECE)
         operand_piece(r, rank, at, count - at < PIECE ? count - at : PIECE, (uint8_t *)dst + at * element);
 }
@@ -167,7 +167,7 @@ void reference_factor(const struct reduction *r, int32_t rank, void *dst)
 
 /* ---- The user's reduction: maps x -> a x + b, one after the other ---- */
 
-/* Half the bits are a, half b; a 16-byte element is two maps. */
+/* Half the bits are a, half b; an element of more than 8 bytes is several maps. */
 static uint64_t then(uint64_t first, uint64_t second, int bits)
 {
     int half = bits / 2;
@@ -178,18 +178,20 @@ static uint64_t then(uint64_t first, uint64_t second, int bits)
 
 static void user_elements(const uint8_t *in, uint8_t *inout, size_t count, size_t element)
 {
-    size_t word = element < 8 ? element : 8;
-    for (size_t i = 0; i < count * element; i += word) {
-        uint64_t bits = then(read_bits(in + i, word), read_bits(inout + i, word), (int)word * 8);
-        memcpy(inout + i, &bits, word);
-    }
+    for (size_t i = 0; i < count * element; i += element)
+        for (size_t at = i; at < i + element; at += 8) {
+            size_t word = i + element - at < 8 ? i + element - at : 8;
+            uint64_t bits = then(read_bits(in + at, word), read_bits(inout + at, word), (int)word * 8);
+            memcpy(inout + at, &bits, word);
+        }
 }
 
 void reference_user(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
 {
-    if (context != &reference_user_context)
+    size_t element = (size_t)((char *)context - reference_user_contexts);
+    if (element > REFERENCE_STRUCT_MOST || (dtype != COMM_DTYPE_BYTE && element != comm_dtype_bytes(dtype)))
         abort();
-    user_elements(in, inout, count, comm_dtype_bytes(dtype));
+    user_elements(in, inout, count, element);
 }
 
 /* ---- Integers ---- */
@@ -241,7 +243,7 @@ static uint64_t combine_bool(comm_redop redop, uint64_t a, uint64_t b)
 
 static uint64_t integer_result(const struct reduction *r, uint8_t *const *operands, size_t i)
 {
-    size_t bytes = comm_dtype_bytes(r->dtype);
+    size_t bytes = r->element;
     __int128 exact = 0; /* AVG */
     uint64_t result = 0;
     for (int32_t rank = 0; rank < r->size; rank++) {
@@ -294,7 +296,7 @@ static long double magnitude(struct number n)
 static struct number float_result(const struct reduction *r, const struct layout *l, uint8_t *const *operands, size_t i,
                                   long double *ret_grown)
 {
-    size_t element = comm_dtype_bytes(r->dtype);
+    size_t element = r->element;
     struct number result = { 0, 0 };
     long double grown = 0;
     bool complex = l->parts == 2, product = r->redop == COMM_REDOP_PRODUCT;
@@ -409,18 +411,20 @@ static bool same_bits(uint64_t got, uint64_t want, size_t i, char *text, size_t 
 static bool check_user(const struct reduction *r, uint8_t *const *operands, const uint8_t *got, size_t i, char *text,
                        size_t room)
 {
-    size_t element = comm_dtype_bytes(r->dtype);
-    uint8_t so_far[ELEMENT_MOST], next[ELEMENT_MOST];
+    size_t element = r->element;
+    uint8_t so_far[REFERENCE_STRUCT_MOST], next[REFERENCE_STRUCT_MOST];
+    bool right = true;
     memcpy(so_far, operands[0] + i * element, element);
     for (int32_t rank = 1; rank < r->size; rank++) {
         memcpy(next, operands[rank] + i * element, element);
         user_elements(so_far, next, 1, element);
         memcpy(so_far, next, element);
     }
-    size_t first = element < 8 ? element : 8;
-    return same_bits(read_bits(got, first), read_bits(so_far, first), i, text, room) &&
-           same_bits(read_bits(got + first, element - first), read_bits(so_far + first, element - first), i, text,
-                     room);
+    for (size_t at = 0; right && at < element; at += 8) {
+        size_t word = element - at < 8 ? element - at : 8;
+        right = same_bits(read_bits(got + at, word), read_bits(so_far + at, word), i, text, room);
+    }
+    return right;
 }
 
 static bool check_float(const struct reduction *r, const struct layout *l, uint8_t *const *operands,
@@ -447,7 +451,7 @@ static bool check_piece(const struct reduction *r, uint8_t *const *operands, con
                         size_t first, char *text, size_t room)
 {
     const struct layout *l = layout_of(r->dtype);
-    size_t element = comm_dtype_bytes(r->dtype);
+    size_t element = r->element;
     char what[200];
     for (size_t i = 0; i < count; i++) {
         const uint8_t *at = got + i * element;
@@ -468,7 +472,7 @@ static bool check_piece(const struct reduction *r, uint8_t *const *operands, con
 
 bool reference_check(const struct reduction *r, const void *got, size_t count, char *text, size_t room)
 {
-    size_t element = comm_dtype_bytes(r->dtype);
+    size_t element = r->element;
     uint8_t *operands[16];
     uint8_t *memory = malloc((size_t)r->size * PIECE * element);
     bool right = true;
