@@ -25,6 +25,7 @@ struct reason {
     comm_status status;     /* OK: it has not */
     int32_t reporter;       /* that rank, in the group */
     char *text;             /* NULL: there was no memory for it */
+    uint64_t lost;          /* the world rank that is lost, plus 1; 0: none */
 };
 
 /* A group that is not open here: closed here, or ended elsewhere before it was opened here. */

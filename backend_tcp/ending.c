@@ -11,15 +11,15 @@
 
 /* ---- A group that has failed ---- */
 
-static void tell_members(struct exec_group *g)
+static void tell_members(struct exec_group *g, const struct reason *why)
 {
     for (int32_t r = 0; r < g->size; r++) {
         struct port *p = group_port(g, r);
         if (r == g->rank || port_is_gone(p) || p->table->closing)
             continue;
         port_want(p);
-        struct frame h = group_end_frame(g->id, &g->why);
-        p->ops->send_text(p, &h, g->why.text ? g->why.text : "", 0);
+        struct frame h = group_end_frame(g->id, why);
+        p->ops->send_text(p, &h, why->text ? why->text : "", 0);
     }
 }
 
@@ -56,7 +56,7 @@ static void end_group(struct exec_group *g)
         if (r != g->rank)
             match_release(group_port(g, r)); /* of other groups' sends */
     exec_host->group_failed(g->token, g->status, g->error);
-    tell_members(g);
+    tell_members(g, &g->why);
 }
 
 static void end_failed(struct domain *d)
@@ -91,10 +91,31 @@ static int is_missed(const struct exec_group *g, const struct port *p)
     return (p->state != PORT_LEFT && p->heard) || (g->head && engine_needs(g->head, p)) || p2p_needs(g, p);
 }
 
+/* It talked to this rank and is gone without a goodbye. One that has left, or was never heard, concerns only who needs
+ * it. */
+static int is_dead(const struct port *p)
+{
+    return p->state == PORT_LOST && p->heard;
+}
+
+static void tell_loss(struct exec_group *g, struct port *p, const char *text)
+{
+    exec_host->rank_lost(g->token, p->peer, text);
+    if (g->status != COMM_ERR_PEER_LOST)
+        return;
+    /* The group has ended because of another one: members without a connection to this one have not noticed. */
+    struct reason why = { COMM_ERR_PEER_LOST, g->rank, (char *)text, (uint64_t)p->peer + 1 };
+    tell_members(g, &why);
+}
+
 static void peer_gone(struct domain *d, struct port *p)
 {
+    int is_news = is_dead(p) && !p->loss_told;
+    p->loss_told |= (uint8_t)is_news;
     for (struct exec_group *g = d->groups; g; g = g->next) {
         int32_t rank = group_rank_of(g, p);
+        if (rank >= 0 && is_news)
+            tell_loss(g, p, p->lost_text ? p->lost_text : "is lost");
         if (rank < 0 || !is_missed(g, p))
             continue;
         hear_members(g);
@@ -106,7 +127,9 @@ static void peer_gone(struct domain *d, struct port *p)
                      text_rank(g, g->rank));
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
-        group_fail(g, p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status, whole);
+        exec_host->rank_lost(g->token, p->peer, whole);
+        group_fail_as_reported(g, p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status, g->rank, whole,
+                               is_dead(p) ? (uint64_t)p->peer + 1 : 0);
     }
 }
 

@@ -58,7 +58,10 @@ struct frame {
         int32_t status;    /* FAIL */
         int32_t waits_for; /* ANSWER: the rank that the collective waits for, or -1 */
     };
-    uint64_t count; /* elements */
+    union {
+        uint64_t count; /* elements */
+        uint64_t lost;  /* FAIL: the world rank that is lost, plus 1; 0: none */
+    };
     uint64_t bytes; /* of the payload that follows (EAGER, DATA, FAIL, ANSWER) or is promised (RTS) */
 };
 

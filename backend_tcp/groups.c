@@ -10,10 +10,12 @@
 
 /* ---- Groups that are not open here ---- */
 
-static void set_reason(struct reason *why, comm_status status, int32_t reporter, const char *text)
+/* `other` keeps its text. */
+static void set_reason(struct reason *why, const struct reason *other)
 {
     free(why->text);
-    *why = (struct reason){ status, reporter, strdup(text) };
+    *why = *other;
+    why->text = strdup(other->text);
 }
 
 static struct past_group *past_new(struct past_group *ring, size_t capacity, size_t *count, uint64_t id)
@@ -48,7 +50,7 @@ static void note_closed(struct exec_group *g)
         return;
     char text[256];
     snprintf(text, sizeof text, "%s has closed group '%s'", text_peer(g, g->rank), g->name);
-    set_reason(&p->why, COMM_OK, g->rank, text);
+    set_reason(&p->why, &(struct reason){ .status = COMM_OK, .reporter = g->rank, .text = text });
 }
 
 void group_note_end(struct port *p, uint64_t id, const struct reason *why)
@@ -62,13 +64,14 @@ void group_note_end(struct port *p, uint64_t id, const struct reason *why)
         past = past_new(d->told, DOMAIN_TOLD_MAX, &d->told_count, id);
     past->from = p->peer;
     if (past->why.status == COMM_OK)
-        set_reason(&past->why, why->status, why->reporter, why->text);
+        set_reason(&past->why, why);
 }
 
 void group_end_as_told(struct exec_group *g, int32_t from, const struct reason *why)
 {
     int is_rank = why->reporter >= 0 && why->reporter < g->size && why->reporter != g->rank;
-    group_fail_as_reported(g, why->status, is_rank ? why->reporter : from, why->text ? why->text : "");
+    group_fail_as_reported(g, why->status, is_rank ? why->reporter : from, why->text ? why->text : "",
+                           why->lost);
 }
 
 /* The group is open now: what members said of its end before counts, the first of them first. */
@@ -84,6 +87,23 @@ static void end_as_told(struct exec_group *g)
         free(p->why.text);
         *p = (struct past_group){ .from = -1 };
     }
+}
+
+void group_end_if_lost(struct exec_group *g, const struct port *p)
+{
+    char text[768];
+    int32_t rank = group_rank_of(g, p), by = p->said_lost_by ? g->rank_of[p->said_lost_by - 1] : -1;
+    if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
+        return;
+    snprintf(text, sizeof text, "%s %s", text_peer(g, rank), p->loss_told && p->lost_text ? p->lost_text : "is lost");
+    group_fail_as_reported(g, COMM_ERR_PEER_LOST, p->loss_told ? g->rank : by, text, (uint64_t)p->peer + 1);
+}
+
+static void end_as_lost(struct exec_group *g)
+{
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank)
+            group_end_if_lost(g, group_port(g, r));
 }
 
 static void forget_past(struct domain *d)
@@ -244,6 +264,7 @@ void group_enter(struct exec_group *g)
         g->next->at = &g->next;
     d->groups = g;
     end_as_told(g);
+    end_as_lost(g);
     adopt_orphans(g);
 }
 
@@ -265,7 +286,7 @@ void group_leave(struct exec_group *g)
 
 struct frame group_end_frame(uint64_t id, const struct reason *why)
 {
-    return (struct frame){ .type = FRAME_FAIL, .group = id, .reporter = why->reporter,
+    return (struct frame){ .type = FRAME_FAIL, .group = id, .reporter = why->reporter, .lost = why->lost,
                            .status = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status };
 }
 

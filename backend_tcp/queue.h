@@ -35,7 +35,8 @@ void op_list_remove(struct op_list *list, struct exec_op *op);
 /* The group ends, for a reason that this rank found; or that the member `reporter` found. Its operations are ended at
  * the end of the turn. */
 void group_fail(struct exec_group *g, comm_status status, const char *text);
-void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text);
+void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text,
+                            uint64_t lost);
 /* The group's reason in this rank's words: its own, or what another rank reports. `what` is the operation that it is
  * said for, or "". */
 void group_say_reason(const struct exec_group *g, const char *what, char *text, size_t capacity);

@@ -6,6 +6,7 @@
 #include "match.h"
 #include "p2p.h"
 #include "queue.h"
+#include "say.h"
 
 static int is_member(struct port *p, const struct exec_group *g)
 {
@@ -125,13 +126,33 @@ static void promise(struct exec_group *g, struct port *p, const struct frame *h)
 
 /* ---- Everything else ---- */
 
+/* A member of `g` has lost a rank that this one may have no connection to. Groups that both are in have ended there, or
+ * will not be opened there any more: a rank that waits in one would wait in vain. */
+static void hear_of_loss(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
+{
+    struct domain *d = domain_of(p);
+    if (h->lost == 0 || h->lost > (uint64_t)d->peers.size || h->lost == (uint64_t)d->peers.rank + 1)
+        return;
+    struct port *lost = d->peers.at[h->lost - 1];
+    if (d->groups)
+        exec_host->rank_lost(d->groups->token, lost->peer, text);
+    if (!g || h->reporter < 0 || h->reporter >= g->size)
+        return;
+    lost->said_lost_by = g->world_ranks[h->reporter] + 1;
+    for (struct exec_group *other = d->groups; other; other = other->next)
+        if (other != g)
+            group_end_if_lost(other, lost);
+}
+
 static void hear_of_end(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
 {
     const struct reason why = {
         .status = h->status >= COMM_ERR_BACKEND && h->status <= COMM_ERR_PEER_LOST ? h->status : COMM_ERR_PROTOCOL,
         .reporter = h->reporter,
         .text = (char *)text,
+        .lost = h->lost,
     };
+    hear_of_loss(g, p, h, text);
     if (!g)
         group_note_end(p, h->group, &why);
     else if (g->status == COMM_OK && is_member(p, g))

@@ -250,9 +250,9 @@ fault("tcp", "early_messages_are_not_compared", "backend_tcp/submit.c", "g->doma
 fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
 fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
 fault("tcp", "lower_rank_is_not_waited_for", DESYNC, "if (!g->defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
-fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS, "if (past->why.status == COMM_OK)\n        set_reason(&past->why, why->status, why->reporter, why->text);",
-      "set_reason(&past->why, COMM_ERR_PEER_LOST, p->peer, why->text);", "reasons", "leave")
-fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    adopt", "    adopt", "reasons", "leave")
+fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS, "if (past->why.status == COMM_OK)\n        set_reason(&past->why, why);",
+      "set_reason(&past->why, &(struct reason){ COMM_ERR_PEER_LOST, p->peer, why->text, 0 });", "reasons", "leave")
+fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    end_as_lost", "    end_as_lost", "reasons", "leave")
 fault("tcp", "loss_of_a_member_comes_before_its_words", ENDING, "        hear_members(g);\n", "", "hostile", "reasons")
 fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_needs(g->head, p)) || p2p_needs", "p2p_needs", "leave", "reasons")
 fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",

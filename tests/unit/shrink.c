@@ -86,6 +86,61 @@ static void survivors_go_on(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static int has(const int32_t *ranks, size_t count, int32_t rank)
+{
+    for (size_t i = 0; i < count; i++)
+        if (ranks[i] == rank)
+            return 1;
+    return 0;
+}
+
+/* The recipe of comm_group_lost_ranks: nobody tells the survivors who died, and they do not ask each other. */
+static comm_group *shrink_by_the_recipe(comm_group *group, int32_t *lost, size_t room, size_t *ret_count)
+{
+    comm_group *rest = NULL;
+    comm_status status;
+    do {
+        CHECK_OK(comm_group_close(rest));
+        rest = NULL;
+        CHECK_OK(comm_group_lost_ranks(group, lost, room, ret_count));
+        status = comm_group_shrink(group, lost, *ret_count, NULL, &rest);
+        if (status == COMM_OK)
+            status = comm_barrier(rest, NULL, NULL);
+    } while (status == COMM_ERR_PEER_LOST);
+    CHECK_OK(status);
+    return rest;
+}
+
+static void the_lost_are_known(int rank, int size, void *arg)
+{
+    const struct deaths *deaths = arg;
+    comm_group *world = ranks_world("cpu:tcp"), *backwards;
+    int32_t dead[8], lost[8], order[8];
+    size_t dead_count = (size_t)list_of(deaths->first, dead), count;
+    for (int r = 0; r < size; r++)
+        order[r] = size - 1 - r;
+    CHECK_OK(comm_group_create(world, order, (size_t)size, NULL, &backwards));
+    CHECK(sum_over(world, 1) == size);
+    die_if(deaths->first, rank, world);
+    use_until_lost(world);
+    comm_group *rest = shrink_by_the_recipe(world, lost, 8, &count);
+    CHECK(count == dead_count && memcmp(lost, dead, count * sizeof *dead) == 0);
+    CHECK(sum_over(rest, 1) == size - (int)dead_count);
+    /* The same by the ranks of another group; and how many there are, without room for them. */
+    CHECK_OK(comm_group_lost_ranks(backwards, lost, 8, &count));
+    CHECK(count == dead_count);
+    for (size_t i = 0; i < count; i++)
+        CHECK(has(lost, count, size - 1 - dead[i]) && (i == 0 || lost[i] > lost[i - 1]));
+    lost[0] = -7;
+    CHECK_OK(comm_group_lost_ranks(world, lost, 0, &count));
+    CHECK(count == dead_count && lost[0] == -7);
+    CHECK_OK(comm_group_lost_ranks(rest, lost, 8, &count));
+    CHECK(count == 0);
+    CHECK_OK(comm_group_close(backwards));
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* A death is felt only by the groups that the dead rank was in. */
 static void other_groups_are_not_touched(int rank, int size, void *arg)
 {
@@ -160,6 +215,12 @@ int main(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct ranks_options may_die = { .may_fail = cases[i].first | cases[i].second, .name = "shrink" };
         if (ranks_run(4, &may_die, survivors_go_on, &cases[i]))
+            return 1;
+    }
+    static struct deaths lost[] = { { 1, 0 }, { 32, 0 }, { 6, 0 }, { 41, 0 } };
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) {
+        const struct ranks_options may_die = { .may_fail = lost[i].first, .name = "lost" };
+        if (ranks_run(6, &may_die, the_lost_are_known, &lost[i]))
             return 1;
     }
     const struct ranks_options last = { .may_fail = 8 };
