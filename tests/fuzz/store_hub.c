@@ -1,4 +1,4 @@
-/* The store server's mind (SOURCES: store/hub.c store/table.c store/wire.c common/base/error.c ..., link with
+/* The store server's mind (SOURCES: store/hub.c store/table.c store/wire.c core/common/base/error.c ..., link with
  * -lxxhash): three clients in one hub. The input is pieces: a client and a length in one byte, then so many bytes from
  * that client; a length of 0 is its hanging up. What a server does around the hub is done here as tcp_server.c does
  * it. */

@@ -218,8 +218,8 @@ fault("core", "refused_group_keeps_its_number", "core/group_make.c", "parent->li
 fault("core", "mesh_coordinates_are_column_major", "core/device_mesh.c", "index = index * layout->shape[a] + coordinates[a];",
       "index = index + coordinates[a] * (a ? layout->shape[a - 1] : 1);", "device_mesh")
 fault("core", "slurm_batch_script_is_a_rank", "core/launch.c", "strtoull(step, NULL, 10) < 0xfffffffaull", "strtoull(step, NULL, 10) <= 0xfffffffaull", "launch")
-fault("core", "port_65536_is_taken", "common/base/url.c", "    if (!parse_digits(port, digits, 65535, ret_port))", "    if (!parse_digits(port, digits, 65536, ret_port))", "url")
-fault("core", "option_beyond_its_most_is_taken", "common/base/param.c", "||\n        value * factor > p->maximum)", ")", "manual", "registry")
+fault("core", "port_65536_is_taken", "core/common/base/url.c", "    if (!parse_digits(port, digits, 65535, ret_port))", "    if (!parse_digits(port, digits, 65536, ret_port))", "url")
+fault("core", "option_beyond_its_most_is_taken", "core/common/base/param.c", "||\n        value * factor > p->maximum)", ")", "manual", "registry")
 fault("core", "two_backends_for_one_device", "core/backend_string.c", "if (strcmp(s->pairs[i].device, last->device) == 0)", "if (strcmp(s->pairs[i].device, last->device) == 0 && i)",
       "backend_string")
 fault("core", "rank_that_joined_twice_is_let_in", "core/join.c", "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))",

@@ -1,4 +1,4 @@
-"""A folder of the library can include its own headers, common/base and the public headers, and nothing else: the compiler, with the
+"""A folder of the library can include its own headers, core/common/base and the public headers, and nothing else: the compiler, with the
 include path that the build gives a folder, is asked for every header by every name that it could have. includes.py SOURCE-FOLDER
 BUILD-FOLDER
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 SOURCE, BUILD = (pathlib.Path(folder).resolve() for folder in sys.argv[1:])
-BASE = "common/base"
+BASE = "core/common/base"
 FOLDERS = [BASE, "store", "core", "backend_tcp"]
 HEADERS = [path.relative_to(SOURCE) for folder in FOLDERS for path in sorted((SOURCE / folder).rglob("*.h"))]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)

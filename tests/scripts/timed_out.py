@@ -10,7 +10,7 @@ CALL = re.compile(r'\b(?:comm__fail|group_fail)\([^;"]*\bCOMM_ERR_(?:TIMEOUT|DEA
 
 root = pathlib.Path(sys.argv[1])
 calls, problems = 0, []
-for path in sorted(path for folder in ("common", "core", "store", "backend_tcp") for path in (root / folder).rglob("*.c")):
+for path in sorted(path for folder in ("core", "store", "backend_tcp") for path in (root / folder).rglob("*.c")):
     text = path.read_text()
     for call in CALL.finditer(text):
         words = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call[1]))

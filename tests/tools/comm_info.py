@@ -37,7 +37,7 @@ class Info(unittest.TestCase):
 
     def test_every_parameter_of_the_sources_is_told(self):
         rows = [(scope, name, f"{prefix}{name.upper()}")
-                for scope, prefix, table in (("core", "COMM_", "common/base/param.def"), ("tcp", "COMM_TCP_", "backend_tcp/param.def"))
+                for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"), ("tcp", "COMM_TCP_", "backend_tcp/param.def"))
                 for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]
         known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json"))["parameters"]]
         self.assertGreater(len(rows), 10)
