@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "backend_tcp/exec_group.h"
+#include "core/exec/exec_group.h"
 #include "backend_tcp/progress.h"
 #include "faults.h"
 #include "flow.h"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "faults.h"
-#include "backend_tcp/exec_group.h"
+#include "core/exec/exec_group.h"
 #include "backend_tcp/link.h"
 #include "backend_tcp/progress.h"
 #include "core/group.h"

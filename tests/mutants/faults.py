@@ -19,9 +19,10 @@ class Fault(NamedTuple):
     tests: tuple  # likely to notice it, tried first
 
 
-LINK, ENGINE, MATCH, P2P = (f"backend_tcp/{name}.c" for name in ("link", "engine", "match", "p2p"))
-PORT, SINK, RECEIVE, ENDING = (f"backend_tcp/{name}.c" for name in ("port", "sink", "receive", "ending"))
-QUEUE, GROUPS, DESYNC, PROGRESS = (f"backend_tcp/{name}.c" for name in ("queue", "groups", "desync", "progress"))
+ENGINE, MATCH, P2P, PORT = (f"core/exec/{name}.c" for name in ("engine", "match", "p2p", "port"))
+SINK, RECEIVE, ENDING = (f"core/exec/{name}.c" for name in ("sink", "receive", "ending"))
+QUEUE, GROUPS, DESYNC = (f"core/exec/{name}.c" for name in ("queue", "groups", "desync"))
+LINK, PROGRESS = "backend_tcp/link.c", "backend_tcp/progress.c"
 LISTEN, ENDPOINT = "backend_tcp/listen.c", "backend_tcp/endpoint.c"
 TABLE, HUB = "store/table.c", "store/hub.c"
 SHORT = tuple("short io, " + what for what in ("p2p", "programs", "random programs"))
@@ -87,7 +88,7 @@ fault("b", "early_announcement_of_a_short_message_is_not_cleared", MATCH, "if (u
 fault("b", "held_sends_are_not_released_when_a_group_ends", ENDING,
       "match_release(group_port(g, r)); /* of other groups' sends */", "(void)g;", "p2p on tcp", "leave",
       "threads")
-fault("b", "eager_window_counts_payload_only", "backend_tcp/port.h", "p->credit -= (int64_t)(bytes + PORT_FRAME_COST);",
+fault("b", "eager_window_counts_payload_only", "core/exec/port.h", "p->credit -= (int64_t)(bytes + PORT_FRAME_COST);",
       "p->credit -= (int64_t)bytes;", "p2p on tcp", "programs on tcp")
 
 # ---- c: two groups on one link, one ends ----
@@ -105,7 +106,7 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 
 # ---- d: many ranks ----
 
-fault("d", "room_for_64_sources_is_used_for_65", "backend_tcp/operands.c", "size <= FEW ? few", "size <= FEW + 1 ? few",
+fault("d", "room_for_64_sources_is_used_for_65", "core/exec/operands.c", "size <= FEW ? few", "size <= FEW + 1 ? few",
       "random programs on tcp", "large on tcp")
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)", "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
@@ -117,7 +118,7 @@ fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index =
 
 fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));", "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
-TEXT = "backend_tcp/text.c"
+TEXT = "core/exec/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, "return say_rank(rank, g->world_ranks[rank], \"\");",
       "return say_rank(g->world_ranks[rank], g->world_ranks[rank], \"\");", "mismatch-permuted", "stop-permuted")
 fault("e", "lengths_of_the_two_are_swapped", TEXT,
@@ -237,15 +238,15 @@ fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank 
 
 # ---- tcp ----
 
-fault("tcp", "user_reduce_begins_with_the_last_rank", "backend_tcp/operands.c", "running = sources[r];\n    }", "running = sources[0];\n    }", "reductions on tcp",
+fault("tcp", "user_reduce_begins_with_the_last_rank", "core/exec/operands.c", "running = sources[r];\n    }", "running = sources[0];\n    }", "reductions on tcp",
       "random programs on tcp")
-fault("tcp", "last_slice_is_lost", "backend_tcp/prepare.c", "(uint32_t)((total + op->slice_elements - 1) / op->slice_elements);",
+fault("tcp", "last_slice_is_lost", "core/exec/prepare.c", "(uint32_t)((total + op->slice_elements - 1) / op->slice_elements);",
       "(uint32_t)(total / op->slice_elements);", "last slice is shorter", "engine", "random programs on tcp")
 fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;", "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
       "last slice is shorter", "random programs on tcp")
-fault("tcp", "in_place_all_to_all_works_on_no_copy", "backend_tcp/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
+fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)", "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
-fault("tcp", "early_messages_are_not_compared", "backend_tcp/submit.c", "g->domain->matching.count && r < g->size", "r < 0",
+fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->domain->matching.count && r < g->size", "r < 0",
       "manual", "mismatch")
 fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
 fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
@@ -258,24 +259,24 @@ fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_n
 fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",
       "tcp_wire", "hostile")
 fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire", "hostile")
-fault("tcp", "bruck_copies_one_block_too_few", "backend_tcp/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
+fault("tcp", "bruck_copies_one_block_too_few", "core/exec/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
       "simulate")
-fault("tcp", "broadcast_ring_sends_what_is_there_already", "backend_tcp/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
+fault("tcp", "broadcast_ring_sends_what_is_there_already", "core/exec/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
 fault("tcp", "silent_connection_stays_for_ever", LISTEN, "now_ns >= m->pending[i].give_up_ns)", "now_ns >= m->pending[i].give_up_ns && now_ns < 0)", "connect")
 fault("tcp", "listener_without_descriptors_is_not_paused", LISTEN, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
 fault("tcp", "paused_listener_never_goes_on", LISTEN, "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
-fault("tcp", "override_applies_beyond_its_range", "backend_tcp/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
+fault("tcp", "override_applies_beyond_its_range", "core/exec/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
       "query->bytes >= o->min_bytes)", "select")
 fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);", "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
 fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);", "host_id")
 fault("core", "hosts_are_numbered_by_identity", "core/host_id.c", "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id", "groups")
 fault("core", "group_hosts_are_the_first_of_the_world", "core/group.c", "group->world->hosts[group->world_ranks[r]]", "group->world->hosts[r]", "groups")
-fault("tcp", "two_levels_for_one_rank_per_host", "backend_tcp/select.c", "query->hosts <= query->size / 2 && ", "", "select")
-fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "backend_tcp/select.c", "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
-fault("tcp", "two_level_part_is_for_another_host", "backend_tcp/algo/all_reduce_two_level.c", "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
-fault("tcp", "two_level_gather_has_one_part", "backend_tcp/algo/all_gather_two_level.c", "(p->host_most + p->host_least - 1) / p->host_least", "1", "simulate")
-fault("tcp", "members_of_a_host_are_its_first_ones", "backend_tcp/plan.c", "p->members[p->host[p->host_of[r]] + p->place[r]] = r;", "p->members[r] = r;", "simulate")
-fault("tcp", "rules_ignore_the_number_of_ranks", "backend_tcp/select.c", "is_for(r, query) && ", "", "select", "simulate")
+fault("tcp", "two_levels_for_one_rank_per_host", "core/exec/select.c", "query->hosts <= query->size / 2 && ", "", "select")
+fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "core/exec/select.c", "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
+fault("tcp", "two_level_part_is_for_another_host", "core/exec/algo/all_reduce_two_level.c", "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
+fault("tcp", "two_level_gather_has_one_part", "core/exec/algo/all_gather_two_level.c", "(p->host_most + p->host_least - 1) / p->host_least", "1", "simulate")
+fault("tcp", "members_of_a_host_are_its_first_ones", "core/exec/plan.c", "p->members[p->host[p->host_of[r]] + p->place[r]] = r;", "p->members[r] = r;", "simulate")
+fault("tcp", "rules_ignore_the_number_of_ranks", "core/exec/select.c", "is_for(r, query) && ", "", "select", "simulate")
 
 # ---- store ----
 

@@ -1,4 +1,4 @@
-"""A folder of the library can include its own headers, core/common/base and the public headers, and nothing else: the compiler, with the
+"""A folder of the library can include its own headers, core/common/base and the public headers (backends also core/exec), and nothing else: the compiler, with the
 include path that the build gives a folder, is asked for every header by every name that it could have. includes.py SOURCE-FOLDER
 BUILD-FOLDER
 """
@@ -12,8 +12,11 @@ import sys
 
 SOURCE, BUILD = (pathlib.Path(folder).resolve() for folder in sys.argv[1:])
 BASE = "core/common/base"
-FOLDERS = [BASE, "store", "core", "backend_tcp"]
-HEADERS = [path.relative_to(SOURCE) for folder in FOLDERS for path in sorted((SOURCE / folder).rglob("*.h"))]
+EXEC = "core/exec"
+FOLDERS = [BASE, "store", "core", EXEC, "backend_tcp"]
+STAND_ON_EXEC = (EXEC, "backend_tcp")
+HEADERS = [path.relative_to(SOURCE) for folder in (BASE, "store", "core", "backend_tcp")
+           for path in sorted((SOURCE / folder).rglob("*.h")) if folder != "core" or "common" not in path.parts]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 
 
@@ -25,6 +28,10 @@ def names(header):
 def expected(folder):
     """The names of our headers that a source of the folder can include."""
     own = {str(header.relative_to(folder)) for header in HEADERS if header.is_relative_to(folder)}
+    if folder == "core": # lies above common/, and the compiler looks beside the source first
+        own |= {f"common/base/{header.name}" for header in HEADERS if str(header.parent) == BASE}
+    if folder in STAND_ON_EXEC:
+        own |= {header.name for header in HEADERS if str(header.parent) == EXEC}
     return own | {f"base/{header.name}" for header in HEADERS if str(header.parent) == BASE}
 
 
@@ -59,9 +66,14 @@ def check_sources(folder):
     """No way around the include path; algorithms know plans only."""
     problems = []
     for path in sorted((SOURCE / folder).rglob("*.[ch]")):
+        within = [other for other in FOLDERS if path.is_relative_to(SOURCE / other)]
+        if max(within, key=len) != folder:
+            continue
         for name in INCLUDE.findall(path.read_text()):
             if ".." in name or name.startswith("/"):
                 problems.append(f"{path.relative_to(SOURCE)}: includes {name}: a header is named as the include path has it")
+            if folder == "core" and name.split("/")[0] in ("exec", "common"):
+                problems.append(f"{path.relative_to(SOURCE)}: includes {name}: core does not stand on exec, and names base/ so")
             if path.parent.name == "algo" and name != "plan.h":
                 problems.append(f"{path.relative_to(SOURCE)}: includes {name}: an algorithm includes plan.h only")
     return problems

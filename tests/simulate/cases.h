@@ -3,7 +3,7 @@
 #define CASES_H
 
 #include "claims.h"
-#include "backend_tcp/select.h"
+#include "core/exec/select.h"
 #include "simulate.h"
 
 enum { SIZE_MOST = 33 };

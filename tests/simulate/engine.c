@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine.h"
-#include "backend_tcp/select.h"
+#include "core/exec/select.h"
 #include "core/op.h"
 
 static uint64_t state;

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend_tcp/exec_group.h"
+#include "core/exec/exec_group.h"
 
 /* ---- Random ---- */
 

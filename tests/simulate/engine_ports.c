@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend_tcp/ending.h"
-#include "backend_tcp/groups.h"
-#include "backend_tcp/queue.h"
-#include "backend_tcp/receive.h"
-#include "backend_tcp/submit.h"
+#include "core/exec/ending.h"
+#include "core/exec/groups.h"
+#include "core/exec/queue.h"
+#include "core/exec/receive.h"
+#include "core/exec/submit.h"
 #include "engine.h"
 
 /* A frame at its receiver: its header, and as much of the payload as has come. */

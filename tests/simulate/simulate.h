@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "backend_tcp/plan.h"
+#include "core/exec/plan.h"
 
 /* An element is reduced by four operations at once, each for a question of its own. */
 struct element {

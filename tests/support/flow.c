@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "backend_tcp/exec_group.h"
+#include "core/exec/exec_group.h"
 #include "backend_tcp/progress.h"
 #include "core/group.h"
 #include "ranks.h"

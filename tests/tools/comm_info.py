@@ -48,7 +48,7 @@ class Info(unittest.TestCase):
             self.assertIn(env, plain)
 
     def test_every_algorithm_of_the_sources_is_told(self):
-        rows = re.findall(r"^ALGO\((\w+), (\w+),", (SOURCE / "backend_tcp/algo.def").read_text(), re.M)
+        rows = re.findall(r"^ALGO\((\w+), (\w+),", (SOURCE / "core/exec/algo.def").read_text(), re.M)
         lines = json.loads(told("--json"))["routes"]["tcp"]
         self.assertGreater(len(rows), 10)
         routes = told("--routes")

@@ -9,7 +9,7 @@
 #include <comm/backend.h>
 #include <string.h>
 
-#include "backend_tcp/select.h"
+#include "core/exec/select.h"
 
 static struct route route_with(const char *overrides, int32_t kind, int32_t size, size_t bytes, uint32_t needs)
 {
