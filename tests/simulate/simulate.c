@@ -126,7 +126,7 @@ static void run_uneven(const struct subject *subject, uint64_t *random)
 static void run_counts(const struct subject *subject, uint64_t *random)
 {
     size_t p = (size_t)subject->size, counts[8], used = 0;
-    int small = subject->size <= 9;
+    int small = subject->size <= 9 && !subject->hosts; /* there are many ways to lie on hosts */
     if (is_vector_op(subject->algo->kind)) {
         size_t vector[8] = { 0, 1, 2, p - 1, p, p + 1, 5 * p + 3, 1000 };
         memcpy(counts, vector, sizeof counts);
