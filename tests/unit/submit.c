@@ -1,0 +1,265 @@
+/* The way of a call to its backend: what the same call again skips and what it does not, and operations that the backend does inside the
+ * call. On a backend that keeps what it is given. */
+#include <comm/comm.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "keeper.h"
+#include "ranks.h"
+
+/* ---- The same call again ---- */
+
+/* One finished call; was the backend asked whether it can do it? */
+static int asked(comm_group *group, comm_status status, comm_work *work)
+{
+    static int before;
+    CHECK_OK(status);
+    (void)group;
+    if (work) {
+        keeper_complete(COMM_OK, NULL);
+        CHECK_OK(comm_work_wait(work, 0));
+        comm_work_release(work);
+    }
+    int now = keeper_asked, was = now > before;
+    before = now;
+    return was;
+}
+
+#define ASKED(call) (status = (call), asked(world, status, work))
+
+static void only_an_equal_call_is_not_checked_again(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper");
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_work *work = NULL;
+    comm_status status;
+    double a[8] = { 0 }, b[8];
+    size_t counts[] = { 2 };
+    CHECK(ASKED(comm_all_reduce(world, a, b, 2, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, a, b, 2, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, b, b, 2, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work)));
+    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work)));
+    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, &work)));
+    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(ASKED(comm_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, 0, NULL, &work)));
+    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(ASKED(comm_all_gather_v(world, a, b, counts, NULL, COMM_DTYPE_F64, NULL, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, b, a, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(comm_group_seq(world) == 12);
+    CHECK_OK(comm_group_close(world));
+}
+
+static void buffers_numbers_and_limits_are_new_each_time(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper");
+    comm_work *work;
+    double a[8] = { 0 };
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(comm_group_set_timeout(world, 1000 * (i + 1)));
+        CHECK_OK(comm_all_reduce(world, a + i, a + i + 4, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work));
+        struct kept kept = keeper_take(0);
+        CHECK(kept.op.send.data == a + i && kept.op.recv.data == a + i + 4 && kept.op.seq == (uint64_t)i + 1);
+        CHECK(kept.op.timeout_ns == 1000000000LL * (i + 1) && comm_work_timeout(work) == 1000 * (i + 1));
+        keeper_host->work_complete(kept.work, COMM_OK, NULL);
+        comm_work_release(work);
+    }
+    /* What is wrong is refused with words, and takes no number. */
+    CHECK_STATUS(comm_all_reduce(world, a, NULL, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the recv buffer is NULL");
+    CHECK_STATUS(comm_all_reduce(world, a, (char *)a + 4, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("overlap");
+    CHECK_OK(comm_group_abort(world, "enough"));
+    CHECK_STATUS(comm_all_reduce(world, a, a, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_ABORTED);
+    CHECK(comm_group_seq(world) == 3 && keeper_count() == 0);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Inside the call ---- */
+
+static atomic_int runs;
+static comm_status run_says;
+
+static comm_status run_briefly(const comm_op *op, int64_t spin_ns)
+{
+    CHECK(op->seq > 0 && spin_ns > 0 && (op->flags & COMM_OP_FLAG_WAITING) && !(op->flags & COMM_OP_FLAG_BEGUN));
+    atomic_fetch_add(&runs, 1);
+    return run_says < 0 ? keeper_host->fail(run_says, "it does not run") : run_says;
+}
+
+static comm_status last_record(comm_group *group)
+{
+    comm_record record;
+    size_t count;
+    CHECK_OK(comm_group_records(group, &record, sizeof record, 1, &count));
+    CHECK(count == 1);
+    return record.status;
+}
+
+static void run_does_small_operations_in_the_call(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper_run");
+    int submitted = keeper_submitted;
+    keeper_runs = run_briefly;
+    run_says = COMM_OK;
+    for (int i = 0; i < 40; i++)
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK(runs == 40 && keeper_submitted == submitted && comm_group_seq(world) == 40);
+    CHECK_OK(last_record(world));
+    run_says = COMM_ERR_NO_MEMORY; /* refused: no number */
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_NO_MEMORY);
+    CHECK_ERROR_SAYS("barrier");
+    CHECK_ERROR_SAYS("backend 'keeper_run': it does not run");
+    CHECK(last_record(world) == COMM_ERR_NO_MEMORY && comm_group_seq(world) == 40);
+    run_says = COMM_OK;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK(comm_group_seq(world) == 41);
+    run_says = COMM_ERR_PEER_LOST;
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_PEER_LOST);
+    CHECK_STATUS(comm_group_status(world), COMM_ERR_PEER_LOST);
+    int before = runs;
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_PEER_LOST);
+    CHECK(runs == before);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Another thread completes what has begun. */
+static void *complete_begun(void *context)
+{
+    comm_status status = *(comm_status *)context;
+    while (keeper_count() == 0)
+        ;
+    struct kept kept = keeper_take(0);
+    CHECK(kept.op.flags & COMM_OP_FLAG_BEGUN);
+    keeper_host->work_complete(kept.work, status, status == COMM_OK ? NULL : "late trouble");
+    return NULL;
+}
+
+static void what_outlives_the_spin_gets_a_work(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper_run");
+    comm_status ends[] = { COMM_OK, COMM_ERR_TRUNCATED, COMM_OK };
+    keeper_runs = run_briefly;
+    run_says = COMM_IN_PROGRESS;
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, complete_begun, &ends[i]) == 0);
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), ends[i]);
+        CHECK(pthread_join(thread, NULL) == 0);
+        CHECK(last_record(world) == ends[i] && comm_group_seq(world) == (uint64_t)i + 1);
+    }
+    keeper_submits = COMM_ERR_NO_MEMORY; /* it has begun, so this ends the group */
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_BACKEND);
+    CHECK_ERROR_SAYS("the keeper keeps nothing");
+    keeper_submits = COMM_OK;
+    CHECK_STATUS(comm_group_status(world), COMM_ERR_BACKEND);
+    CHECK_OK(comm_group_close(world));
+    world = ranks_world("cpu:keeper_run"); /* the limit holds, too */
+    CHECK_OK(comm_group_set_timeout(world, 20));
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_DEADLINE);
+    CHECK_OK(comm_group_close(world));
+}
+
+static atomic_int is_in_run, may_leave;
+
+static comm_status run_until_told(const comm_op *op, int64_t spin_ns)
+{
+    (void)op, (void)spin_ns;
+    atomic_store(&is_in_run, 1);
+    while (!atomic_load(&may_leave))
+        ;
+    return run_says;
+}
+
+static void *call_barrier(void *group)
+{
+    comm_status status = comm_barrier(group, NULL, NULL);
+    CHECK(status == (run_says == COMM_OK ? COMM_OK : COMM_ERR_ABORTED));
+    return NULL;
+}
+
+static void *abort_it(void *group)
+{
+    CHECK_OK(comm_group_abort(group, "from another thread"));
+    atomic_store(&may_leave, 1);
+    return NULL;
+}
+
+static void *close_it(void *group)
+{
+    CHECK_OK(comm_group_close(group));
+    return NULL;
+}
+
+/* Close waits for who is in run; what goes on then is aborted by the close. An abort does not wait. */
+static void groups_end_while_an_operation_runs(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    keeper_runs = run_until_told;
+    for (int i = 0; i < 60; i++) {
+        comm_group *world = ranks_world("cpu:keeper_run");
+        pthread_t caller, ender;
+        int closes = i % 3 != 0;
+        run_says = i % 3 == 1 ? COMM_OK : COMM_IN_PROGRESS;
+        atomic_store(&is_in_run, 0);
+        atomic_store(&may_leave, 0);
+        CHECK(pthread_create(&caller, NULL, call_barrier, world) == 0);
+        while (!atomic_load(&is_in_run))
+            ;
+        CHECK(pthread_create(&ender, NULL, closes ? close_it : abort_it, world) == 0);
+        if (closes)
+            atomic_store(&may_leave, 1);
+        if (!closes) { /* the keeper ends with the abort what it has by then; the rest, the core */
+            CHECK(pthread_join(ender, NULL) == 0);
+            while (keeper_count() == 0)
+                ;
+            keeper_complete(COMM_ERR_ABORTED, "late");
+        }
+        CHECK(pthread_join(caller, NULL) == 0);
+        if (closes)
+            CHECK(pthread_join(ender, NULL) == 0);
+        else
+            CHECK_OK(comm_group_close(world));
+    }
+}
+
+static void *call_often(void *group)
+{
+    for (int i = 0; i < 2000; i++)
+        CHECK_OK(comm_barrier(group, NULL, NULL));
+    return NULL;
+}
+
+static void threads_take_turns(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper_run");
+    pthread_t threads[4];
+    keeper_runs = run_briefly;
+    run_says = COMM_OK;
+    for (int t = 0; t < 4; t++)
+        CHECK(pthread_create(&threads[t], NULL, call_often, world) == 0);
+    for (int t = 0; t < 4; t++)
+        CHECK(pthread_join(threads[t], NULL) == 0);
+    CHECK(comm_group_seq(world) == 8000);
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(void)
+{
+    const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "submit" };
+    if (comm_backend_register(keeper_entry) != COMM_OK || comm_backend_register(keeper_run_entry) != COMM_OK)
+        return 1;
+    return ranks_run(1, &threads, only_an_equal_call_is_not_checked_again, NULL) ||
+           ranks_run(1, &threads, buffers_numbers_and_limits_are_new_each_time, NULL) ||
+           ranks_run(1, &threads, run_does_small_operations_in_the_call, NULL) ||
+           ranks_run(1, &threads, what_outlives_the_spin_gets_a_work, NULL) ||
+           ranks_run(1, &threads, groups_end_while_an_operation_runs, NULL) ||
+           ranks_run(1, &threads, threads_take_turns, NULL);
+}
