@@ -364,7 +364,7 @@ static comm_status run_held(comm_group *group, struct channel *channel, comm_op 
     if (status == COMM_IN_PROGRESS)
         return go_on(group, channel, op, slot, ret_work);
     slot->status = status;
-    slot->ended = ticks_now();
+    slot->ended = slot->began; /* to read the counter again would cost as much as the rest of the call */
     if (status == COMM_OK)
         return COMM_OK;
     unnumber(group, channel, &op, 1);
@@ -451,12 +451,13 @@ static comm_status submit_one(comm_group *group, struct channel *channel, comm_o
 static comm_status submit_now(comm_group *group, comm_op *op, const struct plain_call *call, comm_work **ret_work)
 {
     struct channel *channel;
-    int takes_turn = !comm__op_is_peer(op->kind);
+    int takes_turn = group->turns && !comm__op_is_peer(op->kind);
     comm_group *target = comm__turn_begin(group, takes_turn);
     comm_status status = comm__group_route(target, op, &channel);
     if (status == COMM_OK)
         status = submit_one(target, channel, op, target == group ? call : NULL, ret_work);
-    comm__turn_end(group, takes_turn, status == COMM_OK);
+    if (takes_turn) /* another group may be closed by now */
+        comm__turn_end(group, takes_turn, status == COMM_OK);
     return status;
 }
 

@@ -29,7 +29,7 @@
  *
  * Threads
  *  - *any* in a slot's comment: called from any thread, also at the same time for different groups.
- *  - For one group: `submit`, `run` and `supports` never overlap each other. `group_abort`, `progress`, `wait_stream`,
+ *  - For one group: `submit` and `run` never overlap each other. `supports`, `group_abort`, `progress`, `wait_stream`,
  *    `memory_open` and `memory_close` may overlap these and each other. `group_connect` may overlap `group_abort` only.
  *    `group_close` overlaps nothing; no slot of the group is called after it.
  *  - The core may hold its locks while it calls `submit`, `run`, `supports` and `group_open`. Do not call a user's
@@ -492,7 +492,12 @@ struct comm_backend {
      *   IN_PROGRESS   begun, but not done within about `spin_ns`: the same op follows at once in submit, alone, with
      *                 COMM_OP_FLAG_BEGUN
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
-     * It may spin for spin_ns, but must not sleep: other threads of the group wait meanwhile. */
+     * It may spin for spin_ns (10 us), but must not sleep or block: the
+     * core holds the group's submission lock, so other threads of the group wait meanwhile. The op has the WAITING flag, its
+     * numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants to be told of operations. A
+     * group_abort may come meanwhile, from another thread; group_close waits until run has returned. If submit then
+     * refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other ranks go on with it. The op's
+     * limit counts for a begun op as for any other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then return
