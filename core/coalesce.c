@@ -280,10 +280,11 @@ static comm_status check_options(const comm_group *group, const comm_op_options 
                         : o->element_bytes                           ? "element_bytes"
                                                                      : NULL;
     if (field)
-        return comm__fail(COMM_ERR_INVALID,
-                          "comm_coalesce_end on group '%s': options->%s belongs to the calls of the batch; its end takes "
-                          "timeout_ms, label, stream and COMM_OP_FLAG_ON_STREAM",
-                          group->name, field);
+        return comm__fail(
+            COMM_ERR_INVALID,
+            "comm_coalesce_end on group '%s': options->%s belongs to the calls of the batch; its end takes "
+            "timeout_ms, label, stream and COMM_OP_FLAG_ON_STREAM",
+            group->name, field);
     if (o->timeout_ms < COMM_TIMEOUT_INFINITE)
         return comm__fail(COMM_ERR_INVALID,
                           "comm_coalesce_end on group '%s': options->timeout_ms is %lld; it is milliseconds, 0 or "
@@ -323,7 +324,8 @@ static void give_options(const struct batch *batch, comm_op *op)
     op->flags |= batch->flags;
 }
 
-/* What was left to the end: the options of the batch, and the backend if the group that it goes to was not known before. */
+/* What was left to the end: the options of the batch, and the backend if the group that it goes to was not known
+ * before. */
 static comm_status make_ready(comm_group *target, struct batch *batch, int waits)
 {
     comm_status status = COMM_OK;

@@ -10,7 +10,8 @@ struct batch *comm__batch_of(const comm_group *group);
 /* INVALID for a call that waits for what a batch would only write down; OK if this thread has no batch on the group. */
 comm_status comm__batch_refuse(const comm_group *group, const char *call);
 
-/* The timeout_ns of an op that waits in a batch and has no limit of its own: the batch's, or the group's, when it ends. */
+/* The timeout_ns of an op that waits in a batch and has no limit of its own: the batch's, or the group's, when it
+ * ends. */
 enum { BATCH_LIMIT = 0 };
 
 /* Write down a prepared op; its arrays are copied. `channel` is NULL in a round-robin group. */

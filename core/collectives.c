@@ -1,7 +1,7 @@
 /* The public operations. Each fills one comm_op and hands it to comm__group_call (submit.c), which checks it (op.c),
  * picks the backend by device, numbers and records it, submits it, and waits if ret_work is NULL. What an operation's
- * buffers mean on which rank stands in its traits (comm/backend.h). Those whose sides are single buffers fill the shorter
- * plain_call instead: if it is like the one before, nothing is filled in or checked again. */
+ * buffers mean on which rank stands in its traits (comm/backend.h). Those whose sides are single buffers fill the
+ * shorter plain_call instead: if it is like the one before, nothing is filled in or checked again. */
 #include "group.h"
 
 /* The sides of an op: one buffer, or one block per rank in three notations. */

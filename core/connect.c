@@ -62,8 +62,9 @@ static comm_status check_idle(comm_group *group)
         return COMM_OK;
     comm__work_describe(work, what, sizeof what);
     comm_work_release(work);
-    return comm__fail(COMM_ERR_INVALID, "%s on group '%s': %s has not finished; connect before the first operation, or wait for it",
-                      call, group->name, what);
+    return comm__fail(COMM_ERR_INVALID,
+                      "%s on group '%s': %s has not finished; connect before the first operation, or wait for it", call,
+                      group->name, what);
 }
 
 comm_status comm_group_connect(comm_group *group, comm_device device, int64_t timeout_ms)

@@ -21,7 +21,8 @@ static int try_enter(struct gate *gate)
 {
     uint32_t open = GATE_OPEN;
     return atomic_load_explicit(&gate->word, memory_order_relaxed) == GATE_OPEN &&
-           atomic_compare_exchange_strong_explicit(&gate->word, &open, GATE_HELD, memory_order_acquire, memory_order_relaxed);
+           atomic_compare_exchange_strong_explicit(&gate->word, &open, GATE_HELD, memory_order_acquire,
+                                                   memory_order_relaxed);
 }
 
 void comm__gate_wait(struct gate *gate)
@@ -31,8 +32,8 @@ void comm__gate_wait(struct gate *gate)
             return;
         relax();
     }
-    /* The mark may be overwritten by a holder that leaves and did not see it. That takes nanoseconds unless the holder is preempted in
-     * between; so each sleep is short, and the next round sets the mark again. */
+    /* The mark may be overwritten by a holder that leaves and did not see it. That takes nanoseconds unless the holder
+     * is preempted in between; so each sleep is short, and the next round sets the mark again. */
     const struct timespec most = { 0, SLEEP_NS_MOST };
     while (atomic_exchange_explicit(&gate->word, GATE_AWAITED, memory_order_acquire) != GATE_OPEN)
         syscall(SYS_futex, &gate->word, FUTEX_WAIT_PRIVATE, GATE_AWAITED, &most, NULL, 0);

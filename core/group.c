@@ -54,8 +54,8 @@ static comm_status fail_ended(const comm_group *group, const char *call)
 {
     char where[OP_PLACE_BYTES];
     comm__group_place(group, where);
-    return comm__fail(atomic_load_explicit(&group->ended, memory_order_acquire), "%s on %s: the group ended earlier: %s", call,
-                      where, group->ended_text);
+    return comm__fail(atomic_load_explicit(&group->ended, memory_order_acquire),
+                      "%s on %s: the group ended earlier: %s", call, where, group->ended_text);
 }
 
 comm_status comm__group_usable(const comm_group *group, const char *call)
@@ -73,8 +73,8 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
 static int remember_end(comm_group *group, comm_status status, const char *text)
 {
     if (atomic_exchange(&group->ending, 1)) {
-        /* Another thread is writing the reason, which takes a moment. Whoever is told of a failed operation must find the
-         * group ended. */
+        /* Another thread is writing the reason, which takes a moment. Whoever is told of a failed operation must find
+         * the group ended. */
         while (atomic_load_explicit(&group->ended, memory_order_acquire) == COMM_OK)
             sched_yield();
         return 0;
@@ -133,7 +133,8 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
     return COMM_OK;
 }
 
-/* The open groups of the world. They are held, so that closing one waits until it is let go. Gives *ret_groups (free). */
+/* The open groups of the world. They are held, so that closing one waits until it is let go. Gives *ret_groups
+ * (free). */
 static comm_status hold_all(struct world *world, comm_group ***ret_groups, size_t *ret_count)
 {
     size_t count = 0;
@@ -355,7 +356,8 @@ static void never_reduces(const void *in, void *inout, size_t count, comm_dtype 
     (void)in, (void)inout, (void)count, (void)dtype, (void)context;
 }
 
-/* What the call with these arguments would become, without elements, goes the way of every call until it would be submitted. */
+/* What the call with these arguments would become, without elements, goes the way of every call until it would be
+ * submitted. */
 int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop, comm_device device)
 {
     static const double scalar[2];
@@ -365,8 +367,8 @@ int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, c
     struct channel *channel;
     comm_status status = comm__group_usable(group, "comm_group_supports");
     if (status == COMM_OK && !traits)
-        status = comm__fail(COMM_ERR_INVALID, "comm_group_supports on group '%s': there is no kind of operation %d", group->name,
-                            kind);
+        status = comm__fail(COMM_ERR_INVALID, "comm_group_supports on group '%s': there is no kind of operation %d",
+                            group->name, kind);
     if (status != COMM_OK)
         return 0;
     options.device = device;
@@ -411,7 +413,8 @@ int32_t comm_group_count(const comm_group *world)
 }
 
 /* The caller's records are shorter or longer than ours: `record_bytes` each. */
-static comm_status give_records(struct recorder *recorder, char *to, size_t record_bytes, size_t room, size_t *ret_count)
+static comm_status give_records(struct recorder *recorder, char *to, size_t record_bytes, size_t room,
+                                size_t *ret_count)
 {
     const size_t own = sizeof(comm_record), kept = record_bytes < own ? record_bytes : own;
     if (room > recorder->most)
@@ -434,12 +437,15 @@ comm_status comm_group_records(const comm_group *group, comm_record *ret_records
     if (!group || !ret_count || (!ret_records && room))
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: an argument is NULL");
     if (record_bytes == 0 || record_bytes > 65536)
-        return comm__fail(COMM_ERR_INVALID, "comm_group_records: record_bytes is %zu; give sizeof(comm_record)", record_bytes);
+        return comm__fail(COMM_ERR_INVALID, "comm_group_records: record_bytes is %zu; give sizeof(comm_record)",
+                          record_bytes);
     comm_status status = comm__refuse_in_hook("comm_group_records");
     if (status != COMM_OK)
         return status;
-    comm_group *g = (comm_group *)group; /* reading takes its lock, and writes down what works have not yet; the group stays what it was */
-    int is_parent = !comm__forked_since(g->generation); /* in a child nobody else is there, and the lock may be held for ever */
+    /* reading takes its lock, and writes down what works have not yet; the group stays what it was */
+    comm_group *g = (comm_group *)group;
+    /* in a child nobody else is there, and the lock may be held for ever */
+    int is_parent = !comm__forked_since(g->generation);
     if (is_parent)
         gate_enter(&g->gate);
     comm__works_settle(g);

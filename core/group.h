@@ -1,10 +1,11 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->gate -> the watchdog's lock -> the leaves group->lock, hooks->lock,
- * memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before the gate. A lock may be taken while those to its
- * left are held, never the other way round. The gate is held during backend->submit and run, so a backend completes works
- * there with it held: the core then keeps the users' callbacks back until it is released (comm__callbacks_defer). No
- * other lock is held in a backend's function, except open_lock in world_open.
+ * Lock order: registry -> world->open_lock -> world->lock -> group->gate -> the watchdog's lock -> the leaves
+ * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before
+ * the gate. A lock may be taken while those to its left are held, never the other way round. The gate is held during
+ * backend->submit and run, so a backend completes works there with it held: the core then keeps the users' callbacks
+ * back until it is released (comm__callbacks_defer). No other lock is held in a backend's function, except open_lock in
+ * world_open.
  *
  *   submit.c       the way of an op to its backend    group.c        ending, flush, queries
  *   group_open.c   opening and closing; the world
@@ -60,8 +61,8 @@ struct world {
     _Atomic uint8_t *lost;     /* [size] 1: a backend has said that this rank is lost */
     int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */
-    comm_group *root;          /* the world group, from before its channels open; its memory is kept, as it is the token of the
-                                * world states */
+    comm_group *root; /* the world group, from before its channels open; its memory is kept, as it is the token of the
+                       * world states */
     struct joining *joining;   /* while the backends of the world group open; guarded by looking */
     pthread_mutex_t looking;   /* a leaf */
     struct cards cards;        /* of the ranks, with what their backends need to find each other */
@@ -96,7 +97,8 @@ struct plain_call {
     void *recv;
 };
 
-/* The last such call that went to a backend of the group, checked: the next one that is like it needs other buffers and a number. */
+/* The last such call that went to a backend of the group, checked: the next one that is like it needs other buffers and
+ * a number. */
 struct checked {
     struct plain_call call; /* kind 0: there is none */
     struct op_extent extent;
@@ -129,21 +131,25 @@ struct comm_group {
     struct channel channels[BACKEND_PAIRS_MOST];
     size_t channel_count;
     comm_device device; /* that the user named; 0: none */
-    struct channel *routes[DEVICE_KIND_END]; /* by kind of device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if there
-                                              * are several */
+    struct channel *routes[DEVICE_KIND_END]; /* by kind of device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if
+                                              * there are several */
     _Atomic int64_t timeout_ms;
 
-    atomic_int references; /* the open handle, once it is closed the works that are out, and the world for its root: keep the memory */
-    atomic_int drivers;    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
+    /* the open handle, once it is closed the works that are out, and the world for its root: keep the memory */
+    atomic_int references;
+    /* threads that are in a backend because of the group, or complete a work of it: close waits for them */
+    atomic_int drivers;
     atomic_int closing;
 
     _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */
     atomic_int ending;     /* whoever sets it writes ended_text and ended_ns */
     int64_t ended_ns;
-    atomic_int untold;     /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
+    /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
+    atomic_int untold;
     char ended_text[COMM_ERROR_BYTES];
 
-    struct gate gate;     /* the submission lock: guards what follows, the channels' numbers, and the setting of `closing` */
+    /* the submission lock: guards what follows, the channels' numbers, and the setting of `closing` */
+    struct gate gate;
     _Atomic uint64_t seq; /* written with the gate, read without */
     uint64_t peer_seq;
     struct checked checked;
@@ -172,8 +178,8 @@ struct comm_group {
 
 /* ---- submit.c ---- */
 
-/* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. The second is for
- * calls of the plain form. */
+/* What every collective ends in: check, then write down (coalescing), or submit, and wait if ret_work is NULL. The
+ * second is for calls of the plain form. */
 comm_status comm__group_call(comm_group *group, comm_op *op, const comm_op_options *options, comm_work **ret_work);
 comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call, const comm_op_options *options,
                                    comm_work **ret_work);
@@ -188,7 +194,8 @@ comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work 
 /* The channel that a prepared op goes to, whose backend can do it; op->device is set. */
 comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **ret_channel);
 
-/* Submit routed ops to the channel; `works` gets `count` new ones. `parent` is the work of the batch that they are, or NULL. */
+/* Submit routed ops to the channel; `works` gets `count` new ones. `parent` is the work of the batch that they are, or
+ * NULL. */
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent);
 
@@ -201,8 +208,8 @@ int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms);
 comm_status comm__group_usable(const comm_group *group, const char *call);
 comm_status comm__fail_forked(const comm_group *group, const char *call);
 
-/* The group has ended: remember the first reason, and end its other channels than `from`. NULL: some backend says so, perhaps
- * with its locks held; the watchdog ends the channels then. */
+/* The group has ended: remember the first reason, and end its other channels than `from`. NULL: some backend says so,
+ * perhaps with its locks held; the watchdog ends the channels then. */
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text);
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
@@ -223,7 +230,8 @@ void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROU
 
 /* ---- group_make.c ---- */
 
-/* Begin a name with another one, or with as many of its characters as fit into `most` bytes. Returns how many it has. */
+/* Begin a name with another one, or with as many of its characters as fit into `most` bytes. Returns how many it
+ * has. */
 int comm__name_from(const char *other, size_t most, char name[GROUP_NAME_BYTES]);
 
 /* ---- group_open.c ---- */
@@ -244,16 +252,16 @@ struct group_plan {
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
 
-/* The channel for buffers on `device`, and the device as backends know it: with the index that the user has named. `call` begins
- * the text.  Errors  INVALID (the group has several devices), UNSUPPORTED (none such). */
-comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device, struct channel **ret_channel,
-                                comm_device *ret_device);
+/* The channel for buffers on `device`, and the device as backends know it: with the index that the user has named.
+ * `call` begins the text.  Errors  INVALID (the group has several devices), UNSUPPORTED (none such). */
+comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device,
+                                struct channel **ret_channel, comm_device *ret_device);
 
-/* The world group is opened in steps, as the ranks come together in between (init.c). Choose its backends; it is world->root then,
- * also if that fails, and goes with the world. */
+/* The world group is opened in steps, as the ranks come together in between (init.c). Choose its backends; it is
+ * world->root then, also if that fails, and goes with the world. */
 comm_status comm__world_choose(const struct group_plan *plan);
-/* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there. Gives
- * *ret_terms (free). */
+/* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there.
+ * Gives *ret_terms (free). */
 comm_status comm__world_terms(const struct world *world, char **ret_terms);
 /* Open its channels. */
 comm_status comm__world_open(struct world *world);
@@ -275,8 +283,8 @@ void comm__group_let_go(comm_group *group);
 /* Frees a world without groups; half-built ones and NULL are fine. */
 void comm__world_destroy(struct world *world, int32_t forked);
 
-/* monitored.c: end the receive that a monitored barrier may have left, so that it is no unfinished work; then free what is
- * left of a closed group's. */
+/* monitored.c: end the receive that a monitored barrier may have left, so that it is no unfinished work; then free what
+ * is left of a closed group's. */
 void comm__monitor_hush(comm_group *group);
 void comm__monitor_destroy(struct monitor *monitor);
 

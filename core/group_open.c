@@ -140,8 +140,9 @@ static comm_status route_pair(comm_group *group, const struct backend_pair *pair
         const char *device = pair->device ? pair->device : "cpu";
         wanted = kinds & (1u << comm__device_kind_of(device, strlen(device)));
         if ((wanted & ~1u) == 0)
-            return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': backend '%s' does not serve device '%s'; it serves %s",
-                              group->name, backend->name, device, backend->devices);
+            return comm__fail(COMM_ERR_UNSUPPORTED,
+                              "opening group '%s': backend '%s' does not serve device '%s'; it serves %s", group->name,
+                              backend->name, device, backend->devices);
     }
     status = check_options(group, pair, backend);
     if (status != COMM_OK)
@@ -164,10 +165,12 @@ static comm_status write_backend_text(comm_group *group)
         if (!channel)
             continue;
         /* A path stays one: a group made from this one must find the same backend. */
-        const char *name = comm__backend_is_path(channel->choice.pair->name) ? channel->choice.pair->name : channel->backend->name;
+        const char *name = comm__backend_is_path(channel->choice.pair->name) ? channel->choice.pair->name
+                                                                             : channel->backend->name;
         fprintf(text, "%s%s:%s", comma, comm_device_name(d), name);
         for (size_t i = 0; i < channel->choice.pair->option_count; i++)
-            fprintf(text, "%c%s=%s", i ? '&' : '?', channel->choice.pair->options[i].name, channel->choice.pair->options[i].value);
+            fprintf(text, "%c%s=%s", i ? '&' : '?', channel->choice.pair->options[i].name,
+                    channel->choice.pair->options[i].value);
         comma = ",";
     }
     if (!text || fclose(text) != 0)
@@ -218,8 +221,8 @@ static comm_device device_of(const comm_group *group, const struct channel *chan
     return devices == 1 ? device : COMM_DEVICE_DEFAULT;
 }
 
-comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device, struct channel **ret_channel,
-                                comm_device *ret_device)
+comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device,
+                                struct channel **ret_channel, comm_device *ret_device)
 {
     int32_t kind = comm_device_kind(device);
     char where[OP_PLACE_BYTES], name[DEVICE_NAME_BYTES + 16];
@@ -232,8 +235,9 @@ comm_status comm__group_channel(const comm_group *group, const char *call, comm_
         return comm__fail(COMM_ERR_INVALID, "%s on %s: the group has several devices (%s); say which one", call, where,
                           group->backend_text);
     if (!channel)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "%s on %s: the group has no backend for device %s; it was opened with '%s'", call,
-                          where, name, group->backend_text);
+        return comm__fail(COMM_ERR_UNSUPPORTED,
+                          "%s on %s: the group has no backend for device %s; it was opened with '%s'", call, where,
+                          name, group->backend_text);
     if (kind == COMM_DEVICE_DEFAULT) {
         kind = COMM_DEVICE_CPU;
         while (group->routes[kind] != channel)
@@ -544,8 +548,8 @@ static int has_drivers(const comm_group *group)
     return atomic_load(&group->drivers) > 0;
 }
 
-/* Wait until the group has none of these any more. It is about to, or the backend broke its promise: so look often, and not for
- * ever. */
+/* Wait until the group has none of these any more. It is about to, or the backend broke its promise: so look often, and
+ * not for ever. */
 static int settles(const comm_group *group, int (*has)(const comm_group *))
 {
     int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
@@ -566,7 +570,8 @@ static int end_works(comm_group *group)
     if (unfinished > 0) {
         char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
         comm__group_rank_text(group, group->rank, self);
-        snprintf(text, sizeof text, "%s closed group '%s' with %zu unfinished operations", self, group->name, unfinished);
+        snprintf(text, sizeof text, "%s closed group '%s' with %zu unfinished operations", self, group->name,
+                 unfinished);
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
     int settled = settles(group, has_works);

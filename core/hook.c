@@ -56,8 +56,9 @@ static void tell(comm_group *group, int32_t kind, const comm_record *record, com
 
 comm_status comm__refuse_in_hook(const char *call)
 {
-    return comm__thread.in.hooks == 0 ? COMM_OK
-                           : comm__fail(COMM_ERR_INVALID, "%s: a hook may not call this; let another thread do it", call);
+    return comm__thread.in.hooks == 0
+               ? COMM_OK
+               : comm__fail(COMM_ERR_INVALID, "%s: a hook may not call this; let another thread do it", call);
 }
 
 void comm__hooks_submitted(comm_group *group, const comm_op *op, comm_work *work)

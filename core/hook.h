@@ -29,7 +29,8 @@ void comm__hooks_finish(struct hooks *hooks);
 /* Does some hook want to know of operations? */
 static inline int comm__hooks_want_ops(const struct hooks *hooks)
 {
-    return (atomic_load_explicit(&hooks->wanted, memory_order_relaxed) & (COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE)) != 0;
+    return (atomic_load_explicit(&hooks->wanted, memory_order_relaxed) & (COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE)) !=
+           0;
 }
 
 /* An op is about to go to the backend, and its work has completed. The second follows only where the first was. */

@@ -1,5 +1,5 @@
-/* The table that backends get: what they may ask of the core. Thin wrappers, so that a plugin links to nothing of ours.
- */
+/* The table that backends get: what they may ask of the core. Thin wrappers, so that a plugin links to nothing of
+ * ours. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,8 +84,8 @@ static void host_describe(void *group_token, const comm_op *op, char *text, size
     comm__group_describe(group_token, op, text, room);
 }
 
-/* What backends know as their store. While the world opens, what they set is noted on this rank's card; what is on another's card
- * is known without asking the store. */
+/* What backends know as their store. While the world opens, what they set is noted on this rank's card; what is on
+ * another's card is known without asking the store. */
 static comm_status host_store_set(void *store, const char *key, const void *data, size_t bytes)
 {
     struct world_backend *wb = store;
@@ -115,7 +115,8 @@ static comm_status wait_for_key(struct world_backend *wb, const comm_group *grou
     for (;;) {
         int64_t left = clock_left_ms(deadline_ns);
         int last = left >= 0 && left <= JOIN_LOOK_MS;
-        comm_status status = comm_store_get(wb->store, key, last ? (left ? left : 1) : JOIN_LOOK_MS, ret_data, ret_bytes);
+        comm_status status = comm_store_get(wb->store, key, last ? (left ? left : 1) : JOIN_LOOK_MS, ret_data,
+                                            ret_bytes);
         if (status != COMM_ERR_TIMEOUT || last)
             return status;
         status = look_after_others(wb->world);
@@ -156,8 +157,8 @@ static comm_status host_store_delete(void *store, const char *key)
 
 /* ---- Parameters ---- */
 
-/* The option in the backend string, or NULL. It counts for the backend that the string names, not for one that this one stands
- * on. */
+/* The option in the backend string, or NULL. It counts for the backend that the string names, not for one that this one
+ * stands on. */
 static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
     if (!choice || strcmp(choice->backend->name, backend) != 0)
@@ -189,7 +190,8 @@ static void host_rank_lost(void *group_token, int32_t world_rank, const char *wh
     if (world_rank < 0 || world_rank >= world->size)
         return;
     if (!atomic_exchange(&world->lost[world_rank], 1))
-        comm__log(COMM_LOG_INFO, "world '%s': rank %d is lost: %s", world->name, world_rank, why ? why : "no reason was given");
+        comm__log(COMM_LOG_INFO, "world '%s': rank %d is lost: %s", world->name, world_rank,
+                  why ? why : "no reason was given");
 }
 
 #define TEXT_OF(x) #x

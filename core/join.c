@@ -59,8 +59,8 @@ struct round {
     int refusals_count;
 };
 
-/* A closed port on another host may be a firewall's word. In the second round all have come, and who is not open yet should be soon: then it
- * tells something. */
+/* A closed port on another host may be a firewall's word. In the second round all have come, and who is not open yet
+ * should be soon: then it tells something. */
 static const struct round showing_up = { "rank", "joined", "verdict", "all", "joined", 0 };
 static const struct round opening = { "card", "opened", "outcome", "open", "opened the world", 1 };
 
@@ -116,10 +116,11 @@ static comm_status fail_claimed(const struct joining *j, const char *who, size_t
     char mine[WHO_BYTES];
     size_t same = write_who(mine, "");
     if (bytes >= same && memcmp(who, mine, same) == 0)
-        return comm__fail(COMM_ERR_INVALID,
-                          "rank %d has joined already, in this process. After a world that did not come together, begin "
-                          "with another name or a fresh store than %s",
-                          j->rank, comm_store_url(j->names));
+        return comm__fail(
+            COMM_ERR_INVALID,
+            "rank %d has joined already, in this process. After a world that did not come together, begin "
+            "with another name or a fresh store than %s",
+            j->rank, comm_store_url(j->names));
     return comm__fail(COMM_ERR_INVALID,
                       "rank %d has joined already (%.*s). Either two processes have this rank, or the store %s holds "
                       "an earlier run: start a fresh one",
@@ -162,7 +163,8 @@ static comm_status find_number(struct joining *j)
 
 /* ---- Joining ---- */
 
-/* The key holds who we are, our host, then our lifeline: from the moment that a rank counts as there, others can watch it. */
+/* The key holds who we are, our host, then our lifeline: from the moment that a rank counts as there, others can watch
+ * it. */
 static comm_status claim_rank(struct joining *j)
 {
     char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
@@ -229,7 +231,8 @@ static comm_status decide_against(struct joining *j, const struct round *round, 
     char verdict[COMM_ERROR_BYTES];
     snprintf(verdict, sizeof verdict, "%d %.1000s", status, text);
     comm_status decided = decide(j, round, verdict, strlen(verdict));
-    return j->heard ? decided : comm__fail(status, "%s", text); /* Without the store, this rank at least has its reason. */
+    /* Without the store, this rank at least has its reason. */
+    return j->heard ? decided : comm__fail(status, "%s", text);
 }
 
 /* This rank cannot take part, for the last error's reason: all should know. */
@@ -273,25 +276,28 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
 {
     char text[COMM_ERROR_BYTES];
     if (theirs->size != mine->size)
-        snprintf(text, sizeof text,
-                 "the ranks disagree about the world size: it has %ld ranks, says %.*s, but %ld ranks, says %.*s. Give all "
-                 "ranks the same (or, if that is an earlier run, a fresh store)",
-                 mine->size, mine->rank_shown, mine->rank, theirs->size, theirs->rank_shown, theirs->rank);
+        snprintf(
+            text, sizeof text,
+            "the ranks disagree about the world size: it has %ld ranks, says %.*s, but %ld ranks, says %.*s. Give all "
+            "ranks the same (or, if that is an earlier run, a fresh store)",
+            mine->size, mine->rank_shown, mine->rank, theirs->size, theirs->rank_shown, theirs->rank);
     else if (strcmp(theirs->mark, mine->mark) != 0)
-        snprintf(text, sizeof text,
-                 "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
-                 mine->rank_shown, mine->rank, theirs->rank_shown, theirs->rank);
+        snprintf(
+            text, sizeof text,
+            "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
+            mine->rank_shown, mine->rank, theirs->rank_shown, theirs->rank);
     else
         snprintf(text, sizeof text,
-                 "the ranks have different backends: %.*s has '%.*s', but %.*s has '%.*s'. Give all ranks the same string (what "
+                 "the ranks have different backends: %.*s has '%.*s', but %.*s has '%.*s'. Give all ranks the same "
+                 "string (what "
                  "differs from host to host goes into the environment, such as COMM_TCP_INTERFACE)",
                  mine->rank_shown, mine->rank, BACKENDS_SHOWN, mine->backends, theirs->rank_shown, theirs->rank,
                  BACKENDS_SHOWN, theirs->backends);
     return decide_against(j, &showing_up, COMM_ERR_INVALID, text);
 }
 
-/* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would wait for each other's
- * connections in vain; and with different backends nobody would be at the other end. */
+/* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would wait
+ * for each other's connections in vain; and with different backends nobody would be at the other end. */
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
@@ -422,8 +428,8 @@ static void say_who_is_missing(struct joining *j, const struct round *round)
 
 /* ---- Who has ended? ----
  *
- * A rank watches the next seven, and those 8, 16, 32 ... further: so in a small world everybody watches everybody, and in a large one each
- * is watched by several who need not all be waiting yet. */
+ * A rank watches the next seven, and those 8, 16, 32 ... further: so in a small world everybody watches everybody, and
+ * in a large one each is watched by several who need not all be waiting yet. */
 
 static int32_t watched_rank(const struct joining *j, int i)
 {
@@ -441,7 +447,8 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
     if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
         comm_store_get(j->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
         return 0;
-    const char *host = strchr(claim, '\n'), *page = host ? strchr(host + 1, '\n') : NULL; /* a store's values end with a NUL */
+    /* a store's values end with a NUL */
+    const char *host = strchr(claim, '\n'), *page = host ? strchr(host + 1, '\n') : NULL;
     comm__watch_begin(w, page ? page + 1 : "");
     comm_free(claim);
     return 1;
@@ -458,7 +465,8 @@ static int32_t find_ended(struct joining *j, const struct round *round)
         if (rank < 0)
             break;
         if ((w->begun || begin_watch(j, rank, w)) &&
-            (comm__watch_look(w) || (round->refusals_count && comm__watch_refused(w) && !is_there(j, round, rank, rank + 1))))
+            (comm__watch_look(w) ||
+             (round->refusals_count && comm__watch_refused(w) && !is_there(j, round, rank, rank + 1))))
             return rank;
     }
     return -1;
@@ -473,8 +481,9 @@ static comm_status tell_ended(struct joining *j, const struct round *round, int3
     if (comm_store_get(j->store, key, left_ms(j), &them, &bytes) != COMM_OK)
         them = NULL;
     write_who(who, "");
-    snprintf(text, sizeof text, "rank %d (%.*s) has ended, or has given up, before all ranks had %s, as rank %d (%.*s) noticed",
-             ended, them ? shown(them, bytes) : 1, them ? (const char *)them : "?", round->done, j->rank,
+    snprintf(text, sizeof text,
+             "rank %d (%.*s) has ended, or has given up, before all ranks had %s, as rank %d (%.*s) noticed", ended,
+             them ? shown(them, bytes) : 1, them ? (const char *)them : "?", round->done, j->rank,
              shown(who, strlen(who)), who);
     comm_free(them);
     return decide_against(j, round, COMM_ERR_PEER_LOST, text); /* or all have come, and it is on its way */
@@ -618,7 +627,8 @@ static comm_status tell_start(struct joining *j, const struct fetched *claims)
     }
     if (status == COMM_OK)
         status = start ? decide_for(j, &showing_up, start, bytes)
-                       : decide_against(j, &showing_up, COMM_ERR_NO_MEMORY, "the last rank to come had no memory to tell the others");
+                       : decide_against(j, &showing_up, COMM_ERR_NO_MEMORY,
+                                        "the last rank to come had no memory to tell the others");
     free(start);
     free(hosts);
     return status;
@@ -639,7 +649,8 @@ static comm_status take_nonce_and_hosts(struct joining *j)
     size_t bytes, nonce_bytes = JOIN_NONCE_TEXT - 1;
     const char *start = payload(j, &bytes); /* ends with a NUL, as all that comes from a store */
     if (bytes <= nonce_bytes || start[nonce_bytes] != ' ')
-        return comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store), bytes);
+        return comm__fail(COMM_ERR_PROTOCOL, "the store %s holds a nonce of %zu bytes", comm_store_url(j->store),
+                          bytes);
     memcpy(j->nonce, start, nonce_bytes);
     j->nonce[nonce_bytes] = '\0';
     j->hosts = malloc((size_t)j->size * sizeof *j->hosts);
@@ -670,8 +681,8 @@ comm_status comm__join_alone(struct joining *j)
     return status == COMM_OK ? comm_store_open("hash://", NULL, &j->store) : status;
 }
 
-/* All cards, one after the other: they are short, and each rank would have to ask for those of most others sooner or later. None, if
- * they are more than the parameter allows. */
+/* All cards, one after the other: they are short, and each rank would have to ask for those of most others sooner or
+ * later. None, if they are more than the parameter allows. */
 static comm_status gather_cards(struct joining *j, char **ret_cards, size_t *ret_bytes)
 {
     struct fetched cards = { 0 };
@@ -745,8 +756,8 @@ void comm__leave(comm_store *view, int32_t rank, int32_t size, int64_t most_ms)
     const char *gone[] = { "gone" };
     if (patience_ms == 0)
         return;
-    /* The server's process may have been stopped, or cut off: that is no reason to stay. Nor is there more time than comm_init
-     * had, if it is comm_init that gives up: the view has its deadline. */
+    /* The server's process may have been stopped, or cut off: that is no reason to stay. Nor is there more time than
+     * comm_init had, if it is comm_init that gives up: the view has its deadline. */
     if (comm_store_set_timeout(view, patience_ms) != COMM_OK || comm_store_add(view, "left", 1, &left) != COMM_OK)
         return;
     if (left == size)

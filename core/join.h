@@ -16,14 +16,16 @@ struct joining {
     const char *name, *secret;
     const char *backends; /* what all ranks must have alike: comm__group_terms */
     comm_store *names; /* what all worlds of this name share; comm__join_end closes it */
-    comm_store *store; /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */
+    /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */
+    comm_store *store;
     int32_t rank, size;
     int64_t began_ns, deadline_ns;
     int64_t number; /* of worlds of this name that came together in this store before; -1: not known yet */
     int served;     /* by rank 0: the store */
     int joined;     /* the rank is counted in, or has heard that there will be no world */
     char nonce[JOIN_NONCE_TEXT];
-    int32_t *hosts; /* [size] the number of each rank's host (host_id.h); who needs it longer takes it and leaves NULL */
+    /* [size] the number of each rank's host (host_id.h); who needs it longer takes it and leaves NULL */
+    int32_t *hosts;
     int heard;      /* there is a verdict */
     char *verdict;  /* of the latest round; its payload follows the NUL */
     size_t verdict_bytes;

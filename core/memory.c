@@ -65,8 +65,8 @@ static comm_status open_in_backend(struct comm_memory *memory, const char *call,
         return COMM_OK;
     if (memory->handle)
         channel->backend->memory_close(channel->state, memory->handle, 0);
-    return comm__fail(COMM_ERR_BACKEND, "%s on group '%s': backend '%s': memory_open gave no %s", call, memory->group->name,
-                      channel->backend->name, memory->handle ? "memory" : "handle");
+    return comm__fail(COMM_ERR_BACKEND, "%s on group '%s': backend '%s': memory_open gave no %s", call,
+                      memory->group->name, channel->backend->name, memory->handle ? "memory" : "handle");
 }
 
 static comm_status open_plain(struct comm_memory *memory, const char *call, comm_device device, void *data)
@@ -78,8 +78,8 @@ static comm_status open_plain(struct comm_memory *memory, const char *call, comm
         return COMM_OK;
     comm__device_text(device, name, sizeof name);
     if (comm_device_kind(device) != COMM_DEVICE_CPU)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "%s on group '%s': backend '%s' does not allocate memory of device %s", call,
-                          memory->group->name, memory->channel->backend->name, name);
+        return comm__fail(COMM_ERR_UNSUPPORTED, "%s on group '%s': backend '%s' does not allocate memory of device %s",
+                          call, memory->group->name, memory->channel->backend->name, name);
     memory->data = memory->plain = aligned_alloc(MEMORY_ALIGNMENT, whole);
     return memory->plain ? COMM_OK
                          : comm__fail(COMM_ERR_NO_MEMORY, "%s on group '%s': %zu bytes", call, memory->group->name,
@@ -173,7 +173,8 @@ static comm_status open_memory(comm_group *group, const char *call, void *data, 
     return COMM_OK;
 }
 
-comm_status comm_mem_alloc(comm_group *group, size_t bytes, comm_device device, void **ret_data, comm_memory **ret_memory)
+comm_status comm_mem_alloc(comm_group *group, size_t bytes, comm_device device, void **ret_data,
+                           comm_memory **ret_memory)
 {
     static const char call[] = "comm_mem_alloc";
     comm_status status = check_call(group, call, bytes, ret_memory);

@@ -29,7 +29,8 @@ void comm__op_place_text(const struct op_place *place, char text[OP_PLACE_BYTES]
     char world_rank[40] = "";
     if (place->world_rank != place->rank)
         snprintf(world_rank, sizeof world_rank, ", world rank %d", place->world_rank);
-    snprintf(text, OP_PLACE_BYTES, "group '%s' (rank %d of %d%s)", place->group_name, place->rank, place->size, world_rank);
+    snprintf(text, OP_PLACE_BYTES, "group '%s' (rank %d of %d%s)", place->group_name, place->rank, place->size,
+             world_rank);
 }
 
 static const char *described_name(const comm_op *op)
@@ -45,7 +46,8 @@ void comm__op_describe(const comm_op *op, const struct op_place *place, char *te
     if (op && op->group_seq)
         snprintf(number, sizeof number, " #%" PRIu64, op->group_seq);
     comm__op_place_text(place, where);
-    snprintf(text, room, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number, where);
+    snprintf(text, room, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number,
+             where);
 }
 
 /* What is being checked; every refusal begins with it. */
@@ -111,8 +113,8 @@ comm_status comm__give_struct(void *ret_info, const void *full, size_t known, co
     if (ret_info)
         memcpy(&bytes, ret_info, sizeof bytes);
     if (bytes <= sizeof bytes || bytes > 65536)
-        return comm__fail(COMM_ERR_INVALID, ret_info ? "%s: set struct_bytes to sizeof(%s) first" : "%s: the %s is NULL",
-                          call, name);
+        return comm__fail(COMM_ERR_INVALID,
+                          ret_info ? "%s: set struct_bytes to sizeof(%s) first" : "%s: the %s is NULL", call, name);
     memset((char *)ret_info + sizeof bytes, 0, bytes - sizeof bytes);
     memcpy((char *)ret_info + sizeof bytes, (const char *)full + sizeof bytes,
            (bytes < known ? bytes : known) - sizeof bytes);
@@ -138,7 +140,8 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
     if (options.flags & ~USER_FLAGS)
         return refuse(c, COMM_ERR_INVALID, "options->flags has unknown bits: 0x%x", options.flags);
     if (options.timeout_ms < COMM_TIMEOUT_INFINITE)
-        return refuse(c, COMM_ERR_INVALID, "options->timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
+        return refuse(c, COMM_ERR_INVALID,
+                      "options->timeout_ms is %lld; it is milliseconds, 0 or COMM_TIMEOUT_INFINITE",
                       (long long)options.timeout_ms);
     op->flags |= options.flags;
     if (comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_PEER)
@@ -161,7 +164,8 @@ static comm_status take_element(comm_op *op, const struct check *c, const comm_o
     if (given == 0 || given == op->element_bytes)
         return COMM_OK;
     return refuse(c, COMM_ERR_INVALID,
-                  "options->element_bytes is %u; it is for reducing structs, with COMM_REDOP_USER on COMM_DTYPE_BYTE", given);
+                  "options->element_bytes is %u; it is for reducing structs, with COMM_REDOP_USER on COMM_DTYPE_BYTE",
+                  given);
 }
 
 static comm_status check_types(const struct check *c, const comm_op_traits *t)
@@ -174,8 +178,9 @@ static comm_status check_types(const struct check *c, const comm_op_traits *t)
     if (!(t->traits & COMM_OP_TRAIT_REDUCES))
         return COMM_OK;
     if (!comm_redop_name(op->redop))
-        return refuse(c, COMM_ERR_INVALID, "there is no reduce op %d; they are %d (COMM_REDOP_SUM) to %d (COMM_REDOP_USER)",
-                      op->redop, COMM_REDOP_SUM, COMM_REDOP_USER);
+        return refuse(c, COMM_ERR_INVALID,
+                      "there is no reduce op %d; they are %d (COMM_REDOP_SUM) to %d (COMM_REDOP_USER)", op->redop,
+                      COMM_REDOP_SUM, COMM_REDOP_USER);
     if (!comm_redop_supports(op->redop, op->dtype))
         return refuse(c, COMM_ERR_UNSUPPORTED, "'%s' is not defined for dtype %s", comm_redop_name(op->redop),
                       comm_dtype_name(op->dtype));
@@ -229,7 +234,8 @@ static comm_status side_bytes(const struct check *c, const char *name, const com
         return COMM_OK;
     if (side->counts)
         return refuse(c, COMM_ERR_INVALID,
-                      "the %s side's counts and offsets reach beyond the address space; is one of them negative?", name);
+                      "the %s side's counts and offsets reach beyond the address space; is one of them negative?",
+                      name);
     return refuse(c, COMM_ERR_INVALID, "the %s buffer would be longer than the address space (count %zu of %s)%s", name,
                   side->count, comm_dtype_name(c->op->dtype), side->count > PTRDIFF_MAX ? "; is it negative?" : "");
 }
@@ -288,7 +294,8 @@ static comm_status check_overlap(const struct check *c, const comm_op_traits *t,
     if (send_bytes == 0 || recv_bytes == 0 || t->in_place == COMM_OP_IN_PLACE_NONE)
         return COMM_OK;
     if (t->in_place == COMM_OP_IN_PLACE_OWN)
-        return t->send == COMM_OP_SIDE_ONE ? check_own_block(c, &op->send, &op->recv) : check_own_block(c, &op->recv, &op->send);
+        return t->send == COMM_OP_SIDE_ONE ? check_own_block(c, &op->send, &op->recv)
+                                           : check_own_block(c, &op->recv, &op->send);
     int uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
     if (op->send.list || op->recv.list || (op->send.data == op->recv.data && !uneven))
         return COMM_OK;
@@ -305,13 +312,15 @@ static comm_status check_own_counts(const struct check *c, const comm_op_traits 
 {
     const comm_op *op = c->op;
     int32_t rank = c->place->rank;
-    if (!(op->flags & COMM_OP_FLAG_UNEVEN) || (t->traits & COMM_OP_TRAIT_COUNTS_AGREE) || !((t->send == COMM_OP_SIDE_BLOCKS) | (t->recv == COMM_OP_SIDE_BLOCKS)))
+    if (!(op->flags & COMM_OP_FLAG_UNEVEN) || (t->traits & COMM_OP_TRAIT_COUNTS_AGREE) ||
+        !((t->send == COMM_OP_SIDE_BLOCKS) | (t->recv == COMM_OP_SIDE_BLOCKS)))
         return COMM_OK;
     size_t sent = t->send == COMM_OP_SIDE_BLOCKS ? op->send.counts[rank] : op->send.count;
     size_t expected = t->recv == COMM_OP_SIDE_BLOCKS ? op->recv.counts[rank] : op->recv.count;
     if (sent == expected)
         return COMM_OK;
-    return refuse(c, COMM_ERR_INVALID, "this rank sends itself %zu elements, but expects %zu of itself", sent, expected);
+    return refuse(c, COMM_ERR_INVALID, "this rank sends itself %zu elements, but expects %zu of itself", sent,
+                  expected);
 }
 
 /* ---- Signature ---- */
@@ -336,7 +345,9 @@ static uint64_t signature(const comm_op *op, const comm_op_traits *t, int32_t si
     agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;
     if (t->traits & COMM_OP_TRAIT_COUNTS_AGREE)
         agreed.flags |= op->flags & COMM_OP_FLAG_UNEVEN;
-    if (!(t->traits & COMM_OP_TRAIT_PEER) && !(uneven || ((t->traits & COMM_OP_TRAIT_ROOTED) && (t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS))))
+    if (!(t->traits & COMM_OP_TRAIT_PEER) &&
+        !(uneven ||
+          ((t->traits & COMM_OP_TRAIT_ROOTED) && (t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS))))
         agreed.count = comm__op_count(op);
     if (uneven && (t->traits & COMM_OP_TRAIT_COUNTS_AGREE)) {
         const comm_buffers *blocks = t->send == COMM_OP_SIDE_BLOCKS ? &op->send : &op->recv;
@@ -350,7 +361,8 @@ static void drop_absent_sides(comm_op *op, const comm_op_traits *t, int32_t rank
     int is_root = op->root == rank;
     if (!is_root && (t->traits & COMM_OP_TRAIT_SEND_AT_ROOT))
         memset(&op->send, 0, sizeof op->send);
-    if ((!is_root && (t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)) || (is_root && (t->traits & COMM_OP_TRAIT_RECV_BUT_ROOT)))
+    if ((!is_root && (t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)) ||
+        (is_root && (t->traits & COMM_OP_TRAIT_RECV_BUT_ROOT)))
         memset(&op->recv, 0, sizeof op->recv);
 }
 
@@ -385,9 +397,11 @@ comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const co
 
     int is_root = !(t->traits & COMM_OP_TRAIT_ROOTED) || op->root == place->rank;
     drop_absent_sides(op, t, place->rank);
-    if (t->send == COMM_OP_SIDE_ONE || (t->send == COMM_OP_SIDE_BLOCKS && (is_root || !(t->traits & COMM_OP_TRAIT_SEND_AT_ROOT))))
+    if (t->send == COMM_OP_SIDE_ONE ||
+        (t->send == COMM_OP_SIDE_BLOCKS && (is_root || !(t->traits & COMM_OP_TRAIT_SEND_AT_ROOT))))
         status = check_side(&c, "send", &op->send, t->send, &send_bytes);
-    if (status == COMM_OK && (t->recv == COMM_OP_SIDE_ONE || (t->recv == COMM_OP_SIDE_BLOCKS && (is_root || !(t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)))))
+    if (status == COMM_OK && (t->recv == COMM_OP_SIDE_ONE || (t->recv == COMM_OP_SIDE_BLOCKS &&
+                                                              (is_root || !(t->traits & COMM_OP_TRAIT_RECV_AT_ROOT)))))
         status = check_side(&c, "recv", &op->recv, t->recv, &recv_bytes);
     if (status != COMM_OK)
         return status;

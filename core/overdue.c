@@ -1,7 +1,8 @@
 /* What the core does when a backend does not end its works in time. A work that is not complete when
- * it is due, which is a grace period after its deadline if its backend keeps deadlines, ends its group. A work that is not complete a grace period after its group has ended is completed without the
- * backend, which then keeps its reference to it: should it complete the work after all, that does no harm. Whoever waits applies
- * these rules to what it waits for; the watchdog applies them to the rest. */
+ * it is due, which is a grace period after its deadline if its backend keeps deadlines, ends its group. A work that is
+ * not complete a grace period after its group has ended is completed without the backend, which then keeps its
+ * reference to it: should it complete the work after all, that does no harm. Whoever waits applies these rules to what
+ * it waits for; the watchdog applies them to the rest. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,8 +54,10 @@ static void abandon_all(comm_group *group)
         size_t bytes = strlen(group->ended_text);
         if (bytes > REASON_BYTES_MOST)
             bytes = utf8_cut(group->ended_text, REASON_BYTES_MOST);
-        snprintf(text, sizeof text, "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
-                 "group is closed", (int)bytes, group->ended_text, work->channel->backend->name);
+        snprintf(text, sizeof text,
+                 "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
+                 "group is closed",
+                 (int)bytes, group->ended_text, work->channel->backend->name);
         comm__work_abandon(work, group->ended, text); /* unless the backend completes it at this moment */
     }
 }

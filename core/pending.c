@@ -11,7 +11,8 @@ static int is_pending(uint32_t state)
 /* A pending work has a reference of its backend's; it goes back to the pool only after another state. */
 static int take(comm_work *work)
 {
-    uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire); /* what has completed is to be seen, too */
+    /* what has completed is to be seen, too */
+    uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire);
     do
         if (!is_pending(state))
             return 0;
@@ -80,7 +81,8 @@ comm_work *comm__pending_next(comm_group *group, comm_work *last)
 size_t comm__pending_count(const comm_group *group)
 {
     size_t count = 0;
-    for (const comm_work *work = atomic_load_explicit(&group->all_works, memory_order_acquire); work; work = work->next_of_all)
+    for (const comm_work *work = atomic_load_explicit(&group->all_works, memory_order_acquire); work;
+         work = work->next_of_all)
         count += (size_t)is_pending(atomic_load_explicit(&work->state, memory_order_acquire));
     return count;
 }

@@ -1,5 +1,5 @@
-/* The flight record is always on: an op costs one cache line and one reading of the processor's counter at its beginning, and its end
- * is written when its work is used again or when somebody reads. */
+/* The flight record is always on: an op costs one cache line and one reading of the processor's counter at its
+ * beginning, and its end is written when its work is used again or when somebody reads. */
 #include "recorder.h"
 
 #include <stdlib.h>
@@ -85,7 +85,8 @@ struct now {
     double ns_per_tick;
 };
 
-static void give(const struct recorder *r, const struct record_slot *slot, const struct now *now, comm_record *ret_record)
+static void give(const struct recorder *r, const struct record_slot *slot, const struct now *now,
+                 comm_record *ret_record)
 {
     *ret_record = (comm_record){ .seq = slot->seq,
                                  .op = comm__op_name(slot->kind),
@@ -95,9 +96,11 @@ static void give(const struct recorder *r, const struct record_slot *slot, const
                                  .tag = slot->tag,
                                  .count = slot->count,
                                  .status = slot->status,
-                                 .submitted_ns = now->wall_ns - ticks_between_ns(slot->began, now->ticks, now->ns_per_tick) };
+                                 .submitted_ns = now->wall_ns -
+                                                 ticks_between_ns(slot->began, now->ticks, now->ns_per_tick) };
     if (slot->ended)
-        ret_record->completed_ns = ret_record->submitted_ns + ticks_between_ns(slot->began, slot->ended, now->ns_per_tick);
+        ret_record->completed_ns = ret_record->submitted_ns +
+                                   ticks_between_ns(slot->began, slot->ended, now->ns_per_tick);
     if (slot->has_label)
         memcpy(ret_record->label, r->labels[slot - r->slots], sizeof ret_record->label);
 }

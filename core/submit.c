@@ -16,8 +16,8 @@
 #include "thread.h"
 #include "watchdog.h"
 
-__attribute__((format(printf, 4, 5))) static comm_status refuse(const comm_group *group, const comm_op *op, comm_status status,
-                                                                const char *format, ...)
+__attribute__((format(printf, 4, 5))) static comm_status refuse(const comm_group *group, const comm_op *op,
+                                                                comm_status status, const char *format, ...)
 {
     char what[OP_DESCRIBED_BYTES], text[512];
     va_list arguments;
@@ -45,8 +45,8 @@ static comm_status refused(const comm_group *group, const struct channel *channe
 
 /* ---- Which backend, and can it ---- */
 
-/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address that the
- * CPU cannot read: so ask the kernel, which answers where we would crash. */
+/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address
+ * that the CPU cannot read: so ask the kernel, which answers where we would crash. */
 static comm_status check_scalar(const comm_group *group, const comm_op *op)
 {
     char copy[sizeof(double) * 2];
@@ -54,9 +54,10 @@ static comm_status check_scalar(const comm_group *group, const comm_op *op)
     if (!op->premul || (op->flags & COMM_OP_FLAG_PREMUL_ON_DEVICE) || comm_device_kind(op->device) == COMM_DEVICE_CPU ||
         process_vm_readv(getpid(), &to, 1, &from, 1, 0) >= 0 || errno != EFAULT)
         return COMM_OK;
-    return refuse(group, op, COMM_ERR_INVALID,
-                  "options->premul must be in memory that the CPU can read, also if the buffers are on a device; or say "
-                  "COMM_OP_FLAG_PREMUL_ON_DEVICE");
+    return refuse(
+        group, op, COMM_ERR_INVALID,
+        "options->premul must be in memory that the CPU can read, also if the buffers are on a device; or say "
+        "COMM_OP_FLAG_PREMUL_ON_DEVICE");
 }
 
 /* A backend is never handed what it did not know when it was compiled. */
@@ -75,8 +76,9 @@ static comm_status check_known(const comm_group *group, const comm_op *op, const
         what = "one of the flags";
     if (!what)
         return COMM_OK;
-    return refuse(group, op, COMM_ERR_UNSUPPORTED, "backend '%s' %s does not know %s: it was built with an older libcomm",
-                  backend->name, backend->version ? backend->version : "", what);
+    return refuse(group, op, COMM_ERR_UNSUPPORTED,
+                  "backend '%s' %s does not know %s: it was built with an older libcomm", backend->name,
+                  backend->version ? backend->version : "", what);
 }
 
 static comm_status find_channel(const comm_group *group, const comm_op *op, struct channel **ret_channel)
@@ -88,10 +90,11 @@ static comm_status find_channel(const comm_group *group, const comm_op *op, stru
         return COMM_OK;
     if (op->device == COMM_DEVICE_DEFAULT)
         return refuse(group, op, COMM_ERR_INVALID,
-                      "the group has several devices (%s); say in options->device where the buffers are", group->backend_text);
+                      "the group has several devices (%s); say in options->device where the buffers are",
+                      group->backend_text);
     comm__device_text(op->device, device, sizeof device);
-    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'", device,
-                  group->backend_text);
+    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'",
+                  device, group->backend_text);
 }
 
 /* Say where the buffers are if the user has not, and drop what means nothing there. */
@@ -141,7 +144,8 @@ static comm_status keep_arrays(const comm_group *group, comm_op *op, comm_work *
                                                               : comm__op_keep_arrays(op, group->size, &work->arena);
 }
 
-static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work **works, size_t count, comm_work *parent)
+static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work **works, size_t count,
+                              comm_work *parent)
 {
     comm_status status = COMM_OK;
     size_t taken = 0;
@@ -162,7 +166,8 @@ static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work 
     return status;
 }
 
-/* When the core ends the group because of the op: when its time is over, or later for a backend that can say more about it. */
+/* When the core ends the group because of the op: when its time is over, or later for a backend that can say more about
+ * it. */
 static int64_t due_ns(const struct channel *channel, int64_t timeout_ns)
 {
     int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_GRACE_NS : 0;
@@ -197,7 +202,8 @@ static void unnumber(comm_group *group, struct channel *channel, comm_op *const 
 }
 
 /* The work is that of this op, which is recorded there. The backend gets it next. */
-static void fill_in(comm_group *group, struct channel *channel, const comm_op *op, const struct record_slot *slot, comm_work *work)
+static void fill_in(comm_group *group, struct channel *channel, const comm_op *op, const struct record_slot *slot,
+                    comm_work *work)
 {
     work->channel = channel;
     work->kind = op->kind;
@@ -320,12 +326,12 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
 
 /* ---- Running ---- */
 
-/* How long a backend may keep a caller, and with it the other threads of the group, before the op gets a work. About what it costs to go to
- * sleep and to be woken. */
+/* How long a backend may keep a caller, and with it the other threads of the group, before the op gets a work. About
+ * what it costs to go to sleep and to be woken. */
 enum { RUN_SPIN_NS = 10000 };
 
-/* Can the backend do the op of a waiting caller without a work? Not if hooks want to know, nor without the memory for the case that
- * it takes longer. Holds the gate. */
+/* Can the backend do the op of a waiting caller without a work? Not if hooks want to know, nor without the memory for
+ * the case that it takes longer. Holds the gate. */
 static int can_run(comm_group *group, const struct channel *channel)
 {
     return channel->backend->run && !comm__hooks_want_ops(&group->hooks) && comm__work_is_there(group);
@@ -420,8 +426,8 @@ comm_status comm__work_finish(comm_work *work)
     return status;
 }
 
-/* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its first
- * group refuses is refused at once. */
+/* Write the op down in this thread's batch. A round-robin group does not know yet where the batch will go; what its
+ * first group refuses is refused at once. */
 static comm_status write_down(comm_group *group, struct batch *batch, comm_op *op, const comm_op_options *options)
 {
     struct channel *channel;
@@ -461,8 +467,8 @@ static comm_status submit_now(comm_group *group, comm_op *op, const struct plain
     return status;
 }
 
-/* Check, then write down (coalescing) or submit. *ret_work is NULL if the call was written down. `waits`: the caller will
- * wait at once. */
+/* Check, then write down (coalescing) or submit. *ret_work is NULL if the call was written down. `waits`: the caller
+ * will wait at once. */
 static comm_status start(comm_group *group, comm_op *op, const struct plain_call *call, const comm_op_options *options,
                          int waits, comm_work **ret_work)
 {
@@ -523,13 +529,15 @@ static int is_like(const struct plain_call *a, const struct plain_call *b)
 }
 
 /* Submit the call as the one before, with other buffers. 0: it must be checked. */
-static int repeat(comm_group *group, const struct plain_call *call, int waits, comm_work **ret_work, comm_status *ret_status)
+static int repeat(comm_group *group, const struct plain_call *call, int waits, comm_work **ret_work,
+                  comm_status *ret_status)
 {
     struct checked *c = &group->checked;
     if (comm__thread.busy || comm__forked_since(group->generation))
         return 0;
     gate_enter(&group->gate);
-    if (!is_like(&c->call, call) || comm__memory_any(group) || atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
+    if (!is_like(&c->call, call) || comm__memory_any(group) ||
+        atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
         !op_extent_takes(&c->extent, call->send, call->recv)) {
         gate_leave(&group->gate);
         return 0;

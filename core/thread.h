@@ -1,4 +1,5 @@
-/* What libcomm knows of a thread, in one place that costs one load: a call that finds `busy` zero need not ask further. */
+/* What libcomm knows of a thread, in one place that costs one load: a call that finds `busy` zero need not ask
+ * further. */
 #ifndef COMM_CORE_THREAD_H
 #define COMM_CORE_THREAD_H
 

@@ -1,5 +1,5 @@
-/* One thread that sleeps until something is overdue. It takes none of a group's locks, neither to look nor to act: callbacks of the
- * user's may run then. */
+/* One thread that sleeps until something is overdue. It takes none of a group's locks, neither to look nor to act:
+ * callbacks of the user's may run then. */
 #include "watchdog.h"
 
 #include <assert.h>
@@ -93,8 +93,10 @@ static void start(void)
     int failed = create_thread();
     runs = !failed;
     if (failed)
-        comm__log(COMM_LOG_WARN, "no thread for the watchdog (%s): an operation that nobody waits for may stay unfinished "
-                  "when its time limit has passed", strerror(failed));
+        comm__log(COMM_LOG_WARN,
+                  "no thread for the watchdog (%s): an operation that nobody waits for may stay unfinished "
+                  "when its time limit has passed",
+                  strerror(failed));
 }
 
 void comm__watch_from(comm_group *group, int64_t due_ns)

@@ -220,7 +220,8 @@ static void completing_ends(comm_work *work)
     count_down(&work->group->drivers);
 }
 
-/* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is over. */
+/* For a callback that runs later than the completion, or after it: the work stays, and close waits, until it is
+ * over. */
 static void hold_for_callback(comm_work *work)
 {
     comm__work_ref(work);
@@ -294,7 +295,8 @@ static char *failure_text(const comm_work *work, const char *error)
     if (!work->channel || names_op(work, error)) /* of a batch: one of its operations has written it */
         return strdup(error);
     comm__work_describe(work, who, sizeof who);
-    if (comm_group_status(work->group) != COMM_OK && strstr(error, work->group->ended_text)) /* not the backend's words */
+    /* not the backend's words */
+    if (comm_group_status(work->group) != COMM_OK && strstr(error, work->group->ended_text))
         snprintf(text, sizeof text, "%s: %s", who, error);
     else
         snprintf(text, sizeof text, "%s: backend '%s': %s", who, work->channel->backend->name, error);
@@ -307,8 +309,8 @@ static void wake(comm_work *work)
     syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* The work is done from here on, whereupon who waits may close the group: what close must wait for is announced before. A function
- * that is set by now is called here, a later one by who sets it; likewise with the descriptor. */
+/* The work is done from here on, whereupon who waits may close the group: what close must wait for is announced before.
+ * A function that is set by now is called here, a later one by who sets it; likewise with the descriptor. */
 static void publish(comm_work *work)
 {
     uint32_t state = atomic_load_explicit(&work->state, memory_order_relaxed);
@@ -359,7 +361,8 @@ static int complete_quietly(comm_work *work)
     while (!(state & (WORK_DONE | WORK_SLEEPERS | WORK_BY_BACKEND | WORK_BY_CORE | WORK_CALLBACK | WORK_HAS_FD))) {
         atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
         uint32_t done = ((state & ~(uint32_t)WORK_PENDING) | WORK_DONE | WORK_BY_BACKEND) - WORK_REFERENCE;
-        if (!atomic_compare_exchange_weak_explicit(&work->state, &state, done, memory_order_acq_rel, memory_order_relaxed))
+        if (!atomic_compare_exchange_weak_explicit(&work->state, &state, done, memory_order_acq_rel,
+                                                   memory_order_relaxed))
             continue;
         if (done < WORK_REFERENCE)
             work_return(work);
@@ -435,7 +438,8 @@ int comm__work_take_back(comm_work *work, comm_status status)
 
 void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count)
 {
-    if (atomic_load(&work->state) & (WORK_BY_BACKEND | WORK_BY_CORE)) /* it has ended without the backend: see overdue.c */
+    /* it has ended without the backend: see overdue.c */
+    if (atomic_load(&work->state) & (WORK_BY_BACKEND | WORK_BY_CORE))
         return;
     work->source = source;
     work->tag = tag;
@@ -455,7 +459,8 @@ static void sleep_until(comm_work *work, int64_t deadline_ns)
             deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Move data along failed, though it may not: nobody knows what has become of the works, so the backend must end them. */
+/* Move data along failed, though it may not: nobody knows what has become of the works, so the backend must end
+ * them. */
 static void progress_failed(comm_group *group, const struct channel *channel, comm_status status, uint64_t fail_count)
 {
     if (atomic_load(&group->ended) != COMM_OK)
@@ -473,7 +478,8 @@ static void drive_once(comm_work *work, int64_t until_ns)
     const struct channel *channel = work->channel;
     int drives = channel && channel->backend->progress;
     if (drives) {
-        /* Sequentially consistent, as is the store of `closing` in comm_group_close: either we see it, or it sees us. */
+        /* Sequentially consistent, as is the store of `closing` in comm_group_close: either we see it, or it sees
+         * us. */
         atomic_fetch_add(&group->drivers, 1);
         int has_ended = atomic_load(&group->ended) != COMM_OK;
         drives = !atomic_load(&group->closing);
@@ -512,7 +518,8 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
         if (now >= deadline_ns) {
             char who[COMM_ERROR_BYTES];
             comm__work_describe(work, who, sizeof who);
-            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s timed out: not finished yet; the operation goes on", who);
+            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s timed out: not finished yet; the operation goes on",
+                              who);
         }
     }
     return COMM_OK;
@@ -593,8 +600,8 @@ comm_status comm_work_test(comm_work *work, int32_t *ret_done)
     return *ret_done ? comm__work_result(work) : COMM_OK;
 }
 
-/* The work may have completed: when its op was enqueued, say. Its group may have been closed since, and then there is nothing to
- * order any more. */
+/* The work may have completed: when its op was enqueued, say. Its group may have been closed since, and then there is
+ * nothing to order any more. */
 static comm_status order_stream(comm_work *work, void *stream)
 {
     comm_group *group = work->group;

@@ -1,9 +1,9 @@
 /* Works: one operation under way or done. They come from their group's pool, are completed exactly once, and go back to
  * the pool when the last reference is gone; the group's memory stays as long as one of them is out.
  *
- * All that several threads decide about a work is in one word: who completes it, whether it is done, who must be told, and how many
- * references there are: one of the caller's handle (or of the call that waits), one of the backend's until it has completed the
- * work. Fields without a note are written before submit and only read afterwards. */
+ * All that several threads decide about a work is in one word: who completes it, whether it is done, who must be told,
+ * and how many references there are: one of the caller's handle (or of the call that waits), one of the backend's until
+ * it has completed the work. Fields without a note are written before submit and only read afterwards. */
 #ifndef COMM_CORE_WORK_H
 #define COMM_CORE_WORK_H
 
@@ -87,7 +87,8 @@ void comm__work_free_all(comm_group *group);
 
 void comm__work_ref(comm_work *work);
 
-/* The work goes to a backend. And the backend has refused it, with this status: 0 if it has completed it all the same. */
+/* The work goes to a backend. And the backend has refused it, with this status: 0 if it has completed it all the
+ * same. */
 void comm__work_begin(comm_work *work);
 int comm__work_take_back(comm_work *work, comm_status status);
 
@@ -101,8 +102,8 @@ void comm__work_drop(comm_work *work);
 void comm__work_complete(comm_work *work, comm_status status, const char *error);
 void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t count);
 
-/* Complete the work without its backend, which keeps its reference until it completes the work after all. Returns 0 if the
- * backend is completing it already. */
+/* Complete the work without its backend, which keeps its reference until it completes the work after all. Returns 0 if
+ * the backend is completing it already. */
 int comm__work_abandon(comm_work *work, comm_status status, const char *error);
 
 /* "all_reduce #12 on group 'world' (rank 2 of 8)" */
@@ -117,8 +118,8 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns);
 /* The status of a finished work, with its text as this thread's error. */
 comm_status comm__work_result(const comm_work *work);
 
-/* INVALID if this thread is in a work's callback or in a hook, which must not wait: what they wait for may be next in line
- * behind them. enter and leave are put around every function of the user's that is called for a work. */
+/* INVALID if this thread is in a work's callback or in a hook, which must not wait: what they wait for may be next in
+ * line behind them. enter and leave are put around every function of the user's that is called for a work. */
 comm_status comm__refuse_in_callback(const char *call);
 void comm__callback_enter(void);
 void comm__callback_leave(void);
