@@ -253,9 +253,9 @@ comm_status comm_coalesce_cancel(comm_group *group)
 /* The work that stands for the batch; from here on the batch belongs to it. */
 static comm_work *make_parent(comm_group *target, struct batch *batch)
 {
-    gate_enter(&target->gate);
+    futex_lock_take(&target->submission);
     comm_work *parent = comm__work_take(target);
-    gate_leave(&target->gate);
+    futex_lock_release(&target->submission);
     if (!parent)
         return NULL;
     parent->batch = batch;

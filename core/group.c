@@ -447,13 +447,13 @@ comm_status comm_group_records(const comm_group *group, comm_record *ret_records
     /* in a child nobody else is there, and the lock may be held for ever */
     int is_parent = !comm__forked_since(g->generation);
     if (is_parent)
-        gate_enter(&g->gate);
+        futex_lock_take(&g->submission);
     comm__works_settle(g);
     if (record_bytes == sizeof *ret_records)
         *ret_count = comm__recorder_read(&g->recorder, ret_records, room);
     else
         status = give_records(&g->recorder, (char *)ret_records, record_bytes, room, ret_count);
     if (is_parent)
-        gate_leave(&g->gate);
+        futex_lock_release(&g->submission);
     return status;
 }

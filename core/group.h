@@ -1,8 +1,8 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
- * Lock order: registry -> world->open_lock -> world->lock -> group->gate -> the watchdog's lock -> the leaves
+ * Lock order: registry -> world->open_lock -> world->lock -> group->submission -> the watchdog's lock -> the leaves
  * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before
- * the gate. A lock may be taken while those to its left are held, never the other way round. The gate is held during
+ * the submission lock. A lock may be taken while those to its left are held, never the other way round. The submission lock is held during
  * backend->submit and run, so a backend completes works there with it held: the core then keeps the users' callbacks
  * back until it is released (comm__callbacks_defer). No other lock is held in a backend's function, except open_lock in
  * world_open.
@@ -23,7 +23,7 @@
 #include "base/error.h"
 #include "cards.h"
 #include "device.h"
-#include "gate.h"
+#include "futex_lock.h"
 #include "hook.h"
 #include "inner_work.h"
 #include "op.h"
@@ -78,7 +78,7 @@ struct channel {
     const comm_backend *backend;
     void *state;
     struct backend_choice choice;
-    uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by the gate */
+    uint64_t seq, peer_seq; /* of the ops that went to this backend; guarded by the submission lock */
 };
 
 /* How often this group has been the parent of one and the same list of ranks. */
@@ -149,15 +149,15 @@ struct comm_group {
     char ended_text[COMM_ERROR_BYTES];
 
     /* the submission lock: guards what follows, the channels' numbers, and the setting of `closing` */
-    struct gate gate;
-    _Atomic uint64_t seq; /* written with the gate, read without */
+    struct futex_lock submission;
+    _Atomic uint64_t seq; /* written with the submission lock, read without */
     uint64_t peer_seq;
     struct checked checked;
     struct recorder recorder;
     struct pending pending;
     comm_work *free_works;
     size_t work_count;                   /* of all_works */
-    _Atomic(comm_work *) all_works;      /* grows with the gate, read without */
+    _Atomic(comm_work *) all_works;      /* grows with the submission lock, read without */
     _Atomic(comm_work *) returned_works; /* see work_return */
 
     pthread_mutex_t lock; /* guards what follows */
@@ -167,7 +167,7 @@ struct comm_group {
     pthread_mutex_t monitor_lock; /* held by comm_monitored_barrier throughout: one at a time */
     struct monitor *monitor;
 
-    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while the gate is held */
+    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while the submission lock is held */
     struct batch *free_batches;
     atomic_int is_watched;
     comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */

@@ -564,8 +564,8 @@ static int settles(const comm_group *group, int (*has)(const comm_group *))
 
 static int end_works(comm_group *group)
 {
-    gate_enter(&group->gate); /* who is submitting is through */
-    gate_leave(&group->gate);
+    futex_lock_take(&group->submission); /* who is submitting is through */
+    futex_lock_release(&group->submission);
     size_t unfinished = comm__pending_count(group);
     if (unfinished > 0) {
         char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
@@ -575,9 +575,9 @@ static int end_works(comm_group *group)
         comm__group_abort(group, COMM_ERR_ABORTED, text);
     }
     int settled = settles(group, has_works);
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     atomic_store(&group->closing, 1); /* see drive_once and comm__group_submit */
-    gate_leave(&group->gate);
+    futex_lock_release(&group->submission);
     comm__unwatch(group);
     if (!settles(group, has_drivers))
         return 0;

@@ -1,6 +1,6 @@
 /* Works that a backend makes for the one that it stands on (host->work_create). The other backend takes them for works
  * like all others; for the core they are no operations: no number, no record, not waited for. They come from a pool of
- * their own with a lock of its own, because a backend makes them in submit, where the gate is held. */
+ * their own with a lock of its own, because a backend makes them in submit, where the submission lock is held. */
 #ifndef COMM_CORE_INNER_WORK_H
 #define COMM_CORE_INNER_WORK_H
 

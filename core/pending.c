@@ -43,9 +43,9 @@ void comm__pending_forget(struct pending *p, comm_work *work)
 
 uint64_t comm__pending_newest(comm_group *group)
 {
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     uint64_t newest = group->pending.submitted;
-    gate_leave(&group->gate);
+    futex_lock_release(&group->submission);
     return newest;
 }
 
@@ -53,7 +53,7 @@ comm_work *comm__pending_oldest(comm_group *group, uint64_t most)
 {
     struct pending *p = &group->pending;
     comm_work *found = NULL;
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     for (comm_work *work = p->oldest, *newer; !found && work && work->number <= most; work = newer) {
         newer = work->newer;
         if (!take(work))
@@ -63,7 +63,7 @@ comm_work *comm__pending_oldest(comm_group *group, uint64_t most)
         else
             found = work;
     }
-    gate_leave(&group->gate);
+    futex_lock_release(&group->submission);
     return found;
 }
 

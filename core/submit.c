@@ -235,7 +235,7 @@ static void take_back(comm_group *group, comm_work *work, comm_status status)
     comm_work_release(work);
 }
 
-/* Number the ops and give them to the backend. Holds the gate. */
+/* Number the ops and give them to the backend. Holds the submission lock. */
 static comm_status hand_over(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                              size_t count)
 {
@@ -271,7 +271,7 @@ static comm_status check_open(const comm_group *group, const comm_op *op)
                : COMM_OK;
 }
 
-/* Submit, and have the watchdog look after what nobody waits for. Holds the gate. */
+/* Submit, and have the watchdog look after what nobody waits for. Holds the submission lock. */
 static comm_status submit_held(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent)
 {
@@ -301,12 +301,12 @@ static void end_for(comm_group *group, const struct channel *channel, comm_statu
 }
 
 /* The end of every submission. */
-static inline comm_status leave_gate(comm_group *group, const struct channel *channel, comm_status status)
+static inline comm_status unlock_submission(comm_group *group, const struct channel *channel, comm_status status)
 {
     int ends = status != COMM_OK && comm_status_scope(status) >= COMM_SCOPE_OBJECT;
     if (ends)
-        comm__group_stay(group); /* others may close it when the gate is open */
-    gate_leave(&group->gate);
+        comm__group_stay(group); /* others may close it when the submission lock is open */
+    futex_lock_release(&group->submission);
     if (ends) {
         end_for(group, channel, status);
         comm__group_let_go(group);
@@ -319,9 +319,9 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
                                size_t count, comm_work *parent)
 {
     comm__callbacks_defer();
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     comm_status status = submit_held(group, channel, ops, works, count, parent);
-    return leave_gate(group, channel, status);
+    return unlock_submission(group, channel, status);
 }
 
 /* ---- Running ---- */
@@ -331,7 +331,7 @@ comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_
 enum { RUN_SPIN_NS = 10000 };
 
 /* Can the backend do the op of a waiting caller without a work? Not if hooks want to know, nor without the memory for
- * the case that it takes longer. Holds the gate. */
+ * the case that it takes longer. Holds the submission lock. */
 static int can_run(comm_group *group, const struct channel *channel)
 {
     return channel->backend->run && !comm__hooks_want_ops(&group->hooks) && comm__work_is_there(group);
@@ -358,7 +358,7 @@ static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op
     return status;
 }
 
-/* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the gate. */
+/* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the submission lock. */
 static comm_status run_held(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
 {
     number(group, channel, op);
@@ -382,7 +382,7 @@ static comm_status run_held(comm_group *group, struct channel *channel, comm_op 
     return slot->status;
 }
 
-/* The op of a caller who waits, or not. *ret_work is NULL if the op is over. Holds the gate. */
+/* The op of a caller who waits, or not. *ret_work is NULL if the op is over. Holds the submission lock. */
 static comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
 {
     if (!(op->flags & COMM_OP_FLAG_WAITING) || !can_run(group, channel))
@@ -445,13 +445,13 @@ static comm_status submit_one(comm_group *group, struct channel *channel, comm_o
                               comm_work **ret_work)
 {
     comm__callbacks_defer();
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     comm_status status = submit_or_run(group, channel, op, ret_work);
     if (status == COMM_OK && call && !comm__memory_any(group)) {
         struct op_place place = comm__group_op_place(group);
         group->checked = (struct checked){ *call, comm__op_extent(op, &place), channel, *op };
     }
-    return leave_gate(group, channel, status);
+    return unlock_submission(group, channel, status);
 }
 
 static comm_status submit_now(comm_group *group, comm_op *op, const struct plain_call *call, comm_work **ret_work)
@@ -535,11 +535,11 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
     struct checked *c = &group->checked;
     if (comm__thread.busy || comm__forked_since(group->generation))
         return 0;
-    gate_enter(&group->gate);
+    futex_lock_take(&group->submission);
     if (!is_like(&c->call, call) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
         !op_extent_takes(&c->extent, call->send, call->recv)) {
-        gate_leave(&group->gate);
+        futex_lock_release(&group->submission);
         return 0;
     }
     comm__callbacks_defer();
@@ -551,7 +551,7 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
     op->flags = waits ? op->flags | COMM_OP_FLAG_WAITING : op->flags & ~(uint32_t)COMM_OP_FLAG_WAITING;
     op->timeout_ns = comm__group_limit_ns(group, COMM_TIMEOUT_DEFAULT);
     *ret_status = submit_or_run(group, c->channel, op, ret_work);
-    *ret_status = leave_gate(group, c->channel, *ret_status);
+    *ret_status = unlock_submission(group, c->channel, *ret_status);
     return 1;
 }
 

@@ -1,5 +1,5 @@
 /* Waiting for the submission lock. */
-#include "gate.h"
+#include "futex_lock.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -17,30 +17,30 @@ static void relax(void)
 #endif
 }
 
-static int try_enter(struct gate *gate)
+static int try_take(struct futex_lock *lock)
 {
-    uint32_t open = GATE_OPEN;
-    return atomic_load_explicit(&gate->word, memory_order_relaxed) == GATE_OPEN &&
-           atomic_compare_exchange_strong_explicit(&gate->word, &open, GATE_HELD, memory_order_acquire,
+    uint32_t open = FUTEX_LOCK_FREE;
+    return atomic_load_explicit(&lock->word, memory_order_relaxed) == FUTEX_LOCK_FREE &&
+           atomic_compare_exchange_strong_explicit(&lock->word, &open, FUTEX_LOCK_HELD, memory_order_acquire,
                                                    memory_order_relaxed);
 }
 
-void comm__gate_wait(struct gate *gate)
+void comm__futex_lock_wait(struct futex_lock *lock)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (try_enter(gate))
+        if (try_take(lock))
             return;
         relax();
     }
     /* The mark may be overwritten by a holder that leaves and did not see it. That takes nanoseconds unless the holder
      * is preempted in between; so each sleep is short, and the next round sets the mark again. */
     const struct timespec most = { 0, SLEEP_NS_MOST };
-    while (atomic_exchange_explicit(&gate->word, GATE_AWAITED, memory_order_acquire) != GATE_OPEN)
-        syscall(SYS_futex, &gate->word, FUTEX_WAIT_PRIVATE, GATE_AWAITED, &most, NULL, 0);
+    while (atomic_exchange_explicit(&lock->word, FUTEX_LOCK_AWAITED, memory_order_acquire) != FUTEX_LOCK_FREE)
+        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, FUTEX_LOCK_AWAITED, &most, NULL, 0);
 }
 
 /* The address may be another's memory by now: then it is a wake-up for nothing, which every futex must bear. */
-void comm__gate_wake(struct gate *gate)
+void comm__futex_lock_wake(struct futex_lock *lock)
 {
-    syscall(SYS_futex, &gate->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
