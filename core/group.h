@@ -2,10 +2,10 @@
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->submission -> the watchdog's lock -> the leaves
  * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before
- * the submission lock. A lock may be taken while those to its left are held, never the other way round. The submission lock is held during
- * backend->submit and run, so a backend completes works there with it held: the core then keeps the users' callbacks
- * back until it is released (comm__callbacks_defer). No other lock is held in a backend's function, except open_lock in
- * world_open.
+ * the submission lock. A lock may be taken while those to its left are held, never the other way round. The submission
+ * lock is held during backend->submit and run, so a backend completes works there with it held: the core then keeps
+ * the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a backend's
+ * function, except open_lock in world_open.
  *
  *   submit.c       the way of an op to its backend    group.c        ending, flush, queries
  *   group_open.c   opening and closing; the world
@@ -167,7 +167,7 @@ struct comm_group {
     pthread_mutex_t monitor_lock; /* held by comm_monitored_barrier throughout: one at a time */
     struct monitor *monitor;
 
-    pthread_mutex_t batch_lock; /* guards free_batches; a leaf, as a batch may come back while the submission lock is held */
+    pthread_mutex_t batch_lock; /* guards free_batches; a leaf: a batch may come back under the submission lock */
     struct batch *free_batches;
     atomic_int is_watched;
     comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */

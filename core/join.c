@@ -3,17 +3,17 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    who has joined as rank r, on which host (host_id.c), and the port that shows that its process lives (lifeline.c); a
- *               second one is refused (commrun looks at these, and may set the verdict)
- *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees ends the
- *               joining for everybody
+ *   rank/<r>    who has joined as rank r, on which host (host_id.c), and the port that shows that its process lives
+ *               (lifeline.c); a second one is refused (commrun looks at these, and may set the verdict)
+ *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees
+ *               ends the joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
  *
  * There are two rounds: in the first each rank shows up, in the second it says that its backends are open. Each has
  *   joined, opened    how many have come; the last one sets
- *   verdict, outcome  "ok", a NUL and what all should know (the nonce and who shares a host; where everybody is), or "<status> <why there will be no
- *                     world>"; the first one holds
+ *   verdict, outcome  "ok", a NUL and what all should know (the nonce and who shares a host; where
+ *                     everybody is), or "<status> <why there will be no world>"; the first one holds
  *   all, open         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
  * and in the second
  *   card/<r>          what rank r's backends have published

@@ -11,7 +11,7 @@
 
 _Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; taken after a group's submission lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; comes after a submission lock */
 static pthread_cond_t changed;                           /* something is due earlier, or the last group is gone */
 static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
 static pthread_t thread;

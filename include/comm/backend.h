@@ -36,12 +36,12 @@
  *    function there. host->work_complete is safe there: the core runs the user's callbacks later.
  *  - A slot that must not block must also not wait for a thread that blocks. "Takes microseconds" is the aim.
  *  - What must block (connecting, a collective MPI_Comm_create, a store key that another rank sets) is done by a thread
- *    of the backend's own, while the works stay pending; or in group_connect. One thread per group that connects: a shared
- *    one waits for ever when ranks use two groups first in opposite orders.
+ *    of the backend's own, while the works stay pending; or in group_connect. One thread per group that connects: a
+ *    shared one waits for ever when ranks use two groups first in opposite orders.
  *  - No C++ exception, Rust panic or longjmp may leave a slot. A slot leaves the thread as it found it: its current
  *    device, its signal mask. A backend installs no signal handlers.
- *  - In a child of fork() only group_close and world_close are called, with `forked` 1: threads of the backend are not there,
- *    and locks may be held by those.
+ *  - In a child of fork() only group_close and world_close are called, with `forked` 1: threads of the backend are not
+ *    there, and locks may be held by those.
  *
  * Failing
  *  - To fail, return a negative status and say why with host->fail(status, "text"). Do not print. What cannot be
@@ -65,15 +65,15 @@
  * Time
  *  - Limits of ops are relative (`timeout_ns`). Blocking slots have an absolute `deadline_ns` of host->now_ns
  *    (CLOCK_MONOTONIC). INT64_MAX: none.
- *  - A backend with COMM_BACKEND_KEEPS_DEADLINES ends the group itself when an op's limit has passed, because it can say
- *    which rank is missing; the core does it one second later should the backend not. For other backends the core ends
- *    the group at the limit.
+ *  - A backend with COMM_BACKEND_KEEPS_DEADLINES ends the group itself when an op's limit has passed, because it can
+ *    say which rank is missing; the core does it one second later should the backend not. For other backends the core
+ *    ends the group at the limit.
  *
  * Streams (devices with streams, such as GPUs)
  *  - op->stream is ordered before the op: the op reads its buffers after the work already in the stream. NULL is the
  *    device's default stream.
- *  - Without a flag, a work completes when the result is in memory. With COMM_OP_FLAG_ON_STREAM it completes when the op
- *    has been enqueued on op->stream: the call returns without waiting for the device, later work in the stream sees
+ *  - Without a flag, a work completes when the result is in memory. With COMM_OP_FLAG_ON_STREAM it completes when the
+ *    op has been enqueued on op->stream: the call returns without waiting for the device, later work in the stream sees
  *    the result, and the op can be captured into a graph. An error that the device reports later is given to
  *    host->group_failed.
  *  - `wait_stream` orders a stream after a work. It may be called for a work that has completed meanwhile, and may wait
@@ -83,21 +83,22 @@
  *  - Groups of one rank, counts of 0 (`data` may be NULL then), sends to oneself and operations in place reach the
  *    backend like all others. In place is not flagged: compare recv with send (comm_op_traits.in_place). The core has
  *    refused all other overlaps.
- *  - Everything that a user can do wrong by himself has been refused: ranks, tags, counts, pairs of dtype and redop. That
- *    ranks call different operations has not: see COMM_BACKEND_CHECKS_SIGNATURES.
+ *  - Everything that a user can do wrong by himself has been refused: ranks, tags, counts, pairs of dtype and redop.
+ *    That ranks call different operations has not: see COMM_BACKEND_CHECKS_SIGNATURES.
  *  - A backend may refuse what it cannot do (`supports`, UNSUPPORTED): a dtype, COMM_ANY_SOURCE, tags above its limit,
  *    the library's own tags. All ranks must refuse the same: decide by what the ranks have alike.
  *
  * Wrapping another backend
- *  - A backend can stand on another one (host->backend_find): it calls the other's slots with the other's `context`, world
- *    and state, by the same rules as the core. Read a slot only if it lies within the other's struct_bytes; it may be NULL.
- *  - It opens the other's world and groups with the infos that it was given, or with copies (as much as struct_bytes says)
- *    in which it has changed something: `parent` must be the other's state. Store, options, token and id are the same for
- *    both: keys of the wrapper must differ from the other's. host->param_ functions find the other's options only in
- *    the environment.
- *  - It hands over the ops that it was given, or copies, with works of its own (host->work_create). The other must know them:
- *    declare the smaller of both op_flags, kind_end, dtype_end and redop_end. If the other gets only some of the ops, or
- *    more, number them anew: its seq must have no gaps.
+ *  - A backend can stand on another one (host->backend_find): it calls the other's slots with the other's `context`,
+ *    world and state, by the same rules as the core. Read a slot only if it lies within the other's struct_bytes; it
+ *    may be NULL.
+ *  - It opens the other's world and groups with the infos that it was given, or with copies (as much as struct_bytes
+ *    says) in which it has changed something: `parent` must be the other's state. Store, options, token and id are the
+ *    same for both: keys of the wrapper must differ from the other's. host->param_ functions find the other's options
+ *    only in the environment.
+ *  - It hands over the ops that it was given, or copies, with works of its own (host->work_create). The other must know
+ *    them: declare the smaller of both op_flags, kind_end, dtype_end and redop_end. If the other gets only some of the
+ *    ops, or more, number them anew: its seq must have no gaps.
  *  - It forwards group_abort, group_close, world_close and `forked`; progress with the work that the other has (keep it
  *    under host->work_slot); work_facts, before it completes a receive. group_failed and rank_lost reach the core from
  *    the other itself.
@@ -115,10 +116,10 @@ extern "C" {
 
 /* ---- 2 Versions --------------------------------------------------------------------------------
  *
- * A backend compiled against an older or newer header of the same major version works. Structs grow at the end and begin
- * with struct_bytes: read a field only if it lies within. A backend declares what it knew when it was compiled
- * (COMM_BACKEND_INIT); the core refuses what the backend does not know with COMM_ERR_UNSUPPORTED, and never hands it over.
- * A new field of comm_op that changes what is to be done comes with a new flag. Another major version exports
+ * A backend compiled against an older or newer header of the same major version works. Structs grow at the end and
+ * begin with struct_bytes: read a field only if it lies within. A backend declares what it knew when it was compiled
+ * (COMM_BACKEND_INIT); the core refuses what the backend does not know with COMM_ERR_UNSUPPORTED, and never hands it
+ * over. A new field of comm_op that changes what is to be done comes with a new flag. Another major version exports
  * another symbol (comm_backend_entry_2), so one library can serve two. */
 #define COMM_BACKEND_ABI_MAJOR 1
 #define COMM_BACKEND_ABI_MINOR 0
@@ -134,7 +135,8 @@ extern "C" {
 /* What kinds of operation are, one row per COMM_OP_ kind of comm.h.
  * Sides: NONE, ONE (`count` elements in one buffer), BLOCKS (one block per rank). */
 enum { COMM_OP_SIDE_NONE = 0, COMM_OP_SIDE_ONE = 1, COMM_OP_SIDE_BLOCKS = 2 };
-/* How recv may coincide with send: not at all, as the same buffer, or one side is this rank's own block of the other. */
+/* How recv may coincide with send: not at all, as the same buffer, or one side is this rank's own block of the
+ * other. */
 enum { COMM_OP_IN_PLACE_NONE = 0, COMM_OP_IN_PLACE_SAME = 1, COMM_OP_IN_PLACE_OWN = 2 };
 enum {
     COMM_OP_TRAIT_ROOTED = 1 << 0,
@@ -219,8 +221,8 @@ typedef struct comm_op {
     uint64_t seq;       /* collectives of this group on this backend: 1, 2, 3 ... without gaps, the same on all ranks;
                          * point-to-point has a count of its own. 0 in `supports` */
     uint64_t group_seq; /* the number that users see: collectives of this group over all its backends */
-    uint64_t signature; /* the same on all ranks of a matching collective: of kind, dtype, redop, root, RANK_ORDER, and the
-                         * counts that must agree */
+    uint64_t signature; /* the same on all ranks of a matching collective: of kind, dtype, redop, root, RANK_ORDER, and
+                         * the counts that must agree */
     comm_buffers send, recv; /* a side that this rank does not have is all zero */
     int64_t timeout_ns;      /* the time limit, from submission; INT64_MAX: none */
     int64_t submitted_ns;    /* host->now_ns; 0: the core has not read the clock */
@@ -232,7 +234,8 @@ typedef struct comm_op {
     const char *label; /* may be NULL */
 } comm_op;
 
-/* Copy an op for as long as it runs: what its struct_bytes and this header both have. What it points to stays the core's. */
+/* Copy an op for as long as it runs: what its struct_bytes and this header both have. What it points to stays the
+ * core's. */
 static inline void comm_op_copy(comm_op *to, const comm_op *from)
 {
     size_t known = from->struct_bytes < sizeof *to ? from->struct_bytes : sizeof *to;
@@ -280,28 +283,28 @@ typedef struct comm_host {
     void (*log)(int32_t level, const char *text);
     int32_t (*log_wanted)(int32_t level);
 
-    /* Complete a work: exactly once. `error` (NULL if status is OK) is copied; unless it begins with what `describe` writes,
-     * the operation and the backend's name are put in front. A status that is no error of comm.h's, and OK with an
-     * error, count as BACKEND. After it the work and the op's arrays must not be touched. Callbacks of the user may
+    /* Complete a work: exactly once. `error` (NULL if status is OK) is copied; unless it begins with what `describe`
+     * writes, the operation and the backend's name are put in front. A status that is no error of comm.h's, and OK with
+     * an error, count as BACKEND. After it the work and the op's arrays must not be touched. Callbacks of the user may
      * run inside it, so hold no lock that submit or abort takes. */
     void (*work_complete)(comm_work *work, comm_status status, const char *error);
-    /* Facts about a receive, before it is completed: for every RECV that gets a message. source_rank is in the group; count in
-     * elements, of what was written. */
+    /* Facts about a receive, before it is completed: for every RECV that gets a message. source_rank is in the group;
+     * count in elements, of what was written. */
     void (*work_received)(comm_work *work, int32_t source_rank, int32_t tag, size_t count);
     /* 1 once the work has completed; cheap (one acquire load). For loops in `progress`. */
     int32_t (*work_done)(const comm_work *work);
-    /* The group has ended for a reason that no single work carries (a peer died while idle): later calls get this, and the
-     * group ends on its other backends. May be called with locks of the backend's own held; group_abort may follow on
-     * another thread. */
+    /* The group has ended for a reason that no single work carries (a peer died while idle): later calls get this, and
+     * the group ends on its other backends. May be called with locks of the backend's own held; group_abort may follow
+     * on another thread. */
     void (*group_failed)(void *group_token, comm_status status, const char *error);
     /* "all_reduce #12 on group 'world' (rank 2 of 8)": how errors begin. Writes at most `room` bytes. */
     void (*describe)(void *group_token, const comm_op *op, char *text, size_t room);
 
     /* The world's store, for exchanging addresses. Keys are private to this backend and world. Set a key once.
      * What a rank sets while world_open runs, up to 8 KiB, all ranks have when the world is open: get then gives it
-     * without asking the store. get waits for the key; it fails when the world will not open because another rank cannot
-     * take part, and with the group's status when the group `group_token` (may be NULL) ends. Release the data with
-     * free_memory.  May block. */
+     * without asking the store. get waits for the key; it fails when the world will not open because another rank
+     * cannot take part, and with the group's status when the group `group_token` (may be NULL) ends. Release the data
+     * with free_memory.  May block. */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, void *group_token, const char *key, int64_t timeout_ms, void **ret_data,
                              size_t *ret_bytes);
@@ -338,19 +341,20 @@ typedef struct comm_host {
      * so also in wait_stream after completion. What it points to is freed by the backend, which is not told of the
      * release: keep it in memory that the group owns. */
     void **(*work_slot)(comm_work *work);
-    /* A rank of the world is lost to this group: it died, left or cannot be reached. What comm_group_lost_ranks tells. */
+    /* A rank of the world is lost to this group: it died, left or cannot be reached. What comm_group_lost_ranks
+     * tells. */
     void (*rank_lost)(void *group_token, int32_t world_rank, const char *why);
 
-    /* For a backend that stands on another one (section 1, "Wrapping"). find gives the backend of that name, loading its
-     * plugin if need be; NOT_FOUND, or the status of its query. May block.
-     *   work_create   a work to submit to the other backend. It belongs to the group but is no operation of the user's: it
-     *                 has no number, no record and no deadline. All host functions for works take it
+    /* For a backend that stands on another one (section 1, "Wrapping"). find gives the backend of that name, loading
+     * its plugin if need be; NOT_FOUND, or the status of its query. May block.
+     *   work_create   a work to submit to the other backend. It belongs to the group but is no operation of the user's:
+     *                 it has no number, no record and no deadline. All host functions for works take it
      *   done          is called once, when the other backend completes the work, with the status and the error (NULL if
      *                 none; lent) that it gave; in the thread that completes, so also inside the other's submit,
      *                 progress and group_abort
      *   work_facts    what work_received said of it; -1, -1 and 0 if nothing
-     *   work_release  by the creator, once: in done or later, or if the work was not submitted. Works that are left when
-     *                 group_close has returned are released by the core, and their done is not called */
+     *   work_release  by the creator, once: in done or later, or if the work was not submitted. Works that are left
+     *                 when group_close has returned are released by the core, and their done is not called */
     comm_status (*backend_find)(const char *name, const comm_backend **ret_backend);
     comm_status (*work_create)(void *group_token, comm_work_done_fn done, void *context, comm_work **ret_work);
     void (*work_facts)(const comm_work *work, int32_t *ret_source_rank, int32_t *ret_tag, size_t *ret_count);
@@ -363,8 +367,8 @@ typedef struct comm_world_info {
     uint32_t struct_bytes;
     int32_t rank, size;
     int32_t local_size;   /* ranks of the world on this host, as the launcher says; 0: not known */
-    uint64_t id;          /* the same on all ranks; the world group has it, too. Fresh for each comm_init, so also fit for
-                           * names that other jobs could have (shared memory) */
+    uint64_t id;          /* the same on all ranks; the world group has it, too. Fresh for each comm_init, so also fit
+                           * for names that other jobs could have (shared memory) */
     const char *name;     /* for errors */
     const char *secret;   /* of the job; "" if none */
     const int32_t *hosts; /* [size] the number of each rank's host, from 0, the same on all ranks. Ranks with the same
@@ -383,10 +387,10 @@ typedef struct comm_group_info {
     const char *name;           /* for errors */
     const void *options;        /* for the host's parameter functions */
     void *token;                /* the core's group, for the host's functions */
-    void *parent;               /* the state, on this backend, of the group that this one was made from. NULL: it had none,
-                                 * or this is the world group. Lent during group_open only */
-    int32_t everyone;           /* 1: every rank of the parent makes such a group by the same call, so that a collective of
-                                 * the parent's can be used in group_connect or at the first op (ncclCommSplit) */
+    void *parent;               /* the state, on this backend, of the group that this one was made from. NULL: it had
+                                 * none, or this is the world group. Lent during group_open only */
+    int32_t everyone;           /* 1: every rank of the parent makes such a group by the same call, so that a collective
+                                 * of the parent's can be used in group_connect or at the first op (ncclCommSplit) */
     int32_t excluded_count;     /* shrink: ranks of the parent that are not in this group and do not answer */
     const int32_t *excluded;    /* [excluded_count] ranks in the parent. Lent during group_open only */
     comm_device device;         /* as in comm_world_info */
@@ -403,8 +407,8 @@ typedef struct comm_memory_info {
 
 /* ---- 6 The backend table ----------------------------------------------------------------------- */
 
-/* A parameter: an option in the backend string, and the variable COMM_<BACKEND>_<NAME>. comm-info lists it. An option that is
- * not declared, or whose value does not fit, is refused when the group is made. */
+/* A parameter: an option in the backend string, and the variable COMM_<BACKEND>_<NAME>. comm-info lists it. An option
+ * that is not declared, or whose value does not fit, is refused when the group is made. */
 enum { COMM_PARAM_INT = 1, COMM_PARAM_BYTES = 2 /* an INT that takes K, M, G */, COMM_PARAM_TEXT = 3 };
 typedef struct comm_backend_param {
     uint32_t struct_bytes;
@@ -417,7 +421,8 @@ typedef struct comm_backend_param {
 
 enum {
     COMM_BACKEND_KEEPS_DEADLINES = 1 << 0,   /* see "Time" above */
-    COMM_BACKEND_CANNOT_CANCEL = 1 << 1,     /* after an abort, buffers stay in use until the ops end by themselves (MPI) */
+    COMM_BACKEND_CANNOT_CANCEL = 1 << 1,     /* after an abort, buffers stay in use until the ops end by themselves
+                                              * (MPI) */
     COMM_BACKEND_CHECKS_SIGNATURES = 1 << 2, /* notices that ranks call different operations: COMM_ERR_MISMATCH */
 };
 
@@ -438,9 +443,10 @@ struct comm_backend {
     const char *name;    /* lower case; as in the backend string */
     const char *version;
     const char *license;
-    const char *devices; /* the kinds of memory that it serves: "cpu", "cuda,hip". A name that libcomm does not know yet is
-                          * registered as a new kind (comm_device_parse gives its number) */
-    int32_t preference;  /* "auto" takes the usable backend with the highest preference for the device. 0: only by name */
+    const char *devices; /* the kinds of memory that it serves: "cpu", "cuda,hip". A name that libcomm does not know yet
+                          * is registered as a new kind (comm_device_parse gives its number) */
+    int32_t preference;  /* "auto" takes the usable backend with the highest preference for the device. 0: only by
+                          * name */
     uint32_t reserved;
     void *context;       /* given to the slots that have no state: one library can register several backends */
     const comm_backend_param *const *params; /* ends with NULL; NULL: none */
@@ -450,17 +456,19 @@ struct comm_backend {
      * UNSUPPORTED with a text: why not ("no GPU").  any; must not block long */
     comm_status (*query)(void *context);
 
-    /* Open the world: once per world and rank, before its first group on this backend, which may be a group of some ranks long
-     * after the world has come together. Local: it waits for no other rank.
+    /* Open the world: once per world and rank, before its first group on this backend, which may be a group of some
+     * ranks long after the world has come together. Local: it waits for no other rank.
      * What needs the others happens at the first op, or in group_connect. It may publish addresses (store_set). When it
      * fails on one rank while the world opens, the world opens on none, and all ranks have this one's text.
-     * *ret_world must not be NULL. world_close comes after all its groups are closed, and may block for a bounded time to
-     * deliver what was accepted. `forked` is 1 in a child of fork(): let go of memory and descriptors, send nothing. */
+     * *ret_world must not be NULL. world_close comes after all its groups are closed, and may block for a bounded time
+     * to deliver what was accepted. `forked` is 1 in a child of fork(): let go of memory and descriptors, send
+     * nothing. */
     comm_status (*world_open)(void *context, const comm_world_info *info, void **ret_world);
     void (*world_close)(void *world, int32_t forked);
 
-    /* Open a group of the world; the world group is the first, if the backend serves it. Local: it waits for no other rank and sends no message, as
-     * members may make their groups in different orders. *ret_state must not be NULL.  any; must not block */
+    /* Open a group of the world; the world group is the first, if the backend serves it. Local: it waits for no other
+     * rank and sends no message, as members may make their groups in different orders. *ret_state must not be NULL.
+     * any; must not block */
     comm_status (*group_open)(void *world, const comm_group_info *info, void **ret_state);
 
     /* Connect to the other members for ops on `device`, which otherwise happens at the first op (NCCL communicators,
@@ -468,23 +476,24 @@ struct comm_backend {
      * deadline_ns, or until the group is aborted. */
     comm_status (*group_connect)(void *state, comm_device device, int64_t deadline_ns);
 
-    /* End the group with `status` and `reason`: complete every pending work with it, tell the peers, fail what is submitted
-     * later. See "How things end". May come more than once. The state stays valid.  any, also while other slots
-     * run; must not block */
+    /* End the group with `status` and `reason`: complete every pending work with it, tell the peers, fail what is
+     * submitted later. See "How things end". May come more than once. The state stays valid.  any, also while other
+     * slots run; must not block */
     void (*group_abort)(void *state, comm_status status, const char *reason);
 
     /* Give the group back. Pending works have been completed or aborted.  May block for a bounded time. */
     void (*group_close)(void *state, int32_t forked);
 
-    /* Can it do this op? The op is whole but for `seq`, `group_seq`, `submitted_ns` and BEGUN. UNSUPPORTED with a text: why not.
-     * The core has refused kinds, dtypes, redops and flags that are not declared. The answer holds: it is not asked again for a
-     * call that differs from the group's last one in nothing but its buffers. NULL slot: yes to all.  must not block */
+    /* Can it do this op? The op is whole but for `seq`, `group_seq`, `submitted_ns` and BEGUN. UNSUPPORTED with a text:
+     * why not. The core has refused kinds, dtypes, redops and flags that are not declared. The answer holds: it is not
+     * asked again for a call that differs from the group's last one in nothing but its buffers. NULL slot: yes to all.
+     * must not block */
     comm_status (*supports)(void *state, const comm_op *op);
 
-    /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other. On
-     * failure with a CALL status nothing was started, and no work will be completed. Ops of one group run in the order of
-     * submission (sends and receives may overtake collectives and each other, but not those of the same pair and tag).
-     * Takes microseconds; must not block. */
+    /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other.
+     * On failure with a CALL status nothing was started, and no work will be completed. Ops of one group run in the
+     * order of submission (sends and receives may overtake collectives and each other, but not those of the same pair
+     * and tag). Takes microseconds; must not block. */
     comm_status (*submit)(void *state, const comm_op *const *ops, comm_work *const *works, size_t count);
 
     /* Optional: do a small op at once, without a work. The caller waits for it anyway.
@@ -493,28 +502,30 @@ struct comm_backend {
      *                 COMM_OP_FLAG_BEGUN
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
      * It may spin for spin_ns (10 us), but must not sleep or block: the
-     * core holds the group's submission lock, so other threads of the group wait meanwhile. The op has the WAITING flag, its
-     * numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants to be told of operations. A
-     * group_abort may come meanwhile, from another thread; group_close waits until run has returned. If submit then
-     * refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other ranks go on with it. The op's
-     * limit counts for a begun op as for any other. */
+     * core holds the group's submission lock, so other threads of the group wait meanwhile. The op has the WAITING
+     * flag, its numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants to be told of
+     * operations. A group_abort may come meanwhile, from another thread; group_close waits until run has returned. If
+     * submit then refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other ranks go on with
+     * it. The op's limit counts for a begun op as for any other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
-    /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then return
-     * OK: always OK. If another thread is doing it, wait (not spin) until the work is done or it is this thread's turn.
-     * deadline_ns 0: one short round, no waiting. An error ends the group. NULL slot: the backend has threads of its own,
-     * and the core sleeps.  any; may block */
+    /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then
+     * return OK: always OK. If another thread is doing it, wait (not spin) until the work is done or it is this
+     * thread's turn. deadline_ns 0: one short round, no waiting. An error ends the group. NULL slot: the backend has
+     * threads of its own, and the core sleeps.  any; may block */
     comm_status (*progress)(void *state, comm_work *work, int64_t deadline_ns);
 
     /* Make `stream` wait for the work. See "Streams". NULL slot: the core waits on the host.  any */
     comm_status (*wait_stream)(void *state, comm_work *work, void *stream);
 
-    /* Allocate or register memory (comm_memory_info). Local. The handle is given back as comm_buffers.memory with ops whose
-     * buffers lie within. NULL slots: plain CPU memory can be allocated by the core, and registering does nothing. */
+    /* Allocate or register memory (comm_memory_info). Local. The handle is given back as comm_buffers.memory with ops
+     * whose buffers lie within. NULL slots: plain CPU memory can be allocated by the core, and registering does
+     * nothing. */
     comm_status (*memory_open)(void *state, comm_memory_info *info, void **ret_handle);
     void (*memory_close)(void *state, void *handle, int32_t forked);
 
-    /* Say which algorithm the backend takes for which op: one call of `line` per line, for people. NULL slot: nothing to say. */
+    /* Say which algorithm the backend takes for which op: one call of `line` per line, for people. NULL slot: nothing
+     * to say. */
     void (*describe_routes)(void *context, void (*line)(const char *text, void *line_context), void *line_context);
 };
 
@@ -543,7 +554,8 @@ static inline comm_backend comm_backend_begun(void)
 typedef const comm_backend *(*comm_backend_entry_fn)(const comm_host *host);
 
 /* Add a backend of this process's own. entry returns NULL if it cannot run here (host->fail says why).  any
- * Errors  INVALID (the name is taken, a slot that is needed is missing: world_open, world_close, group_open, group_close,
+ * Errors  INVALID (the name is taken, a slot that is needed is missing: world_open, world_close, group_open,
+ *         group_close,
  * group_abort, submit), VERSION (ABI; the text has both numbers). */
 COMM_API comm_status comm_backend_register(comm_backend_entry_fn entry);
 
