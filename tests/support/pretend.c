@@ -13,8 +13,7 @@ comm_op pretend_last;
 int pretend_pieces, pretend_pieces_forked, pretend_no_handle;
 comm_status pretend_status;
 const char *pretend_text;
-int pretend_expected;
-atomic_int pretend_in_connect, pretend_connects;
+atomic_int pretend_expected, pretend_in_connect, pretend_connects;
 comm_device pretend_device;
 
 static const comm_host *host;
@@ -102,7 +101,9 @@ static struct pretend_stream *stream_of(void *stream)
 static comm_status submit(void *opaque, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct state *state = opaque;
+    pthread_mutex_lock(&lock); /* ranks are threads */
     pretend_last = *ops[count - 1];
+    pthread_mutex_unlock(&lock);
     if (!(ops[0]->flags & COMM_OP_FLAG_ON_STREAM))
         return inner.submit(state->inner, ops, works, count);
     for (size_t i = 0; i < count; i++) {

@@ -28,7 +28,7 @@ extern const char *pretend_text;
 extern int pretend_no_handle;
 
 /* group_connect waits until so many are in it. */
-extern int pretend_expected;
+extern atomic_int pretend_expected;
 extern atomic_int pretend_in_connect, pretend_connects;
 extern comm_device pretend_device; /* that it was called for last */
 
