@@ -153,7 +153,9 @@ static void begin_again(struct world *world, struct joining *j)
         comm__group_unref(world->root);
     world->root = NULL;
     free(world->name);
+    free(world->lost);
     world->name = NULL;
+    world->lost = NULL;
     j->number = -1;
     j->joined = 0;
 }

@@ -350,10 +350,13 @@ static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op
     op->flags &= ~(uint32_t)COMM_OP_FLAG_BEGUN;
     if (status == COMM_OK)
         return COMM_OK;
+    int is_clear = status < 0 && comm__status_known(status);
     status = refused(group, channel, op, "submit", status, fail_count);
     if (comm_status_scope(status) < COMM_SCOPE_OBJECT) /* the other ranks go on with what this one has begun */
         status = comm__fail_while(COMM_ERR_BACKEND, "an operation that has begun");
     comm__work_abandon(work, status, comm_last_error());
+    if (is_clear) /* the backend has not taken the work, and so will not complete it */
+        comm_work_release(work);
     comm_work_release(work);
     return status;
 }

@@ -93,6 +93,9 @@ void group_end_if_lost(struct exec_group *g, const struct port *p)
 {
     char text[768];
     int32_t rank = group_rank_of(g, p), by = p->said_lost_by ? g->rank_of[p->said_lost_by - 1] : -1;
+    /* The sender may be lying, so its news count for groups that it is in: those it could end anyway. */
+    if (p->said_lost_from && g->rank_of[p->said_lost_from - 1] < 0)
+        by = -1;
     if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
         return;
     snprintf(text, sizeof text, "%s %s", text_peer(g, rank), p->loss_told && p->lost_text ? p->lost_text : "is lost");

@@ -139,6 +139,7 @@ static void hear_of_loss(struct exec_group *g, struct port *p, const struct fram
     if (!g || h->reporter < 0 || h->reporter >= g->size)
         return;
     lost->said_lost_by = g->world_ranks[h->reporter] + 1;
+    lost->said_lost_from = p->peer + 1;
     for (struct exec_group *other = d->groups; other; other = other->next)
         if (other != g)
             group_end_if_lost(other, lost);
