@@ -136,7 +136,8 @@ static void hear_of_loss(struct exec_group *g, struct port *p, const struct fram
     struct port *lost = d->peers.at[h->lost - 1];
     if (d->groups)
         exec_host->rank_lost(d->groups->token, lost->peer, text);
-    if (!g || h->reporter < 0 || h->reporter >= g->size)
+    /* Of others only what they have seen themselves: honest ranks pass on what a liar says. */
+    if (!g || h->reporter < 0 || h->reporter != group_rank_of(g, p))
         return;
     lost->said_lost_by = g->world_ranks[h->reporter] + 1;
     lost->said_lost_from = p->peer + 1;
