@@ -92,10 +92,8 @@ static void end_as_told(struct exec_group *g)
 void group_end_if_lost(struct exec_group *g, const struct port *p)
 {
     char text[768];
+    /* Whoever said so may be lying: its news count for groups that it is in, which it could end anyway. */
     int32_t rank = group_rank_of(g, p), by = p->said_lost_by ? g->rank_of[p->said_lost_by - 1] : -1;
-    /* The sender may be lying, so its news count for groups that it is in: those it could end anyway. */
-    if (p->said_lost_from && g->rank_of[p->said_lost_from - 1] < 0)
-        by = -1;
     if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
         return;
     snprintf(text, sizeof text, "%s %s", text_peer(g, rank), p->loss_told && p->lost_text ? p->lost_text : "is lost");

@@ -100,7 +100,6 @@ struct port {
     uint8_t heard;          /* the peer has said something: it knows of this connection */
     uint8_t loss_told;      /* all groups have been told that this peer is lost */
     int32_t said_lost_by;   /* the world rank, plus 1, that has said that this peer is lost; 0: none */
-    int32_t said_lost_from; /* the world rank, plus 1, from which those news came */
     int32_t active_index;   /* in table->active while interest > 0, else -1 */
     uint32_t interest;      /* receives and clearances awaited from the peer, and 1 for queued frames */
     int64_t credit;         /* eager bytes that may still be sent */

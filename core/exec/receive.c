@@ -126,21 +126,19 @@ static void promise(struct exec_group *g, struct port *p, const struct frame *h)
 
 /* ---- Everything else ---- */
 
-/* A member of `g` has lost a rank that this one may have no connection to. Groups that both are in have ended there, or
- * will not be opened there any more: a rank that waits in one would wait in vain. */
+/* A member of `g` has lost another one, which this rank may have no connection to. Groups that both are in have ended
+ * there, or will not be opened there any more: a rank that waits in one would wait in vain. Only what the sender has
+ * seen itself counts: honest ranks pass on what a liar says. */
 static void hear_of_loss(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
 {
     struct domain *d = domain_of(p);
     if (h->lost == 0 || h->lost > (uint64_t)d->peers.size || h->lost == (uint64_t)d->peers.rank + 1)
         return;
     struct port *lost = d->peers.at[h->lost - 1];
-    if (d->groups)
-        exec_host->rank_lost(d->groups->token, lost->peer, text);
-    /* Of others only what they have seen themselves: honest ranks pass on what a liar says. */
-    if (!g || h->reporter < 0 || h->reporter != group_rank_of(g, p))
+    if (!g || h->reporter < 0 || h->reporter != group_rank_of(g, p) || group_rank_of(g, lost) < 0)
         return;
-    lost->said_lost_by = g->world_ranks[h->reporter] + 1;
-    lost->said_lost_from = p->peer + 1;
+    exec_host->rank_lost(g->token, lost->peer, text);
+    lost->said_lost_by = p->peer + 1;
     for (struct exec_group *other = d->groups; other; other = other->next)
         if (other != g)
             group_end_if_lost(other, lost);

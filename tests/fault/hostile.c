@@ -780,6 +780,44 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* The liar says that rank 1 is lost: rank 1, or nobody, is said to have seen it; or the liar, in a group without rank 1. */
+static void invented_loss(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    const int32_t two[] = { 0, 2 };
+    comm_group *world = join_and_meet(), *pair = honest_pair(world), *without = NULL;
+    CHECK_OK(comm_group_create(world, two, 2, NULL, &without));
+    comm_group *told = s->which == 2 ? without : world;
+    (void)size;
+    fault_meet(s->page);
+    if (rank == 2) {
+        int fd = take_connection(world);
+        struct frame h = message(told, FRAME_FAIL, 4);
+        h.status = COMM_ERR_PEER_LOST;
+        h.reporter = s->which == 2 ? comm_group_rank(told) : s->which;
+        h.lost = (uint64_t)fault_world_rank(1, 3) + 1;
+        CHECK(send_frame(fd, &h, "lost", 4));
+        fault_meet(s->page);
+        vanish();
+    }
+    if (rank == 0) {
+        int32_t lost[3] = { -1, -1, -1 };
+        size_t count = 0;
+        uint8_t byte;
+        comm_status status = comm_recv(told, &byte, 1, COMM_DTYPE_U8, comm_group_size(told) - 1, NULL, NULL);
+        CHECK_STATUS(status, COMM_ERR_PEER_LOST);
+        CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+        if (count != 0)
+            ranks_fail(__FILE__, __LINE__, "rank %d, which lives, counts as lost", (int)lost[0]);
+        fault_raise(s->page, 0);
+    }
+    work_until(s->page, pair, 0);
+    fault_meet(s->page);
+    CHECK_OK(comm_group_close(without));
+    CHECK_OK(comm_group_close(pair));
+    CHECK_OK(fault_close(world));
+}
+
 /* Random frames with fields that are nearly right, while rank 0 does all sorts of things. */
 static void random_liar(int rank, int size, void *arg)
 {
@@ -882,6 +920,9 @@ int main(void)
     static const int reporters[] = { 0, 1, 2, 7 };
     for (int i = 0; i < 4; i++)
         failed |= run(reason_with_odd_bytes, reporters[i], 0, "a reason with odd bytes, from rank");
+    static const int seen_by[] = { 1, 7, 2 };
+    for (int i = 0; i < 3; i++)
+        failed |= run(invented_loss, seen_by[i], 0, "an invented loss, seen by rank");
     for (int i = 0; i < 20; i++)
         failed |= run(random_liar, i, fault_random(&random), "random frames");
     return failed;
