@@ -196,7 +196,7 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
     char error[512];
     if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
         group_destroy(g);
-        return exec_fail(COMM_ERR_INVALID, "COMM_TCP_ALGO (or the option 'algo'): %s", error);
+        return exec_fail(COMM_ERR_INVALID, "the option 'algo' (or its variable in the environment): %s", error);
     }
     *ret_group = g;
     return COMM_OK;
@@ -281,7 +281,6 @@ void group_leave(struct exec_group *g)
         g->next->at = g->at;
     note_closed(g);
 }
-
 
 /* ---- Frames for groups that are not open here, or have ended ---- */
 

@@ -20,10 +20,10 @@ void group_leave(struct exec_group *g);
 
 /* The group of that id that was closed here; else NULL. */
 const struct past_group *group_closed(struct domain *d, uint64_t id);
-/* The header of a FAIL. */
 /* End the group if it has this peer, and this rank or another member has said that it is lost. */
 void group_end_if_lost(struct exec_group *g, const struct port *p);
 
+/* The header of a FAIL. */
 struct frame group_end_frame(uint64_t id, const struct reason *why);
 /* If it is known here why that group ended, tell the peer. `g` is NULL if it is not open. Returns 1 if it is known. */
 int group_tell_why(struct port *p, const struct exec_group *g, uint64_t id);

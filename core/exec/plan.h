@@ -18,8 +18,8 @@
  * its messages start. Within a round no message may write a region that another message or step of that round reads or
  * writes, and one rank sends another at most one message. A round's k-th message from A to B is matched by round
  * number, so both sides must count alike. */
-#ifndef COMM_TCP_PLAN_H
-#define COMM_TCP_PLAN_H
+#ifndef COMM_EXEC_PLAN_H
+#define COMM_EXEC_PLAN_H
 
 #include <stddef.h>
 #include <stdint.h>

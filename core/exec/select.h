@@ -1,6 +1,7 @@
-/* Which algorithm for which op: a table that can be printed (comm-info --routes) and overridden (COMM_TCP_ALGO). */
-#ifndef COMM_TCP_SELECT_H
-#define COMM_TCP_SELECT_H
+/* Which algorithm for which op: a table that can be printed (comm-info --routes) and overridden (a backend's
+ * parameter 'algo'). */
+#ifndef COMM_EXEC_SELECT_H
+#define COMM_EXEC_SELECT_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -39,8 +40,8 @@ struct select_query {
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
 };
 
-/* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is a parsed
- * COMM_TCP_ALGO or NULL. */
+/* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is the parsed
+ * parameter or NULL. */
 struct select_overrides;
 struct route select_route(const struct select_query *query, const struct select_overrides *overrides);
 

@@ -137,6 +137,8 @@ static void failures_leave_nothing(int rank, int size, void *arg)
         options.backend = i % 2 ? "cpu:nonesuch" : "tcp";
         CHECK_STATUS(ranks_init(&options, &world), i % 2 ? COMM_ERR_NOT_FOUND : COMM_ERR_INVALID);
         CHECK_ERROR_SAYS("cannot open the world: ");
+        if (i % 2 == 0)
+            CHECK_ERROR_SAYS("opening backend 'tcp': the option 'algo' (or its variable in the environment): ");
         if (i == WARM) {
             files = entries("/proc/self/fd");
             threads = entries("/proc/self/task");
