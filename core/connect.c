@@ -1,6 +1,4 @@
 /* Connecting a group's backends to the other ranks before the first operation. */
-#include <stdio.h>
-
 #include "base/clock.h"
 #include "coalesce.h"
 #include "group.h"
@@ -12,18 +10,14 @@ static const char call[] = "comm_group_connect";
 /* The backend could not: why, or why the group has ended meanwhile. */
 static comm_status failed(comm_group *group, const struct channel *channel, comm_status status, uint64_t fail_count)
 {
-    char where[OP_PLACE_BYTES], text[COMM_ERROR_BYTES];
+    char where[OP_PLACE_BYTES];
     comm_status ended = comm__group_usable(group, call);
     if (ended != COMM_OK)
         return ended;
     comm__group_place(group, where);
     status = comm__slot_failed("group_connect", status, fail_count);
-    status = comm__fail_while(status, "%s on %s: backend '%s'", call, where, channel->backend->name);
-    if (comm_status_scope(status) < COMM_SCOPE_OBJECT)
-        return status;
-    snprintf(text, sizeof text, "%s", comm_last_error());
-    comm__group_end(group, channel, status, text);
-    return comm__fail(status, "%s", text);
+    comm__fail_while(status, "%s on %s: backend '%s'", call, where, channel->backend->name);
+    return comm__group_end_for(group, channel, status);
 }
 
 static comm_status connect_kind(comm_group *group, comm_device device, int64_t deadline_ns)

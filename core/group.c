@@ -101,6 +101,16 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
             group->channels[i].backend->group_abort(group->channels[i].state, status, text);
 }
 
+comm_status comm__group_end_for(comm_group *group, const struct channel *from, comm_status status)
+{
+    char text[COMM_ERROR_BYTES];
+    if (comm_status_scope(status) < COMM_SCOPE_OBJECT)
+        return status;
+    snprintf(text, sizeof text, "%s", comm_last_error());
+    comm__group_end(group, from, status, text);
+    return comm__fail(status, "%s", text); /* ending other channels may have written over it */
+}
+
 void comm__group_abort(comm_group *group, comm_status status, const char *text)
 {
     char copy[COMM_ERROR_BYTES];

@@ -211,6 +211,9 @@ comm_status comm__fail_forked(const comm_group *group, const char *call);
 /* The group has ended: remember the first reason, and end its other channels than `from`. NULL: some backend says so,
  * perhaps with its locks held; the watchdog ends the channels then. */
 void comm__group_end(comm_group *group, const struct channel *from, comm_status status, const char *text);
+/* A slot of `from` has failed with this status, and this thread's error text says how: a status that ends groups ends
+ * this one. Returns the status, and the text is still there. */
+comm_status comm__group_end_for(comm_group *group, const struct channel *from, comm_status status);
 /* The same from our side: end all channels. */
 void comm__group_abort(comm_group *group, comm_status status, const char *text);
 

@@ -1,7 +1,6 @@
 /* Memory that is made known to backends, and how an op's buffers are found in it. */
 #include "memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -37,18 +36,12 @@ static int has_slots(const comm_backend *backend)
     return backend->memory_open && backend->memory_close;
 }
 
-/* A status that ends groups ends this one. */
 static comm_status slot_failed(comm_group *group, const struct channel *channel, const char *call, comm_status status,
                                uint64_t fail_count)
 {
-    char text[COMM_ERROR_BYTES];
     status = comm__slot_failed("memory_open", status, fail_count);
-    status = comm__fail_while(status, "%s on group '%s': backend '%s'", call, group->name, channel->backend->name);
-    if (comm_status_scope(status) < COMM_SCOPE_OBJECT)
-        return status;
-    snprintf(text, sizeof text, "%s", comm_last_error());
-    comm__group_end(group, channel, status, text);
-    return comm__fail(status, "%s", text);
+    comm__fail_while(status, "%s on group '%s': backend '%s'", call, group->name, channel->backend->name);
+    return comm__group_end_for(group, channel, status);
 }
 
 /* data NULL: allocate. */

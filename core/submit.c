@@ -291,24 +291,15 @@ static comm_status submit_held(comm_group *group, struct channel *channel, comm_
     return status;
 }
 
-/* What a backend has refused with this status ends the group: it says so first here. */
-static void end_for(comm_group *group, const struct channel *channel, comm_status status)
-{
-    char text[COMM_ERROR_BYTES];
-    memcpy(text, comm_last_error(), sizeof text);
-    comm__group_end(group, channel, status, text);
-    comm__fail(status, "%s", text); /* ending other channels may have written over it */
-}
-
 /* The end of every submission. */
 static inline comm_status unlock_submission(comm_group *group, const struct channel *channel, comm_status status)
 {
     int ends = status != COMM_OK && comm_status_scope(status) >= COMM_SCOPE_OBJECT;
     if (ends)
-        comm__group_stay(group); /* others may close it when the submission lock is open */
+        comm__group_stay(group); /* others may close it when the submission lock is free */
     futex_lock_release(&group->submission);
     if (ends) {
-        end_for(group, channel, status);
+        comm__group_end_for(group, channel, status);
         comm__group_let_go(group);
     }
     comm__callbacks_run();

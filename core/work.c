@@ -184,11 +184,10 @@ void comm__work_begin(comm_work *work)
 
 comm_status comm__refuse_in_callback(const char *call)
 {
-    return comm__thread.in.callbacks == 0 ? COMM_OK
-                               : comm__fail(COMM_ERR_INVALID,
-                                            "%s: a work's callback or a hook must not wait; let another thread call "
-                                            "this",
-                                            call);
+    return comm__thread.in.callbacks == 0
+               ? COMM_OK
+               : comm__fail(COMM_ERR_INVALID,
+                            "%s: a work's callback or a hook must not wait; let another thread call this", call);
 }
 
 void comm__callback_enter(void)
