@@ -1,6 +1,7 @@
 /* The tcp backend's vtable: see include/comm/backend.h for what each slot promises. */
 #include <stdio.h>
 
+#include "base/param_rows.h"
 #include "ending.h"
 #include "groups.h"
 #include "mesh.h"
@@ -99,12 +100,6 @@ static void tcp_describe_routes(void *context, void (*line)(const char *text, vo
     }
 }
 
-/* Compound literals at file scope live as long as the program. */
-#define PARAM(...) &(const comm_backend_param){ sizeof(comm_backend_param), __VA_ARGS__ },
-#define PARAM_INT(name, initial, minimum, maximum, help) PARAM(COMM_PARAM_INT, name, #initial, minimum, maximum, help)
-#define PARAM_BYTES(name, initial, minimum, maximum, help) \
-    PARAM(COMM_PARAM_BYTES, name, #initial, minimum, maximum, help)
-#define PARAM_TEXT(name, initial, help) PARAM(COMM_PARAM_TEXT, name, initial, 0, 0, help)
 static const comm_backend_param *const params[] = {
 #include "param.def"
     NULL

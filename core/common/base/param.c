@@ -10,18 +10,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/param_rows.h"
 
-#define PARAM_INT(name, initial, minimum, maximum, help) \
-    { sizeof(comm_backend_param), COMM_PARAM_INT, name, #initial, minimum, maximum, help },
-#define PARAM_BYTES(name, initial, minimum, maximum, help) \
-    { sizeof(comm_backend_param), COMM_PARAM_BYTES, name, #initial, minimum, maximum, help },
-#define PARAM_TEXT(name, initial, help) { sizeof(comm_backend_param), COMM_PARAM_TEXT, name, initial, 0, 0, help },
-static const comm_backend_param core_table[] = {
+static const comm_backend_param *const core_table[] = {
 #include "param.def"
 };
-#undef PARAM_INT
-#undef PARAM_BYTES
-#undef PARAM_TEXT
 enum { CORE_COUNT = sizeof core_table / sizeof *core_table, ENV_BYTES = 160 };
 
 /* ---- Names ---- */
@@ -45,8 +38,8 @@ static const char *from_environment(const char *backend, const char *name)
 static const comm_backend_param *find_core(const char *name)
 {
     for (size_t i = 0; i < CORE_COUNT; i++)
-        if (strcmp(core_table[i].name, name) == 0)
-            return &core_table[i];
+        if (strcmp(core_table[i]->name, name) == 0)
+            return core_table[i];
     return NULL;
 }
 
@@ -202,7 +195,7 @@ static void list_core(void)
 {
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < CORE_COUNT; i++)
-        add_to_list(NULL, &core_table[i]);
+        add_to_list(NULL, core_table[i]);
     pthread_mutex_unlock(&lock);
 }
 
