@@ -13,9 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *const menu_names[MENU_END] = { "all_reduce",    "all_reduce of 8 MiB", "all_gather",        "reduce_scatter",
-                                           "broadcast",     "all_to_all",          "barrier",           "send and recv",
-                                           "send of 4 MiB", "coalesced" };
+const char *const menu_names[MENU_END] = {
+    "all_reduce", "all_reduce of 8 MiB", "all_gather",    "reduce_scatter", "broadcast",
+    "all_to_all", "barrier",             "send and recv", "send of 4 MiB",  "coalesced",
+};
 const char *const waiting_names[WAIT_END] = { "in the call", "in comm_work_wait", "by callback", "by descriptor",
                                               "by comm_work_test" };
 
@@ -239,14 +240,16 @@ int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank
     struct crowd *crowd = mmap(NULL, sizeof *crowd, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (crowd == MAP_FAILED)
         abort();
-    *crowd = (struct crowd){ .size = size, .expected = size - __builtin_popcountll(options->may_fail), .fn = fn, .arg = arg };
+    *crowd = (struct crowd){ .size = size, .fn = fn, .arg = arg };
+    crowd->expected = size - __builtin_popcountll(options->may_fail);
     if (fault_permuted()) {
         o.may_fail = 0;
         for (int r = 0; r < size; r++)
             if (options->may_fail >> r & 1)
                 o.may_fail |= 1ull << fault_world_rank(r, size);
     }
-    int failed = fault_permuted() ? ranks_run(size + BYSTANDERS, &o, be_one_of_many, crowd) : ranks_run(size, &o, be_one_of_few, crowd);
+    int failed = fault_permuted() ? ranks_run(size + BYSTANDERS, &o, be_one_of_many, crowd)
+                                  : ranks_run(size, &o, be_one_of_few, crowd);
     munmap(crowd, sizeof *crowd);
     return failed;
 }
@@ -452,7 +455,8 @@ comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_
 
 /* ---- Texts ---- */
 
-/* Behind "rank 3" and what stands in brackets after it; the next one in the text, or NULL. In *ret_place the brackets. */
+/* Behind "rank 3" and what stands in brackets after it; the next one in the text, or NULL.
+ * In *ret_place the brackets. */
 static const char *behind_rank(const char **text, int rank, char *ret_place, size_t room)
 {
     char name[32], number[32];

@@ -1,5 +1,6 @@
-/* Flow control and early messages of the tcp backend, brought into their rare states on purpose: a receiver that is late, credit that is used up,
- * more announcements than a link may have, groups that end in the middle. flow_check then asks whether all came back. */
+/* Flow control and early messages of the tcp backend, brought into their rare states on purpose: a receiver that is
+ * late, credit that is used up, more announcements than a link may have, groups that end in the middle. flow_check then
+ * asks whether all came back. */
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -131,7 +132,8 @@ static void check_short(int op, int32_t rank, int32_t size, const int32_t *out)
         CHECK(out[0] == last + rank);
 }
 
-/* Everybody sends to everybody until no more may be sent unasked; then come short collectives, to which rank 0 or rank 1 is late. */
+/* Everybody sends to everybody until no more may be sent unasked; then come short collectives, to which rank 0 or rank
+ * 1 is late. */
 static void credit_is_used_up(int rank, int size, void *arg)
 {
     enum { FILL = PORT_CREDIT_WINDOW / 32768 + 4, BYTES = 32768, RANKS = 3 };
@@ -190,8 +192,8 @@ static void credit_is_used_up(int rank, int size, void *arg)
 
 /* ---- Announcements ---- */
 
-/* More long messages in all than a link may have announced at a time; then more at a time; and as many whose group ends, while one of
- * another group is held back behind them: that one goes then. */
+/* More long messages in all than a link may have announced at a time; then more at a time; and as many whose group
+ * ends, while one of another group is held back behind them: that one goes then. */
 static void many_are_announced(int rank, int size, void *arg)
 {
     enum { WAVES = 40, EACH = 500, AT_ONCE = MATCH_ANNOUNCED_MAX + 100 };
@@ -245,12 +247,12 @@ static int start_anything(comm_group *g, int32_t rank, int32_t size, uint64_t *r
         o.tag = tag;
         uint8_t *at = memory + (size_t)i * piece;
         comm_status status = r >> 56 & 1 ? comm_send(g, at, bytes, COMM_DTYPE_U8, peer, &o, &works[count])
-                                         : comm_recv(g, at, piece, COMM_DTYPE_U8, r >> 57 & 1 ? COMM_ANY_SOURCE : peer, &o,
-                                                     &works[count]);
+                                         : comm_recv(g, at, piece, COMM_DTYPE_U8, r >> 57 & 1 ? COMM_ANY_SOURCE : peer,
+                                                     &o, &works[count]);
         count += status == COMM_OK;
     }
-    comm_status status = comm_all_reduce(g, memory + PIECES * piece, memory + (PIECES + 1) * piece, piece / 4, COMM_DTYPE_I32,
-                                         COMM_REDOP_SUM, NULL, &works[count]);
+    comm_status status = comm_all_reduce(g, memory + PIECES * piece, memory + (PIECES + 1) * piece, piece / 4,
+                                         COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &works[count]);
     return count + (status == COMM_OK);
 }
 
@@ -277,8 +279,9 @@ static void ends_in_the_middle(int rank, int size, void *arg)
         lasting[1] = start_send(world, &mine, sizeof mine, (rank + 1) % size, 3);
         for (int i = 0; i < count; i++) {
             comm_status status = comm_work_wait(works[i], 0);
+            /* closed: by a rank that had heard of the abort sooner */
             if (status != COMM_OK && status != COMM_ERR_TRUNCATED && status != COMM_ERR_ABORTED)
-                CHECK_SAYS(comm_work_error(works[i]), "has closed this group"); /* a rank that had heard of the abort sooner */
+                CHECK_SAYS(comm_work_error(works[i]), "has closed this group");
             comm_work_release(works[i]);
         }
         munmap(memory, room);
@@ -395,7 +398,8 @@ int main(void)
     int failed = run(3, credit_is_used_up, "cpu:tcp", 0, "the credit is used up");
     failed |= run(2, many_are_announced, "cpu:tcp?eager_bytes=0", 0, "many are announced");
     for (int size = 2; size <= 4; size++)
-        failed |= run(size, ends_in_the_middle, "cpu:tcp?slice_bytes=100000&lanes=3", fault_random(&random), "a group ends in the middle");
+        failed |= run(size, ends_in_the_middle, "cpu:tcp?slice_bytes=100000&lanes=3", fault_random(&random),
+                      "a group ends in the middle");
     failed |= run(5, awaited_in_any_order, "cpu:tcp", fault_random(&random), "awaited in any order");
     return failed | run(3, the_first_to_come_is_taken, "cpu:tcp", 0, "the first to come is taken");
 }

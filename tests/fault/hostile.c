@@ -1,8 +1,9 @@
-/* Strangers at the port that ranks listen on, and a rank that has the secret but lies. Strangers are refused and disturb nobody. A liar's
- * connection ends with PROTOCOL and a text that names it; groups that it is not in go on; nothing crashes or grows without limit.
+/* Strangers at the port that ranks listen on, and a rank that has the secret but lies. Strangers are refused and
+ * disturb nobody. A liar's connection ends with PROTOCOL and a text that names it; groups that it is not in go on;
+ * nothing crashes or grows without limit.
  *
- * The liar is a real rank of the world: once it is connected, it takes the connection to rank 0 away from its library and sends what
- * it likes. */
+ * The liar is a real rank of the world: once it is connected, it takes the connection to rank 0 away from its library
+ * and sends what it likes. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -103,7 +104,8 @@ static struct mesh *mesh_of(comm_group *world)
 
 static struct wire_hello hello_of(comm_group *world)
 {
-    struct wire_hello hello = { WIRE_VERSION, mesh_of(world)->world, mesh_of(world)->domain.peers.rank, fault_world_rank(0, 3), { 0 } };
+    const struct mesh *mesh = mesh_of(world);
+    struct wire_hello hello = { WIRE_VERSION, mesh->world, mesh->domain.peers.rank, fault_world_rank(0, 3), { 0 } };
     wire_random(hello.nonce, sizeof hello.nonce);
     return hello;
 }
@@ -194,7 +196,8 @@ static void say_anything(int port, uint64_t *random)
 
 static void say_http(int port)
 {
-    static const char get[] = "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that lost its way\r\nAccept: */*\r\n\r\n";
+    static const char get[] =
+        "GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a browser that lost its way\r\nAccept: */*\r\n\r\n";
     int fd = dial(port);
     send_bytes(fd, get, sizeof get - 1);
     until_closed(fd);
@@ -505,7 +508,8 @@ static void liar(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* A receive from anybody has its message announced, and then the sender leaves: others of the group are there, but they cannot bring it. */
+/* A receive from anybody has its message announced, and then the sender leaves: others of the group are there, but they
+ * cannot bring it. */
 static void announced_and_left(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -550,7 +554,8 @@ static void await_early_of_liar(comm_group *world)
     }
 }
 
-/* The liar ends in the middle of a message for a group that rank 0 has not opened yet: a receive there must not wait for the rest. */
+/* The liar ends in the middle of a message for a group that rank 0 has not opened yet: a receive there must not wait
+ * for the rest. */
 static void half_a_message_for_a_later_group(int rank, int size, void *arg)
 {
     static const int32_t everybody[] = { 0, 1, 2 };
@@ -648,8 +653,8 @@ static struct frame next_of_collective(int fd)
     }
 }
 
-/* In a round in which rank 0 also waits for rank 1, the liar sends its message twice, or asks twice for that of rank 0: the second one is
- * not for this step. */
+/* In a round in which rank 0 also waits for rank 1, the liar sends its message twice, or asks twice for that of rank 0:
+ * the second one is not for this step. */
 static void all_of_it_twice(int rank, int size, void *arg)
 {
     enum { SHORT = 100, LONG = 100000 };
@@ -830,17 +835,23 @@ static void random_liar(int rank, int size, void *arg)
     if (rank == 0)
         for (int i = 0; i < 6; i++) {
             o.tag = i < 5 ? i : COMM_ANY_TAG;
-            comm_recv(world, buffers[i], sizeof buffers[i] >> i, COMM_DTYPE_U8, i % 2 ? 2 : COMM_ANY_SOURCE, &o, &works[i]);
+            comm_recv(world, buffers[i], sizeof buffers[i] >> i, COMM_DTYPE_U8, i % 2 ? 2 : COMM_ANY_SOURCE, &o,
+                      &works[i]);
         }
     fault_meet(s->page);
     if (rank == 2) {
         int fd = take_connection(world);
         for (int i = 0; i < 300; i++) {
             uint64_t r = fault_random(&random);
-            struct frame h = { .type = (uint8_t)(1 + r % 8), .kind = (uint8_t)(r >> 8 & 1 ? COMM_OP_SEND : 1 + (r >> 9) % 12),
-                                     .dtype = COMM_DTYPE_U8, .group = r >> 16 & 7 ? world->id : (r >> 20), .seq = (r >> 24) % 5,
-                                     .slice = (uint32_t)((r >> 28) % 2), .round = (uint16_t)((r >> 30) % 3),
-                                     .tag = (int32_t)((r >> 34) % 7) - 1, .count = (r >> 40) % 64 };
+            struct frame h = { .type = (uint8_t)(1 + r % 8),
+                               .kind = (uint8_t)(r >> 8 & 1 ? COMM_OP_SEND : 1 + (r >> 9) % 12),
+                               .dtype = COMM_DTYPE_U8,
+                               .group = r >> 16 & 7 ? world->id : (r >> 20),
+                               .seq = (r >> 24) % 5,
+                               .slice = (uint32_t)((r >> 28) % 2),
+                               .round = (uint16_t)((r >> 30) % 3),
+                               .tag = (int32_t)((r >> 34) % 7) - 1,
+                               .count = (r >> 40) % 64 };
             h.bytes = r >> 50 & 1 ? 64 : fault_random(&random) % 5000;
             if (h.type == FRAME_DATA && fault_random(&random) % 4)
                 h.type = FRAME_RTS;
@@ -908,7 +919,8 @@ int main(void)
         failed |= run(liar, lie, fault_random(&random), "the liar");
     failed |= run(announced_and_left, 0, 0, "announced and left");
     failed |= run(half_a_message_for_a_later_group, 0, 0, "half a message for a later group");
-    if (!getenv("SHORT_IO_RUNS")) /* a read that finds nothing, though there is something, is the end of what was said */
+    /* With short reads, one that finds nothing, though there is something, is the end of what was said. */
+    if (!getenv("SHORT_IO_RUNS"))
         failed |= run(a_loss_comes_after_its_reason, 0, 0, "a loss comes after its reason");
     setenv("COMM_TCP_ALGO", "all_reduce:one_shot", 1);
     setenv("COMM_TCP_EAGER_BYTES", "1000", 1);

@@ -1,5 +1,5 @@
-/* Ranks that fail, die or disagree while a world comes together: comm_init gives all others the reason, soon, and says which rank. And what
- * comm_init's success is worth: all ranks are open, and are found without the store. */
+/* Ranks that fail, die or disagree while a world comes together: comm_init gives all others the reason, soon, and says
+ * which rank. And what comm_init's success is worth: all ranks are open, and are found without the store. */
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -94,8 +94,10 @@ static void one_fails(int rank, int size, void *arg)
         return;
     }
     CHECK_ERROR_SAYS(name);
-    CHECK_ERROR_SAYS(s->what == FAILS ? "cannot open the world: opening backend 'fragile': there are too many open files"
-                                      : "has ended, or has given up, before all ranks had opened the world");
+    if (s->what == FAILS)
+        CHECK_ERROR_SAYS("cannot open the world: opening backend 'fragile': there are too many open files");
+    else
+        CHECK_ERROR_SAYS("has ended, or has given up, before all ranks had opened the world");
 }
 
 static int run_one_fails(int size, int rank, enum mischief what, const char *url, int awaits)
@@ -175,7 +177,8 @@ static comm_status fatal_get(void *context, const char *key, int64_t timeout_ms,
     return count_call(status, error, room);
 }
 
-static comm_status fatal_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room)
+static comm_status fatal_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                             size_t room)
 {
     (void)context;
     return count_call(comm_store_add(fatal.inner, key, amount, ret_value), error, room);
@@ -186,8 +189,9 @@ static comm_status fatal_compare_set(void *context, const char *key, const void 
                                      char *error, size_t room)
 {
     (void)context;
-    return count_call(comm_store_compare_set(fatal.inner, key, expected, expected_bytes, desired, desired_bytes, ret_data,
-                                             ret_bytes), error, room);
+    comm_status status = comm_store_compare_set(fatal.inner, key, expected, expected_bytes, desired, desired_bytes,
+                                                ret_data, ret_bytes);
+    return count_call(status, error, room);
 }
 
 static comm_status fatal_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
@@ -206,8 +210,16 @@ static comm_status fatal_remove(void *context, const char *key, int32_t *ret_exi
 /* Rank 1 ends right after its s->rank-th call of the store: with the second one it has said that it is there. */
 static void one_ends_after_any_call(int rank, int size, void *arg)
 {
-    const comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "fatal", .set = fatal_set, .get = fatal_get, .add = fatal_add,
-                                 .compare_set = fatal_compare_set, .check = fatal_check, .remove = fatal_remove };
+    const comm_store_ops ops = {
+        .struct_bytes = sizeof ops,
+        .name = "fatal",
+        .set = fatal_set,
+        .get = fatal_get,
+        .add = fatal_add,
+        .compare_set = fatal_compare_set,
+        .check = fatal_check,
+        .remove = fatal_remove,
+    };
     struct scenario *s = arg;
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
     comm_group *world = NULL;
@@ -249,7 +261,8 @@ static int run_one_ends(int calls)
 
 static void different_backends_are_told_to_all(int rank, int size, void *arg)
 {
-    static const char *const strings[] = { "CPU:tcp?lanes=2&eager_bytes=4096", "cpu:tcp?eager_bytes=4096&lanes=2", "tcp" };
+    static const char *const strings[] = { "CPU:tcp?lanes=2&eager_bytes=4096", "cpu:tcp?eager_bytes=4096&lanes=2",
+                                           "tcp" };
     comm_group *world;
     (void)arg;
     CHECK_STATUS(open_at(NULL, rank, size, strings[rank], &world), COMM_ERR_INVALID);

@@ -4,7 +4,8 @@
  *     simulate_engine SEED [COUNT]   that run alone, as it was; or so many from there
  *     simulate_engine all [SECONDS]  more of the same seeds, then fresh ones for so long (600)
  *
- * A seed decides everything: the number of ranks, groups, algorithms, operations, sizes, faults, and who goes on when. */
+ * A seed decides everything: the number of ranks, groups, algorithms, operations, sizes, faults,
+ * and who goes on when. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static void draw_algorithms(struct team *team)
             if (algo->kind == kind)
                 fit[count++] = algo;
         algo = fit[below(count)];
-        used += (size_t)snprintf(team->algo + used, sizeof team->algo - used, "%s%s:%s", used ? "," : "", comm__op_name(kind), algo->name);
+        used += (size_t)snprintf(team->algo + used, sizeof team->algo - used, "%s%s:%s", used ? "," : "",
+                                 comm__op_name(kind), algo->name);
     }
 }
 
@@ -135,7 +137,8 @@ static void draw_program(struct team *team)
     }
 }
 
-/* More sends to one rank than may be announced to it, and others that are held back behind them; then the group of the many ends. */
+/* More sends to one rank than may be announced to it, and others that are held back behind them;
+ * then the group of the many ends. */
 static void draw_flood(void)
 {
     struct team *first = world->teams[0], *many = team_new(first->world_ranks, first->size, "many");
@@ -203,8 +206,9 @@ static uint64_t running;
 static void on_signal(int number)
 {
     char text[128];
-    int n = snprintf(text, sizeof text, "seed %llu: %s (repeat it with: simulate_engine %llu)\n", (unsigned long long)running,
-                     number == SIGALRM ? "it does not end" : strsignal(number), (unsigned long long)running);
+    int n = snprintf(text, sizeof text, "seed %llu: %s (repeat it with: simulate_engine %llu)\n",
+                     (unsigned long long)running, number == SIGALRM ? "it does not end" : strsignal(number),
+                     (unsigned long long)running);
     if (write(2, text, (size_t)n) < 0)
         _exit(2);
     signal(number, SIG_DFL);

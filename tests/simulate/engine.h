@@ -1,7 +1,8 @@
-/* A simulator of the whole tcp backend: all ranks in one process and one thread, with the real engine and matching. What carries the frames is
- * drawn from the seed: the real links, queues and wire format over sockets of ours (bounded queues in memory that take and give as many bytes
- * as they like, or fail with EAGAIN and EINTR), or ports of ours. Which rank goes on next, with which port, and how far, is drawn too. What
- * comes out is compared with what comm.h says. */
+/* A simulator of the whole tcp backend: all ranks in one process and one thread, with the real engine and matching.
+ * What carries the frames is drawn from the seed: the real links, queues and wire format over sockets of ours (bounded
+ * queues in memory that take and give as many bytes as they like, or fail with EAGAIN and EINTR), or ports of ours.
+ * Which rank goes on next, with which port, and how far, is drawn too. What comes out is compared with what comm.h
+ * says. */
 #ifndef SIMULATE_ENGINE_H
 #define SIMULATE_ENGINE_H
 

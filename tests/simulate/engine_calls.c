@@ -1,4 +1,5 @@
-/* Collectives: drawn at random, with uneven blocks in all their forms, and compared with what one process alone works out. */
+/* Collectives: drawn at random, with uneven blocks in all their forms, and compared with what one process alone works
+ * out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,8 @@ static uint64_t block_content(const struct collective *c, int32_t from, int32_t 
     return mix(c->content, (uint64_t)from * 1000 + (uint64_t)(sends_blocks(c->kind) ? to : 0));
 }
 
-/* What rank `from` brings for block `to` to a reduction: whole numbers, also as complex ones, so that no order rounds. */
+/* What rank `from` brings for block `to` to a reduction: whole numbers, also as complex ones,
+ * so that no order rounds. */
 static uint64_t value(uint64_t content, size_t i)
 {
     return mix(content, i) >> 24;
@@ -144,10 +146,11 @@ static uint8_t *reduced_block(struct collective *c, int32_t block)
             if (c->dtype != COMM_DTYPE_C128)
                 result = masked(c, result);
         }
+        uint8_t *element = c->reduced[at] + i * c->element_bytes;
         if (c->dtype == COMM_DTYPE_C128)
-            ((double *)(void *)c->reduced[at])[2 * i] = (double)result, ((double *)(void *)c->reduced[at])[2 * i + 1] = 0;
+            memcpy(element, (const double[]){ (double)result, 0 }, 2 * sizeof(double));
         else
-            write_value(c, c->reduced[at] + i * c->element_bytes, result);
+            write_value(c, element, result);
     }
     return c->reduced[at];
 }
@@ -168,9 +171,10 @@ static void write_block(const struct collective *c, uint8_t *at, int32_t from, i
 
 size_t draw_bytes(size_t most)
 {
-    static const size_t limits[] = { 0,         64,        MATCH_UNEXPECTED_INLINE, 1000,      4096,      TCP_RX_BYTES, 100000,
-                                     256 << 10, 300000,    1 << 20,          1125000,   3 << 20,   TCP_RX_BYTES - PORT_FRAME_COST,
-                                     (1 << 20) - PORT_FRAME_COST };
+    static const size_t limits[] = {
+        0, 64, MATCH_UNEXPECTED_INLINE, 1000, 4096, TCP_RX_BYTES, 100000, 256 << 10, 300000, 1 << 20,
+        1125000, 3 << 20, TCP_RX_BYTES - PORT_FRAME_COST, (1 << 20) - PORT_FRAME_COST,
+    };
     enum { LIMITS = sizeof limits / sizeof limits[0] };
     if (one_in(3))
         return below(most < 2000 ? most + 1 : 2000);
@@ -182,8 +186,10 @@ size_t draw_bytes(size_t most)
 
 static void draw_type(struct collective *c)
 {
-    static const comm_dtype types[] = { COMM_DTYPE_U8, COMM_DTYPE_U16, COMM_DTYPE_U32, COMM_DTYPE_U64, COMM_DTYPE_C128 };
-    static const comm_redop ops[] = { COMM_REDOP_SUM, COMM_REDOP_SUM, COMM_REDOP_MAX, COMM_REDOP_BXOR, COMM_REDOP_PREMUL_SUM, COMM_REDOP_USER };
+    static const comm_dtype types[] = { COMM_DTYPE_U8, COMM_DTYPE_U16, COMM_DTYPE_U32, COMM_DTYPE_U64,
+                                        COMM_DTYPE_C128 };
+    static const comm_redop ops[] = { COMM_REDOP_SUM,  COMM_REDOP_SUM,        COMM_REDOP_MAX,
+                                      COMM_REDOP_BXOR, COMM_REDOP_PREMUL_SUM, COMM_REDOP_USER };
     c->dtype = types[below(5)];
     c->redop = reduces(c->kind) ? ops[below(6)] : COMM_REDOP_SUM;
     if (c->dtype == COMM_DTYPE_C128 && c->redop != COMM_REDOP_PREMUL_SUM)
@@ -223,7 +229,8 @@ static void draw_counts(struct collective *c, size_t most)
 /* ---- Buffers ---- */
 
 /* Lay `blocks` blocks out in an area, in any order and with gaps unless they are `dense`. */
-static void lay_out(const struct collective *c, const size_t *counts, int dense, struct area *area, size_t **ret_offsets)
+static void lay_out(const struct collective *c, const size_t *counts, int dense, struct area *area,
+                    size_t **ret_offsets)
 {
     int32_t size = c->team->size;
     size_t at = 0, *offsets = malloc((size_t)size * sizeof *offsets);
@@ -254,15 +261,16 @@ static void **list_of(const struct collective *c, const struct area *area, const
 }
 
 /* A side that has a block for each rank. */
-static void make_blocks(struct collective *c, struct area *area, const size_t *counts, size_t **ret_offsets, void ***ret_list,
-                        comm_buffers *ret_side)
+static void make_blocks(struct collective *c, struct area *area, const size_t *counts, size_t **ret_offsets,
+                        void ***ret_list, comm_buffers *ret_side)
 {
     int dense = c->form == PLAIN || (c->form == UNEVEN && (c->kind == COMM_OP_REDUCE_SCATTER || one_in(2)));
     lay_out(c, counts, dense, area, ret_offsets);
     if (c->form == PLAIN) {
         *ret_side = (comm_buffers){ .data = area->memory + MARGIN, .count = c->count };
     } else if (c->form == UNEVEN) {
-        *ret_side = (comm_buffers){ .data = area->memory + MARGIN, .counts = counts, .offsets = dense ? NULL : *ret_offsets };
+        *ret_side = (comm_buffers){ .data = area->memory + MARGIN, .counts = counts };
+        ret_side->offsets = dense ? NULL : *ret_offsets;
     } else {
         *ret_list = list_of(c, area, *ret_offsets);
         *ret_side = (comm_buffers){ .list = *ret_list, .counts = counts };
@@ -278,7 +286,8 @@ static int has_send(const struct collective *c, int32_t rank)
 static int has_recv(const struct collective *c, int32_t rank)
 {
     int only_root = c->kind == COMM_OP_REDUCE || c->kind == COMM_OP_GATHER;
-    return c->kind != COMM_OP_BARRIER && (!only_root || rank == c->root) && (c->kind != COMM_OP_BROADCAST || rank != c->root);
+    return c->kind != COMM_OP_BARRIER && (!only_root || rank == c->root) &&
+           (c->kind != COMM_OP_BROADCAST || rank != c->root);
 }
 
 static void make_send(struct collective *c, struct part *part)
@@ -328,15 +337,16 @@ static void make_in_place(struct collective *c, struct part *part)
 static int may_be_in_place(const struct collective *c, int32_t rank)
 {
     return c->in_place && c->form == PLAIN &&
-           (c->kind == COMM_OP_ALL_REDUCE || (c->kind == COMM_OP_REDUCE && rank == c->root) || c->kind == COMM_OP_ALL_GATHER ||
-            c->kind == COMM_OP_ALL_TO_ALL);
+           (c->kind == COMM_OP_ALL_REDUCE || (c->kind == COMM_OP_REDUCE && rank == c->root) ||
+            c->kind == COMM_OP_ALL_GATHER || c->kind == COMM_OP_ALL_TO_ALL);
 }
 
 static void add_part(struct collective *c, int32_t rank)
 {
     struct member *member = &c->team->members[rank];
     struct part *part = part_new(member, c);
-    part->op = (comm_op){ .kind = c->kind, .dtype = c->dtype, .redop = c->redop, .root = is_rooted(c->kind) ? c->root : -1 };
+    part->op = (comm_op){ .kind = c->kind, .dtype = c->dtype, .redop = c->redop };
+    part->op.root = is_rooted(c->kind) ? c->root : -1;
     part->op.flags = (c->form != PLAIN ? COMM_OP_FLAG_UNEVEN : 0) | (c->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0);
     part->op.premul = c->redop == COMM_REDOP_PREMUL_SUM ? c->factor : NULL;
     part->op.reduce_fn = c->redop == COMM_REDOP_USER ? user_reduce : NULL;
@@ -368,7 +378,8 @@ static struct collective *call_new(struct team *team, int32_t kind, enum form fo
     c->reduced = calloc(size, sizeof *c->reduced);
     c->parts_left = team->size;
     draw_type(c);
-    /* Of all ranks' buffers together no more than the budget, and no more slices than can be gone through in a while. */
+    /* Of all ranks' buffers together no more than the budget,
+     * and no more slices than can be gone through in a while. */
     size_t shares = is_vector(c->kind) ? size : size * size, most = world->budget / shares;
     if (team->slice_bytes && most > 64 * (size_t)team->slice_bytes)
         most = 64 * (size_t)team->slice_bytes;
@@ -398,11 +409,13 @@ void call_draw_disagreeing(struct team *team, int32_t rank)
 
 static void complain_about(const struct part *part, const char *what)
 {
+    static const char *const forms[] = { [PLAIN] = "", [UNEVEN] = "_v", [LIST] = "_list" };
     const struct collective *c = part->call;
-    complain("group %s (algo %s), rank %d of %d: %s #%llu%s, root %d, count %zu of %s, %s%s: %s", c->team->name, c->team->algo,
-             part->member->rank, c->team->size, comm__op_name(c->kind), (unsigned long long)part->op.seq,
-             c->form == PLAIN ? "" : c->form == UNEVEN ? "_v" : "_list", c->root, c->count, comm_dtype_name(c->dtype),
-             reduces(c->kind) ? comm_redop_name(c->redop) : "", may_be_in_place(c, part->member->rank) ? ", in place" : "", what);
+    complain("group %s (algo %s), rank %d of %d: %s #%llu%s, root %d, count %zu of %s, %s%s: %s", c->team->name,
+             c->team->algo, part->member->rank, c->team->size, comm__op_name(c->kind), (unsigned long long)part->op.seq,
+             forms[c->form], c->root, c->count, comm_dtype_name(c->dtype),
+             reduces(c->kind) ? comm_redop_name(c->redop) : "",
+             may_be_in_place(c, part->member->rank) ? ", in place" : "", what);
 }
 
 static void write_result(struct collective *c, const struct part *part, uint8_t *at)
@@ -423,7 +436,8 @@ static void check_recv(struct collective *c, const struct part *part)
     struct area right;
     area_open(&right, part->recv.bytes);
     write_result(c, part, right.memory + MARGIN);
-    for (size_t i = 0; i < right.bytes + 2 * MARGIN && memcmp(right.memory, part->recv.memory, right.bytes + 2 * MARGIN) != 0; i++)
+    size_t bytes = right.bytes + 2 * MARGIN;
+    for (size_t i = 0; i < bytes && memcmp(right.memory, part->recv.memory, bytes) != 0; i++)
         if (right.memory[i] != part->recv.memory[i]) {
             char what[128];
             snprintf(what, sizeof what, "byte %zd of %zu of the result is %d, not %d", (ssize_t)i - MARGIN, right.bytes,

@@ -1,5 +1,6 @@
-/* Sends and receives. Each receiver takes its messages in one of three ways: each by its source and tag, by its tag from any source, or any
- * message; so what a receive must get follows from the order of the sends and of the receives. */
+/* Sends and receives. Each receiver takes its messages in one of three ways: each by its source and tag, by its tag
+ * from any source, or any message; so what a receive must get follows from the order of the sends and
+ * of the receives. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,17 +144,17 @@ static void check_receive(struct part *part)
     size_t room = part->op.recv.count, n = m->bytes < room ? m->bytes : room;
     comm_status expected = m->bytes > room ? COMM_ERR_TRUNCATED : COMM_OK;
     if (part->status != expected || part->tag != m->tag || part->count != n)
-        complain("group %s, rank %d: a receive from rank %d says %s, tag %d, %zu B, not %s, tag %d, %zu B", part->member->team->name,
-                 part->member->rank, part->from, comm_status_name(part->status), part->tag, part->count,
-                 comm_status_name(expected), m->tag, n);
+        complain("group %s, rank %d: a receive from rank %d says %s, tag %d, %zu B, not %s, tag %d, %zu B",
+                 part->member->team->name, part->member->rank, part->from, comm_status_name(part->status), part->tag,
+                 part->count, comm_status_name(expected), m->tag, n);
     struct area right;
     area_open(&right, room);
     uint8_t *whole = malloc(m->bytes + 1);
     content_write(whole, m->bytes, m->content);
     memcpy(right.memory + MARGIN, whole, n);
     if (memcmp(part->got.memory, right.memory, room + 2 * MARGIN) != 0)
-        complain("group %s, rank %d: a receive of %zu B from rank %d with tag %d has wrong data", part->member->team->name,
-                 part->member->rank, n, part->from, part->tag);
+        complain("group %s, rank %d: a receive of %zu B from rank %d with tag %d has wrong data",
+                 part->member->team->name, part->member->rank, n, part->from, part->tag);
     free(whole);
     free(m);
     area_close(&right);

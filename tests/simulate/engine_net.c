@@ -1,4 +1,5 @@
-/* Sockets in memory: one bounded queue for each direction of each pair of ranks, behind the system calls that link.c makes. */
+/* Sockets in memory: one bounded queue for each direction of each pair of ranks, behind the system calls that link.c
+ * makes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,7 +279,8 @@ static void net_check(const struct port *p)
 {
     const struct link *l = (const struct link *)p;
     if (l->replies || l->rx_end)
-        complain("link %d -> %d: %u answers and %zu B that were read are left", p->table->rank, p->peer, l->replies, l->rx_end);
+        complain("link %d -> %d: %u answers and %zu B that were read are left", p->table->rank, p->peer, l->replies,
+                 l->rx_end);
 }
 
 const struct carrier sockets = {

@@ -1,5 +1,6 @@
-/* Ports in memory: what goes from one rank to another is a list of frames, which arrive in pieces and are read in others. Nothing of
- * backend_tcp's links, sockets and loop is in it: the backend over them is made of port.h, match.h, submit.h and ending.h. */
+/* Ports in memory: what goes from one rank to another is a list of frames, which arrive in pieces and are read in
+ * others. Nothing of backend_tcp's links, sockets and loop is in it: the backend over them is made of port.h, match.h,
+ * submit.h and ending.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +153,8 @@ static int post(struct port *p, struct frame *h, const void *payload, size_t byt
         return 0;
     }
     port_take_owed(p, h);
-    struct outgoing draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owner = m ? m->owner : NULL, .owned = owned };
+    struct outgoing draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owned = owned };
+    draft.owner = m ? m->owner : NULL;
     if (p->state == PORT_UP && !mp->out && (generous || !one_in(4)) && push(mp, &draft)) {
         free(owned);
         return 1;

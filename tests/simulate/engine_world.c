@@ -134,8 +134,8 @@ static int32_t host_log_wanted(int32_t level)
 static void part_ended(struct part *part)
 {
     if (!part->call && part->status != COMM_OK && part->status != COMM_ERR_TRUNCATED && !part->member->team->doomed)
-        complain("group %s, rank %d: %s: %s", part->member->team->name, part->member->rank, comm__op_name(part->op.kind),
-                 part->error);
+        complain("group %s, rank %d: %s: %s", part->member->team->name, part->member->rank,
+                 comm__op_name(part->op.kind), part->error);
     if (part->op.kind == COMM_OP_RECV) {
         area_open(&part->got, part->recv.bytes);
         memcpy(part->got.memory, part->recv.memory, part->recv.bytes + 2 * MARGIN);
@@ -181,7 +181,8 @@ static void host_group_failed(void *token, comm_status status, const char *error
 {
     const struct member *member = token;
     if (!member->team->doomed)
-        complain("group %s has ended on rank %d: %s: %s", member->team->name, member->rank, comm_status_name(status), error);
+        complain("group %s has ended on rank %d: %s: %s", member->team->name, member->rank, comm_status_name(status),
+                 error);
     world->moves++;
 }
 
@@ -203,7 +204,9 @@ static int64_t host_param_int(const void *token, const char *backend_name, const
 {
     const struct member *member = token;
     (void)backend_name;
-    return strcmp(name, "lanes") == 0 ? member->team->lanes : strcmp(name, "slice_bytes") == 0 ? member->team->slice_bytes : 0;
+    if (strcmp(name, "lanes") == 0)
+        return member->team->lanes;
+    return strcmp(name, "slice_bytes") == 0 ? member->team->slice_bytes : 0;
 }
 
 static void host_open(void)
@@ -301,7 +304,8 @@ static struct domain *domain_of_member(const struct member *member)
 void member_open(struct member *member)
 {
     struct team *team = member->team;
-    comm_group_info info = { .struct_bytes = sizeof info, .rank = member->rank, .size = team->size, .world_ranks = team->world_ranks };
+    comm_group_info info = { .struct_bytes = sizeof info, .rank = member->rank, .size = team->size };
+    info.world_ranks = team->world_ranks;
     info.id = team->id;
     info.name = team->name;
     info.token = member;
@@ -376,7 +380,8 @@ static void refuse(struct part *part)
 {
     part->state = PART_REFUSED;
     if (!part->member->team->doomed)
-        complain("group %s, rank %d: %s was refused", part->member->team->name, part->member->rank, comm__op_name(part->op.kind));
+        complain("group %s, rank %d: %s was refused", part->member->team->name, part->member->rank,
+                 comm__op_name(part->op.kind));
     area_retire(&part->send);
     area_retire(&part->recv);
     world->parts_open--;
@@ -483,7 +488,8 @@ static void close_early(struct member *member)
 static void take_turn(struct domain *d)
 {
     struct member *member = one_in(3) ? some_member(d) : NULL;
-    if (member && !member->closed && member->submitted < member->program_count && world->moves >= member->team->starts_after)
+    if (member && !member->closed && member->submitted < member->program_count &&
+        world->moves >= member->team->starts_after)
         submit(member);
     else if (member && one_in(50))
         close_early(member);
@@ -507,8 +513,9 @@ static int moment_has_come(const struct member *member)
         return 1;
     for (int32_t i = 0; i < world->size; i++) {
         const struct port *p = domain_of_member(member)->peers.at[i];
+        int half_sent = world->moment == MOMENT_HALF_SENT;
         if (world->moment == MOMENT_HALF_READ ? half_read(p, member->state)
-                                              : world->carrier->has_queued(p, member->state, world->moment == MOMENT_HALF_SENT))
+                                              : world->carrier->has_queued(p, member->state, half_sent))
             return 1;
     }
     return 0;
@@ -518,12 +525,14 @@ static int moment_has_come(const struct member *member)
 static void cut_link(void)
 {
     const struct team *team = world->fault_team;
-    world->carrier->cut(team->world_ranks[world->fault_rank], team->world_ranks[world->fault_peer], below(2) ? 0 : below(100000));
+    world->carrier->cut(team->world_ranks[world->fault_rank], team->world_ranks[world->fault_peer],
+                        below(2) ? 0 : below(100000));
 }
 
 static void strike(void)
 {
-    if (world->fault == FAULT_NONE || world->fault == FAULT_DISAGREE || world->fault_done || world->moves < world->fault_after)
+    if (world->fault == FAULT_NONE || world->fault == FAULT_DISAGREE || world->fault_done ||
+        world->moves < world->fault_after)
         return;
     struct member *member = &world->fault_team->members[world->fault_rank];
     if (!moment_has_come(member))
@@ -543,10 +552,11 @@ static void strike(void)
 
 static void describe_port(const struct port *p)
 {
-    complain("  port %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s", p->table->rank, p->peer,
-             p->state, p->interest, (long long)p->credit, p->credit_owed, (long long)p->eager_held, p->announced,
-             world->carrier->has_queued(p, NULL, 0) ? "frames queued, " : "", p->held.head ? "sends held back, " : "",
-             p->in.type ? "in a frame, " : "", p->unexpected_count ? "unexpected frames" : "");
+    complain("  port %d -> %d: state %d, interest %u, credit %lld, owed %u, held %lld, announced %u, %s%s%s%s",
+             p->table->rank, p->peer, p->state, p->interest, (long long)p->credit, p->credit_owed,
+             (long long)p->eager_held, p->announced, world->carrier->has_queued(p, NULL, 0) ? "frames queued, " : "",
+             p->held.head ? "sends held back, " : "", p->in.type ? "in a frame, " : "",
+             p->unexpected_count ? "unexpected frames" : "");
 }
 
 static void describe_slots(const struct exec_op *op)
@@ -554,8 +564,9 @@ static void describe_slots(const struct exec_op *op)
     for (uint32_t s = 0; op->started && s < op->slot_count; s++) {
         const struct slot *slot = &op->slots[s];
         for (uint32_t i = slot->first; slot->active && i < slot->last; i++)
-            complain("    %s, slice %u, round %u: step %u of kind %d with rank %d: state %d", op->route.algo->name, slot->slice,
-                     slot->round, i, op->plan->steps[i].kind, op->plan->steps[i].peer, slot->steps[i - slot->first].message.state);
+            complain("    %s, slice %u, round %u: step %u of kind %d with rank %d: state %d", op->route.algo->name,
+                     slot->slice, slot->round, i, op->plan->steps[i].kind, op->plan->steps[i].peer,
+                     slot->steps[i - slot->first].message.state);
     }
 }
 
@@ -564,7 +575,8 @@ static void describe_part(const struct member *member, const struct part *part)
     const struct exec_group *g = member->state;
     complain("  group %s%s, rank %d of %d (world rank %d): %s #%llu with %d", member->team->name,
              member->team->doomed ? " (which may fail)" : "", member->rank, member->team->size,
-             member->team->world_ranks[member->rank], comm__op_name(part->op.kind), (unsigned long long)part->op.seq, part->op.root);
+             member->team->world_ranks[member->rank], comm__op_name(part->op.kind), (unsigned long long)part->op.seq,
+             part->op.root);
     if (part->call && g && g->head && g->head->work == (const comm_work *)part)
         describe_slots(g->head);
 }
@@ -572,8 +584,8 @@ static void describe_part(const struct member *member, const struct part *part)
 static void describe_stuck(void)
 {
     static const char *const faults[] = { "no fault", "an abort", "a close", "a cut link", "other counts" };
-    complain("nothing moves any more (%d ranks, %s, %s planned, %s), but these are not done:", world->size, world->carrier->name, faults[world->fault],
-             world->fault_done ? "done" : "not done");
+    complain("nothing moves any more (%d ranks, %s, %s planned, %s), but these are not done:", world->size,
+             world->carrier->name, faults[world->fault], world->fault_done ? "done" : "not done");
     for (size_t t = 0; t < world->team_count; t++)
         for (int32_t r = 0; r < world->teams[t]->size; r++) {
             const struct member *member = &world->teams[t]->members[r];
@@ -654,11 +666,13 @@ static void check_port(const struct port *a, const struct port *b)
         complain("port %d -> %d: credit %lld and %lld B received and not given back are not the window", from, to,
                  (long long)a->credit, (long long)b->eager_held);
     if (b->eager_held != b->credit_owed)
-        complain("port %d -> %d: of %lld B received only %u would be given back", from, to, (long long)b->eager_held, b->credit_owed);
+        complain("port %d -> %d: of %lld B received only %u would be given back", from, to, (long long)b->eager_held,
+                 b->credit_owed);
     if (a->interest || a->active_index >= 0)
         complain("port %d -> %d: something is still awaited (%u)", from, to, a->interest);
     if (a->announced || a->held.head)
-        complain("port %d -> %d: %u sends are still announced%s", from, to, a->announced, a->held.head ? ", others held back" : "");
+        complain("port %d -> %d: %u sends are still announced%s", from, to, a->announced,
+                 a->held.head ? ", others held back" : "");
     if (world->carrier->has_queued(a, NULL, 0))
         complain("port %d -> %d: frames are still queued", from, to);
     if (a->unexpected_count)
@@ -679,7 +693,8 @@ static void check_domain(const struct domain *d)
         complain("rank %d: frames of unknown groups are left", rank);
     for (const struct exec_group *g = d->groups; g; g = g->next)
         for (int32_t r = 0; r < g->size; r++)
-            if (g->boxes[r].posted.head || g->boxes[r].announced.head || g->p2p_boxes[r].posted.head || g->p2p_boxes[r].announced.head)
+            if (g->boxes[r].posted.head || g->boxes[r].announced.head || g->p2p_boxes[r].posted.head ||
+                g->p2p_boxes[r].announced.head)
                 complain("rank %d: messages of group '%s' with its rank %d are left", rank, g->name, r);
 }
 

@@ -23,8 +23,8 @@ struct setting {
     int32_t size, root;
     const int32_t *hosts;   /* [size] the host of each rank, or NULL: all are on one */
     size_t count;           /* elements of the vector, or of each block */
-    const size_t *lengths;  /* block ops: NULL, or the length of what rank i has for rank j at [i * size + j]; all rows alike except for
-                             * all_to_all */
+    const size_t *lengths;  /* block ops: NULL, or the length of what rank i has for rank j at [i * size + j];
+                             * all rows alike except for all_to_all */
     int in_place;
     int32_t slices;         /* each runs the same plans on its part of the vector or of each block */
     int rendezvous;         /* a send is done when it has been received; else at once, its bytes copied */
@@ -74,7 +74,8 @@ struct span {
     size_t count;
 };
 
-int fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3))); /* always -1; the first text stays */
+/* Always -1; the first text stays. */
+int fail(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 uint64_t next_random(uint64_t *state);
 int is_vector_op(int32_t kind);
 
