@@ -1,6 +1,7 @@
-/* `comm-bench core`: what a call costs in the core alone. Two null backends, registered by this program itself, complete every op at
- * once ("null" in submit, "null-run" in the slot run where it is called), so that what is left is the way of the call through the core: checks, number, flight record, work, wait. An 8-byte all_reduce
- * on a world of one rank, which no other process takes part in. */
+/* `comm-bench core`: what a call costs in the core alone. Two null backends, registered by this program itself,
+ * complete every op at once ("null" in submit, "null-run" in the slot run where it is called), so that what is left is
+ * the way of the call through the core: checks, number, flight record, work, wait. An 8-byte all_reduce on a world of
+ * one rank, which no other process takes part in. */
 #include <comm/backend.h>
 #include <comm/store.h>
 #include <pthread.h>
@@ -167,7 +168,8 @@ struct cost {
     double ns, cpu_ns;
 };
 
-static const char *repeat(const struct core_case *which, comm_group *const *groups, long iterations, struct cost *ret_cost)
+static const char *repeat(const struct core_case *which, comm_group *const *groups, long iterations,
+                          struct cost *ret_cost)
 {
     static struct caller callers[THREADS_MOST];
     pthread_barrier_t begin;
@@ -178,7 +180,8 @@ static const char *repeat(const struct core_case *which, comm_group *const *grou
         if (pthread_create(&callers[t].thread, NULL, call_often, &callers[t]) != 0)
             return "no thread"; /* those that were begun wait for ever: the program ends now */
     }
-    callers[0] = (struct caller){ .begin = &begin, .group = groups[0], .fn = which->call->fn, .iterations = iterations };
+    callers[0] = (struct caller){ .begin = &begin, .group = groups[0], .iterations = iterations };
+    callers[0].fn = which->call->fn;
     call_often(&callers[0]);
     double began = callers[0].began, ended = callers[0].ended, cpu = callers[0].cpu;
     const char *error = callers[0].status == COMM_OK ? NULL : callers[0].error;
@@ -209,7 +212,8 @@ static comm_status add_hooks(const struct core_case *which, comm_group *const *g
 {
     comm_status status = COMM_OK;
     for (int g = 0; status == COMM_OK && which->hooked && g < which->groups; g++)
-        status = comm_group_hook_add(groups[g], COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE, count_event, &events, &ret_hooks[g]);
+        status = comm_group_hook_add(groups[g], COMM_EVENT_SUBMIT | COMM_EVENT_COMPLETE, count_event, &events,
+                                     &ret_hooks[g]);
     return status;
 }
 
@@ -243,10 +247,12 @@ static const char *measure(const struct core_case *which, comm_group *const *gro
     remove_hooks(which, groups, hooks);
     if (error)
         return error;
-    double median = bench_quantile(ns, (size_t)method->repeats, 0.5), cpu = bench_quantile(cpu_ns, (size_t)method->repeats, 0.5);
-    printf(format == BENCH_CSV ? "%s,%s,%d,%d,%s,%.1f,%.1f,%.1f,%.1f\n" : "%-8s %-9s %7d %6d %-5s %9.1f %9.1f %9.1f %9.1f\n",
-           which->backend, which->call->name, which->threads, which->groups, which->hooked ? "on" : "off", median, cpu, ns[0],
-           ns[method->repeats - 1]);
+    double median = bench_quantile(ns, (size_t)method->repeats, 0.5);
+    double cpu = bench_quantile(cpu_ns, (size_t)method->repeats, 0.5);
+    static const char row[] = "%-8s %-9s %7d %6d %-5s %9.1f %9.1f %9.1f %9.1f\n";
+    printf(format == BENCH_CSV ? "%s,%s,%d,%d,%s,%.1f,%.1f,%.1f,%.1f\n" : row,
+           which->backend, which->call->name, which->threads, which->groups, which->hooked ? "on" : "off", median, cpu,
+           ns[0], ns[method->repeats - 1]);
     fflush(stdout);
     return NULL;
 }

@@ -444,11 +444,12 @@ static void many_outstanding(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* More than any backend would keep at the receiver: the rest has to wait at the sender, in order, and passes nothing. */
+/* More than any backend would keep at the receiver: the rest has to wait at the sender, in order,
+ * and passes nothing. */
 static void very_many_unexpected(int rank, int size, void *arg)
 {
-    const uint32_t count = ((const struct suite *)arg)->threads ? 3000 : 70000; /* the loopback backend looks through all of them */
     const struct suite *suite = arg;
+    const uint32_t count = suite->threads ? 3000 : 70000; /* the loopback backend looks through all of them */
     comm_group *world = ranks_world(suite->backend);
     uint32_t *values = malloc(count * sizeof *values), got;
     comm_work **works = malloc(count * sizeof(*works));

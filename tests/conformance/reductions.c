@@ -270,7 +270,8 @@ static void check_structs(const struct structs *s, const uint8_t *recv, size_t f
             found = expected[0] != 0;
         }
         if (memcmp(expected, recv + i * s->bytes, s->bytes) != 0)
-            ranks_fail(__FILE__, __LINE__, "element %zu of %zu bytes is not that of rank %d", first + i, s->bytes, from);
+            ranks_fail(__FILE__, __LINE__, "element %zu of %zu bytes is not that of rank %d", first + i, s->bytes,
+                       from);
     }
     free(expected);
 }
@@ -314,7 +315,8 @@ static void reduce_structs(comm_group *g, size_t bytes, size_t block)
     free(recv);
 }
 
-/* Odd sizes, none that a slice is a multiple of, and one that is longer than the slices that some of these runs have. */
+/* Odd sizes, none that a slice is a multiple of,
+ * and one that is longer than the slices that some of these runs have. */
 static void structs(int rank, int size, void *arg)
 {
     static const size_t sizes[] = { 1, 3, 7, 24, 1300, 70001 };

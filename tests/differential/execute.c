@@ -632,7 +632,8 @@ static void use_child(struct lane *lane, const struct step *s, comm_group *g)
     }
     if (chance(lane, 2))
         dawdle(lane);
-    must(lane, s, comm_all_reduce(child, &mine, &mine, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), "all_reduce in a child");
+    must(lane, s, comm_all_reduce(child, &mine, &mine, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL),
+         "all_reduce in a child");
     if (mine != sum)
         fail(lane, s, "the sum of the child's world ranks is %d, not %d", mine, sum);
     if (chance(lane, 2)) /* what is under way on the parent does not matter to the child */

@@ -27,7 +27,8 @@ struct reduction {
 /* Rank's operand, its factor for PREMUL_SUM. */
 void reference_operand(const struct reduction *r, int32_t rank, size_t count, void *dst);
 void reference_factor(const struct reduction *r, int32_t rank, void *dst);
-/* For COMM_REDOP_USER: associative, not commutative; the context must be reference_user_contexts + the size of an element. */
+/* For COMM_REDOP_USER: associative, not commutative;
+ * the context must be reference_user_contexts + the size of an element. */
 enum { REFERENCE_STRUCT_MOST = 40 };
 void reference_user(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 extern char reference_user_contexts[REFERENCE_STRUCT_MOST + 1];

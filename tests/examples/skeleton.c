@@ -37,7 +37,8 @@ static void it_refuses(int rank, int size, void *arg)
     comm_group *world = ranks_world("cpu:skeleton?most_bytes=1K");
     uint8_t bytes[2000] = { 0 };
     (void)rank, (void)size, (void)arg;
-    CHECK_STATUS(comm_reduce(world, bytes, bytes, 1, COMM_DTYPE_U8, COMM_REDOP_SUM, 0, NULL, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_STATUS(comm_reduce(world, bytes, bytes, 1, COMM_DTYPE_U8, COMM_REDOP_SUM, 0, NULL, NULL),
+                 COMM_ERR_UNSUPPORTED);
     CHECK_ERROR_SAYS("backend 'skeleton': it can broadcast");
     CHECK_STATUS(comm_broadcast(world, bytes, sizeof bytes, COMM_DTYPE_U8, 0, NULL, NULL), COMM_ERR_UNSUPPORTED);
     CHECK_ERROR_SAYS("2000 bytes are more than most_bytes, which is 1024");
@@ -50,8 +51,11 @@ static void mismatch_is_told(int rank, int size, void *arg)
     comm_group *world = ranks_world("cpu:skeleton");
     int32_t value = 1;
     (void)size, (void)arg;
-    comm_status status = rank == 0 ? comm_barrier(world, NULL, NULL)
-                                   : comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
+    comm_status status;
+    if (rank == 0)
+        status = comm_barrier(world, NULL, NULL);
+    else
+        status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
     CHECK_STATUS(status, COMM_ERR_MISMATCH);
     CHECK_ERROR_SAYS("called another operation");
     CHECK_OK(comm_group_close(world));

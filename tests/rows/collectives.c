@@ -259,8 +259,9 @@ static void redops(const struct place *p)
         comm_redop redop;
         int32_t expected;
     } cases[] = {
-        { COMM_REDOP_SUM, sum },         { COMM_REDOP_AVG, sum / p->size }, { COMM_REDOP_PRODUCT, product }, { COMM_REDOP_MIN, 2 },
-        { COMM_REDOP_MAX, p->size + 1 }, { COMM_REDOP_BAND, all },          { COMM_REDOP_BOR, any },         { COMM_REDOP_BXOR, odd }
+        { COMM_REDOP_SUM, sum }, { COMM_REDOP_AVG, sum / p->size }, { COMM_REDOP_PRODUCT, product },
+        { COMM_REDOP_MIN, 2 },   { COMM_REDOP_MAX, p->size + 1 },   { COMM_REDOP_BAND, all },
+        { COMM_REDOP_BOR, any }, { COMM_REDOP_BXOR, odd },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         comm_redop parsed = -1;
@@ -269,9 +270,11 @@ static void redops(const struct place *p)
         OK(comm_redop_parse(comm_redop_name(cases[i].redop), &parsed));
         IS(parsed == cases[i].redop);
     }
-    IS(comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_I32) == 1 && comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_F32) == 0);
+    IS(comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_I32) == 1 &&
+       comm_redop_supports(COMM_REDOP_BAND, COMM_DTYPE_F32) == 0);
     float in = 1, result = -1;
-    GIVES(COMM_ERR_UNSUPPORTED, comm_all_reduce(p->world, &in, &result, 1, COMM_DTYPE_F32, COMM_REDOP_BAND, NULL, NULL));
+    GIVES(COMM_ERR_UNSUPPORTED,
+          comm_all_reduce(p->world, &in, &result, 1, COMM_DTYPE_F32, COMM_REDOP_BAND, NULL, NULL));
     SAYS("f32");
     GIVES(COMM_ERR_INVALID, comm_redop_parse("median", &(comm_redop){ 0 }));
 }

@@ -87,8 +87,9 @@ static int ends_fit(const struct exec_group *g, comm_store *store, const struct 
     for (int32_t a = 0; a < g->size; a++)
         for (int32_t b = 0; b < g->size; b++)
             if (a != b && all[a][b].credit + all[b][a].owed != PORT_CREDIT_WINDOW) {
-                snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d", (int)a,
-                         (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed, (int)PORT_CREDIT_WINDOW);
+                snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d",
+                         (int)a, (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed,
+                         (int)PORT_CREDIT_WINDOW);
                 fits = 0;
             }
     for (int32_t r = 0; r < g->size; r++)

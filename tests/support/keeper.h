@@ -1,5 +1,5 @@
-/* A backend for unit tests: it keeps the ops that it is given, and the test does with them what it likes, from whatever thread. One
- * group at a time. */
+/* A backend for unit tests: it keeps the ops that it is given, and the test does with them what it likes, from whatever
+ * thread. One group at a time. */
 #ifndef COMM_TESTS_KEEPER_H
 #define COMM_TESTS_KEEPER_H
 

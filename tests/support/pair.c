@@ -138,8 +138,14 @@ static void port_sweep(struct port *p)
         p->in.type = 0;
 }
 
-static const struct port_ops operations = { .send = port_send, .send_text = port_send_text, .give_credit = port_give_credit,
-                                            .read = port_read, .forget = port_forget, .sweep = port_sweep };
+static const struct port_ops operations = {
+    .send = port_send,
+    .send_text = port_send_text,
+    .give_credit = port_give_credit,
+    .read = port_read,
+    .forget = port_forget,
+    .sweep = port_sweep,
+};
 
 /* ---- What moves ---- */
 

@@ -43,8 +43,8 @@ size_t pair_sent(int in_round);
 comm_status pair_submit(int32_t rank, const comm_op *op, struct pair_work *work);
 /* The end of the turn, with the completion of works. */
 void pair_turn(int32_t rank);
-/* Nothing is awaited, queued, posted or kept, and what the one may not send the other has received and owes. NULL: so it
- * is; else what is not. */
+/* Nothing is awaited, queued, posted or kept, and what the one may not send the other has received and owes. NULL: so
+ * it is; else what is not. */
 const char *pair_unrest(void);
 
 #endif

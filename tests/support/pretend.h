@@ -1,6 +1,6 @@
-/* A backend of a pretended device ("xpu") for tests: it has streams, memory and a step that connects, and says what it was
- * given. Operations without COMM_OP_FLAG_ON_STREAM are done by the loopback backend; those on a stream wait in it until the test
- * runs it, and then it does an all_reduce of f32 in a group of one rank. */
+/* A backend of a pretended device ("xpu") for tests: it has streams, memory and a step that connects, and says what it
+ * was given. Operations without COMM_OP_FLAG_ON_STREAM are done by the loopback backend; those on a stream wait in it
+ * until the test runs it, and then it does an all_reduce of f32 in a group of one rank. */
 #ifndef COMM_TESTS_PRETEND_H
 #define COMM_TESTS_PRETEND_H
 

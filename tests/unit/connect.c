@@ -137,7 +137,8 @@ static void a_group_says_what_it_can_do(int rank, int size, void *arg)
     }
     for (int32_t redop = 0; redop < COMM_REDOP_END; redop++)
         for (int32_t dtype = 1; dtype < COMM_DTYPE_END; dtype++)
-            CHECK(comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, cpu) == comm_redop_supports(redop, dtype));
+            CHECK(comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, cpu) ==
+                  comm_redop_supports(redop, dtype));
     CHECK(comm_group_supports(world, COMM_OP_SEND, COMM_DTYPE_BYTE, COMM_REDOP_SUM, cpu) == 1); /* it does not reduce */
     CHECK(comm_group_supports(world, COMM_OP_KIND_END, COMM_DTYPE_F32, COMM_REDOP_SUM, cpu) == 0);
     CHECK_ERROR_SAYS("no kind of operation");
@@ -185,7 +186,8 @@ int main(void)
     const struct ranks_options threads = { .threads = 1, .name = "connect" }, processes = { .name = "connect" };
     CHECK_OK(comm_backend_register(loopback_entry));
     CHECK_OK(comm_backend_register(pretend_entry));
-    return ranks_run(3, &threads, all_come_and_go_on, NULL) || ranks_run(2, &threads, who_waits_in_vain_is_told, NULL) ||
+    return ranks_run(3, &threads, all_come_and_go_on, NULL) ||
+           ranks_run(2, &threads, who_waits_in_vain_is_told, NULL) ||
            ranks_run(1, &processes, abort_ends_the_wait, NULL) ||
            ranks_run(1, &processes, what_the_backend_says_is_told, NULL) ||
            ranks_run(1, &processes, wrong_calls_are_refused, NULL) ||

@@ -46,9 +46,11 @@ static int teardown(void **state)
 
 static void submit(int32_t rank, uint64_t seq, size_t count)
 {
-    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
-                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = seq, .group_seq = seq, .signature = 9,
-                   .timeout_ns = INT64_MAX, .send = { .data = input[rank], .count = count },
+    comm_op op = { .struct_bytes = sizeof op,
+                   .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32, .redop = COMM_REDOP_SUM,
+                   .root = -1, .element_bytes = 4, .seq = seq, .group_seq = seq, .signature = 9,
+                   .timeout_ns = INT64_MAX,
+                   .send = { .data = input[rank], .count = count },
                    .recv = { .data = output[rank], .count = count } };
     assert_int_equal(pair_submit(rank, &op, &works[rank][seq - 1]), COMM_OK);
 }

@@ -1,5 +1,5 @@
-/* What a faulty backend does to the core: every fault becomes a status with a text that says which backend, no work is lost, none is
- * completed twice, and nobody waits for ever. Ranks are threads. */
+/* What a faulty backend does to the core: every fault becomes a status with a text that says which backend, no work is
+ * lost, none is completed twice, and nobody waits for ever. Ranks are threads. */
 #include <comm/comm.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -166,21 +166,25 @@ static void a_failed_work_says_what_and_which_backend(int rank, int size, void *
     const char *whole = "barrier #1 on group 'world' (rank 0 of 1): it says all of this itself";
     check_completion(backend, COMM_ERR_BACKEND, whole, COMM_ERR_BACKEND, whole);
     CHECK(strncmp(comm_last_error(), whole, strlen(whole)) == 0); /* not once more in front */
-    check_completion(backend, 12345, "very bad", COMM_ERR_BACKEND, "completed it with the status 12345, which is no error");
+    check_completion(backend, 12345, "very bad", COMM_ERR_BACKEND,
+                     "completed it with the status 12345, which is no error");
     CHECK_ERROR_SAYS("very bad");
     check_completion(backend, -15, NULL, COMM_ERR_BACKEND, "with the status -15, which is no error");
     check_completion(backend, COMM_IN_PROGRESS, NULL, COMM_ERR_BACKEND, "with the status 1, which is no error");
-    check_completion(backend, COMM_OK, "all is lost", COMM_ERR_BACKEND, "completed it with COMM_OK and the error text 'all is lost'");
+    check_completion(backend, COMM_OK, "all is lost", COMM_ERR_BACKEND,
+                     "completed it with COMM_OK and the error text 'all is lost'");
 }
 
 static void check_refusal(comm_group *world, int fault, comm_status given, const char *text, comm_status expected,
                           const char *words)
 {
     uint64_t before = comm_group_seq(world);
-    comm_op_options options = COMM_OP_OPTIONS_INIT; /* with them supports is asked, even if the last call was like this one */
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
     comm_work *work;
-    CHECK_STATUS(comm_group_set_timeout(world, 0), COMM_ERR_INVALID); /* a text of another call, which must not come back */
+    /* A text of another call, which must not come back. */
+    CHECK_STATUS(comm_group_set_timeout(world, 0), COMM_ERR_INVALID);
     set_fault(fault, given, text);
+    /* With options, supports is asked even if the last call was like this one. */
     CHECK_STATUS(comm_barrier(world, fault == FAULTY_SUPPORTS ? &options : NULL, &work), expected);
     CHECK_ERROR_SAYS("barrier");
     CHECK_ERROR_SAYS("on group 'world' (rank 0 of ");
@@ -202,10 +206,13 @@ static void what_is_refused_takes_no_number(int rank, int size, void *backend)
     CHECK_OK(comm_group_round_robin(lanes, 2, NULL, &turns));
     for (int i = 0; i < 3; i++) {
         if (rank == 0) {
-            check_refusal(world, FAULTY_SUBMIT, COMM_ERR_UNSUPPORTED, "not today", COMM_ERR_UNSUPPORTED, "': not today");
+            check_refusal(world, FAULTY_SUBMIT, COMM_ERR_UNSUPPORTED, "not today", COMM_ERR_UNSUPPORTED,
+                          "': not today");
             check_refusal(world, FAULTY_SUBMIT, COMM_ERR_NO_MEMORY, NULL, COMM_ERR_NO_MEMORY, "it gave no reason");
-            check_refusal(world, FAULTY_SUPPORTS, COMM_ERR_UNSUPPORTED, "too long", COMM_ERR_UNSUPPORTED, "': too long");
-            check_refusal(world, FAULTY_SUPPORTS, COMM_ERR_UNSUPPORTED, NULL, COMM_ERR_UNSUPPORTED, "it gave no reason");
+            check_refusal(world, FAULTY_SUPPORTS, COMM_ERR_UNSUPPORTED, "too long", COMM_ERR_UNSUPPORTED,
+                          "': too long");
+            check_refusal(world, FAULTY_SUPPORTS, COMM_ERR_UNSUPPORTED, NULL, COMM_ERR_UNSUPPORTED,
+                          "it gave no reason");
             /* Nor a turn, whether the op is alone or in a batch. */
             set_fault(FAULTY_SUBMIT, COMM_ERR_UNSUPPORTED, "not today");
             CHECK_STATUS(comm_barrier(turns, NULL, NULL), COMM_ERR_UNSUPPORTED);

@@ -170,7 +170,8 @@ static void several_devices_must_be_told_apart(int rank, int size, void *arg)
     int32_t value = 1;
     CHECK(strcmp(comm_group_backend(world), "cpu:loopback,xpu:loopback") == 0);
     CHECK(comm_group_device(world) == COMM_DEVICE_DEFAULT);
-    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL),
+                 COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("options->device");
     options.device = COMM_DEVICE_CUDA;
     CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL),

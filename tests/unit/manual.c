@@ -1,5 +1,5 @@
-/* What the manual (comm/comm.h) promises and no other test tries: which calls match, what may overlap, what is recorded, what
- * options are borrowed for, what a batch leaves undone. */
+/* What the manual (comm/comm.h) promises and no other test tries: which calls match, what may overlap, what is
+ * recorded, what options are borrowed for, what a batch leaves undone. */
 #include <comm/comm.h>
 #include <dirent.h>
 #include <stdatomic.h>
@@ -61,7 +61,8 @@ static comm_status reduce_scatter(comm_group *g, struct buffers *b, enum form fo
     return form == PLAIN ? comm_reduce_scatter(g, b->send, b->recv, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)
            : form == UNEVEN
                ? comm_reduce_scatter_v(g, b->send, b->recv, b->counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)
-               : comm_reduce_scatter_list(g, b->send_list, b->recv, b->counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
+               : comm_reduce_scatter_list(g, b->send_list, b->recv, b->counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL,
+                                          NULL);
 }
 
 static comm_status all_to_all(comm_group *g, struct buffers *b, enum form form)
@@ -84,8 +85,8 @@ static const struct {
     { "all_to_all", all_to_all, 0 },
 };
 
-/* A group of its own for each attempt, as a mismatch ends it. A rank that has all it needs learns of the mismatch by its next
- * call, the barrier. */
+/* A group of its own for each attempt, as a mismatch ends it. A rank that has all it needs learns of the mismatch by
+ * its next call, the barrier. */
 static void try_forms(comm_group *world, size_t i, enum form of_rank_0, enum form of_others, int matches)
 {
     struct buffers b;
@@ -151,20 +152,24 @@ static void structs_of_two_sizes_are_a_mismatch(int rank, int size, void *arg)
     options.reduce_context = &bytes;
     options.element_bytes = (uint32_t)bytes;
     CHECK_OK(comm_group_dup(world, NULL, &group));
-    CHECK_STATUS(comm_all_reduce(group, send, recv, 2, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL), COMM_ERR_MISMATCH);
+    CHECK_STATUS(comm_all_reduce(group, send, recv, 2, COMM_DTYPE_BYTE, COMM_REDOP_USER, &options, NULL),
+                 COMM_ERR_MISMATCH);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_group_close(group));
     /* And it is for structs only. */
-    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_USER, &options, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_USER, &options, NULL),
+                 COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("options->element_bytes is");
-    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL),
+                 COMM_ERR_INVALID);
     CHECK_STATUS(comm_broadcast(world, send, 2, COMM_DTYPE_BYTE, 0, &options, NULL), COMM_ERR_INVALID);
     CHECK_STATUS(comm_barrier(world, &options, NULL), COMM_ERR_INVALID);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_group_close(world));
 }
 
-/* The message of another call is here before this rank calls: it must not be taken for its own, though it has the same length. */
+/* The message of another call is here before this rank calls: it must not be taken for its own,
+ * though it has the same length. */
 static void a_message_that_came_before_the_call_is_compared(int rank, int size, void *arg)
 {
     (void)size, (void)arg;
@@ -194,13 +199,13 @@ static void in_place_is_the_own_block(int rank, int size, void *arg)
     fill(&b, rank, size);
     CHECK_OK(comm_scatter(world, b.send, rank == root ? &b.send[root] : b.recv, 1, COMM_DTYPE_I32, root, NULL, NULL));
     CHECK(rank == root ? b.send[root] == 11 * root : b.recv[0] == 10 * root + rank);
-    CHECK_OK(comm_scatter_v(world, b.send, b.counts, b.offsets, rank == root ? &b.send[root] : b.recv, 1, COMM_DTYPE_I32,
-                            root, NULL, NULL));
+    CHECK_OK(comm_scatter_v(world, b.send, b.counts, b.offsets, rank == root ? &b.send[root] : b.recv, 1,
+                            COMM_DTYPE_I32, root, NULL, NULL));
     CHECK(rank == root ? b.send[root] == 11 * root : b.recv[0] == 10 * root + rank);
-    CHECK_OK(comm_scatter_list(world, b.send_list, b.counts, rank == root ? &b.send[root] : b.recv, 1, COMM_DTYPE_I32, root,
-                               NULL, NULL));
-    CHECK_OK(comm_gather_v(world, rank == root ? &b.recv[root] : &b.send[0], 1, b.recv, b.counts, b.offsets, COMM_DTYPE_I32,
-                           root, NULL, NULL));
+    CHECK_OK(comm_scatter_list(world, b.send_list, b.counts, rank == root ? &b.send[root] : b.recv, 1, COMM_DTYPE_I32,
+                               root, NULL, NULL));
+    CHECK_OK(comm_gather_v(world, rank == root ? &b.recv[root] : &b.send[0], 1, b.recv, b.counts, b.offsets,
+                           COMM_DTYPE_I32, root, NULL, NULL));
     fill(&b, rank, size);
     b.recv[rank] = rank + 100;
     CHECK_OK(comm_all_gather_v(world, &b.recv[rank], b.recv, b.counts, b.offsets, COMM_DTYPE_I32, NULL, NULL));
@@ -211,11 +216,13 @@ static void in_place_is_the_own_block(int rank, int size, void *arg)
     CHECK_OK(comm_reduce_scatter_v(world, b.send, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(b.send[rank] == 5 * size * (size - 1) + rank * size);
     fill(&b, rank, size);
-    CHECK_OK(comm_reduce_scatter_list(world, b.send_list, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    CHECK_OK(comm_reduce_scatter_list(world, b.send_list, &b.send[rank], b.counts, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL,
+                                      NULL));
     CHECK(b.send[rank] == 5 * size * (size - 1) + rank * size);
     CHECK_STATUS(comm_all_to_all_v(world, b.send, b.counts, NULL, b.send, b.counts, NULL, COMM_DTYPE_I32, NULL, NULL),
                  COMM_ERR_INVALID);
-    CHECK_STATUS(comm_all_gather(world, &b.recv[(rank + 1) % size], b.recv, 1, COMM_DTYPE_I32, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_gather(world, &b.recv[(rank + 1) % size], b.recv, 1, COMM_DTYPE_I32, NULL, NULL),
+                 COMM_ERR_INVALID);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -645,7 +652,8 @@ static void close_forgets_an_open_batch(int rank, int size, void *arg)
     CHECK_OK(comm_all_reduce(turns, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(turns));
-    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL)); /* not in a batch */
+    /* Not in a batch: it is done when the call returns. */
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(value == size);
     CHECK_OK(comm_group_close(world));
 }

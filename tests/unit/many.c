@@ -18,8 +18,8 @@ static void check_all_reduce(comm_group *world, size_t count, int rank, int size
         CHECK(values[i] == size * (size - 1) / 2 + size * (int32_t)i);
 }
 
-/* Everybody waits for everybody, by algorithms that have a message of each rank to each other, and by those that the
- * rules choose. */
+/* Everybody waits for everybody, by algorithms that have a message of each rank to each other,
+ * and by those that the rules choose. */
 static void all_to_all_ranks(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
@@ -96,8 +96,10 @@ int main(void)
 {
     static const int sizes[] = { 10, 65, RANKS_MOST }, missing[] = { 64, 129 };
     const struct ranks_options processes = { .limit_s = 60, .name = "many ranks" };
-    const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "many ranks" }; /* they share a store that is not slow */
-    const char *const direct = "cpu:tcp?algo=all_reduce:direct;reduce_scatter:direct;all_gather:direct;gather:linear;all_to_all:direct";
+    /* As threads, they share a store that is not slow. */
+    const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "many ranks" };
+    const char *const direct =
+        "cpu:tcp?algo=all_reduce:direct;reduce_scatter:direct;all_gather:direct;gather:linear;all_to_all:direct";
     const char *const two_level = "cpu:tcp?algo=all_reduce:two_level;broadcast:two_level_chain";
     int bad = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -1,5 +1,5 @@
-/* Messages between two ranks: eager and rendezvous in every order of arrival, credit, limits, and messages that are over
- * before they are through. Rank 0 sends, rank 1 receives. */
+/* Messages between two ranks: eager and rendezvous in every order of arrival, credit, limits, and messages that are
+ * over before they are through. Rank 0 sends, rank 1 receives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -177,7 +177,9 @@ int main(void)
     const struct ranks_options how = { .name = "memory" };
     CHECK_OK(comm_backend_register(loopback_entry));
     CHECK_OK(comm_backend_register(pretend_entry));
-    return ranks_run(2, &how, the_cpu_has_plain_memory, "cpu:tcp") || ranks_run(1, &how, wrong_calls_are_refused, NULL) ||
+    return ranks_run(2, &how, the_cpu_has_plain_memory, "cpu:tcp") ||
+           ranks_run(1, &how, wrong_calls_are_refused, NULL) ||
            ranks_run(1, &how, ops_get_the_handle_of_where_they_lie, NULL) ||
-           ranks_run(1, &how, what_the_backend_says_is_told, NULL) || ranks_run(1, &how, a_forked_child_only_closes, NULL);
+           ranks_run(1, &how, what_the_backend_says_is_told, NULL) ||
+           ranks_run(1, &how, a_forked_child_only_closes, NULL);
 }

@@ -34,7 +34,8 @@ static void the_ring_keeps_the_last_ones_oldest_first(void **state)
         assert_int_equal(records[i].status, i == 3 ? COMM_OK : COMM_IN_PROGRESS);
         assert_string_equal(records[i].label, "a label longer than the");
     }
-    assert_true(records[3].completed_ns >= records[3].submitted_ns && records[3].submitted_ns >= records[0].submitted_ns);
+    assert_true(records[3].completed_ns >= records[3].submitted_ns &&
+                records[3].submitted_ns >= records[0].submitted_ns);
     assert_true(records[2].completed_ns == 0);
     assert_int_equal(comm__recorder_read(&r, records, 2), 2); /* the newest ones */
     assert_int_equal(records[0].seq, 9);
@@ -52,7 +53,8 @@ static void the_ring_grows_to_its_size(void **state)
         uint64_t numbers[251];
         assert_int_equal(comm__recorder_init(&r, MOST), COMM_OK);
         for (size_t i = 1; i <= ops; i++) {
-            comm_op op = { .kind = COMM_OP_BARRIER, .group_seq = i, .root = -1, .label = i % 3 ? NULL : i % 2 ? "odd" : "even" };
+            comm_op op = { .kind = COMM_OP_BARRIER, .group_seq = i, .root = -1 };
+            op.label = i % 3 ? NULL : i % 2 ? "odd" : "even";
             numbers[i] = recorder_begin(&r, &op, ticks_now())->number;
         }
         size_t kept = ops < MOST ? ops : MOST;
@@ -87,7 +89,8 @@ static void times_are_those_of_the_clock(void **state)
         assert_int_equal(comm__recorder_read(&r, &record, 1), 1);
         /* The readings of two clocks are some time apart, for which is bounded by seconds on the busiest machine. */
         assert_true(record.completed_ns - record.submitted_ns <= took + took / 100 + 1000);
-        assert_true(record.submitted_ns >= wall_before - 10000000000 && record.submitted_ns <= wall_after + 10000000000);
+        assert_true(record.submitted_ns >= wall_before - 10000000000 &&
+                    record.submitted_ns <= wall_after + 10000000000);
     }
     comm__recorder_finish(&r);
 }

@@ -1,4 +1,5 @@
-/* Works that a backend does not take, and several that end badly: the numbers that the ranks count, and which error is told. */
+/* Works that a backend does not take, and several that end badly: the numbers that the ranks count, and which error is
+ * told. */
 #include <comm/comm.h>
 #include <string.h>
 
@@ -49,7 +50,8 @@ static void what_is_refused_is_not_counted(int rank, int size, void *arg)
     if (rank == 0) {
         refuses = 3;
         CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_NO_MEMORY);
-        CHECK_STATUS(comm_all_reduce(world, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work), COMM_ERR_NO_MEMORY);
+        CHECK_STATUS(comm_all_reduce(world, in, out, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work),
+                     COMM_ERR_NO_MEMORY);
         CHECK_STATUS(comm_send(world, in, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_NO_MEMORY);
         CHECK(comm_group_seq(world) == 1);
         CHECK_OK(comm_coalesce_begin(world));

@@ -75,7 +75,8 @@ static void a_batch_is_enqueued_as_a_whole(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-static comm_status scaled(comm_group *group, float *in, float *out, const comm_op_options *options, comm_work **ret_work)
+static comm_status scaled(comm_group *group, float *in, float *out, const comm_op_options *options,
+                          comm_work **ret_work)
 {
     return comm_all_reduce(group, in, out, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, options, ret_work);
 }

@@ -1,5 +1,5 @@
-/* The way of a call to its backend: what the same call again skips and what it does not, and operations that the backend does inside the
- * call. On a backend that keeps what it is given. */
+/* The way of a call to its backend: what the same call again skips and what it does not, and operations that the
+ * backend does inside the call. On a backend that keeps what it is given. */
 #include <comm/comm.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -71,7 +71,8 @@ static void buffers_numbers_and_limits_are_new_each_time(int rank, int size, voi
     /* What is wrong is refused with words, and takes no number. */
     CHECK_STATUS(comm_all_reduce(world, a, NULL, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("the recv buffer is NULL");
-    CHECK_STATUS(comm_all_reduce(world, a, (char *)a + 4, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, a, (char *)a + 4, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work),
+                 COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("overlap");
     CHECK_OK(comm_group_abort(world, "enough"));
     CHECK_STATUS(comm_all_reduce(world, a, a, 1, COMM_DTYPE_F64, COMM_REDOP_SUM, NULL, &work), COMM_ERR_ABORTED);

@@ -1,5 +1,6 @@
-/* Threads that wait, submit, call back, abort and close at the same time, and works that nobody waits for: on tcp, with ranks as
- * processes, where the test does not say otherwise. Most of what can go wrong here shows as a rank that is killed when its time is over, or in a sanitizer's report. */
+/* Threads that wait, submit, call back, abort and close at the same time, and works that nobody waits for: on tcp, with
+ * ranks as processes, where the test does not say otherwise. Most of what can go wrong here shows as a rank that is
+ * killed when its time is over, or in a sanitizer's report. */
 #include <comm/comm.h>
 #include <pthread.h>
 #include <sched.h>

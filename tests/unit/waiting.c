@@ -1,6 +1,7 @@
-/* How soon a waiting thread notices what it waits for. A lost wake-up fails nothing: some timer repairs it after 1 ms to 1 s. So each claim
- * here measures many wake-ups and bounds their median, which a loaded machine leaves far below the time of a repair; or it asks what has ended the
- * waiting, by a pthread_cond_timedwait in the place of libc's (--wrap). */
+/* How soon a waiting thread notices what it waits for. A lost wake-up fails nothing: some timer repairs it after 1 ms
+ * to 1 s. So each claim here measures many wake-ups and bounds their median, which a loaded machine leaves far below
+ * the time of a repair; or it asks what has ended the waiting, by a pthread_cond_timedwait in the place of libc's
+ * (--wrap). */
 #include <comm/comm.h>
 #include <pthread.h>
 #include <sched.h>
@@ -123,10 +124,11 @@ static void send_now(comm_group *group, int32_t to, int32_t tag)
     CHECK_OK(comm_send(group, NULL, 0, COMM_DTYPE_BYTE, to, &options, NULL));
 }
 
-/* Two works are done at once, and the first one's callback takes its time: meanwhile another thread begins to wait for the second. */
+/* Two works are done at once, and the first one's callback takes its time:
+ * meanwhile another thread begins to wait for the second. */
 struct handed_over {
     comm_work *second;
-    uint32_t busy_ns;        /* how long the callback goes on when the other thread begins to wait; 0: until that sleeps */
+    uint32_t busy_ns; /* how long the callback goes on when the other thread begins to wait; 0: until that sleeps */
     atomic_int held_up, waits;
     double late_ms;
 };
@@ -238,7 +240,8 @@ static void a_thread_that_sleeps_makes_room_for_one_that_submits(int rank, int s
     CHECK_OK(comm_group_close(world));
 }
 
-/* Two threads of rank 0 wait for messages of rank 1. One of them reads for both; the other one is told, and need not look again by itself. */
+/* Two threads of rank 0 wait for messages of rank 1. One of them reads for both; the other one is told, and need not
+ * look again by itself. */
 static void who_does_not_read_is_told(int rank, int size, void *arg)
 {
     enum { ROUNDS = 5000, ENOUGH = 10 };
@@ -266,7 +269,8 @@ static void who_does_not_read_is_told(int rank, int size, void *arg)
         CHECK(pthread_join(thread, NULL) == 0);
     comm_work_release(last);
     if (rank == 0)
-        fprintf(stderr, "%d waits ended by another thread, %d by the time\n", atomic_load(&told), atomic_load(&given_up));
+        fprintf(stderr, "%d waits ended by another thread, %d by the time\n", atomic_load(&told),
+                atomic_load(&given_up));
     CHECK(rank != 0 || atomic_load(&told) >= ENOUGH);
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_group_close(world));
@@ -336,7 +340,8 @@ static void closing_wakes_the_helper(int rank, int size, void *arg)
 
 /* ---- Many links ---- */
 
-/* Rank 0 always awaits something from all the others: from so many that it does not look at each link. The others send when told to. */
+/* Rank 0 always awaits something from all the others: from so many that it does not look at each link. The others send
+ * when told to. */
 static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
 {
     enum { RANKS_MOST = 16, ROUNDS = 1000 };
