@@ -64,7 +64,8 @@ if [ "$how" = pkg-config ]; then
     gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag $(flags --cflags --libs) -o shared ||
         fail "linking with the shared library"
     gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag \
-        $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o static || fail "linking with the static library"
+        $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o static ||
+        fail "linking with the static library"
 else
     cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.16)
@@ -79,7 +80,8 @@ if(libcomm_FOUND)
   message(FATAL_ERROR "a request for version 9 was met")
 endif()
 CMAKE
-    cmake -G Ninja -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 || fail "$(cat log)"
+    cmake -G Ninja -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 ||
+        fail "$(cat log)"
 fi
 run ./shared shared
 run ./static static

@@ -31,7 +31,8 @@ done
 for compiler in g++ clang++; do
     command -v $compiler >/dev/null || continue
     tried=$((tried + 1))
-    $compiler -std=c++17 -Wall -Wextra -Wpedantic -Werror -I"$include" -fsyntax-only "${0%/*}/mine.cc" || failed=$((failed + 1))
+    $compiler -std=c++17 -Wall -Wextra -Wpedantic -Werror -I"$include" -fsyntax-only "${0%/*}/mine.cc" ||
+        failed=$((failed + 1))
 done
 echo "$tried compilations, $failed failed"
 [ $tried -gt 0 ] && [ $failed = 0 ]

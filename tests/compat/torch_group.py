@@ -137,8 +137,9 @@ def milliseconds(timeout):
 class Store:
     """A store of PyTorch's, whatever it is, as a comm_store.
 
-    Nothing here waits inside PyTorch's store: its clients of 1.13 cannot be used any more once a wait has timed out. That
-    release has no check() either, but compare_set with an expected value that nobody sets reads without waiting."""
+    Nothing here waits inside PyTorch's store: its clients of 1.13 cannot be used any more once a wait has timed out.
+    That release has no check() either, but compare_set with an expected value that is never set reads without waiting.
+    """
     ABSENT = "\x00comm: absent\x00"
 
     def __init__(self, library, store):
@@ -290,8 +291,8 @@ class Work(TorchWork):
             print("torch_group: completing a future:", exception, flush=True)
 
 
-# Works whose futures are not complete, by the context that their callback gets. One function serves them all: a thunk of
-# ctypes must not be freed while it runs, as one per work would be.
+# Works whose futures are not complete, by the context that their callback gets. One function serves them all: a
+# thunk of ctypes must not be freed while it runs, as one per work would be.
 awaited = {}
 
 

@@ -286,7 +286,8 @@ class OurClient(unittest.TestCase):
             self.assertEqual(self.call(theirs.port, "get", "from them"), b"hello")
             self.call(theirs.port, "set", "from us", "hi")
             self.assertEqual(theirs.get("from us"), b"hi")
-            self.assertEqual((theirs.add("n", 3), self.call(theirs.port, "add", "n", "4"), theirs.add("n", 0)), (3, b"7\n", 7))
+            self.assertEqual((theirs.add("n", 3), self.call(theirs.port, "add", "n", "4"), theirs.add("n", 0)),
+                             (3, b"7\n", 7))
             self.assertEqual(dist.PrefixStore("p", theirs).add("n", 1), 1)
             self.assertEqual(self.call(theirs.port, "get", "p/n"), b"1")
             self.call(theirs.port, "delete", "from them")

@@ -77,7 +77,7 @@ class Hosts(unittest.TestCase):
             self.assertEqual({row[9] for row in rows}, {"0"}, rows)
 
     def test_less_crosses_from_host_to_host(self):
-        """6 ranks on 3 hosts in turn: a ring crosses with every step, 10 times the vector in all; two levels 4 times."""
+        """6 ranks on 3 hosts in turn: a ring crosses with every step, 10 times the vector; two levels 4 times."""
         def cross(**environment):
             before = crossed()
             self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", **environment)

@@ -129,10 +129,10 @@ def bad_input_is_one_error(program):
 
 
 def help_is_said_once_and_every_rank_leaves(program):
-    for option, expected in ("--help", "Usage: train_bytes"), ("-?", "Usage: train_bytes"), ("--usage", "Usage: train_bytes"):
+    for option in "--help", "-?", "--usage":
         for ranks in 3, 0:
             result = program.run(ranks, program.text, option)
-            if result.returncode != 0 or result.stdout.count(expected) != 1 or result.stderr:
+            if result.returncode != 0 or result.stdout.count("Usage: train_bytes") != 1 or result.stderr:
                 sys.exit(f"{option} on {ranks} ranks: status {result.returncode}\n{result.stdout}{result.stderr}")
 
 

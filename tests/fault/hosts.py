@@ -87,7 +87,8 @@ class Hosts(two_hosts.TwoHosts):
         ranks = self.join_two_of_three()
         ranks[1].kill()
         text = self.ended(ranks[0], time.monotonic(), 4)
-        self.assertRegex(text, r"COMM_ERR_PEER_LOST .*rank 1 \(host .*\) has ended, or has given up, before all ranks had joined")
+        self.assertRegex(text, r"COMM_ERR_PEER_LOST .*rank 1 \(host .*\) has ended, or has given up, "
+                         r"before all ranks had joined")
 
     def test_a_host_that_goes_while_others_are_missing(self):
         ranks = self.join_two_of_three()

@@ -26,7 +26,8 @@ LINK, PROGRESS = "backend_tcp/link.c", "backend_tcp/progress.c"
 LISTEN, ENDPOINT = "backend_tcp/listen.c", "backend_tcp/endpoint.c"
 TABLE, HUB = "store/table.c", "store/hub.c"
 SHORT = tuple("short io, " + what for what in ("p2p", "programs", "random programs"))
-SHORT_END = ("flow", "short io, flow", "short io, a rank leaves", "short io, a rank is killed", "short io, random programs")
+SHORT_END = ("flow", "short io, flow", "short io, a rank leaves", "short io, a rank is killed",
+             "short io, random programs")
 KERNELS = ("reduce", "reductions on loopback", "reductions on tcp")
 STORES = ("store hash", "store tcp", "store file")
 FAULTS = []
@@ -51,17 +52,19 @@ fault("a", "payload_of_a_partly_written_frame_begins_anew", LINK, "(void *)(tx->
       "(void *)tx->payload, left", *SHORT)
 fault("a", "frame_with_half_a_header_out_is_dropped", LINK, "if (tx->sent == 0) {\n            *at = tx->next;",
       "if (tx->sent < WIRE_HEADER_BYTES) {\n            *at = tx->next;", *SHORT_END)
-fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->owned = copy;", "tx->owned = copy;", *SHORT_END)
+fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->owned = copy;", "tx->owned = copy;",
+      *SHORT_END)
 fault("a", "truncated_copy_writes_past_the_room", SINK,
       "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
       "memcpy(s->dst + s->done, data, n);", *SHORT)
-fault("a", "unexpected_frame_of_a_lost_link_stays_to_come", LINK, "p->sink.unexpected->broken = 1;", "(void)p->sink.unexpected;",
-      "hostile")
+fault("a", "unexpected_frame_of_a_lost_link_stays_to_come", LINK, "p->sink.unexpected->broken = 1;",
+      "(void)p->sink.unexpected;", "hostile")
 fault("a", "claimed_receive_is_done_already", MATCH, "u->claimed = m;", "u->claimed = m, m->state = MESSAGE_DONE;",
       "short io, collectives", "short io, random programs")
-fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH, "p->sink.kind = SINK_DISCARD;\n        p->sink.unexpected = NULL;",
-      "", *SHORT_END)
-fault("a", "data_of_a_claimed_message_is_never_copied", MATCH, "take(m, u->data, (size_t)u->head.bytes);\n    unexpected_drop(u);\n    match_received(m);",
+fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH,
+      "p->sink.kind = SINK_DISCARD;\n        p->sink.unexpected = NULL;", "", *SHORT_END)
+fault("a", "data_of_a_claimed_message_is_never_copied", MATCH,
+      "take(m, u->data, (size_t)u->head.bytes);\n    unexpected_drop(u);\n    match_received(m);",
       "unexpected_drop(u);\n    match_received(m);", "short io, p2p", "short io, bytes")
 fault("a", "claimed_message_is_matched_again", P2P, "if (!u->claimed && !u->broken &&", "if (!u->broken &&",
       "short io, p2p", "short io, programs")
@@ -71,18 +74,19 @@ fault("a", "begun_element_is_not_carried", SINK, "s->carry_bytes = (uint32_t)(by
 # ---- b: flow control ----
 
 fault("b", "credit_of_a_received_message_never_comes_back", RECEIVE,
-      "if (h->type == FRAME_EAGER && kind != SINK_UNEXPECTED)\n        port_consumed(p, (size_t)h->bytes);", "", "p2p on tcp",
-      "programs on tcp", "random programs on tcp")
-fault("b", "credit_of_an_unexpected_message_never_comes_back", MATCH, "port_consumed(p, payload_bytes(&u->head));", "(void)p;",
+      "if (h->type == FRAME_EAGER && kind != SINK_UNEXPECTED)\n        port_consumed(p, (size_t)h->bytes);", "",
       "p2p on tcp", "programs on tcp", "random programs on tcp")
+fault("b", "credit_of_an_unexpected_message_never_comes_back", MATCH, "port_consumed(p, payload_bytes(&u->head));",
+      "(void)p;", "p2p on tcp", "programs on tcp", "random programs on tcp")
 fault("b", "credit_of_a_dropped_frame_is_lost", PORT, "p->credit += (int64_t)(h->bytes + PORT_FRAME_COST);", ";",
       "random programs on tcp", "leave", *SHORT_END)
-fault("b", "credit_in_a_dropped_frame_is_lost", PORT, "p->credit_owed += h->credit;\n    p->eager_held += h->credit;", "",
-      "random programs on tcp", "leave", *SHORT_END)
+fault("b", "credit_in_a_dropped_frame_is_lost", PORT, "p->credit_owed += h->credit;\n    p->eager_held += h->credit;",
+      "", "random programs on tcp", "leave", *SHORT_END)
 fault("b", "announced_is_not_counted_down_at_an_end", MATCH,
-      "if (m->state == MESSAGE_AWAITS_CTS && m->in_order)\n        announced_less(m->port);", "", "p2p on tcp", "leave", "threads")
-fault("b", "announced_is_not_counted_down_when_cleared", MATCH, "if (in_order)\n        announced_less(p);\n    if (send",
-      "if (send", "p2p on tcp", "programs on tcp")
+      "if (m->state == MESSAGE_AWAITS_CTS && m->in_order)\n        announced_less(m->port);", "", "p2p on tcp", "leave",
+      "threads")
+fault("b", "announced_is_not_counted_down_when_cleared", MATCH,
+      "if (in_order)\n        announced_less(p);\n    if (send", "if (send", "p2p on tcp", "programs on tcp")
 fault("b", "early_announcement_of_a_short_message_is_not_cleared", MATCH, "if (u || !is_short(m))",
       "if (!is_short(m))", "collectives on tcp", "random programs on tcp", "programs on tcp")
 fault("b", "held_sends_are_not_released_when_a_group_ends", ENDING,
@@ -96,8 +100,9 @@ fault("b", "eager_window_counts_payload_only", "core/exec/port.h", "p->credit -=
 fault("c", "receives_are_not_awaited", MATCH,
       "    if (!m->awaited)\n        port_interest(m->port, +1);\n",
       "    if (m->awaited)\n        port_interest(m->port, +1);\n", "threads", "groups", "leave", *SHORT_END)
-fault("c", "what_an_ended_group_awaited_is_awaited_for_ever", MATCH, "    message_remove(m);\n    await_no_more(m);\n    m->state = MESSAGE_DONE;\n}", "    message_remove(m);\n    m->state = MESSAGE_DONE;\n}",
-      "threads", "groups", "leave")
+fault("c", "what_an_ended_group_awaited_is_awaited_for_ever", MATCH,
+      "    message_remove(m);\n    await_no_more(m);\n    m->state = MESSAGE_DONE;\n}",
+      "    message_remove(m);\n    m->state = MESSAGE_DONE;\n}", "threads", "groups", "leave")
 fault("c", "matched_any_source_survives_its_sender", P2P,
       "(op->matched && op->message.port == p) ||", "", "hostile", "kill")
 fault("c", "announced_sends_are_not_awaited", MATCH,
@@ -108,42 +113,49 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 
 fault("d", "room_for_64_sources_is_used_for_65", "core/exec/operands.c", "size <= FEW ? few", "size <= FEW + 1 ? few",
       "random programs on tcp", "large on tcp")
-fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)", "first += CHECKED_AT_ONCE + 1)", "join")
+fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)",
+      "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
-      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;",
-      "waiting", "collectives on tcp")
+      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return 0;",
+      "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "waiting", "collectives on tcp")
 fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
 
-fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));", "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
-fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop", "reasons")
+fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));",
+      "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
+fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop",
+      "reasons")
 TEXT = "core/exec/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, "return say_rank(rank, g->world_ranks[rank], \"\");",
       "return say_rank(g->world_ranks[rank], g->world_ranks[rank], \"\");", "mismatch-permuted", "stop-permuted")
 fault("e", "lengths_of_the_two_are_swapped", TEXT,
       "ours, bytes, text_rank(g, rank),\n             text_peer(g, rank), theirs, (unsigned long long)h->bytes",
-      "ours, (size_t)h->bytes, text_rank(g, rank),\n             text_peer(g, rank), theirs, (unsigned long long)bytes", "mismatch")
-fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", RECEIVE, "group_note_end(p, h->group, &why);", "(void)p;",
-      "reasons")
-fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "is_rank ? why->reporter : from,", "is_rank ? from : from,", "hostile")
+      "ours, (size_t)h->bytes, text_rank(g, rank),\n             text_peer(g, rank), theirs, (unsigned long long)bytes",
+      "mismatch")
+fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", RECEIVE, "group_note_end(p, h->group, &why);",
+      "(void)p;", "reasons")
+fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "is_rank ? why->reporter : from,", "is_rank ? from : from,",
+      "hostile")
 fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
-      "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns", "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns",
-      "store file alone", "store file")
-fault("e", "wait_all_gives_the_last_error", "core/work.c", "if (status == COMM_OK || first != COMM_OK)\n            continue;",
+      "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns",
+      "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns", "store file alone", "store file")
+fault("e", "wait_all_gives_the_last_error", "core/work.c",
+      "if (status == COMM_OK || first != COMM_OK)\n            continue;",
       "if (status == COMM_OK)\n            continue;", "refused", "works")
 fault("e", "label_is_left_out", "core/op.c", "const char *label = op && op->label ? op->label : \"\",",
       "const char *label = \"\",", "manual", "works")
 fault("e", "missing_ranks_by_their_world_number", "core/monitored.c", "comm__group_rank_text(group, r, name);",
       "snprintf(name, sizeof name, \"rank %d\", group->world_ranks[r]);", "groups")
-fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (ready[i] != WIRE_READY)", "if (ready[i] == WIRE_READY)",
-      "store tcp", "store clients")
+fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (ready[i] != WIRE_READY)",
+      "if (ready[i] == WIRE_READY)", "store tcp", "store clients")
 
 # ---- f: small overruns ----
 
-fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->room) {", "if (bytes > entry->room) {", *STORES)
-fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);", "char *copy = realloc(data, bytes);",
-      "store user", "store least")
+fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->room) {", "if (bytes > entry->room) {",
+      *STORES)
+fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);",
+      "char *copy = realloc(data, bytes);", "store user", "store least")
 fault("f", "record_label_fills_its_room", "core/recorder.c", "bytes = utf8_cut(label, sizeof(record_label) - 1);",
       "bytes = utf8_cut(label, sizeof(record_label));", "recorder", "names")
 
@@ -151,155 +163,258 @@ fault("f", "record_label_fills_its_room", "core/recorder.c", "bytes = utf8_cut(l
 
 fault("g", "deletion_makes_keys_unfindable", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {",
       "if (((i - home) & mask) > ((i - at_hole) & mask)) {", *STORES)
-fault("g", "deletion_moves_what_is_at_home", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {", "if (home != i || 1) {", *STORES)
-fault("g", "popper_that_leaves_does_not_pass_on", HUB, "if (table_queue_len(hub->table, as_table(key)) > 0)\n        wake_one(hub, key);", "",
+fault("g", "deletion_moves_what_is_at_home", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {",
+      "if (home != i || 1) {", *STORES)
+fault("g", "popper_that_leaves_does_not_pass_on", HUB,
+      "if (table_queue_len(hub->table, as_table(key)) > 0)\n        wake_one(hub, key);", "",
       "store hostile", "store tcp")
-fault("g", "append_wakes_no_waiter", HUB, "table_append(hub->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n        wake(hub, request->key);",
+fault("g", "append_wakes_no_waiter", HUB,
+      "table_append(hub->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n"
+      "        wake(hub, request->key);",
       "table_append(hub->table, as_table(request->key), as_table(request->value));", "store tcp", "store clients")
-fault("g", "compare_set_of_a_missing_key_stores_anyway", TABLE, ": expected.bytes == 0;\n    if (change) {", ": 1;\n    if (change) {", *STORES)
-fault("g", "queue_is_last_in_first_out", TABLE, "if (entry->last)\n        entry->last->next = item;\n    else\n        entry->first = item;",
+fault("g", "compare_set_of_a_missing_key_stores_anyway", TABLE, ": expected.bytes == 0;\n    if (change) {",
+      ": 1;\n    if (change) {", *STORES)
+fault("g", "queue_is_last_in_first_out", TABLE,
+      "if (entry->last)\n        entry->last->next = item;\n    else\n        entry->first = item;",
       "if (entry->last)\n        item->next = entry->first;\n    entry->first = item;", *STORES)
-fault("g", "growing_table_loses_a_collision", TABLE, "while (slots[at].entry)\n            at = (at + 1) & (slot_count - 1);", "", *STORES)
+fault("g", "growing_table_loses_a_collision", TABLE,
+      "while (slots[at].entry)\n            at = (at + 1) & (slot_count - 1);", "", *STORES)
 
-fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB, "            a->next = buckets[a->hash & (count - 1)];\n", "            a->next = NULL;\n",
+fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB,
+      "            a->next = buckets[a->hash & (count - 1)];\n", "            a->next = NULL;\n",
       "store tcp", "store clients")
 
 # ---- h: lost wake-ups ----
 
-fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS, "if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);\n    wake_parked(m);",
+fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS,
+      "if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);\n    wake_parked(m);",
       "wake_parked(m);", "waiting", "threads", "works")
-fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work);", ";", "waiting", "threads", "works")
-fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS, "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
+fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work);", ";", "waiting",
+      "threads", "works")
+fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,
+      "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
       "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")
-fault("h", "contender_does_not_wake_the_driver", PROGRESS, "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",
+fault("h", "contender_does_not_wake_the_driver", PROGRESS,
+      "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",
       "atomic_fetch_add(&m->contenders, 1);", "waiting", "threads", "works")
-fault("h", "parked_waiters_are_not_woken", PROGRESS, "    pthread_cond_broadcast(&m->park);\n", "", "waiting", "threads", "works")
+fault("h", "parked_waiters_are_not_woken", PROGRESS, "    pthread_cond_broadcast(&m->park);\n", "", "waiting",
+      "threads", "works")
 
 # ---- i: matching and numbers ----
 
-fault("i", "any_source_takes_the_last_arrived", P2P, "u->arrival < first->arrival", "u->arrival > first->arrival", "flow", "p2p on tcp",
-      "programs on tcp")
-fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp", "p2p on tcp", "groups")
-fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp", "bytes on loopback",
-      "rows on 2")
+fault("i", "any_source_takes_the_last_arrived", P2P, "u->arrival < first->arrival", "u->arrival > first->arrival",
+      "flow", "p2p on tcp", "programs on tcp")
+fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp",
+      "p2p on tcp", "groups")
+fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
+      "bytes on loopback", "rows on 2")
 fault("i", "refused_collective_keeps_its_number", "core/submit.c",
-      "            channel->seq--;\n            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"
+      "            channel->seq--;\n"
+      "            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"
       "                                  memory_order_relaxed);\n", "            ;\n", "refused")
 fault("i", "refused_message_keeps_its_number", "core/submit.c",
       "            channel->peer_seq--;\n            group->peer_seq--;\n", "            ;\n", "refused")
-fault("i", "second_message_for_one_step_is_taken", MATCH, "    message_remove(m);\n    m->state = MESSAGE_MOVING; /* A", "    m->state = MESSAGE_MOVING; /* A", "hostile")
-fault("i", "second_clearance_sends_again", MATCH, "    int in_order = m->in_order;\n    message_remove(m);", "    int in_order = m->in_order;", "hostile")
-fault("i", "interface_list_is_turned_round", ENDPOINT, "            return !exclude;", "            return exclude;", "interfaces")
-fault("i", "newest_connection_makes_room", LISTEN, "s->give_up_ns < oldest->give_up_ns", "s->give_up_ns > oldest->give_up_ns", "hostile")
-fault("i", "exact_receive_prefers_a_later_message", P2P, "if (!r->matched && fits(r, from_rank, tag))\n            return r;",
+fault("i", "second_message_for_one_step_is_taken", MATCH, "    message_remove(m);\n    m->state = MESSAGE_MOVING; /* A",
+      "    m->state = MESSAGE_MOVING; /* A", "hostile")
+fault("i", "second_clearance_sends_again", MATCH, "    int in_order = m->in_order;\n    message_remove(m);",
+      "    int in_order = m->in_order;", "hostile")
+fault("i", "interface_list_is_turned_round", ENDPOINT, "            return !exclude;", "            return exclude;",
+      "interfaces")
+fault("i", "newest_connection_makes_room", LISTEN, "s->give_up_ns < oldest->give_up_ns",
+      "s->give_up_ns > oldest->give_up_ns", "hostile")
+fault("i", "exact_receive_prefers_a_later_message", P2P,
+      "if (!r->matched && fits(r, from_rank, tag))\n            return r;",
       "if (!r->matched && fits(r, from_rank, tag) && !r->next)\n            return r;", "p2p on tcp", "programs on tcp")
 
 # ---- core ----
 
 fault("core", "signature_without_the_root", "core/op.c", "    agreed.root = op->root;\n", "", "op", "mismatch")
-fault("core", "signature_without_rank_order", "core/op.c", "agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;", "", "op", "manual")
-fault("core", "signature_without_uneven_counts", "core/op.c", "agreed.count = XXH64(blocks->counts, (size_t)size * sizeof *blocks->counts, 0);", "(void)blocks;",
+fault("core", "signature_without_rank_order", "core/op.c", "agreed.flags = op->flags & COMM_OP_FLAG_RANK_ORDER;", "",
+      "op", "manual")
+fault("core", "signature_without_uneven_counts", "core/op.c",
+      "agreed.count = XXH64(blocks->counts, (size_t)size * sizeof *blocks->counts, 0);", "(void)blocks;",
       "op", "mismatch")
-fault("core", "overlap_misses_the_last_byte", "core/op.c", "x < y + b_bytes && y < x + a_bytes", "x + 1 < y + b_bytes && y + 1 < x + a_bytes", "op")
-fault("core", "negative_tag_is_sent", "core/op.c", "if (op->tag < 0 && !(receives", "if (op->tag < COMM_ANY_TAG && !(receives", "op", "p2p on tcp")
-fault("core", "batch_forgets_offsets", "core/coalesce.c", "side->offsets = copy(arena, side->offsets, size * sizeof *side->offsets);", "", "manual",
+fault("core", "overlap_misses_the_last_byte", "core/op.c", "x < y + b_bytes && y < x + a_bytes",
+      "x + 1 < y + b_bytes && y + 1 < x + a_bytes", "op")
+fault("core", "negative_tag_is_sent", "core/op.c", "if (op->tag < 0 && !(receives",
+      "if (op->tag < COMM_ANY_TAG && !(receives", "op", "p2p on tcp")
+fault("core", "batch_forgets_offsets", "core/coalesce.c",
+      "side->offsets = copy(arena, side->offsets, size * sizeof *side->offsets);", "", "manual",
       "random programs on tcp", "works")
-fault("core", "batch_keeps_a_pointer_to_premul", "core/coalesce.c", "op->premul = copy(arena, op->premul, op->element_bytes);", "(void)0;",
-      "manual", "random programs on tcp")
-fault("core", "batch_reports_the_last_failure", "core/work.c", "atomic_compare_exchange_strong(&parent->first_failed, &none, work);",
+fault("core", "batch_keeps_a_pointer_to_premul", "core/coalesce.c",
+      "op->premul = copy(arena, op->premul, op->element_bytes);", "(void)0;", "manual", "random programs on tcp")
+fault("core", "batch_reports_the_last_failure", "core/work.c",
+      "atomic_compare_exchange_strong(&parent->first_failed, &none, work);",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
-fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c", "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "",
-      "works")
-fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        turns->taken++;\n", "        turns->taken += submitted;\n",
-      "round_robin")
-fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record.peer = work->source;\n", "", "works", "rows on 2")
-fault("core", "records_are_newest_first", "core/recorder.c", "uint64_t number = r->written - count + 1 + i;", "uint64_t number = r->written - i;", "recorder")
-fault("core", "split_ignores_the_key", "core/group_make.c", "return x->key < y->key ? -1 : 1;", "return x->rank < y->rank ? -1 : 1;", "groups", "rows on 3")
-fault("core", "refused_group_keeps_its_number", "core/group_make.c", "parent->lineages[i].count = count;", "(void)count;", "groups", "shrink")
-fault("core", "mesh_coordinates_are_column_major", "core/device_mesh.c", "index = index * layout->shape[a] + coordinates[a];",
+fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
+      "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
+fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        turns->taken++;\n",
+      "        turns->taken += submitted;\n", "round_robin")
+fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record.peer = work->source;\n", "", "works",
+      "rows on 2")
+fault("core", "records_are_newest_first", "core/recorder.c", "uint64_t number = r->written - count + 1 + i;",
+      "uint64_t number = r->written - i;", "recorder")
+fault("core", "split_ignores_the_key", "core/group_make.c", "return x->key < y->key ? -1 : 1;",
+      "return x->rank < y->rank ? -1 : 1;", "groups", "rows on 3")
+fault("core", "refused_group_keeps_its_number", "core/group_make.c", "parent->lineages[i].count = count;",
+      "(void)count;", "groups", "shrink")
+fault("core", "mesh_coordinates_are_column_major", "core/device_mesh.c",
+      "index = index * layout->shape[a] + coordinates[a];",
       "index = index + coordinates[a] * (a ? layout->shape[a - 1] : 1);", "device_mesh")
-fault("core", "slurm_batch_script_is_a_rank", "core/launch.c", "strtoull(step, NULL, 10) < 0xfffffffaull", "strtoull(step, NULL, 10) <= 0xfffffffaull", "launch")
-fault("core", "port_65536_is_taken", "core/common/base/url.c", "    if (!parse_digits(port, digits, 65535, ret_port))", "    if (!parse_digits(port, digits, 65536, ret_port))", "url")
-fault("core", "option_beyond_its_most_is_taken", "core/common/base/param.c", "||\n        value * factor > p->maximum)", ")", "manual", "registry")
-fault("core", "two_backends_for_one_device", "core/backend_string.c", "if (strcmp(s->pairs[i].device, last->device) == 0)", "if (strcmp(s->pairs[i].device, last->device) == 0 && i)",
+fault("core", "slurm_batch_script_is_a_rank", "core/launch.c", "strtoull(step, NULL, 10) < 0xfffffffaull",
+      "strtoull(step, NULL, 10) <= 0xfffffffaull", "launch")
+fault("core", "port_65536_is_taken", "core/common/base/url.c", "    if (!parse_digits(port, digits, 65535, ret_port))",
+      "    if (!parse_digits(port, digits, 65536, ret_port))", "url")
+fault("core", "option_beyond_its_most_is_taken", "core/common/base/param.c", "||\n        value * factor > p->maximum)",
+      ")", "manual", "registry")
+fault("core", "two_backends_for_one_device", "core/backend_string.c",
+      "if (strcmp(s->pairs[i].device, last->device) == 0)", "if (strcmp(s->pairs[i].device, last->device) == 0 && i)",
       "backend_string")
-fault("core", "rank_that_joined_twice_is_let_in", "core/join.c", "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))",
-      "join")
-fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c", "return m->redop == COMM_REDOP_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
-fault("core", "small_floats_round_at_each_step", "core/reduce.c", "return m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX ? 0 : COMM_DTYPE_F32;", "return 0;", *KERNELS)
-fault("core", "bf16_rounds_half_up", "core/small_float.h", "(bits + 0x7fffu + ((bits >> 16) & 1)) >> 16", "(bits + 0x8000u) >> 16", *KERNELS)
-fault("core", "bool_of_one_rank_stays_as_it_is", "core/reduce.c", "if (m->dtype == COMM_DTYPE_BOOL)\n", "if (m->dtype == COMM_DTYPE_BOOL && count > 8)\n", *KERNELS)
+fault("core", "rank_that_joined_twice_is_let_in", "core/join.c",
+      "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))", "join")
+fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c",
+      "return m->redop == COMM_REDOP_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
+fault("core", "small_floats_round_at_each_step", "core/reduce.c",
+      "return m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX ? 0 : COMM_DTYPE_F32;", "return 0;", *KERNELS)
+fault("core", "bf16_rounds_half_up", "core/small_float.h", "(bits + 0x7fffu + ((bits >> 16) & 1)) >> 16",
+      "(bits + 0x8000u) >> 16", *KERNELS)
+fault("core", "bool_of_one_rank_stays_as_it_is", "core/reduce.c", "if (m->dtype == COMM_DTYPE_BOOL)\n",
+      "if (m->dtype == COMM_DTYPE_BOOL && count > 8)\n", *KERNELS)
 fault("core", "complex_product_has_the_wrong_sign", "core/reduce_kernels.c",
       "dst[2 * i] = settle(ar * br + negate(ai * bi));                                                            \\",
-      "dst[2 * i] = settle(ar * br + ai * bi);                                                                    \\", *KERNELS)
-fault("core", "monitored_barrier_counts_an_older_call", "core/monitored.c", "if (m->heard[r] >= m->number)\n            status = post(", "if (m->heard[r] + 1 >= m->number)\n            status = post(",
-      "manual", "groups", "rows on 3")
-fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank / group_size * group_size", "parent->rank % group_size * group_size", "groups", "rows on 4")
+      "dst[2 * i] = settle(ar * br + ai * bi);                                                                    \\",
+      *KERNELS)
+fault("core", "monitored_barrier_counts_an_older_call", "core/monitored.c",
+      "if (m->heard[r] >= m->number)\n            status = post(",
+      "if (m->heard[r] + 1 >= m->number)\n            status = post(", "manual", "groups", "rows on 3")
+fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank / group_size * group_size",
+      "parent->rank % group_size * group_size", "groups", "rows on 4")
 
 # ---- tcp ----
 
-fault("tcp", "user_reduce_begins_with_the_last_rank", "core/exec/operands.c", "running = sources[r];\n    }", "running = sources[0];\n    }", "reductions on tcp",
-      "random programs on tcp")
-fault("tcp", "last_slice_is_lost", "core/exec/prepare.c", "(uint32_t)((total + op->slice_elements - 1) / op->slice_elements);",
+fault("tcp", "user_reduce_begins_with_the_last_rank", "core/exec/operands.c", "running = sources[r];\n    }",
+      "running = sources[0];\n    }", "reductions on tcp", "random programs on tcp")
+fault("tcp", "last_slice_is_lost", "core/exec/prepare.c",
+      "(uint32_t)((total + op->slice_elements - 1) / op->slice_elements);",
       "(uint32_t)(total / op->slice_elements);", "last slice is shorter", "engine", "random programs on tcp")
-fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;", "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
+fault("tcp", "slot_begins_a_slice_at_the_wrong_place", ENGINE, "slot->begin = slot->slice * op->slice_elements;",
+      "slot->begin = (slot->slice + slot->round) * op->slice_elements;",
       "last slice is shorter", "random programs on tcp")
-fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if (!premul && !in_place_exchange)", "if (!premul)", "collectives on tcp", "rows on 3")
-fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)", "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
-fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->domain->matching.count && r < g->size", "r < 0",
-      "manual", "mismatch")
-fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE, "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch", "random programs on tcp")
-fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)", "leave", "stop", "reasons")
-fault("tcp", "lower_rank_is_not_waited_for", DESYNC, "if (!g->defers && lower_rank_may_speak(g)) {", "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
-fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS, "if (past->why.status == COMM_OK)\n        set_reason(&past->why, why);",
+fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if (!premul && !in_place_exchange)",
+      "if (!premul)", "collectives on tcp", "rows on 3")
+fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)",
+      "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
+fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->domain->matching.count && r < g->size",
+      "r < 0", "manual", "mismatch")
+fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE,
+      "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch",
+      "random programs on tcp")
+fault("tcp", "closed_group_says_it_was_never_opened", DESYNC, "if (closed->seq >= h->seq)", "if (closed->seq > h->seq)",
+      "leave", "stop", "reasons")
+fault("tcp", "lower_rank_is_not_waited_for", DESYNC, "if (!g->defers && lower_rank_may_speak(g)) {",
+      "if (0 && lower_rank_may_speak(g)) {", "stop", "reasons")
+fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS,
+      "if (past->why.status == COMM_OK)\n        set_reason(&past->why, why);",
       "set_reason(&past->why, &(struct reason){ COMM_ERR_PEER_LOST, p->peer, why->text, 0 });", "reasons", "leave")
-fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    end_as_lost", "    end_as_lost", "reasons", "leave")
+fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    end_as_lost",
+      "    end_as_lost", "reasons", "leave")
 fault("tcp", "loss_of_a_member_comes_before_its_words", ENDING, "        hear_members(g);\n", "", "hostile", "reasons")
-fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_needs(g->head, p)) || p2p_needs", "p2p_needs", "leave", "reasons")
-fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c", "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)", "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)",
-      "tcp_wire", "hostile")
-fault("tcp", "header_round_is_cut", "backend_tcp/wire.c", "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire", "hostile")
-fault("tcp", "bruck_copies_one_block_too_few", "core/exec/algo/all_gather_bruck.c", "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
-      "simulate")
-fault("tcp", "broadcast_ring_sends_what_is_there_already", "core/exec/algo/broadcast_scatter_ring.c", "if (!has(p, next, outgoing))", "if (1)", "simulate")
-fault("tcp", "silent_connection_stays_for_ever", LISTEN, "now_ns >= m->pending[i].give_up_ns)", "now_ns >= m->pending[i].give_up_ns && now_ns < 0)", "connect")
-fault("tcp", "listener_without_descriptors_is_not_paused", LISTEN, "    uv_poll_stop(m->listener_poll);\n", "", "connect")
-fault("tcp", "paused_listener_never_goes_on", LISTEN, "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
-fault("tcp", "override_applies_beyond_its_range", "core/exec/select.c", "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)",
-      "query->bytes >= o->min_bytes)", "select")
-fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);", "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
-fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);", "host_id")
-fault("core", "hosts_are_numbered_by_identity", "core/host_id.c", "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id", "groups")
-fault("core", "group_hosts_are_the_first_of_the_world", "core/group.c", "group->world->hosts[group->world_ranks[r]]", "group->world->hosts[r]", "groups")
-fault("tcp", "two_levels_for_one_rank_per_host", "core/exec/select.c", "query->hosts <= query->size / 2 && ", "", "select")
-fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "core/exec/select.c", "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
-fault("tcp", "two_level_part_is_for_another_host", "core/exec/algo/all_reduce_two_level.c", "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
-fault("tcp", "two_level_gather_has_one_part", "core/exec/algo/all_gather_two_level.c", "(p->host_most + p->host_least - 1) / p->host_least", "1", "simulate")
-fault("tcp", "members_of_a_host_are_its_first_ones", "core/exec/plan.c", "p->members[p->host[p->host_of[r]] + p->place[r]] = r;", "p->members[r] = r;", "simulate")
+fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_needs(g->head, p)) || p2p_needs",
+      "p2p_needs", "leave", "reasons")
+fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c",
+      "if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)",
+      "if (h->type == FRAME_EAGER && h->bytes > 2 * FRAME_EAGER_MAX)", "tcp_wire", "hostile")
+fault("tcp", "header_round_is_cut", "backend_tcp/wire.c",
+      "    if (get32(in + 36) > UINT16_MAX)\n        return \"an impossible round number\";\n", "", "tcp_wire",
+      "hostile")
+fault("tcp", "bruck_copies_one_block_too_few", "core/exec/algo/all_gather_bruck.c",
+      "for (int32_t i = 0; i < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV",
+      "for (int32_t i = 0; i + 1 < p->size; i++)\n        plan_copy(p, plan_chunk(PLAN_RECV", "simulate")
+fault("tcp", "broadcast_ring_sends_what_is_there_already", "core/exec/algo/broadcast_scatter_ring.c",
+      "if (!has(p, next, outgoing))", "if (1)", "simulate")
+fault("tcp", "silent_connection_stays_for_ever", LISTEN, "now_ns >= m->pending[i].give_up_ns)",
+      "now_ns >= m->pending[i].give_up_ns && now_ns < 0)", "connect")
+fault("tcp", "listener_without_descriptors_is_not_paused", LISTEN, "    uv_poll_stop(m->listener_poll);\n", "",
+      "connect")
+fault("tcp", "paused_listener_never_goes_on", LISTEN,
+      "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
+fault("tcp", "override_applies_beyond_its_range", "core/exec/select.c",
+      "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)", "query->bytes >= o->min_bytes)", "select")
+fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);",
+      "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
+fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);",
+      "host_id")
+fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
+      "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id",
+      "groups")
+fault("core", "group_hosts_are_the_first_of_the_world", "core/group.c", "group->world->hosts[group->world_ranks[r]]",
+      "group->world->hosts[r]", "groups")
+fault("tcp", "two_levels_for_one_rank_per_host", "core/exec/select.c", "query->hosts <= query->size / 2 && ", "",
+      "select")
+fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "core/exec/select.c",
+      "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
+fault("tcp", "two_level_part_is_for_another_host", "core/exec/algo/all_reduce_two_level.c",
+      "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
+fault("tcp", "two_level_gather_has_one_part", "core/exec/algo/all_gather_two_level.c",
+      "(p->host_most + p->host_least - 1) / p->host_least", "1", "simulate")
+fault("tcp", "members_of_a_host_are_its_first_ones", "core/exec/plan.c",
+      "p->members[p->host[p->host_of[r]] + p->place[r]] = r;", "p->members[r] = r;", "simulate")
 fault("tcp", "rules_ignore_the_number_of_ranks", "core/exec/select.c", "is_for(r, query) && ", "", "select", "simulate")
 
 # ---- store ----
 
-fault("store", "barrier_lets_go_one_too_early", HUB, "if (arrived >= request->number) {", "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
-fault("store", "waiter_for_two_keys_wakes_at_the_first", HUB, "if (--client->missing > 0)\n        return;", "--client->missing;", "store tcp")
-fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "", "store transcripts", "store tcp")
-fault("store", "second_part_of_a_long_multi_get_begins_anew", HUB, "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients", "store hostile")
-fault("store", "key_of_the_limit_is_refused", "store/wire.c", "if (length > (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "if (length >= (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "store tcp", "store hostile", "fuzz store_wire")
-fault("store", "prefix_of_another_view_is_listed", "store/prefix.c", "if (strncmp(keys[i], prefix, length) == 0)", "if (strncmp(keys[i], prefix, length - 1) == 0)", "store prefix+hash", "store nested+hash")
-fault("store", "clone_of_a_view_has_no_prefix", "store/prefix.c", "store_view(v->plain ? NULL : v->prefix, atomic_load(&s->timeout_ms), other, ret_store);", "store_view(NULL, atomic_load(&s->timeout_ms), other, ret_store);", "store clone+prefix+tcp")
-fault("store", "file_add_ignores_overflow", "store/file.c", "if (__builtin_add_overflow((int64_t)number, amount, ret_sum))", "if (__builtin_add_overflow((int64_t)number, amount, ret_sum) && amount > 1)", "store file")
-fault("store", "file_compare_set_gives_the_old_value", "store/file.c", "now = equal ? (struct table_bytes){ desired, desired_bytes } : (struct table_bytes){ expected, expected_bytes };",
+fault("store", "barrier_lets_go_one_too_early", HUB, "if (arrived >= request->number) {",
+      "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
+fault("store", "waiter_for_two_keys_wakes_at_the_first", HUB, "if (--client->missing > 0)\n        return;",
+      "--client->missing;", "store tcp")
+fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "",
+      "store transcripts", "store tcp")
+fault("store", "second_part_of_a_long_multi_get_begins_anew", HUB,
+      "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients",
+      "store hostile")
+fault("store", "key_of_the_limit_is_refused", "store/wire.c", "if (length > (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))",
+      "if (length >= (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))", "store tcp", "store hostile", "fuzz store_wire")
+fault("store", "prefix_of_another_view_is_listed", "store/prefix.c", "if (strncmp(keys[i], prefix, length) == 0)",
+      "if (strncmp(keys[i], prefix, length - 1) == 0)", "store prefix+hash", "store nested+hash")
+fault("store", "clone_of_a_view_has_no_prefix", "store/prefix.c",
+      "store_view(v->plain ? NULL : v->prefix, atomic_load(&s->timeout_ms), other, ret_store);",
+      "store_view(NULL, atomic_load(&s->timeout_ms), other, ret_store);", "store clone+prefix+tcp")
+fault("store", "file_add_ignores_overflow", "store/file.c",
+      "if (__builtin_add_overflow((int64_t)number, amount, ret_sum))",
+      "if (__builtin_add_overflow((int64_t)number, amount, ret_sum) && amount > 1)", "store file")
+fault("store", "file_compare_set_gives_the_old_value", "store/file.c",
+      "now = equal ? (struct table_bytes){ desired, desired_bytes } : "
+      "(struct table_bytes){ expected, expected_bytes };",
       "now = (struct table_bytes){ expected, expected_bytes };", "store file")
-fault("store", "torn_record_is_a_damaged_one", "store/file_log.c", "if (bytes < *ret_bytes)\n        return FILE_TORN;", "if (bytes < *ret_bytes)\n        return FILE_BAD;", "store file_log", "store file alone")
-fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at, *ret_bytes) != (", "if (0 && check_of(at, *ret_bytes) != (", "store file_log", "store file alone")
-fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c", "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
-fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c", "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &grace, &data, &bytes);", "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
-fault("store", "stand_in_append_keeps_its_turn", "store/standin.c", "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &grace, &(int32_t){ 0 });", "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
-fault("store", "all_sum_leaves_the_last_rank_out", "store/collect.c", "for (int32_t r = 0; r < c->world_size; r++) {\n        char *end;", "for (int32_t r = 0; r < c->world_size - 1; r++) {\n        char *end;", "store collectives")
-fault("store", "default_timeout_of_a_call_is_infinite", "store/store.c", "timeout_ms == 0 ? atomic_load(&s->timeout_ms) : timeout_ms", "timeout_ms == 0 ? COMM_TIMEOUT_INFINITE : timeout_ms", "store hash", "store tcp")
-fault("store", "grace_is_longer_than_what_is_promised", "store/store.h", "STORE_GRACE_MS = 300,", "STORE_GRACE_MS = 900,", "store silent")
-fault("store", "turn_on_the_connection_has_no_limit", "store/tcp_client.c", "        if (store_wait_over(wait))\n            return COMM_ERR_TIMEOUT;\n        if (wait->deadline_ns", "        if (wait->deadline_ns",
+fault("store", "torn_record_is_a_damaged_one", "store/file_log.c", "if (bytes < *ret_bytes)\n        return FILE_TORN;",
+      "if (bytes < *ret_bytes)\n        return FILE_BAD;", "store file_log", "store file alone")
+fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at, *ret_bytes) != (",
+      "if (0 && check_of(at, *ret_bytes) != (", "store file_log", "store file alone")
+fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c",
+      "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;",
+      "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
+fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c",
+      "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &grace, &data, &bytes);",
+      "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
+fault("store", "stand_in_append_keeps_its_turn", "store/standin.c",
+      "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &grace, &(int32_t){ 0 });",
+      "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
+fault("store", "all_sum_leaves_the_last_rank_out", "store/collect.c",
+      "for (int32_t r = 0; r < c->world_size; r++) {\n        char *end;",
+      "for (int32_t r = 0; r < c->world_size - 1; r++) {\n        char *end;", "store collectives")
+fault("store", "default_timeout_of_a_call_is_infinite", "store/store.c",
+      "timeout_ms == 0 ? atomic_load(&s->timeout_ms) : timeout_ms",
+      "timeout_ms == 0 ? COMM_TIMEOUT_INFINITE : timeout_ms", "store hash", "store tcp")
+fault("store", "grace_is_longer_than_what_is_promised", "store/store.h", "STORE_GRACE_MS = 300,",
+      "STORE_GRACE_MS = 900,", "store silent")
+fault("store", "turn_on_the_connection_has_no_limit", "store/tcp_client.c",
+      "        if (store_wait_over(wait))\n            return COMM_ERR_TIMEOUT;\n        if (wait->deadline_ns",
+      "        if (wait->deadline_ns", "store silent")
+fault("store", "silent_server_is_blamed_on_the_key", "store/tcp_wait.c",
+      "if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)", "if (status == COMM_ERR_TIMEOUT)",
       "store silent")
-fault("store", "silent_server_is_blamed_on_the_key", "store/tcp_wait.c", "if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)", "if (status == COMM_ERR_TIMEOUT)", "store silent")
-fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value);\n    wake(hub, request->key);", "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
-fault("store", "closed_opener_counts_as_open", "store/file_share.c", "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;", "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
+fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value);\n    wake(hub, request->key);",
+      "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
+fault("store", "closed_opener_counts_as_open", "store/file_share.c",
+      "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;",
+      "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")

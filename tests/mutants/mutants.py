@@ -7,11 +7,13 @@
     tests/mutants/mutants.py --list               what there is
     tests/mutants/mutants.py --check              is every place still there? (a test in tests/scripts)
 
-A fault is a place in a file, as a text that must be there exactly once, and what to write instead. The faults are planted in a
-copy of the source folder, in build-mutants/, never in the folder itself; each worker has a copy and a build of its own.
+A fault is a place in a file, as a text that must be there exactly once, and what to write instead. The faults are
+planted in a copy of the source folder, in build-mutants/, never in the folder itself; each worker has a copy and a
+build of its own.
 
-The tests that are likely to notice a fault are run first, then all suites, until one test fails. A hang counts when the test's own
-limit ends it. What fails without any fault is left out of the evidence. With --likely, no more than the likely tests are run.
+The tests that are likely to notice a fault are run first, then all suites, until one test fails. A hang counts when the
+test's own limit ends it. What fails without any fault is left out of the evidence. With --likely, no more than the
+likely tests are run.
 """
 import argparse
 import fnmatch
@@ -30,8 +32,8 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(HERE))
 import faults  # noqa: E402
 
-SUITES = ["unit", "kernels", "simulate", "conformance", "store", "differential", "short_io", "fault", "abi", "fuzz", "examples",
-          "tools", "scripts", "compat"]
+SUITES = ["unit", "kernels", "simulate", "conformance", "store", "differential", "short_io", "fault", "abi", "fuzz",
+          "examples", "tools", "scripts", "compat"]
 GOOD = ("OK", "SKIP", "EXPECTEDFAIL")
 
 
@@ -49,7 +51,8 @@ def plant(text, fault):
 
 
 def source_files():
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"], check=True, capture_output=True)
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"], check=True,
+                            capture_output=True)
     return [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
 
 
@@ -60,7 +63,8 @@ class Workspace:
         self.source, self.build, self.options = folder / "source", folder / "build", options
         self.copy()
         if not (self.build / "build.ninja").exists():
-            self.call(["meson", "setup", str(self.build), str(self.source), "-Dtests=enabled", *options.meson], check=True)
+            self.call(["meson", "setup", str(self.build), str(self.source), "-Dtests=enabled", *options.meson],
+                      check=True)
         self.flaky = set()
 
     def copy(self):
@@ -93,7 +97,8 @@ class Workspace:
         if not log.exists():
             raise Broken(f"meson test {' '.join(what)} left no log:\n{done.stdout[-2000:]}")
         rows = [json.loads(line) for line in log.read_text().splitlines()]
-        return [(row["name"].split(" / ", 1)[-1], row["result"], last_words(row)) for row in rows if row["result"] != "INTERRUPT"]
+        return [(row["name"].split(" / ", 1)[-1], row["result"], last_words(row)) for row in rows
+                if row["result"] != "INTERRUPT"]
 
     def failing(self, *what):
         """The first test that fails, but for those that fail anyway; None if all pass."""
@@ -127,8 +132,10 @@ class Workspace:
 
 def last_words(row):
     """The line that says most of why a test failed."""
-    lines = [line.strip() for line in (row.get("stdout", "") + "\n" + row.get("stderr", "")).splitlines() if line.strip()]
-    telling = [line for line in lines if any(word in line for word in (": ../", "is not so", "Error", "rror:", "ERROR", "signal"))]
+    lines = [line.strip() for line in (row.get("stdout", "") + "\n" + row.get("stderr", "")).splitlines()
+             if line.strip()]
+    telling = [line for line in lines
+               if any(word in line for word in (": ../", "is not so", "Error", "rror:", "ERROR", "signal"))]
     return (telling or lines or ["no output"])[0 if telling else -1][:160]
 
 
@@ -151,7 +158,7 @@ def sanitizes(build):
 
 
 def check(build):
-    """Every place is there, once; every name is there once; every likely test exists, if a build folder says which do."""
+    """Every place and every name is there once; every likely test exists, if a build folder says which do."""
     problems, names, texts = [], set(), {}
     tests = set()
     if build and not sanitizes(build):  # which leaves some tests out
@@ -223,7 +230,8 @@ class Run:
         return self.report()
 
     def report(self):
-        of = {result: [name for name, (_, r) in self.results.items() if r == result] for result in ("noticed", "survived", "broken")}
+        of = {result: [name for name, (_, r) in self.results.items() if r == result]
+              for result in ("noticed", "survived", "broken")}
         print()
         for kind in sorted({fault.kind for fault, _ in self.results.values()}):
             mine = [result for fault, result in self.results.values() if fault.kind == kind]
@@ -242,10 +250,12 @@ def main():
     parser.add_argument("--class", dest="classes", help="with commas; faults.py says what they are")
     parser.add_argument("--jobs", type=int, default=1, help="workers, each with a copy and a build")
     parser.add_argument("--likely", action="store_true", help="run the likely tests only")
-    parser.add_argument("--no-baseline", action="store_true", help="do not look first which of the likely tests fail anyway")
+    parser.add_argument("--no-baseline", action="store_true",
+                        help="do not look first which of the likely tests fail anyway")
     parser.add_argument("--timeout-multiplier", type=float, default=1, help="of every test's own limit")
     parser.add_argument("--folder", default=str(ROOT / "build-mutants"), help="for the copies and builds")
-    parser.add_argument("--meson", action="append", default=[], help="an option for meson setup, such as --meson=-Dbuildtype=debug")
+    parser.add_argument("--meson", action="append", default=[],
+                        help="an option for meson setup, such as --meson=-Dbuildtype=debug")
     parser.add_argument("--before", default="", help="words before every build and test command, such as 'nice -n 10'")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", nargs="?", const="", metavar="BUILD", help="look at the places and tests only")

@@ -28,11 +28,13 @@ def try_case(script, runs, last_line, status):
             (folder / "meson-logs").mkdir(parents=True)
             folders.append(str(folder))
             if results is not None:
-                rows = [json.dumps({"name": f"test {i}", "result": r, "stdout": "a reason\n"}) for i, r in enumerate(results)]
+                rows = [json.dumps({"name": f"test {i}", "result": r, "stdout": "a reason\n"})
+                        for i, r in enumerate(results)]
                 (folder / "meson-logs" / "testlog.json").write_text("".join(row + "\n" for row in rows))
         done = subprocess.run([sys.executable, script, *folders], capture_output=True, text=True)
     if done.stdout.splitlines()[-1] != last_line or done.returncode != status or done.stderr:
-        sys.exit(f"{runs}: exit status {done.returncode}, expected {status} and '{last_line}'\n{done.stdout}{done.stderr}")
+        sys.exit(f"{runs}: exit status {done.returncode}, expected {status} and '{last_line}'\n"
+                 f"{done.stdout}{done.stderr}")
 
 
 def what_was_tried_again_counts_as_it_ended(script):
@@ -44,8 +46,8 @@ def what_was_tried_again_counts_as_it_ended(script):
             (logs / log).write_text("".join(json.dumps({"name": n, "result": r}) + "\n" for n, r in rows.items()))
         done = subprocess.run([sys.executable, script, work], capture_output=True, text=True)
         names = subprocess.run([sys.executable, script, "--failed", work], capture_output=True, text=True)
-    if "passed at the second try: a / odd" not in done.stdout or done.stdout.splitlines()[-1] != "2 passed, 1 failed, 0 skipped" \
-            or done.returncode != 1 or names.stdout != "odd\nbad\n":
+    if "passed at the second try: a / odd" not in done.stdout or done.returncode != 1 \
+            or done.stdout.splitlines()[-1] != "2 passed, 1 failed, 0 skipped" or names.stdout != "odd\nbad\n":
         sys.exit(f"tried again: {done.stdout}{done.stderr}{names.stdout}")
 
 

@@ -1,6 +1,6 @@
-"""A folder of the library can include its own headers, core/common/base and the public headers (backends also core/exec), and nothing else: the compiler, with the
-include path that the build gives a folder, is asked for every header by every name that it could have. includes.py SOURCE-FOLDER
-BUILD-FOLDER
+"""A folder of the library can include its own headers, core/common/base and the public headers (backends also
+core/exec), and nothing else: the compiler, with the include path that the build gives a folder, is asked for every
+header by every name that it could have. includes.py SOURCE-FOLDER BUILD-FOLDER
 """
 import json
 import os
@@ -71,9 +71,11 @@ def check_sources(folder):
             continue
         for name in INCLUDE.findall(path.read_text()):
             if ".." in name or name.startswith("/"):
-                problems.append(f"{path.relative_to(SOURCE)}: includes {name}: a header is named as the include path has it")
+                problems.append(f"{path.relative_to(SOURCE)}: includes {name}: "
+                                "a header is named as the include path has it")
             if folder == "core" and name.split("/")[0] in ("exec", "common"):
-                problems.append(f"{path.relative_to(SOURCE)}: includes {name}: core does not stand on exec, and names base/ so")
+                problems.append(f"{path.relative_to(SOURCE)}: includes {name}: "
+                                "core does not stand on exec, and names base/ so")
             if path.parent.name == "algo" and name != "plan.h":
                 problems.append(f"{path.relative_to(SOURCE)}: includes {name}: an algorithm includes plan.h only")
     return problems

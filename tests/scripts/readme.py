@@ -1,5 +1,5 @@
-"""README.md is true: its program is examples/hello.c, as is the one in comm.h; its ratios are those of its columns; its links
-lead somewhere. readme.py SOURCE-FOLDER
+"""README.md is true: its program is examples/hello.c, as is the one in comm.h; its ratios are those of its columns;
+its links lead somewhere. readme.py SOURCE-FOLDER
 """
 import pathlib
 import re

@@ -6,7 +6,8 @@ import pathlib
 import re
 import sys
 
-CALL = re.compile(r'\b(?:comm__fail|group_fail)\([^;"]*\bCOMM_ERR_(?:TIMEOUT|DEADLINE)\s*,\s*((?:"(?:[^"\\]|\\.)*"|\s|PRI\w+)+)')
+CALL = re.compile(r'\b(?:comm__fail|group_fail)\([^;"]*\bCOMM_ERR_(?:TIMEOUT|DEADLINE)\s*,\s*'
+                  r'((?:"(?:[^"\\]|\\.)*"|\s|PRI\w+)+)')
 
 root = pathlib.Path(sys.argv[1])
 calls, problems = 0, []

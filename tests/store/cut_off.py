@@ -13,7 +13,8 @@ SERVER, CLIENT = 0, 1
 
 class CutOff(two_hosts.TwoHosts):
     def start(self, host, *command):
-        process = subprocess.Popen(two_hosts.on(host, *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(two_hosts.on(host, *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process

@@ -1,5 +1,5 @@
-"""Two hosts for tests, which are network name spaces with a link between them, and what can happen to it. A test derives from
-TwoHosts, and its program ends with main(), which skips (77) where no name spaces may be made."""
+"""Two hosts for tests, which are network name spaces with a link between them, and what can happen to it. A test
+derives from TwoHosts, and its program ends with main(), which skips (77) where no name spaces may be made."""
 import os
 import subprocess
 import sys

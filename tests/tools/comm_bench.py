@@ -14,8 +14,8 @@ LIMIT_S = 60
 BARE = {name: value for name, value in os.environ.items()
         if name in ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR") or name.endswith("SAN_OPTIONS")}
 HEADER = "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors"
-OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier",
-       "pingpong"]
+OPS = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter",
+       "barrier", "pingpong"]
 QUICK = ["--iterations", "3", "--repeats", "2"]
 
 
@@ -77,8 +77,8 @@ class Output(Bench):
         rows = [line.split(",") for line in out.splitlines()]
         self.assertEqual(rows[0], "backend,call,threads,groups,hooks,ns,cpu_ns,least_ns,most_ns".split(","))
         self.assertEqual([row[:5] for row in rows[1:]],
-                         [[backend, call, *layout, hooks] for backend in ("null", "null-run") for call in ("blocking", "async")
-                          for layout in ("11", "44", "41")
+                         [[backend, call, *layout, hooks] for backend in ("null", "null-run")
+                          for call in ("blocking", "async") for layout in ("11", "44", "41")
                           for hooks in ("off", "on")])
         for row in rows[1:]:
             ns, _, least, most = map(float, row[5:])
@@ -89,10 +89,12 @@ class Output(Bench):
     def test_csv_of_every_operation(self):
         rows = self.rows("all", "-n", "4", "--bytes", "64,16K")
         self.assertEqual([row[:4] for row in rows],
-                         [[op, "cpu:tcp", "4", size] for op in OPS for size in (["0"] if op == "barrier" else ["64", "16384"])])
+                         [[op, "cpu:tcp", "4", size] for op in OPS
+                          for size in (["0"] if op == "barrier" else ["64", "16384"])])
         for op, _, ranks, size, mean, _, _, algbw, busbw, _ in rows:
             self.assertAlmostEqual(float(algbw), int(size) / float(mean) / 1e3, delta=float(algbw) * 0.02 + 1e-4)
-            self.assertAlmostEqual(float(busbw), float(algbw) * bus_factor(op, int(ranks)), delta=float(busbw) * 0.02 + 1e-4)
+            self.assertAlmostEqual(float(busbw), float(algbw) * bus_factor(op, int(ranks)),
+                                   delta=float(busbw) * 0.02 + 1e-4)
 
     def test_each_operation_by_its_name(self):
         for op in OPS:
@@ -107,8 +109,8 @@ class Output(Bench):
         self.assertEqual(sizes("--bytes", "8,1K:8K"), [8, 1024, 4096, 8192])
 
     def test_json(self):
-        status, out, err = run("all_reduce,barrier", "-n", "3", "--bytes", "1K", "--json", "--dtype", "i32", "--redop", "max",
-                               *QUICK)
+        status, out, err = run("all_reduce,barrier", "-n", "3", "--bytes", "1K", "--json", "--dtype", "i32", "--redop",
+                               "max", *QUICK)
         self.assertEqual((status, err), (0, ""))
         told = json.loads(out)
         self.assertEqual((told["dtype"], told["redop"]), ("i32", "max"))
@@ -124,14 +126,16 @@ class Output(Bench):
         status, out, err = run("all_reduce", "-n", "2", "--bytes", "64K", *QUICK)
         self.assertEqual((status, err), (0, ""))
         lines = out.splitlines()
-        self.assertRegex(lines[0], r"^op +backend +ranks +bytes +mean us +median us +p99 us +alg GB/s +bus GB/s +errors$")
+        self.assertRegex(lines[0],
+                         r"^op +backend +ranks +bytes +mean us +median us +p99 us +alg GB/s +bus GB/s +errors$")
         self.assertRegex(lines[1], r"^all_reduce +cpu:tcp +2 +64K +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$")
         self.assertEqual(len(lines), 2)
 
     def test_many_in_flight(self):
         for op in OPS:
             with self.subTest(op):
-                self.assertEqual(len(self.rows(op, "-n", "2", "--bytes", "8,64K", "--async", "4")), 1 if op == "barrier" else 2)
+                self.assertEqual(len(self.rows(op, "-n", "2", "--bytes", "8,64K", "--async", "4")),
+                                 1 if op == "barrier" else 2)
 
     def test_types_reductions_and_roots(self):
         for dtype in ("bf16", "f64", "u8", "bool", "c64"):
@@ -145,7 +149,8 @@ class Output(Bench):
     def test_one_rank(self):
         self.assertEqual([row[0] for row in self.rows(",".join(OPS[:-1]), "-n", "1", "--bytes", "1K")], OPS[:-1])
         status, out, err = run("all", "-n", "1", "--bytes", "8", *QUICK)
-        self.assertEqual((status, err, len(out.splitlines())), (0, "comm-bench: pingpong needs 2 ranks (world of 1)\n", 10))
+        self.assertEqual((status, err, len(out.splitlines())),
+                         (0, "comm-bench: pingpong needs 2 ranks (world of 1)\n", 10))
 
     def test_a_plot(self):
         if not shutil.which("gnuplot"):
@@ -160,8 +165,10 @@ class Output(Bench):
 
 class Launchers(Bench):
     def test_commrun(self):
-        rows = self.rows("all_reduce", "--backend", "cpu:tcp", "--bytes", "8:1K", launcher=[COMMRUN, "-n", "4", "--no-prefix"])
-        self.assertEqual([row[:4] for row in rows], [["all_reduce", "cpu:tcp", "4", size] for size in ("8", "32", "128", "512", "1024")])
+        rows = self.rows("all_reduce", "--backend", "cpu:tcp", "--bytes", "8:1K",
+                         launcher=[COMMRUN, "-n", "4", "--no-prefix"])
+        self.assertEqual([row[:4] for row in rows],
+                         [["all_reduce", "cpu:tcp", "4", size] for size in ("8", "32", "128", "512", "1024")])
 
     def test_mpirun(self):
         for mpirun in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
@@ -172,7 +179,8 @@ class Launchers(Bench):
 
     def test_one_rank_complains_and_helps(self):
         launcher = [COMMRUN, "-n", "3", "--no-prefix"]
-        for words, said in ((["all_reduce", "--bogus"], "unrecognized option"), (["broadcast", "--root", "5"], "no such root"),
+        for words, said in ((["all_reduce", "--bogus"], "unrecognized option"),
+                            (["broadcast", "--root", "5"], "no such root"),
                             (["all_reduce", "--backend", "cpu:nosuch"], "there is no backend 'nosuch'")):
             status, _, err = run(*words, launcher=launcher)
             self.assertIn(status, (2, 3))
@@ -196,7 +204,8 @@ class Refusals(Bench):
                             (["all_reduce", "-n", "2", "--bytes", "1T"], "'1T' is not a number of bytes"),
                             (["all_reduce", "-n", "2", "--bytes", "8,,9"], "'' is not a number of bytes"),
                             (["all_reduce", "-n", "2", "--bytes", "-8"], "'-8' is not a number of bytes"),
-                            (["all_reduce", "-n", "2", "--bytes", "99999999999G"], "'99999999999G' is not a number of bytes"),
+                            (["all_reduce", "-n", "2", "--bytes", "99999999999G"],
+                             "'99999999999G' is not a number of bytes"),
                             (["all_reduce", "-n", "2", "--bytes", "1K:8"], "must go upwards"),
                             (["all_reduce", "-n", "2", "--factor", "1"], "--factor"),
                             (["all_reduce", "-n", "2", "--dtype", "f99"], "there is no dtype 'f99'"),
@@ -212,7 +221,8 @@ class Refusals(Bench):
     def test_what_the_world_cannot_do(self):
         for words, said, status in ((["pingpong", "-n", "1", "--bytes", "8"], "pingpong needs 2 ranks", 2),
                                     (["broadcast", "-n", "2", "--root", "2", "--bytes", "8"], "no such root", 2),
-                                    (["all_reduce", "-n", "2", "--backend", "cpu:nosuch"], "there is no backend 'nosuch'", 3)):
+                                    (["all_reduce", "-n", "2", "--backend", "cpu:nosuch"],
+                                     "there is no backend 'nosuch'", 3)):
             got, _, err = run(*words)
             self.assertEqual(got, status, err)
             self.assertIn(said, err)
@@ -220,8 +230,8 @@ class Refusals(Bench):
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
     def test_output_that_cannot_be_written(self):
         with open("/dev/full", "w") as full:
-            done = subprocess.run([COMM_BENCH, "all_reduce", "-n", "2", "--bytes", "8", "--csv", *QUICK], env=BARE, stdout=full,
-                                  stderr=subprocess.PIPE, timeout=LIMIT_S)
+            done = subprocess.run([COMM_BENCH, "all_reduce", "-n", "2", "--bytes", "8", "--csv", *QUICK], env=BARE,
+                                  stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
         self.assertEqual(done.returncode, 3)
         self.assertIn(b"could not be written", done.stderr)
 

@@ -16,8 +16,8 @@ BARE = {name: value for name, value in os.environ.items()
 
 
 def run(*words, env=None, command=(COMM_INFO,)):
-    done = subprocess.run([*command, *words], env={**BARE, **(env or {})}, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S)
+    done = subprocess.run([*command, *words], env={**BARE, **(env or {})}, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=LIMIT_S)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -33,11 +33,13 @@ class Info(unittest.TestCase):
 
     def test_the_environment_s_table_is_up_to_date(self):
         self.assertEqual((SOURCE / "docs/environment.md").read_text(), told("--markdown"),
-                         "docs/environment.md is to be made anew: build/tools/comm-info --markdown > docs/environment.md")
+                         "docs/environment.md is to be made anew: build/tools/comm-info --markdown > "
+                         "docs/environment.md")
 
     def test_every_parameter_of_the_sources_is_told(self):
         rows = [(scope, name, f"{prefix}{name.upper()}")
-                for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"), ("tcp", "COMM_TCP_", "backend_tcp/param.def"))
+                for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"),
+                                             ("tcp", "COMM_TCP_", "backend_tcp/param.def"))
                 for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]
         known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json"))["parameters"]]
         self.assertGreater(len(rows), 10)
@@ -97,7 +99,8 @@ class Info(unittest.TestCase):
     def test_output_that_cannot_be_written_is_a_failure(self):
         for words in ((), ("--json",), ("--markdown",), ("--routes",)):
             with open("/dev/full", "w") as full:
-                done = subprocess.run([COMM_INFO, *words], env=BARE, stdout=full, stderr=subprocess.PIPE, timeout=LIMIT_S)
+                done = subprocess.run([COMM_INFO, *words], env=BARE, stdout=full, stderr=subprocess.PIPE,
+                                      timeout=LIMIT_S)
             self.assertEqual((done.returncode, done.stderr), (1, b"comm-info: the output could not be written\n"))
 
 

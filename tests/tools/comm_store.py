@@ -15,13 +15,15 @@ BARE = {"COMM_LOG": "error", **{k: v for k, v in os.environ.items()
 
 def comm_store(*arguments, data=b"", env=None):
     """(exit status, stdout, stderr)"""
-    done = subprocess.run([COMM_STORE, *arguments], input=data, capture_output=True, timeout=LIMIT_S, env={**BARE, **(env or {})})
+    done = subprocess.run([COMM_STORE, *arguments], input=data, capture_output=True, timeout=LIMIT_S,
+                          env={**BARE, **(env or {})})
     return done.returncode, done.stdout, done.stderr.decode()
 
 
 class Server:
     def __init__(self, *options):
-        self.process = subprocess.Popen([COMM_STORE, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=BARE)
+        self.process = subprocess.Popen([COMM_STORE, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        env=BARE)
         self.line = self.process.stdout.readline().decode()
         self.port = int(self.line.rsplit(":", 1)[1])
         self.url = f"tcp://127.0.0.1:{self.port}"
@@ -45,8 +47,8 @@ class Calls:
         return out
 
     def start(self, *arguments):
-        process = subprocess.Popen([COMM_STORE, "--store", self.url, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   env=BARE)
+        process = subprocess.Popen([COMM_STORE, "--store", self.url, *arguments], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, env=BARE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
@@ -119,7 +121,8 @@ class Calls:
         self.call("push", "q", "")
         self.call("push", "q", "three")
         self.assertEqual(self.call("len", "q"), b"3\n")
-        self.assertEqual([self.call("pop", "q"), self.call("pop", "q", "-n"), self.call("pop", "q")], [b"one", b"", b"three"])
+        self.assertEqual([self.call("pop", "q"), self.call("pop", "q", "-n"), self.call("pop", "q")],
+                         [b"one", b"", b"three"])
 
     def test_waiting_calls_are_woken(self):
         waits = [self.start("get", "k"), self.start("wait", "k", "k2"), self.start("pop", "q")]
@@ -145,8 +148,9 @@ class Calls:
             self.assertEqual(len(err.splitlines()), 1)
 
     def test_wrong_usage(self):
-        for arguments in (("get",), ("get", "a", "b"), ("set", "k"), ("frobnicate",), (), ("list", "x"), ("wait",), ("get", ""),
-                          ("get", "k" * 8192), ("get", "k", "--timeout", "soon"), ("get", "k", "--timeout=-2"), ("--nonsense",)):
+        for arguments in (("get",), ("get", "a", "b"), ("set", "k"), ("frobnicate",), (), ("list", "x"), ("wait",),
+                          ("get", ""), ("get", "k" * 8192), ("get", "k", "--timeout", "soon"),
+                          ("get", "k", "--timeout=-2"), ("--nonsense",)):
             status, out, err = comm_store("--store", self.url, *arguments)
             self.assertEqual((status, out), (2, b""), f"{arguments}: {err}")
             self.assertNotEqual(err, "")
@@ -240,8 +244,8 @@ class Words(unittest.TestCase):
     def test_help_names_every_command(self):
         status, out, err = comm_store("--help")
         self.assertEqual((status, err), (0, ""))
-        for word in ("serve set get add append compare-set wait check delete list num-keys push pop len barrier --store --timeout "
-                     "--no-wait --port-file stdin status").split():
+        for word in ("serve set get add append compare-set wait check delete list num-keys push pop len barrier "
+                     "--store --timeout --no-wait --port-file stdin status").split():
             self.assertIn(word, out.decode())
         self.assertLessEqual(max(map(len, out.decode().splitlines())), 80)
 

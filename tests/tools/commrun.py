@@ -67,12 +67,14 @@ def read_pids(process, count):
 
 class Output(unittest.TestCase):
     def test_ranks_know_their_place_and_lines_their_rank(self):
-        status, out, err = run("-n", "3", "sh", "-c", "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2")
+        status, out, err = run("-n", "3", "sh", "-c",
+                               "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2")
         self.assertEqual((status, sorted(out.split(b"\n"))), (0, [b"", b"[0] 0/3 0/3", b"[1] 1/3 1/3", b"[2] 2/3 2/3"]))
         self.assertEqual(sorted(err.split("\n")), ["", "[0] e", "[1] e", "[2] e"])
 
     def test_binary_long_and_partial_lines_stay_whole(self):
-        program = "import sys; w = sys.stdout.buffer; w.write(b'a\\0\\xff\\r\\n' + b'x' * 300000 + b'\\n\\npart'); w.flush()"
+        program = ("import sys; w = sys.stdout.buffer; "
+                   "w.write(b'a\\0\\xff\\r\\n' + b'x' * 300000 + b'\\n\\npart'); w.flush()")
         status, out, _ = run("-n", "2", sys.executable, "-c", program)
         self.assertEqual(status, 0)
         for rank in (b"0", b"1"):
@@ -96,7 +98,8 @@ class Output(unittest.TestCase):
         self.assertEqual(sum(len(line) - 4 for line in lines[:-1]), 5 << 20)
 
     def test_ranks_that_close_their_output_go_on(self):
-        status, out, err = run("-n", "2", "--keep-going", "sh", "-c", "exec 1>&-; echo still here >&2; exec 2>&-; exit $((5 * RANK))")
+        status, out, err = run("-n", "2", "--keep-going", "sh", "-c",
+                               "exec 1>&-; echo still here >&2; exec 2>&-; exit $((5 * RANK))")
         self.assertEqual((status, out, err.count("still here\n")), (5, b"", 3))  # once more as rank 1's last words
 
     def test_no_prefix_and_log_dir(self):
@@ -136,12 +139,14 @@ class Failures(unittest.TestCase):
     def test_the_failed_rank_is_named_once_and_last_with_its_words(self):
         status, _, err = run("-n", "3", "sh", "-c", "[ $RANK = 1 ] || exec sleep 100; echo bad news >&2; exit 7")
         self.assertEqual(status, 7)
-        self.assertRegex(err, r"(?s)commrun: rank 1 \(pid \d+\) exited with status 7; its last words on stderr:\n  bad news\n$")
+        self.assertRegex(err, r"(?s)commrun: rank 1 \(pid \d+\) exited with status 7; its last words on stderr:\n"
+                         r"  bad news\n$")
         self.assertEqual(err.count("commrun: "), 1)
 
     def test_ranks_that_left_too_early_are_named(self):
         # rank 1 waits until commrun has reaped rank 0
-        program = "[ $RANK = 0 ] && { echo $$ > %s; exit 0; }; until [ -s %s ] && ! kill -0 $(cat %s) 2>&-; do :; done; exit 4"
+        program = ("[ $RANK = 0 ] && { echo $$ > %s; exit 0; }; "
+                   "until [ -s %s ] && ! kill -0 $(cat %s) 2>&-; do :; done; exit 4")
         with tempfile.TemporaryDirectory() as folder:
             file = folder + "/pid"
             status, _, err = run("-n", "2", "sh", "-c", program % (file, file, file))
@@ -149,7 +154,8 @@ class Failures(unittest.TestCase):
         self.assertRegex(err, r"rank 1 \(pid \d+\) exited with status 4, after rank 0 had ended with status 0\n$")
 
     def test_who_waits_in_comm_init_for_one_that_has_ended_is_told(self):
-        code, _, err = run("-n", "3", "sh", "-c", f"[ $RANK = 0 ] || exec {WORLDS}", env=dict(os.environ, COMM_TIMEOUT_MS="600000"))
+        code, _, err = run("-n", "3", "sh", "-c", f"[ $RANK = 0 ] || exec {WORLDS}",
+                           env=dict(os.environ, COMM_TIMEOUT_MS="600000"))
         self.assertEqual(code, 1)
         words = r"rank 0 \(pid \d+\) ended with status 0 while (2 others wait|1 other waits) for it in comm_init"
         self.assertRegex(err, "commrun: " + words)
@@ -166,7 +172,8 @@ class Failures(unittest.TestCase):
 
     def test_a_program_that_is_not_there_is_one_error(self):
         status, out, err = run("-n", "4", "no-such-program")
-        self.assertEqual((status, out, err), (127, b"", "commrun: cannot start 'no-such-program': No such file or directory\n"))
+        self.assertEqual((status, out, err),
+                         (127, b"", "commrun: cannot start 'no-such-program': No such file or directory\n"))
         status, _, err = run("-n", "4", "/etc/passwd")
         self.assertEqual((status, err), (126, "commrun: cannot start '/etc/passwd': Permission denied\n"))
 
@@ -181,9 +188,11 @@ class Failures(unittest.TestCase):
             self.assertIn("interpreter", err)
 
     def test_too_many_ranks_for_the_limit_of_files_is_one_error(self):
-        status, out, err = finish(start("-n", "1000", "true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))))
+        status, out, err = finish(start("-n", "1000", "true",
+                                        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))))
         self.assertEqual((status, out), (1, b""))
-        self.assertRegex(err, r"^commrun: 1000 ranks need \d+ open files, and the limit is 256; raise it with `ulimit -n`\n$")
+        self.assertRegex(err, r"^commrun: 1000 ranks need \d+ open files, and the limit is 256; "
+                         r"raise it with `ulimit -n`\n$")
 
     def test_ranks_keep_the_limit_of_files_and_commrun_does_not(self):
         program = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
@@ -202,7 +211,8 @@ class Failures(unittest.TestCase):
         self.assertEqual((status, out), (3, b"[1] done\n"))
 
     def test_wrong_options_are_refused(self):
-        for arguments in ([], ["-n", "0", "true"], ["-n", "-1", "true"], ["-n", "65537", "true"], ["--bogus", "true"], ["-n", "x", "true"], ["true"], ["-n", "2"],
+        for arguments in ([], ["-n", "0", "true"], ["-n", "-1", "true"], ["-n", "65537", "true"], ["--bogus", "true"],
+                          ["-n", "x", "true"], ["true"], ["-n", "2"],
                           ["-n", "1", "--nnodes", "2", "true"], ["-n", "1", "--node-rank", "1", "true"],
                           ["-n", "1", "--bind", "socket", "true"], ["-n", "1", "--env", "X", "true"]):
             self.assertEqual(run(*arguments)[0], 2, arguments)
@@ -249,7 +259,8 @@ class Environment(unittest.TestCase):
 class Signals(unittest.TestCase):
     def test_ending_signals_reach_the_ranks(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            process = start("-n", "2", "sh", "-c", f"trap 'echo heard; exit 0' {number.name[3:]}; echo $$; while :; do sleep 0.05; done")
+            process = start("-n", "2", "sh", "-c",
+                            f"trap 'echo heard; exit 0' {number.name[3:]}; echo $$; while :; do sleep 0.05; done")
             pids = read_pids(process, 2)
             process.send_signal(number)
             status, out, err = finish(process)

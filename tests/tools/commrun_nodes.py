@@ -13,8 +13,8 @@ AT = two_hosts.ADDRESS[0] + ":7901"
 
 
 def node(rank, count, *program, nnodes=2):
-    return subprocess.Popen(two_hosts.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank", str(rank),
-                                         "--rendezvous", AT, *program),
+    return subprocess.Popen(two_hosts.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank",
+                                         str(rank), "--rendezvous", AT, *program),
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -1,4 +1,6 @@
-"""tools/compare: rows of libcomm whatever peers are there, and clear words for what it cannot do. compare.py COMPARE BUILD-FOLDER"""
+"""tools/compare: rows of libcomm whatever peers are there, and clear words for what it cannot do.
+compare.py COMPARE BUILD-FOLDER
+"""
 import csv
 import importlib.machinery
 import importlib.util
@@ -27,8 +29,8 @@ def load():
 
 class Compare(unittest.TestCase):
     def test_a_cell_for_each_size_and_library(self):
-        done = compare('-n', '2', '--ops', 'all_reduce,barrier', '--bytes', '8,1K', '--repetitions', '2', '--peers', 'gloo',
-                       '--csv')
+        done = compare('-n', '2', '--ops', 'all_reduce,barrier', '--bytes', '8,1K', '--repetitions', '2', '--peers',
+                       'gloo', '--csv')
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = list(csv.DictReader(done.stdout.splitlines()))
         ours = [(row['op'], row['bytes']) for row in rows if row['library'] == 'libcomm']
@@ -66,7 +68,8 @@ class Compare(unittest.TestCase):
             self.assertIn(words, done.stderr)
 
     def test_without_a_build(self):
-        done = subprocess.run([sys.executable, COMPARE, '--build', '/nonexistent'], capture_output=True, text=True, timeout=30)
+        done = subprocess.run([sys.executable, COMPARE, '--build', '/nonexistent'], capture_output=True, text=True,
+                              timeout=30)
         self.assertEqual(done.returncode, 1)
         self.assertIn('build first', done.stderr)
 

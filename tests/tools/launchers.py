@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Ranks find their place and each other under real launchers, and under simulated ones: launchers.py COMMRUN PLACE WORLDS."""
+"""Ranks find their place and each other under real launchers, and under simulated ones.
+launchers.py COMMRUN PLACE WORLDS
+"""
 import glob
 import os
 import shutil
@@ -83,7 +85,8 @@ class Launchers(unittest.TestCase):
         self.assertEqual((status, [line for line in out if "/" in line]), (0, ["torchrun 0/2", "torchrun 1/2"]), err)
 
     def test_worlds_under_torchrun_also_after_a_restart(self):
-        status, out, err = self.torchrun("--max_restarts", "1", "--monitor_interval", "0.1", "--no_python", WORLDS, "fail-first")
+        status, out, err = self.torchrun("--max_restarts", "1", "--monitor_interval", "0.1", "--no_python", WORLDS,
+                                         "fail-first")
         self.assertEqual((status, [line for line in out if "worlds" in line]), (0, worlds(2)[1:]), err)
 
     def test_commrun(self):
@@ -98,8 +101,8 @@ class Launchers(unittest.TestCase):
         python = "/usr/bin/python3"
         if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
             self.skipTest("PyTorch is not installed")
-        program = ("import torch, torch.distributed as d; d.init_process_group('gloo'); x = torch.ones(1) + d.get_rank(); "
-                   "d.all_reduce(x); print(x.item())")
+        program = ("import torch, torch.distributed as d; d.init_process_group('gloo'); "
+                   "x = torch.ones(1) + d.get_rank(); d.all_reduce(x); print(x.item())")
         status, out, err = output([COMMRUN, "-n", "2", "--no-prefix", python, "-c", program], self.env)
         self.assertEqual((status, out), (0, ["", "3.0", "3.0"]), err)
 
@@ -125,7 +128,8 @@ class Launchers(unittest.TestCase):
     def test_a_stale_meeting_file_is_passed_over(self):
         # A job of the same name leaves a file with a port where nobody listens: rank 1 comes before rank 0.
         lone = self.slurm(1, SLURM_STEP_NUM_NODES="1")
-        late = subprocess.Popen([PLACE], env={**BARE, **self.slurm(0, SLURM_STEP_NUM_NODES="1")}, stdout=subprocess.PIPE)
+        late = subprocess.Popen([PLACE], env={**BARE, **self.slurm(0, SLURM_STEP_NUM_NODES="1")},
+                                stdout=subprocess.PIPE)
         try:
             name = None
             while not name and late.poll() is None:
