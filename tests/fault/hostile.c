@@ -785,7 +785,8 @@ static void reason_with_odd_bytes(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* The liar says that rank 1 is lost: rank 1, or nobody, is said to have seen it; or the liar, in a group without rank 1. */
+/* The liar says that rank 1 is lost: rank 1, or no rank, is said to have seen it; or the liar, in a group without
+ * rank 1. */
 static void invented_loss(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
