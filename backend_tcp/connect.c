@@ -214,11 +214,21 @@ void connect_open(struct port *p)
     l->give_up_ns = l->begun_ns + m->connect_ms * 1000000;
 }
 
+/* Some of what was sent is not even acknowledged by the peer's host. */
+static int is_unacknowledged(const struct link *l)
+{
+    struct tcp_info info;
+    socklen_t bytes = sizeof info;
+    return getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0;
+}
+
 void connect_describe_trouble(const struct port *p, char *text, size_t capacity)
 {
     const struct link *l = (const struct link *)p;
     int phase = link_phase(l);
     const char *what = "";
+    if (p->state == PORT_UP && is_unacknowledged(l))
+        what = "its host does not acknowledge what it is sent: it is down, or cut off";
     if (phase != LINK_NOT_OPENING && phase != LINK_AWAITED)
         what = *l->trouble                ? l->trouble
                : phase == LINK_CHALLENGED ? "it takes the connection, but does not answer: it is stopped, or cut off"

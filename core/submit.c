@@ -170,7 +170,7 @@ static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work 
  * it. */
 static int64_t due_ns(const struct channel *channel, int64_t timeout_ns)
 {
-    int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_GRACE_NS : 0;
+    int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_VERDICT_NS : 0;
     int64_t begin_ns = timeout_ns == DEADLINE_NEVER ? 0 : clock_soon_ns() + grace_ns;
     return timeout_ns > DEADLINE_NEVER - begin_ns ? DEADLINE_NEVER : begin_ns + timeout_ns;
 }

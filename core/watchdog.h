@@ -6,8 +6,11 @@
 
 #include "group.h"
 
-/* How long after a work's deadline, and after the end of a group, a backend may take to complete the work itself: it
- * knows who is missing, and has to ask the other ranks for that. */
+/* How long after a work's deadline a backend that keeps deadlines may take to end the group itself: it knows who is
+ * missing, and has to ask the other ranks for that. */
+#define WATCHDOG_VERDICT_NS ((int64_t)3000000000)
+
+/* How long after the end of a group a backend may take to complete its works itself. */
 #define WATCHDOG_GRACE_NS ((int64_t)1000000000)
 
 /* When the watchdog would next look without being told: INT64_MAX while it does not sleep at all, so that who submits

@@ -19,9 +19,15 @@
 #include "say.h"
 #include "text.h"
 
-/* Both together stay below the half second after the limit that comm.h promises. */
-static const int64_t GRACE_NS = 250 * 1000000ll;     /* a process answers in microseconds; this is for slow networks */
-static const int64_t DEFERENCE_NS = 200 * 1000000ll; /* how long a lower rank may take to speak first */
+/* A process answers in microseconds, but on a loaded machine it may have to wait for a core. How long the others may
+ * take (the parameter answer_ms) is therefore cut into steps, and a step during which this rank itself was kept from
+ * running counts as one, however long it took. All steps together stay below the half second after the limit that
+ * comm.h promises. */
+enum {
+    ANSWER_STEPS = 4,
+    DEFER_STEPS = 3, /* so many of the same length may a lower rank take to speak first */
+};
+
 static const uint16_t IN_TROUBLE = FRAME_ANSWER_IN_IT | FRAME_ANSWER_BEHIND | FRAME_ANSWER_ENTERED;
 
 enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
@@ -41,12 +47,28 @@ static void query(struct exec_group *g, int32_t rank, uint64_t seq)
     p->ops->send(p, &h, NULL, 0, NULL);
 }
 
+/* Wait for so many steps. */
+static void be_patient(struct exec_group *g, int64_t now_ns, int steps)
+{
+    g->steps_left = steps - 1;
+    g->step_ends_ns = now_ns + g->answer_ms * 1000000 / ANSWER_STEPS;
+}
+
+/* There is nothing to wait for any more. */
+static void stop_waiting(struct exec_group *g)
+{
+    g->steps_left = 0;
+    g->step_ends_ns = 0;
+}
+
 static void ask_all(struct exec_group *g, struct exec_op *op, int64_t now_ns)
 {
     const struct exec_op *collective = culprit(g, op);
     g->asks_for = op;
-    g->asks_until_ns = now_ns + GRACE_NS;
     g->defers = 0;
+    be_patient(g, now_ns, ANSWER_STEPS);
+    if (g->size == 1)
+        stop_waiting(g);
     memset(g->answers, 0, (size_t)g->size * sizeof *g->answers);
     for (int32_t r = 0; r < g->size; r++)
         if (r != g->rank)
@@ -177,7 +199,7 @@ void desync_answer(struct exec_group *g, struct port *p, const struct frame *h, 
     utf8_clean_string(a->text); /* it may have been cut within a character */
     if (!all_have_answered(g) || g->defers)
         return;
-    g->asks_until_ns = 0;
+    stop_waiting(g);
     domain_due(g->domain, 0);
 }
 
@@ -188,17 +210,16 @@ static void say_why_silent(const struct exec_group *g, int32_t rank, char *text,
 {
     const struct port *p = group_port(g, rank);
     char trouble[256];
-    if (p->state == PORT_LEFT) {
+    p->ops->describe_trouble(p, trouble, sizeof trouble);
+    if (p->state == PORT_LEFT)
         snprintf(text, capacity, "has closed its world");
-    } else if (p->state == PORT_UP) {
-        snprintf(text, capacity, "does not answer: it is stopped, or cut off");
-    } else {
-        p->ops->describe_trouble(p, trouble, sizeof trouble);
-        if (*trouble)
-            snprintf(text, capacity, "cannot be reached by %s: %.200s", text_peer(g, g->rank), trouble);
-        else
-            snprintf(text, capacity, "has not connected yet");
-    }
+    else if (p->state == PORT_UP)
+        snprintf(text, capacity, "has not answered within %lld ms: %.200s", (long long)g->answer_ms,
+                 *trouble ? trouble : "it is stopped, or gets no time on a core");
+    else if (*trouble)
+        snprintf(text, capacity, "cannot be reached by %s: %.200s", text_peer(g, g->rank), trouble);
+    else
+        snprintf(text, capacity, "has not connected yet");
 }
 
 struct verdict {
@@ -321,22 +342,32 @@ void desync_tick(struct domain *d)
             probe(g);
 }
 
+/* The time for answers is over, or all have come. */
+static void conclude(struct exec_group *g, int64_t now_ns)
+{
+    group_hear(g); /* what has come while this rank did not run counts */
+    if (!g->asks_for)
+        return;
+    if (!g->defers && lower_rank_may_speak(g)) {
+        g->defers = 1;
+        be_patient(g, now_ns, DEFER_STEPS);
+    } else {
+        verdict(g);
+    }
+}
+
 void desync_check(struct domain *d, int64_t now_ns)
 {
     for (struct exec_group *g = d->groups; g; g = g->next) {
-        if (g->status != COMM_OK)
-            continue;
-        struct exec_op *op = g->asks_for ? NULL : expired_of(g, now_ns);
+        struct exec_op *op = g->asks_for || g->status != COMM_OK ? NULL : expired_of(g, now_ns);
         if (op)
             ask_all(g, op, now_ns);
-        if (!g->asks_for || (g->asks_until_ns > now_ns && g->size > 1))
+        if (!g->asks_for || g->step_ends_ns > now_ns)
             continue;
-        if (!g->defers && lower_rank_may_speak(g)) {
-            g->defers = 1;
-            g->asks_until_ns = now_ns + DEFERENCE_NS;
-        } else {
-            verdict(g);
-        }
+        if (g->steps_left)
+            be_patient(g, now_ns, g->steps_left);
+        else
+            conclude(g, now_ns);
     }
 }
 
@@ -355,7 +386,7 @@ int64_t desync_due_ns(const struct domain *d)
         if (g->status != COMM_OK)
             continue;
         if (g->asks_for) {
-            due = g->asks_until_ns < due ? g->asks_until_ns : due;
+            due = g->step_ends_ns < due ? g->step_ends_ns : due;
             continue;
         }
         due = earliest(g->head, due);

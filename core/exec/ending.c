@@ -71,18 +71,6 @@ static void end_failed(struct domain *d)
 
 /* ---- A peer that is gone ---- */
 
-enum { HEAR_MAX = 64 }; /* reads: more than a text needs, fewer than a peer that never stops sending */
-
-/* What members have said already counts before the loss of one of them: it may be the reason why that one went. */
-static void hear_members(struct exec_group *g)
-{
-    for (int32_t r = 0; r < g->size; r++) {
-        struct port *p = group_port(g, r);
-        for (int i = 0; i < HEAR_MAX && r != g->rank && g->status == COMM_OK && p->ops->read(p); i++)
-            ;
-    }
-}
-
 /* One that has left, or was gone before we ever talked, is missed only by operations that need it. */
 static int is_missed(const struct exec_group *g, const struct port *p)
 {
@@ -118,7 +106,7 @@ static void peer_gone(struct domain *d, struct port *p)
             tell_loss(g, p, p->lost_text ? p->lost_text : "is lost");
         if (rank < 0 || !is_missed(g, p))
             continue;
-        hear_members(g);
+        group_hear(g); /* it may be said there why this one went */
         if (!is_missed(g, p))
             continue;
         char whole[768];

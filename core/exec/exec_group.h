@@ -67,7 +67,9 @@ struct exec_group {
     size_t offsets_bytes;
     /* desync.c, while it asks: whose deadline passed, what the others say. */
     struct exec_op *asks_for;
-    int64_t asks_until_ns;
+    int64_t answer_ms;      /* how long the others may take to answer */
+    int64_t step_ends_ns;   /* of that, or of waiting for a lower rank */
+    int steps_left;         /* after this one */
     int defers;             /* a lower rank may speak first */
     struct answer *answers; /* [size] */
 };

@@ -192,6 +192,7 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
     }
     g->lanes = (uint32_t)exec_host->param_int(info->options, d->backend, "lanes");
     g->slice_bytes = exec_host->param_int(info->options, d->backend, "slice_bytes");
+    g->answer_ms = exec_host->param_int(info->options, d->backend, "answer_ms");
     const char *algo = exec_host->param_text(info->options, d->backend, "algo");
     char error[512];
     if (algo && *algo && !(g->overrides = select_overrides_create(algo, error, sizeof error))) {
@@ -280,6 +281,17 @@ void group_leave(struct exec_group *g)
     if (g->next)
         g->next->at = g->at;
     note_closed(g);
+}
+
+enum { HEAR_MAX = 64 }; /* reads: more than a text needs, fewer than a peer that never stops sending */
+
+void group_hear(struct exec_group *g)
+{
+    for (int32_t r = 0; r < g->size; r++) {
+        struct port *p = group_port(g, r);
+        for (int i = 0; i < HEAR_MAX && r != g->rank && g->status == COMM_OK && p->ops->read(p); i++)
+            ;
+    }
 }
 
 /* ---- Frames for groups that are not open here, or have ended ---- */

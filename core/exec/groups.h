@@ -18,6 +18,9 @@ void group_enter(struct exec_group *g);
 /* It is closed from now on; why it ended, if it did, is kept for those who ask. */
 void group_leave(struct exec_group *g);
 
+/* Take in what the members have said already. */
+void group_hear(struct exec_group *g);
+
 /* The group of that id that was closed here; else NULL. */
 const struct past_group *group_closed(struct domain *d, uint64_t id);
 /* End the group if it has this peer, and this rank or another member has said that it is lost. */

@@ -55,7 +55,7 @@ struct port_ops {
     /* It may be broken: take in what the peer said before it went. If it is lost or left, drop what is queued and
      * close. */
     void (*sweep)(struct port *p);
-    /* What keeps it from opening; "" if that has not begun. */
+    /* What keeps it from opening, or, once it is up, the peer's host from answering; "" if nothing is known. */
     void (*describe_trouble)(const struct port *p, char *text, size_t capacity);
 };
 

@@ -66,8 +66,8 @@
  *  - Limits of ops are relative (`timeout_ns`). Blocking slots have an absolute `deadline_ns` of host->now_ns
  *    (CLOCK_MONOTONIC). INT64_MAX: none.
  *  - A backend with COMM_BACKEND_KEEPS_DEADLINES ends the group itself when an op's limit has passed, because it can
- *    say which rank is missing; the core does it one second later should the backend not. For other backends the core
- *    ends the group at the limit.
+ *    say which rank is missing; the core does it three seconds later should the backend not. For other backends the
+ *    core ends the group at the limit.
  *
  * Streams (devices with streams, such as GPUs)
  *  - op->stream is ordered before the op: the op reads its buffers after the work already in the stream. NULL is the

@@ -99,8 +99,7 @@ static void one_is_stopped(int rank, int size, void *arg)
     if (rank != s->victim) {
         CHECK_NAMES(comm_last_error(), s->victim);
         CHECK_SAYS(comm_last_error(),
-                   s->talked ? "does not answer: it is stopped, or cut off" : "cannot be reached by");
-        CHECK_SAYS(comm_last_error(), "stopped, or cut off");
+                   s->talked ? " ms: it is stopped, or gets no time on a core" : "cannot be reached by");
     }
     if (rank == stopper) {
         fault_raise(s->page, 1);

@@ -318,7 +318,8 @@ fault("tcp", "reported_reason_of_the_first_member_is_lost", GROUPS,
       "set_reason(&past->why, &(struct reason){ COMM_ERR_PEER_LOST, p->peer, why->text, 0 });", "reasons", "leave")
 fault("tcp", "group_told_of_its_end_before_it_opens_goes_on", GROUPS, "    end_as_told(g);\n    end_as_lost",
       "    end_as_lost", "reasons", "leave")
-fault("tcp", "loss_of_a_member_comes_before_its_words", ENDING, "        hear_members(g);\n", "", "hostile", "reasons")
+fault("tcp", "loss_of_a_member_comes_before_its_words", ENDING,
+      "        group_hear(g); /* it may be said there why this one went */\n", "", "hostile", "reasons")
 fault("tcp", "rank_that_left_is_missed_by_nobody", ENDING, "(g->head && engine_needs(g->head, p)) || p2p_needs",
       "p2p_needs", "leave", "reasons")
 fault("tcp", "eager_frame_beyond_the_limit_is_taken", "backend_tcp/wire.c",

@@ -105,8 +105,7 @@ static void port_give_credit(struct port *p)
 
 static int port_read(struct port *p)
 {
-    (void)p;
-    return 0;
+    return pair_deliver(p->peer) != 0;
 }
 
 static void port_forget(struct port *p, const void *owner)
@@ -138,6 +137,11 @@ static void port_sweep(struct port *p)
         p->in.type = 0;
 }
 
+static void port_describe_trouble(const struct port *p, char *text, size_t capacity)
+{
+    snprintf(text, capacity, "%s", p->state == PORT_OPENING ? "no answer to connecting" : "");
+}
+
 static const struct port_ops operations = {
     .send = port_send,
     .send_text = port_send_text,
@@ -145,6 +149,7 @@ static const struct port_ops operations = {
     .read = port_read,
     .forget = port_forget,
     .sweep = port_sweep,
+    .describe_trouble = port_describe_trouble,
 };
 
 /* ---- What moves ---- */
@@ -282,7 +287,9 @@ static int64_t host_param_int(const void *options, const char *backend, const ch
 {
     (void)options;
     (void)backend;
-    return strcmp(name, "lanes") == 0 ? param_lanes : param_slice_bytes;
+    return strcmp(name, "lanes") == 0       ? param_lanes
+           : strcmp(name, "answer_ms") == 0 ? PAIR_ANSWER_MS
+                                            : param_slice_bytes;
 }
 
 static void open_rank(int32_t rank)

@@ -12,7 +12,7 @@ struct pair_work {
     char error[512];
 };
 
-enum { PAIR_EAGER = 1000 }; /* eager_bytes */
+enum { PAIR_EAGER = 1000, PAIR_ANSWER_MS = 400 }; /* eager_bytes, answer_ms */
 
 /* `algo`, `lanes` and `slice_bytes` are the parameters of those names. */
 void pair_open(const char *algo, int64_t lanes, int64_t slice_bytes);

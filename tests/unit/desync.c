@@ -1,0 +1,159 @@
+/* An operation's time is over: the other rank is asked, and the verdict says the truth about it. Time is what the test
+ * says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "core/exec/desync.h"
+#include "pair.h"
+
+static const int64_t MS = 1000000, LIMIT_NS = 1000 * 1000000ll, STEP_NS = PAIR_ANSWER_MS * 1000000ll / 4;
+
+static uint32_t values[2];
+static struct pair_work work;
+
+static int setup(void **state)
+{
+    (void)state;
+    memset(&work, 0, sizeof work);
+    pair_open("all_reduce:ring", 1, 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    pair_close();
+    return 0;
+}
+
+static void look(int32_t rank, int64_t now_ns)
+{
+    desync_check(pair_group(rank)->domain, now_ns);
+    pair_turn(rank);
+}
+
+/* Rank 0 calls what rank 1 does not, and asks at its limit. */
+static void ask(void)
+{
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
+                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
+                   .submitted_ns = MS, .timeout_ns = LIMIT_NS, .send = { .data = values, .count = 2 },
+                   .recv = { .data = values, .count = 2 } };
+    assert_int_equal(pair_submit(0, &op, &work), COMM_OK);
+    pair_turn(0);
+    look(0, LIMIT_NS);
+    assert_null(pair_group(0)->asks_for);
+    look(0, LIMIT_NS + MS);
+    assert_non_null(pair_group(0)->asks_for);
+}
+
+static void ended_saying(const char *words)
+{
+    assert_int_equal(work.completed, 1);
+    assert_int_equal(work.status, COMM_ERR_DEADLINE);
+    if (!strstr(work.error, words))
+        fail_msg("'%s' does not say '%s'", work.error, words);
+}
+
+static void an_answer_ends_the_question(void **state)
+{
+    (void)state;
+    ask();
+    while (pair_deliver(0))
+        ;
+    assert_int_equal(pair_deliver(1), FRAME_ANSWER);
+    look(0, LIMIT_NS + 2 * MS);
+    ended_saying(" has called no collective yet");
+}
+
+/* All steps have passed, and one that answers nothing is said to have had all of that time. */
+static void silence_lasts_for_all_steps(void **state)
+{
+    int64_t now = LIMIT_NS + MS;
+    (void)state;
+    ask();
+    for (int i = 0; i < 3; i++) {
+        now += STEP_NS - 1;
+        look(0, now);
+        look(0, ++now);
+    }
+    look(0, now + STEP_NS - 1);
+    assert_int_equal(work.completed, 0);
+    look(0, now + STEP_NS);
+    ended_saying(" has not answered within 400 ms: it is stopped, or gets no time on a core");
+}
+
+/* A rank that does not run for long cannot tell whether the other did. */
+static void a_time_without_running_is_one_step(void **state)
+{
+    (void)state;
+    ask();
+    look(0, 100 * LIMIT_NS);
+    assert_int_equal(work.completed, 0);
+    while (pair_deliver(0))
+        ;
+    assert_int_equal(pair_deliver(1), FRAME_ANSWER);
+    look(0, 100 * LIMIT_NS + MS);
+    ended_saying(" has called no collective yet");
+}
+
+/* The timer may go off before the sockets are read. */
+static void an_answer_that_nobody_has_read_counts(void **state)
+{
+    int64_t now = LIMIT_NS + MS;
+    (void)state;
+    ask();
+    for (int i = 0; i < 3; i++)
+        look(0, now += STEP_NS);
+    while (pair_deliver(0))
+        ;
+    assert_non_null(pair_next(1));
+    look(0, now + STEP_NS);
+    ended_saying(" has called no collective yet");
+}
+
+/* What the operation waited for comes with the answer: its time is over, but the group goes on. */
+static void what_comes_at_last_is_no_reason_to_end(void **state)
+{
+    int64_t now = LIMIT_NS + MS;
+    struct pair_work theirs = { 0 };
+    static uint32_t other[2];
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
+                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
+                   .timeout_ns = INT64_MAX, .send = { .data = other, .count = 2 },
+                   .recv = { .data = other, .count = 2 } };
+    (void)state;
+    ask();
+    for (int i = 0; i < 3; i++)
+        look(0, now += STEP_NS);
+    assert_int_equal(pair_submit(1, &op, &theirs), COMM_OK);
+    pair_turn(1);
+    while (pair_deliver(0))
+        ;
+    assert_non_null(pair_next(1));
+    look(0, now + STEP_NS);
+    look(0, now + 10 * STEP_NS);
+    pair_deliver_all();
+    pair_turn(0);
+    pair_turn(1);
+    assert_int_equal(work.completed, 1);
+    assert_int_equal(work.status, COMM_OK);
+    assert_int_equal(theirs.status, COMM_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_answer_ends_the_question, setup, teardown),
+        cmocka_unit_test_setup_teardown(silence_lasts_for_all_steps, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_time_without_running_is_one_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_answer_that_nobody_has_read_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_comes_at_last_is_no_reason_to_end, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
