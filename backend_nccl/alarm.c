@@ -1,0 +1,225 @@
+/* How the ranks of a group tell each other that it has ended, and ask who is late.
+ *
+ * NCCL has no way for it: a rank whose peer has ended waits until its own time limit. All of it goes through the
+ * world's store. One thread per world listens.
+ *
+ *   alarms           how many there were
+ *   alarm.K          the K-th alarm of the world: "E group status rank text" (ended) or "L group 0 rank text" (late)
+ *   answer.K.RANK    to a late one: what that rank of the group does
+ *   ended.GROUP      the group's end has been told */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nccl.h"
+
+enum { LISTEN_MS = 500, PROBE_MS = 500, ANSWERS_MS = 300, ANSWER_LOOK_NS = 10000000, SAID_MOST = 6 };
+
+/* ---- The store ---- */
+
+static comm_status set_text(struct world *w, const char *key, const char *text)
+{
+    return host->store_set(w->info->store, key, text, strlen(text));
+}
+
+/* NULL: not there within the time. free() it. */
+static char *get_text(struct world *w, const char *key, int64_t timeout_ms)
+{
+    void *data;
+    size_t bytes;
+    if (host->store_get(w->info->store, NULL, key, timeout_ms, &data, &bytes) != COMM_OK)
+        return NULL;
+    char *text = strndup(data, bytes);
+    host->free_memory(data);
+    return text;
+}
+
+/* The store's calls have long time limits: first see whether it answers at all. */
+static int store_answers(struct world *w)
+{
+    char *text = get_text(w, "alarms", PROBE_MS);
+    free(text);
+    return text != NULL;
+}
+
+static int64_t append_alarm(struct group *g, char kind, comm_status status, const char *why)
+{
+    char text[TEXT_BYTES + 96], key[KEY_BYTES];
+    int64_t number;
+    snprintf(text, sizeof text, "%c %" PRIx64 " %d %d %s", kind, g->info->id, status, g->info->rank, why);
+    if (host->store_add(g->world->info->store, "alarms", 1, &number) != COMM_OK)
+        return 0;
+    snprintf(key, sizeof key, "alarm.%" PRId64, number);
+    return set_text(g->world, key, text) == COMM_OK ? number : 0;
+}
+
+void alarm_raise(struct group *g)
+{
+    char key[KEY_BYTES];
+    int64_t first;
+    if (!g->world->has_listener || g->info->size == 1 || !store_answers(g->world))
+        return;
+    snprintf(key, sizeof key, "ended.%" PRIx64, g->info->id);
+    if (host->store_add(g->world->info->store, key, 1, &first) == COMM_OK && first == 1)
+        append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text);
+}
+
+/* ---- A rank that is late: who else waits, and who does not ---- */
+
+static void collect_answers(struct group *g, int64_t number, char **answers)
+{
+    int64_t until_ns = host->now_ns() + ANSWERS_MS * 1000000LL;
+    int32_t missing = g->info->size - 1;
+    while (missing > 0 && host->now_ns() < until_ns) {
+        pause_for(ANSWER_LOOK_NS);
+        for (int32_t rank = 0; rank < g->info->size; rank++) {
+            char key[KEY_BYTES];
+            int32_t exists = 0;
+            if (rank == g->info->rank || answers[rank])
+                continue;
+            snprintf(key, sizeof key, "answer.%" PRId64 ".%d", number, rank);
+            if (host->store_check(g->world->info->store, key, &exists) == COMM_OK && exists)
+                answers[rank] = get_text(g->world, key, ANSWERS_MS);
+            missing -= answers[rank] != NULL;
+        }
+    }
+}
+
+static void say_answers(const struct group *g, char *const *answers, char *text, size_t room)
+{
+    int said = 0;
+    for (int32_t rank = 0; rank < g->info->size && said < SAID_MOST; rank++) {
+        char who[64];
+        size_t used = strlen(text);
+        if (rank == g->info->rank)
+            continue;
+        say_rank(g, rank, who, sizeof who);
+        snprintf(text + used, room - used, "; %s %s", who,
+                 answers[rank] ? answers[rank] : "does not answer: it has ended, is stopped, or gets no CPU time");
+        if (!answers[rank])
+            host->rank_lost(g->info->token, g->info->world_ranks[rank], "it did not answer when an operation was late");
+        said++;
+    }
+}
+
+void alarm_ask(struct group *g, const char *what, char *answer, size_t room)
+{
+    *answer = '\0';
+    if (!g->world->has_listener || g->info->size == 1)
+        return;
+    char **answers = calloc((size_t)g->info->size, sizeof *answers);
+    int64_t number = answers && store_answers(g->world) ? append_alarm(g, 'L', COMM_OK, what) : 0;
+    if (number) {
+        collect_answers(g, number, answers);
+        say_answers(g, answers, answer, room);
+    } else {
+        snprintf(answer, room, "; the store does not answer, so the other ranks cannot be asked");
+    }
+    for (int32_t rank = 0; answers && rank < g->info->size; rank++)
+        free(answers[rank]);
+    free(answers);
+}
+
+/* ---- The listener ---- */
+
+/* Called with the world's lock. */
+static struct group *group_of_id(struct world *w, uint64_t id)
+{
+    for (struct group *g = w->groups; g; g = g->next)
+        if (g->info->id == id)
+            return g;
+    return NULL;
+}
+
+static void answer(struct world *w, struct group *g, int64_t number)
+{
+    char key[KEY_BYTES], text[TEXT_BYTES / 4];
+    const struct flight *f = NULL;
+    pthread_mutex_lock(&g->lock);
+    for (struct communicator *c = g->communicators; c && !f; c = c->next)
+        f = c->pending.first ? c->pending.first : c->issuing.first ? c->issuing.first : c->queued.first;
+    if (atomic_load(&g->ended))
+        snprintf(text, sizeof text, "has noticed it, too");
+    else if (f)
+        snprintf(text, sizeof text, "waits in %s #%" PRIu64, comm_op_traits_of(f->op.kind)->name, f->op.group_seq);
+    else if (g->last_kind)
+        snprintf(text, sizeof text, "has not called it: its last collective was %s #%" PRIu64,
+                 comm_op_traits_of(g->last_kind)->name, g->last_seq);
+    else
+        snprintf(text, sizeof text, "has not called it: it has called no collective of the group yet");
+    pthread_mutex_unlock(&g->lock);
+    snprintf(key, sizeof key, "answer.%" PRId64 ".%d", number, g->info->rank);
+    pthread_mutex_unlock(&w->lock);
+    set_text(w, key, text);
+    pthread_mutex_lock(&w->lock);
+}
+
+/* An alarm of another rank. Called with the world's lock, which keeps its groups. */
+static void hear(struct world *w, int64_t number, const char *alarm)
+{
+    char kind, text[TEXT_BYTES], who[64];
+    uint64_t id;
+    int status, rank, at = 0;
+    if (sscanf(alarm, "%c %" SCNx64 " %d %d %n", &kind, &id, &status, &rank, &at) < 4 || !at)
+        return;
+    struct group *g = group_of_id(w, id);
+    if (!g || rank < 0 || rank >= g->info->size || rank == g->info->rank)
+        return;
+    if (kind == 'L') {
+        answer(w, g, number);
+        return;
+    }
+    say_rank(g, rank, who, sizeof who);
+    snprintf(text, sizeof text, "%s reports: %s", who, alarm + at);
+    pthread_mutex_lock(&g->lock);
+    group_end(g, status_that_ends(status), text, 1);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void *listener_main(void *context)
+{
+    struct world *w = context;
+    char key[KEY_BYTES];
+    int64_t next = 1, none;
+    capture_relax();
+    host->store_add(w->info->store, "alarms", 0, &none);
+    pthread_mutex_lock(&w->lock);
+    while (!w->stopping) {
+        snprintf(key, sizeof key, "alarm.%" PRId64, next);
+        pthread_mutex_unlock(&w->lock);
+        int64_t began_ns = host->now_ns();
+        char *alarm = get_text(w, key, LISTEN_MS);
+        int64_t until_ns = began_ns + LISTEN_MS * 1000000LL;
+        pthread_mutex_lock(&w->lock);
+        if (alarm)
+            hear(w, next++, alarm);
+        while (!alarm && !w->stopping && host->now_ns() < until_ns) { /* the store failed at once */
+            struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+            pthread_cond_timedwait(&w->stopped, &w->lock, &t);
+        }
+        free(alarm);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+comm_status listener_start(struct world *w)
+{
+    int error = pthread_create(&w->listener, NULL, listener_main, w);
+    w->has_listener = error == 0;
+    return error == 0 ? COMM_OK : fail(COMM_ERR_NO_MEMORY, "the thread that hears of other ranks' ends cannot be "
+                                       "started: error %d", error);
+}
+
+void listener_stop(struct world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stopping = 1;
+    pthread_cond_broadcast(&w->stopped);
+    pthread_mutex_unlock(&w->lock);
+    if (w->has_listener)
+        pthread_join(w->listener, NULL);
+    w->has_listener = 0;
+}

@@ -1,0 +1,422 @@
+/* Communicators: how they are made, by a thread of their own, and how they go.
+ *
+ * NCCL's calls are non-blocking (ncclConfig_t.blocking = 0): they return IN_PROGRESS, the thread asks until NCCL is
+ * ready, and can stop when the group ends. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nccl.h"
+
+enum { ASK_FIRST_NS = 20000, ASK_LAST_NS = 1000000, FINALIZE_NS = 2000000000, GET_ID_MS = 1000 };
+
+/* ---- On the communicator's thread, without the group's lock ---- */
+
+/* Until NCCL has done what it said IN_PROGRESS to, or the group has ended. */
+static nccl_status wait_for_nccl(struct communicator *c, int64_t deadline_ns)
+{
+    nccl_status status = NCCL_IN_PROGRESS;
+    int64_t pause_ns = ASK_FIRST_NS;
+    for (;;) {
+        nccl_status asked = nccl.CommGetAsyncError(c->comm, &status);
+        if (asked != NCCL_OK || status != NCCL_IN_PROGRESS)
+            return asked != NCCL_OK ? asked : status;
+        if ((deadline_ns == INT64_MAX && atomic_load(&c->group->ended)) || host->now_ns() > deadline_ns)
+            return NCCL_IN_PROGRESS;
+        pause_for(pause_ns);
+        pause_ns = pause_ns * 5 / 4 < ASK_LAST_NS ? pause_ns * 5 / 4 : ASK_LAST_NS;
+    }
+}
+
+static void key_of_id(const struct communicator *c, char *key)
+{
+    unsigned long long id = (unsigned long long)c->group->info->id;
+    if (c->source < 0)
+        snprintf(key, KEY_BYTES, "id.%llx.%d", id, c->number);
+    else
+        snprintf(key, KEY_BYTES, "id.%llx.%d-%d.%d", id, c->source, c->target, c->number);
+}
+
+/* Rank 0 of the communicator makes the id, the others get it from the store. */
+static comm_status exchange_id(struct communicator *c, nccl_id *id)
+{
+    struct group *g = c->group;
+    void *store = g->world->info->store, *data;
+    char key[KEY_BYTES], who[64];
+    size_t bytes;
+    key_of_id(c, key);
+    if (c->rank == 0) {
+        nccl_status made = nccl.GetUniqueId(id);
+        if (made != NCCL_OK)
+            return fail_nccl(c, made, "ncclGetUniqueId");
+        return c->size == 1 ? COMM_OK : host->store_set(store, key, id, sizeof *id);
+    }
+    comm_status status;
+    do {
+        status = host->store_get(store, g->info->token, key, GET_ID_MS, &data, &bytes);
+        if (status == COMM_ERR_TIMEOUT && atomic_load(&g->ended))
+            return COMM_ERR_ABORTED;
+    } while (status == COMM_ERR_TIMEOUT);
+    say_rank(g, c->source < 0 ? 0 : c->source, who, sizeof who);
+    if (status != COMM_OK)
+        return fail(status, "getting NCCL's unique id from %s by the store: %s", who, host->last_error());
+    if (bytes == sizeof *id)
+        memcpy(id, data, sizeof *id);
+    else
+        status = fail(COMM_ERR_BACKEND, "NCCL's unique id from %s has %zu bytes in place of %zu", who, bytes,
+                      sizeof *id);
+    host->free_memory(data);
+    return status;
+}
+
+static void config_of(const struct communicator *c, nccl_config *config)
+{
+    const struct group *g = c->group;
+    *config = (nccl_config){
+        .size = sizeof *config,
+        .magic = (unsigned int)NCCL_MAGIC,
+        .version = (unsigned int)nccl.version,
+        .blocking = 0,
+        .cga_cluster_size = NCCL_NOT_SET,
+        .min_ctas = NCCL_NOT_SET,
+        .max_ctas = g->max_ctas > 0 ? g->max_ctas : NCCL_NOT_SET,
+        .split_share = g->share,
+        .traffic_class = NCCL_NOT_SET,
+        .collnet_enable = NCCL_NOT_SET,
+        .cta_policy = NCCL_NOT_SET,
+        .shrink_share = NCCL_NOT_SET,
+        .nvls_ctas = NCCL_NOT_SET,
+    };
+    /* The library defaults what lies behind the size that its version had. */
+    if (nccl.version < 22700)
+        config->size = offsetof(nccl_config, traffic_class);
+    if (nccl.version < 21805)
+        config->split_share = 0;
+}
+
+/* The parent's communicator for the same device, if it is there. Its group's lock is held until NCCL has been called,
+ * so that nobody else uses it. */
+static struct communicator *parent_of(const struct communicator *c)
+{
+    struct group *parent = c->group->parent;
+    if (!parent || c->source >= 0 || c->number > 0 || atomic_load(&parent->ended))
+        return NULL;
+    for (struct communicator *p = parent->communicators; p; p = p->next)
+        if (p->source < 0 && p->device == c->device && p->state == COMMUNICATOR_READY)
+            return p;
+    return NULL;
+}
+
+static void give_back(struct communicator *p)
+{
+    struct group *parent = p->group;
+    pthread_mutex_lock(&parent->lock);
+    p->borrowed = 0;
+    p->state = COMMUNICATOR_READY;
+    if (p->queued.first && !atomic_load(&parent->ended) && communicator_start_thread(p) != COMM_OK)
+        group_end(parent, COMM_ERR_BACKEND, host->last_error(), 0);
+    pthread_cond_broadcast(&parent->changed);
+    pthread_mutex_unlock(&parent->lock);
+}
+
+static struct communicator *borrow_parent(struct communicator *c)
+{
+    struct world *w = c->group->world;
+    struct communicator *p = NULL;
+    pthread_mutex_lock(&w->lock); /* it keeps the parent open */
+    if (c->group->parent) {
+        pthread_mutex_lock(&c->group->parent->lock);
+        p = parent_of(c);
+        if (p) {
+            p->borrowed = 1;
+            p->state = COMMUNICATOR_WORKING;
+        }
+        pthread_mutex_unlock(&c->group->parent->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return p;
+}
+
+/* From the parent's communicator (from_parent=1). *ret_done 0: not possible here. */
+static comm_status derive(struct communicator *c, nccl_config *config, int *ret_done)
+{
+    struct group *g = c->group;
+    nccl_status status = NCCL_OK;
+    const char *call = "ncclCommSplit";
+    *ret_done = 0;
+    if ((g->excluded_count > 0 && !nccl.CommShrink) || (!g->everyone && !g->excluded_count))
+        return COMM_OK;
+    struct communicator *p = borrow_parent(c);
+    if (!p)
+        return COMM_OK;
+    if (g->excluded_count > 0) {
+        call = "ncclCommShrink";
+        status = nccl.CommShrink(p->comm, g->excluded, g->excluded_count, &c->comm, config, NCCL_SHRINK_DEFAULT);
+    } else {
+        status = nccl.CommSplit(p->comm, (int)(g->info->id & 0x7fffffff), c->rank, &c->comm, config);
+    }
+    *ret_done = 1;
+    while (status == NCCL_IN_PROGRESS && !atomic_load(&g->ended) && !atomic_load(&p->group->ended))
+        status = wait_for_nccl(p, host->now_ns() + FINALIZE_NS);
+    comm_status result = status == NCCL_OK ? COMM_OK : status == NCCL_IN_PROGRESS ? COMM_ERR_ABORTED
+                                                                                  : fail_nccl(p, status, call);
+    if (status == NCCL_IN_PROGRESS)
+        fail(COMM_ERR_ABORTED, "%s: the group or its parent has ended", call);
+    give_back(p);
+    return result;
+}
+
+static comm_status connect(struct communicator *c)
+{
+    nccl_config config;
+    nccl_id id;
+    int done;
+    config_of(c, &config);
+    comm_status status = derive(c, &config, &done);
+    if (status == COMM_OK && !done)
+        status = exchange_id(c, &id);
+    if (status != COMM_OK)
+        return status;
+    nccl_status made = done ? NCCL_IN_PROGRESS : nccl.CommInitRankConfig(&c->comm, c->size, id, c->rank, &config);
+    if (made == NCCL_OK || made == NCCL_IN_PROGRESS)
+        made = wait_for_nccl(c, INT64_MAX);
+    if (made == NCCL_IN_PROGRESS)
+        return COMM_ERR_ABORTED;
+    if (made != NCCL_OK)
+        return fail_nccl(c, made, "connecting");
+    if (c->rank == 0 && c->size > 1 && !done) {
+        char key[KEY_BYTES];
+        key_of_id(c, key);
+        host->store_delete(c->group->world->info->store, key);
+    }
+    return COMM_OK;
+}
+
+static comm_status reserve(struct communicator *c, size_t bytes)
+{
+    size_t room = c->scratch_bytes ? c->scratch_bytes : 1 << 20;
+    while (room < bytes)
+        room *= 2;
+    if (c->scratch_bytes >= bytes)
+        return COMM_OK;
+    if (c->scratch_count == SCRATCHES_MOST)
+        return fail(COMM_ERR_NO_MEMORY, "%zu bytes of scratch memory", bytes);
+    cuda_status status = cuda.Malloc(&c->scratches[c->scratch_count], room);
+    if (status != CUDA_OK)
+        return fail_cuda(status, "cudaMalloc of scratch memory for an operation in place");
+    c->scratch_count++;
+    c->scratch_bytes = room;
+    return COMM_OK;
+}
+
+/* The queued flights of one batch. */
+static struct flight_list next_batch(struct communicator *c)
+{
+    struct flight_list batch = { NULL, NULL };
+    uint32_t number = c->queued.first->batch;
+    while (c->queued.first && c->queued.first->batch == number)
+        flight_append(&batch, flight_remove_first(&c->queued));
+    return batch;
+}
+
+/* Issue what is queued until nothing is. The lock is held, but while NCCL or the device is waited for. */
+static comm_status issue_queue(struct communicator *c)
+{
+    struct group *g = c->group;
+    comm_status status = COMM_OK;
+    nccl_status says = NCCL_OK;
+    struct flight_list batch = { NULL, NULL };
+    while (status == COMM_OK && !atomic_load(&g->ended) && (c->issuing.first || c->queued.first)) {
+        if (!c->issuing.first) {
+            batch = next_batch(c);
+            size_t wanted = flights_scratch(c, batch.first);
+            pthread_mutex_unlock(&g->lock);
+            status = reserve(c, wanted);
+            pthread_mutex_lock(&g->lock);
+            if (status == COMM_OK && !atomic_load(&g->ended))
+                status = flights_issue(c, &batch, &says);
+        }
+        if (status == COMM_OK && c->issuing.first) {
+            pthread_mutex_unlock(&g->lock);
+            says = wait_for_nccl(c, INT64_MAX);
+            pthread_mutex_lock(&g->lock);
+            if (says == NCCL_OK)
+                status = flights_issued(c);
+            else if (says != NCCL_IN_PROGRESS)
+                status = fail_nccl(c, says, "an operation");
+        }
+        for (struct flight *f; (f = flight_remove_first(&batch));)
+            flight_append(&c->queued, f); /* not issued: the end of the group completes them */
+    }
+    return status;
+}
+
+static void *thread_main(void *context)
+{
+    struct communicator *c = context;
+    struct group *g = c->group;
+    comm_status status = COMM_OK;
+    capture_relax();
+    cuda_status set = cuda.SetDevice(c->device);
+    if (set != CUDA_OK)
+        status = fail_cuda(set, "cudaSetDevice");
+    if (status == COMM_OK && !c->comm)
+        status = connect(c);
+    pthread_mutex_lock(&g->lock);
+    if (status == COMM_OK && !atomic_load(&g->ended))
+        memories_register(c);
+    do {
+        if (status == COMM_OK)
+            status = issue_queue(c);
+        if (status != COMM_OK)
+            group_end(g, status_that_ends(status), host->last_error(), 0);
+        pthread_mutex_unlock(&g->lock);
+        group_finish(g);
+        pthread_mutex_lock(&g->lock);
+    } while (!atomic_load(&g->ended) && (c->queued.first || c->issuing.first));
+    if (!atomic_load(&g->ended))
+        c->state = COMMUNICATOR_READY;
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    return NULL; /* whoever sees READY may join this thread with the lock held */
+}
+
+/* ---- With the group's lock ---- */
+
+comm_status communicator_start_thread(struct communicator *c)
+{
+    if (c->has_thread)
+        pthread_join(c->thread, NULL); /* it has left, or is about to: it said READY */
+    c->state = COMMUNICATOR_WORKING;
+    int error = pthread_create(&c->thread, NULL, thread_main, c);
+    c->has_thread = error == 0;
+    return error == 0 ? COMM_OK : fail(COMM_ERR_NO_MEMORY, "a thread that connects cannot be started: error %d", error);
+}
+
+static comm_status open_device(struct communicator *c)
+{
+    struct device_scope scope;
+    int least = 0, greatest = 0;
+    comm_status status = device_enter(&scope, c->device);
+    if (status != COMM_OK)
+        return status;
+    cuda_status failed = cuda.DeviceGetStreamPriorityRange(&least, &greatest);
+    if (failed == CUDA_OK)
+        failed = cuda.StreamCreateWithPriority(&c->stream, CUDA_STREAM_NON_BLOCKING,
+                                               c->group->high_priority ? greatest : least);
+    if (failed == CUDA_OK)
+        failed = cuda.EventCreateWithFlags(&c->entry, CUDA_EVENT_DISABLE_TIMING);
+    if (failed == CUDA_OK && !is_to_self(c))
+        failed = cuda.Malloc(&c->word, sizeof(int64_t));
+    device_leave(&scope);
+    return failed == CUDA_OK ? COMM_OK : fail_cuda(failed, "a stream of the communicator");
+}
+
+static comm_status make(struct group *g, int device, int source, int target, int number, struct communicator **ret_c)
+{
+    struct communicator *c = calloc(1, sizeof *c);
+    if (!c)
+        return fail(COMM_ERR_NO_MEMORY, "a communicator");
+    c->group = g;
+    c->device = device;
+    c->source = source;
+    c->target = target;
+    c->number = number;
+    c->size = source < 0 ? g->info->size : 2;
+    c->rank = source < 0 ? g->info->rank : source != g->info->rank;
+    comm_status status = open_device(c);
+    if (status == COMM_OK && is_to_self(c))
+        c->state = COMMUNICATOR_READY;
+    else if (status == COMM_OK)
+        status = communicator_start_thread(c);
+    if (status != COMM_OK) {
+        struct device_scope scope;
+        if (device_enter(&scope, device) == COMM_OK) {
+            communicator_free(c);
+            device_leave(&scope);
+        }
+        return status;
+    }
+    c->next = g->communicators;
+    g->communicators = c;
+    *ret_c = c;
+    return COMM_OK;
+}
+
+comm_status communicator_want(struct group *g, int device, int source, int target, struct communicator **ret_c)
+{
+    int number = 0;
+    for (struct communicator *c = g->communicators; c; c = c->next) {
+        if (c->source != source || c->target != target)
+            continue;
+        if (c->device == device) {
+            *ret_c = c;
+            return COMM_OK;
+        }
+        number++;
+    }
+    return make(g, device, source, target, number, ret_c);
+}
+
+comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
+{
+    struct group *g = c->group;
+    struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
+    int error = 0;
+    while (c->state == COMMUNICATOR_WORKING && !atomic_load(&g->ended) && error != ETIMEDOUT)
+        error = deadline_ns == INT64_MAX ? pthread_cond_wait(&g->changed, &g->lock)
+                                         : pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    if (atomic_load(&g->ended))
+        return fail(atomic_load(&g->ended), "%s", g->ended_text);
+    if (c->state != COMMUNICATOR_WORKING)
+        return COMM_OK;
+    char where[128];
+    say_communicator(c, where, sizeof where);
+    return fail(COMM_ERR_DEADLINE, "timed out: %s has not come together: a rank has not called comm_group_connect, or "
+                "no operation on such a device", where);
+}
+
+/* ---- The end: on the ender's thread, without the lock ---- */
+
+void communicator_end(struct communicator *c, int abort)
+{
+    struct group *g = c->group;
+    pthread_mutex_lock(&g->lock);
+    while (c->borrowed)
+        pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    if (c->has_thread)
+        pthread_join(c->thread, NULL);
+    c->has_thread = 0;
+    if (!c->comm)
+        return;
+    cuda.SetDevice(c->device);
+    if (!abort) {
+        nccl_status status = nccl.CommFinalize(c->comm);
+        if (status == NCCL_IN_PROGRESS)
+            status = wait_for_nccl(c, host->now_ns() + FINALIZE_NS);
+        abort = status != NCCL_OK;
+    }
+    memories_forget(c);
+    if (abort)
+        nccl.CommAbort(c->comm);
+    else
+        nccl.CommDestroy(c->comm);
+    c->comm = NULL;
+}
+
+/* The device is current; where there is none, what it held is gone with it. */
+void communicator_free(struct communicator *c)
+{
+    if (c->stream)
+        cuda.StreamDestroy(c->stream);
+    if (c->entry)
+        cuda.EventDestroy(c->entry);
+    if (c->word)
+        cuda.Free(c->word);
+    while (c->scratch_count > 0)
+        cuda.Free(c->scratches[--c->scratch_count]);
+    free(c);
+}

@@ -1,0 +1,132 @@
+/* How a group ends: by an abort, a time limit, or an error of NCCL or the device. ncclCommAbort blocks, so a thread
+ * does it, the ender. Works are completed when the device has left their buffers. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "nccl.h"
+
+enum { LEAVE_NS = 5000000000LL, LOOK_NS = 200000 };
+
+/* Until the device is past everything that was given to NCCL: its kernels leave when the communicator is aborted. */
+static int wait_for_device(struct communicator *c)
+{
+    int64_t until_ns = host->now_ns() + LEAVE_NS;
+    for (struct flight *f = c->pending.first; f; f = f->next)
+        while (cuda.EventQuery(f->done) == CUDA_NOT_READY) {
+            if (host->now_ns() > until_ns)
+                return 0;
+            pause_for(LOOK_NS);
+        }
+    return 1;
+}
+
+static comm_work *take_work(struct flight_list *list)
+{
+    struct flight *f;
+    while ((f = flight_remove_first(list))) {
+        comm_work *work = f->work;
+        flight_give_back(f);
+        if (work)
+            return work;
+    }
+    return NULL;
+}
+
+static comm_work *next_work(struct group *g)
+{
+    comm_work *work = NULL;
+    pthread_mutex_lock(&g->lock);
+    for (struct communicator *c = g->communicators; c && !work; c = c->next) {
+        struct flight_list *lists[] = { &c->captured, &c->pending, &c->issuing, &c->queued };
+        c->unsaid = NULL;
+        for (size_t i = 0; i < sizeof lists / sizeof *lists && !work; i++)
+            work = take_work(lists[i]);
+    }
+    for (int i = 0; i < 2 && !work; i++)
+        work = take_work(&g->to_self[i]);
+    pthread_mutex_unlock(&g->lock);
+    return work;
+}
+
+static void find_out_who_is_late(struct group *g)
+{
+    char what[TEXT_BYTES / 2], answer[TEXT_BYTES / 2] = "";
+    pthread_mutex_lock(&g->lock);
+    snprintf(what, sizeof what, "%.*s", (int)sizeof what - 1, g->ended_text);
+    pthread_mutex_unlock(&g->lock);
+    alarm_ask(g, what, answer, sizeof answer);
+    pthread_mutex_lock(&g->lock);
+    snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void *ender_main(void *context)
+{
+    struct group *g = context;
+    comm_status status = atomic_load(&g->ended);
+    comm_work *work;
+    int free = 1;
+    capture_relax();
+    if (g->asks)
+        find_out_who_is_late(g);
+    for (struct communicator *c = g->communicators; c; c = c->next)
+        communicator_end(c, 1);
+    for (struct communicator *c = g->communicators; c; c = c->next)
+        free &= wait_for_device(c);
+    if (!free)
+        host->log(COMM_LOG_ERROR, "nccl: the device has not come to the end of aborted operations within 5 s: it waits "
+                                  "for earlier work in their streams. Their buffers stay in use");
+    while ((work = next_work(g)))
+        host->work_complete(work, status, g->ended_text);
+    host->group_failed(g->info->token, status, g->ended_text);
+    if (!g->told)
+        alarm_raise(g);
+    return NULL;
+}
+
+static void begin_end(struct group *g, comm_status status, int told)
+{
+    g->told = told;
+    atomic_store(&g->ended, status);
+    g->has_ender = pthread_create(&g->ender, NULL, ender_main, g) == 0; /* else the core completes the works */
+    pthread_cond_broadcast(&g->changed);
+}
+
+void group_end(struct group *g, comm_status status, const char *text, int told)
+{
+    if (atomic_load(&g->ended))
+        return;
+    snprintf(g->ended_text, sizeof g->ended_text, "%s", text ? text : "");
+    begin_end(g, status, told);
+}
+
+void group_end_asking(struct group *g, comm_status status, const char *text)
+{
+    if (!atomic_load(&g->ended))
+        g->asks = 1;
+    group_end(g, status, text, 0);
+}
+
+void group_end_late(struct group *g, const struct flight *f)
+{
+    char what[256];
+    if (atomic_load(&g->ended))
+        return;
+    host->describe(g->info->token, &f->op, what, sizeof what);
+    snprintf(g->ended_text, sizeof g->ended_text, "%s: timed out: not finished within %lld ms%s", what,
+             (long long)(f->op.timeout_ns / 1000000),
+             f->issued ? "" : ": the ranks have not come together for it");
+    g->asks = 1;
+    begin_end(g, COMM_ERR_DEADLINE, 0);
+}
+
+void group_finish_ending(struct group *g)
+{
+    if (g->has_ender)
+        pthread_join(g->ender, NULL);
+    else if (atomic_load(&g->ended))
+        ender_main(g);
+    g->has_ender = 0;
+}

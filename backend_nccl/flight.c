@@ -1,0 +1,396 @@
+/* Operations from submission until the device is past them. */
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "nccl.h"
+
+/* ---- Flights ---- */
+
+void flight_append(struct flight_list *list, struct flight *f)
+{
+    f->next = NULL;
+    if (list->first)
+        list->last->next = f;
+    else
+        list->first = f;
+    list->last = f;
+}
+
+struct flight *flight_remove_first(struct flight_list *list)
+{
+    struct flight *f = list->first;
+    if (f)
+        list->first = f->next;
+    return f;
+}
+
+static int add_chunk(struct communicator *c)
+{
+    struct group *g = c->group;
+    struct flight *chunk = g->chunk_count < CHUNKS_MOST ? calloc(FLIGHTS_PER_CHUNK, sizeof *chunk) : NULL;
+    for (uint32_t i = 0; chunk && i < FLIGHTS_PER_CHUNK; i++) {
+        struct flight *f = &chunk[i];
+        f->index = g->chunk_count * FLIGHTS_PER_CHUNK + i;
+        f->at = c;
+        f->next = c->free;
+        c->free = f;
+    }
+    if (chunk)
+        g->chunks[g->chunk_count++] = chunk;
+    return chunk != NULL;
+}
+
+static int make_event(struct communicator *c, cuda_event *event)
+{
+    struct device_scope scope;
+    if (device_enter(&scope, c->device) != COMM_OK)
+        return 0;
+    cuda_status status = cuda.EventCreateWithFlags(event, CUDA_EVENT_DISABLE_TIMING);
+    device_leave(&scope);
+    if (status != CUDA_OK)
+        fail_cuda(status, "cudaEventCreateWithFlags");
+    return status == CUDA_OK;
+}
+
+/* NULL: host->last_error says why. */
+static struct flight *take(struct communicator *c, const comm_op *op, comm_work *work)
+{
+    if (!c->free && !add_chunk(c)) {
+        fail(COMM_ERR_NO_MEMORY, "too many operations are in flight");
+        return NULL;
+    }
+    struct flight *f = c->free;
+    if (!f->done && !make_event(c, &f->done))
+        return NULL;
+    c->free = f->next;
+    f->work = work;
+    f->made = NCCL_NO_REDOP;
+    f->captured = f->issued = 0;
+    comm_op_copy(&f->op, op);
+    int64_t from_ns = op->submitted_ns ? op->submitted_ns : host->now_ns();
+    f->deadline_ns = op->timeout_ns > INT64_MAX - from_ns ? INT64_MAX : from_ns + op->timeout_ns;
+    return f;
+}
+
+void flight_give_back(struct flight *f)
+{
+    f->generation++;
+    f->work = NULL;
+    f->next = f->at->free;
+    f->at->free = f;
+}
+
+void flights_free(struct group *g)
+{
+    for (uint32_t i = 0; i < g->chunk_count; i++) {
+        for (uint32_t k = 0; k < FLIGHTS_PER_CHUNK; k++)
+            if (g->chunks[i][k].done)
+                cuda.EventDestroy(g->chunks[i][k].done);
+        free(g->chunks[i]);
+    }
+}
+
+/* What a work's slot holds: 0; a flight's index and generation, even; or, for an operation in a graph, its stream, odd.
+ * A flight is used again when its operation is over, then its generation has changed. */
+static void *slot_of_flight(const struct flight *f)
+{
+    return (void *)(((uintptr_t)f->generation << 32 | (uintptr_t)(f->index + 1) << 1));
+}
+
+struct flight *flight_of_work(struct group *g, comm_work *work)
+{
+    uintptr_t slot = (uintptr_t)*host->work_slot(work);
+    uint32_t index = (uint32_t)((slot & 0xffffffffu) >> 1) - 1;
+    if (!slot || slot & 1)
+        return NULL;
+    struct flight *f = &g->chunks[index / FLIGHTS_PER_CHUNK][index % FLIGHTS_PER_CHUNK];
+    return f->generation == (uint32_t)(slot >> 32) ? f : NULL;
+}
+
+/* ---- Streams ---- */
+
+static comm_status order(struct communicator *c, cuda_stream first, cuda_stream then)
+{
+    cuda_status status = cuda.EventRecord(c->entry, first);
+    if (status != CUDA_OK)
+        return fail_cuda(status, "cudaEventRecord");
+    status = cuda.StreamWaitEvent(then, c->entry, 0);
+    return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaStreamWaitEvent");
+}
+
+/* The caller's own stream where it can be: with ON_STREAM, and for a caller that waits for the operation anyway. The
+ * legacy default stream would hold up the program's other streams meanwhile, and scratch memory is ordered by the
+ * communicator's stream. */
+static cuda_stream stream_for(const struct communicator *c, const comm_op *op)
+{
+    size_t bytes;
+    if (op_needs_scratch(op, c->size, &bytes))
+        return c->stream;
+    if (op->flags & COMM_OP_FLAG_ON_STREAM || (op->flags & COMM_OP_FLAG_WAITING && (uintptr_t)op->stream > 1))
+        return op->stream;
+    return c->stream;
+}
+
+/* ---- To NCCL ---- */
+
+static nccl_status call_nccl(struct communicator *c, struct flight *first)
+{
+    nccl_status status = first->next ? nccl.GroupStart() : NCCL_OK;
+    for (struct flight *f = first; f && (status == NCCL_OK || status == NCCL_IN_PROGRESS); f = f->next) {
+        nccl_status one = issue_op(c, f);
+        status = one == NCCL_OK ? status : one;
+    }
+    if (first->next) {
+        nccl_status end = nccl.GroupEnd();
+        status = status == NCCL_OK || status == NCCL_IN_PROGRESS ? end : status;
+    }
+    return status;
+}
+
+/* NCCL has the flights of c->issuing. */
+comm_status flights_issued(struct communicator *c)
+{
+    struct flight *f;
+    comm_status status = COMM_OK;
+    while (status == COMM_OK && (f = c->issuing.first)) {
+        cuda_status recorded = CUDA_OK;
+        if (f->made != NCCL_NO_REDOP)
+            nccl.RedOpDestroy(f->made, c->comm);
+        if (f->op.flags & COMM_OP_FLAG_ON_STREAM && f->stream != (cuda_stream)f->op.stream)
+            status = order(c, f->stream, f->op.stream);
+        if (!f->captured)
+            recorded = cuda.EventRecord(f->done, f->stream);
+        if (recorded != CUDA_OK)
+            status = fail_cuda(recorded, "cudaEventRecord");
+        f->issued = 1;
+        flight_remove_first(&c->issuing);
+        flight_append(f->captured ? &c->captured : &c->pending, f);
+        if (!f->captured && !c->unsaid)
+            c->unsaid = f;
+    }
+    pthread_cond_broadcast(&c->group->changed);
+    return status;
+}
+
+/* Divide scratch memory among the flights of a batch; how much it takes. */
+size_t flights_scratch(const struct communicator *c, struct flight *first)
+{
+    size_t whole = 0, bytes;
+    for (struct flight *f = first; f; f = f->next)
+        if (op_needs_scratch(&f->op, c->size, &bytes)) {
+            f->scratch_at = whole;
+            whole += (bytes + 255) & ~(size_t)255;
+        }
+    return whole;
+}
+
+/* Give the flights of `list`, a batch, to NCCL. The group's lock is held, the device is current. They are in c->pending
+ * then; or, with *ret_nccl IN_PROGRESS, in c->issuing until NCCL says that it is ready. */
+comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl_status *ret_nccl)
+{
+    comm_status status = COMM_OK;
+    for (struct flight *f = list->first; f && status == COMM_OK; f = f->next) {
+        f->stream = stream_for(c, &f->op);
+        if (f->stream == c->stream)
+            status = order(c, f->op.stream, c->stream);
+    }
+    *ret_nccl = NCCL_OK;
+    if (status != COMM_OK)
+        return status;
+    *ret_nccl = call_nccl(c, list->first);
+    if (*ret_nccl != NCCL_OK && *ret_nccl != NCCL_IN_PROGRESS) {
+        const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
+        return fail_nccl(c, *ret_nccl, traits->name);
+    }
+    c->issuing = *list;
+    list->first = NULL;
+    return *ret_nccl == NCCL_OK ? flights_issued(c) : COMM_OK;
+}
+
+/* ---- Submission ---- */
+
+static comm_status check_capture(const comm_op *op, const struct communicator *c, int *ret_captured)
+{
+    unsigned int capture = CUDA_CAPTURE_NONE;
+    if (cuda.StreamIsCapturing(op->stream, &capture) != CUDA_OK) {
+        cuda.GetLastError(); /* the legacy stream, while another one is captured: it cannot be captured itself */
+        capture = CUDA_CAPTURE_NONE;
+    }
+    *ret_captured = capture != CUDA_CAPTURE_NONE;
+    if (capture == CUDA_CAPTURE_NONE)
+        return COMM_OK;
+    if (!(op->flags & COMM_OP_FLAG_ON_STREAM))
+        return fail(COMM_ERR_INVALID, "the stream is being captured into a graph, where nothing can be waited for: "
+                    "give COMM_OP_FLAG_ON_STREAM");
+    if (c->state != COMMUNICATOR_READY || is_to_self(c))
+        return fail(COMM_ERR_INVALID, "the stream is being captured into a graph, and %s: call comm_group_connect, or "
+                    "run the operation once, before the capture",
+                    is_to_self(c) ? "messages to this rank itself cannot be captured"
+                                  : "the ranks are not connected yet");
+    return COMM_OK;
+}
+
+static void pair_of(const struct group *g, const comm_op *op, int *ret_source, int *ret_target)
+{
+    *ret_source = op->kind == COMM_OP_SEND ? g->info->rank : op->kind == COMM_OP_RECV ? op->root : -1;
+    *ret_target = op->kind == COMM_OP_RECV ? g->info->rank : op->kind == COMM_OP_SEND ? op->root : -1;
+}
+
+/* A flight for the op, on its communicator, which is made if need be. */
+static comm_status prepare(struct group *g, const comm_op *op, comm_work *work, struct flight **ret_flight)
+{
+    struct communicator *c;
+    int device, source, target, captured;
+    pair_of(g, op, &source, &target);
+    comm_status status = device_of(op->device, &device);
+    if (status == COMM_OK && g->check_buffers)
+        status = device_check_op(op, device, g->info->size);
+    if (status == COMM_OK)
+        status = communicator_want(g, device, source, target, &c);
+    if (status == COMM_OK)
+        status = check_capture(op, c, &captured);
+    if (status != COMM_OK)
+        return status;
+    *ret_flight = take(c, op, work);
+    if (!*ret_flight)
+        return COMM_ERR_NO_MEMORY;
+    (*ret_flight)->captured = (uint8_t)captured;
+    return COMM_OK;
+}
+
+/* Copies within the rank: a send and a receive wait for each other. */
+static comm_status meet_self(struct group *g, struct communicator *c, struct flight *f)
+{
+    int is_send = f->op.kind == COMM_OP_SEND;
+    struct flight *other = flight_remove_first(&g->to_self[!is_send]);
+    cuda_status status = cuda.EventRecord(f->done, f->op.stream);
+    f->stream = c->stream;
+    flight_append(other ? &c->issuing : &g->to_self[is_send], f);
+    if (!other)
+        return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaEventRecord");
+    flight_append(&c->issuing, other); /* after a failure the end of the group completes both */
+    const comm_op *send = is_send ? &f->op : &other->op, *recv = is_send ? &other->op : &f->op;
+    size_t bytes = send->send.count * send->element_bytes;
+    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, f->done, 0) : status;
+    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, other->done, 0) : status;
+    if (bytes > recv->recv.count * recv->element_bytes)
+        return fail(COMM_ERR_INVALID, "a message of %zu bytes to this rank itself meets a receive of %zu bytes", bytes,
+                    recv->recv.count * recv->element_bytes);
+    if (status == CUDA_OK && bytes)
+        status = cuda.MemcpyAsync(recv->recv.data, send->send.data, bytes, CUDA_COPY_DEFAULT, c->stream);
+    if (status != CUDA_OK)
+        return fail_cuda(status, "cudaMemcpyAsync");
+    (is_send ? other : f)->op.recv.count = send->send.count;
+    return flights_issued(c);
+}
+
+/* The flights of one communicator, in order: to NCCL, or into the queue of the communicator's thread. */
+static comm_status start(struct communicator *c, struct flight_list *list)
+{
+    struct group *g = c->group;
+    struct device_scope scope;
+    nccl_status nccl_says = NCCL_OK;
+    comm_status status = device_enter(&scope, c->device);
+    int is_self = is_to_self(c);
+    uint32_t batch = ++g->batches;
+    if (status != COMM_OK)
+        return status;
+    for (struct flight *f; is_self && status == COMM_OK && (f = flight_remove_first(list));)
+        status = meet_self(g, c, f);
+    if (!is_self && c->state == COMMUNICATOR_READY && flights_scratch(c, list->first) <= c->scratch_bytes) {
+        status = flights_issue(c, list, &nccl_says);
+    } else if (!is_self) {
+        for (struct flight *f; (f = flight_remove_first(list)); flight_append(&c->queued, f))
+            f->batch = batch;
+    }
+    device_leave(&scope);
+    if (status == COMM_OK && (nccl_says == NCCL_IN_PROGRESS || c->queued.first) && c->state == COMMUNICATOR_READY)
+        status = communicator_start_thread(c);
+    return status;
+}
+
+/* Take the flights of one communicator out of a batch. */
+static struct flight_list of_communicator(struct flight_list *all, const struct communicator *c)
+{
+    struct flight_list mine = { NULL, NULL }, rest = { NULL, NULL };
+    for (struct flight *f; (f = flight_remove_first(all));)
+        flight_append(f->at == c ? &mine : &rest, f);
+    *all = rest;
+    return mine;
+}
+
+static comm_status start_all(struct flight_list *all)
+{
+    comm_status status = COMM_OK;
+    struct flight *f;
+    while (all->first) {
+        struct communicator *c = all->first->at;
+        struct flight_list mine = of_communicator(all, c);
+        if (status == COMM_OK)
+            status = start(c, &mine);
+        while ((f = flight_remove_first(&mine))) /* after a failure: the end of the group completes them */
+            flight_append(&c->queued, f);
+    }
+    return status;
+}
+
+static void note_last_op(struct group *g, const comm_op *op)
+{
+    if (!op->seq)
+        return;
+    g->last_kind = op->kind;
+    g->last_seq = op->group_seq;
+}
+
+comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count)
+{
+    struct flight_list all = { NULL, NULL };
+    struct flight *f;
+    comm_status status = COMM_OK;
+    for (size_t i = 0; i < count && status == COMM_OK; i++) {
+        status = prepare(g, ops[i], works[i], &f);
+        if (status == COMM_OK)
+            flight_append(&all, f);
+    }
+    if (status != COMM_OK) {
+        while ((f = flight_remove_first(&all)))
+            flight_give_back(f);
+        return status;
+    }
+    for (struct flight *each = all.first; each; each = each->next) {
+        *host->work_slot(each->work) = each->captured ? (void *)((uintptr_t)each->op.stream | 1) : slot_of_flight(each);
+        note_last_op(g, &each->op);
+    }
+    status = start_all(&all);
+    if (status == COMM_OK)
+        return COMM_OK;
+    /* The other ranks do it: there is no way back. */
+    group_end(g, status_that_ends(status), host->last_error(), 0);
+    return COMM_OK;
+}
+
+/* ---- Works and streams ---- */
+
+comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream stream)
+{
+    uintptr_t slot = (uintptr_t)*host->work_slot(work);
+    cuda_status status = CUDA_OK;
+    struct flight *f;
+    pthread_mutex_lock(&g->lock);
+    while ((f = flight_of_work(g, work)) && !atomic_load(&g->ended) && !f->issued)
+        pthread_cond_wait(&g->changed, &g->lock);
+    if (f && f->issued) {
+        status = cuda.StreamWaitEvent(stream, f->done, 0);
+    } else if (slot & 1) {
+        cuda_event event;
+        status = cuda.EventCreateWithFlags(&event, CUDA_EVENT_DISABLE_TIMING);
+        if (status == CUDA_OK) {
+            status = cuda.EventRecord(event, (cuda_stream)(slot & ~(uintptr_t)1));
+            status = status == CUDA_OK ? cuda.StreamWaitEvent(stream, event, 0) : status;
+            cuda.EventDestroy(event);
+        }
+    }
+    pthread_mutex_unlock(&g->lock);
+    return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaStreamWaitEvent");
+}

@@ -1,0 +1,161 @@
+/* Memory that operations use often: ncclMemAlloc, ncclCommRegister, and with windows=1 ncclCommWindowRegister. */
+#include <stdlib.h>
+
+#include "nccl.h"
+
+enum { BY_NCCL = 1, BY_CUDA = 2 };
+enum { LOOK_NS = 100000 };
+
+static struct communicator *of_all_ranks(struct group *g, int device)
+{
+    for (struct communicator *c = g->communicators; c; c = c->next)
+        if (c->source < 0 && c->device == device && c->state == COMMUNICATOR_READY && c->comm)
+            return c;
+    return NULL;
+}
+
+/* Without NCCL's calls, or where NCCL refuses (plain cudaMalloc'ed memory on some transports), memory works all the
+ * same, and is only slower. */
+static void register_with(struct memory *m, struct communicator *c)
+{
+    if (!nccl.CommRegister || m->comm)
+        return;
+    if (nccl.CommRegister(c->comm, m->data, m->bytes, &m->handle) == NCCL_OK)
+        m->comm = c->comm;
+}
+
+/* The ranks do it together: a window is of all of them. */
+static comm_status make_window(struct memory *m, struct communicator *c)
+{
+    nccl_status status = nccl.CommWindowRegister(c->comm, m->data, m->bytes, &m->window, NCCL_WINDOW_SYMMETRIC);
+    nccl_status later = status;
+    while (status == NCCL_IN_PROGRESS && nccl.CommGetAsyncError(c->comm, &later) == NCCL_OK &&
+           later == NCCL_IN_PROGRESS && !atomic_load(&c->group->ended))
+        pause_for(LOOK_NS);
+    if (later != NCCL_OK)
+        return fail_nccl(c, later, "ncclCommWindowRegister");
+    m->comm = c->comm;
+    return COMM_OK;
+}
+
+static comm_status make_known(struct group *g, struct memory *m)
+{
+    struct communicator *c = of_all_ranks(g, m->device);
+    if (g->windows && !nccl.CommWindowRegister)
+        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs NCCL 2.27.3 or newer; this is %d", nccl.version);
+    if (g->windows && !c)
+        return fail(COMM_ERR_INVALID, "windows=1: a window belongs to connected ranks: call comm_group_connect before");
+    if (g->windows)
+        return make_window(m, c);
+    if (c)
+        register_with(m, c);
+    return COMM_OK;
+}
+
+static comm_status allocate(struct memory *m)
+{
+    nccl_status status = nccl.MemAlloc ? nccl.MemAlloc(&m->data, m->bytes) : NCCL_INVALID_USAGE;
+    m->owned = BY_NCCL;
+    if (status == NCCL_OK)
+        return COMM_OK;
+    m->owned = BY_CUDA;
+    cuda_status plain = cuda.Malloc(&m->data, m->bytes);
+    if (plain == CUDA_OK)
+        return COMM_OK;
+    m->owned = 0;
+    return fail(COMM_ERR_NO_MEMORY, "allocating %zu bytes on cuda:%d: %s", m->bytes, m->device,
+                cuda.GetErrorString(plain));
+}
+
+static void release(struct memory *m)
+{
+    if (m->owned == BY_NCCL)
+        nccl.MemFree(m->data);
+    else if (m->owned == BY_CUDA)
+        cuda.Free(m->data);
+    free(m);
+}
+
+static void forget(struct memory *m)
+{
+    if (m->comm && m->window)
+        nccl.CommWindowDeregister(m->comm, m->window);
+    else if (m->comm)
+        nccl.CommDeregister(m->comm, m->handle);
+    m->comm = NULL;
+    m->window = NULL;
+    m->handle = NULL;
+}
+
+comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_handle)
+{
+    struct group *g = state;
+    struct device_scope scope;
+    struct memory *m = calloc(1, sizeof *m);
+    if (!m)
+        return fail(COMM_ERR_NO_MEMORY, "a piece of memory");
+    m->data = info->data;
+    m->bytes = info->bytes;
+    comm_status status = device_of(info->device, &m->device);
+    if (status == COMM_OK)
+        status = device_enter(&scope, m->device);
+    if (status != COMM_OK) {
+        free(m);
+        return status;
+    }
+    if (m->data)
+        status = device_check_buffer(m->data, m->device, "registered");
+    else
+        status = allocate(m);
+    pthread_mutex_lock(&g->lock);
+    if (status == COMM_OK)
+        status = make_known(g, m);
+    if (status == COMM_OK) {
+        m->next = g->memories;
+        g->memories = m;
+    }
+    pthread_mutex_unlock(&g->lock);
+    info->data = m->data;
+    *ret_handle = m;
+    if (status != COMM_OK)
+        release(m);
+    device_leave(&scope);
+    return status;
+}
+
+void nccl_memory_close(void *state, void *handle, int32_t forked)
+{
+    struct group *g = state;
+    struct memory *m = handle;
+    struct device_scope scope;
+    if (forked)
+        return;
+    pthread_mutex_lock(&g->lock);
+    for (struct memory **at = &g->memories; *at; at = &(*at)->next)
+        if (*at == m) {
+            *at = m->next;
+            break;
+        }
+    comm_status status = device_enter(&scope, m->device);
+    forget(m);
+    pthread_mutex_unlock(&g->lock);
+    release(m);
+    if (status == COMM_OK)
+        device_leave(&scope);
+}
+
+/* What was registered before the ranks were connected. */
+void memories_register(struct communicator *c)
+{
+    for (struct memory *m = c->group->memories; m && c->source < 0; m = m->next)
+        if (m->device == c->device && !m->comm)
+            register_with(m, c);
+}
+
+/* Before the communicator goes. */
+void memories_forget(struct communicator *c)
+{
+    for (struct memory *m = c->group->memories; m; m = m->next)
+        if (m->comm == c->comm)
+            forget(m);
+}

@@ -1,0 +1,205 @@
+/* nccl.h: what the files of the backend share.
+ *
+ *   world          a rank's part of a job: its groups, and one poller thread
+ *   group          the state behind one comm_group: its communicators
+ *   communicator   one ncclComm_t: of all ranks of the group, per device; or of the two ranks of a pair, per direction
+ *   flight         an operation from submission until the device is past it
+ *
+ * Locks: world->lock, then group->lock. No lock is held while a work is completed. */
+#ifndef NCCL_NCCL_H
+#define NCCL_NCCL_H
+
+#include <comm/backend.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "nccl_api.h"
+
+enum { TEXT_BYTES = 1024, KEY_BYTES = 96, SCRATCHES_MOST = 40 };
+
+extern const comm_host *host;
+
+struct group;
+
+struct world {
+    const comm_world_info *info;
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* of the poller */
+    pthread_t poller, listener;
+    atomic_int has_poller; /* and the listener */
+    int has_listener, stopping;
+    atomic_int idle; /* the poller sleeps until it is woken */
+    struct group *groups;
+    pthread_cond_t stopped; /* of the listener */
+};
+
+struct flight {
+    struct flight *next; /* in one of its communicator's lists, or in to_self */
+    struct communicator *at;
+    comm_work *work; /* NULL: completed (ON_STREAM) */
+    comm_op op;
+    cuda_stream stream; /* where it runs: the caller's, or the communicator's */
+    cuda_event done;
+    nccl_redop made; /* for PREMUL_SUM */
+    int64_t deadline_ns;
+    uint32_t index, generation;
+    uint32_t batch;    /* queued flights with the same number are issued as one NCCL group */
+    uint8_t captured;  /* the operation runs when the graph does: `done` is not recorded */
+    uint8_t issued;    /* NCCL has it, and `done` is recorded */
+    size_t scratch_at; /* its part of the communicator's scratch memory */
+};
+
+struct flight_list {
+    struct flight *first, *last;
+};
+
+/* WORKING: its thread makes the ncclComm_t, waits for NCCL, and issues what is queued meanwhile. READY: submit issues
+ * at once. */
+enum communicator_state { COMMUNICATOR_WORKING, COMMUNICATOR_READY, COMMUNICATOR_ENDED };
+
+struct communicator {
+    struct communicator *next;
+    struct group *group;
+    int device;
+    int source, target; /* of a pair; -1: all ranks of the group. Equal: copies within this rank, without NCCL */
+    int rank, size;     /* in the communicator */
+    int number;         /* communicators of this kind that the group had before */
+    enum communicator_state state;
+    int has_thread;
+    pthread_t thread;
+    int borrowed; /* a child's thread makes its communicator from this one */
+    nccl_comm comm;
+    cuda_stream stream; /* the backend's own */
+    cuda_event entry;   /* orders one stream after another, in passing */
+    void *word;         /* for barriers */
+    void *scratches[SCRATCHES_MOST]; /* the last one is in use; those before it were outgrown */
+    size_t scratch_count, scratch_bytes;
+    struct flight_list queued, issuing, pending, captured;
+    struct flight *unsaid; /* in `pending`: from here on, works ON_STREAM are not completed yet */
+    struct flight *free;
+    int64_t next_check_ns; /* of deadlines and asynchronous errors */
+};
+
+enum { FLIGHTS_PER_CHUNK = 64, CHUNKS_MOST = 4096 };
+
+struct group {
+    struct group *next; /* in world->groups */
+    struct world *world;
+    const comm_group_info *info;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a communicator became ready, a flight was issued, the group has ended */
+    struct communicator *communicators;
+    struct flight *chunks[CHUNKS_MOST];
+    uint32_t chunk_count, batches;
+    struct flight_list to_self[2]; /* sends and receives with this rank itself that wait for each other */
+    struct memory *memories;
+    struct group *parent; /* with from_parent=1: to split or shrink from */
+    int32_t *excluded;
+    int32_t excluded_count, everyone;
+    int32_t last_kind; /* the newest collective, for others' errors; 0: none */
+    uint64_t last_seq;
+
+    atomic_int ended; /* the status; 0: it lives. The text is written before */
+    char ended_text[TEXT_BYTES];
+    int told; /* the other ranks know that it ended, or are told by another */
+    int asks; /* the ender asks the other ranks what they do */
+    int has_ender, is_over; /* over: the works are completed, the communicators are gone */
+    pthread_t ender;
+
+    int check_buffers, high_priority, from_parent, share, windows, max_ctas;
+};
+
+struct memory {
+    struct memory *next;
+    int device;
+    void *data;
+    size_t bytes;
+    int owned; /* 1: by ncclMemAlloc; 2: by cudaMalloc */
+    void *handle;
+    nccl_window window;
+    nccl_comm comm; /* that `handle` and `window` belong to */
+};
+
+/* device.c: the thread's current device, for the time of a slot. */
+struct device_scope {
+    int before, changed;
+};
+comm_status device_enter(struct device_scope *scope, int device);
+void device_leave(const struct device_scope *scope);
+comm_status device_of(comm_device device, int *ret_index);
+comm_status device_check_buffer(const void *data, int device, const char *side);
+comm_status device_check_op(const comm_op *op, int device, int32_t group_size);
+/* Calls that CUDA forbids while another thread captures a graph are allowed from here on, as they do not concern it.
+ * capture_relax gives what capture_restore takes. */
+unsigned int capture_relax(void);
+void capture_restore(unsigned int mode);
+
+/* say.c */
+void pause_for(int64_t ns); /* less than a second */
+comm_status fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+comm_status fail_cuda(cuda_status status, const char *call);
+comm_status fail_nccl(const struct communicator *c, nccl_status status, const char *call);
+comm_status status_that_ends(comm_status status); /* BACKEND in place of one that ends no group */
+comm_status status_of_nccl(nccl_status status);
+void say_rank(const struct group *g, int rank, char *text, size_t room);
+void say_communicator(const struct communicator *c, char *text, size_t room);
+
+/* types.c */
+nccl_type type_of(comm_dtype dtype, size_t *ret_parts);
+nccl_redop redop_of(comm_redop redop, comm_dtype dtype);
+comm_status op_supported(const comm_op *op);
+void describe_calls(void *context, void (*line)(const char *text, void *line_context), void *line_context);
+
+/* issue.c: give ops to NCCL. NCCL_IN_PROGRESS: NCCL goes on by itself. */
+nccl_status issue_op(struct communicator *c, struct flight *f);
+int op_needs_scratch(const comm_op *op, int size, size_t *ret_bytes);
+
+/* communicator.c */
+static inline int is_to_self(const struct communicator *c)
+{
+    return c->source >= 0 && c->source == c->target;
+}
+comm_status communicator_want(struct group *g, int device, int source, int target, struct communicator **ret_c);
+comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns);
+comm_status communicator_start_thread(struct communicator *c);
+void communicator_end(struct communicator *c, int abort); /* no lock is held */
+void communicator_free(struct communicator *c);
+
+/* flight.c */
+comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);
+comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl_status *ret_nccl);
+comm_status flights_issued(struct communicator *c);
+size_t flights_scratch(const struct communicator *c, struct flight *first);
+struct flight *flight_of_work(struct group *g, comm_work *work);
+void flight_give_back(struct flight *f);
+void flight_append(struct flight_list *list, struct flight *f);
+struct flight *flight_remove_first(struct flight_list *list);
+comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream stream);
+void flights_free(struct group *g);
+
+/* poll.c */
+comm_status poller_start(struct world *w);
+void poller_wake(struct world *w);
+void poller_stop(struct world *w);
+void group_finish(struct group *g); /* complete what is finished; no lock is held */
+comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns);
+
+/* ending.c. The group's lock is held. */
+void group_end(struct group *g, comm_status status, const char *text, int told);
+void group_end_asking(struct group *g, comm_status status, const char *text); /* and find out which rank is to blame */
+void group_end_late(struct group *g, const struct flight *f);
+void group_finish_ending(struct group *g); /* wait until the group is over; no lock is held */
+
+/* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
+void alarm_raise(struct group *g);
+void alarm_ask(struct group *g, const char *what, char *answer, size_t room);
+comm_status listener_start(struct world *w);
+void listener_stop(struct world *w);
+
+/* memory.c */
+comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_handle);
+void nccl_memory_close(void *state, void *handle, int32_t forked);
+void memories_register(struct communicator *c);
+void memories_forget(struct communicator *c);
+
+#endif
