@@ -174,7 +174,7 @@ static comm_status check_types(const struct check *c, const comm_op_traits *t)
     if (t->send != COMM_OP_SIDE_NONE || t->recv != COMM_OP_SIDE_NONE)
         if (comm_dtype_bytes(op->dtype) == 0)
             return refuse(c, COMM_ERR_INVALID, "there is no dtype %d; COMM_DTYPE_ values are %d to %d", op->dtype,
-                          COMM_DTYPE_I8, COMM_DTYPE_BYTE);
+                          COMM_DTYPE_I8, COMM_DTYPE_END - 1);
     if (!(t->traits & COMM_OP_TRAIT_REDUCES))
         return COMM_OK;
     if (!comm_redop_name(op->redop))

@@ -80,7 +80,7 @@ static void print_cell(enum bench_format format, double value)
 static void measure(struct subject *s, size_t bytes, const struct bench_method *method, enum bench_format format)
 {
     double target_s = method->target_ms / 1000 / REPEATS;
-    int divides = s->redop == COMM_REDOP_AVG && s->dtype >= COMM_DTYPE_F16;
+    int divides = s->redop == COMM_REDOP_AVG && !comm_redop_supports(COMM_REDOP_BXOR, s->dtype);
     s->count = bytes / comm_dtype_bytes(s->dtype);
     for (int i = 0; i < SOURCES; i++)
         bench_data_fill(s->sources[i], s->dtype, s->redop, 1, i, 0, s->count);
@@ -117,7 +117,7 @@ int bench_kernels(const size_t *sizes, int size_count, const struct bench_method
                SOURCES);
     for (int k = 0; !failed && k < size_count; k++)
         for (s.redop = COMM_REDOP_SUM; s.redop < COMM_REDOP_USER; s.redop++)
-            for (s.dtype = COMM_DTYPE_I8; s.dtype < COMM_DTYPE_BYTE; s.dtype++)
+            for (s.dtype = COMM_DTYPE_I8; s.dtype < COMM_DTYPE_END; s.dtype++)
                 if (comm_redop_supports(s.redop, s.dtype) && sizes[k] >= 16)
                     measure(&s, sizes[k], method, format);
     for (int i = 0; i < SOURCES; i++)

@@ -7,18 +7,25 @@
 #include "operands.h"
 #include "say.h"
 
+/* AVG of integers, and what rounds of 16- and 8-bit floats: partial results do not fit the dtype. Integers are known by
+ * their bitwise reduce ops. */
+static int sums_in_a_wider_type(const comm_op *o)
+{
+    int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT ||
+                 o->redop == COMM_REDOP_PREMUL_SUM;
+    int may_be_narrow = rounds && o->element_bytes < sizeof(float);
+    if (!may_be_narrow && o->redop != COMM_REDOP_AVG)
+        return 0;
+    int is_integer = exec_host->reduce_kernel(COMM_REDOP_BXOR, o->dtype) != NULL;
+    return is_integer ? o->redop == COMM_REDOP_AVG : may_be_narrow;
+}
+
 static uint32_t needs_of(const struct exec_op *op)
 {
     const comm_op *o = &op->op;
     uint32_t needs = 0;
-    int narrow = o->dtype == COMM_DTYPE_F16 || o->dtype == COMM_DTYPE_BF16 || o->dtype == COMM_DTYPE_F8E4M3 ||
-                 o->dtype == COMM_DTYPE_F8E5M2;
-    int integer = o->dtype <= COMM_DTYPE_BOOL;
-    int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT ||
-                 o->redop == COMM_REDOP_PREMUL_SUM;
-    if (op_reduces(op) &&
-        ((narrow && rounds) || (integer && o->redop == COMM_REDOP_AVG) || o->redop == COMM_REDOP_USER ||
-                    (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
+    if (op_reduces(op) && (sums_in_a_wider_type(o) || o->redop == COMM_REDOP_USER ||
+                           (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
         needs |= op->traits->traits & COMM_OP_TRAIT_COUNTS_AGREE ? ALGO_AGREED : ALGO_UNEVEN;

@@ -60,7 +60,7 @@ struct one draw_one(uint64_t *state, int32_t size)
 {
     struct one c = { .kind = (enum kind)below(state, KIND_COUNT) };
     do {
-        c.dtype = (comm_dtype)(1 + below(state, COMM_DTYPE_BYTE));
+        c.dtype = (comm_dtype)(1 + below(state, COMM_DTYPE_END - 1));
         c.redop = (comm_redop)below(state, COMM_REDOP_USER + 1);
     } while (reduces(c.kind) && !comm_redop_supports(c.redop, c.dtype));
     c.count = draw_count(state);

@@ -209,7 +209,7 @@ static void rank_main(int rank, int size, void *arg)
     (void)rank;
     for (int round = 0; round < suite->rounds; round++)
         for (comm_redop redop = 0; redop < COMM_REDOP_USER; redop++)
-            for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
+            for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
                 if (!comm_redop_supports(redop, dtype) || (size > 4 && reference_random(&state) % 2)) /* takes long */
                     continue;
                 struct reduction r = { .redop = redop, .dtype = dtype };
@@ -340,7 +340,7 @@ static void refusals(int rank, int size, void *arg)
     double send[2 * RANKS_MOST] = { 0 }, recv[2 * RANKS_MOST];
     int64_t came = rank, sum;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
-        for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
+        for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
             if (comm_redop_supports(redop, dtype))
                 continue;
             comm_work *work = NULL;

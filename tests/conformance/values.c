@@ -1,8 +1,9 @@
 /* Independent of core/reduce.c: it is part of what is tested. */
 #include "values.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "reference.h"
 
 static uint32_t mix(uint32_t a, uint32_t b)
 {
@@ -36,7 +37,7 @@ double value_of(comm_redop redop, comm_dtype dtype, int32_t rank, int32_t size, 
 
 double value_factor(comm_dtype dtype, int32_t rank)
 {
-    int narrow = dtype == COMM_DTYPE_F8E4M3 || dtype == COMM_DTYPE_F8E5M2;
+    int narrow = comm_dtype_bytes(dtype) == 1 && reference_format(dtype) != NULL;
     return narrow ? 1 + (rank == 0) : 1 + rank % 3;
 }
 
@@ -75,17 +76,6 @@ double value_reduced(comm_redop redop, comm_dtype dtype, int32_t size, size_t i)
     return dtype == COMM_DTYPE_BOOL ? result != 0 : result;
 }
 
-/* An IEEE-like float of any width, for values it holds exactly or to nearest even. */
-static uint32_t small_float(double value, int exponent_bits, int mantissa_bits)
-{
-    if (value == 0)
-        return 0;
-    int exponent, bias = (1 << (exponent_bits - 1)) - 1;
-    double fraction = frexp(value, &exponent); /* 0.5 <= fraction < 1 */
-    long mantissa = lrint(ldexp(fraction * 2 - 1, mantissa_bits));
-    return (uint32_t)((exponent - 1 + bias) << mantissa_bits) + (uint32_t)mantissa; /* a carry goes into the exponent */
-}
-
 #define WRITE(type)                                                                                                    \
     do {                                                                                                               \
         type typed = (type)value;                                                                                      \
@@ -94,7 +84,13 @@ static uint32_t small_float(double value, int exponent_bits, int mantissa_bits)
 
 void value_write(comm_dtype dtype, double value, void *element)
 {
+    const struct format *f = reference_format(dtype);
     memset(element, 0, comm_dtype_bytes(dtype));
+    if (f) {
+        uint32_t bits = reference_encode(f, value);
+        memcpy(element, &bits, comm_dtype_bytes(dtype));
+        return;
+    }
     switch (dtype) {
     case COMM_DTYPE_I16:
         WRITE(int16_t);
@@ -121,22 +117,6 @@ void value_write(comm_dtype dtype, double value, void *element)
     case COMM_DTYPE_F64:
     case COMM_DTYPE_C128:
         WRITE(double);
-        break;
-    case COMM_DTYPE_F16: {
-        uint16_t bits = (uint16_t)small_float(value, 5, 10);
-        memcpy(element, &bits, sizeof bits);
-        break;
-    }
-    case COMM_DTYPE_BF16: {
-        uint16_t bits = (uint16_t)small_float(value, 8, 7);
-        memcpy(element, &bits, sizeof bits);
-        break;
-    }
-    case COMM_DTYPE_F8E4M3:
-        *(uint8_t *)element = (uint8_t)small_float(value, 4, 3);
-        break;
-    case COMM_DTYPE_F8E5M2:
-        *(uint8_t *)element = (uint8_t)small_float(value, 5, 2);
         break;
     default:
         WRITE(uint8_t);

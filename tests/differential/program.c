@@ -230,7 +230,7 @@ static void draw_reduction(struct step *s, uint64_t *state)
 {
     do {
         s->redop = (comm_redop)random_below(state, COMM_REDOP_USER + 1);
-        s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
+        s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_END - 1));
     } while (!comm_redop_supports(s->redop, s->dtype));
     draw_struct(s, state);
     s->rank_order = random_one_in(state, 6);
@@ -243,7 +243,7 @@ static struct step draw_step(const struct program *p, int number, uint64_t *stat
     int32_t size = p->groups[group].size;
     struct step s = { .number = number, .group = group, .repeats = -1 };
     s.kind = draw_kind(state);
-    s.dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_BYTE));
+    s.dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_END - 1));
     if (program_reduces(s.kind))
         draw_reduction(&s, state);
     s.form = has_forms(s.kind) ? (enum form)random_below(state, 3) : PLAIN;

@@ -46,10 +46,10 @@ struct layout {
 
 static const struct layout *layout_of(comm_dtype dtype)
 {
-    static const struct layout layouts[] = {
+    static const struct layout layouts[COMM_DTYPE_END] = {
         [COMM_DTYPE_F16] = { 2, 5, 10, 1 },  [COMM_DTYPE_BF16] = { 2, 8, 7, 1 },   [COMM_DTYPE_F32] = { 4, 8, 23, 1 },
         [COMM_DTYPE_F64] = { 8, 11, 52, 1 }, [COMM_DTYPE_F8E4M3] = { 1, 4, 3, 1 }, [COMM_DTYPE_F8E5M2] = { 1, 5, 2, 1 },
-        [COMM_DTYPE_C64] = { 4, 8, 23, 2 },  [COMM_DTYPE_C128] = { 8, 11, 52, 2 }, [COMM_DTYPE_BYTE] = { 0, 0, 0, 0 },
+        [COMM_DTYPE_C64] = { 4, 8, 23, 2 },  [COMM_DTYPE_C128] = { 8, 11, 52, 2 },
     };
     return layouts[dtype].bytes ? &layouts[dtype] : NULL;
 }

@@ -352,7 +352,7 @@ static void user_redop(const struct place *p)
 /* Every dtype moves; every one but BYTE adds up: 1 from each rank, in its own representation. */
 static void dtypes(const struct place *p)
 {
-    static const uint8_t ones[][16] = {
+    static const uint8_t ones[COMM_DTYPE_END][16] = {
         [COMM_DTYPE_I8] = { 1 },
         [COMM_DTYPE_U8] = { 1 },
         [COMM_DTYPE_I16] = { 1 },
@@ -371,7 +371,7 @@ static void dtypes(const struct place *p)
         [COMM_DTYPE_C64] = { 0, 0, 0x80, 0x3f },
         [COMM_DTYPE_C128] = { 0, 0, 0, 0, 0, 0, 0xf0, 0x3f },
     };
-    for (comm_dtype d = COMM_DTYPE_I8; d <= COMM_DTYPE_BYTE; d++) {
+    for (comm_dtype d = COMM_DTYPE_I8; d < COMM_DTYPE_END; d++) {
         comm_dtype parsed = -1;
         uint8_t moved[16];
         size_t bytes = comm_dtype_bytes(d);

@@ -18,13 +18,13 @@ uint64_t reference_random(uint64_t *state)
 
 const struct format *reference_format(comm_dtype dtype)
 {
-    static const struct format f16 = { 5, 10, true, 0x7e00 }, bf16 = { 8, 7, true, 0x7fc0 };
-    static const struct format f8e4m3 = { 4, 3, false, 0x7f }, f8e5m2 = { 5, 2, true, 0x7e };
-    return dtype == COMM_DTYPE_F16      ? &f16
-           : dtype == COMM_DTYPE_BF16   ? &bf16
-           : dtype == COMM_DTYPE_F8E4M3 ? &f8e4m3
-           : dtype == COMM_DTYPE_F8E5M2 ? &f8e5m2
-                                        : NULL;
+    static const struct format formats[COMM_DTYPE_END] = {
+        [COMM_DTYPE_F16] = { 5, 10, true, 0x7e00 },
+        [COMM_DTYPE_BF16] = { 8, 7, true, 0x7fc0 },
+        [COMM_DTYPE_F8E4M3] = { 4, 3, false, 0x7f },
+        [COMM_DTYPE_F8E5M2] = { 5, 2, true, 0x7e },
+    };
+    return formats[dtype].nan ? &formats[dtype] : NULL;
 }
 
 static int bias_of(const struct format *f)
@@ -85,10 +85,10 @@ uint32_t reference_encode(const struct format *f, double value)
 
 enum kind reference_kind(comm_dtype dtype)
 {
-    return dtype == COMM_DTYPE_BOOL  ? BOOLEAN
-           : dtype <= COMM_DTYPE_U64 ? INTEGER
-           : dtype >= COMM_DTYPE_C64 ? COMPLEX
-                                     : FLOAT;
+    return dtype == COMM_DTYPE_BOOL                               ? BOOLEAN
+           : dtype <= COMM_DTYPE_U64                              ? INTEGER
+           : dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128 ? COMPLEX
+                                                                  : FLOAT;
 }
 
 static bool is_signed(comm_dtype dtype)

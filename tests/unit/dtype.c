@@ -95,7 +95,7 @@ static void pairs_are_those_of_the_header(void **state)
 {
     (void)state;
     for (comm_redop redop = 0; redop < REDOPS; redop++)
-        for (comm_dtype dtype = 1; dtype <= COMM_DTYPE_BYTE; dtype++) {
+        for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
             int boolean = dtype == COMM_DTYPE_BOOL, complex = dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128;
             int integer = dtype <= COMM_DTYPE_U64, takes = 1;
             if (redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM)

@@ -213,29 +213,38 @@ static void specials_meet_each_other(void **state)
 
 /* ---- Conversions ---- */
 
-static float widen_of(comm_dtype dtype, uint32_t bits)
-{
-    return dtype == COMM_DTYPE_F16      ? widen_f16((uint16_t)bits)
-           : dtype == COMM_DTYPE_BF16   ? widen_bf16((uint16_t)bits)
-           : dtype == COMM_DTYPE_F8E4M3 ? widen_f8e4m3((uint8_t)bits)
-                                        : widen_f8e5m2((uint8_t)bits);
-}
+struct small {
+    comm_dtype dtype;
+    float (*widen)(uint32_t bits);
+    uint32_t (*narrow)(float value);
+};
 
-static uint32_t narrow_of(comm_dtype dtype, float value)
-{
-    return dtype == COMM_DTYPE_F16      ? narrow_f16(value)
-           : dtype == COMM_DTYPE_BF16   ? narrow_bf16(value)
-           : dtype == COMM_DTYPE_F8E4M3 ? narrow_f8e4m3(value)
-                                        : narrow_f8e5m2(value);
-}
+#define SMALL(name, bits_type)                                                                                         \
+    static float name##_widen(uint32_t bits)                                                                           \
+    {                                                                                                                  \
+        return widen_##name((bits_type)bits);                                                                          \
+    }                                                                                                                  \
+    static uint32_t name##_narrow(float value)                                                                         \
+    {                                                                                                                  \
+        return narrow_##name(value);                                                                                   \
+    }
+SMALL(f16, uint16_t)
+SMALL(bf16, uint16_t)
+SMALL(f8e4m3, uint8_t)
+SMALL(f8e5m2, uint8_t)
 
-static const comm_dtype small_dtypes[] = { COMM_DTYPE_F16, COMM_DTYPE_BF16, COMM_DTYPE_F8E4M3, COMM_DTYPE_F8E5M2 };
+static const struct small smalls[] = {
+    { COMM_DTYPE_F16, f16_widen, f16_narrow },
+    { COMM_DTYPE_BF16, bf16_widen, bf16_narrow },
+    { COMM_DTYPE_F8E4M3, f8e4m3_widen, f8e4m3_narrow },
+    { COMM_DTYPE_F8E5M2, f8e5m2_widen, f8e5m2_narrow },
+};
 
-static void assert_narrows(comm_dtype dtype, float value)
+static void assert_narrows(const struct small *s, float value)
 {
-    uint32_t got = narrow_of(dtype, value), expected = reference_encode(reference_format(dtype), (double)value);
+    uint32_t got = s->narrow(value), expected = reference_encode(reference_format(s->dtype), (double)value);
     if (got != expected)
-        fail_msg("%s: %a becomes %x, not %x (seed %llu)", comm_dtype_name(dtype), (double)value, got, expected,
+        fail_msg("%s: %a becomes %x, not %x (seed %llu)", comm_dtype_name(s->dtype), (double)value, got, expected,
                  (unsigned long long)seed);
 }
 
@@ -243,26 +252,26 @@ static void conversions_follow_the_definition(void **state)
 {
     (void)state;
     uint64_t random = seed;
-    for (size_t t = 0; t < 4; t++) {
-        comm_dtype dtype = small_dtypes[t];
+    for (const struct small *s = smalls; s < smalls + sizeof smalls / sizeof *smalls; s++) {
+        comm_dtype dtype = s->dtype;
         const struct format *f = reference_format(dtype);
         for (uint32_t bits = 0; bits >> 8 * comm_dtype_bytes(dtype) == 0; bits++) {
-            float got = widen_of(dtype, bits);
+            float got = s->widen(bits);
             double expected = reference_decode(f, bits);
             if (isnan(expected) ? !isnan(got) : (double)got != expected || !signbit(got) != !signbit(expected))
                 fail_msg("%s: %x becomes %a, not %a", comm_dtype_name(dtype), bits, (double)got, expected);
             /* The number itself, the middle between it and the next, and the fp32 numbers beside both. */
             float middle = (float)((expected + reference_decode(f, bits + 1)) / 2), points[] = { got, middle };
             for (int p = 0; p < 2; p++) {
-                assert_narrows(dtype, points[p]);
-                assert_narrows(dtype, nextafterf(points[p], INFINITY));
-                assert_narrows(dtype, nextafterf(points[p], -INFINITY));
+                assert_narrows(s, points[p]);
+                assert_narrows(s, nextafterf(points[p], INFINITY));
+                assert_narrows(s, nextafterf(points[p], -INFINITY));
             }
         }
         for (size_t i = 0; i < REFERENCE_REALS; i++)
-            assert_narrows(dtype, (float)reference_reals[i]);
+            assert_narrows(s, (float)reference_reals[i]);
         for (int i = 0; i < 50000; i++)
-            assert_narrows(dtype, f32_of_bits((uint32_t)reference_random(&random)));
+            assert_narrows(s, f32_of_bits((uint32_t)reference_random(&random)));
     }
 }
 
