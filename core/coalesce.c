@@ -92,8 +92,9 @@ static void keep_side(comm_buffers *side, size_t size, struct arena *arena)
 
 comm_status comm__op_keep_arrays(comm_op *op, int32_t size, struct arena *arena)
 {
-    comm_status status = reserve(arena, arrays_bytes(op, (size_t)size));
-    if (status != COMM_OK)
+    size_t bytes = arrays_bytes(op, (size_t)size);
+    comm_status status = bytes ? reserve(arena, bytes) : COMM_OK;
+    if (status != COMM_OK || !bytes)
         return status;
     keep_side(&op->send, (size_t)size, arena);
     keep_side(&op->recv, (size_t)size, arena);

@@ -103,6 +103,7 @@ struct checked {
     struct plain_call call; /* kind 0: there is none */
     struct op_extent extent;
     struct channel *channel;
+    struct record_what record;
     comm_op op;
 };
 
@@ -130,6 +131,7 @@ struct comm_group {
     struct turns *turns; /* of a round-robin group, which has no channels */
     struct channel channels[BACKEND_PAIRS_MOST];
     size_t channel_count;
+    int runs; /* a channel's backend has the slot run */
     comm_device device; /* that the user named; 0: none */
     struct channel *routes[DEVICE_KIND_END]; /* by kind of device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if
                                               * there are several */

@@ -120,6 +120,7 @@ static struct channel *channel_for(comm_group *group, const comm_backend *backen
     struct channel *channel = &group->channels[group->channel_count++];
     channel->backend = backend;
     channel->choice = (struct backend_choice){ backend, pair };
+    group->runs |= backend->run != NULL;
     return channel;
 }
 

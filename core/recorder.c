@@ -67,7 +67,7 @@ void comm__recorder_label(struct recorder *r, struct record_slot *slot, const ch
     if (!r->labels)
         return;
     copy_label(r->labels[slot - r->slots], label);
-    slot->has_label = 1;
+    slot->what.has_label = 1;
 }
 
 void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t ticks)
@@ -89,19 +89,19 @@ static void give(const struct recorder *r, const struct record_slot *slot, const
                  comm_record *ret_record)
 {
     *ret_record = (comm_record){ .seq = slot->seq,
-                                 .op = comm__op_name(slot->kind),
-                                 .dtype = slot->dtype,
-                                 .redop = slot->redop,
-                                 .peer = slot->peer,
-                                 .tag = slot->tag,
-                                 .count = slot->count,
+                                 .op = comm__op_name(slot->what.kind),
+                                 .dtype = slot->what.dtype,
+                                 .redop = slot->what.redop,
+                                 .peer = slot->what.peer,
+                                 .tag = slot->what.tag,
+                                 .count = slot->what.count,
                                  .status = slot->status,
                                  .submitted_ns = now->wall_ns -
                                                  ticks_between_ns(slot->began, now->ticks, now->ns_per_tick) };
     if (slot->ended)
         ret_record->completed_ns = ret_record->submitted_ns +
                                    ticks_between_ns(slot->began, slot->ended, now->ns_per_tick);
-    if (slot->has_label)
+    if (slot->what.has_label)
         memcpy(ret_record->label, r->labels[slot - r->slots], sizeof ret_record->label);
 }
 

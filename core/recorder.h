@@ -7,14 +7,21 @@
 #include "base/ticks.h"
 #include "op.h"
 
+/* What a record says of an op that is the same whenever the op comes again. */
+struct record_what {
+    uint64_t count;
+    int32_t peer, tag;
+    uint16_t kind, dtype, redop;
+    uint16_t has_label;
+};
+
 /* One operation, in one cache line. */
 struct record_slot {
     _Alignas(64) uint64_t number; /* ordinal of the op held here, from 1; 0: empty */
-    uint64_t seq, count;
+    uint64_t seq;
     int64_t began, ended; /* ticks; ended is 0 while it is under way */
-    int32_t peer, tag;
+    struct record_what what;
     comm_status status;
-    uint16_t kind, dtype, redop, has_label;
 };
 
 typedef char record_label[sizeof((comm_record *)0)->label];
@@ -39,25 +46,38 @@ static inline struct record_slot *recorder_slot(const struct recorder *r, uint64
     return &r->slots[(number - 1) & (r->room - 1)];
 }
 
-/* An op begins. The slot's number is for comm__recorder_end. */
-static inline struct record_slot *recorder_begin(struct recorder *r, const comm_op *op, int64_t ticks)
+/* Field by field: a copy of what was just written in smaller pieces would wait for them. */
+static inline void record_what(struct record_what *ret_what, const comm_op *op)
+{
+    ret_what->count = op->send.count > op->recv.count ? op->send.count : op->recv.count;
+    ret_what->peer = op->root;
+    ret_what->tag = op->tag;
+    ret_what->kind = (uint16_t)op->kind;
+    ret_what->dtype = (uint16_t)op->dtype;
+    ret_what->redop = (uint16_t)op->redop;
+    ret_what->has_label = 0;
+}
+
+/* The next slot, without what is said of the op. */
+static inline struct record_slot *recorder_next(struct recorder *r, uint64_t seq, int64_t ticks)
 {
     if (r->written == r->room && r->room < r->most)
         comm__recorder_grow(r);
     uint64_t number = ++r->written;
     struct record_slot *slot = recorder_slot(r, number);
     slot->number = number;
-    slot->seq = op->group_seq;
-    slot->count = op->send.count > op->recv.count ? op->send.count : op->recv.count;
+    slot->seq = seq;
     slot->began = ticks;
     slot->ended = 0;
-    slot->peer = op->root;
-    slot->tag = op->tag;
     slot->status = COMM_IN_PROGRESS;
-    slot->kind = (uint16_t)op->kind;
-    slot->dtype = (uint16_t)op->dtype;
-    slot->redop = (uint16_t)op->redop;
-    slot->has_label = 0;
+    return slot;
+}
+
+/* An op begins. The slot's number is for comm__recorder_end. */
+static inline struct record_slot *recorder_begin(struct recorder *r, const comm_op *op, int64_t ticks)
+{
+    struct record_slot *slot = recorder_next(r, op->group_seq, ticks);
+    record_what(&slot->what, op);
     if (op->label)
         comm__recorder_label(r, slot, op->label);
     return slot;

@@ -323,9 +323,10 @@ enum { RUN_SPIN_NS = 10000 };
 
 /* Can the backend do the op of a waiting caller without a work? Not if hooks want to know, nor without the memory for
  * the case that it takes longer. Holds the submission lock. */
-static int can_run(comm_group *group, const struct channel *channel)
+static inline int can_run(comm_group *group, const struct channel *channel, const comm_op *op)
 {
-    return channel->backend->run && !comm__hooks_want_ops(&group->hooks) && comm__work_is_there(group);
+    return (op->flags & COMM_OP_FLAG_WAITING) && channel->backend->run && !comm__hooks_want_ops(&group->hooks) &&
+           (group->free_works || comm__work_is_there(group));
 }
 
 /* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
@@ -352,37 +353,59 @@ static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op
     return status;
 }
 
-/* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the submission lock. */
-static comm_status run_held(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
+/* What the slot run returned was not OK. */
+__attribute__((noinline)) static comm_status run_otherwise(comm_group *group, struct channel *channel, comm_op *op,
+                                                           struct record_slot *slot, comm_status status,
+                                                           uint64_t fail_count, comm_work **ret_work)
 {
-    number(group, channel, op);
-    op->flags &= channel->backend->op_flags;
-    struct record_slot *slot = recorder_begin(&group->recorder, op, ticks_now());
-    uint64_t fail_count = comm__fail_count();
-    comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
-    *ret_work = NULL;
     if (status == COMM_IN_PROGRESS)
         return go_on(group, channel, op, slot, ret_work);
-    slot->status = status;
-    slot->ended = slot->began; /* to read the counter again would cost as much as the rest of the call */
-    if (status == COMM_OK)
-        return COMM_OK;
     unnumber(group, channel, &op, 1);
     if (status == COMM_ERR_UNSUPPORTED) {
         group->recorder.written--;
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     }
+    slot->ended = slot->began;
     slot->status = refused(group, channel, op, "run", status, fail_count);
     return slot->status;
 }
 
-/* The op of a caller who waits, or not. *ret_work is NULL if the op is over. Holds the submission lock. */
-static comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op, comm_work **ret_work)
+/* When an op begins that may be run. Asked before the lock is taken: right after an atomic exchange the reading takes
+ * 10 ns longer. */
+static inline int64_t run_begins(const comm_group *group, int waits)
 {
-    if (!(op->flags & COMM_OP_FLAG_WAITING) || !can_run(group, channel))
+    return waits && group->runs ? ticks_now() : 0;
+}
+
+/* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the submission lock. */
+static inline comm_status run_held(comm_group *group, struct channel *channel, comm_op *op,
+                                   const struct record_what *what, int64_t began, comm_work **ret_work)
+{
+    *ret_work = NULL;
+    number(group, channel, op);
+    op->flags &= channel->backend->op_flags;
+    struct record_slot *slot = recorder_next(&group->recorder, op->group_seq, began);
+    slot->what = *what;
+    if (op->label)
+        comm__recorder_label(&group->recorder, slot, op->label);
+    uint64_t fail_count = comm__fail_count();
+    comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
+    if (status != COMM_OK)
+        return run_otherwise(group, channel, op, slot, status, fail_count, ret_work);
+    slot->status = COMM_OK;
+    slot->ended = began; /* to read the counter again would cost as much as the rest of the call */
+    return COMM_OK;
+}
+
+/* The op of a caller who waits, or not. `what` and `began` are for its record, if it is run. *ret_work is NULL if the
+ * op is over. Holds the submission lock. */
+static inline comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op,
+                                        const struct record_what *what, int64_t began, comm_work **ret_work)
+{
+    if (!can_run(group, channel, op))
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     comm_status status = check_open(group, op);
-    return status == COMM_OK ? run_held(group, channel, op, ret_work) : status;
+    return status == COMM_OK ? run_held(group, channel, op, what, began, ret_work) : status;
 }
 
 /* ---- Calls ---- */
@@ -438,12 +461,15 @@ static comm_status write_down(comm_group *group, struct batch *batch, comm_op *o
 static comm_status submit_one(comm_group *group, struct channel *channel, comm_op *op, const struct plain_call *call,
                               comm_work **ret_work)
 {
+    int64_t began = run_begins(group, (op->flags & COMM_OP_FLAG_WAITING) != 0);
+    struct record_what what;
+    record_what(&what, op);
     comm__callbacks_defer();
     futex_lock_take(&group->submission);
-    comm_status status = submit_or_run(group, channel, op, ret_work);
+    comm_status status = submit_or_run(group, channel, op, &what, began, ret_work);
     if (status == COMM_OK && call && !comm__memory_any(group)) {
         struct op_place place = comm__group_op_place(group);
-        group->checked = (struct checked){ *call, comm__op_extent(op, &place), channel, *op };
+        group->checked = (struct checked){ *call, comm__op_extent(op, &place), channel, what, *op };
     }
     return unlock_submission(group, channel, status);
 }
@@ -529,6 +555,7 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
     struct checked *c = &group->checked;
     if (comm__thread.busy || comm__forked_since(group->generation))
         return 0;
+    int64_t began = run_begins(group, waits);
     futex_lock_take(&group->submission);
     if (!is_like(&c->call, call) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
@@ -544,7 +571,7 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
         op->recv.data = call->recv;
     op->flags = waits ? op->flags | COMM_OP_FLAG_WAITING : op->flags & ~(uint32_t)COMM_OP_FLAG_WAITING;
     op->timeout_ns = comm__group_limit_ns(group, COMM_TIMEOUT_DEFAULT);
-    *ret_status = submit_or_run(group, c->channel, op, ret_work);
+    *ret_status = submit_or_run(group, c->channel, op, &c->record, began, ret_work);
     *ret_status = unlock_submission(group, c->channel, *ret_status);
     return 1;
 }
