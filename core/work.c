@@ -33,17 +33,23 @@ _Thread_local struct comm__thread comm__thread;
 /* In returned_works: the group is closed. */
 static comm_work closed;
 
-static comm_work *work_create(comm_group *group)
+/* Several, as later on one exchange then takes as many of them back. */
+static comm_work *works_create(comm_group *group)
 {
-    comm_work *work = calloc(1, sizeof *work);
-    if (!work)
-        return NULL;
-    work->group = group;
-    atomic_init(&work->fd, -1);
-    work->next_of_all = atomic_load_explicit(&group->all_works, memory_order_relaxed);
-    atomic_store_explicit(&group->all_works, work, memory_order_release);
-    group->work_count++;
-    return work;
+    comm_work *first = NULL;
+    for (int i = 0; i < WORKS_AT_ONCE; i++) {
+        comm_work *work = calloc(1, sizeof *work);
+        if (!work)
+            break;
+        work->group = group;
+        atomic_init(&work->fd, -1);
+        work->next_of_all = atomic_load_explicit(&group->all_works, memory_order_relaxed);
+        atomic_store_explicit(&group->all_works, work, memory_order_release);
+        group->work_count++;
+        work->next_free = first;
+        first = work;
+    }
+    return first;
 }
 
 /* Its end is in the work until it is used again. */
@@ -68,7 +74,7 @@ int comm__work_is_there(comm_group *group)
         return 1;
     group->free_works = atomic_exchange_explicit(&group->returned_works, NULL, memory_order_acquire);
     if (!group->free_works)
-        group->free_works = work_create(group);
+        group->free_works = works_create(group);
     return group->free_works != NULL;
 }
 

@@ -78,7 +78,8 @@ static inline int work_is_done(const comm_work *work)
 /* A fresh work with two references, and back; NULL if there is no memory. Needs the submission lock. */
 comm_work *comm__work_take(comm_group *group);
 
-/* Has the pool a work, so that take cannot fail? Makes one if it has none. */
+/* Has the pool a work, so that take cannot fail? Makes some if it has none. */
+enum { WORKS_AT_ONCE = 4 };
 int comm__work_is_there(comm_group *group);
 
 /* The group is closed: from here on it has a reference for each work that is out. */

@@ -104,7 +104,7 @@ static void play(comm_group *world, const int *order, int retained)
         CHECK(is_readable(m.work));
         comm_work_release(m.work);
     }
-    CHECK(world->work_count == 1); /* it went back to the pool each time */
+    CHECK(world->work_count == WORKS_AT_ONCE); /* it went back to the pool each time */
 }
 
 static void permute(comm_group *world, int *order, int from)
@@ -215,7 +215,7 @@ static void completion_meets_everything_else(int rank, int size, void *arg)
     }
     CHECK(pthread_join(thread, NULL) == 0);
     pthread_barrier_destroy(&race.start);
-    CHECK(world->work_count == 1);
+    CHECK(world->work_count == WORKS_AT_ONCE);
     CHECK_OK(comm_group_close(world));
 }
 
