@@ -174,10 +174,8 @@ static void say_goodbye(struct mesh *m)
 static void close_connections(struct mesh *m)
 {
     listen_close(m);
-    for (int32_t i = 0; i < m->domain.peers.size; i++) {
-        connect_end(&m->links[i]);
+    for (int32_t i = 0; i < m->domain.peers.size; i++)
         link_close(&m->links[i]);
-    }
 }
 
 void mesh_close(struct mesh *m, int forked)

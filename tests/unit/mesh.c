@@ -363,12 +363,12 @@ static void strangers_are_bounded(void **state)
 
 /* ---- Going out ---- */
 
-/* A listener by hand, which the store says is rank 0. */
-static int listen_as_rank_0(const struct mesh *m)
+/* A listener by hand, which the store says is that rank. */
+static int listen_as(const struct mesh *m, int32_t rank)
 {
     int port = 0, fd = netaddr_listen(8, &port);
     assert_true(fd >= 0 && ioctl(fd, FIONBIO, &(int){ 1 }) == 0);
-    snprintf(store.page[0], sizeof store.page[0], "by-hand\n%s\n%d\n", m->host_identity, port);
+    snprintf(store.page[rank], sizeof store.page[rank], "by-hand\n%s\n%d\n", m->host_identity, port);
     return fd;
 }
 
@@ -400,7 +400,7 @@ static void a_rank_that_is_wanted_is_connected(void **state)
     struct mesh *m = open_mesh(1, SECRET);
     uint8_t hello[WIRE_HELLO_BYTES], proof[WIRE_PROOF_BYTES], expected[WIRE_PROOF_BYTES];
     struct wire_challenge challenge;
-    int listener = listen_as_rank_0(m);
+    int listener = listen_as(m, 0);
     (void)state;
     port_want(&m->links[0].port);
     int fd = accept_from(listener);
@@ -429,7 +429,7 @@ static void an_acceptor_that_is_not_ours_gets_no_proof(void **state)
     uint8_t hello[WIRE_HELLO_BYTES];
     struct wire_challenge challenge;
     char byte, text[300];
-    int listener = listen_as_rank_0(m);
+    int listener = listen_as(m, 0);
     (void)state;
     port_want(&l->port);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* it tries again and again */
@@ -442,6 +442,54 @@ static void an_acceptor_that_is_not_ours_gets_no_proof(void **state)
         close(fd);
     }
     close(listener);
+}
+
+/* The mesh is connecting to the rank, and has said hello; gives the connection. */
+static int being_connected(const struct mesh *m, int32_t rank, int listener)
+{
+    uint8_t hello[WIRE_HELLO_BYTES];
+    port_want(&m->links[rank].port);
+    int fd = accept_from(listener);
+    assert_true(hear(fd, hello, sizeof hello));
+    assert_int_equal(link_phase(&m->links[rank]), LINK_CHALLENGED);
+    return fd;
+}
+
+/* Both connect at the same time. */
+static void the_lower_rank_goes_first_for_a_while(void **state)
+{
+    struct mesh *m = open_mesh(1, SECRET);
+    struct link *lower = &m->links[0], *higher = &m->links[3];
+    int listeners[] = { listen_as(m, 0), listen_as(m, 3) };
+    (void)state;
+    int to_lower = being_connected(m, 0, listeners[0]), to_higher = being_connected(m, 3, listeners[1]);
+    higher->begun_ns = clock_now_ns() + LIMIT_S * 1000000000ll; /* begun just now, however slow this test is */
+    struct shake s = begin_shake(m, hello_of(3, 1));
+    assert_int_equal(s.challenge.verdict, WIRE_DUPLICATE);
+    UNTIL(is_closed(s.fd));
+    close(s.fd);
+    assert_true(m->pending_count == 0 && m->refused == 0);
+    assert_true(link_phase(higher) == LINK_CHALLENGED && !is_closed(to_higher));
+    /* The lower one is welcome, but has not proved that it is. */
+    s = begin_shake(m, hello_of(0, 1));
+    assert_int_equal(s.challenge.verdict, WIRE_WELCOME);
+    assert_true(link_phase(lower) == LINK_CHALLENGED && !is_closed(to_lower));
+    prove(&s, SECRET);
+    UNTIL(lower->port.state == PORT_UP && is_closed(to_lower));
+    close(s.fd);
+    /* Our attempt may be one that cannot come about. */
+    higher->begun_ns = clock_now_ns() - 2000 * 1000000ll;
+    s = begin_shake(m, hello_of(3, 1));
+    assert_int_equal(s.challenge.verdict, WIRE_WELCOME);
+    assert_int_equal(link_phase(higher), LINK_AWAITED);
+    UNTIL(is_closed(to_higher));
+    prove(&s, SECRET);
+    UNTIL(higher->port.state == PORT_UP);
+    close(s.fd);
+    close(to_lower);
+    close(to_higher);
+    close(listeners[0]);
+    close(listeners[1]);
 }
 
 /* Does this end of a connection belong to that one? */
@@ -566,7 +614,7 @@ static void all_that_is_half_made_is_closed(void **state)
     struct mesh *m = open_mesh(1, SECRET);
     struct wire_hello hello = hello_of(2, 1);
     uint8_t bytes[WIRE_HELLO_BYTES];
-    int listener = listen_as_rank_0(m);
+    int listener = listen_as(m, 0);
     (void)state;
     port_want(&m->links[0].port); /* is connected, and hears no challenge */
     int silent = accept_from(listener), nothing = dial(m), half = dial(m);
@@ -579,6 +627,8 @@ static void all_that_is_half_made_is_closed(void **state)
     assert_int_equal(link_phase(&m->links[0]), LINK_CHALLENGED);
     assert_int_equal(link_phase(&m->links[2]), LINK_RESOLVING);
     assert_int_equal(link_phase(&m->links[3]), LINK_AWAITED);
+    for (int i = 0; i < TCP_PENDING_CONNS_MAX; i++)
+        m->pending[i].give_up_ns = INT64_MAX; /* it is not their own time that ends them */
     close_mesh(m);
     assert_true(is_closed(silent) && is_closed(nothing) && is_closed(half) && is_closed(unproven.fd));
     close(silent);
@@ -601,6 +651,7 @@ int main(void)
         TEST(strangers_are_bounded),
         TEST(a_rank_that_is_wanted_is_connected),
         TEST(an_acceptor_that_is_not_ours_gets_no_proof),
+        TEST(the_lower_rank_goes_first_for_a_while),
         TEST(of_two_connections_one_is_left),
         TEST(a_record_has_several_addresses),
         TEST(a_record_without_sense_is_refused),
