@@ -125,8 +125,8 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
             continue;
         }
         state->message.state = MESSAGE_DONE;
-        if (g->status == COMM_OK && !operand_local_step(op, slot, &p->steps[i]))
-            group_fail(op->group, COMM_ERR_NO_MEMORY, "no memory to reduce");
+        if (g->status == COMM_OK)
+            operand_local_step(op, slot, &p->steps[i]);
     }
     /* Receives first: their clearances should be under way while we send. */
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)

@@ -63,6 +63,7 @@ struct exec_group {
     size_t prepared_bytes;
     struct step *step_pool;
     size_t step_pool_bytes;
+    const void **sources;   /* [size] what the step at hand reduces */
     size_t *offsets;
     size_t offsets_bytes;
     /* desync.c, while it asks: whose deadline passed, what the others say. */

@@ -165,10 +165,11 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
         g->world_ranks = malloc((size_t)info->size * sizeof *g->world_ranks);
         g->rank_of = malloc((size_t)d->peers.size * sizeof *g->rank_of);
         g->answers = calloc((size_t)info->size, sizeof *g->answers);
+        g->sources = malloc((size_t)info->size * sizeof *g->sources);
         g->boxes = boxes_create(info->size);
         g->p2p_boxes = boxes_create(info->size);
     }
-    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->boxes || !g->p2p_boxes) {
+    if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->sources || !g->boxes || !g->p2p_boxes) {
         group_destroy(g);
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
@@ -218,6 +219,7 @@ void group_destroy(struct exec_group *g)
     free(g->rank_of);
     free(g->hosts);
     free(g->answers);
+    free(g->sources);
     free(g->boxes);
     free(g->p2p_boxes);
     free(g->offsets);

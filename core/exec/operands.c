@@ -1,6 +1,5 @@
 #include "operands.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "exec_group.h"
@@ -141,19 +140,15 @@ static void user_reduce(const struct exec_op *op, void *dst, const void **source
         memcpy(dst, running, count * op->element_bytes);
 }
 
-static int reduce_ranks(struct exec_op *op, struct slot *slot, const struct plan_step *step)
+static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct plan_step *step)
 {
-    enum { FEW = 64 };
     int32_t size = op->group->size;
+    const void **sources = op->group->sources;
     size_t count, own_count;
     uint8_t *dst = operand_region(op, slot, &step->dst, &count);
     uint8_t *own = operand_region(op, slot, &step->source, &own_count);
     if (count == 0)
-        return 1;
-    const void *few[FEW];
-    const void **sources = size <= FEW ? few : malloc((size_t)size * sizeof *sources);
-    if (!sources)
-        return 0;
+        return;
     size_t stride = slot->stride * (size_t)step->source.count;
     uint8_t *first = slot->scratch + (size_t)step->other.slot * slot->stride;
     for (int32_t r = 0; r < size; r++)
@@ -166,19 +161,18 @@ static int reduce_ranks(struct exec_op *op, struct slot *slot, const struct plan
     } else {
         exec_host->reduce_many(dst, sources, (size_t)size, count, op->op.redop, op->op.dtype);
     }
-    if (sources != few)
-        free(sources);
-    return 1;
 }
 
-int operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step)
+void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step)
 {
     size_t count, n;
-    if (step->kind == PLAN_STEP_REDUCE_RANKS)
-        return reduce_ranks(op, slot, step);
+    if (step->kind == PLAN_STEP_REDUCE_RANKS) {
+        reduce_ranks(op, slot, step);
+        return;
+    }
     uint8_t *dst = operand_region(op, slot, &step->dst, &count);
     if (count == 0 || !dst)
-        return 1;
+        return;
     if (step->kind == PLAN_STEP_COPY) {
         uint8_t *source = operand_region(op, slot, &step->source, &n);
         if (source != dst)
@@ -190,5 +184,4 @@ int operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_
     } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_REDOP_AVG) {
         exec_host->divide(dst, count, op->op.dtype, op->group->size);
     }
-    return 1;
 }

@@ -111,8 +111,6 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 
 # ---- d: many ranks ----
 
-fault("d", "room_for_64_sources_is_used_for_65", "core/exec/operands.c", "size <= FEW ? few", "size <= FEW + 1 ? few",
-      "random programs on tcp", "large on tcp")
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)",
       "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
