@@ -501,12 +501,8 @@ void link_sweep(struct port *p)
         read_the_rest(l);
     if (!port_is_gone(p))
         return;
-    if (l->fd >= 0) {
-        /* An unexpected frame whose payload will never be complete is of no use. */
-        if (l->port.in.type && p->sink.kind == SINK_UNEXPECTED)
-            p->sink.unexpected->broken = 1;
+    if (l->fd >= 0)
         link_close(l);
-    }
     tx_drop_all(l);
 }
 

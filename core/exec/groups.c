@@ -247,8 +247,8 @@ static void adopt_orphans(struct exec_group *g)
         next = u->next;
         if (u->head.group != g->id)
             continue;
-        if (u->broken || g->status != COMM_OK || group_rank_of(g, u->port) < 0) {
-            unexpected_drop(u); /* Its sender is gone, or not a member; or the group has ended. */
+        if (g->status != COMM_OK || group_rank_of(g, u->port) < 0) {
+            unexpected_drop(u); /* The group has ended, perhaps with this sender; or that is not a member. */
             continue;
         }
         struct box *box = group_box(g, u->port, u->head.kind);

@@ -75,7 +75,6 @@ struct unexpected *unexpected_add(struct unexpected_list *list, struct port *p, 
     u->head = *h;
     u->arrival = matching->arrivals++;
     u->complete = payload_bytes(h) == 0;
-    u->broken = 0;
     u->claimed = NULL;
     u->data = u->inline_data;
     if (payload_bytes(h) > sizeof u->inline_data && !(u->data = malloc(payload_bytes(h)))) {
@@ -95,8 +94,8 @@ void unexpected_drop(struct unexpected *u)
     assert(p->unexpected_count > 0);
     p->unexpected_count--;
     p->table->matching->count--;
-    if (!u->complete && !u->broken) {
-        /* The rest of its payload is still coming. */
+    if (!u->complete) {
+        /* The rest of its payload is still coming, or never will. */
         p->sink.kind = SINK_DISCARD;
         p->sink.unexpected = NULL;
     } else if (u->head.type == FRAME_EAGER && !port_is_gone(p)) {
@@ -158,7 +157,7 @@ static int is_for(const struct message *m, const struct frame *h)
 static struct unexpected *find_unexpected(const struct unexpected_list *list, const struct message *m)
 {
     for (struct unexpected *u = list->head; u; u = u->next)
-        if (is_for(m, &u->head) && !u->claimed && !u->broken)
+        if (is_for(m, &u->head) && !u->claimed)
             return u;
     return NULL;
 }

@@ -38,8 +38,7 @@ struct unexpected {
     struct port *port;
     struct frame head;
     uint64_t arrival;        /* counts up over all senders: who was first, for a receive from any source */
-    uint8_t complete;        /* the payload is here */
-    uint8_t broken;          /* the payload will never be complete */
+    uint8_t complete;        /* the payload is here; that of a peer that is lost may never be */
     uint8_t *data;           /* inline_data or heap */
     struct message *claimed; /* posted while the payload was still coming */
     uint8_t inline_data[MATCH_UNEXPECTED_INLINE];

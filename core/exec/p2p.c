@@ -75,7 +75,7 @@ static struct exec_op *posted_for(struct exec_group *g, int32_t from_rank, int32
 static struct unexpected *first_unexpected_from(const struct exec_op *op, int32_t rank)
 {
     for (struct unexpected *u = op->group->p2p_boxes[rank].unexpected.head; u; u = u->next)
-        if (!u->claimed && !u->broken && fits(op, rank, u->head.tag))
+        if (!u->claimed && fits(op, rank, u->head.tag))
             return u;
     return NULL;
 }

@@ -10,7 +10,7 @@ static void check_unexpected(struct exec_op *op, const struct unexpected *u)
 {
     while (u && u->head.seq < op->call.seq)
         u = u->next;
-    if (u && u->head.seq == op->call.seq && !u->broken)
+    if (u && u->head.seq == op->call.seq)
         queue_matches_call(op->group, u->port, &u->head, &op->call);
 }
 

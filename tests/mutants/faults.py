@@ -57,8 +57,6 @@ fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->o
 fault("a", "truncated_copy_writes_past_the_room", SINK,
       "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
       "memcpy(s->dst + s->done, data, n);", *SHORT)
-fault("a", "unexpected_frame_of_a_lost_link_stays_to_come", LINK, "p->sink.unexpected->broken = 1;",
-      "(void)p->sink.unexpected;", "hostile")
 fault("a", "claimed_receive_is_done_already", MATCH, "u->claimed = m;", "u->claimed = m, m->state = MESSAGE_DONE;",
       "short io, collectives", "short io, random programs")
 fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH,
@@ -66,7 +64,7 @@ fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH,
 fault("a", "data_of_a_claimed_message_is_never_copied", MATCH,
       "take(m, u->data, (size_t)u->head.bytes);\n    unexpected_drop(u);\n    match_received(m);",
       "unexpected_drop(u);\n    match_received(m);", "short io, p2p", "short io, bytes")
-fault("a", "claimed_message_is_matched_again", P2P, "if (!u->claimed && !u->broken &&", "if (!u->broken &&",
+fault("a", "claimed_message_is_matched_again", P2P, "if (!u->claimed &&", "if (",
       "short io, p2p", "short io, programs")
 fault("a", "begun_element_is_not_carried", SINK, "s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);",
       "s->carry_bytes = 0;", "short io, collectives", "short io, random programs")
@@ -115,7 +113,7 @@ fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED
       "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
       "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return 0;",
-      "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "waiting", "collectives on tcp")
+      "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "link")
 fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
@@ -290,6 +288,19 @@ fault("core", "subgroup_of_the_wrong_ranks", "core/group_make.c", "parent->rank 
 
 # ---- tcp ----
 
+fault("tcp", "both_connections_are_welcome", LISTEN, "return ours_goes_first(l) ? WIRE_DUPLICATE : WIRE_WELCOME;",
+      "return WIRE_WELCOME;", "mesh")
+fault("tcp", "closing_leaves_handshakes_to_their_time", LISTEN,
+      "        if (m->pending[i].fd >= 0)\n            pending_end(&m->pending[i], 0);", "        (void)m;", "mesh")
+fault("tcp", "read_buffer_is_not_moved_down", LINK,
+      "        memmove(l->rx, l->rx + l->rx_begin, l->rx_end - l->rx_begin);\n"
+      "        l->rx_end -= l->rx_begin;\n        l->rx_begin = 0;\n", "", "link")
+fault("tcp", "verdict_comes_before_what_can_be_read", DESYNC,
+      "    group_hear(g); /* what has come while this rank did not run counts */\n", "", "desync")
+fault("tcp", "time_without_running_counts_in_full", DESYNC, "        if (g->steps_left)", "        if (0)", "desync")
+fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter != group_rank_of(g, p) ||",
+      "h->reporter < 0 ||", "hostile")
+fault("tcp", "loss_counts_from_a_group_without_the_lost", RECEIVE, " || group_rank_of(g, lost) < 0)", ")", "hostile")
 fault("tcp", "user_reduce_begins_with_the_last_rank", "core/exec/operands.c", "running = sources[r];\n    }",
       "running = sources[0];\n    }", "reductions on tcp", "random programs on tcp")
 fault("tcp", "last_slice_is_lost", "core/exec/prepare.c",

@@ -299,8 +299,6 @@ static void ports_sweep(struct port *p)
             ports_read(p);
     if (!port_is_gone(p))
         return;
-    if (p->in.type && p->sink.kind == SINK_UNEXPECTED)
-        p->sink.unexpected->broken = 1;
     p->in.type = 0;
     drop_all(mp);
 }

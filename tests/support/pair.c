@@ -131,8 +131,6 @@ static void port_forget(struct port *p, const void *owner)
 
 static void port_sweep(struct port *p)
 {
-    if (port_is_gone(p) && p->in.type && p->sink.kind == SINK_UNEXPECTED)
-        p->sink.unexpected->broken = 1;
     if (port_is_gone(p))
         p->in.type = 0;
 }

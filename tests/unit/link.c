@@ -287,6 +287,66 @@ static void queued_frames_keep_their_order(void **state)
     pair_close(&s);
 }
 
+/* ---- Many links ---- */
+
+enum { PEERS = 20, LOOKS_MOST = 100000 };
+
+static int peers[PEERS]; /* the other ends */
+static int peer_count, looks;
+
+/* The work that is waited for is done when all peers have their frame. */
+static int32_t all_have_heard(const comm_work *work)
+{
+    uint8_t header[WIRE_HEADER_BYTES];
+    int heard = 0;
+    (void)work;
+    for (int i = 0; i < peer_count; i++)
+        heard += recv(peers[i], header, sizeof header, MSG_PEEK) == (ssize_t)sizeof header;
+    assert_true(++looks < LOOKS_MOST);
+    return heard == peer_count;
+}
+
+/* By a thread that never sleeps, for who sleeps has told epoll before what it wants. */
+static void who_spins_writes_to_all_awaited_links(int count)
+{
+    static comm_host host;
+    struct mesh *m = calloc(1, sizeof *m);
+    host = comm__host;
+    host.work_done = all_have_heard;
+    comm__tcp_entry(&host);
+    assert_int_equal(mesh_allocate(m, 0, count + 1, "secret"), COMM_OK);
+    assert_int_equal(progress_start(m), COMM_OK);
+    m->domain.peers.events = &events;
+    m->spin_ns = INT64_MAX;
+    peer_count = count;
+    looks = 0;
+    budget = 0;
+    for (int i = 0; i < count; i++) {
+        struct frame h = frame_of(FRAME_CTS, 1, 0);
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+        peers[i] = fds[1];
+        link_up(&m->links[1 + i], fds[0]);
+        link_send(&m->links[1 + i].port, &h, NULL, 0, NULL);
+    }
+    assert_int_equal(m->domain.peers.active_count, count);
+    budget = most_at_once = SIZE_MAX;
+    assert_int_equal(progress_wait(m, NULL, INT64_MAX), COMM_OK);
+    for (int i = 0; i < count; i++) {
+        m->links[1 + i].port.state = PORT_LOST;
+        link_sweep(&m->links[1 + i].port);
+        close(peers[i]);
+    }
+    mesh_close(m, 0);
+}
+
+static void queued_frames_go_out_on_few_links_and_on_many(void **state)
+{
+    (void)state;
+    who_spins_writes_to_all_awaited_links(2);
+    who_spins_writes_to_all_awaited_links(PEERS);
+}
+
 /* ---- Bytes in ---- */
 
 static void bytes_come_in_any_two_pieces(void **state)
@@ -672,6 +732,7 @@ int main(void)
         cmocka_unit_test(a_frame_goes_out_in_any_two_pieces),
         cmocka_unit_test(frames_go_out_in_pieces_of_any_size),
         cmocka_unit_test(queued_frames_keep_their_order),
+        cmocka_unit_test(queued_frames_go_out_on_few_links_and_on_many),
         cmocka_unit_test(bytes_come_in_any_two_pieces),
         cmocka_unit_test(bytes_come_one_by_one),
         cmocka_unit_test(the_read_buffer_never_fills_up),
