@@ -46,7 +46,7 @@ static inline float small_widen(struct small_float s, uint32_t bits)
     int32_t value = (magnitude << (23 - s.mantissa)) + ((127 - s.bias) << 23) + (is_subnormal ? 1 << 23 : 0);
     float finite = f32_of_bits((uint32_t)value) - f32_of_bits((uint32_t)(is_subnormal ? least : 0));
     /* The exponent of all ones is fp32's exponent of all ones; e4m3 has a NaN there and nothing else. */
-    int32_t up = s.special == s.nan ? 0x7fc00000 : (255 - 31 - 127 + 15) << 23;
+    int32_t up = s.special == s.nan ? 0x7fc00000 : (255 - (s.special >> s.mantissa) - 127 + s.bias) << 23;
     uint32_t result = bits_of_f32(finite);
     if (s.special == s.nan)
         result = magnitude == s.nan ? (uint32_t)up : result;
