@@ -110,7 +110,7 @@ static const struct reduce_variant *variant(void)
     return chosen;
 }
 
-const char *comm__reduce_variant(void)
+const char *comm_kernels(void)
 {
     return variant()->name;
 }

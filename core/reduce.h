@@ -25,9 +25,7 @@ void comm__premultiply(void *dst, const void *src, size_t count, comm_dtype dtyp
 /* data[i] = data[i] / divisor: the last step of AVG for f32, f64 and complex sums that were made pairwise. */
 void comm__divide(void *data, size_t count, comm_dtype dtype, int32_t divisor);
 
-/* The same functions in plain C, for tests; and which variant is in force: "scalar", "avx2", "avx512", "neon".
- * COMM_SIMD in the environment forces one that the machine has. */
+/* The same functions in plain C, for tests. comm_kernels tells which variant is in force. */
 reduce_kernel comm__reduce_kernel_scalar(comm_redop redop, comm_dtype dtype);
-const char *comm__reduce_variant(void);
 
 #endif

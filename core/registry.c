@@ -255,15 +255,17 @@ comm_status comm_backend_register(comm_backend_entry_fn entry)
     return comm__registry_add(entry, "registered by the program", NULL, &backend);
 }
 
-comm_status comm_backend_load(const char *path)
+comm_status comm_backend_load(const char *path_or_name)
 {
     const comm_backend *backend;
-    if (!path || !*path)
-        return comm__fail(COMM_ERR_INVALID, "comm_backend_load: the path is %s", path ? "empty" : "NULL");
+    if (!path_or_name || !*path_or_name)
+        return comm__fail(COMM_ERR_INVALID, "comm_backend_load: the path is %s", path_or_name ? "empty" : "NULL");
+    if (!comm__backend_is_path(path_or_name))
+        return comm__registry_find(path_or_name, &backend);
     lock_table();
-    comm_status status = comm__plugin_load(path, NULL, &backend);
+    comm_status status = comm__plugin_load(path_or_name, NULL, &backend);
     if (status != COMM_OK)
-        comm__registry_refused(path, path, comm_last_error());
+        comm__registry_refused(path_or_name, path_or_name, comm_last_error());
     pthread_mutex_unlock(&lock);
     return status;
 }

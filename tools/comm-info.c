@@ -1,12 +1,9 @@
 /* comm-info: what this libcomm is, available backends, and why the others are not, its parameters and its routes. */
 #include <argp.h>
+#include <comm/comm.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <comm/comm.h>
-
-#include "core/reduce.h"
 
 enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN, KEY_JSON };
 
@@ -41,6 +38,23 @@ static const char *shown_value(const comm_param_info *p)
     if (!*p->value)
         return "(empty)";
     return strcmp(p->name, "secret") == 0 ? "(set)" : p->value;
+}
+
+/* A program loads the plugins that its backend string names. Here all are loaded that are there: only so are their
+ * versions, parameters and routes known, and why they cannot be used. Of a backend with variants (NAME.VARIANT), the
+ * library takes the first that can be used. Failures are listed with the backends. */
+static void load_plugins(void)
+{
+    size_t found = comm_backend_count();
+    for (size_t i = 0; i < found; i++) {
+        comm_backend_info b = { .struct_bytes = sizeof b };
+        char name[256];
+        if (comm_backend_query(i, &b) != COMM_OK || b.usable || *b.devices)
+            continue;
+        size_t length = strcspn(b.name, ".");
+        snprintf(name, sizeof name, "%.*s", (int)length, b.name);
+        (void)comm_backend_load(b.name[length] ? name : b.origin);
+    }
 }
 
 static void print_parameters(int markdown)
@@ -151,7 +165,7 @@ static json_t *json_routes(void)
 
 static int print_json(void)
 {
-    json_t *all = json_pack("{ss ss so so so so}", "version", comm_version(), "kernels", comm__reduce_variant(),
+    json_t *all = json_pack("{ss ss so so so so}", "version", comm_version(), "kernels", comm_kernels(),
                             "launcher", json_launcher(), "backends", json_backends(), "parameters", json_parameters(),
                             "routes", json_routes());
     int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF;
@@ -183,6 +197,7 @@ int main(int argc, char **argv)
     argp_err_exit_status = 2;
     argp_program_version = comm_version();
     argp_parse(&argp, argc, argv, 0, NULL, &w);
+    load_plugins();
     if (w.json)
         return finish(print_json());
     if (w.parameters || w.markdown)
@@ -191,7 +206,7 @@ int main(int argc, char **argv)
         print_routes();
     if (w.parameters || w.markdown || w.routes)
         return finish(0);
-    printf("libcomm %s, reduction kernels: %s\n", comm_version(), comm__reduce_variant());
+    printf("libcomm %s, reduction kernels: %s\n", comm_version(), comm_kernels());
     if (comm_launch_query(&launch) == COMM_OK)
         printf("launcher: %s, rank %d of %d\n", launch.launcher, (int)launch.rank, (int)launch.world_size);
     else

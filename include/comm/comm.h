@@ -121,6 +121,8 @@ COMM_API void *comm_alloc(size_t bytes);
 /* The version of the library that is linked, "0.1.0", and the number major * 10000 + minor * 100 + patch. */
 COMM_API const char *comm_version(void);
 COMM_API int32_t comm_version_number(void);
+/* The reduction kernels that this CPU runs: "avx512", "avx2", "sse2", "neon" ... (COMM_SIMD chooses).  Threads any. */
+COMM_API const char *comm_kernels(void);
 
 /* ---- 2 Types ---------------------------------------------------------------------------------- */
 
@@ -978,8 +980,10 @@ COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_inf
 /* Which algorithm the backend would take for which operation, as lines for people: one call of `line` each.
  * Memory  `text` is lent during the call. */
 COMM_API comm_status comm_backend_routes(size_t index, void (*line)(const char *text, void *context), void *context);
-/* Load a plugin from a shared object; registering one of your own is in comm/backend.h. */
-COMM_API comm_status comm_backend_load(const char *path);
+/* Load a plugin: the shared object of that path (with a '/'), or as a backend string would, the backend of that name,
+ * which must then be one that can be used here. Registering one of your own is in comm/backend.h.   Threads  any.
+ * Errors  NOT_FOUND, INVALID, VERSION, UNSUPPORTED, and those of the backend. */
+COMM_API comm_status comm_backend_load(const char *path_or_name);
 
 /* Parameters: every environment variable and backend option that libcomm reads. A parameter of a backend is looked up
  * in this order: the option in the backend string of the group ("cpu:tcp?lanes=4"), which a group without a string of

@@ -33,6 +33,12 @@ for program in "$@"; do
 done
 env -i "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" barrier --repeats 1 >"$work/output" 2>&1 ||
     fail "the installed programs: $(cat "$work/output")"
+# The plugin for GPUs is found beside the library, and nothing is linked to CUDA or NCCL.
+env -i "$installed/bin/comm-info" | grep -q '^  nccl .*/comm/libcomm_nccl\.so' ||
+    fail "comm-info does not find the plugin: $(env -i "$installed/bin/comm-info" | grep -A3 '^backends')"
+for object in "$libdir/libcomm.so.0" "$libdir/comm/libcomm_nccl.so"; do
+    ! readelf -d "$object" | grep NEEDED | grep -qE 'cuda|cudart|nccl' || fail "$object needs CUDA or NCCL"
+done
 for text in "$source"/LICENSE "$source"/README.md "$source"/docs/*.md; do
     [ -s "$(find "$installed" -path "*/doc/libcomm/${text##*/}")" ] || fail "$text was not installed"
 done

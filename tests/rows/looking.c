@@ -113,6 +113,7 @@ static void version(const struct place *p)
     (void)p;
     snprintf(text, sizeof text, "%d.%d.%d", COMM_VERSION_MAJOR, COMM_VERSION_MINOR, COMM_VERSION_PATCH);
     IS(strcmp(comm_version(), text) == 0);
+    IS(comm_kernels() && *comm_kernels());
     IS(comm_version_number() == COMM_VERSION_MAJOR * 10000 + COMM_VERSION_MINOR * 100 + COMM_VERSION_PATCH);
 }
 

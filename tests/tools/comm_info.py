@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""What comm-info tells, and that docs/environment.md is what it tells: comm_info.py COMM-INFO COMMRUN SOURCE-FOLDER."""
+"""What comm-info tells, and that docs/environment.md is what it tells.
+
+comm_info.py COMM-INFO COMMRUN HELLO SOURCE-FOLDER NCCL-PLUGIN-FOLDER OTHER-PLUGINS-FOLDER STANDIN-FOLDER
+"""
 import json
 import os
 import pathlib
@@ -8,8 +11,13 @@ import subprocess
 import sys
 import unittest
 
-COMM_INFO, COMMRUN = sys.argv[1:3]
-SOURCE = pathlib.Path(sys.argv[3])
+COMM_INFO, COMMRUN, HELLO = sys.argv[1:4]
+SOURCE = pathlib.Path(sys.argv[4])
+WITH_NCCL = {"COMM_PLUGIN_PATH": sys.argv[5]}
+WITH_OTHERS = {"COMM_PLUGIN_PATH": sys.argv[6]}
+STANDIN = pathlib.Path(sys.argv[7])
+ON_STANDIN = {**WITH_NCCL, "COMM_NCCL_CUDART": str(STANDIN / "libstandin_cudart.so"),
+              "COMM_NCCL_LIBRARY": str(STANDIN / "libstandin_nccl_22809.so")}
 LIMIT_S = 30
 BARE = {name: value for name, value in os.environ.items()
         if name in ("PATH", "LD_LIBRARY_PATH") or name.endswith("SAN_OPTIONS")}
@@ -32,19 +40,20 @@ class Info(unittest.TestCase):
     maxDiff = None
 
     def test_the_environment_s_table_is_up_to_date(self):
-        self.assertEqual((SOURCE / "docs/environment.md").read_text(), told("--markdown"),
-                         "docs/environment.md is to be made anew: build/tools/comm-info --markdown > "
-                         "docs/environment.md")
+        self.assertEqual((SOURCE / "docs/environment.md").read_text(), told("--markdown", env=WITH_NCCL),
+                         "docs/environment.md is to be made anew: COMM_PLUGIN_PATH=build/backend_nccl "
+                         "build/tools/comm-info --markdown > docs/environment.md")
 
     def test_every_parameter_of_the_sources_is_told(self):
         rows = [(scope, name, f"{prefix}{name.upper()}")
                 for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"),
-                                             ("tcp", "COMM_TCP_", "backend_tcp/param.def"))
+                                             ("tcp", "COMM_TCP_", "backend_tcp/param.def"),
+                                             ("nccl", "COMM_NCCL_", "backend_nccl/param.def"))
                 for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]
-        known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json"))["parameters"]]
+        known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json", env=WITH_NCCL))["parameters"]]
         self.assertGreater(len(rows), 10)
         self.assertEqual(known, rows)
-        text, plain = told("--parameters"), told()
+        text, plain = told("--parameters", env=WITH_NCCL), told(env=WITH_NCCL)
         for scope, name, env in rows:
             self.assertRegex(text, rf"(?m)^ +{env} +{scope}\.{name} +=")
             self.assertIn(env, plain)
@@ -76,6 +85,44 @@ class Info(unittest.TestCase):
         self.assertRegex(told(), rf"(?m)^libcomm {re.escape(info['version'])}, reduction kernels: {info['kernels']}$")
         for backend in info["backends"]:
             self.assertEqual(backend["usable"], backend["reason"] is None, backend)
+
+    def test_plugins_are_loaded_and_say_why_they_cannot_be_used(self):
+        reasons = {}
+        for backend in json.loads(told("--json", env=WITH_OTHERS))["backends"]:
+            reasons[backend["name"]] = backend["reason"]
+        for name, words in {"lacking": "group_abort", "newer": "ABI", "refusing": "no such hardware",
+                            "entryless": "does not export", "twofold.a": "liba is not installed",
+                            "twofold.c": "not taken", "hopeless.x": "libx is not installed"}.items():
+            self.assertIn(words, reasons[name])
+        self.assertIsNone(reasons["good"])
+        self.assertIsNone(reasons["twofold"])
+
+    def test_the_library_that_is_missing_is_named(self):
+        nccl = {"COMM_NCCL_LIBRARY": "/no/such/nccl.so"}
+        for env, words in (({"COMM_NCCL_CUDART": "/no/such/cudart.so"},
+                            ["the CUDA runtime is missing: /no/such/cudart.so", "COMM_NCCL_CUDART"]),
+                           ({**ON_STANDIN, **nccl}, ["NCCL is missing: /no/such/nccl.so", "COMM_NCCL_LIBRARY"])):
+            told_json = json.loads(told("--json", env={**WITH_NCCL, **env}))
+            backend = next(b for b in told_json["backends"] if b["name"] == "nccl")
+            self.assertFalse(backend["usable"])
+            self.assertEqual((backend["devices"], "nccl" in told_json["routes"]), ("cuda", False))
+            for word in words:
+                self.assertIn(word, backend["reason"])
+
+    def test_versions_and_routes_where_the_libraries_are(self):
+        told_json = json.loads(told("--json", env=ON_STANDIN))
+        backend = next(b for b in told_json["backends"] if b["name"] == "nccl")
+        self.assertEqual((backend["usable"], backend["reason"]), (True, None))
+        self.assertRegex(told_json["routes"]["nccl"][0],
+                         r"^NCCL 2\.28\.9 \(.*libstandin_nccl_22809\.so\), CUDA runtime 1")
+        self.assertIn("routes of nccl:", told("--routes", env=ON_STANDIN))
+
+    def test_a_program_that_names_no_gpu_loads_no_plugin(self):
+        for command in ((COMM_INFO,), (COMMRUN, "-n", "1", "--", HELLO)):
+            status, out, err = run(command=command, env={**WITH_NCCL, "LD_DEBUG": "files"})
+            self.assertEqual(status, 0, err)
+            loaded = re.search(r"libcomm_nccl|libcudart|libnccl", out + err) is not None
+            self.assertEqual(loaded, command == (COMM_INFO,), command)
 
     def test_the_launcher(self):
         self.assertEqual(json.loads(told("--json"))["launcher"]["name"], "none")

@@ -77,14 +77,14 @@ static void assert_same(const char *what, comm_redop redop, comm_dtype dtype, co
         if (b)
             hex(b + i * bytes, bytes, texts[3]);
         fail_msg("%s, %s of %s, variant %s, element %zu of %zu (seed %llu): %s, not %s, from %s and %s", what,
-                 comm_redop_name(redop), comm_dtype_name(dtype), comm__reduce_variant(), i, count,
+                 comm_redop_name(redop), comm_dtype_name(dtype), comm_kernels(), i, count,
                  (unsigned long long)seed, texts[0], texts[1], texts[2], texts[3]);
     }
     const uint8_t *end = got->memory + got->bytes + 3 * MARGIN;
     for (const uint8_t *p = got->memory; p < end; p++)
         if ((p < got->data || p >= got->data + count * bytes) && *p != POISON)
             fail_msg("%s, %s of %s, variant %s, count %zu: wrote outside", what, comm_redop_name(redop),
-                     comm_dtype_name(dtype), comm__reduce_variant(), count);
+                     comm_dtype_name(dtype), comm_kernels(), count);
 }
 
 /* ---- Every pair on every variant ---- */
@@ -104,7 +104,7 @@ static bool use_variant(size_t index)
     if (!name)
         return false;
     assert_int_equal(comm__reduce_use(name), COMM_OK);
-    assert_string_equal(comm__reduce_variant(), name);
+    assert_string_equal(comm_kernels(), name);
     return true;
 }
 
@@ -534,7 +534,7 @@ static void variants_are_named(void **state)
     assert_int_equal(comm__reduce_use("mmx"), COMM_ERR_UNSUPPORTED);
     assert_non_null(strstr(comm_last_error(), "mmx"));
     assert_int_equal(comm__reduce_use(""), COMM_OK);
-    assert_string_equal(comm__reduce_variant(), comm__reduce_variant_at(0));
+    assert_string_equal(comm_kernels(), comm__reduce_variant_at(0));
 }
 
 int main(int argc, char **argv)
