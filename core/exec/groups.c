@@ -122,6 +122,7 @@ int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t siz
     d->backend = backend;
     d->due_ns = INT64_MAX;
     d->peers.matching = &d->matching;
+    matching_init(&d->matching);
     unexpected_list_init(&d->orphans);
     return port_table_init(&d->peers, rank, size, events);
 }

@@ -5,6 +5,12 @@
 
 /* ---- Unexpected frames ---- */
 
+void matching_init(struct matching *matching)
+{
+    for (size_t i = 0; i < MATCH_ANNOUNCED_BUCKETS; i++)
+        matching->announced[i].tail = &matching->announced[i].head;
+}
+
 void matching_finish(struct matching *matching)
 {
     while (matching->pool) {
@@ -29,6 +35,7 @@ void unexpected_list_clear(struct unexpected_list *list)
 static void list_append(struct unexpected_list *list, struct unexpected *u)
 {
     u->next = NULL;
+    u->at = list->tail;
     u->list = list;
     *list->tail = u;
     list->tail = &u->next;
@@ -36,12 +43,11 @@ static void list_append(struct unexpected_list *list, struct unexpected *u)
 
 static void list_remove(struct unexpected *u)
 {
-    struct unexpected **at = &u->list->head;
-    while (*at != u)
-        at = &(*at)->next;
-    *at = u->next;
-    if (!*at)
-        u->list->tail = at;
+    *u->at = u->next;
+    if (u->next)
+        u->next->at = u->at;
+    else
+        u->list->tail = u->at;
 }
 
 void unexpected_move(struct unexpected *u, struct unexpected_list *list)
@@ -162,10 +168,10 @@ static struct unexpected *find_unexpected(const struct unexpected_list *list, co
     return NULL;
 }
 
-static struct message *find_message(const struct message_list *list, const struct frame *h)
+static struct message *find_message(const struct message_list *list, const struct box *box, const struct frame *h)
 {
     struct message *m = list->head;
-    while (m && !is_for(m, h))
+    while (m && (m->box != box || !is_for(m, h)))
         m = m->next;
     return m;
 }
@@ -177,7 +183,6 @@ struct box *boxes_create(int32_t size)
         unexpected_list_init(&boxes[i].unexpected);
         unexpected_list_init(&boxes[i].cleared);
         boxes[i].posted.tail = &boxes[i].posted.head;
-        boxes[i].announced.tail = &boxes[i].announced.head;
     }
     return boxes;
 }
@@ -235,11 +240,16 @@ static int send_eager(struct message *m)
     return send_payload(m, FRAME_EAGER);
 }
 
+static struct message_list *announced_in(const struct port *p, const struct box *box, uint64_t seq)
+{
+    return &p->table->matching->announced[((uintptr_t)box / sizeof *box + seq) % MATCH_ANNOUNCED_BUCKETS];
+}
+
 static void announce(struct message *m)
 {
     m->state = MESSAGE_AWAITS_CTS;
     await(m);
-    message_append(&m->box->announced, m);
+    message_append(announced_in(m->port, m->box, m->head->seq), m);
     send_header(m, FRAME_RTS);
 }
 
@@ -376,7 +386,7 @@ void match_cancel(struct message *m)
 
 struct message *match_find_posted(const struct box *box, const struct frame *h)
 {
-    return find_message(&box->posted, h);
+    return find_message(&box->posted, box, h);
 }
 
 static int length_fits(struct message *m, const struct frame *h)
@@ -411,12 +421,11 @@ void match_announced(struct message *m, const struct frame *h)
         clear_to_send(m);
 }
 
-int match_cleared(struct box *box, const struct frame *h)
+int match_cleared(struct port *p, const struct box *box, const struct frame *h)
 {
-    struct message *m = find_message(&box->announced, h);
+    struct message *m = find_message(announced_in(p, box, h->seq), box, h);
     if (!m)
         return 0;
-    struct port *p = m->port;
     int in_order = m->in_order;
     message_remove(m);
     await_no_more(m);

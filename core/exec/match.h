@@ -33,7 +33,7 @@ struct message;
 
 /* A frame that came before its receive was posted, or clearance that came before its send. */
 struct unexpected {
-    struct unexpected *next;
+    struct unexpected *next, **at;
     struct unexpected_list *list; /* that it stands in */
     struct port *port;
     struct frame head;
@@ -48,13 +48,18 @@ struct unexpected_list {
     struct unexpected *head, **tail;
 };
 
+enum { MATCH_ANNOUNCED_BUCKETS = 1024 };
+
 /* What all boxes of a process share. */
 struct matching {
     int64_t eager_bytes;
     uint64_t arrivals;
     struct unexpected *pool;
     size_t count;            /* unexpected frames of all peers */
+    struct message_list announced[MATCH_ANNOUNCED_BUCKETS]; /* sends that wait for CTS, which may come in any order */
 };
+
+void matching_init(struct matching *matching);
 
 void matching_finish(struct matching *matching);
 
@@ -110,7 +115,6 @@ struct message {
 
 struct box {
     struct message_list posted;    /* receives that know their key */
-    struct message_list announced; /* sends that wait for CTS */
     struct unexpected_list unexpected; /* EAGER and RTS, in order of arrival */
     struct unexpected_list cleared;    /* CTS */
 };
@@ -145,7 +149,7 @@ void match_begins(struct message *m, struct port *p, const struct frame *h);
 /* RTS for this receive. */
 void match_announced(struct message *m, const struct frame *h);
 /* CTS. 0: no send waits for it (yet). */
-int match_cleared(struct box *box, const struct frame *h);
+int match_cleared(struct port *p, const struct box *box, const struct frame *h);
 /* A payload is complete: that of a receive, or of an unexpected frame. */
 void match_received(struct message *m);
 void match_unexpected_complete(struct unexpected *u);

@@ -94,7 +94,7 @@ static void collective_promise(struct exec_group *g, struct port *p, const struc
     if (!queue_matches(g, p, h))
         return;
     if (h->type == FRAME_CTS) {
-        if (!match_cleared(box, h) && h->seq > g->ended_seq)
+        if (!match_cleared(p, box, h) && h->seq > g->ended_seq)
             keep_promise(p, &box->cleared, h);
         return;
     }
@@ -109,7 +109,7 @@ static void p2p_promise(struct exec_group *g, struct port *p, const struct frame
 {
     struct box *box = group_box(g, p, h->kind);
     if (h->type == FRAME_CTS)
-        match_cleared(box, h);
+        match_cleared(p, box, h);
     else if (!p2p_announced(g, p, h))
         keep_promise(p, &box->unexpected, h);
 }

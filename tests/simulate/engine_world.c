@@ -693,9 +693,11 @@ static void check_domain(const struct domain *d)
         complain("rank %d: frames of unknown groups are left", rank);
     for (const struct exec_group *g = d->groups; g; g = g->next)
         for (int32_t r = 0; r < g->size; r++)
-            if (g->boxes[r].posted.head || g->boxes[r].announced.head || g->p2p_boxes[r].posted.head ||
-                g->p2p_boxes[r].announced.head)
+            if (g->boxes[r].posted.head || g->p2p_boxes[r].posted.head)
                 complain("rank %d: messages of group '%s' with its rank %d are left", rank, g->name, r);
+    for (size_t i = 0; i < MATCH_ANNOUNCED_BUCKETS; i++)
+        if (d->matching.announced[i].head)
+            complain("rank %d: a send is left that waits for its clearance", rank);
 }
 
 void world_check_quiet(void)

@@ -385,8 +385,11 @@ static const char *unrest_of(int32_t rank)
         return "a send is announced or held";
     if (p->unexpected_count || ranks[rank].domain.matching.count)
         return "an unexpected frame is kept";
-    if (box->posted.head || box->announced.head || box->unexpected.head || box->cleared.head)
+    if (box->posted.head || box->unexpected.head || box->cleared.head)
         return "the box is not empty";
+    for (size_t i = 0; i < MATCH_ANNOUNCED_BUCKETS; i++)
+        if (ranks[rank].domain.matching.announced[i].head)
+            return "a send waits for its clearance";
     if (p->in.type)
         return "a frame is coming";
     if (p->credit + back->eager_held != PORT_CREDIT_WINDOW)
