@@ -163,10 +163,19 @@ static void finalized_communicator(void)
 
 static nccl_config config_of(size_t size, unsigned int version)
 {
-    return (nccl_config){.size = size, .magic = (unsigned int)NCCL_MAGIC, .version = version, .blocking = NCCL_NOT_SET,
-                         .cga_cluster_size = NCCL_NOT_SET, .min_ctas = NCCL_NOT_SET, .max_ctas = NCCL_NOT_SET,
-                         .split_share = NCCL_NOT_SET, .traffic_class = NCCL_NOT_SET, .collnet_enable = NCCL_NOT_SET,
-                         .cta_policy = NCCL_NOT_SET, .shrink_share = NCCL_NOT_SET, .nvls_ctas = NCCL_NOT_SET};
+    return (nccl_config){.size = size,
+                         .magic = (unsigned int)NCCL_MAGIC,
+                         .version = version,
+                         .blocking = NCCL_NOT_SET,
+                         .cga_cluster_size = NCCL_NOT_SET,
+                         .min_ctas = NCCL_NOT_SET,
+                         .max_ctas = NCCL_NOT_SET,
+                         .split_share = NCCL_NOT_SET,
+                         .traffic_class = NCCL_NOT_SET,
+                         .collnet_enable = NCCL_NOT_SET,
+                         .cta_policy = NCCL_NOT_SET,
+                         .shrink_share = NCCL_NOT_SET,
+                         .nvls_ctas = NCCL_NOT_SET};
 }
 
 static void in_progress(void)

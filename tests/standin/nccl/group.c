@@ -72,28 +72,33 @@ static nccl_status job_detach(struct job *job)
     return NCCL_IN_PROGRESS;
 }
 
+/* The first failure, else whether something is still in progress. */
+static nccl_status status_of(nccl_status before, nccl_status now)
+{
+    bool has_failed = before && before != NCCL_IN_PROGRESS;
+    return has_failed || !now ? before : now;
+}
+
 /* All jobs of blocking communicators run at once, and are awaited. */
 static nccl_status jobs_run(struct job *jobs)
 {
     nccl_status status = NCCL_OK;
-    for (struct job *job = jobs; job; job = job->next)
-        if (job->comm->is_blocking && job->next && pthread_create(&job->thread, NULL, job_main, job))
+    bool is_alone = jobs && !jobs->next;
+    for (struct job *job = jobs; job && !is_alone; job = job->next)
+        if (job->comm->is_blocking && pthread_create(&job->thread, NULL, job_main, job))
             abort();
     for (struct job *job = jobs, *next; job; job = next) {
         next = job->next;
-        nccl_status own;
-        bool is_blocking = job->comm->is_blocking;
-        if (!is_blocking) {
-            own = job_detach(job);
-        } else {
-            if (next)
-                pthread_join(job->thread, NULL);
-            else
-                job_main(job);
-            own = job->status;
-            job->release(job);
+        if (!job->comm->is_blocking) {
+            status = status_of(status, job_detach(job));
+            continue;
         }
-        status = status && status != NCCL_IN_PROGRESS ? status : own ? own : status;
+        if (is_alone)
+            job_main(job);
+        else
+            pthread_join(job->thread, NULL);
+        status = status_of(status, job->status);
+        job->release(job);
     }
     return status;
 }
@@ -246,7 +251,7 @@ static nccl_status entries_launch(struct entry *entries)
             job_begin(&job->job);
             own = job_detach(&job->job);
         }
-        status = status && status != NCCL_IN_PROGRESS ? status : own ? own : status;
+        status = status_of(status, own);
     }
     return status;
 }
