@@ -89,8 +89,8 @@ struct ncclComm {
     atomic_int refs;
     int rank, size, device, number;
     char name[48];
-    struct segment *segment;
-    uint64_t posted; /* boards */
+    struct segment *_Atomic segment; /* NULL until the initialisation has come so far */
+    uint64_t posted;                 /* boards */
     struct segment_id id;
 
     atomic_uint result; /* a status; IN_PROGRESS while a job runs */
