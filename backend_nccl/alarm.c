@@ -174,6 +174,10 @@ static void hear(struct world *w, int64_t number, const char *alarm)
     say_rank(g, rank, who, sizeof who);
     snprintf(text, sizeof text, "%s reports: %s", who, alarm + at);
     pthread_mutex_lock(&g->lock);
+    if (atomic_load(&g->ended) == COMM_ERR_PEER_LOST && g->asks && !g->heard) {
+        g->heard = status_that_ends(status);
+        snprintf(g->heard_text, sizeof g->heard_text, "%s", text);
+    }
     group_end(g, status_that_ends(status), text, 1);
     pthread_mutex_unlock(&g->lock);
 }

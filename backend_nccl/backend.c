@@ -94,7 +94,7 @@ static comm_status nccl_group_open(void *world, const comm_group_info *info, voi
     if (!g)
         return fail(COMM_ERR_NO_MEMORY, "the group's state");
     g->world = w;
-    g->info = info;
+    memcpy(g->info, info, info->struct_bytes < sizeof *info ? info->struct_bytes : sizeof *info);
     g->everyone = info->everyone;
     g->excluded_count = info->excluded_count;
     g->excluded = copy_of(info->excluded, info->excluded_count);

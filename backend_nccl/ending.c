@@ -50,7 +50,9 @@ static comm_work *next_work(struct group *g)
     return work;
 }
 
-static void find_out_who_is_late(struct group *g)
+/* Who is late, or lost. A connection also breaks when a living rank has ended the group: then that rank's reason
+ * counts. */
+static void find_out_who(struct group *g)
 {
     char what[TEXT_BYTES / 2], answer[TEXT_BYTES / 2] = "";
     pthread_mutex_lock(&g->lock);
@@ -58,19 +60,27 @@ static void find_out_who_is_late(struct group *g)
     pthread_mutex_unlock(&g->lock);
     alarm_ask(g, what, answer, sizeof answer);
     pthread_mutex_lock(&g->lock);
-    snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
+    if (g->heard) {
+        snprintf(g->ended_text, sizeof g->ended_text, "%s", g->heard_text);
+        atomic_store(&g->ended, g->heard);
+        g->told = 1;
+    } else {
+        snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
+    }
     pthread_mutex_unlock(&g->lock);
 }
 
 static void *ender_main(void *context)
 {
     struct group *g = context;
-    comm_status status = atomic_load(&g->ended);
     comm_work *work;
     int free = 1;
     capture_relax();
     if (g->asks)
-        find_out_who_is_late(g);
+        find_out_who(g);
+    comm_status status = atomic_load(&g->ended);
+    if (!g->told)
+        alarm_raise(g); /* before the connections break: the others shall hear the reason first */
     for (struct communicator *c = g->communicators; c; c = c->next)
         communicator_end(c, 1);
     for (struct communicator *c = g->communicators; c; c = c->next)
@@ -81,8 +91,6 @@ static void *ender_main(void *context)
     while ((work = next_work(g)))
         host->work_complete(work, status, g->ended_text);
     host->group_failed(g->info->token, status, g->ended_text);
-    if (!g->told)
-        alarm_raise(g);
     return NULL;
 }
 

@@ -85,7 +85,7 @@ enum { FLIGHTS_PER_CHUNK = 64, CHUNKS_MOST = 4096 };
 struct group {
     struct group *next; /* in world->groups */
     struct world *world;
-    const comm_group_info *info;
+    comm_group_info info[1]; /* a copy; `parent` and `excluded` were lent */
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a communicator became ready, a flight was issued, the group has ended */
     struct communicator *communicators;
@@ -103,6 +103,8 @@ struct group {
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
     int asks; /* the ender asks the other ranks what they do */
+    comm_status heard; /* while it asks: another rank reports an end of its own */
+    char heard_text[TEXT_BYTES];
     int has_ender, is_over; /* over: the works are completed, the communicators are gone */
     pthread_t ender;
 
