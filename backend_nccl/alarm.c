@@ -15,7 +15,14 @@
 
 #include "nccl.h"
 
-enum { LISTEN_MS = 500, PROBE_MS = 500, ANSWERS_MS = 300, ANSWER_LOOK_NS = 10000000, SAID_MOST = 6 };
+enum {
+    SLOW_NS = 1000000000, /* an operation that takes longer is reason to look after the peers */
+    LISTEN_MS = 500,
+    PROBE_MS = 500,
+    ANSWERS_MS = 300,
+    ANSWER_LOOK_NS = 10000000,
+    SAID_MOST = 6,
+};
 
 /* ---- The store ---- */
 
@@ -66,6 +73,39 @@ void alarm_raise(struct group *g)
         append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text);
 }
 
+/* ---- Peers that have ended ---- */
+
+/* host->last_error says what is known, if it has. */
+static int has_ended(const struct group *g, int rank)
+{
+    int32_t world_rank = g->info->world_ranks[rank];
+    if (rank == g->info->rank || host->rank_check(g->info->token, world_rank) == COMM_OK)
+        return 0;
+    host->rank_lost(g->info->token, world_rank, host->last_error());
+    return 1;
+}
+
+/* The first rank of the group whose process has ended, or -1. */
+static int ended_peer(const struct group *g)
+{
+    for (int32_t rank = 0; rank < g->info->size; rank++)
+        if (has_ended(g, rank))
+            return rank;
+    return -1;
+}
+
+int alarm_name_the_ended(struct group *g, char *text, size_t room)
+{
+    char who[64];
+    int rank = ended_peer(g);
+    if (rank < 0)
+        return 0;
+    say_rank(g, rank, who, sizeof who);
+    snprintf(text, room, "; lost %s: %s", who, host->last_error());
+    return 1;
+}
+
+
 /* ---- A rank that is late: who else waits, and who does not ---- */
 
 static void collect_answers(struct group *g, int64_t number, char **answers)
@@ -96,10 +136,10 @@ static void say_answers(const struct group *g, char *const *answers, char *text,
         if (rank == g->info->rank)
             continue;
         say_rank(g, rank, who, sizeof who);
-        snprintf(text + used, room - used, "; %s %s", who,
-                 answers[rank] ? answers[rank] : "does not answer: it has ended, is stopped, or gets no CPU time");
-        if (!answers[rank])
-            host->rank_lost(g->info->token, g->info->world_ranks[rank], "it did not answer when an operation was late");
+        const char *what = answers[rank] ? answers[rank] : "does not answer: it is stopped, or gets no CPU time";
+        if (!answers[rank] && has_ended(g, rank))
+            what = "does not answer: its process has ended";
+        snprintf(text + used, room - used, "; %s %s", who, what);
         said++;
     }
 }
@@ -174,12 +214,56 @@ static void hear(struct world *w, int64_t number, const char *alarm)
     say_rank(g, rank, who, sizeof who);
     snprintf(text, sizeof text, "%s reports: %s", who, alarm + at);
     pthread_mutex_lock(&g->lock);
-    if (atomic_load(&g->ended) == COMM_ERR_PEER_LOST && g->asks && !g->heard) {
+    if (g->asks && !g->heard) {
         g->heard = status_that_ends(status);
         snprintf(g->heard_text, sizeof g->heard_text, "%s", text);
     }
     group_end(g, status_that_ends(status), text, 1);
     pthread_mutex_unlock(&g->lock);
+}
+
+/* NCCL would wait for them: over NVLink and shared memory it does not notice. */
+static int is_slow(struct group *g, int64_t now_ns)
+{
+    int slow = 0;
+    pthread_mutex_lock(&g->lock);
+    for (struct communicator *c = g->communicators; c && !atomic_load(&g->ended); c = c->next) {
+        const struct flight *oldest[] = { c->pending.first, c->issuing.first, c->queued.first };
+        for (int i = 0; i < 3; i++)
+            slow |= oldest[i] && now_ns - oldest[i]->began_ns > SLOW_NS;
+        slow |= c->state == COMMUNICATOR_WORKING && now_ns - c->began_ns > SLOW_NS;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return slow;
+}
+
+static void end_for_peer(struct group *g, int rank)
+{
+    char who[64], text[TEXT_BYTES];
+    say_rank(g, rank, who, sizeof who);
+    snprintf(text, sizeof text, "lost %s: %s", who, host->last_error());
+    pthread_mutex_lock(&g->lock);
+    group_end(g, COMM_ERR_PEER_LOST, text, 0);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Called with the world's lock, which is let go meanwhile: w->checked keeps the group open. */
+static void look_after_peers(struct world *w)
+{
+    int64_t now_ns = host->now_ns();
+    for (struct group *g = w->groups; g; g = g->next) {
+        if (g->checked_ns > now_ns - SLOW_NS || !is_slow(g, now_ns))
+            continue;
+        w->checked = g;
+        pthread_mutex_unlock(&w->lock);
+        int rank = ended_peer(g);
+        if (rank >= 0)
+            end_for_peer(g, rank);
+        pthread_mutex_lock(&w->lock);
+        g->checked_ns = host->now_ns();
+        w->checked = NULL;
+        pthread_cond_broadcast(&w->stopped);
+    }
 }
 
 static void *listener_main(void *context)
@@ -204,6 +288,7 @@ static void *listener_main(void *context)
             pthread_cond_timedwait(&w->stopped, &w->lock, &t);
         }
         free(alarm);
+        look_after_peers(w);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;

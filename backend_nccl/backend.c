@@ -186,6 +186,8 @@ static void nccl_group_close(void *state, int32_t forked)
             *at = g->next;
             break;
         }
+    while (w->checked == g)
+        pthread_cond_wait(&w->stopped, &w->lock);
     for (struct group *child = w->groups; child; child = child->next)
         if (child->parent == g)
             child->parent = NULL;

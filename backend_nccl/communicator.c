@@ -290,6 +290,7 @@ comm_status communicator_start_thread(struct communicator *c)
     if (c->has_thread)
         pthread_join(c->thread, NULL); /* it has left, or is about to: it said READY */
     c->state = COMMUNICATOR_WORKING;
+    c->began_ns = host->now_ns();
     int error = pthread_create(&c->thread, NULL, thread_main, c);
     c->has_thread = error == 0;
     return error == 0 ? COMM_OK : fail(COMM_ERR_NO_MEMORY, "a thread that connects cannot be started: error %d", error);

@@ -58,7 +58,8 @@ static void find_out_who(struct group *g)
     pthread_mutex_lock(&g->lock);
     snprintf(what, sizeof what, "%.*s", (int)sizeof what - 1, g->ended_text);
     pthread_mutex_unlock(&g->lock);
-    alarm_ask(g, what, answer, sizeof answer);
+    if (atomic_load(&g->ended) != COMM_ERR_PEER_LOST || !alarm_name_the_ended(g, answer, sizeof answer))
+        alarm_ask(g, what, answer, sizeof answer);
     pthread_mutex_lock(&g->lock);
     if (g->heard) {
         snprintf(g->ended_text, sizeof g->ended_text, "%s", g->heard_text);

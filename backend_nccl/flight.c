@@ -68,8 +68,8 @@ static struct flight *take(struct communicator *c, const comm_op *op, comm_work 
     f->made = NCCL_NO_REDOP;
     f->captured = f->issued = 0;
     comm_op_copy(&f->op, op);
-    int64_t from_ns = op->submitted_ns ? op->submitted_ns : host->now_ns();
-    f->deadline_ns = op->timeout_ns > INT64_MAX - from_ns ? INT64_MAX : from_ns + op->timeout_ns;
+    f->began_ns = op->submitted_ns ? op->submitted_ns : host->now_ns();
+    f->deadline_ns = op->timeout_ns > INT64_MAX - f->began_ns ? INT64_MAX : f->began_ns + op->timeout_ns;
     return f;
 }
 

@@ -30,6 +30,7 @@ struct world {
     int has_listener, stopping;
     atomic_int idle; /* the poller sleeps until it is woken */
     struct group *groups;
+    struct group *checked; /* the listener looks after the peers of this one, which is not closed meanwhile */
     pthread_cond_t stopped; /* of the listener */
 };
 
@@ -41,7 +42,7 @@ struct flight {
     cuda_stream stream; /* where it runs: the caller's, or the communicator's */
     cuda_event done;
     nccl_redop made; /* for PREMUL_SUM */
-    int64_t deadline_ns;
+    int64_t began_ns, deadline_ns;
     uint32_t index, generation;
     uint32_t batch;    /* queued flights with the same number are issued as one NCCL group */
     uint8_t captured;  /* the operation runs when the graph does: `done` is not recorded */
@@ -77,6 +78,7 @@ struct communicator {
     struct flight_list queued, issuing, pending, captured;
     struct flight *unsaid; /* in `pending`: from here on, works ON_STREAM are not completed yet */
     struct flight *free;
+    int64_t began_ns;
     int64_t next_check_ns; /* of deadlines and asynchronous errors */
 };
 
@@ -99,6 +101,7 @@ struct group {
     int32_t last_kind; /* the newest collective, for others' errors; 0: none */
     uint64_t last_seq;
 
+    int64_t checked_ns; /* the listener has looked after the peers; guarded by the world's lock */
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
@@ -194,6 +197,8 @@ void group_finish_ending(struct group *g); /* wait until the group is over; no l
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 void alarm_raise(struct group *g);
+int alarm_name_the_ended(struct group *g, char *text, size_t room); /* 1: a rank's process has ended; `text` says
+                                                                     * which */
 void alarm_ask(struct group *g, const char *what, char *answer, size_t room);
 comm_status listener_start(struct world *w);
 void listener_stop(struct world *w);

@@ -107,7 +107,7 @@ static const comm_backend_param *const params[] = {
 
 static const comm_backend tcp_backend = {
     COMM_BACKEND_INIT,
-    .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES,
+    .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES | COMM_BACKEND_NOTICES_LOSS,
     .name = "tcp",
     .version = "0.1.0",
     .license = "Apache-2.0",

@@ -65,6 +65,7 @@ struct world {
                        * world states */
     struct joining *joining;   /* while the backends of the world group open; guarded by looking */
     pthread_mutex_t looking;   /* a leaf */
+    struct lifelines *lifelines; /* rank_check.c; NULL: ranks cannot be checked */
     struct cards cards;        /* of the ranks, with what their backends need to find each other */
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MOST];

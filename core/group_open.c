@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "join.h"
 #include "launch.h"
+#include "rank_check.h"
 #include "registry.h"
 #include "round_robin.h"
 #include "watchdog.h"
@@ -518,6 +519,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
         comm__group_unref(world->root);
     comm_store_close(world->store);
     comm_store_close(world->rendezvous);
+    comm__lifelines_finish(world);
     comm__cards_finish(&world->cards);
     pthread_mutex_destroy(&world->looking);
     pthread_mutex_destroy(&world->open_lock);

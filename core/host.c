@@ -11,6 +11,7 @@
 #include "group.h"
 #include "inner_work.h"
 #include "join.h"
+#include "rank_check.h"
 #include "reduce.h"
 #include "registry.h"
 
@@ -194,6 +195,11 @@ static void host_rank_lost(void *group_token, int32_t world_rank, const char *wh
                   why ? why : "no reason was given");
 }
 
+static comm_status host_rank_check(void *group_token, int32_t world_rank)
+{
+    return comm__rank_check(((comm_group *)group_token)->world, world_rank);
+}
+
 #define TEXT_OF(x) #x
 #define DOTTED(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
 
@@ -234,4 +240,5 @@ const comm_host comm__host = {
     .work_create = host_work_create,
     .work_facts = host_work_facts,
     .work_release = comm__inner_work_release,
+    .rank_check = host_rank_check,
 };

@@ -14,6 +14,7 @@
 #include "fork.h"
 #include "group.h"
 #include "join.h"
+#include "rank_check.h"
 #include "rendezvous.h"
 
 /* When the time is over, there is so much more to say why, and to hear what the others have said. */
@@ -196,6 +197,7 @@ static comm_status open_world(struct world *world, const comm_init_options *o, s
 static comm_status confirm(struct world *world, struct joining *j, comm_status able)
 {
     size_t own_bytes, bytes;
+    comm__lifelines_keep(world, &j->lifeline);
     const char *own = comm__cards_own(&world->cards, &own_bytes);
     const void *cards;
     if (j->size == 1)

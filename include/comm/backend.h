@@ -359,6 +359,11 @@ typedef struct comm_host {
     comm_status (*work_create)(void *group_token, comm_work_done_fn done, void *context, comm_work **ret_work);
     void (*work_facts)(const comm_work *work, int32_t *ret_source_rank, int32_t *ret_tag, size_t *ret_count);
     void (*work_release)(comm_work *work);
+    /* Is that rank's process still there? OK: yes, or it cannot be told; PEER_LOST: it has ended, or has closed its
+     * world. For backends whose library would wait for ever: ask when an operation takes long, such as once a second.
+     * The first check of a rank connects to it; later ones cost a system call. Only in worlds that were opened with a
+     * backend without COMM_BACKEND_NOTICES_LOSS.  May block for 0.1 s. */
+    comm_status (*rank_check)(void *group_token, int32_t world_rank);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */
@@ -423,6 +428,8 @@ enum {
     COMM_BACKEND_KEEPS_DEADLINES = 1 << 0,   /* see "Time" above */
     COMM_BACKEND_CANNOT_CANCEL = 1 << 1,     /* after an abort, buffers stay in use until the ops end by themselves
                                               * (MPI) */
+    COMM_BACKEND_NOTICES_LOSS = 1 << 3,      /* notices by itself that a peer's process has ended, as by its
+                                              * connections */
     COMM_BACKEND_CHECKS_SIGNATURES = 1 << 2, /* notices that ranks call different operations: COMM_ERR_MISMATCH */
 };
 
