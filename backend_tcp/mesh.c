@@ -189,7 +189,7 @@ void mesh_close(struct mesh *m, int forked)
     pthread_mutex_lock(&m->lock);
     say_goodbye(m);
     m->domain.peers.closing = 2;
-    unexpected_list_clear(&m->domain.orphans);
+    unexpected_list_clear(&m->domain.unexpected);
     resolver_stop(m);
     if (m->loop_made)
         close_connections(m);

@@ -212,7 +212,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
  * own that stop spinning for that are 10 to 30 % slower, not faster. */
 
 enum {
-    VAIN_MOST = 3,      /* a rank that is late now and then must not keep us from spinning for the next message */
+    VAIN_MAX = 3,       /* a rank that is late now and then must not keep us from spinning for the next message */
     REST_MS = 100,
     LONG_LOOK_MS = 1,
 };
@@ -229,9 +229,9 @@ static void rest(struct mesh *m, int64_t now)
 
 static void looked_in_vain(struct mesh *m, int64_t now)
 {
-    if (++m->vain < VAIN_MOST)
+    if (++m->vain < VAIN_MAX)
         return;
-    m->vain = VAIN_MOST - 1; /* the next try decides */
+    m->vain = VAIN_MAX - 1; /* the next try decides */
     rest(m, now);
 }
 

@@ -42,7 +42,7 @@ static comm_status parse_options(const char *whole, const char *pair, char *text
         for (size_t i = 0; i < p->option_count; i++)
             if (strcmp(p->options[i].name, word) == 0)
                 return refuse(whole, pair, "gives an option twice");
-        if (p->option_count == BACKEND_OPTIONS_MOST)
+        if (p->option_count == BACKEND_OPTIONS_MAX)
             return refuse(whole, pair, "has too many options");
         p->options[p->option_count++] = (struct backend_option){ word, equals + 1 };
     }
@@ -109,7 +109,7 @@ static comm_status parse(const char *whole, char *copy, char *quote, struct back
         if (rest)
             *rest++ = '\0';
         strcpy(quote, text); /* as long as the whole: text is about to be cut */
-        if (s->count == BACKEND_PAIRS_MOST)
+        if (s->count == BACKEND_PAIRS_MAX)
             return refuse(whole, quote, "is one pair too many: there are not so many devices");
         comm_status status = parse_pair(whole, quote, text, &s->pairs[s->count++]);
         if (status == COMM_OK)

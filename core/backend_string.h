@@ -7,8 +7,8 @@
 #include <stddef.h>
 
 enum {
-    BACKEND_PAIRS_MOST = 8,    /* one for each device that a group has */
-    BACKEND_OPTIONS_MOST = 32, /* of one pair; more than any backend has */
+    BACKEND_PAIRS_MAX = 8,     /* one for each device that a group has */
+    BACKEND_OPTIONS_MAX = 32, /* of one pair; more than any backend has */
 };
 
 struct backend_option {
@@ -19,12 +19,12 @@ struct backend_pair {
     /* the kind's name in lower case, which a backend may bring; NULL: every one that the backend has */
     const char *device;
     const char *name;   /* in lower case, "auto", or a path as it was written */
-    struct backend_option options[BACKEND_OPTIONS_MOST];
+    struct backend_option options[BACKEND_OPTIONS_MAX];
     size_t option_count;
 };
 
 struct backend_string {
-    struct backend_pair pairs[BACKEND_PAIRS_MOST];
+    struct backend_pair pairs[BACKEND_PAIRS_MAX];
     size_t count;
     char *memory; /* the strings above point into it */
 };

@@ -24,7 +24,7 @@ struct batch {
     int64_t limit_ns;
     void *stream;
     uint32_t flags;
-    char label[NAME_BYTES_MOST + 1];
+    char label[NAME_BYTES_MAX + 1];
 };
 
 static _Thread_local struct batch *open_batches; /* as many as comm__thread counts */
@@ -189,7 +189,7 @@ static comm_status same_channel(struct batch *batch, const comm_op *op, struct c
 comm_status comm__batch_add(struct batch *batch, const comm_op *op, struct channel *channel)
 {
     comm_group *group = batch->group;
-    if (group->turns && batch->count > 0 && comm__op_is_peer(batch->ops[0].kind) != comm__op_is_peer(op->kind))
+    if (group->round_robin && batch->count > 0 && comm__op_is_peer(batch->ops[0].kind) != comm__op_is_peer(op->kind))
         return comm__fail(COMM_ERR_INVALID,
                           "%s on group '%s': a batch of a round-robin group takes collectives or sends and receives, "
                           "not both",

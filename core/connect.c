@@ -36,9 +36,9 @@ static comm_status connect_kind(comm_group *group, comm_device device, int64_t d
 static comm_status connect_until(comm_group *group, comm_device device, int64_t deadline_ns)
 {
     comm_status status = COMM_OK;
-    for (size_t i = 0; group->turns && status == COMM_OK && i < group->turns->count; i++)
-        status = connect_until(group->turns->groups[i], device, deadline_ns);
-    if (group->turns)
+    for (size_t i = 0; group->round_robin && status == COMM_OK && i < group->round_robin->count; i++)
+        status = connect_until(group->round_robin->groups[i], device, deadline_ns);
+    if (group->round_robin)
         return status;
     if (device != COMM_DEVICE_DEFAULT)
         return connect_kind(group, device, deadline_ns);

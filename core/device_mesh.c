@@ -13,7 +13,7 @@
 
 #include "group.h"
 
-enum { AXES_MOST = 32 };
+enum { AXES_MAX = 32 };
 
 struct dimension {
     char *name;    /* NULL: it has none */
@@ -27,7 +27,7 @@ struct dimension {
 struct layout {
     atomic_int references; /* views */
     int32_t axis_count;
-    int32_t shape[AXES_MOST], own[AXES_MOST]; /* own: this process's coordinates */
+    int32_t shape[AXES_MAX], own[AXES_MAX]; /* own: this process's coordinates */
     int32_t total;
     int32_t *ranks;       /* [total] of the world, row-major */
     pthread_mutex_t lock; /* guards what follows; a dimension, once in the list, does not change */
@@ -38,7 +38,7 @@ struct layout {
 struct comm_mesh {
     struct layout *layout;
     int32_t count;
-    struct dimension *dimensions[AXES_MOST];
+    struct dimension *dimensions[AXES_MAX];
 };
 
 /* ---- Memory ---- */
@@ -194,7 +194,7 @@ static int32_t fold_dimension(const struct layout *layout, const struct dimensio
 static int32_t ranks_along(const struct layout *layout, uint32_t axes, int32_t *ret_ranks)
 {
     struct dimension line = { .axes = axes };
-    int32_t count = 1, at[AXES_MOST];
+    int32_t count = 1, at[AXES_MAX];
     for (int32_t a = 0; a < layout->axis_count; a++)
         count *= axes >> a & 1 ? layout->shape[a] : 1;
     memcpy(at, layout->own, sizeof at);
@@ -251,9 +251,9 @@ static comm_status check_shape(const char *call, const int32_t *shape, size_t co
 {
     char text[400];
     int64_t product = 1;
-    if (!shape || count == 0 || count > AXES_MOST)
+    if (!shape || count == 0 || count > AXES_MAX)
         return comm__fail(COMM_ERR_INVALID, "%s: the shape has %zu dimensions; a mesh has 1 to %d", call,
-                          shape ? count : 0, AXES_MOST);
+                          shape ? count : 0, AXES_MAX);
     write_shape(shape, count, text, sizeof text);
     for (size_t i = 0; i < count; i++) {
         if (shape[i] < 1)
@@ -281,7 +281,7 @@ static comm_status make_group(comm_group *parent, const int32_t *ranks, int32_t 
                               const comm_group_options *given, comm_group **ret_group)
 {
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
-    char description[sizeof "mesh_" + NAME_BYTES_MOST], full[2 * GROUP_NAME_BYTES];
+    char description[sizeof "mesh_" + NAME_BYTES_MAX], full[2 * GROUP_NAME_BYTES];
     if (given)
         memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
     options.struct_bytes = sizeof options;
@@ -388,7 +388,7 @@ comm_status comm_mesh_create(comm_group *parent, const int32_t *ranks, size_t ra
     comm_status status = check_create(parent, ranks, rank_count, shape, names, dims, options, ret_mesh);
     if (status != COMM_OK)
         return status;
-    struct dimension *dimensions[AXES_MOST];
+    struct dimension *dimensions[AXES_MAX];
     struct layout *layout = layout_create(shape, dims, ranks ? (int32_t)rank_count : parent->size);
     if (!layout)
         return no_memory("comm_mesh_create");
@@ -435,7 +435,7 @@ static comm_status check_groups(comm_group *const *groups, const char *const *na
                                 comm_mesh **ret_mesh)
 {
     static const char call[] = "comm_mesh_from_groups";
-    if (!groups || !ret_mesh || dims == 0 || dims > AXES_MOST)
+    if (!groups || !ret_mesh || dims == 0 || dims > AXES_MAX)
         return comm__fail(COMM_ERR_INVALID, "%s: %s", call,
                           !groups     ? "groups is NULL"
                           : !ret_mesh ? "ret_mesh is NULL"
@@ -472,7 +472,7 @@ comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *
     if (status != COMM_OK)
         return status;
     const comm_group *root = groups[0]->world->root;
-    int32_t shape[AXES_MOST];
+    int32_t shape[AXES_MAX];
     int64_t total = 1;
     for (size_t i = 0; i < dims; i++) {
         shape[i] = groups[i]->size;
@@ -486,7 +486,7 @@ comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *
                           "ranks",
                           text, root->size);
     }
-    struct dimension *dimensions[AXES_MOST];
+    struct dimension *dimensions[AXES_MAX];
     struct layout *layout = layout_create(shape, dims, (int32_t)total);
     if (!layout)
         return no_memory("comm_mesh_from_groups");
@@ -544,13 +544,13 @@ static struct dimension *find_dimension(const comm_mesh *mesh, const char *name)
 comm_status comm_mesh_sub(comm_mesh *mesh, const char *const *names, size_t count, comm_mesh **ret_mesh)
 {
     comm_status status = check_mesh(mesh, "comm_mesh_sub", ret_mesh);
-    if (status == COMM_OK && (!names || count == 0 || count > AXES_MOST))
+    if (status == COMM_OK && (!names || count == 0 || count > AXES_MAX))
         status = comm__fail(COMM_ERR_INVALID, "comm_mesh_sub: give 1 to 32 names");
     if (status == COMM_OK)
         status = check_names("comm_mesh_sub", names, count);
     if (status != COMM_OK)
         return status;
-    struct dimension *dimensions[AXES_MOST];
+    struct dimension *dimensions[AXES_MAX];
     for (size_t i = 0; i < count; i++) {
         char there[300];
         write_names(mesh, there, sizeof there);
@@ -741,7 +741,7 @@ comm_status comm_mesh_coordinates_of(const comm_mesh *mesh, int32_t world_rank, 
     if (status != COMM_OK)
         return status;
     const struct layout *layout = mesh->layout;
-    int32_t axes[AXES_MOST];
+    int32_t axes[AXES_MAX];
     for (int32_t i = 0; i < layout->total; i++) {
         if (layout->ranks[i] != world_rank)
             continue;
@@ -762,7 +762,7 @@ comm_status comm_mesh_rank_at(const comm_mesh *mesh, const int32_t *coordinates,
         status = comm__fail(COMM_ERR_INVALID, "comm_mesh_rank_at: coordinates is NULL");
     if (status != COMM_OK)
         return status;
-    int32_t axes[AXES_MOST];
+    int32_t axes[AXES_MAX];
     memcpy(axes, mesh->layout->own, sizeof axes);
     for (int32_t i = 0; i < mesh->count; i++) {
         const struct dimension *d = mesh->dimensions[i];

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SPINS = 100, SLEEP_NS_MOST = 1000000 };
+enum { SPINS = 100, SLEEP_NS_MAX = 1000000 };
 
 static void relax(void)
 {
@@ -34,7 +34,7 @@ void comm__futex_lock_wait(struct futex_lock *lock)
     }
     /* The mark may be overwritten by a holder that leaves and did not see it. That takes nanoseconds unless the holder
      * is preempted in between; so each sleep is short, and the next round sets the mark again. */
-    const struct timespec most = { 0, SLEEP_NS_MOST };
+    const struct timespec most = { 0, SLEEP_NS_MAX };
     while (atomic_exchange_explicit(&lock->word, FUTEX_LOCK_AWAITED, memory_order_acquire) != FUTEX_LOCK_FREE)
         syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, FUTEX_LOCK_AWAITED, &most, NULL, 0);
 }

@@ -67,7 +67,7 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
     /* Pairs with the release in remember_end. */
     if (atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK)
         return fail_ended(group, call);
-    return group->turns ? comm__turns_usable(group, call) : COMM_OK;
+    return group->round_robin ? comm__round_robin_usable(group, call) : COMM_OK;
 }
 
 static int remember_end(comm_group *group, comm_status status, const char *text)
@@ -121,8 +121,8 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
     for (size_t i = 0; i < group->channel_count; i++)
         if (group->channels[i].state)
             group->channels[i].backend->group_abort(group->channels[i].state, status, copy);
-    for (size_t i = 0; group->turns && i < group->turns->count; i++)
-        comm__group_abort(group->turns->groups[i], status, copy);
+    for (size_t i = 0; group->round_robin && i < group->round_robin->count; i++)
+        comm__group_abort(group->round_robin->groups[i], status, copy);
     if (comm__pending_count(group) > 0)
         comm__watch(group, group->ended_ns + WATCHDOG_GRACE_NS);
     comm__group_let_go(group);
@@ -200,8 +200,8 @@ comm_status comm_group_flush(comm_group *group, int64_t timeout_ms)
                           "COMM_TIMEOUT_INFINITE", (long long)timeout_ms);
     char text[COMM_ERROR_BYTES];
     int64_t deadline_ns = timeout_ms == 0 ? DEADLINE_NEVER : clock_deadline_ns(timeout_ms);
-    if (group->turns)
-        return comm__turns_flush(group, deadline_ns);
+    if (group->round_robin)
+        return comm__round_robin_flush(group, deadline_ns);
     uint64_t newest = comm__pending_newest(group);
     comm_work *work;
     while ((work = comm__pending_oldest(group, newest)) != NULL) {
@@ -250,8 +250,8 @@ const char *comm_group_description(const comm_group *group)
 comm_device comm_group_device(const comm_group *group)
 {
     comm_device only = COMM_DEVICE_DEFAULT;
-    if (group && group->turns)
-        return comm_group_device(group->turns->groups[0]);
+    if (group && group->round_robin)
+        return comm_group_device(group->round_robin->groups[0]);
     for (int32_t d = COMM_DEVICE_CPU; group && d < DEVICE_KIND_END; d++)
         if (group->routes[d]) {
             if (only != COMM_DEVICE_DEFAULT)
@@ -285,8 +285,8 @@ comm_status comm_group_status(const comm_group *group)
     if (!group)
         return comm__fail(COMM_ERR_INVALID, "comm_group_status: the group is NULL");
     comm_status status = atomic_load_explicit(&group->ended, memory_order_acquire);
-    if (status == COMM_OK && group->turns)
-        return comm__turns_status(group);
+    if (status == COMM_OK && group->round_robin)
+        return comm__round_robin_status(group);
     return status == COMM_OK ? COMM_OK : comm__fail(status, "%s", group->ended_text);
 }
 
@@ -386,7 +386,7 @@ int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, c
     options.reduce_fn = never_reduces;
     if (traits->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER))
         op.root = 0;
-    comm_group *asked = group->turns ? group->turns->groups[0] : group;
+    comm_group *asked = group->round_robin ? group->round_robin->groups[0] : group;
     struct op_place place = comm__group_op_place(asked);
     status = comm__op_prepare(&op, &place, &options);
     return status == COMM_OK && comm__group_route(asked, &op, &channel) == COMM_OK;

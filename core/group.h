@@ -1,11 +1,11 @@
 /* Groups, the world they belong to, and the channels to their backends.
  *
  * Lock order: registry -> world->open_lock -> world->lock -> group->submission -> the watchdog's lock -> the leaves
- * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and turns->lock come before
- * the submission lock. A lock may be taken while those to its left are held, never the other way round. The submission
- * lock is held during backend->submit and run, so a backend completes works there with it held: the core then keeps
- * the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a backend's
- * function, except open_lock in world_open.
+ * group->lock, hooks->lock, memories->lock, inner_works->lock and batch_lock; monitor_lock and round_robin->lock
+ * come before the submission lock. A lock may be taken while those to its left are held, never the other way round. The
+ * submission lock is held during backend->submit and run, so a backend completes works there with it held: the core
+ * then keeps the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a
+ * backend's function, except open_lock in world_open.
  *
  *   submit.c       the way of an op to its backend    group.c        ending, flush, queries
  *   group_open.c   opening and closing; the world
@@ -31,7 +31,7 @@
 #include "recorder.h"
 #include "work.h"
 
-enum { WORLD_BACKENDS_MOST = 8, GROUP_NAME_BYTES = NAME_BYTES_MOST + 1 };
+enum { WORLD_BACKENDS_MAX = 8, GROUP_NAME_BYTES = NAME_BYTES_MAX + 1 };
 
 /* What the backend string says of a backend. Backends have it as `options`, for the host's parameter functions. */
 struct backend_choice {
@@ -68,7 +68,7 @@ struct world {
     struct lifelines *lifelines; /* rank_check.c; NULL: ranks cannot be checked */
     struct cards cards;        /* of the ranks, with what their backends need to find each other */
     pthread_mutex_t open_lock; /* guards backends */
-    struct world_backend backends[WORLD_BACKENDS_MOST];
+    struct world_backend backends[WORLD_BACKENDS_MAX];
     size_t backend_count;
     pthread_mutex_t lock; /* guards the list of open groups */
     comm_group *groups;
@@ -109,7 +109,7 @@ struct checked {
 };
 
 struct monitor;
-struct turns;
+struct round_robin;
 
 /* Pieces of memory that the group's backends know (memory.h). */
 struct memories {
@@ -129,8 +129,8 @@ struct comm_group {
     char *description;
     char *backend_text; /* "cpu:tcp?lanes=4" */
     struct backend_string string;
-    struct turns *turns; /* of a round-robin group, which has no channels */
-    struct channel channels[BACKEND_PAIRS_MOST];
+    struct round_robin *round_robin; /* of a round-robin group, which has no channels */
+    struct channel channels[BACKEND_PAIRS_MAX];
     size_t channel_count;
     int runs; /* a channel's backend has the slot run */
     comm_device device; /* that the user named; 0: none */
@@ -274,7 +274,7 @@ comm_status comm__world_open(struct world *world);
 /* All ranks have done so: the group can be used. */
 void comm__world_enter(struct world *world, comm_group **ret_group);
 /* A round-robin group; takes turns, also if it fails. */
-comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group);
+comm_status comm__group_open_round_robin(const struct group_plan *plan, struct round_robin *rr, comm_group **ret_group);
 
 /* comm_group_close for callers that have seen to it that closing is allowed here, or whose group was never used. */
 comm_status comm__group_close(comm_group *group);

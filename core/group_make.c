@@ -333,7 +333,7 @@ comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, con
         status = comm__batch_refuse(parent, "comm_group_split");
     if (status != COMM_OK)
         return status;
-    const comm_group *asked = parent->turns ? parent->turns->groups[0] : parent;
+    const comm_group *asked = parent->round_robin ? parent->round_robin->groups[0] : parent;
     if (!asked->routes[COMM_DEVICE_CPU])
         return comm__fail(COMM_ERR_UNSUPPORTED,
                           "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; use "

@@ -47,7 +47,7 @@ void comm__group_unref(comm_group *group)
     pthread_mutex_destroy(&group->inner_works.lock);
     pthread_mutex_destroy(&group->batch_lock);
     pthread_mutex_destroy(&group->monitor_lock);
-    comm__turns_destroy(group->turns);
+    comm__round_robin_destroy(group->round_robin);
     free(group->lineages);
     free(group->world_ranks);
     free(group->backend_text);
@@ -326,9 +326,9 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
             *ret_wb = &world->backends[i];
             return COMM_OK;
         }
-    if (world->backend_count == WORLD_BACKENDS_MOST)
+    if (world->backend_count == WORLD_BACKENDS_MAX)
         return comm__fail(COMM_ERR_UNSUPPORTED, "opening group '%s': one world can use %d backends", group->name,
-                          WORLD_BACKENDS_MOST);
+                          WORLD_BACKENDS_MAX);
     struct world_backend *wb = &world->backends[world->backend_count];
     char prefix[96];
     snprintf(prefix, sizeof prefix, "backend/%s", backend->name);
@@ -453,7 +453,7 @@ comm_status comm__world_terms(const struct world *world, char **ret_terms)
         const struct channel *channel = world->root->routes[d];
         if (!channel)
             continue;
-        struct backend_option options[BACKEND_OPTIONS_MOST];
+        struct backend_option options[BACKEND_OPTIONS_MAX];
         size_t count = channel->choice.pair->option_count;
         memcpy(options, channel->choice.pair->options, count * sizeof *options);
         qsort(options, count, sizeof *options, by_option);
@@ -478,15 +478,15 @@ void comm__world_enter(struct world *world, comm_group **ret_group)
     *ret_group = world->root;
 }
 
-comm_status comm__group_open_turns(const struct group_plan *plan, struct turns *turns, comm_group **ret_group)
+comm_status comm__group_open_round_robin(const struct group_plan *plan, struct round_robin *rr, comm_group **ret_group)
 {
     comm_group *group = NULL;
     comm_status status = group_create(plan, &group);
     if (status != COMM_OK) {
-        comm__turns_destroy(turns);
+        comm__round_robin_destroy(rr);
         return status;
     }
-    group->turns = turns;
+    group->round_robin = rr;
     group->backend_text = strdup(plan->backend);
     if (!group->backend_text) {
         comm__group_unref(group);

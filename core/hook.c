@@ -130,7 +130,7 @@ comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_f
                           !fn         ? "the function is NULL"
                           : !ret_hook ? "ret_hook is NULL"
                                       : "events must be some of COMM_EVENT_SUBMIT, _COMPLETE and _END");
-    if (group->turns)
+    if (group->round_robin)
         return comm__fail(COMM_ERR_UNSUPPORTED,
                           "comm_group_hook_add on group '%s': it takes turns over other groups; add the hook to those",
                           group->name);

@@ -48,7 +48,7 @@ enum {
     CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
     BACKENDS_SHOWN = 160,
     FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
-    CARDS_MOST = 1024,    /* ranks; the last one to open fetches the cards of so many for all */
+    CARDS_MAX = 1024,     /* ranks; the last one to open fetches the cards of so many for all */
     HOST_TEXT = 17,       /* comm__host_id in a claim */
 };
 
@@ -458,8 +458,8 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
 static int32_t find_ended(struct joining *j, const struct round *round)
 {
     if (!j->watches)
-        j->watches = calloc(LIFELINE_WATCHES_MOST, sizeof *j->watches);
-    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MOST; i++) {
+        j->watches = calloc(LIFELINE_WATCHES_MAX, sizeof *j->watches);
+    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MAX; i++) {
         struct watch *w = &j->watches[i];
         int32_t rank = watched_rank(j, i);
         if (rank < 0)
@@ -706,7 +706,7 @@ static comm_status tell_cards(struct joining *j)
     char *cards = NULL;
     size_t bytes = 0;
     comm_status status = COMM_OK;
-    if (j->size <= CARDS_MOST && comm__param_int("handout_bytes") > 0)
+    if (j->size <= CARDS_MAX && comm__param_int("handout_bytes") > 0)
         status = gather_cards(j, &cards, &bytes);
     if (status == COMM_OK)
         status = decide_for(j, &opening, cards, bytes);
@@ -735,7 +735,7 @@ comm_status comm__join_confirm(struct joining *j, comm_status able, const void *
 
 void comm__join_end(struct joining *j)
 {
-    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MOST; i++)
+    for (int i = 0; j->watches && i < LIFELINE_WATCHES_MAX; i++)
         comm__watch_end(&j->watches[i]);
     free(j->watches);
     j->watches = NULL;

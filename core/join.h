@@ -30,7 +30,7 @@ struct joining {
     char *verdict;  /* of the latest round; its payload follows the NUL */
     size_t verdict_bytes;
     struct lifeline lifeline;
-    struct watch *watches; /* LIFELINE_WATCHES_MOST, once somebody has to be waited for */
+    struct watch *watches; /* LIFELINE_WATCHES_MAX, once somebody has to be waited for */
 };
 
 /* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts.

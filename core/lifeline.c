@@ -48,7 +48,7 @@ void comm__watch_begin(struct watch *w, const char *page)
     w->same_host = strcmp(theirs, identity) == 0;
     if (w->same_host)
         w->count = netaddr_parse("127.0.0.1", port, &w->addresses[0]);
-    for (char *line; !w->same_host && w->count < LIFELINE_ADDRESSES_MOST && (line = strsep(&rest, "\n"));)
+    for (char *line; !w->same_host && w->count < LIFELINE_ADDRESSES_MAX && (line = strsep(&rest, "\n"));)
         w->count += netaddr_parse(line, port, &w->addresses[w->count]);
 }
 

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MOST = 8, LIFELINE_WATCHES_MOST = 40 };
+enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MAX = 8, LIFELINE_WATCHES_MAX = 40 };
 
 /* What a rank holds out to those who watch it: a port that is open for as long as it is coming together with the
  * others. */
@@ -21,7 +21,7 @@ void comm__lifeline_close(struct lifeline *l);
 struct watch {
     int begun;
     int same_host;
-    struct sockaddr_storage addresses[LIFELINE_ADDRESSES_MOST];
+    struct sockaddr_storage addresses[LIFELINE_ADDRESSES_MAX];
     int count, next;
     int fd;          /* if connecting or connected */
     int connecting, connected;

@@ -135,7 +135,7 @@ static comm_status check_call(const comm_group *group, const char *call, size_t 
     if (bytes == 0 || bytes > PTRDIFF_MAX - MEMORY_ALIGNMENT)
         return comm__fail(COMM_ERR_INVALID, "%s on group '%s': bytes is %zu%s", call, group->name, bytes,
                           bytes ? "; is it negative?" : "");
-    if (group->turns)
+    if (group->round_robin)
         return comm__fail(COMM_ERR_UNSUPPORTED,
                           "%s on group '%s': it is a round-robin group; use the groups that it takes turns over", call,
                           group->name);

@@ -292,8 +292,8 @@ comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *opt
         status = comm__refuse_in_callback("monitored_barrier");
     if (status == COMM_OK)
         status = comm__batch_refuse(group, "monitored_barrier");
-    if (status == COMM_OK && group->turns) /* it is made of sends and receives, and those go to the first group */
-        return comm_monitored_barrier(group->turns->groups[0], options);
+    if (status == COMM_OK && group->round_robin) /* it is made of sends and receives, and those go to the first group */
+        return comm_monitored_barrier(group->round_robin->groups[0], options);
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
     if (status != COMM_OK)

@@ -94,14 +94,14 @@ comm_status comm__check_struct(const void *options, size_t known, const char *na
 
 comm_status comm__check_name(const char *call, const char *what, const char *name)
 {
-    char clean[NAME_BYTES_MOST + 1];
-    size_t bytes = strlen(name), kept = bytes <= NAME_BYTES_MOST ? bytes : utf8_cut(name, 40);
+    char clean[NAME_BYTES_MAX + 1];
+    size_t bytes = strlen(name), kept = bytes <= NAME_BYTES_MAX ? bytes : utf8_cut(name, 40);
     memcpy(clean, name, kept);
     size_t left = utf8_clean(clean, kept);
     clean[left] = '\0';
-    if (bytes > NAME_BYTES_MOST)
+    if (bytes > NAME_BYTES_MAX)
         return comm__fail(COMM_ERR_INVALID, "%s: %s '%s...' has %zu bytes; it may have %d", call, what, clean, bytes,
-                          NAME_BYTES_MOST);
+                          NAME_BYTES_MAX);
     if (left != bytes || memcmp(clean, name, bytes) != 0)
         return comm__fail(COMM_ERR_INVALID, "%s: %s '%s' must be UTF-8 without control characters", call, what, clean);
     return COMM_OK;

@@ -31,9 +31,9 @@ static inline int comm__op_is_peer(int32_t kind)
  * `known` is this library's size, `name` the type's. NULL is fine. */
 comm_status comm__check_struct(const void *options, size_t known, const char *name);
 
-/* A name or label must be UTF-8 without control characters, of at most NAME_BYTES_MOST bytes: it stands in texts, and
+/* A name or label must be UTF-8 without control characters, of at most NAME_BYTES_MAX bytes: it stands in texts, and
  * is never cut. `call` and `what` ("the name") are for the text.  Errors  INVALID. */
-enum { NAME_BYTES_MOST = 95 };
+enum { NAME_BYTES_MAX = 95 };
 comm_status comm__check_name(const char *call, const char *what, const char *name);
 
 /* Write `full`, of `known` bytes, to a struct of the caller's, as far as its struct_bytes goes. `call` and `name` are

@@ -12,7 +12,7 @@
 #include "group.h"
 #include "watchdog.h"
 
-enum { REASON_BYTES_MOST = 800 }; /* so that what is added to it fits into a text */
+enum { REASON_BYTES_MAX = 800 }; /* so that what is added to it fits into a text */
 
 static int has_ended(const comm_group *group)
 {
@@ -52,8 +52,8 @@ static void abandon_all(comm_group *group)
     for (comm_work *work = NULL; (work = comm__pending_next(group, work));) {
         char text[COMM_ERROR_BYTES];
         size_t bytes = strlen(group->ended_text);
-        if (bytes > REASON_BYTES_MOST)
-            bytes = utf8_cut(group->ended_text, REASON_BYTES_MOST);
+        if (bytes > REASON_BYTES_MAX)
+            bytes = utf8_cut(group->ended_text, REASON_BYTES_MAX);
         snprintf(text, sizeof text,
                  "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
                  "group is closed",

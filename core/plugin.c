@@ -112,12 +112,12 @@ void comm__plugin_each(void (*found)(const char *name, const char *path, void *c
 
 /* ---- Variants: libcomm_NAME.VARIANT.so ---- */
 
-enum { VARIANTS_MOST = 32 };
+enum { VARIANTS_MAX = 32 };
 
 struct variants {
     const char *name;
     size_t count, of_this_folder;
-    char *paths[VARIANTS_MOST];
+    char *paths[VARIANTS_MAX];
 };
 
 /* "open" of ".../libcomm_mpi.open.so", given "mpi". */
@@ -132,7 +132,7 @@ static void add_variant(const char *name, const char *path, void *context)
 {
     struct variants *v = context;
     size_t length = strlen(v->name);
-    if (strncmp(name, v->name, length) != 0 || name[length] != '.' || v->count == VARIANTS_MOST)
+    if (strncmp(name, v->name, length) != 0 || name[length] != '.' || v->count == VARIANTS_MAX)
         return;
     char *copy = strdup(path);
     if (!copy)

@@ -17,7 +17,7 @@
 enum { BLOCK_BYTES = 8192 };
 
 /* Sums of more sources than this could be inexact in a double (reduce_kernels.c). */
-enum { MOST_SOURCES = 1 << 20 };
+enum { SOURCES_MAX = 1 << 20 };
 
 /* ---- Variants ---- */
 
@@ -226,9 +226,9 @@ comm_status comm__reduce_many(void *dst, const void *const *sources, size_t sour
     struct many m = { variant(), sources, source_count, redop, dtype, comm__reduce_kernel(redop, dtype) };
     if (!m.kernel)
         return refuse_pair(redop, dtype);
-    if (source_count > MOST_SOURCES)
+    if (source_count > SOURCES_MAX)
         return comm__fail(COMM_ERR_UNSUPPORTED, "reducing %zu buffers at once: the most is %d", source_count,
-                          MOST_SOURCES);
+                          SOURCES_MAX);
     size_t bytes = comm_dtype_bytes(dtype);
     if (source_count == 1) {
         reduce_one(&m, dst, count, bytes);

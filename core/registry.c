@@ -14,7 +14,7 @@
 #include "device.h"
 #include "op.h"
 
-enum { REGISTRY_MOST = 64, TEXT_BYTES = 256 };
+enum { REGISTRY_MAX = 64, TEXT_BYTES = 256 };
 
 struct entry {
     comm_backend backend; /* a copy: the plugin's own may be shorter */
@@ -27,7 +27,7 @@ struct entry {
 
 /* Recursive, because an entry function may call the library. Guards the table; entries do not move and do not go. */
 static pthread_mutex_t lock;
-static struct entry *entries[REGISTRY_MOST];
+static struct entry *entries[REGISTRY_MAX];
 static size_t entry_count;
 
 #define BACKEND(name) const comm_backend *comm__##name##_entry(const comm_host *host);
@@ -70,7 +70,7 @@ static struct entry *find_loaded(const char *name)
 
 static struct entry *new_entry(const char *name, const char *origin)
 {
-    struct entry *e = entry_count < REGISTRY_MOST ? calloc(1, sizeof *e) : NULL;
+    struct entry *e = entry_count < REGISTRY_MAX ? calloc(1, sizeof *e) : NULL;
     if (!e)
         return NULL;
     e->name = strdup(name);

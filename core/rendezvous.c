@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "launch.h"
-#include "meeting.h"
+#include "bootstrap.h"
 #include "base/url.h"
 
 #define RENDEZVOUS_TIMEOUT_MS ((int64_t)300000) /* a store's default */
@@ -213,7 +213,7 @@ static comm_status meet_env(struct rendezvous *m, comm_store **ret_store)
                           "to rank 0's host and MASTER_PORT to a free port there, the same for all ranks",
                           m->rank, m->world_size);
     m->rank_0_serves = 1;
-    status = comm__meeting_open(&launch, m->deadline_ns, ret_store);
+    status = comm__bootstrap_open(&launch, m->deadline_ns, ret_store);
     if (status == COMM_OK)
         status = comm_store_set_timeout(*ret_store, m->timeout_ms);
     return status;

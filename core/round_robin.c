@@ -14,34 +14,34 @@
 
 /* ---- Making ---- */
 
-void comm__turns_destroy(struct turns *turns)
+void comm__round_robin_destroy(struct round_robin *rr)
 {
-    if (!turns)
+    if (!rr)
         return;
-    for (size_t i = 0; turns->groups && i < turns->count; i++)
-        comm__group_unref(turns->groups[i]);
-    pthread_mutex_destroy(&turns->lock);
-    free(turns->groups);
-    free(turns);
+    for (size_t i = 0; rr->groups && i < rr->count; i++)
+        comm__group_unref(rr->groups[i]);
+    pthread_mutex_destroy(&rr->lock);
+    free(rr->groups);
+    free(rr);
 }
 
-static struct turns *turns_create(comm_group *const *groups, size_t count)
+static struct round_robin *round_robin_create(comm_group *const *groups, size_t count)
 {
-    struct turns *turns = calloc(1, sizeof *turns);
-    if (!turns)
+    struct round_robin *rr = calloc(1, sizeof *rr);
+    if (!rr)
         return NULL;
-    pthread_mutex_init(&turns->lock, NULL);
-    turns->groups = malloc(count * sizeof(comm_group *));
-    if (!turns->groups) {
-        comm__turns_destroy(turns);
+    pthread_mutex_init(&rr->lock, NULL);
+    rr->groups = malloc(count * sizeof(comm_group *));
+    if (!rr->groups) {
+        comm__round_robin_destroy(rr);
         return NULL;
     }
-    turns->count = count;
+    rr->count = count;
     for (size_t i = 0; i < count; i++) {
-        turns->groups[i] = groups[i];
+        rr->groups[i] = groups[i];
         comm__group_ref(groups[i]);
     }
-    return turns;
+    return rr;
 }
 
 static comm_status check_groups(comm_group *const *groups, size_t count, const char *call)
@@ -52,7 +52,7 @@ static comm_status check_groups(comm_group *const *groups, size_t count, const c
         comm_status status = comm__group_usable(groups[i], call);
         if (status != COMM_OK)
             return comm__fail_while(status, "%s: group %zu", call, i);
-        if (groups[i]->turns)
+        if (groups[i]->round_robin)
             return comm__fail(COMM_ERR_INVALID, "%s: '%s' is a round-robin group itself", call, groups[i]->name);
         if (groups[i]->world != groups[0]->world || groups[i]->size != groups[0]->size ||
             memcmp(groups[i]->world_ranks, groups[0]->world_ranks,
@@ -91,10 +91,10 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
         status = check_options(given, &options, call);
     if (status != COMM_OK)
         return status;
-    struct turns *turns = turns_create(groups, count);
+    struct round_robin *rr = round_robin_create(groups, count);
     uint64_t *ids = malloc(count * sizeof *ids);
-    if (!turns || !ids) {
-        comm__turns_destroy(turns);
+    if (!rr || !ids) {
+        comm__round_robin_destroy(rr);
         free(ids);
         return comm__fail(COMM_ERR_NO_MEMORY, "%s over %zu groups", call, count);
     }
@@ -116,17 +116,17 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(groups[0]),
     };
     free(ids);
-    return comm__group_open_turns(&plan, turns, ret_group);
+    return comm__group_open_round_robin(&plan, rr, ret_group);
 }
 
 /* ---- Whose turn ---- */
 
 /* If one of the groups has ended, all of it has: the other ranks would wait for us there. */
-comm_status comm__turns_usable(const comm_group *group, const char *call)
+comm_status comm__round_robin_usable(const comm_group *group, const char *call)
 {
     comm_status status = COMM_OK;
-    for (size_t i = 0; status == COMM_OK && i < group->turns->count; i++) {
-        const comm_group *one = group->turns->groups[i];
+    for (size_t i = 0; status == COMM_OK && i < group->round_robin->count; i++) {
+        const comm_group *one = group->round_robin->groups[i];
         status = comm__group_usable(one, call);
         if (status == COMM_OK && atomic_load(&one->closing))
             status = comm__fail(COMM_ERR_INVALID, "%s on group '%s': its group '%s' was closed before it", call,
@@ -137,36 +137,36 @@ comm_status comm__turns_usable(const comm_group *group, const char *call)
 
 comm_group *comm__turn_begin(comm_group *group, int takes_turn)
 {
-    struct turns *turns = group->turns;
-    if (!turns)
+    struct round_robin *rr = group->round_robin;
+    if (!rr)
         return group;
     if (!takes_turn)
-        return turns->groups[0];
+        return rr->groups[0];
     comm__callbacks_defer(); /* they may submit to this group */
-    pthread_mutex_lock(&turns->lock);
-    return turns->groups[turns->taken % turns->count];
+    pthread_mutex_lock(&rr->lock);
+    return rr->groups[rr->taken % rr->count];
 }
 
 void comm__turn_end(comm_group *group, int takes_turn, size_t submitted)
 {
-    struct turns *turns = group->turns;
-    if (!turns || !takes_turn)
+    struct round_robin *rr = group->round_robin;
+    if (!rr || !takes_turn)
         return;
     if (submitted) {
-        turns->taken++;
+        rr->taken++;
         atomic_fetch_add_explicit(&group->seq, submitted, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&turns->lock);
+    pthread_mutex_unlock(&rr->lock);
     comm__callbacks_run();
 }
 
-comm_status comm__turns_flush(comm_group *group, int64_t deadline_ns)
+comm_status comm__round_robin_flush(comm_group *group, int64_t deadline_ns)
 {
     comm_status first = COMM_OK;
     char text[COMM_ERROR_BYTES];
-    for (size_t i = 0; i < group->turns->count; i++) {
+    for (size_t i = 0; i < group->round_robin->count; i++) {
         int64_t left_ms = clock_left_ms(deadline_ns);
-        comm_status status = comm_group_flush(group->turns->groups[i], left_ms == 0 ? 1 : left_ms);
+        comm_status status = comm_group_flush(group->round_robin->groups[i], left_ms == 0 ? 1 : left_ms);
         if (status != COMM_OK && first == COMM_OK) {
             first = status;
             memcpy(text, comm_last_error(), sizeof text);
@@ -175,10 +175,10 @@ comm_status comm__turns_flush(comm_group *group, int64_t deadline_ns)
     return first == COMM_OK ? COMM_OK : comm__fail(first, "%s", text);
 }
 
-comm_status comm__turns_status(const comm_group *group)
+comm_status comm__round_robin_status(const comm_group *group)
 {
     comm_status status = COMM_OK;
-    for (size_t i = 0; status == COMM_OK && i < group->turns->count; i++)
-        status = comm_group_status(group->turns->groups[i]);
+    for (size_t i = 0; status == COMM_OK && i < group->round_robin->count; i++)
+        status = comm_group_status(group->round_robin->groups[i]);
     return status;
 }

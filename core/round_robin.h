@@ -5,15 +5,15 @@
 
 #include "group.h"
 
-/* turns->lock is held while a group of the turns takes an op, so it comes before group->lock. */
-struct turns {
+/* round_robin->lock is held while a group of the turns takes an op, so it comes before group->lock. */
+struct round_robin {
     pthread_mutex_t lock;
     comm_group **groups; /* each with a memory reference */
     size_t count;
     uint64_t taken;
 };
 
-void comm__turns_destroy(struct turns *turns);
+void comm__round_robin_destroy(struct round_robin *rr);
 
 /* The group to submit to next: of a round-robin group the one whose turn it is, or the first one for what takes no
  * turn; any other group is its own. Until comm__turn_end nobody else takes the turn, which is given to the next group
@@ -22,8 +22,8 @@ comm_group *comm__turn_begin(comm_group *group, int takes_turn);
 void comm__turn_end(comm_group *group, int takes_turn, size_t submitted);
 
 /* What comm__group_usable, comm_group_flush and comm_group_status do with such a group. */
-comm_status comm__turns_usable(const comm_group *group, const char *call);
-comm_status comm__turns_flush(comm_group *group, int64_t deadline_ns);
-comm_status comm__turns_status(const comm_group *group);
+comm_status comm__round_robin_usable(const comm_group *group, const char *call);
+comm_status comm__round_robin_flush(comm_group *group, int64_t deadline_ns);
+comm_status comm__round_robin_status(const comm_group *group);
 
 #endif

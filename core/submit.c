@@ -449,12 +449,13 @@ static comm_status write_down(comm_group *group, struct batch *batch, comm_op *o
 {
     struct channel *channel;
     comm_op routed = *op;
-    comm_status status = comm__group_route(group->turns ? group->turns->groups[0] : group, &routed, &channel);
+    comm_status status = comm__group_route(group->round_robin ? group->round_robin->groups[0] : group, &routed,
+                                           &channel);
     if (status != COMM_OK)
         return status;
     if (own_timeout_ms(options) == COMM_TIMEOUT_DEFAULT)
         op->timeout_ns = routed.timeout_ns = BATCH_LIMIT;
-    return group->turns ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
+    return group->round_robin ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
 }
 
 /* `call` is what the op came from, if it came from one. */
@@ -477,7 +478,7 @@ static comm_status submit_one(comm_group *group, struct channel *channel, comm_o
 static comm_status submit_now(comm_group *group, comm_op *op, const struct plain_call *call, comm_work **ret_work)
 {
     struct channel *channel;
-    int takes_turn = group->turns && !comm__op_is_peer(op->kind);
+    int takes_turn = group->round_robin && !comm__op_is_peer(op->kind);
     comm_group *target = comm__turn_begin(group, takes_turn);
     comm_status status = comm__group_route(target, op, &channel);
     if (status == COMM_OK)

@@ -33,7 +33,7 @@ enum {
     PAUSE_MOST_NS = 250000,
     AFTER_YOU_NS = 300000, /* longer than that, so that one of those who wait gets it */
     CLOSE_MS = 1000,       /* for the lock, to say goodbye */
-    NAMED_MOST = 8,        /* openers that a text names */
+    NAMED_MAX = 8,         /* openers that a text names */
 };
 
 /* ---- Locks ---- */
@@ -71,7 +71,7 @@ void file_say_who(const struct file_share *f, char *text, size_t room)
             if (o->closed || is_alive(f, i) == gone)
                 continue;
             *(gone ? &crashed : &alive) += 1;
-            if (named == NAMED_MOST || used + 100 > room)
+            if (named == NAMED_MAX || used + 100 > room)
                 continue;
             used += (size_t)snprintf(text + used, room - used, "%s%.60s",
                                      named++ ? ", "

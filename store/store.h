@@ -1,9 +1,9 @@
 /* What a kind of store implements, and the handle around it. store.c checks arguments and keeps the reference count,
- * standin.c does what a kind lacks; a kind (hash.c file.c tcp_*.c prefix.c user.c) only does its own work.
+ * fallback.c does what a kind lacks; a kind (hash.c file.c tcp_*.c prefix.c user.c) only does its own work.
  *
  * All functions may be called from any thread at the same time. On failure they return through comm__fail. Keys are
  * already checked and carry any prefix; a kind that was reached through a view is given the inner store as `s`. NULL
- * entries marked (may be NULL) are made from the others by standin.c.
+ * entries marked (may be NULL) are made from the others by fallback.c.
  *
  * Every call is told until when, and for which handle, by a store_wait. It is made once, when the user calls, and goes
  * down to whatever may block: a lock, a connection, a reply, a step of a call that is made of several. No layer has a
@@ -117,7 +117,7 @@ comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t co
                                const char *note);
 
 /* Call a store from inside, without its handle's checks: the kind's function, or what stands in for it if the
- * kind has none (standin.c). Views use these. */
+ * kind has none (fallback.c). Views use these. */
 comm_status store_call_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait);
 comm_status store_call_append(comm_store *s, const char *key, const void *data, size_t bytes,
                               const struct store_wait *wait);

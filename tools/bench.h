@@ -21,10 +21,10 @@
 #include <comm/store.h>
 #include <stdio.h>
 
-#define BENCH_SIZES_MOST 256  /* sizes in one --bytes: a range of factor 1.1 over the whole address space fits */
-#define BENCH_OPS_MOST 32     /* operations in one run */
-#define BENCH_DEPTH_MOST 256  /* --async: each in flight has buffers of its own */
-#define BENCH_REPEATS_MOST 1000
+#define BENCH_SIZES_MAX 256   /* sizes in one --bytes: a range of factor 1.1 over the whole address space fits */
+#define BENCH_OPS_MAX 32      /* operations in one run */
+#define BENCH_DEPTH_MAX 256   /* --async: each in flight has buffers of its own */
+#define BENCH_REPEATS_MAX 1000
 
 /* ---- bench_sizes.c ---- */
 
@@ -32,7 +32,7 @@
 int bench_parse_bytes(const char *text, size_t *ret_bytes);
 
 /* A comma-separated list of numbers and ranges FROM:TO. A range multiplies by `factor` (over 1) and always ends
- * with TO. Writes at most BENCH_SIZES_MOST; returns how many, or -1 with a sentence in `error`. */
+ * with TO. Writes at most BENCH_SIZES_MAX; returns how many, or -1 with a sentence in `error`. */
 int bench_parse_sizes(const char *text, double factor, size_t *ret_sizes, char *error, size_t room);
 
 /* ---- bench_ops.c ---- */

@@ -12,7 +12,7 @@
 
 #include "bench.h"
 
-enum { THREADS_MOST = 4, ITERATIONS_TO_ESTIMATE = 2000 };
+enum { THREADS_MAX = 4, ITERATIONS_TO_ESTIMATE = 2000 };
 
 /* ---- The null backends ---- */
 
@@ -171,7 +171,7 @@ struct cost {
 static const char *repeat(const struct core_case *which, comm_group *const *groups, long iterations,
                           struct cost *ret_cost)
 {
-    static struct caller callers[THREADS_MOST];
+    static struct caller callers[THREADS_MAX];
     pthread_barrier_t begin;
     pthread_barrier_init(&begin, NULL, (unsigned)which->threads);
     for (int t = 1; t < which->threads; t++) {
@@ -232,8 +232,8 @@ static long choose_iterations(const struct bench_method *method, const struct co
 static const char *measure(const struct core_case *which, comm_group *const *groups, const struct bench_method *method,
                            enum bench_format format)
 {
-    static double ns[BENCH_REPEATS_MOST], cpu_ns[BENCH_REPEATS_MOST];
-    int32_t hooks[THREADS_MOST] = { 0 };
+    static double ns[BENCH_REPEATS_MAX], cpu_ns[BENCH_REPEATS_MAX];
+    int32_t hooks[THREADS_MAX] = { 0 };
     struct cost cost = { 0, 0 };
     if (add_hooks(which, groups, hooks) != COMM_OK)
         return comm_last_error();
@@ -294,7 +294,7 @@ static comm_status open_groups(const char *backend, comm_group **groups)
     init.world_size = 1;
     init.backend = text;
     status = comm_init(&init, &groups[0]);
-    for (int g = 1; status == COMM_OK && g < THREADS_MOST; g++)
+    for (int g = 1; status == COMM_OK && g < THREADS_MAX; g++)
         status = comm_group_dup(groups[0], NULL, &groups[g]);
     comm_store_close(store);
     return status;
@@ -303,11 +303,11 @@ static comm_status open_groups(const char *backend, comm_group **groups)
 static const char *run_backend(const char *backend, comm_backend_entry_fn entry, const struct bench_method *method,
                                const char *only, enum bench_format format)
 {
-    comm_group *groups[THREADS_MOST] = { NULL };
+    comm_group *groups[THREADS_MAX] = { NULL };
     if (comm_backend_register(entry) != COMM_OK || open_groups(backend, groups) != COMM_OK)
         return comm_last_error();
     const char *error = measure_all(backend, groups, method, only, format);
-    for (int g = THREADS_MOST - 1; g >= 0; g--)
+    for (int g = THREADS_MAX - 1; g >= 0; g--)
         if (comm_group_close(groups[g]) != COMM_OK && !error)
             error = comm_last_error();
     return error;

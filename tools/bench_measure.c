@@ -12,7 +12,7 @@
 
 #include "bench.h"
 
-enum { ITERATIONS_LEAST = 4, ITERATIONS_MOST = 20000, SINGLE_LEAST = 10 };
+enum { ITERATIONS_LEAST = 4, ITERATIONS_MAX = 20000, SINGLE_LEAST = 10 };
 static const double short_us = 200; /* an operation below this is estimated again, from 20 iterations */
 
 static double now_us(void)
@@ -109,7 +109,7 @@ static comm_status choose_iterations(comm_group *group, struct lanes *lanes, con
             status = largest(group, &us, 1);
     }
     double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
-    *ret_iterations = wanted > ITERATIONS_MOST ? ITERATIONS_MOST
+    *ret_iterations = wanted > ITERATIONS_MAX ? ITERATIONS_MAX
                       : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST : (long)wanted;
     if (method->iterations)
         *ret_iterations = method->iterations;

@@ -60,8 +60,8 @@ static int parse_item(char *item, double factor, size_t *sizes, int *count, char
     if (colon && (from == 0 || from > to))
         return refuse(error, room, "the range %s:%s must go upwards from at least 1", item, colon + 1);
     for (;;) {
-        if (*count == BENCH_SIZES_MOST)
-            return refuse(error, room, "more than %d sizes", BENCH_SIZES_MOST);
+        if (*count == BENCH_SIZES_MAX)
+            return refuse(error, room, "more than %d sizes", BENCH_SIZES_MAX);
         sizes[(*count)++] = from;
         if (from == to)
             return 0;

@@ -12,16 +12,16 @@
 
 #include "bench.h"
 
-#define BENCH_CLIENTS_MOST 10000   /* each is a descriptor here and one in the server */
-#define BENCH_WAITERS_MOST 16      /* numbers in --waiters */
-#define BENCH_VALUE_BYTES_MOST (1 << 20)
+#define BENCH_CLIENTS_MAX 10000    /* each is a descriptor here and one in the server */
+#define BENCH_WAITERS_MAX 16       /* numbers in --waiters */
+#define BENCH_VALUE_BYTES_MAX (1 << 20)
 
 struct bench_store_options {
     int clients;
     long ops;
     int keys;
     size_t value_bytes;
-    int waiters[BENCH_WAITERS_MOST];
+    int waiters[BENCH_WAITERS_MAX];
     int waiter_counts;
     const char *peer; /* the Python whose PyTorch serves too; NULL: none */
 };

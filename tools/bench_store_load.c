@@ -16,7 +16,7 @@
 #include "bench_store.h"
 
 enum {
-    THREADS_MOST = 2,       /* one fills one server well enough; two leave it no pauses */
+    THREADS_MAX = 2,        /* one fills one server well enough; two leave it no pauses */
     EVENTS = 256,
     SILENCE_MS = 20000,     /* a server that says nothing for so long has failed */
     SPARE_DESCRIPTORS = 64,
@@ -303,7 +303,7 @@ static int prepare_workers(const struct bench_load *load, struct worker *workers
 
 static int run_workers(struct worker *workers, int count, char *error, size_t room)
 {
-    pthread_t threads[THREADS_MOST];
+    pthread_t threads[THREADS_MAX];
     int started = 0, result = 0;
     for (; started < count - 1; started++)
         if (pthread_create(&threads[started], NULL, worker_main, &workers[started + 1]) != 0)
@@ -322,9 +322,9 @@ static int run_workers(struct worker *workers, int count, char *error, size_t ro
 
 int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room)
 {
-    struct worker workers[THREADS_MOST] = { { .epoll = -1 }, { .epoll = -1 } };
+    struct worker workers[THREADS_MAX] = { { .epoll = -1 }, { .epoll = -1 } };
     pthread_barrier_t start;
-    int count = load->clients < THREADS_MOST ? 1 : THREADS_MOST, result = -1;
+    int count = load->clients < THREADS_MAX ? 1 : THREADS_MAX, result = -1;
     double *times = malloc((size_t)(load->ops + 1) * sizeof *times);
     pthread_barrier_init(&start, NULL, (unsigned)count);
     if (times && allow_descriptors(load->clients + SPARE_DESCRIPTORS, error, room) == 0 &&

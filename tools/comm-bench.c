@@ -12,10 +12,10 @@
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
 struct arguments {
-    const struct bench_op *ops[BENCH_OPS_MOST];
+    const struct bench_op *ops[BENCH_OPS_MAX];
     size_t op_count;
     int all_ops; /* "all": leave out what this number of ranks cannot do */
-    size_t sizes[BENCH_SIZES_MOST];
+    size_t sizes[BENCH_SIZES_MAX];
     int size_count;
     const char *bytes;
     double factor;
@@ -110,8 +110,8 @@ static double parse_real(struct argp_state *state, const char *what, const char 
 
 static void add_op(struct argp_state *state, struct arguments *a, const struct bench_op *op)
 {
-    if (a->op_count == BENCH_OPS_MOST)
-        argp_error(state, "more than %d operations", BENCH_OPS_MOST);
+    if (a->op_count == BENCH_OPS_MAX)
+        argp_error(state, "more than %d operations", BENCH_OPS_MAX);
     else
         a->ops[a->op_count++] = op;
 }
@@ -153,16 +153,16 @@ static void parse_ops(struct argp_state *state, struct arguments *a, const char 
 static void parse_waiters(struct argp_state *state, struct arguments *a, const char *text)
 {
     char error[160];
-    size_t numbers[BENCH_SIZES_MOST];
+    size_t numbers[BENCH_SIZES_MAX];
     int count = bench_parse_sizes(text, 10, numbers, error, sizeof error);
     if (count < 0)
         argp_error(state, "--waiters: %s", error);
-    if (count > BENCH_WAITERS_MOST)
-        argp_error(state, "--waiters: more than %d numbers", BENCH_WAITERS_MOST);
+    if (count > BENCH_WAITERS_MAX)
+        argp_error(state, "--waiters: more than %d numbers", BENCH_WAITERS_MAX);
     a->store.waiter_counts = 0;
-    for (int i = 0; i < count && i < BENCH_WAITERS_MOST; i++) {
-        if (numbers[i] == 0 || numbers[i] > BENCH_CLIENTS_MOST)
-            argp_error(state, "--waiters: from 1 to %d", BENCH_CLIENTS_MOST);
+    for (int i = 0; i < count && i < BENCH_WAITERS_MAX; i++) {
+        if (numbers[i] == 0 || numbers[i] > BENCH_CLIENTS_MAX)
+            argp_error(state, "--waiters: from 1 to %d", BENCH_CLIENTS_MAX);
         a->store.waiters[a->store.waiter_counts++] = (int)numbers[i];
     }
 }
@@ -172,13 +172,13 @@ static error_t parse_store_option(int key, char *arg, struct argp_state *state, 
 {
     size_t bytes;
     switch (key) {
-    case KEY_CLIENTS: a->store.clients = (int)parse_number(state, "--clients", arg, 1, BENCH_CLIENTS_MOST); break;
+    case KEY_CLIENTS: a->store.clients = (int)parse_number(state, "--clients", arg, 1, BENCH_CLIENTS_MAX); break;
     case KEY_OPS: a->store.ops = parse_number(state, "--ops", arg, 1, 100000000); break;
     case KEY_KEYS: a->store.keys = (int)parse_number(state, "--keys", arg, 1, 10000000); break;
     case KEY_WAITERS: parse_waiters(state, a, arg); break;
     case KEY_VALUE_BYTES:
-        if (bench_parse_bytes(arg, &bytes) != 0 || bytes > BENCH_VALUE_BYTES_MOST)
-            argp_error(state, "--value-bytes: '%s' is not a number of bytes up to %d", arg, BENCH_VALUE_BYTES_MOST);
+        if (bench_parse_bytes(arg, &bytes) != 0 || bytes > BENCH_VALUE_BYTES_MAX)
+            argp_error(state, "--value-bytes: '%s' is not a number of bytes up to %d", arg, BENCH_VALUE_BYTES_MAX);
         else
             a->store.value_bytes = bytes;
         break;
@@ -204,8 +204,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_OUT_OF_PLACE: a->call.in_place = 0; break;
     case KEY_MS: a->method.target_ms = parse_real(state, "--ms", arg, 0, 1e6); break;
     case KEY_ITERATIONS: a->method.iterations = parse_number(state, "--iterations", arg, 1, 100000000); break;
-    case KEY_REPEATS: a->method.repeats = parse_number(state, "--repeats", arg, 1, BENCH_REPEATS_MOST); break;
-    case KEY_ASYNC: a->method.depth = (size_t)parse_number(state, "--async", arg, 1, BENCH_DEPTH_MOST); break;
+    case KEY_REPEATS: a->method.repeats = parse_number(state, "--repeats", arg, 1, BENCH_REPEATS_MAX); break;
+    case KEY_ASYNC: a->method.depth = (size_t)parse_number(state, "--async", arg, 1, BENCH_DEPTH_MAX); break;
     case KEY_CHECK: a->method.check = 1; break;
     case KEY_NO_CHECK: a->method.check = 0; break;
     case KEY_TABLE: a->format = BENCH_TABLE; break;

@@ -16,7 +16,7 @@
 
 #include "commrun.h"
 
-enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_TIMEOUT = 124, EXIT_USAGE = 2, RANKS_MOST = 65536 };
+enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_TIMEOUT = 124, EXIT_USAGE = 2, RANKS_MAX = 65536 };
 
 /* ---- Saying ---- */
 
@@ -493,16 +493,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     char *end;
     switch (key) {
     case 'n':
-        o->local_count = number(state, "-n", text, 1, RANKS_MOST);
+        o->local_count = number(state, "-n", text, 1, RANKS_MAX);
         break;
     case 'v':
         o->verbose = 1;
         break;
     case OPT_NNODES:
-        o->node_count = number(state, "--nnodes", text, 1, RANKS_MOST);
+        o->node_count = number(state, "--nnodes", text, 1, RANKS_MAX);
         break;
     case OPT_NODE_RANK:
-        o->node_rank = number(state, "--node-rank", text, 0, RANKS_MOST);
+        o->node_rank = number(state, "--node-rank", text, 0, RANKS_MAX);
         break;
     case OPT_RENDEZVOUS:
         o->rendezvous = text;

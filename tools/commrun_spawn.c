@@ -357,7 +357,7 @@ static int kill_if_child(const struct run *run, pid_t pid)
 /* Without /proc to list them (a bare chroot), ask of every pid that was given out since this process began. */
 static int kill_younger(const struct run *run)
 {
-    enum { PID_FIRST = 2, PID_MOST = 1 << 22 }; /* no Linux counts further */
+    enum { PID_FIRST = 2, PID_MAX = 1 << 22 }; /* no Linux counts further */
     int found = 0;
     pid_t self = getpid(), newest = fork();
     if (newest == 0)
@@ -365,7 +365,7 @@ static int kill_younger(const struct run *run)
     if (newest < 0)
         return 0;
     waitpid(newest, NULL, 0);
-    for (pid_t pid = self + 1; pid < (newest > self ? newest : PID_MOST); pid++)
+    for (pid_t pid = self + 1; pid < (newest > self ? newest : PID_MAX); pid++)
         found |= kill_if_child(run, pid);
     for (pid_t pid = PID_FIRST; newest < self && pid < newest; pid++)
         found |= kill_if_child(run, pid);
@@ -426,8 +426,8 @@ static int kill_by_cookie(const char *job)
 
 static _Noreturn void guard(int fd, const char *job)
 {
-    enum { GROUPS_MOST = 65536, SWEEPS_MOST = 50 };
-    static pid_t groups[GROUPS_MOST];
+    enum { GROUPS_MAX = 65536, SWEEPS_MAX = 50 };
+    static pid_t groups[GROUPS_MAX];
     int count = 0;
     pid_t group;
     prctl(PR_SET_NAME, "commrun-guard");
@@ -440,13 +440,13 @@ static _Noreturn void guard(int fd, const char *job)
     while (read(3, &group, sizeof group) == sizeof group) {
         if (group == 0)
             _exit(0); /* commrun has cleaned up itself */
-        if (count < GROUPS_MOST)
+        if (count < GROUPS_MAX)
             groups[count++] = group;
     }
     for (int i = 0; i < count; i++)
         kill(-groups[i], SIGKILL);
     /* A process can fork between being seen and being killed; look again until none is left. */
-    for (int i = 0; i < SWEEPS_MOST && kill_by_cookie(job); i++)
+    for (int i = 0; i < SWEEPS_MAX && kill_by_cookie(job); i++)
         usleep(2000);
     _exit(0);
 }

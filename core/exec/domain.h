@@ -56,7 +56,7 @@ struct domain {
 
     struct exec_group *groups;
     struct exec_group *buckets[DOMAIN_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
-    struct unexpected_list orphans; /* frames of groups that are not open here (yet) */
+    struct unexpected_list unexpected; /* frames of groups that are not open here (yet) */
     struct past_group closed[DOMAIN_CLOSED_MAX], told[DOMAIN_TOLD_MAX]; /* rings: the oldest is forgotten */
     size_t closed_count, told_count;
     uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */

@@ -128,7 +128,7 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
         if (g->status == COMM_OK)
             operand_local_step(op, slot, &p->steps[i]);
     }
-    /* Receives first: their clearances should be under way while we send. */
+    /* Receives first: their CTS should be under way while we send. */
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
         if (is_receive(&p->steps[i]))
             post_recv(slot, &slot->steps[i - slot->first].message);

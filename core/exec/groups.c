@@ -123,7 +123,7 @@ int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t siz
     d->due_ns = INT64_MAX;
     d->peers.matching = &d->matching;
     matching_init(&d->matching);
-    unexpected_list_init(&d->orphans);
+    unexpected_list_init(&d->unexpected);
     return port_table_init(&d->peers, rank, size, events);
 }
 
@@ -241,10 +241,10 @@ struct exec_group *group_find(struct domain *d, uint64_t id)
 }
 
 /* Frames that came before the group was opened here now find it. */
-static void adopt_orphans(struct exec_group *g)
+static void adopt_unexpected(struct exec_group *g)
 {
     struct unexpected *next;
-    for (struct unexpected *u = g->domain->orphans.head; u; u = next) {
+    for (struct unexpected *u = g->domain->unexpected.head; u; u = next) {
         next = u->next;
         if (u->head.group != g->id)
             continue;
@@ -270,7 +270,7 @@ void group_enter(struct exec_group *g)
     d->groups = g;
     end_as_told(g);
     end_as_lost(g);
-    adopt_orphans(g);
+    adopt_unexpected(g);
 }
 
 void group_leave(struct exec_group *g)

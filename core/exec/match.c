@@ -253,9 +253,9 @@ static void announce(struct message *m)
     send_header(m, FRAME_RTS);
 }
 
-/* Has it been cleared already? Forgets clearance of earlier collectives: a receiver whose eager_bytes are fewer clears
+/* Has its CTS come already? Drops the CTS of earlier collectives: a receiver whose eager_bytes are fewer clears
  * what was sent without. */
-static int take_clearance(const struct message *m)
+static int take_cts(const struct message *m)
 {
     struct unexpected *next, *cts = NULL;
     for (struct unexpected *u = m->box->cleared.head; u && !cts; u = next) {
@@ -273,7 +273,7 @@ static int take_clearance(const struct message *m)
 int match_send(struct message *m)
 {
     port_want(m->port);
-    if (take_clearance(m))
+    if (take_cts(m))
         return send_payload(m, FRAME_DATA);
     if (may_be_eager(m))
         return send_eager(m);

@@ -3,9 +3,9 @@
  *
  *   eager        a message of up to eager_bytes goes out at once while there is credit. If its receive is not posted
  *                yet, it is kept as unexpected;
- *   rendezvous   a longer one is announced (RTS) and waits for the receiver's clearance (CTS); then its DATA goes
- *                straight to its place. The receiver of a collective's message gives clearance unasked as soon as the
- *                receive is posted, for both sides know the plan.
+ *   rendezvous   a longer one is announced (RTS) and waits for the receiver's CTS; then its DATA goes straight to its
+ *                place. The receiver of a collective's message sends CTS unasked as soon as the receive is posted,
+ *                for both sides know the plan.
  *
  * A box holds what one member of a group and this rank have for each other: one for the messages of collectives, whose
  * key (seq, slice, round) both sides know; one for point-to-point, where the key (seq, the sender's count) is known
@@ -31,7 +31,7 @@ struct message;
 
 /* ---- Unexpected frames ---- */
 
-/* A frame that came before its receive was posted, or clearance that came before its send. */
+/* A frame that came before its receive was posted, or a CTS that came before its send. */
 struct unexpected {
     struct unexpected *next, **at;
     struct unexpected_list *list; /* that it stands in */

@@ -101,11 +101,11 @@ struct port {
     uint8_t loss_told;      /* all groups have been told that this peer is lost */
     int32_t said_lost_by;   /* the world rank, plus 1, that has said that this peer is lost; 0: none */
     int32_t active_index;   /* in table->active while interest > 0, else -1 */
-    uint32_t interest;      /* receives and clearances awaited from the peer, and 1 for queued frames */
+    uint32_t interest;      /* receives and CTS frames awaited from the peer, and 1 for queued frames */
     int64_t credit;         /* eager bytes that may still be sent */
     int64_t eager_held;     /* eager bytes received and not given back: beyond the window the peer cheats */
     uint32_t credit_owed;   /* eager bytes consumed here and not given back yet */
-    uint32_t announced;     /* point-to-point sends that wait for the peer's clearance */
+    uint32_t announced;     /* point-to-point sends that wait for the peer's CTS */
     struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass
                                * them */
     size_t unexpected_count;

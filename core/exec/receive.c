@@ -50,7 +50,7 @@ static void on_begins(struct port *p, const struct frame *h)
     if (!g || g->status != COMM_OK) {
         /* DATA was asked for, so the group was open here. */
         if (group_may_come(p, g, h) && h->type == FRAME_EAGER)
-            keep(p, &d->orphans, h);
+            keep(p, &d->unexpected, h);
         return;
     }
     if (!is_member(p, g))
@@ -118,7 +118,7 @@ static void promise(struct exec_group *g, struct port *p, const struct frame *h)
 {
     if (!g || g->status != COMM_OK) {
         if (group_may_come(p, g, h))
-            keep_promise(p, &domain_of(p)->orphans, h);
+            keep_promise(p, &domain_of(p)->unexpected, h);
     } else if (is_member(p, g)) {
         (h->kind == COMM_OP_SEND ? p2p_promise : collective_promise)(g, p, h);
     }

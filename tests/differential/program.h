@@ -21,7 +21,7 @@ struct making {
     enum how how;
     int parent;
     int first, count;          /* the groups that it makes: several, without common ranks, by split and subgroups */
-    int32_t list[RANKS_MOST];  /* BY_LIST: ranks of the parent */
+    int32_t list[RANKS_MOST];   /* BY_LIST: ranks of the parent */
     int32_t list_size;
     int32_t group_size;        /* BY_SUBGROUPS */
     int32_t color[RANKS_MOST]; /* BY_SPLIT, by rank of the parent; -1 joins none */

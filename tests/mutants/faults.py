@@ -244,8 +244,8 @@ fault("core", "batch_reports_the_last_failure", "core/work.c",
       "atomic_store(&parent->first_failed, work), (void)none;", "manual", "works")
 fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
       "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
-fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        turns->taken++;\n",
-      "        turns->taken += submitted;\n", "round_robin")
+fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        rr->taken++;\n",
+      "        rr->taken += submitted;\n", "round_robin")
 fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record.peer = work->source;\n", "", "works",
       "rows on 2")
 fault("core", "records_are_newest_first", "core/recorder.c", "uint64_t number = r->written - count + 1 + i;",
@@ -403,10 +403,10 @@ fault("store", "checksum_is_not_looked_at", "store/file_log.c", "if (check_of(at
 fault("store", "hash_waiters_are_woken_one_at_a_time", "store/hash.c",
       "pthread_cond_broadcast(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;",
       "pthread_cond_signal(&h->changed);\n    pthread_mutex_unlock(&h->lock);\n    return status;", "store hash")
-fault("store", "stand_in_pop_that_gives_up_leaves_no_mark", "store/standin.c",
+fault("store", "fallback_pop_that_gives_up_leaves_no_mark", "store/fallback.c",
       "comm_status marked = s->kind->compare_set(s, at, \"\", 0, GIVEN_UP, 1, &grace, &data, &bytes);",
       "comm_status marked = COMM_ERR_NOT_FOUND;", "store least", "store user")
-fault("store", "stand_in_append_keeps_its_turn", "store/standin.c",
+fault("store", "fallback_append_keeps_its_turn", "store/fallback.c",
       "if (ours && status == COMM_OK) {\n        status = s->kind->remove(s, turn, &grace, &(int32_t){ 0 });",
       "if (ours && status == COMM_OK) {\n        (void)turn;", "store least", "store prefix+least")
 fault("store", "all_sum_leaves_the_last_rank_out", "store/collect.c",

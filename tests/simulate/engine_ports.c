@@ -333,7 +333,7 @@ static void ports_silence(struct domain *d)
 
 static void ports_close_domain(struct domain *d)
 {
-    unexpected_list_clear(&d->orphans);
+    unexpected_list_clear(&d->unexpected);
     for (int32_t i = 0; i < ports_size; i++) {
         drop_all(of(d->peers.at[i]));
         port_finish(d->peers.at[i]);

@@ -689,7 +689,7 @@ static void check_domain(const struct domain *d)
         complain("rank %d: works are left", rank);
     if (d->async_works)
         complain("rank %d: %d works that nobody waits for are counted", rank, (int)d->async_works);
-    if (d->orphans.head || d->matching.count)
+    if (d->unexpected.head || d->matching.count)
         complain("rank %d: frames of unknown groups are left", rank);
     for (const struct exec_group *g = d->groups; g; g = g->next)
         for (int32_t r = 0; r < g->size; r++)

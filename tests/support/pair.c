@@ -335,7 +335,7 @@ void pair_close(void)
         struct domain *d = &ranks[rank].domain;
         group_close(ranks[rank].group);
         pair_turn(rank);
-        unexpected_list_clear(&d->orphans);
+        unexpected_list_clear(&d->unexpected);
         while (out_of(rank)->out)
             pair_drop(rank);
         port_finish(pair_port(rank));

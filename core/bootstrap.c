@@ -1,4 +1,4 @@
-/* Where the ranks of an mpirun or srun job meet when nobody set MASTER_ADDR and MASTER_PORT.
+/* Where the ranks of an mpirun or srun job meet when MASTER_ADDR and MASTER_PORT are not set.
  *
  * On one host, rank 0 serves on a port that the system chooses and publishes it in a file under $TMPDIR, named after
  * the user and the job. Nothing is ever fixed, so any number of jobs run side by side. The file also holds a token that
@@ -8,7 +8,7 @@
  * On several hosts there is no common folder to count on. Slurm's variables name the first host, where rank 0 runs; the
  * port is derived from the job's number. The store must answer with that number, so that two jobs whose ports collide
  * fail instead of mixing. */
-#include "meeting.h"
+#include "bootstrap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,21 +26,21 @@
 #include "base/error.h"
 #include "base/deadline.h"
 
-#define MEETING_KEY "libcomm/meeting" /* the job's token */
-#define MEETING_MET_KEY "libcomm/met" /* how many ranks have found rank 0 */
-#define MEETING_FILE_FORMAT "libcomm meeting 1\n%d\n%32s\n"
+#define BOOTSTRAP_KEY "libcomm/bootstrap" /* the job's token */
+#define BOOTSTRAP_MET_KEY "libcomm/met" /* how many ranks have found rank 0 */
+#define BOOTSTRAP_FILE_FORMAT "libcomm meeting 1\n%d\n%32s\n"
 
 enum {
-    MEETING_FILE_BYTES = 128,
-    MEETING_PATH_BYTES = 512,
-    MEETING_TOKEN_BYTES = 33,
+    BOOTSTRAP_FILE_BYTES = 128,
+    BOOTSTRAP_PATH_BYTES = 512,
+    BOOTSTRAP_TOKEN_BYTES = 33,
     /* One try to reach what the file says: long enough for a busy rank 0, short enough to get past a stale file. */
-    MEETING_TRY_MS = 2000,
-    MEETING_POLL_FIRST_US = 500,
-    MEETING_POLL_MOST_US = 20000,
+    BOOTSTRAP_TRY_MS = 2000,
+    BOOTSTRAP_POLL_FIRST_US = 500,
+    BOOTSTRAP_POLL_MOST_US = 20000,
     /* Below the ports that the system gives to outgoing connections (32768 and up). */
-    MEETING_PORT_FIRST = 15000,
-    MEETING_PORT_COUNT = 16000,
+    BOOTSTRAP_PORT_FIRST = 15000,
+    BOOTSTRAP_PORT_COUNT = 16000,
 };
 
 /* All ranks of a job meet in the same order, so the n-th meeting of one is the n-th of all. */
@@ -107,7 +107,7 @@ static comm_status check_token(comm_store *store, const char *token, int64_t dea
     void *data = NULL;
     size_t bytes;
     int64_t left = clock_left_ms(deadline_ns);
-    comm_status status = comm_store_get(store, MEETING_KEY, left == 0 ? 1 : left, &data, &bytes);
+    comm_status status = comm_store_get(store, BOOTSTRAP_KEY, left == 0 ? 1 : left, &data, &bytes);
     if (status != COMM_OK)
         return status;
     if (bytes != strlen(token) || memcmp(data, token, bytes) != 0)
@@ -127,7 +127,7 @@ static comm_status meet_at(const char *url, const char *token, const struct comm
         options.timeout_ms = 1;
     comm_status status = comm_store_open(url, &options, &store);
     if (status == COMM_OK && launch->rank == 0)
-        status = comm_store_set(store, MEETING_KEY, token, strlen(token));
+        status = comm_store_set(store, BOOTSTRAP_KEY, token, strlen(token));
     else if (status == COMM_OK)
         status = check_token(store, token, deadline_ns);
     if (status != COMM_OK) {
@@ -153,7 +153,7 @@ static comm_status meet_on_slurm_hosts(const struct comm__launch *launch, int me
     if (!host[0] || strchr(host, ':'))
         return fail_without_point(launch, "the first host of SLURM_STEP_NODELIST cannot be read");
     snprintf(token, sizeof token, "%s/%d", launch->job, meeting);
-    int port = MEETING_PORT_FIRST + (int)(XXH3_64bits(token, strlen(token)) % MEETING_PORT_COUNT);
+    int port = BOOTSTRAP_PORT_FIRST + (int)(XXH3_64bits(token, strlen(token)) % BOOTSTRAP_PORT_COUNT);
     snprintf(url, sizeof url, "tcp://%s:%d", host, port);
     comm_status status = meet_at(url, token, launch, deadline_ns, ret_store);
     if (status != COMM_OK)
@@ -168,8 +168,8 @@ static comm_status meet_on_slurm_hosts(const struct comm__launch *launch, int me
 
 static comm_status publish(const char *path, int32_t port, const char *token)
 {
-    char temporary[MEETING_PATH_BYTES + 8], text[MEETING_FILE_BYTES];
-    int length = snprintf(text, sizeof text, MEETING_FILE_FORMAT, port, token);
+    char temporary[BOOTSTRAP_PATH_BYTES + 8], text[BOOTSTRAP_FILE_BYTES];
+    int length = snprintf(text, sizeof text, BOOTSTRAP_FILE_FORMAT, port, token);
     snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
     int fd = mkostemp(temporary, O_CLOEXEC); /* with mode 0600: the token is for this user only */
     if (fd < 0)
@@ -188,9 +188,9 @@ static comm_status publish(const char *path, int32_t port, const char *token)
 }
 
 /* 1 if a file of this user's is there and makes sense. Somebody else's file in a common folder is not to be trusted. */
-static int read_published(const char *path, int32_t *ret_port, char token[MEETING_TOKEN_BYTES])
+static int read_published(const char *path, int32_t *ret_port, char token[BOOTSTRAP_TOKEN_BYTES])
 {
-    char text[MEETING_FILE_BYTES];
+    char text[BOOTSTRAP_FILE_BYTES];
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
@@ -202,14 +202,14 @@ static int read_published(const char *path, int32_t *ret_port, char token[MEETIN
     if (bytes <= 0)
         return 0;
     text[bytes] = '\0';
-    return sscanf(text, MEETING_FILE_FORMAT, ret_port, token) == 2 && *ret_port > 0 && *ret_port <= 65535;
+    return sscanf(text, BOOTSTRAP_FILE_FORMAT, ret_port, token) == 2 && *ret_port > 0 && *ret_port <= 65535;
 }
 
 static comm_status serve_on_host(const char *path, int64_t deadline_ns, const struct comm__launch *launch,
                                  comm_store **ret_store)
 {
     unsigned char random[16];
-    char token[MEETING_TOKEN_BYTES];
+    char token[BOOTSTRAP_TOKEN_BYTES];
     if (getrandom(random, sizeof random, 0) != sizeof random)
         return comm__fail(COMM_ERR_SYSTEM, "getrandom: %s", strerror(errno));
     for (size_t i = 0; i < sizeof random; i++)
@@ -229,24 +229,24 @@ static comm_status serve_on_host(const char *path, int64_t deadline_ns, const st
 static void count_in(comm_store *store, const char *path, const struct comm__launch *launch)
 {
     int64_t met = 0;
-    if (comm_store_add(store, MEETING_MET_KEY, 1, &met) != COMM_OK || met != launch->world_size - 1)
+    if (comm_store_add(store, BOOTSTRAP_MET_KEY, 1, &met) != COMM_OK || met != launch->world_size - 1)
         return; /* If the store is gone already, its next user will say so. */
     unlink(path);
-    comm_store_delete(store, MEETING_MET_KEY, NULL);
-    comm_store_delete(store, MEETING_KEY, NULL);
+    comm_store_delete(store, BOOTSTRAP_MET_KEY, NULL);
+    comm_store_delete(store, BOOTSTRAP_KEY, NULL);
 }
 
 static comm_status join_on_host(const char *path, int64_t deadline_ns, const struct comm__launch *launch,
                                 comm_store **ret_store)
 {
     int64_t began_ns = clock_now_ns();
-    useconds_t pause_us = MEETING_POLL_FIRST_US;
-    char token[MEETING_TOKEN_BYTES], last[COMM_ERROR_BYTES] = "rank 0 has not written it";
+    useconds_t pause_us = BOOTSTRAP_POLL_FIRST_US;
+    char token[BOOTSTRAP_TOKEN_BYTES], last[COMM_ERROR_BYTES] = "rank 0 has not written it";
     for (;;) {
         int32_t port;
         if (read_published(path, &port, token)) {
             char url[64];
-            int64_t try_ns = clock_deadline_ns(MEETING_TRY_MS);
+            int64_t try_ns = clock_deadline_ns(BOOTSTRAP_TRY_MS);
             snprintf(url, sizeof url, "tcp://127.0.0.1:%d", port);
             if (meet_at(url, token, launch, try_ns < deadline_ns ? try_ns : deadline_ns, ret_store) == COMM_OK) {
                 comm__store_set_deadline(*ret_store, deadline_ns);
@@ -263,14 +263,14 @@ static comm_status join_on_host(const char *path, int64_t deadline_ns, const str
                               "TMPDIR the same for all ranks?)",
                               launch->rank, launch->world_size, (double)(clock_now_ns() - began_ns) / 1e9, path, last);
         usleep(pause_us);
-        pause_us = pause_us * 2 > MEETING_POLL_MOST_US ? MEETING_POLL_MOST_US : pause_us * 2;
+        pause_us = pause_us * 2 > BOOTSTRAP_POLL_MOST_US ? BOOTSTRAP_POLL_MOST_US : pause_us * 2;
     }
 }
 
 static comm_status meet_on_host(const struct comm__launch *launch, int meeting, int64_t deadline_ns,
                                 comm_store **ret_store)
 {
-    char job[LAUNCH_JOB_BYTES], path[MEETING_PATH_BYTES];
+    char job[LAUNCH_JOB_BYTES], path[BOOTSTRAP_PATH_BYTES];
     snprintf(job, sizeof job, "%s", launch->job);
     if (!job[0] && !name_job_by_proxy(job, sizeof job))
         return fail_without_point(launch, "the launcher's environment has no name for this job");
@@ -283,7 +283,7 @@ static comm_status meet_on_host(const struct comm__launch *launch, int meeting, 
                              : join_on_host(path, deadline_ns, launch, ret_store);
 }
 
-comm_status comm__meeting_open(const struct comm__launch *launch, int64_t deadline_ns, comm_store **ret_store)
+comm_status comm__bootstrap_open(const struct comm__launch *launch, int64_t deadline_ns, comm_store **ret_store)
 {
     int meeting = atomic_fetch_add_explicit(&meetings, 1, memory_order_relaxed);
     if (launch->hosts == 1)

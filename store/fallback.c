@@ -1,7 +1,7 @@
 /* What stands in for what a kind of store lacks, made from set, get, add, compare_set, check and remove. Each function
  * here is the kind's own if it has one; views and the public calls go through them.
  *
- * The keys that a stand-in needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of
+ * The keys that a fallback needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of
  * a barrier (PyTorch's names), "KEY/appending" while somebody appends, "KEY/queue/..." of a queue. */
 #include <inttypes.h>
 #include <stdio.h>
