@@ -29,7 +29,7 @@ static const struct type_row types[COMM_DTYPE_END] = {
     [COMM_DTYPE_C64] = { NCCL_F32, 2, 0, 1, 0, 0 },
     [COMM_DTYPE_C128] = { NCCL_F64, 2, 0, 1, 0, 0 },
 };
-enum { F8_SINCE = 22403 };
+enum { F8_SINCE = 22403, F8_COMPUTE_MAJOR = 9 };
 
 nccl_type type_of(comm_dtype dtype, size_t *ret_parts)
 {
@@ -63,6 +63,21 @@ nccl_redop redop_of(comm_redop redop, comm_dtype dtype)
     }
 }
 
+static comm_status f8_supported(const comm_op *op)
+{
+    int device, major = 0;
+    comm_status status = device_of(op->device, &device);
+    if (status != COMM_OK)
+        return status;
+    cuda_status known = cuda.DeviceGetAttribute(&major, CUDA_ATTRIBUTE_COMPUTE_MAJOR, device);
+    if (known != CUDA_OK)
+        return fail_cuda(known, "cudaDeviceGetAttribute");
+    if (major < F8_COMPUTE_MAJOR)
+        return fail(COMM_ERR_UNSUPPORTED, "NCCL reduces dtype %s on devices of compute capability 9.0 or more; "
+                    "cuda:%d has %d", host->dtype_name(op->dtype), device, major);
+    return COMM_OK;
+}
+
 static comm_status reduction_supported(const comm_op *op)
 {
     const char *redop = host->redop_name(op->redop), *dtype = host->dtype_name(op->dtype);
@@ -76,7 +91,7 @@ static comm_status reduction_supported(const comm_op *op)
     if (types[op->dtype].is_f8 && nccl.version < F8_SINCE)
         return fail(COMM_ERR_UNSUPPORTED, "NCCL %d.%d.%d cannot reduce dtype %s: that came with 2.24",
                     nccl.version / 10000, nccl.version / 100 % 100, nccl.version % 100, dtype);
-    return COMM_OK;
+    return types[op->dtype].is_f8 ? f8_supported(op) : COMM_OK;
 }
 
 comm_status op_supported(const comm_op *op)

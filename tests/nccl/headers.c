@@ -34,6 +34,7 @@ SAME(CUDA_MEMORY_HOST, cudaMemoryTypeHost);
 SAME(CUDA_MEMORY_DEVICE, cudaMemoryTypeDevice);
 SAME(CUDA_MEMORY_MANAGED, cudaMemoryTypeManaged);
 SAME(CUDA_COPY_DEFAULT, cudaMemcpyDefault);
+SAME(CUDA_ATTRIBUTE_COMPUTE_MAJOR, cudaDevAttrComputeCapabilityMajor);
 
 SAME_FIELD(cuda_pointer_attributes, type, struct cudaPointerAttributes, type);
 SAME_FIELD(cuda_pointer_attributes, device, struct cudaPointerAttributes, device);

@@ -104,6 +104,16 @@ cuda_status cudaSetDevice(int device)
     return error(status);
 }
 
+/* STANDIN_COMPUTE_MAJOR=8: an older device, which NCCL does not reduce 8-bit floats on. */
+cuda_status cudaDeviceGetAttribute(int *value, unsigned int attribute, int device)
+{
+    cuda_status status = standin_fault("cudaDeviceGetAttribute");
+    if (!status && (device < 0 || device >= device_count()))
+        status = CUDA_INVALID_DEVICE;
+    *value = attribute == CUDA_ATTRIBUTE_COMPUTE_MAJOR ? (int)parameter("STANDIN_COMPUTE_MAJOR", 9) : 0;
+    return error(status);
+}
+
 cuda_status cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = 0;
