@@ -350,6 +350,36 @@ fault("tcp", "paused_listener_never_goes_on", LISTEN,
       "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "core/exec/select.c",
       "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)", "query->bytes >= o->min_bytes)", "select")
+fault("core", "released_inner_work_completes", "core/inner_work.c",
+      "    atomic_store(&inner->completed, 1); /* whoever completes it from now on does so too late */\n", "",
+      "stacked")
+fault("core", "inner_work_completes_twice", "core/inner_work.c", "    if (atomic_exchange(&inner->completed, 1)) {",
+      "    if (atomic_exchange(&inner->completed, 1) > 1) {", "stacked")
+fault("core", "inner_work_that_is_used_again_is_done", "core/inner_work.c",
+      "    atomic_store(&inner->work.state, 0);\n", "", "stacked")
+fault("core", "inner_work_that_is_used_again_keeps_its_facts", "core/inner_work.c",
+      "    inner->work.source = inner->work.tag = -1;\n", "", "stacked")
+fault("core", "inner_work_that_is_used_again_keeps_its_slot", "core/inner_work.c", "    inner->work.slot = NULL;\n", "",
+      "stacked")
+fault("core", "inner_works_that_are_left_are_not_told", "core/inner_work.c", "if (works->out > 0 && !forked)",
+      "if (works->out > 1000 && !forked)", "stacked")
+fault("core", "simd_kernels_are_the_best_whatever_is_asked", "core/reduce.c",
+      "(*name == '\\0' || strcmp(name, variants[i].variant->name) == 0) && variants", "variants", *KERNELS)
+fault("core", "simd_kernels_in_use_stay", "core/reduce.c",
+      "    atomic_store_explicit(&current, found, memory_order_relaxed);\n", "", *KERNELS)
+fault("core", "nan_keeps_its_bits", "core/reduce_kernels.c", "return value == value ? value : __builtin_nanf(\"\");",
+      "return value;", *KERNELS)
+fault("core", "nan_of_the_second_operand_is_no_least", "core/reduce_kernels.c",
+      "((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least; ",
+      "((a & magnitude) > limit) ? nan : least; ", *KERNELS)
+fault("core", "group_has_the_hosts_of_the_first_ranks", GROUPS, "g->hosts[r] = d->hosts[g->world_ranks[r]];",
+      "g->hosts[r] = d->hosts[r];", "engine")
+fault("core", "every_rank_counts_as_a_host", GROUPS, "g->host_count += !seen[g->hosts[r]];", "g->host_count++;",
+      "two levels on three hosts", "many")
+fault("core", "run_of_hosts_may_jump", "core/host_id.c", "host < 0 || host > count)", "host < 0)", "host_id")
+fault("core", "hosts_are_written_by_the_first_run", "core/host_id.c",
+      "end < size && hosts[end] == hosts[begin]; end++)",
+      "end < size && hosts[end] >= hosts[begin]; end++)", "host_id")
 fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);",
       "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
 fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);",

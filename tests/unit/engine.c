@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/exec/groups.h"
 #include "core/exec/queue.h"
 #include "pair.h"
 
@@ -283,6 +284,34 @@ static void a_round_that_fails_does_not_go_on(void **state)
     assert_int_equal(works[1][0].status, COMM_ERR_MISMATCH);
 }
 
+/* ---- Hosts ---- */
+
+/* A group's ranks are not the world's. */
+static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
+{
+    static const int32_t hosts[] = { 0, 0, 1, 1, 2, 2 };
+    static const struct {
+        int32_t size, world_ranks[3], hosts[3], host_count;
+    } cases[] = { { 3, { 5, 3, 0 }, { 2, 1, 0 }, 3 },
+                  { 2, { 4, 5 }, { 2, 2 }, 1 },
+                  { 3, { 3, 1, 2 }, { 1, 0, 1 }, 2 } };
+    static struct domain d;
+    (void)state;
+    assert_true(domain_init(&d, "tcp", 3, 6, NULL));
+    d.hosts = hosts;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        comm_group_info info = { .struct_bytes = sizeof info, .size = cases[i].size,
+                                 .world_ranks = cases[i].world_ranks, .id = 1, .name = "g" };
+        struct exec_group *g;
+        assert_int_equal(group_create(&d, &info, &g), COMM_OK);
+        assert_int_equal(g->host_count, cases[i].host_count);
+        for (int32_t r = 0; r < cases[i].size; r++)
+            assert_int_equal(g->hosts[r], cases[i].hosts[r]);
+        group_destroy(g);
+    }
+    domain_finish(&d);
+}
+
 /* ---- No round within another ---- */
 
 static void messages_are_sent_within_rounds(void **state)
@@ -347,6 +376,7 @@ int main(void)
         TEST(long_messages_are_cleared_unasked),
         TEST(a_failure_completes_the_op_once_at_the_end_of_the_turn),
         TEST(a_round_that_fails_does_not_go_on),
+        TEST(a_group_knows_the_hosts_of_its_own_ranks),
         TEST(messages_are_sent_within_rounds),
         TEST(a_port_that_calls_back_is_noticed),
     };
