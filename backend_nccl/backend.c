@@ -223,7 +223,9 @@ static int has_on_stream(const comm_op *const *ops, size_t count)
 static comm_status nccl_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct group *g = state;
+    struct finished_list list;
     int on_stream = has_on_stream(ops, count), waited_for = (int)(ops[0]->flags & COMM_OP_FLAG_WAITING);
+    list.count = 0;
     comm_status status = atomic_load(&g->world->has_poller) ? COMM_OK : start_threads(g->world);
     if (status != COMM_OK)
         return status;
@@ -234,9 +236,12 @@ static comm_status nccl_submit(void *state, const comm_op *const *ops, comm_work
         fail(status, "%s", g->ended_text);
     else
         status = flights_submit(g, ops, works, count);
+    if (on_stream)
+        finished_take_enqueued(g, &list);
     pthread_mutex_unlock(&g->lock);
     capture_restore(mode);
-    if (status == COMM_OK && on_stream)
+    finished_complete(&list);
+    if (list.count == FINISHED_MOST)
         group_finish(g);
     if (status == COMM_OK && (on_stream || !waited_for))
         poller_wake(g->world);

@@ -36,15 +36,18 @@ void capture_restore(unsigned int mode)
 
 comm_status device_of(comm_device device, int *ret_index)
 {
+    static atomic_int devices; /* their number does not change */
     cuda_status status = CUDA_OK;
-    int count = 0;
+    int count = atomic_load_explicit(&devices, memory_order_relaxed);
     *ret_index = comm_device_index(device);
     if (*ret_index < 0)
         status = cuda.GetDevice(ret_index);
-    else if (cuda.GetDeviceCount(&count) == CUDA_OK && *ret_index >= count)
+    else if (!count && (status = cuda.GetDeviceCount(&count)) == CUDA_OK)
+        atomic_store_explicit(&devices, count, memory_order_relaxed);
+    if (status == CUDA_OK && *ret_index >= count && comm_device_index(device) >= 0)
         return fail(COMM_ERR_INVALID, "there is no device cuda:%d: this process sees %d (CUDA_VISIBLE_DEVICES)",
                     *ret_index, count);
-    return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaGetDevice");
+    return status == CUDA_OK ? COMM_OK : fail_cuda(status, "finding the device");
 }
 
 comm_status device_check_buffer(const void *data, int device, const char *side)

@@ -183,6 +183,18 @@ comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream str
 void flights_free(struct group *g);
 
 /* poll.c */
+struct finished {
+    comm_work *work;
+    int source; /* of a receive, else -1 */
+    size_t count;
+};
+enum { FINISHED_MOST = 64 };
+struct finished_list {
+    struct finished entries[FINISHED_MOST];
+    size_t count;
+};
+void finished_take_enqueued(struct group *g, struct finished_list *list); /* locked; those ON_STREAM */
+void finished_complete(const struct finished_list *list); /* no lock is held: callbacks of the user may run */
 comm_status poller_start(struct world *w);
 void poller_wake(struct world *w);
 void poller_stop(struct world *w);

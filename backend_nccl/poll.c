@@ -8,7 +8,6 @@
 #include "nccl.h"
 
 enum {
-    FINISHED_MOST = 64,
     CHECK_NS = 20000000,      /* between looks at time limits and asynchronous errors */
     SPIN_NS = 50000,          /* a waiting thread looks without a pause for so long */
     PAUSE_NS = 20000,         /* then with pauses of this, or of a 32nd of the time that it has waited, */
@@ -16,17 +15,6 @@ enum {
     POLL_NS = 200000,         /* the poller's pause */
     BUSY_NS = 50000000,       /* after the last flight it goes on for so long, before it must be woken */
     IDLE_NS = 500000000,
-};
-
-struct finished {
-    comm_work *work;
-    int source; /* of a receive, else -1 */
-    size_t count;
-};
-
-struct finished_list {
-    struct finished entries[FINISHED_MOST];
-    size_t count;
 };
 
 /* ---- What is finished ---- */
@@ -122,8 +110,13 @@ static int poll_group(struct group *g, struct finished_list *list, int64_t now_n
     return left;
 }
 
-/* No lock is held: callbacks of the user may run. */
-static void complete_all(const struct finished_list *list)
+void finished_take_enqueued(struct group *g, struct finished_list *list)
+{
+    for (struct communicator *c = g->communicators; c && !atomic_load(&g->ended); c = c->next)
+        note_enqueued(c, list);
+}
+
+void finished_complete(const struct finished_list *list)
 {
     for (size_t i = 0; i < list->count; i++) {
         const struct finished *f = &list->entries[i];
@@ -141,7 +134,7 @@ void group_finish(struct group *g)
         pthread_mutex_lock(&g->lock);
         poll_group(g, &list, host->now_ns());
         pthread_mutex_unlock(&g->lock);
-        complete_all(&list);
+        finished_complete(&list);
     } while (list.count == FINISHED_MOST);
 }
 
@@ -201,7 +194,7 @@ static int poll_round(struct world *w)
     struct finished_list list = { .count = 0 };
     int left = poll_world(w, &list);
     pthread_mutex_unlock(&w->lock);
-    complete_all(&list);
+    finished_complete(&list);
     pthread_mutex_lock(&w->lock);
     return left || list.count > 0;
 }
