@@ -72,12 +72,19 @@ void comm_leave(struct ncclComm *comm)
         atomic_store(&comm->owner, 0);
 }
 
-nccl_status comm_enter(struct ncclComm *comm, const char *call)
+nccl_status comm_enter_ending(struct ncclComm *comm, const char *call)
 {
     if (!comm_is_live(comm, call) || !own(comm, call))
         return failed(NCCL_INVALID_ARGUMENT, "%s: no communicator", call);
+    return NCCL_OK;
+}
+
+nccl_status comm_enter(struct ncclComm *comm, const char *call)
+{
+    nccl_status status = comm_enter_ending(comm, call);
+    if (status)
+        return status;
     unsigned int result = atomic_load(&comm->result);
-    nccl_status status = NCCL_OK;
     if (comm->is_finalized) {
         standin_rule("call it before ncclCommFinalize", "%s of rank %d after ncclCommFinalize", call, comm->rank);
         status = failed(NCCL_INVALID_USAGE, "%s after ncclCommFinalize", call);

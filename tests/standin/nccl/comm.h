@@ -43,6 +43,7 @@ enum { REDOP_PREMUL = 1000 };
 struct ring {
     _Alignas(64) _Atomic uint64_t written;
     _Alignas(64) _Atomic uint64_t read;
+    _Atomic uint32_t is_awaited; /* the sender sleeps until more has been read */
     char bytes[RING_BYTES];
 };
 
@@ -63,6 +64,7 @@ struct seat {
 
 struct segment {
     char nonce[32];
+    _Atomic uint64_t arrivals; /* of ranks in exchanges */
     struct seat seats[RANKS_MAX];
     struct ring rings[RANKS_MAX][RANKS_MAX]; /* from, to */
 };
@@ -105,7 +107,7 @@ struct ncclComm {
     atomic_llong peers_checked_ms;
 
     /* Only kernels, of which one runs at a time. */
-    uint64_t collectives;
+    uint64_t collectives, exchanges;
     char *scratch;
     size_t scratch_bytes;
 
@@ -151,6 +153,8 @@ bool peers_are_silent(void);
 /* comm.c */
 /* A call of a thread begins: not NCCL_OK with a violation unless the communicator can be used now. */
 nccl_status comm_enter(struct ncclComm *comm, const char *call);
+/* The same for calls that give something back: also while a call is in progress, and after a failure. */
+nccl_status comm_enter_ending(struct ncclComm *comm, const char *call);
 void comm_leave(struct ncclComm *comm);
 bool comm_is_live(struct ncclComm *comm, const char *call);
 void comm_release(struct ncclComm *comm);
@@ -188,7 +192,7 @@ void kernel_release(void *kernel);
 /* transfer.c */
 struct transfer {
     struct signature what;
-    bool is_send, has_header;
+    bool is_send, is_quiet, has_header; /* quiet: the peer's bell does not ring */
     int peer;
     char *at;
     size_t bytes, moved;
@@ -196,6 +200,10 @@ struct transfer {
 };
 /* Until all are done; false: the communicator was aborted. */
 bool transfers_run(struct ncclComm *comm, struct transfer *transfers, int count);
+/* The same where every rank sends to all others and receives from them, at most EXCHANGE_BYTES each: the last rank to
+ * come wakes the others, once. */
+bool transfers_exchange(struct ncclComm *comm, struct transfer *transfers, int count);
+enum { EXCHANGE_BYTES = RING_BYTES / 4 };
 
 /* reduce.c */
 /* The rank's input, multiplied where the redop says so. */

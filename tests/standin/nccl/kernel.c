@@ -33,6 +33,15 @@ static struct span part_of(size_t count, int parts, int part)
     return (struct span){start, each < count - start ? each : count - start};
 }
 
+/* All spans are as long as the first, and short: the ranks can exchange them. */
+static bool are_exchanged(const struct ncclComm *comm, const struct span *spans, size_t width)
+{
+    bool are_equal = spans[0].count && spans[0].count * width <= EXCHANGE_BYTES;
+    for (int rank = 1; rank < comm->size; rank++)
+        are_equal &= spans[rank].count == spans[0].count;
+    return are_equal;
+}
+
 /* Every rank gets, from each other rank, the elements of its own span, and reduces them in the order of the ranks.
  * `from` and `into` are where the part begins that the spans divide. */
 static bool reduce_spans(struct ncclComm *comm, const struct task *task, const char *from, const struct span *spans,
@@ -52,7 +61,8 @@ static bool reduce_spans(struct ncclComm *comm, const struct task *task, const c
             transfers[count++] = transfer_of(task, false, peer, others + (size_t)peer * own, own);
     }
     memcpy(others + (size_t)comm->rank * own, input + spans[comm->rank].start * width, own);
-    if (!transfers_run(comm, transfers, count))
+    bool exchanged = are_exchanged(comm, spans, width);
+    if (!(exchanged ? transfers_exchange : transfers_run)(comm, transfers, count))
         return false;
     memcpy(sum, others, own);
     for (int rank = 1; rank < comm->size; rank++)
@@ -158,7 +168,8 @@ static bool run_blocks(struct ncclComm *comm, const struct task *task)
         if (peer != comm->rank && recvs)
             transfers[count++] = transfer_of(task, false, peer, in, bytes);
     }
-    return transfers_run(comm, transfers, count);
+    bool exchanged = (kind == ALL_GATHER || kind == ALL_TO_ALL) && bytes <= EXCHANGE_BYTES;
+    return (exchanged ? transfers_exchange : transfers_run)(comm, transfers, count);
 }
 
 /* Show the signature of the next collective to the others, and look at theirs. */

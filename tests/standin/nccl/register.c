@@ -35,7 +35,7 @@ nccl_status ncclRedOpDestroy(nccl_redop redop, nccl_comm comm)
 {
     nccl_status status = standin_fault("ncclRedOpDestroy");
     if (!status)
-        status = comm_enter(comm, "ncclRedOpDestroy");
+        status = comm_enter_ending(comm, "ncclRedOpDestroy");
     if (status)
         return status;
     unsigned int index = redop & 0xff;
@@ -96,7 +96,7 @@ static nccl_status handle_add(struct ncclComm *comm, void *memory, size_t bytes,
 
 static nccl_status handle_remove(struct ncclComm *comm, void *handle, const char *call)
 {
-    nccl_status status = comm_enter(comm, call);
+    nccl_status status = comm_enter_ending(comm, call);
     if (status)
         return status;
     void **place = handle;

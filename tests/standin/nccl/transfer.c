@@ -28,7 +28,7 @@ static bool move_send(struct ncclComm *comm, struct transfer *transfer)
 {
     struct ring *ring = &comm->segment->rings[comm->rank][transfer->peer];
     uint64_t written = atomic_load_explicit(&ring->written, memory_order_relaxed);
-    uint64_t read = atomic_load_explicit(&ring->read, memory_order_acquire), before = written;
+    uint64_t read = atomic_load(&ring->read), before = written;
     if (transfer->has_header && transfer->moved == transfer->bytes) {
         bool is_read = read >= transfer->end;
         if (is_read)
@@ -49,7 +49,8 @@ static bool move_send(struct ncclComm *comm, struct transfer *transfer)
     if (written == before)
         return false;
     atomic_store_explicit(&ring->written, written, memory_order_release);
-    bell_ring(comm, transfer->peer);
+    if (!transfer->is_quiet)
+        bell_ring(comm, transfer->peer);
     return true;
 }
 
@@ -87,8 +88,9 @@ static bool move_recv(struct ncclComm *comm, struct transfer *transfer)
     read += now;
     if (read == before)
         return false;
-    atomic_store_explicit(&ring->read, read, memory_order_release);
-    bell_ring(comm, transfer->peer);
+    atomic_store(&ring->read, read);
+    if (atomic_exchange(&ring->is_awaited, 0))
+        bell_ring(comm, transfer->peer);
     return true;
 }
 
@@ -125,19 +127,83 @@ static int move_all(struct ncclComm *comm, struct transfer *transfers, int count
     return left;
 }
 
+/* Before the sleep; who reads meanwhile is seen, or rings. False: there is a send that does not sleep yet. */
+static bool announce_sleep(struct ncclComm *comm, const struct transfer *transfers, int count)
+{
+    bool may_sleep = true;
+    for (int i = 0; i < count; i++) {
+        struct ring *ring = &comm->segment->rings[comm->rank][transfers[i].peer];
+        if (transfers[i].is_send && !is_done(&transfers[i]))
+            may_sleep &= atomic_exchange(&ring->is_awaited, 1) == 1;
+    }
+    return may_sleep;
+}
+
+static bool has_failed(struct ncclComm *comm)
+{
+    unsigned int result = atomic_load(&comm->result);
+    return result && result != NCCL_IN_PROGRESS;
+}
+
 /* A communicator that has failed moves nothing more: its kernels hang until it is aborted. */
 bool transfers_run(struct ncclComm *comm, struct transfer *transfers, int count)
 {
     for (;;) {
         uint32_t seen = bell_read(comm);
-        unsigned int result = atomic_load(&comm->result);
-        bool moved = false, has_failed = result && result != NCCL_IN_PROGRESS;
-        if (!has_failed && !move_all(comm, transfers, count, &moved))
+        bool moved = false, hangs = has_failed(comm);
+        if (!hangs && !move_all(comm, transfers, count, &moved))
             return true;
-        if (moved)
+        if (moved || (!hangs && !announce_sleep(comm, transfers, count)))
             continue;
-        if (!has_failed)
+        if (!hangs)
             check_gone(comm, transfers, count);
+        if (!bell_await(comm, seen))
+            return false;
+    }
+}
+
+/* Writes what this rank sends. The rings have room for it as soon as the peers have read what came before. */
+static bool write_all(struct ncclComm *comm, struct transfer *transfers, int count)
+{
+    struct transfer sends[RANKS_MAX];
+    int send_count = 0;
+    for (int i = 0; i < count; i++)
+        if (transfers[i].is_send)
+            sends[send_count++] = transfers[i];
+    for (int i = 0; i < send_count; i++) {
+        sends[i].is_quiet = true;
+        while (!sends[i].has_header || sends[i].moved < sends[i].bytes) {
+            uint32_t seen = bell_read(comm);
+            if (has_failed(comm) || (!move_send(comm, &sends[i]) && announce_sleep(comm, &sends[i], 1)))
+                if (!bell_await(comm, seen))
+                    return false;
+        }
+    }
+    return true;
+}
+
+bool transfers_exchange(struct ncclComm *comm, struct transfer *transfers, int count)
+{
+    if (!count)
+        return transfers_run(comm, transfers, count);
+    if (!write_all(comm, transfers, count))
+        return false;
+    uint64_t all = ++comm->exchanges * (uint64_t)comm->size;
+    bool is_last = atomic_fetch_add(&comm->segment->arrivals, 1) + 1 == all;
+    for (int rank = 0; rank < comm->size && is_last; rank++)
+        if (rank != comm->rank)
+            bell_ring(comm, rank);
+    int recvs = 0;
+    for (int i = 0; i < count; i++)
+        if (!transfers[i].is_send)
+            transfers[recvs++] = transfers[i];
+    for (;;) {
+        uint32_t seen = bell_read(comm);
+        bool hangs = has_failed(comm);
+        if (!hangs && atomic_load(&comm->segment->arrivals) >= all)
+            return transfers_run(comm, transfers, recvs);
+        if (!hangs)
+            check_gone(comm, transfers, recvs);
         if (!bell_await(comm, seen))
             return false;
     }
