@@ -510,6 +510,72 @@ static void pointers_have_attributes(void)
     OK(cu.Free(managed));
 }
 
+static void windows_and_registrations(void)
+{
+    void *handle, *symmetric;
+    nccl_window window;
+    prepare();
+    if (nc.MemAlloc) {
+        OK(nc.MemAlloc(&symmetric, BYTES));
+        OK(nc.CommRegister(comm, symmetric, BYTES, &handle));
+        if (nc.CommWindowRegister) {
+            OK(nc.CommWindowRegister(comm, symmetric, BYTES, &window, NCCL_WINDOW_SYMMETRIC));
+            OK(nc.CommWindowDeregister(comm, window));
+        }
+        OK(nc.CommDeregister(comm, handle));
+        OK(nc.MemFree(symmetric));
+    }
+    OK(nc.CommDestroy(comm));
+}
+
+static void streams_without_names(void)
+{
+    cuda_stream legacy = (cuda_stream)1, per_thread = (cuda_stream)2, blocking;
+    unsigned int state;
+    prepare_cuda();
+    OK(cu.LaunchHostFunc(per_thread, wait_for_gate, NULL));
+    OK(cu.MemsetAsync(memory, 0, BYTES, legacy));
+    CHECK(CUDA_NOT_READY, cu.StreamQuery(legacy));
+    OK(cu.StreamSynchronize(stream));
+    atomic_store(&gate, 1);
+    OK(cu.StreamSynchronize(legacy));
+    OK(cu.StreamQuery(per_thread));
+    OK(cu.StreamCreate(&blocking));
+    OK(cu.StreamBeginCapture(blocking, CUDA_CAPTURE_MODE_RELAXED));
+    CHECK(CUDA_CAPTURE_IMPLICIT, cu.StreamIsCapturing(legacy, &state));
+    OK(cu.StreamIsCapturing(blocking, &state));
+    TRUE(state == CUDA_CAPTURE_ACTIVE);
+    OK(cu.StreamIsCapturing(stream, &state));
+    TRUE(state == CUDA_CAPTURE_NONE);
+}
+
+static void leave_things(void)
+{
+    setenv("STANDIN_LEAKS", "1", 1);
+    prepare();
+    OK(cu.Free(more));
+    exit(0);
+}
+
+static void leaks_are_listed(void)
+{
+    char text[1024] = "";
+    int ends[2], status;
+    TRUE(pipe(ends) == 0);
+    pid_t child = fork();
+    if (!child) {
+        dup2(ends[1], STDERR_FILENO);
+        leave_things();
+    }
+    close(ends[1]);
+    size_t length = 0;
+    for (ssize_t now = 1; now > 0; length += now > 0 ? (size_t)now : 0)
+        now = read(ends[0], text + length, sizeof text - 1 - length);
+    waitpid(child, &status, 0);
+    TRUE(status == 0 && strstr(text, "standin: LEAK: 2 streams\n") && strstr(text, "standin: LEAK: 1 events\n"));
+    TRUE(strstr(text, "standin: LEAK: 1 communicators\n") && strstr(text, "standin: LEAK: 1 pieces of memory\n"));
+}
+
 static const struct behaviour {
     const char *name;
     int ranks, ends; /* ranks that end by themselves, from 0 on; the others are killed */
@@ -541,6 +607,9 @@ static const struct behaviour {
     ROW(arithmetic, 2, 2),
     ROW(wrong_arguments_are_refused, 1, 1),
     ROW(pointers_have_attributes, 1, 1),
+    ROW(windows_and_registrations, 3, 3),
+    ROW(streams_without_names, 1, 1),
+    ROW(leaks_are_listed, 1, 1),
 #undef ROW
 };
 

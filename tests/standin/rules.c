@@ -442,6 +442,55 @@ static void destroy_while_it_hangs(void)
     nc.CommDestroy(comm);
 }
 
+static void call_cuda(void *argument)
+{
+    cu.EventQuery(argument);
+}
+
+static void call_in_a_host_function(void)
+{
+    prepare_cuda();
+    OK(cu.LaunchHostFunc(stream, call_cuda, event));
+    cu.StreamSynchronize(stream);
+}
+
+static void call_after_fork(void)
+{
+    int status;
+    prepare_cuda();
+    pid_t child = fork();
+    if (!child) {
+        cu.EventQuery(event);
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    _exit(WEXITSTATUS(status));
+}
+
+static void register_freed_memory(void)
+{
+    void *handle;
+    prepare();
+    OK(cu.Free(memory));
+    if (nc.CommRegister)
+        nc.CommRegister(comm, memory, BYTES, &handle);
+    else
+        nc.AllReduce(memory, memory, FLOATS, NCCL_F32, NCCL_SUM, comm, stream);
+}
+
+static void deregister_twice(void)
+{
+    void *handle;
+    prepare();
+    if (!nc.CommRegister) {
+        nc.RedOpDestroy(300, comm);
+        return;
+    }
+    OK(nc.CommRegister(comm, memory, BYTES, &handle));
+    OK(nc.CommDeregister(comm, handle));
+    nc.CommDeregister(comm, handle);
+}
+
 static const struct rule {
     const char *name;
     int ranks;
@@ -490,6 +539,10 @@ static const struct rule {
     {"foreign_redop", 1, foreign_redop, "with redop"},
     {"destroyed_redop", 1, destroyed_redop, "with redop"},
     {"scalar_overwritten", 1, scalar_overwritten, "data race"},
+    {"call_in_a_host_function", 1, call_in_a_host_function, "in a function of cudaLaunchHostFunc"},
+    {"call_after_fork", 1, call_after_fork, "in the child of a process"},
+    {"register_freed_memory", 1, register_freed_memory, "live"},
+    {"deregister_twice", 1, deregister_twice, "once, with"},
     {"destroy_while_it_hangs", 1, destroy_while_it_hangs, "would not return"},
 };
 

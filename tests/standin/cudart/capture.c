@@ -198,11 +198,14 @@ cuda_status cudaStreamIsCapturing(cuda_stream handle, unsigned int *state)
         return error(status);
     pthread_mutex_lock(&lock);
     cuda_stream stream = stream_find(handle, current_device, call);
+    for (cuda_stream blocking = streams; blocking && stream && stream->is_default; blocking = blocking->next)
+        if (blocking->capture && blocking->is_blocking && blocking->device == stream->device)
+            status = CUDA_CAPTURE_IMPLICIT;
     *state = !stream || !stream->capture ? CUDA_CAPTURE_NONE
              : stream->capture->spoilt   ? CUDA_CAPTURE_INVALIDATED
                                          : CUDA_CAPTURE_ACTIVE;
     pthread_mutex_unlock(&lock);
-    return error(stream ? CUDA_OK : CUDA_INVALID_HANDLE);
+    return error(stream ? status : CUDA_INVALID_HANDLE);
 }
 
 cuda_status cudaThreadExchangeStreamCaptureMode(unsigned int *mode)

@@ -137,7 +137,9 @@ static void host_call_run(void *argument)
     pthread_mutex_lock(&lock);
     clock_merge(&host_clock, &call->clock);
     pthread_mutex_unlock(&lock);
+    in_host_call = true;
     call->call(call->argument);
+    in_host_call = false;
 }
 
 cuda_status cudaLaunchHostFunc(cuda_stream handle, cuda_host_call function, void *argument)

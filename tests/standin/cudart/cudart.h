@@ -98,6 +98,7 @@ extern struct CUstream_st *streams;
 extern struct capture *captures;
 
 /* rules.c */
+extern _Thread_local bool in_host_call; /* in which calls of CUDA are forbidden */
 long parameter(const char *name, long otherwise);
 
 /* device.c */

@@ -50,6 +50,19 @@ static struct counted *counted_find(struct counted *table, int capacity, const c
     abort();
 }
 
+_Thread_local bool in_host_call;
+static atomic_bool has_forked;
+
+static void forked(void)
+{
+    atomic_store(&has_forked, streams != NULL);
+}
+
+static void __attribute__((constructor)) watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, forked);
+}
+
 /* STANDIN_FAIL is "call:nth:status", several with commas. */
 static unsigned int fault_of(const char *list, const char *call, long nth)
 {
@@ -67,6 +80,10 @@ static unsigned int fault_of(const char *list, const char *call, long nth)
 unsigned int standin_fault(const char *call)
 {
     const char *list = getenv("STANDIN_FAIL");
+    if (in_host_call)
+        standin_rule("let another thread make the call", "%s in a function of cudaLaunchHostFunc", call);
+    if (atomic_load(&has_forked))
+        standin_rule("fork before the first call of CUDA", "%s in the child of a process that used CUDA before", call);
     if (!list)
         return 0;
     pthread_mutex_lock(&fault_lock);

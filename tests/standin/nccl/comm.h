@@ -141,6 +141,8 @@ void bell_ring(struct ncclComm *comm, int rank);
 uint32_t bell_read(struct ncclComm *comm);
 /* Sleep until the own bell rings after it read `seen`, or a while. False: the communicator was aborted. */
 bool bell_await(struct ncclComm *comm, uint32_t seen);
+/* What a rank shows when it splits, shrinks, registers a window. */
+enum board_kind { BOARD_SPLIT = 1, BOARD_SHRINK, BOARD_WINDOW };
 /* Each of the ranks shows `bytes` to the others. */
 nccl_status board_exchange(struct ncclComm *comm, const bool *takes_part, const void *own, size_t bytes,
                            char all[RANKS_MAX][BOARD_BYTES]);
@@ -192,7 +194,7 @@ void kernel_release(void *kernel);
 /* transfer.c */
 struct transfer {
     struct signature what;
-    bool is_send, is_quiet, has_header; /* quiet: the peer's bell does not ring */
+    bool is_send, is_quiet, is_eager, has_header; /* quiet: no bell rings; eager: a send that is not awaited */
     int peer;
     char *at;
     size_t bytes, moved;

@@ -9,7 +9,9 @@ enum { SMALL_BYTES = 8192, PART_BYTES = 65536 };
 
 static struct transfer transfer_of(const struct task *task, bool is_send, int peer, const void *at, size_t bytes)
 {
-    return (struct transfer){.what = task->what, .is_send = is_send, .peer = peer, .at = (char *)at, .bytes = bytes};
+    bool is_eager = bytes <= EXCHANGE_BYTES && standin_random(4) == 1;
+    return (struct transfer){
+        .what = task->what, .is_send = is_send, .is_eager = is_eager, .peer = peer, .at = (char *)at, .bytes = bytes};
 }
 
 static void *scratch(struct ncclComm *comm, size_t bytes)

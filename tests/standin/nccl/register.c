@@ -126,11 +126,41 @@ nccl_status ncclCommDeregister(nccl_comm comm, void *handle)
 #endif
 
 #if STANDIN_NCCL_VERSION >= 22703
+/* All ranks register a window together. */
+static nccl_status window_run(struct job *job)
+{
+    struct ncclComm *comm = job->comm;
+    char boards[RANKS_MAX][BOARD_BYTES];
+    bool takes_part[RANKS_MAX];
+    memset(takes_part, true, sizeof takes_part);
+    int32_t kind = BOARD_WINDOW;
+    nccl_status status = board_exchange(comm, takes_part, &kind, sizeof kind, boards);
+    for (int rank = 0; rank < comm->size && !status; rank++)
+        if (memcmp(boards[rank], &kind, sizeof kind)) {
+            standin_rule("let all ranks register their windows at the same place",
+                         "rank %d calls ncclCommWindowRegister, and rank %d another function of all ranks", comm->rank,
+                         rank);
+            status = failed(NCCL_INVALID_USAGE, "rank %d does not register a window", rank);
+        }
+    return status;
+}
+
+static void window_release(struct job *job)
+{
+    free(job);
+}
+
 nccl_status ncclCommWindowRegister(nccl_comm comm, void *memory, size_t bytes, nccl_window *window, int flags)
 {
     nccl_status status = standin_fault("ncclCommWindowRegister");
     (void)flags;
-    return status ? status : handle_add(comm, memory, bytes, (void **)window, "ncclCommWindowRegister");
+    if (!status)
+        status = handle_add(comm, memory, bytes, (void **)window, "ncclCommWindowRegister");
+    if (status)
+        return group_failed(status);
+    struct job *job = malloc(sizeof *job);
+    *job = (struct job){.comm = comm, .run = window_run, .release = window_release};
+    return group_failed(job_submit(job));
 }
 
 nccl_status ncclCommWindowDeregister(nccl_comm comm, nccl_window window)

@@ -4,8 +4,6 @@
 
 #include "comm.h"
 
-enum board_kind { BOARD_SPLIT = 1, BOARD_SHRINK, BOARD_ID, BOARD_WINDOW };
-
 struct split_board {
     int32_t kind, color, key, rank;
 };
@@ -36,9 +34,8 @@ static int members_of(const struct split_job *split, char boards[RANKS_MAX][BOAR
         if (!split->takes_part[rank])
             continue;
         if (board.kind != (split->is_shrink ? BOARD_SHRINK : BOARD_SPLIT)) {
-            standin_rule("let all ranks call the same",
-                         "rank %d and rank %d call different functions that make communicators", split->parent->rank,
-                         rank);
+            standin_rule("let all ranks call the same", "rank %d and rank %d call different functions of all ranks",
+                         split->parent->rank, rank);
             return 0;
         }
         if (board.color == split->color)

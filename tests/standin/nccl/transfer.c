@@ -45,7 +45,7 @@ static bool move_send(struct ncclComm *comm, struct transfer *transfer)
     ring_write(ring, written, transfer->at + transfer->moved, now);
     transfer->moved += now;
     written += now;
-    transfer->end = written;
+    transfer->end = transfer->is_eager && transfer->moved == transfer->bytes ? 0 : written;
     if (written == before)
         return false;
     atomic_store_explicit(&ring->written, written, memory_order_release);
