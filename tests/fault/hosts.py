@@ -29,8 +29,8 @@ class Hosts(two_hosts.TwoHosts):
             rank.kill()
             rank.communicate()
 
-    def start(self, host, rank, size, **environment):
-        process = subprocess.Popen(two_hosts.on(host, RANK, f"file://{self.folder}/meet", str(rank), str(size)),
+    def start(self, host, rank, size, *more, **environment):
+        process = subprocess.Popen(two_hosts.on(host, RANK, f"file://{self.folder}/meet", str(rank), str(size), *more),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=dict(os.environ, COMM_PROGRESS_LOG_MS="100", **environment))
         self.ranks.append(process)
@@ -61,6 +61,15 @@ class Hosts(two_hosts.TwoHosts):
             self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
         cut()
         self.assertIn("gives no sign of life", self.ended(ranks[0], time.monotonic(), 6))
+
+    def test_a_time_limit_passes_before_the_silence_is_long_enough(self):
+        ranks = [self.start(i, i, 2, "5000", COMM_TCP_SILENCE_MS="60000") for i in range(2)]
+        for rank in ranks:
+            self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
+        cut()
+        text = self.ended(ranks[0], time.monotonic(), LIMIT_S)
+        self.assertRegex(text, r"COMM_ERR_DEADLINE .*rank 1 \(.*\) has not answered within \d+ ms: "
+                         r"its host does not acknowledge what it is sent: it is down, or cut off")
 
     def test_a_pair_of_which_one_reaches_the_other(self):
         for words in ("link add pub type veth peer name pub1", "link set pub up", "link set pub1 up",

@@ -105,7 +105,7 @@ fault("c", "matched_any_source_survives_its_sender", P2P,
       "(op->matched && op->message.port == p) ||", "", "hostile", "kill")
 fault("c", "announced_sends_are_not_awaited", MATCH,
       "    m->state = MESSAGE_AWAITS_CTS;\n    await(m);\n", "    m->state = MESSAGE_AWAITS_CTS;\n",
-      "threads", "groups", "leave")
+      "match", "threads", "groups", "leave")
 
 # ---- d: many ranks ----
 

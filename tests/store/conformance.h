@@ -15,7 +15,7 @@ struct test_case {
 };
 extern const struct test_case simple_cases[], waiting_cases[]; /* end with a NULL name */
 
-enum { LONG_MS = 20000, SHORT_MS = 30 };
+enum { LONG_MS = 60000, SHORT_MS = 30 };
 #define VALUE_MAX ((size_t)8 << 20)
 #define KEY_MAX ((size_t)8191)
 

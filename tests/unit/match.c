@@ -185,9 +185,11 @@ static void eager_ends_at_its_limit(void **state)
     out.bytes = LONG;
     assert_int_equal(match_send(&out), 0);
     assert_int_equal(out.state, MESSAGE_AWAITS_CTS);
+    assert_int_equal(pair_port(0)->interest, 1); /* the clearance is looked for */
     pair_deliver(0);
     assert_int_equal(next_type(0), FRAME_RTS);
     match_cancel(&out);
+    assert_int_equal(pair_port(0)->interest, 0);
 }
 
 static void credit_is_used_to_the_last_byte(void **state)
