@@ -261,6 +261,42 @@ static void an_aborted_initialisation_ends(void)
     OK(nc.CommAbort(comm));
 }
 
+static void an_aborted_split_ends(void)
+{
+    nccl_config config = config_of(0);
+    nccl_comm child;
+    prepare_cuda();
+    CHECK(NCCL_IN_PROGRESS, nc.CommInitRankConfig(&comm, own_size, own_ids[0], own_rank, &config));
+    OK(poll_comm(comm));
+    if (own_rank) /* does not come */
+        pause();
+    CHECK(NCCL_IN_PROGRESS, nc.CommSplit(comm, 0, 0, &child, NULL));
+    OK(nc.CommAbort(comm));
+    TRUE(!child);
+}
+
+static void a_peer_that_dies_in_a_split_is_a_remote_error(void)
+{
+    nccl_comm child;
+    prepare();
+    if (own_rank)
+        raise(SIGKILL);
+    CHECK(NCCL_REMOTE_ERROR, nc.CommSplit(comm, 0, 0, &child, NULL));
+    TRUE(!child);
+    OK(nc.CommAbort(comm));
+}
+
+static void wrong_arguments_fail_what_does_not_block(void)
+{
+    nccl_config config = config_of(0);
+    prepare_cuda();
+    CHECK(NCCL_IN_PROGRESS, nc.CommInitRankConfig(&comm, 1, own_ids[0], 0, &config));
+    OK(poll_comm(comm));
+    CHECK(NCCL_INVALID_ARGUMENT, nc.AllReduce(memory, memory, 1, 50, NCCL_SUM, comm, stream));
+    CHECK(NCCL_INVALID_ARGUMENT, poll_comm(comm));
+    OK(nc.CommAbort(comm));
+}
+
 static void an_aborted_operation_leaves(void)
 {
     prepare();
@@ -594,6 +630,9 @@ static const struct behaviour {
     ROW(several_devices_in_a_thread, 1, 1),
     ROW(nothing_blocks, 3, 3),
     ROW(an_aborted_initialisation_ends, 1, 1),
+    ROW(an_aborted_split_ends, 2, 1),
+    ROW(a_peer_that_dies_in_a_split_is_a_remote_error, 2, 1),
+    ROW(wrong_arguments_fail_what_does_not_block, 1, 1),
     ROW(an_aborted_operation_leaves, 2, 1),
     ROW(a_dead_peer_is_a_remote_error, 2, 1),
     ROW(a_peer_that_aborts_is_a_remote_error, 2, 1),

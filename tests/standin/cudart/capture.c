@@ -6,6 +6,7 @@
 
 enum { CHAINS_MAX = 64 };
 
+/* A graph that was captured is destroyed when its last user is: the program, an instance, a launch. */
 struct CUgraph_st {
     struct graph graph;
 };
@@ -128,16 +129,13 @@ static void graph_release(struct graph *graph)
     free(graph);
 }
 
-/* The streams leave the capture; not CUDA_OK: one was not joined to the first. */
-static cuda_status leave(struct capture *capture)
+/* The streams leave the capture. */
+static void leave(struct capture *capture)
 {
-    cuda_status status = CUDA_OK;
     for (cuda_stream stream = streams; stream; stream = stream->next) {
         if (stream->capture != capture)
             continue;
         uint32_t now = stream->clock.at[stream->actor];
-        if (capture->origin->clock.at[stream->actor] < now && now > stream->before_capture.at[stream->actor])
-            status = CUDA_CAPTURE_UNJOINED;
         stream->clock = stream->before_capture;
         stream->clock.at[stream->actor] = now;
         stream->capture = NULL;
@@ -146,7 +144,18 @@ static cuda_status leave(struct capture *capture)
     while (*at != capture)
         at = &(*at)->next;
     *at = capture->next;
-    return status;
+}
+
+/* Something was captured in every other stream only if the first has waited for it. */
+static bool all_joined(const struct capture *capture)
+{
+    for (cuda_stream other = streams; other; other = other->next) {
+        uint32_t now = other->clock.at[other->actor];
+        if (other->capture == capture && capture->origin->clock.at[other->actor] < now &&
+            other->before_capture.at[other->actor] < now)
+            return false;
+    }
+    return true;
 }
 
 static cuda_status end_capture(struct capture *capture, cuda_stream stream, const char *call)
@@ -155,17 +164,12 @@ static cuda_status end_capture(struct capture *capture, cuda_stream stream, cons
         return capture_spoil(capture, CUDA_CAPTURE_UNMATCHED, call, "end the capture in the stream that it began in");
     if (capture->mode != CUDA_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         return capture_spoil(capture, CUDA_CAPTURE_WRONG_THREAD, call, "end the capture in the thread that began it");
-    struct clock origin = stream->clock;
-    cuda_status status = CUDA_OK;
-    for (cuda_stream other = streams; other; other = other->next)
-        if (other->capture == capture && origin.at[other->actor] < other->clock.at[other->actor] &&
-            other->clock.at[other->actor] > other->before_capture.at[other->actor])
-            status = CUDA_CAPTURE_UNJOINED;
+    bool joined = all_joined(capture);
     leave(capture);
-    if (status)
+    if (!joined)
         standin_rule("let the first stream wait for an event at the end of each other one", "%s: %s", call,
-                     cudaGetErrorString(status));
-    return capture->spoilt ? CUDA_CAPTURE_SPOILT : status;
+                     cudaGetErrorString(CUDA_CAPTURE_UNJOINED));
+    return capture->spoilt ? CUDA_CAPTURE_SPOILT : joined ? CUDA_OK : CUDA_CAPTURE_UNJOINED;
 }
 
 cuda_status cudaStreamEndCapture(cuda_stream handle, cuda_graph *graph)

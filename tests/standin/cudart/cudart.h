@@ -40,8 +40,8 @@ struct node {
 
 struct CUstream_st {
     struct CUstream_st *next;
-    bool live, is_default, is_blocking, is_busy, is_closed;
-    int device, actor, number;
+    bool is_default, is_blocking, is_busy, is_closed;
+    int device, actor;
     struct node *head, **tail;
     pthread_cond_t work;
     struct clock clock;

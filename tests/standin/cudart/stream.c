@@ -80,16 +80,13 @@ static int actor_take(void)
 /* Locked. NULL: there are too many. */
 static cuda_stream stream_create(int device, bool is_blocking)
 {
-    static int created;
     int actor = actor_take();
     if (actor < 0)
         return NULL;
     cuda_stream stream = calloc(1, sizeof *stream);
-    stream->live = true;
     stream->is_blocking = is_blocking;
     stream->device = device;
     stream->actor = actor;
-    stream->number = created++;
     stream->tail = &stream->head;
     clock_merge(&stream->clock, &host_clock);
     stream->clock.at[actor] = actor_time[actor];
@@ -267,7 +264,6 @@ cuda_status cudaStreamDestroy(cuda_stream handle)
         while (*at != stream)
             at = &(*at)->next;
         *at = stream->next;
-        stream->live = false;
         stream->is_closed = true;
         pthread_cond_signal(&stream->work);
         standin_count("streams", -1);

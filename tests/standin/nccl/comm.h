@@ -64,7 +64,8 @@ struct seat {
 
 struct segment {
     char nonce[32];
-    _Atomic uint64_t arrivals; /* of ranks in exchanges */
+    _Atomic uint32_t is_closed; /* the process that made it has closed its descriptor */
+    _Atomic uint64_t arrivals;  /* of ranks in exchanges */
     struct seat seats[RANKS_MAX];
     struct ring rings[RANKS_MAX][RANKS_MAX]; /* from, to */
 };
@@ -93,7 +94,7 @@ struct ncclComm {
     char name[48];
     struct segment *_Atomic segment; /* NULL until the initialisation has come so far */
     uint64_t posted;                 /* boards */
-    struct segment_id id;
+    struct ncclComm *parent;         /* while the communicator is being made of it */
 
     atomic_uint result; /* a status; IN_PROGRESS while a job runs */
     atomic_bool aborted, gone;

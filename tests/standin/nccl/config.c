@@ -88,7 +88,7 @@ static nccl_status check_values(const nccl_config *known)
 
 nccl_status config_read(struct ncclComm *comm, const nccl_config *config, const struct ncclComm *parent)
 {
-    comm->is_blocking = parent ? parent->is_blocking : true;
+    comm->is_blocking = config || !parent || parent->is_blocking;
     if (!config)
         return NCCL_OK;
     struct config own = {.known = {.blocking = NCCL_NOT_SET}};

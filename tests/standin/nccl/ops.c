@@ -54,6 +54,8 @@ static nccl_status submit(struct ncclComm *comm, struct task *task, nccl_redop r
     status = resolve_redop(comm, task, redop, call);
     if (!status)
         status = check(comm, task, call);
+    if (status && !comm->is_blocking)
+        comm_fail(comm, status);
     if (status || (!task->what.count && task->what.kind < SEND)) {
         comm_leave(comm);
         return group_failed(status);

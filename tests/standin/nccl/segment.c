@@ -160,9 +160,12 @@ void peers_check(struct ncclComm *comm)
 /* Not NCCL_OK: nobody needs to wait any longer. */
 static nccl_status sleep_in_call(struct ncclComm *comm, uint32_t seen)
 {
-    if (!bell_await(comm, seen))
+    struct ncclComm *parent = comm->parent;
+    if (!bell_await(comm, seen) || (parent && atomic_load(&parent->aborted)))
         return failed(NCCL_INTERNAL_ERROR, "the communicator was aborted");
-    unsigned int result = atomic_load(&comm->result);
+    if (parent)
+        peers_check(parent);
+    unsigned int result = atomic_load(parent ? &parent->result : &comm->result);
     return result == NCCL_IN_PROGRESS ? NCCL_OK : result;
 }
 
@@ -197,7 +200,7 @@ nccl_status segment_gather(struct ncclComm *comm, const struct segment_id *id)
             rank++;
         }
     }
-    if (id->pid == getpid() && !status && comm->rank == 0)
+    if (id->pid == getpid() && !status && !atomic_exchange(&comm->segment->is_closed, 1))
         close(id->fd);
     return status ? status : check_devices(comm);
 }

@@ -48,8 +48,10 @@ static int members_of(const struct split_job *split, char boards[RANKS_MAX][BOAR
 static nccl_status child_open(struct split_job *split, const struct segment_id *id)
 {
     nccl_status status = segment_attach(split->child, id);
+    split->child->parent = split->parent;
     if (!status)
         status = segment_gather(split->child, id);
+    split->child->parent = NULL;
     return status;
 }
 
