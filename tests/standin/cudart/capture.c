@@ -4,8 +4,6 @@
 
 #include "cudart.h"
 
-enum { CHAINS_MAX = 64 };
-
 /* A graph that was captured is destroyed when its last user is: the program, an instance, a launch. */
 struct CUgraph_st {
     struct graph graph;

@@ -13,7 +13,7 @@
 
 #include "comm.h"
 
-enum { SLEEP_MS = 20, BOARDS_TAG_BYTES = 8 };
+enum { SLEEP_MS = 20 };
 static const char magic[8] = "standin";
 
 static uint64_t hash(const char *text)
