@@ -84,9 +84,14 @@ static double crowd(void)
     return getloadavg(&load, 1) == 1 && load > cores ? load / cores : 1;
 }
 
+int64_t fault_tolerance_ms(void)
+{
+    return (int64_t)(2000 * FAULT_TIME_FACTOR * crowd());
+}
+
 int fault_noticed_late(const struct page *page, int size, const char *what, int64_t limit_ms)
 {
-    int64_t tolerance_ms = (int64_t)(2000 * FAULT_TIME_FACTOR * crowd());
+    int64_t tolerance_ms = fault_tolerance_ms();
     double ms = fault_report(page, size, what);
     if (ms <= (double)(limit_ms + tolerance_ms))
         return 0;

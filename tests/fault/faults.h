@@ -37,6 +37,8 @@ void fault_meet(struct page *page);
 /* Set a flag; wait in the kernel until it is set. Works between processes. */
 void fault_raise(struct page *page, int flag);
 void fault_await(struct page *page, int flag);
+/* What a busy machine may add to a time, as it is loaded now. */
+int64_t fault_tolerance_ms(void);
 /* The longest time from the event until a rank noticed, in milliseconds; prints it. */
 double fault_report(const struct page *page, int size, const char *what);
 /* The same; 1 if it was longer than `limit_ms` and what a busy machine may add, and says so. */

@@ -383,7 +383,7 @@ static void judge(const struct storm *s, int32_t me, comm_status status, const c
                    (int)s->members[s->culprit]);
     if (s->fault == ABORTS && !strstr(text, "the storm's reason"))
         ranks_fail(__FILE__, __LINE__, "seed %llu: '%s' lacks the reason", (unsigned long long)s->seed, text);
-    if (waited_ms > patience_ms(s))
+    if (waited_ms > patience_ms(s) + fault_tolerance_ms())
         ranks_fail(__FILE__, __LINE__, "seed %llu, %s: noticed after %lld ms: %s", (unsigned long long)s->seed,
                    fault_names[s->fault], (long long)waited_ms, text);
 }
