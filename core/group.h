@@ -258,6 +258,12 @@ struct group_plan {
 };
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
 
+/* Why no channel fits a device, and what to do: INVALID (the group has several devices) or UNSUPPORTED (none such). */
+comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t room);
+/* "cuda:nccl": what to add to the backend string for buffers on the device. */
+enum { CURE_BYTES = 64 };
+void comm__device_cure(comm_device device, char text[CURE_BYTES]);
+
 /* The channel for buffers on `device`, and the device as backends know it: with the index that the user has named.
  * `call` begins the text.  Errors  INVALID (the group has several devices), UNSUPPORTED (none such). */
 comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device,

@@ -336,8 +336,8 @@ comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, con
     const comm_group *asked = parent->round_robin ? parent->round_robin->groups[0] : parent;
     if (!asked->routes[COMM_DEVICE_CPU])
         return comm__fail(COMM_ERR_UNSUPPORTED,
-                          "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; use "
-                          "comm_group_create",
+                          "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; add "
+                          "cpu:tcp to the backend string, or use comm_group_create",
                           parent->name, parent->backend_text);
     struct choice mine = { color, key }, *choices = malloc((size_t)parent->size * sizeof *choices);
     if (!choices)

@@ -223,23 +223,43 @@ static comm_device device_of(const comm_group *group, const struct channel *chan
     return devices == 1 ? device : COMM_DEVICE_DEFAULT;
 }
 
+void comm__device_cure(comm_device device, char text[CURE_BYTES])
+{
+    int32_t kind = comm_device_kind(device);
+    const char *name = comm_device_name(device);
+    snprintf(text, CURE_BYTES, "%s:%s", name ? name : "DEVICE",
+             kind == COMM_DEVICE_CPU    ? "tcp"
+             : kind == COMM_DEVICE_CUDA ? "nccl"
+                                        : "BACKEND");
+}
+
+comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t room)
+{
+    char name[DEVICE_NAME_BYTES + 16], cure[CURE_BYTES];
+    if (device == COMM_DEVICE_DEFAULT) {
+        snprintf(text, room, "the group has several devices (%s); say in options->device where the buffers are",
+                 group->backend_text);
+        return COMM_ERR_INVALID;
+    }
+    comm__device_text(device, name, sizeof name);
+    comm__device_cure(device, cure);
+    snprintf(text, room, "the group has no backend for device %s; it was opened with '%s'%s%s%s", name,
+             group->backend_text, comm_device_name(device) ? ": add " : "", comm_device_name(device) ? cure : "",
+             comm_device_name(device) ? " to the backend string" : "");
+    return COMM_ERR_UNSUPPORTED;
+}
+
 comm_status comm__group_channel(const comm_group *group, const char *call, comm_device device,
                                 struct channel **ret_channel, comm_device *ret_device)
 {
     int32_t kind = comm_device_kind(device);
-    char where[OP_PLACE_BYTES], name[DEVICE_NAME_BYTES + 16];
+    char where[OP_PLACE_BYTES], text[COMM_ERROR_BYTES / 2];
     struct channel *channel = device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
     if (!channel) {
+        comm_status status = comm__group_no_channel(group, device, text, sizeof text);
         comm__group_place(group, where);
-        comm__device_text(device, name, sizeof name);
+        return comm__fail(status, "%s on %s: %s", call, where, text);
     }
-    if (!channel && device == COMM_DEVICE_DEFAULT)
-        return comm__fail(COMM_ERR_INVALID, "%s on %s: the group has several devices (%s); say which one", call, where,
-                          group->backend_text);
-    if (!channel)
-        return comm__fail(COMM_ERR_UNSUPPORTED,
-                          "%s on %s: the group has no backend for device %s; it was opened with '%s'", call, where,
-                          name, group->backend_text);
     if (kind == COMM_DEVICE_DEFAULT) {
         kind = COMM_DEVICE_CPU;
         while (group->routes[kind] != channel)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "cuda_memory.h"
 #include "fork.h"
 #include "registry.h"
 
@@ -250,4 +251,40 @@ void comm__memory_find(comm_group *group, const struct channel *channel, comm_op
     find_side(group, channel, &op->send, traits->send == COMM_OP_SIDE_BLOCKS, op->element_bytes);
     find_side(group, channel, &op->recv, traits->recv == COMM_OP_SIDE_BLOCKS, op->element_bytes);
     pthread_mutex_unlock(&group->memories.lock);
+}
+
+static int32_t device_of_list(const comm_buffers *side, int32_t size)
+{
+    int32_t index = -1;
+    for (int32_t r = 0; index < 0 && r < size; r++)
+        if (side->counts[r] > 0)
+            index = comm__cuda_device_of(side->list[r]);
+    return index;
+}
+
+static int32_t device_of_side(const comm_buffers *side, int is_blocks, int32_t size, size_t element_bytes)
+{
+    if (side->list)
+        return device_of_list(side, size);
+    struct extent e = extent_of(side, is_blocks, size);
+    const char *begin = (const char *)side->data + e.first * element_bytes;
+    return side->data && e.end > e.first ? comm__cuda_device_of(begin) : -1;
+}
+
+comm_device comm__memory_of_device(const comm_group *group, const comm_op *op, const char **ret_buffer)
+{
+    const comm_op_traits *traits = comm_op_traits_of(op->kind);
+    if (!comm__cuda_is_there())
+        return COMM_DEVICE_DEFAULT;
+    *ret_buffer = "send buffer";
+    int32_t index = device_of_side(&op->send, traits->send == COMM_OP_SIDE_BLOCKS, group->size, op->element_bytes);
+    if (index < 0) {
+        *ret_buffer = "recv buffer";
+        index = device_of_side(&op->recv, traits->recv == COMM_OP_SIDE_BLOCKS, group->size, op->element_bytes);
+    }
+    if (index < 0 && op->premul) {
+        *ret_buffer = "scalar options->premul";
+        index = comm__cuda_device_of(op->premul);
+    }
+    return index < 0 ? COMM_DEVICE_DEFAULT : comm_device_at(COMM_DEVICE_CUDA, index);
 }

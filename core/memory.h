@@ -18,4 +18,8 @@ static inline int comm__memory_any(const comm_group *group)
 /* Give the sides of an op that lie in known memory of the channel's backend its handle. */
 void comm__memory_find(comm_group *group, const struct channel *channel, comm_op *op);
 
+/* The device in whose memory a buffer of an op lies that the CPU is to read or write, and which buffer that is ("send
+ * buffer"); DEFAULT if there is none. */
+comm_device comm__memory_of_device(const comm_group *group, const comm_op *op, const char **ret_buffer);
+
 #endif

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "coalesce.h"
+#include "cuda_memory.h"
 #include "fork.h"
 #include "group.h"
 #include "memory.h"
@@ -60,6 +61,26 @@ static comm_status check_scalar(const comm_group *group, const comm_op *op)
         "COMM_OP_FLAG_PREMUL_ON_DEVICE");
 }
 
+/* What lies on a device may be an address where the CPU crashes. */
+static comm_status check_memory(const comm_group *group, const struct channel *channel, const comm_op *op)
+{
+    const char *buffer = NULL;
+    char device[DEVICE_NAME_BYTES + 16], cure[CURE_BYTES], add[COMM_ERROR_BYTES / 4] = "";
+    comm_device where = comm_device_kind(op->device) == COMM_DEVICE_CPU
+                            ? comm__memory_of_device(group, op, &buffer)
+                            : COMM_DEVICE_DEFAULT;
+    if (where == COMM_DEVICE_DEFAULT)
+        return COMM_OK;
+    comm__device_text(where, device, sizeof device);
+    comm__device_cure(where, cure);
+    if (!group->routes[comm_device_kind(where)])
+        snprintf(add, sizeof add, ", and add %s to the backend string", cure);
+    return refuse(group, op, COMM_ERR_INVALID,
+                  "the %s is in the memory of %s, but this operation runs on the CPU backend '%s'; set "
+                  "options->device%s, or copy it to memory of the CPU",
+                  buffer, device, channel->backend->name, add);
+}
+
 /* A backend is never handed what it did not know when it was compiled. */
 static comm_status check_known(const comm_group *group, const comm_op *op, const comm_backend *backend)
 {
@@ -84,17 +105,12 @@ static comm_status check_known(const comm_group *group, const comm_op *op, const
 static comm_status find_channel(const comm_group *group, const comm_op *op, struct channel **ret_channel)
 {
     int32_t kind = comm_device_kind(op->device);
-    char device[DEVICE_NAME_BYTES + 16];
+    char text[COMM_ERROR_BYTES / 2];
     *ret_channel = op->device >= 0 && kind < DEVICE_KIND_END ? group->routes[kind] : NULL;
     if (*ret_channel)
         return COMM_OK;
-    if (op->device == COMM_DEVICE_DEFAULT)
-        return refuse(group, op, COMM_ERR_INVALID,
-                      "the group has several devices (%s); say in options->device where the buffers are",
-                      group->backend_text);
-    comm__device_text(op->device, device, sizeof device);
-    return refuse(group, op, COMM_ERR_UNSUPPORTED, "the group has no backend for device %s; it was opened with '%s'",
-                  device, group->backend_text);
+    comm_status status = comm__group_no_channel(group, op->device, text, sizeof text);
+    return refuse(group, op, status, "%s", text);
 }
 
 /* Say where the buffers are if the user has not, and drop what means nothing there. */
@@ -118,6 +134,8 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
     const comm_backend *backend = (*ret_channel)->backend;
     settle_device(group, *ret_channel, op);
     status = check_scalar(group, op);
+    if (status == COMM_OK)
+        status = check_memory(group, *ret_channel, op);
     if (status == COMM_OK)
         status = check_known(group, op, backend);
     if (status == COMM_OK && comm__memory_any(group))
@@ -549,6 +567,16 @@ static int is_like(const struct plain_call *a, const struct plain_call *b)
            a->send_count == b->send_count && a->recv_count == b->recv_count;
 }
 
+/* Buffers that were not looked at: may the CPU touch them? Those of the call before were. */
+static inline int may_touch(const struct checked *c, const struct plain_call *call)
+{
+    int is_new = (c->extent.send_bytes && call->send != c->op.send.data) ||
+                 (c->extent.recv_bytes && call->recv != c->op.recv.data);
+    return !is_new || comm_device_kind(c->op.device) != COMM_DEVICE_CPU || !comm__cuda_is_there() ||
+           ((!c->extent.send_bytes || comm__cuda_device_of(call->send) < 0) &&
+            (!c->extent.recv_bytes || comm__cuda_device_of(call->recv) < 0));
+}
+
 /* Submit the call as the one before, with other buffers. 0: it must be checked. */
 static int repeat(comm_group *group, const struct plain_call *call, int waits, comm_work **ret_work,
                   comm_status *ret_status)
@@ -560,7 +588,7 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
     futex_lock_take(&group->submission);
     if (!is_like(&c->call, call) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
-        !op_extent_takes(&c->extent, call->send, call->recv)) {
+        !op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call)) {
         futex_lock_release(&group->submission);
         return 0;
     }

@@ -219,7 +219,11 @@ enum {
 /* Where a buffer is: a kind of memory, and optionally which device of that kind. A kind's number alone means "the
  * calling thread's current device"; comm_device_at(COMM_DEVICE_CUDA, 1) is "cuda:1". DEFAULT means the group's only
  * kind. The list of kinds is open: a backend can bring one of its own, which then has a number in this process
- * (comm_device_parse) and a name in backend strings ("npu2:mine"). */
+ * (comm_device_parse) and a name in backend strings ("npu2:mine").
+ *
+ * A buffer of an operation on the CPU that lies in a CUDA device's memory is refused (INVALID) if the process has
+ * loaded CUDA's driver, which is asked about buffers that are not those of the call before; managed and pinned memory
+ * is the CPU's. Nothing is copied between devices. */
 typedef int32_t comm_device;
 enum {
     COMM_DEVICE_DEFAULT = 0,

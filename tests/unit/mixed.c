@@ -1,0 +1,234 @@
+/* Groups with a backend for the CPU and one for a device, or with one of the two: where calls go, what is refused and
+ * with which words, and buffers that are elsewhere than the call says. mixed LIBCUDA, a pretended driver. */
+#include <comm/backend.h>
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "fake_libcuda.h"
+#include "loopback.h"
+#include "ranks.h"
+
+/* The loopback backend, for memory that is said to be CUDA's. */
+static const comm_backend *pretended_entry(const comm_host *host)
+{
+    static comm_backend backend;
+    backend = *loopback_entry(host);
+    backend.name = "pretended";
+    backend.devices = "cuda";
+    return &backend;
+}
+
+static comm_op_options on(comm_device device)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    options.device = device;
+    return options;
+}
+
+static void sum_on(comm_group *group, comm_device device, int size)
+{
+    comm_op_options options = on(device);
+    int32_t value = 1;
+    CHECK_OK(comm_all_reduce(group, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL));
+    CHECK(value == size);
+}
+
+/* ---- Which backend ---- */
+
+static void each_call_goes_where_its_buffers_are(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world("cpu:tcp,cuda:pretended"), *half;
+    CHECK(comm_group_device(world) == COMM_DEVICE_DEFAULT);
+    for (int i = 0; i < 3; i++) {
+        sum_on(world, COMM_DEVICE_CPU, size);
+        sum_on(world, COMM_DEVICE_CUDA, size);
+        sum_on(world, comm_device_at(COMM_DEVICE_CUDA, 1), size);
+    }
+    CHECK_OK(comm_monitored_barrier(world, NULL));
+    CHECK_OK(comm_group_split(world, rank % 2, 0, NULL, &half));
+    sum_on(half, COMM_DEVICE_CUDA, comm_group_size(half));
+    sum_on(half, COMM_DEVICE_CPU, comm_group_size(half));
+    CHECK_OK(comm_group_close(half));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void a_device_that_is_not_said_or_not_there_is_refused(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:tcp,cuda:pretended");
+    comm_op_options hip = on(COMM_DEVICE_HIP), none = on(COMM_DEVICE_DEFAULT), strange = on(29);
+    CHECK_STATUS(comm_barrier(world, &none, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("several devices (cpu:tcp,cuda:pretended); say in options->device");
+    CHECK_STATUS(comm_barrier(world, &hip, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("no backend for device hip; it was opened with 'cpu:tcp,cuda:pretended': add hip:BACKEND to the");
+    CHECK_STATUS(comm_barrier(world, &strange, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("no backend for device 29 (unknown); it was opened with 'cpu:tcp,cuda:pretended'");
+    CHECK(comm_group_seq(world) == 0);
+    CHECK_OK(comm_group_close(world));
+    world = ranks_world("tcp");
+    hip.device = COMM_DEVICE_CUDA;
+    CHECK_STATUS(comm_barrier(world, &hip, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("no backend for device cuda; it was opened with 'cpu:tcp': add cuda:nccl to the backend string");
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Without a backend for the CPU ---- */
+
+/* What needs one says so on every rank, and nobody waits. */
+static void without_the_cpu_what_needs_it_says_what_to_add(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = ranks_world("cuda:pretended"), *other;
+    const char add[] = "it was opened with 'cuda:pretended': add cpu:tcp to the backend string";
+    int32_t all[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    void *data;
+    size_t *lengths, length;
+    CHECK_STATUS(comm_all_gather_bytes(world, "a", 1, NULL, &data, &lengths), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS(add);
+    CHECK_STATUS(comm_broadcast_bytes(world, "a", 1, 0, NULL, &data, &length), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS(add);
+    CHECK_STATUS(comm_send_bytes(world, "a", 1, 0, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS(add);
+    CHECK_STATUS(comm_recv_bytes(world, 0, NULL, &data, &length, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS(add);
+    CHECK_STATUS(comm_monitored_barrier(world, NULL), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS(add);
+    CHECK_STATUS(comm_group_split(world, rank % 2, 0, NULL, &other), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("add cpu:tcp to the backend string, or use comm_group_create");
+    sum_on(world, COMM_DEVICE_DEFAULT, size);
+    CHECK_OK(comm_group_create(world, all, (size_t)size, NULL, &other));
+    sum_on(other, COMM_DEVICE_CUDA, size);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_subgroups(world, 1, NULL, &other));
+    sum_on(other, COMM_DEVICE_CUDA, 1);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Memory of a device that is said to be the CPU's ---- */
+
+static void *driver;
+static fake_cuda_alloc_fn cuda_alloc;
+static fake_cuda_asked_fn cuda_asked;
+enum { BYTES = 4096 };
+static int32_t *of_device, *of_managed, *of_pinned;
+
+static void load_driver(const char *path)
+{
+    driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!driver)
+        ranks_fail(__FILE__, __LINE__, "%s", dlerror());
+    cuda_alloc = (fake_cuda_alloc_fn)dlsym(driver, "fake_cuda_alloc");
+    cuda_asked = (fake_cuda_asked_fn)dlsym(driver, "fake_cuda_asked");
+    of_device = cuda_alloc(BYTES, FAKE_CUDA_DEVICE, 1);
+    of_managed = cuda_alloc(BYTES, FAKE_CUDA_MANAGED, 0);
+    of_pinned = cuda_alloc(BYTES, FAKE_CUDA_PINNED, 0);
+    CHECK(of_device && of_managed && of_pinned);
+}
+
+static comm_status sum(comm_group *group, const int32_t *send, int32_t *recv, comm_work **ret_work)
+{
+    return comm_all_reduce(group, send, recv, 2, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, ret_work);
+}
+
+/* Every way in which a pointer comes in. */
+static void check_refusals(comm_group *world, int size)
+{
+    int32_t host[16] = { 0 };
+    float value = 1;
+    size_t counts[8] = { 0 }, offsets[8] = { 0 };
+    void *list[8] = { NULL };
+    comm_work *work;
+    comm_op_options scaled = COMM_OP_OPTIONS_INIT;
+    counts[size - 1] = 1; /* the others are empty, and could be anywhere */
+    list[size - 1] = of_device;
+    scaled.premul = of_device;
+    CHECK_STATUS(sum(world, of_device, host, &work), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the send buffer is in the memory of cuda:1, but this operation runs on the CPU backend 'tcp'");
+    CHECK_STATUS(sum(world, host, of_device + 8, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the recv buffer is in the memory of cuda:1");
+    CHECK_STATUS(comm_broadcast(world, of_device, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_send(world, of_device, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_recv(world, of_device, 1, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_to_all_v(world, of_device, counts, NULL, host, counts, NULL, COMM_DTYPE_I32, NULL, NULL),
+                 COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_to_all_v(world, host, counts, NULL, of_device, counts, offsets, COMM_DTYPE_I32, NULL, NULL),
+                 COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_to_all_list(world, (const void *const *)list, counts, list, counts, COMM_DTYPE_I32, NULL,
+                                      NULL),
+                 COMM_ERR_INVALID);
+    CHECK_STATUS(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, &scaled, NULL),
+                 COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the scalar options->premul is in the memory of cuda:1");
+    CHECK_OK(comm_coalesce_begin(world));
+    CHECK_STATUS(sum(world, host, of_device, NULL), COMM_ERR_INVALID);
+    CHECK_OK(comm_coalesce_cancel(world));
+}
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+static void cuda_memory_on_a_cpu_backend_is_refused(int rank, int size, void *path)
+{
+    (void)rank;
+    comm_group *alone = ranks_world("cpu:tcp"), *both;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    int32_t host[2] = { 1, 1 };
+    options.name = "both";
+    options.backend = "cpu:tcp,cuda:pretended";
+    CHECK_OK(ranks_init(&options, &both));
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(sum(alone, host, host, NULL));
+    /* The driver comes when a call like the next one has been checked already. */
+    pthread_mutex_lock(&loading);
+    if (!driver)
+        load_driver(path);
+    pthread_mutex_unlock(&loading);
+    CHECK_STATUS(sum(alone, of_device, host, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("set options->device, and add cuda:nccl to the backend string, or copy it");
+    check_refusals(alone, size);
+    CHECK(comm_group_seq(alone) == 3); /* they have taken no number */
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sum(alone, host, host, NULL));
+        CHECK_STATUS(sum(alone, of_device, of_device, NULL), COMM_ERR_INVALID);
+        CHECK_OK(sum(alone, host, i & 1 ? of_pinned + 2 * rank : of_managed + 2 * rank, NULL));
+    }
+    comm_op_options cpu = on(COMM_DEVICE_CPU);
+    CHECK_STATUS(comm_all_gather(both, host, of_device, 1, COMM_DTYPE_I32, &cpu, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the CPU backend 'tcp'; set options->device, or copy it");
+    CHECK_OK(comm_barrier(both, &cpu, NULL));
+    CHECK_OK(comm_group_close(both));
+    CHECK_OK(comm_group_close(alone));
+}
+
+/* What goes to the device's backend is its own affair, and the buffers of the call before are known. */
+static void the_driver_is_asked_no_more_than_needed(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:tcp,cuda:pretended"), *cpu = ranks_world("tcp");
+    int32_t host[2] = { 1, 1 };
+    int asked = cuda_asked();
+    sum_on(world, COMM_DEVICE_CUDA, size);
+    CHECK(cuda_asked() == asked);
+    CHECK_OK(sum(cpu, host, host, NULL));
+    CHECK(cuda_asked() > asked);
+    asked = cuda_asked();
+    for (int i = 0; i < 3; i++)
+        CHECK_OK(sum(cpu, host, host, NULL));
+    CHECK(cuda_asked() == asked);
+    CHECK_OK(comm_group_close(cpu));
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(int count, char **arguments)
+{
+    const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "mixed" };
+    if (count != 2 || comm_backend_register(loopback_entry) != COMM_OK ||
+        comm_backend_register(pretended_entry) != COMM_OK)
+        return 1;
+    return ranks_run(4, &threads, each_call_goes_where_its_buffers_are, NULL) ||
+           ranks_run(1, &threads, a_device_that_is_not_said_or_not_there_is_refused, NULL) ||
+           ranks_run(3, &threads, without_the_cpu_what_needs_it_says_what_to_add, NULL) ||
+           ranks_run(2, &threads, cuda_memory_on_a_cpu_backend_is_refused, arguments[1]) ||
+           ranks_run(1, &threads, the_driver_is_asked_no_more_than_needed, NULL);
+}
