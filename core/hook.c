@@ -71,27 +71,30 @@ void comm__hooks_submitted(comm_group *group, const comm_op *op, comm_work *work
         tell(group, COMM_EVENT_SUBMIT, &work->hook_record, COMM_IN_PROGRESS, NULL);
 }
 
-static void tell_completed(comm_group *group, const comm_work *work, comm_status status, const char *error)
+/* When it has ended is in the work by now. */
+static void tell_completed(comm_group *group, comm_work *work, comm_status status, const char *error)
 {
     if (!work->is_hooked || !wanted(&group->hooks, COMM_EVENT_COMPLETE))
         return;
-    comm_record record = work->hook_record;
-    record.status = status;
-    record.completed_ns = record.submitted_ns + ticks_between_ns(work->began, ticks_now(), comm__ns_per_tick());
+    comm_record *record = &work->hook_record;
+    record->status = status;
+    record->completed_ns = record->submitted_ns +
+                           ticks_between_ns(work->began, atomic_load_explicit(&work->ended, memory_order_relaxed),
+                                            comm__ns_per_tick());
     if (work->kind == COMM_OP_RECV && status == COMM_OK) {
-        record.peer = work->source;
-        record.tag = work->tag;
-        record.count = work->received_count;
+        record->peer = work->source;
+        record->tag = work->tag;
+        record->count = work->received_count;
     }
-    tell(group, COMM_EVENT_COMPLETE, &record, status, error);
+    tell(group, COMM_EVENT_COMPLETE, record, status, error);
 }
 
-void comm__hooks_completed(comm_group *group, const comm_work *work)
+void comm__hooks_completed(comm_group *group, comm_work *work)
 {
     tell_completed(group, work, work->status, work->error);
 }
 
-void comm__hooks_refused(comm_group *group, const comm_work *work, comm_status status)
+void comm__hooks_refused(comm_group *group, comm_work *work, comm_status status)
 {
     tell_completed(group, work, status, comm_last_error());
 }

@@ -35,9 +35,9 @@ static inline int comm__hooks_want_ops(const struct hooks *hooks)
 
 /* An op is about to go to the backend, and its work has completed. The second follows only where the first was. */
 void comm__hooks_submitted(comm_group *group, const comm_op *op, comm_work *work);
-void comm__hooks_completed(comm_group *group, const comm_work *work);
+void comm__hooks_completed(comm_group *group, comm_work *work);
 /* Nothing came of it after all: the backend refused. */
-void comm__hooks_refused(comm_group *group, const comm_work *work, comm_status status);
+void comm__hooks_refused(comm_group *group, comm_work *work, comm_status status);
 void comm__hooks_ended(comm_group *group, comm_status status, const char *text);
 
 /* INVALID if this thread is in a hook: for what takes a lock that is held while hooks run. */

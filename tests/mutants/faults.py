@@ -246,7 +246,7 @@ fault("core", "descriptor_of_a_done_work_is_not_readable", "core/work.c",
       "if (atomic_fetch_or(&work->state, WORK_HAS_FD) & WORK_DONE)\n            eventfd_write(fd, 1);", "", "works")
 fault("core", "round_robin_batch_takes_a_turn_for_each", "core/round_robin.c", "        rr->taken++;\n",
       "        rr->taken += submitted;\n", "round_robin")
-fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record.peer = work->source;\n", "", "works",
+fault("core", "hook_sees_the_asked_for_source", "core/hook.c", "        record->peer = work->source;\n", "", "works",
       "rows on 2")
 fault("core", "records_are_newest_first", "core/recorder.c", "uint64_t number = r->written - count + 1 + i;",
       "uint64_t number = r->written - i;", "recorder")
