@@ -144,8 +144,6 @@ static comm_status nccl_group_connect(void *state, comm_device device, int64_t d
         fail(status, "%s", g->ended_text);
     if (status == COMM_OK)
         status = communicator_wait_ready(c, deadline_ns);
-    if (status == COMM_ERR_DEADLINE)
-        group_end(g, status, host->last_error(), 0);
     pthread_mutex_unlock(&g->lock);
     capture_restore(mode);
     return status;

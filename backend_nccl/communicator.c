@@ -375,8 +375,8 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
         return COMM_OK;
     char where[128];
     say_communicator(c, where, sizeof where);
-    return fail(COMM_ERR_DEADLINE, "timed out: %s has not come together: a rank has not called comm_group_connect, or "
-                "no operation on such a device", where);
+    return fail(COMM_ERR_TIMEOUT, "timed out: %s has not come together yet: a rank has not called comm_group_connect, "
+                "or no operation on such a device", where);
 }
 
 /* ---- The end: on the ender's thread, without the lock ---- */
