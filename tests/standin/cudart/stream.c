@@ -389,6 +389,20 @@ static bool launch_streams(const struct standin_launch *launch, cuda_stream *all
     return true;
 }
 
+/* Locked: the operation, in the queue of the stream or in its capture. */
+static void launch_on(cuda_stream stream, const struct standin_launch *launch)
+{
+    struct node *node = malloc(sizeof *node);
+    *node =
+        (struct node){.kind = NODE_RUN, .run = launch->run, .release = launch->release, .argument = launch->argument};
+    if (stream->capture) {
+        capture_push(stream, node, launch->chain);
+        return;
+    }
+    push(stream, node);
+    chain_to(launch->chain, stream);
+}
+
 unsigned int standin_launch(const struct standin_launch *launch)
 {
     cuda_stream all[LAUNCH_STREAMS_MAX], first;
@@ -403,15 +417,8 @@ unsigned int standin_launch(const struct standin_launch *launch)
         }
         first->clock.at[first->actor]++;
         may = memory_use(launch->accesses, launch->access_count, first, launch->device, launch->text);
-        struct node *node = malloc(sizeof *node);
-        *node = (struct node){
-            .kind = NODE_RUN, .run = launch->run, .release = launch->release, .argument = launch->argument};
-        if (first->capture) {
-            capture_push(first, node, launch->chain);
-        } else {
-            push(first, node);
-            chain_to(launch->chain, first);
-        }
+        if (may)
+            launch_on(first, launch);
         join(all, launch->stream_count, false);
     }
     pthread_mutex_unlock(&lock);

@@ -168,8 +168,11 @@ static nccl_status kernel_launch(struct kernel *kernel)
     unsigned int status = standin_launch(&launch);
     free(streams);
     free(accesses);
-    return status ? failed(NCCL_CUDA_ERROR, "%s cannot be launched: %s", kernel->text, cudaGetErrorString(status))
-                  : NCCL_OK;
+    if (!status)
+        return NCCL_OK;
+    failed(NCCL_CUDA_ERROR, "%s cannot be launched: %s", kernel->text, cudaGetErrorString(status));
+    kernel_release(kernel);
+    return NCCL_CUDA_ERROR;
 }
 
 /* Takes the entries of a communicator out of the list. */
