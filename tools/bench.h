@@ -5,6 +5,7 @@
  *   bench_plot.c     a picture, through gnuplot               bench_spawn.c   -n: ranks without a launcher
  *   bench_kernels.c  `comm-bench kernels`: reducing alone
  *   bench_core.c     `comm-bench core`: a call without a backend
+ *   bench_device.c   buffers on GPUs
  *   bench_groups.c   `comm-bench groups`: making, using and closing many groups
  *   bench_store*.c   `comm-bench store`: see bench_store.h
  *
@@ -76,9 +77,12 @@ struct bench_call {
     size_t count;     /* the argument of the call: elements, or elements per block */
     int in_place;
     char *send, *recv;                /* what the call gets; NULL where this rank has none */
+    char *send_host, *recv_host;      /* the same in the CPU's memory: filled and checked there */
     size_t send_count, recv_count;    /* elements there */
     char *memory[2];                  /* what was allocated */
     size_t memory_bytes[2];
+    void *device_data[2];             /* and on the device, if that is not the CPU */
+    comm_memory *device_memory[2];
     comm_op_options options;
     char premul[16];
 };
@@ -89,6 +93,9 @@ struct bench_call_options {
     comm_redop redop;
     int32_t root;
     int in_place; /* 1, 0, or -1: as the operation likes */
+    comm_device device; /* where the buffers are */
+    int on_stream;      /* the call returns when it is in `stream` */
+    void *stream;
 };
 
 /* Allocate (zeroed, touched) buffers for `bytes`. finish takes half-built and zeroed calls. */
@@ -102,6 +109,18 @@ void bench_call_prepare(struct bench_call *call, uint64_t seed);
 uint64_t bench_call_wrong(const struct bench_call *call, uint64_t seed);
 /* All zero, so that a sum in place stays finite however often it is repeated. */
 void bench_call_clear(struct bench_call *call);
+
+/* Every rank's `values` become their reduction; they are in the CPU's memory. */
+comm_status bench_reduce_values(const struct bench_call *call, void *values, size_t count, comm_dtype dtype,
+                                comm_redop redop);
+
+/* ---- bench_device.c ---- */
+
+/* Open CUDA, and use the device, or if it has no index the one of this local rank. 0, or -1 with a sentence in `error`.
+ * The others end the program when CUDA fails. */
+int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t room);
+void bench_device_copy(void *to, const void *from, size_t bytes); /* either may be on the device */
+void bench_device_wait(void *stream);
 
 /* ---- bench_data.c ---- */
 

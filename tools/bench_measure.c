@@ -5,7 +5,10 @@
  *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
  *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row's mean is the median of the values.
  * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each
- * iteration counts as long as its slowest rank took. */
+ * iteration counts as long as its slowest rank took.
+ *
+ * With --on-stream the calls return when they are enqueued. Step 3 waits for the stream after the last one, so the mean
+ * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -57,6 +60,12 @@ static comm_status lane_wait(struct lane *lane)
     return status;
 }
 
+static void wait_for_stream(const struct bench_call *call)
+{
+    if (call->options.flags & COMM_OP_FLAG_ON_STREAM)
+        bench_device_wait(call->options.stream);
+}
+
 static comm_status iterate(struct lanes *lanes, long iterations)
 {
     comm_status status = COMM_OK;
@@ -64,6 +73,7 @@ static comm_status iterate(struct lanes *lanes, long iterations)
         struct bench_call *call = &lanes->lane[0].call;
         for (long i = 0; i < iterations && status == COMM_OK; i++)
             status = call->op->run(call, NULL);
+        wait_for_stream(call);
         return status;
     }
     for (long i = 0; i < iterations && status == COMM_OK; i++) {
@@ -78,9 +88,17 @@ static comm_status iterate(struct lanes *lanes, long iterations)
 }
 
 /* Element by element, the largest of all ranks. */
-static comm_status largest(comm_group *group, double *values, size_t count)
+static comm_status largest(const struct lanes *lanes, double *values, size_t count)
 {
-    return comm_all_reduce(group, values, values, count, COMM_DTYPE_F64, COMM_REDOP_MAX, NULL, NULL);
+    return bench_reduce_values(&lanes->lane[0].call, values, count, COMM_DTYPE_F64, COMM_REDOP_MAX);
+}
+
+static comm_status barrier(const struct lanes *lanes)
+{
+    const struct bench_call *call = &lanes->lane[0].call;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    options.device = call->options.device;
+    return comm_barrier(call->group, &options, NULL);
 }
 
 static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
@@ -92,21 +110,21 @@ static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
 }
 
 /* Every rank gets the same number, because it comes from the slowest rank's estimate. */
-static comm_status choose_iterations(comm_group *group, struct lanes *lanes, const struct bench_method *method,
+static comm_status choose_iterations(struct lanes *lanes, const struct bench_method *method,
                                      long *ret_iterations)
 {
     double us = 0;
     comm_status status = iterate(lanes, 1);
     if (status == COMM_OK)
-        status = comm_barrier(group, NULL, NULL);
+        status = barrier(lanes);
     if (status == COMM_OK)
         status = mean_of(lanes, 2, &us);
     if (status == COMM_OK)
-        status = largest(group, &us, 1);
+        status = largest(lanes, &us, 1);
     if (status == COMM_OK && us < short_us) {
         status = mean_of(lanes, 20, &us);
         if (status == COMM_OK)
-            status = largest(group, &us, 1);
+            status = largest(lanes, &us, 1);
     }
     double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
     *ret_iterations = wanted > ITERATIONS_MAX ? ITERATIONS_MAX
@@ -117,28 +135,33 @@ static comm_status choose_iterations(comm_group *group, struct lanes *lanes, con
 }
 
 /* Check one call of the operation; the sum of all ranks' wrong elements. */
-static comm_status check(comm_group *group, struct bench_call *call, uint64_t *ret_errors)
+static comm_status check(struct bench_call *call, uint64_t *ret_errors)
 {
     uint64_t seed = 0x6c6962636f6d6d00u + call->count; /* any, but the same on all ranks */
     bench_call_prepare(call, seed);
     comm_status status = call->op->run(call, NULL);
     if (status != COMM_OK)
         return status;
+    wait_for_stream(call);
     uint64_t wrong = bench_call_wrong(call, seed);
-    status = comm_all_reduce(group, &wrong, &wrong, 1, COMM_DTYPE_U64, COMM_REDOP_SUM, NULL, NULL);
+    status = bench_reduce_values(call, &wrong, 1, COMM_DTYPE_U64, COMM_REDOP_SUM);
     bench_call_clear(call);
     *ret_errors = wrong;
     return status;
 }
 
 /* Times of single iterations: the slowest rank's, sorted. `room` of them are measured into `times`. */
-static comm_status single_times(comm_group *group, struct lanes *lanes, double *times, size_t room)
+static comm_status single_times(struct lanes *lanes, double *times, size_t room)
 {
-    struct lanes one = { lanes->lane, 1 };
-    comm_status status = comm_barrier(group, NULL, NULL);
-    for (size_t i = 0; i < room && status == COMM_OK; i++)
-        status = mean_of(&one, 1, &times[i]);
-    return status == COMM_OK ? largest(group, times, room) : status;
+    struct bench_call *call = &lanes->lane[0].call;
+    comm_status status = barrier(lanes);
+    for (size_t i = 0; i < room && status == COMM_OK; i++) {
+        double begin = now_us();
+        status = call->op->run(call, NULL);
+        times[i] = now_us() - begin;
+        wait_for_stream(call);
+    }
+    return status == COMM_OK ? largest(lanes, times, room) : status;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -175,10 +198,9 @@ static void summarise(struct bench_row *row, double *values, size_t value_count,
 }
 
 /* Steps 2 to 4 on calls that are ready. */
-static comm_status measure(comm_group *group, struct lanes *lanes, const struct bench_method *method,
-                           struct bench_row *row)
+static comm_status measure(struct lanes *lanes, const struct bench_method *method, struct bench_row *row)
 {
-    comm_status status = choose_iterations(group, lanes, method, &row->iterations);
+    comm_status status = choose_iterations(lanes, method, &row->iterations);
     if (status != COMM_OK)
         return status;
     size_t repeats = (size_t)method->repeats;
@@ -188,14 +210,14 @@ static comm_status measure(comm_group *group, struct lanes *lanes, const struct 
         return COMM_ERR_NO_MEMORY;
     status = iterate(lanes, row->iterations > 10 ? row->iterations / 10 : 1);
     for (size_t i = 0; i < repeats && status == COMM_OK; i++) {
-        status = comm_barrier(group, NULL, NULL);
+        status = barrier(lanes);
         if (status == COMM_OK)
             status = mean_of(lanes, row->iterations, &values[i]);
     }
     if (status == COMM_OK)
-        status = largest(group, values, repeats);
+        status = largest(lanes, values, repeats);
     if (status == COMM_OK)
-        status = single_times(group, lanes, times, singles);
+        status = single_times(lanes, times, singles);
     if (status == COMM_OK)
         summarise(row, values, repeats, times, singles, lanes->lane[0].call.op);
     free(values);
@@ -213,9 +235,9 @@ comm_status bench_measure(comm_group *group, const struct bench_op *op, size_t b
     while (status == COMM_OK && lanes.count < method->depth)
         status = bench_call_init(&lanes.lane[lanes.count++].call, op, group, bytes, call_options);
     if (status == COMM_OK && method->check)
-        status = check(group, &lanes.lane[0].call, &row.errors);
+        status = check(&lanes.lane[0].call, &row.errors);
     if (status == COMM_OK)
-        status = measure(group, &lanes, method, &row);
+        status = measure(&lanes, method, &row);
     if (status == COMM_OK)
         *ret_row = row;
     lanes_finish(&lanes);

@@ -141,8 +141,13 @@ static size_t side_count(enum bench_side side, enum bench_where where, const str
     return side == BENCH_ONE ? c->count : c->count * (size_t)c->ranks;
 }
 
+static int is_on_device(const struct bench_call *c)
+{
+    return comm_device_kind(c->options.device) == COMM_DEVICE_CUDA;
+}
+
 /* Memory for `count` elements (at least one byte, so that every side a rank has is an address) and a guard behind. */
-static comm_status allocate(struct bench_call *c, int index, size_t count, char **ret_side)
+static comm_status allocate(struct bench_call *c, int index, size_t count)
 {
     size_t bytes = count * comm_dtype_bytes(c->dtype), room = (bytes + GUARD_BYTES + 4095) & ~(size_t)4095;
     c->memory[index] = aligned_alloc(4096, room);
@@ -151,8 +156,20 @@ static comm_status allocate(struct bench_call *c, int index, size_t count, char 
     c->memory_bytes[index] = bytes;
     memset(c->memory[index], 0, bytes);
     memset(c->memory[index] + bytes, GUARD, GUARD_BYTES);
-    *ret_side = c->memory[index];
-    return COMM_OK;
+    if (!is_on_device(c))
+        return COMM_OK;
+    comm_status status = comm_mem_alloc(c->group, room, c->options.device, &c->device_data[index],
+                                        &c->device_memory[index]);
+    if (status == COMM_OK)
+        bench_device_copy(c->device_data[index], c->memory[index], bytes + GUARD_BYTES);
+    return status;
+}
+
+/* A side of the call begins at this byte of what was allocated. */
+static void place(const struct bench_call *c, int index, size_t offset, char **ret_side, char **ret_host)
+{
+    *ret_host = c->memory[index] + offset;
+    *ret_side = (is_on_device(c) ? c->device_data[index] : c->memory[index]) + offset;
 }
 
 /* One buffer for both sides: where they differ in length, the shorter one is this rank's block of the longer. */
@@ -160,12 +177,11 @@ static comm_status allocate_in_place(struct bench_call *c)
 {
     size_t most = c->send_count > c->recv_count ? c->send_count : c->recv_count;
     size_t own = (size_t)c->rank * c->count * comm_dtype_bytes(c->dtype);
-    char *memory;
-    comm_status status = allocate(c, 0, most, &memory);
+    comm_status status = allocate(c, 0, most);
     if (status != COMM_OK)
         return status;
-    c->send = memory + (c->send_count < most ? own : 0);
-    c->recv = memory + (c->recv_count < most ? own : 0);
+    place(c, 0, c->send_count < most ? own : 0, &c->send, &c->send_host);
+    place(c, 0, c->recv_count < most ? own : 0, &c->recv, &c->recv_host);
     return COMM_OK;
 }
 
@@ -174,6 +190,9 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
 {
     *c = (struct bench_call){ .op = op, .group = group, .root = o->root, .dtype = o->dtype, .redop = -1,
                               .options = COMM_OP_OPTIONS_INIT };
+    c->options.device = o->device;
+    c->options.stream = o->stream;
+    c->options.flags = o->on_stream ? COMM_OP_FLAG_ON_STREAM : 0;
     c->rank = comm_group_rank(group);
     c->ranks = comm_group_size(group);
     if (op->from == BENCH_FROM_ALL)
@@ -182,7 +201,7 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
         bench_data_premul(c->premul, c->dtype);
         c->options.premul = c->premul;
     }
-    if (op->from == BENCH_FROM_PEER)
+    if (op->from == BENCH_FROM_PEER && !is_on_device(c)) /* NCCL has no tags */
         c->options.tag = PINGPONG_TAG;
     size_t elements = bytes / comm_dtype_bytes(c->dtype);
     int has_blocks = op->send == BENCH_PER_RANK || op->recv == BENCH_PER_RANK;
@@ -199,17 +218,38 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
     if (c->in_place)
         return allocate_in_place(c);
     if (has_send)
-        status = allocate(c, 0, c->send_count, &c->send);
+        status = allocate(c, 0, c->send_count);
+    if (status == COMM_OK && has_send)
+        place(c, 0, 0, &c->send, &c->send_host);
     if (status == COMM_OK && has_recv)
-        status = allocate(c, 1, c->recv_count, &c->recv);
+        status = allocate(c, 1, c->recv_count);
+    if (status == COMM_OK && has_recv)
+        place(c, 1, 0, &c->recv, &c->recv_host);
     return status;
 }
 
 void bench_call_finish(struct bench_call *c)
 {
-    free(c->memory[0]);
-    free(c->memory[1]);
+    for (int i = 0; i < 2; i++) {
+        comm_mem_release(c->device_memory[i]);
+        free(c->memory[i]);
+    }
     memset(c, 0, sizeof *c);
+}
+
+/* The device gets what the CPU's memory has. */
+static void upload(const struct bench_call *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->device_data[i])
+            bench_device_copy(c->device_data[i], c->memory[i], c->memory_bytes[i] + GUARD_BYTES);
+}
+
+static void download(const struct bench_call *c)
+{
+    for (int i = 0; i < 2; i++)
+        if (c->device_data[i])
+            bench_device_copy(c->memory[i], c->device_data[i], c->memory_bytes[i] + GUARD_BYTES);
 }
 
 void bench_call_clear(struct bench_call *c)
@@ -217,6 +257,29 @@ void bench_call_clear(struct bench_call *c)
     for (int i = 0; i < 2; i++)
         if (c->memory[i])
             memset(c->memory[i], 0, c->memory_bytes[i]);
+    upload(c);
+}
+
+comm_status bench_reduce_values(const struct bench_call *c, void *values, size_t count, comm_dtype dtype,
+                                comm_redop redop)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    size_t bytes = count * comm_dtype_bytes(dtype);
+    comm_memory *memory = NULL;
+    comm_status status = COMM_OK;
+    void *data = values;
+    options.device = c->options.device;
+    if (is_on_device(c)) {
+        status = comm_mem_alloc(c->group, bytes, options.device, &data, &memory);
+        if (status != COMM_OK)
+            return status;
+        bench_device_copy(data, values, bytes);
+    }
+    status = comm_all_reduce(c->group, data, data, count, dtype, redop, &options, NULL);
+    if (status == COMM_OK && is_on_device(c))
+        bench_device_copy(values, data, bytes);
+    comm_mem_release(memory);
+    return status;
 }
 
 /* ---- Checking ---- */
@@ -227,9 +290,10 @@ void bench_call_prepare(struct bench_call *c, uint64_t seed)
         if (c->memory[i])
             memset(c->memory[i], POISON, c->memory_bytes[i]);
     if (c->send)
-        bench_data_fill(c->send, c->dtype, c->redop, seed, c->rank, 0, c->send_count);
+        bench_data_fill(c->send_host, c->dtype, c->redop, seed, c->rank, 0, c->send_count);
     else if (c->op->from == BENCH_FROM_ROOT && c->op->send == BENCH_NOTHING && c->rank == c->root)
-        bench_data_fill(c->recv, c->dtype, c->redop, seed, c->rank, 0, c->recv_count); /* broadcast */
+        bench_data_fill(c->recv_host, c->dtype, c->redop, seed, c->rank, 0, c->recv_count); /* broadcast */
+    upload(c);
 }
 
 static uint64_t wrong_guards(const struct bench_call *c)
@@ -243,28 +307,29 @@ static uint64_t wrong_guards(const struct bench_call *c)
 
 uint64_t bench_call_wrong(const struct bench_call *c, uint64_t seed)
 {
+    download(c);
     uint64_t wrong = wrong_guards(c);
     size_t first = c->op->own_part ? (size_t)c->rank * c->count : 0;
     size_t element_bytes = comm_dtype_bytes(c->dtype);
     if (c->send && !c->in_place) /* an input must stay as it was */
-        wrong += bench_data_wrong(c->send, c->dtype, c->redop, seed, c->rank, 0, c->send_count);
+        wrong += bench_data_wrong(c->send_host, c->dtype, c->redop, seed, c->rank, 0, c->send_count);
     if (!c->recv)
         return wrong;
     switch (c->op->from) {
     case BENCH_FROM_NONE:
         break;
     case BENCH_FROM_ROOT:
-        wrong += bench_data_wrong(c->recv, c->dtype, c->redop, seed, c->root, first, c->recv_count);
+        wrong += bench_data_wrong(c->recv_host, c->dtype, c->redop, seed, c->root, first, c->recv_count);
         break;
     case BENCH_FROM_PEER:
-        wrong += bench_data_wrong(c->recv, c->dtype, c->redop, seed, 1 - c->rank, first, c->recv_count);
+        wrong += bench_data_wrong(c->recv_host, c->dtype, c->redop, seed, 1 - c->rank, first, c->recv_count);
         break;
     case BENCH_FROM_ALL:
-        wrong += bench_data_wrong_reduced(c->recv, c->dtype, c->redop, seed, c->ranks, first, c->recv_count);
+        wrong += bench_data_wrong_reduced(c->recv_host, c->dtype, c->redop, seed, c->ranks, first, c->recv_count);
         break;
     case BENCH_FROM_BLOCKS:
         for (int32_t r = 0; r < c->ranks; r++)
-            wrong += bench_data_wrong(c->recv + (size_t)r * c->count * element_bytes, c->dtype, c->redop, seed, r,
+            wrong += bench_data_wrong(c->recv_host + (size_t)r * c->count * element_bytes, c->dtype, c->redop, seed, r,
                                       first, c->count);
         break;
     }

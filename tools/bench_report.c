@@ -59,9 +59,10 @@ int bench_report_row(struct bench_report *report, const struct bench_row *row)
     }
     report->rows[report->row_count++] = *row;
     erase_progress(report);
+    const char *quote = strchr(row->backend, ',') ? "\"" : "";
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "%s,%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, row->backend, row->ranks,
-                row->bytes, row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw,
+        fprintf(report->out, "%s,%s%s%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, quote, row->backend, quote,
+                row->ranks, row->bytes, row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw,
                 (unsigned long long)row->errors);
     else if (report->format == BENCH_TABLE)
         fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu\n", row->op, row->backend,

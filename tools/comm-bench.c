@@ -23,6 +23,7 @@ struct arguments {
     struct bench_method method;
     enum bench_format format;
     const char *backend, *plot, *bind;
+    comm_device device; /* --device; else the world's only one */
     int32_t ranks; /* -n, 0 if not given */
     int store_mode, kernels_mode, groups_mode, core_mode;
     long groups; /* to be made of each kind */
@@ -48,12 +49,15 @@ static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
-       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY };
+       KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
+       KEY_DEVICE, KEY_ON_STREAM };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
     { "backend", KEY_BACKEND, "NAME", 0, "Such as tcp, cpu:tcp or \"cpu:tcp?lanes=4\"; default: as comm_init chooses",
       0 },
+    { "device", KEY_DEVICE, "DEVICE", 0,
+      "Where the buffers are, such as cuda or cuda:1, if the world has several devices; cuda: by the local rank", 0 },
     { "bytes", KEY_BYTES, "LIST", 0, "Sizes: 8,1024,1M or a range 8:64M (default 8:64M)", 0 },
     { "factor", KEY_FACTOR, "F", 0, "What a range multiplies by (default 4)", 0 },
     { "dtype", KEY_DTYPE, "TYPE", 0, "Element type (default f32)", 0 },
@@ -62,6 +66,9 @@ static const struct argp_option options[] = {
     { "in-place", KEY_IN_PLACE, NULL, 0, "Input and output in the same memory where there is such a form", 0 },
     { "out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Never (default: all_reduce and reduce are in place)", 0 },
     { "async", KEY_ASYNC, "DEPTH", 0, "Keep so many operations in flight, each with buffers of its own", 0 },
+    { "on-stream", KEY_ON_STREAM, NULL, 0,
+      "On a device: a call returns when it is enqueued. The mean is then the time on the stream, median and p99 the "
+      "host's time for a call", 0 },
     { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
     { "bind", KEY_BIND, "HOW", 0,
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
@@ -206,6 +213,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_ITERATIONS: a->method.iterations = parse_number(state, "--iterations", arg, 1, 100000000); break;
     case KEY_REPEATS: a->method.repeats = parse_number(state, "--repeats", arg, 1, BENCH_REPEATS_MAX); break;
     case KEY_ASYNC: a->method.depth = (size_t)parse_number(state, "--async", arg, 1, BENCH_DEPTH_MAX); break;
+    case KEY_ON_STREAM: a->call.on_stream = 1; break;
+    case KEY_DEVICE:
+        if (comm_device_parse(arg, &a->device) != COMM_OK)
+            argp_error(state, "--device: %s", comm_last_error());
+        break;
     case KEY_CHECK: a->method.check = 1; break;
     case KEY_NO_CHECK: a->method.check = 0; break;
     case KEY_TABLE: a->format = BENCH_TABLE; break;
@@ -252,6 +264,8 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
                      comm_dtype_name(a->call.dtype));
     if (!*error && a->call.redop == COMM_REDOP_USER)
         snprintf(error, sizeof error, "--redop: a user's reduction cannot be named here");
+    if (!*error && a->call.on_stream && a->method.depth > 1)
+        snprintf(error, sizeof error, "--on-stream and --async are different ways not to wait: give one");
     if (!*error && a->plot && is_first)
         bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)
@@ -336,9 +350,29 @@ static int measure_all(comm_group *world, const struct arguments *a, struct benc
     return errors ? EXIT_WRONG : EXIT_SUCCESS;
 }
 
-static int run_world(comm_group *world, const struct arguments *a)
+/* Buffers are on the device that --device names, or on the world's only one. */
+static int choose_device(const comm_group *world, struct arguments *a, int32_t local_rank)
+{
+    char error[256];
+    comm_device device = a->device ? a->device : comm_group_device(world);
+    a->call.device = device;
+    if (comm_device_kind(device) == COMM_DEVICE_CUDA) {
+        if (bench_device_open(&a->call.device, local_rank, &a->call.stream, error, sizeof error) == 0)
+            return EXIT_SUCCESS;
+    } else if (a->call.on_stream) {
+        snprintf(error, sizeof error, "--on-stream: the buffers are not on a device with streams");
+    } else {
+        return EXIT_SUCCESS;
+    }
+    fprintf(stderr, "comm-bench: rank %d: %s\n", comm_group_rank(world), error);
+    return EXIT_FAILED;
+}
+
+static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
 {
     int is_first = comm_group_rank(world) == 0;
+    if (choose_device(world, a, local_rank) != EXIT_SUCCESS)
+        return EXIT_FAILED;
     struct bench_report report = { .format = a->format, .out = stdout, .dtype = comm_dtype_name(a->call.dtype),
                                    .redop = comm_redop_name(a->call.redop) };
     if (is_first)
@@ -357,7 +391,7 @@ static int run_world(comm_group *world, const struct arguments *a)
     return result;
 }
 
-static int join_and_run(comm_init_options *init, const struct arguments *a, int is_first)
+static int join_and_run(comm_init_options *init, struct arguments *a, int is_first, int32_t local_rank)
 {
     comm_group *world;
     init->backend = a->backend;
@@ -369,7 +403,7 @@ static int join_and_run(comm_init_options *init, const struct arguments *a, int 
         return fail(NULL, "joining");
     int result;
     if (!a->groups_mode)
-        result = run_world(world, a);
+        result = run_world(world, a, local_rank);
     else
         result = bench_groups(world, a->groups, a->format) == COMM_OK ? EXIT_SUCCESS : fail(world, "groups");
     if (comm_group_close(world) != COMM_OK && result == EXIT_SUCCESS)
@@ -399,7 +433,7 @@ static int run_spawned(const struct bench_spawned *self, void *context)
     init.rank = self->rank;
     init.world_size = self->ranks;
     init.secret = self->secret;
-    int result = join_and_run(&init, context, self->rank == 0);
+    int result = join_and_run(&init, context, self->rank == 0, self->rank);
     comm_store_close(store);
     if (self->rank > 0)
         leave_after_rank_0(result, NULL);
@@ -416,13 +450,14 @@ static int run_launched(const comm_launch_info *launch, struct arguments *a)
     if (strcmp(a->bind, "core") == 0)
         bench_bind(launch->local_rank >= 0 ? launch->local_rank : launch->rank);
     comm_init_options init = COMM_INIT_OPTIONS_INIT;
-    return join_and_run(&init, a, launch->rank <= 0);
+    int32_t local_rank = launch->local_rank >= 0 ? launch->local_rank : launch->rank;
+    return join_and_run(&init, a, launch->rank <= 0, local_rank);
 }
 
 int main(int argc, char **argv)
 {
     static struct arguments a = {
-        .factor = 4, .call = { COMM_DTYPE_F32, COMM_REDOP_SUM, 0, -1 },
+        .factor = 4, .call = { .dtype = COMM_DTYPE_F32, .redop = COMM_REDOP_SUM, .in_place = -1 },
         .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto", .groups = 1000,
         .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
                    .waiter_counts = 4 },
