@@ -13,13 +13,14 @@ int64_t clock_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-int buckets_create(struct buckets *buckets, comm_group *world, float *gradients, size_t gradient_count,
-                   size_t bucket_bytes)
+int buckets_create(struct buckets *buckets, comm_group *world, const struct device *device, float *gradients,
+                   size_t gradient_count, size_t bucket_bytes)
 {
     size_t room = bucket_bytes / sizeof(float);
 
     memset(buckets, 0, sizeof *buckets);
     buckets->world = world;
+    buckets->device = device;
     buckets->gradients = gradients;
     buckets->count = (gradient_count + room - 1) / room;
     buckets->buckets = calloc(buckets->count, sizeof *buckets->buckets);
@@ -48,6 +49,39 @@ void buckets_begin(struct buckets *buckets)
     buckets->exposed_ns = 0;
 }
 
+/* Start the sum of one bucket. On a GPU it follows the copy in the same stream: nobody waits for that. */
+static comm_status start(struct buckets *buckets, struct bucket *bucket)
+{
+    const struct device *device = buckets->device;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    float *data = buckets->gradients + bucket->offset;
+
+    options.device = device->device;
+    if (device->data) {
+        size_t offset = bucket->offset * sizeof *data;
+        unsigned int failed = device_write(device, data, offset, bucket->count * sizeof *data);
+        if (failed)
+            return device_failed(failed);
+        options.stream = device->stream;
+        data = (float *)((char *)device->data + offset);
+    }
+    /* SUM and not AVG: a rank with more samples than another counts for more. See `weight` in model_backward. */
+    return comm_all_reduce(buckets->world, data, data, bucket->count, COMM_DTYPE_F32, COMM_REDOP_SUM, &options,
+                           &bucket->work);
+}
+
+/* The sums, where the model wants them. */
+static comm_status fetch(const struct buckets *buckets, const struct bucket *bucket)
+{
+    float *data = buckets->gradients + bucket->offset;
+
+    if (!buckets->device->data)
+        return COMM_OK;
+    unsigned int failed = device_read(buckets->device, data, bucket->offset * sizeof *data,
+                                      bucket->count * sizeof *data);
+    return failed ? device_failed(failed) : COMM_OK;
+}
+
 void buckets_ready(void *context, size_t offset)
 {
     struct buckets *buckets = context;
@@ -56,11 +90,8 @@ void buckets_ready(void *context, size_t offset)
         struct bucket *bucket = &buckets->buckets[buckets->started];
         if (bucket->offset < offset)
             break;
-        float *data = buckets->gradients + bucket->offset;
         bucket->started_ns = clock_ns();
-        /* SUM and not AVG: a rank with more samples than another counts for more. See `weight` in model_backward. */
-        buckets->status = comm_all_reduce(buckets->world, data, data, bucket->count, COMM_DTYPE_F32, COMM_REDOP_SUM,
-                                          NULL, &bucket->work);
+        buckets->status = start(buckets, bucket);
         buckets->exposed_ns += clock_ns() - bucket->started_ns;
         if (buckets->status == COMM_OK)
             buckets->started++;
@@ -75,6 +106,8 @@ comm_status buckets_wait(struct buckets *buckets)
     for (size_t b = 0; b < buckets->started; b++) {
         struct bucket *bucket = &buckets->buckets[b];
         comm_status status = comm_work_wait(bucket->work, 0);
+        if (status == COMM_OK)
+            status = fetch(buckets, bucket);
         if (buckets->status == COMM_OK)
             buckets->status = status;
         /* Buckets overlap each other; count the time in which there was at least one. */

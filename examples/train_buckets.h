@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "train_device.h"
+
 struct bucket {
     size_t offset, count; /* elements of the gradient array */
     comm_work *work;      /* NULL unless under way */
@@ -16,6 +18,7 @@ struct bucket {
 struct buckets {
     comm_group *world;
     float *gradients;
+    const struct device *device; /* where they are summed */
     struct bucket *buckets; /* the first one holds the end of the array */
     size_t count;
     size_t started;     /* so many are under way, or done */
@@ -24,9 +27,10 @@ struct buckets {
     int64_t exposed_ns; /* this step: the trainer did nothing but wait or submit */
 };
 
-/* Divide `gradient_count` elements into buckets of at most `bucket_bytes`. 0, or -1 without memory. */
-int buckets_create(struct buckets *buckets, comm_group *world, float *gradients, size_t gradient_count,
-                   size_t bucket_bytes);
+/* Divide `gradient_count` elements into buckets of at most `bucket_bytes`. `device` is borrowed, and has memory for all
+ * of them unless it is the CPU. 0, or -1 without memory. */
+int buckets_create(struct buckets *buckets, comm_group *world, const struct device *device, float *gradients,
+                   size_t gradient_count, size_t bucket_bytes);
 void buckets_destroy(struct buckets *buckets);
 
 /* A new step. Then all gradients from `offset` on are complete: start the buckets that this fills (a model_ready_fn).

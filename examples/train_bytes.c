@@ -10,6 +10,7 @@
  * Where to look: train_buckets.c is what a framework would do with libcomm, train_text.c how one rank speaks for all,
  * train_model.c the arithmetic. */
 #include "train_buckets.h"
+#include "train_device.h"
 #include "train_model.h"
 #include "train_options.h"
 #include "train_text.h"
@@ -27,6 +28,7 @@ struct trainer {
     int32_t rank, ranks;
     struct text text;
     struct model model;
+    struct device device; /* of the gradients' sums */
     struct buckets buckets;
     size_t first, share; /* which samples of a step are this rank's */
     const uint8_t **contexts;
@@ -40,6 +42,9 @@ struct tally {
     int64_t begin_ns, busy_ns, exposed_ns;
 };
 
+/* Everything but the gradients is in the CPU's memory. A group of several devices must be told. */
+static const comm_op_options on_cpu = { .struct_bytes = sizeof on_cpu, .device = COMM_DEVICE_CPU };
+
 /* A failure that each rank sees in its own way, such as a peer that is gone. */
 static int fail(const struct trainer *trainer, const char *what)
 {
@@ -52,7 +57,13 @@ static int fail(const struct trainer *trainer, const char *what)
 static int join(struct trainer *trainer, const comm_launch_info *launch)
 {
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    char error[512];
 
+    if (trainer->options.on_gpu && device_open(&trainer->device, launch->local_rank, error, sizeof error) != 0) {
+        if (launch->rank <= 0)
+            fprintf(stderr, "train_bytes: %s\n", error);
+        return 1;
+    }
     options.backend = trainer->options.backend;
     if (launch->rank < 0) {
         if (comm_store_open("hash://", NULL, &trainer->store) != COMM_OK)
@@ -84,14 +95,17 @@ static int prepare(struct trainer *trainer)
     trainer->targets = calloc(trainer->share + 1, 1);
     if (!trainer->contexts || !trainer->targets ||
         model_create(&trainer->model, options->window, options->hidden, trainer->share, options->seed) != 0 ||
-        buckets_create(&trainer->buckets, trainer->world, trainer->model.gradients, trainer->model.gradient_count,
-                       options->bucket_bytes) != 0) {
+        buckets_create(&trainer->buckets, trainer->world, &trainer->device, trainer->model.gradients,
+                       trainer->model.gradient_count, options->bucket_bytes) != 0) {
         fprintf(stderr, "train_bytes: rank %d: out of memory\n", trainer->rank);
         return 1;
     }
     if (comm_broadcast(trainer->world, trainer->model.parameters, trainer->model.parameter_count, COMM_DTYPE_F32, 0,
-                       NULL, NULL) != COMM_OK)
+                       &on_cpu, NULL) != COMM_OK)
         return fail(trainer, "sending the first parameters");
+    if (options->on_gpu && device_allocate(&trainer->device, trainer->world,
+                                           trainer->model.gradient_count * sizeof *trainer->model.gradients) != COMM_OK)
+        return fail(trainer, "memory for the gradients on the GPU");
     return 0;
 }
 
@@ -146,7 +160,7 @@ static int train(struct trainer *trainer)
     const struct options *options = &trainer->options;
     int64_t begin_ns = clock_ns(), exposed_ns = 0, busy_ns = 0;
     struct tally tally = { .begin_ns = begin_ns };
-    float loss;
+    float loss = 0.0f;
     double first_loss = 0.0, last_loss = 0.0;
 
     if (trainer->rank == 0) {
@@ -201,7 +215,7 @@ static int compare_parameters(struct trainer *trainer)
         fprintf(stderr, "train_bytes: rank %d: out of memory\n", trainer->rank);
         return 1;
     }
-    if (comm_all_gather(trainer->world, &mine, hashes, 1, COMM_DTYPE_U64, NULL, NULL) != COMM_OK) {
+    if (comm_all_gather(trainer->world, &mine, hashes, 1, COMM_DTYPE_U64, &on_cpu, NULL) != COMM_OK) {
         free(hashes);
         return fail(trainer, "comparing parameters");
     }
@@ -220,7 +234,7 @@ static int compare_parameters(struct trainer *trainer)
                (unsigned long long)mine);
     free(hashes);
     /* A launcher ends all ranks when the first one fails: none may before rank 0 has spoken. */
-    if (different && comm_barrier(trainer->world, NULL, NULL) != COMM_OK)
+    if (different && comm_barrier(trainer->world, &on_cpu, NULL) != COMM_OK)
         return fail(trainer, "waiting for rank 0's report");
     return different > 0;
 }
@@ -258,7 +272,7 @@ static void leave_after_rank_0(int status, void *context)
 
 int main(int argc, char **argv)
 {
-    struct trainer trainer = { 0 };
+    struct trainer trainer = { .device = { .device = COMM_DEVICE_CPU } };
     comm_launch_info launch = { .struct_bytes = sizeof launch, .rank = -1 };
 
     /* Before the ranks have met, the launcher's word tells which of them speaks. An error here comes again in
@@ -273,6 +287,7 @@ int main(int argc, char **argv)
                  prepare(&trainer) || train(&trainer) || compare_parameters(&trainer);
     if (!status && trainer.rank == 0 && trainer.options.sample > 0)
         write_sample(&trainer);
+    device_close(&trainer.device);
     if (trainer.world && comm_group_close(trainer.world) != COMM_OK && !status)
         status = fail(&trainer, "leaving");
     comm_store_close(trainer.store);

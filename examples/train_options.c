@@ -18,6 +18,7 @@ enum {
     KEY_WINDOW,
     KEY_HIDDEN,
     KEY_BACKEND,
+    KEY_DEVICE,
     KEY_SAMPLE,
     KEY_EVERY,
     KEY_SPOIL
@@ -32,6 +33,8 @@ static const struct argp_option table[] = {
     { "seed", KEY_SEED, "N", 0, "of the first parameters and of every batch (1)", 0 },
     { "bucket-bytes", KEY_BUCKET, "N", 0, "gradients are all-reduced in pieces of so many bytes (262144)", 0 },
     { "backend", KEY_BACKEND, "TEXT", 0, "libcomm's init string, such as cpu:tcp", 0 },
+    { "device", KEY_DEVICE, "NAME", 0,
+      "where the gradients are summed: cpu, or cuda (then the backend is cpu:tcp,cuda:nccl by itself)", 0 },
     { "every", KEY_EVERY, "N", 0, "report every N steps (a twentieth of all)", 0 },
     { "sample", KEY_SAMPLE, "N", 0, "write N bytes of text of the model's own at the end (0)", 0 },
     { "spoil", KEY_SPOIL, "RANK", 0, "change a parameter on one rank before the ranks compare theirs, to see it found",
@@ -113,6 +116,13 @@ static error_t parse(int key, char *text, struct argp_state *state)
     case KEY_BACKEND:
         options->backend = text;
         return 0;
+    case KEY_DEVICE:
+        if (strcmp(text, "cpu") != 0 && strcmp(text, "cuda") != 0) {
+            argp_error(state, "--device is cpu or cuda, not '%s'", text);
+            return EINVAL;
+        }
+        options->on_gpu = strcmp(text, "cuda") == 0;
+        return 0;
     case ARGP_KEY_ARG:
         if (options->path) {
             argp_error(state, "one file, please, not '%s' as well", text);
@@ -176,6 +186,8 @@ void options_parse(int argc, char **argv, int talk, struct options *ret_options)
     int hidden = talk ? -1 : hide_stderr();
     argp_parse(&argp, argc, argv, 0, NULL, ret_options);
     show_stderr(hidden);
+    if (ret_options->on_gpu && !ret_options->backend)
+        ret_options->backend = "cpu:tcp,cuda:nccl";
     if (ret_options->every == 0)
         ret_options->every = ret_options->steps < 20 ? 1 : ret_options->steps / 20;
 }

@@ -8,6 +8,7 @@
 struct options {
     const char *path;    /* NULL: libcomm's own sources */
     const char *backend; /* NULL: libcomm's default */
+    int on_gpu;          /* gradients are summed in the memory of a GPU */
     size_t steps, batch, window, hidden, bucket_bytes, sample, every;
     uint64_t seed;
     double learning_rate;

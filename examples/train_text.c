@@ -153,7 +153,9 @@ int text_load(comm_group *world, const char *path, size_t bytes_min, struct text
     if (comm_group_rank(world) == 0 && read_text(&buffer, path, bytes_min))
         buffer.bytes = 0;
     /* A text is never empty, so an empty one is the verdict that there is none. */
-    comm_status status = comm_broadcast_bytes(world, buffer.data, buffer.bytes, 0, NULL, &data, &bytes);
+    comm_op_options on_cpu = COMM_OP_OPTIONS_INIT;
+    on_cpu.device = COMM_DEVICE_CPU;
+    comm_status status = comm_broadcast_bytes(world, buffer.data, buffer.bytes, 0, &on_cpu, &data, &bytes);
     free(buffer.data);
     if (status != COMM_OK)
         return complain("rank %d: %s", comm_group_rank(world), comm_last_error());

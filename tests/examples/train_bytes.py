@@ -15,11 +15,12 @@ SMALL = ["--steps", str(STEPS), "--every", "1", "--hidden", "48", "--window", "8
 class Program:
     def __init__(self, commrun, train_bytes, source):
         self.commrun, self.train_bytes = commrun, train_bytes
+        self.launcher = []
         self.text = os.path.join(source, "include", "comm", "comm.h")
 
     def run(self, ranks, *arguments):
         """On `ranks` ranks under commrun; with 0, without a launcher."""
-        launcher = [self.commrun, "-n", str(ranks), "--"] if ranks else []
+        launcher = [self.commrun, "-n", str(ranks), "--", *self.launcher] if ranks else []
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         return subprocess.run([*launcher, self.train_bytes, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=50, errors="replace", env=environment)
@@ -77,6 +78,25 @@ def every_size_of_bucket_works(program):
     same_curve(one, many, "one bucket and many")
     if not re.search(r"in [1-9]\d\d buckets", output):
         sys.exit(f"expected hundreds of buckets\n{output}")
+
+
+def gradients_are_summed_on_a_gpu(program):
+    """On the stand-in, which meson names in the environment. NCCL takes each rank for a host, so they share a GPU."""
+    on_cpu, _ = program.train(2, "--batch", "32")
+    program.launcher = ["sh", "-c", 'NCCL_HOSTID=$RANK exec "$@"', "sh"]
+    on_gpu, output = program.train(2, "--batch", "32", "--device", "cuda", "--bucket-bytes", "16384")
+    same_curve(on_cpu, on_gpu, "sums on the CPU and on a GPU")
+    proved_equal(output, 2)
+    if "2 ranks over cpu:tcp,cuda:nccl" not in output:
+        sys.exit(f"the group has not both backends\n{output}")
+
+
+def without_cuda_there_is_one_clear_error(program):
+    os.environ["COMM_NCCL_CUDART"] = "/no/such/libcudart.so"
+    result = program.run(3, *SMALL, "--device", "cuda", program.text)
+    said = re.findall(r"(?m)^\[\d\] train_bytes: --device cuda needs the CUDA runtime: /no/such", result.stderr)
+    if result.returncode == 0 or len(said) != 1:
+        sys.exit(f"exit status {result.returncode}\n{result.stdout}{result.stderr}")
 
 
 def different_parameters_are_found(program):
@@ -137,7 +157,8 @@ def help_is_said_once_and_every_rank_leaves(program):
 
 
 CLAIMS = [curve_of_4_ranks_is_that_of_1, uneven_batch_is_weighted_right, more_ranks_than_samples_works,
-          every_size_of_bucket_works, different_parameters_are_found, own_sources_are_the_default_text,
+          every_size_of_bucket_works, gradients_are_summed_on_a_gpu, without_cuda_there_is_one_clear_error,
+          different_parameters_are_found, own_sources_are_the_default_text,
           bad_input_is_one_error, help_is_said_once_and_every_rank_leaves]
 
 if __name__ == "__main__":
