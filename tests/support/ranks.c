@@ -116,11 +116,16 @@ static void log_path(int rank, char *path, size_t room)
     snprintf(path, room, "%s/rank-%d.log", folder, rank);
 }
 
-/* RANKS_HOSTS=aab: of each three ranks, the first two pretend to share a host. */
+/* RANKS_HOSTS=aab: of each three ranks, the first two pretend to share a host. RANKS_SHARE_GPU: NCCL takes each rank
+ * for a host of its own, and so lets several use one GPU. */
 static void pretend_host(int rank)
 {
     const char *hosts = getenv("RANKS_HOSTS");
-    char host[2] = "";
+    char host[2] = "", id[32];
+    if (getenv("RANKS_SHARE_GPU")) {
+        snprintf(id, sizeof id, "libcomm-%d", rank);
+        setenv("NCCL_HOSTID", id, 1);
+    }
     if (!hosts || !*hosts)
         return;
     host[0] = hosts[(size_t)rank % strlen(hosts)];
