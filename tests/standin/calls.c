@@ -1,6 +1,7 @@
 #include "calls.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,12 +66,18 @@ int ranks_run(int count, void (*run)(int rank, int count, const nccl_id *ids))
         }
     }
     int bad = 0;
-    for (int rank = 0; rank < count; rank++) {
+    for (int ended = 0; ended < count; ended++) {
         int status;
-        waitpid(children[rank], &status, 0);
-        if (status)
-            fprintf(stderr, "rank %d of %d ended with %d\n", rank, count,
-                    WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
+        pid_t child = waitpid(-1, &status, 0);
+        bool is_first = status && !bad;
+        for (int rank = 0; rank < count; rank++) {
+            if (is_first && children[rank] == child)
+                fprintf(stderr, "rank %d of %d ended with status %#x\n", rank, count, (unsigned int)status);
+            if (children[rank] == child)
+                children[rank] = 0;
+            else if (is_first && children[rank])
+                kill(children[rank], SIGKILL); /* it might wait for the one that is gone */
+        }
         bad += status != 0;
     }
     return bad;
