@@ -96,7 +96,7 @@ static void connect_next(struct link *l)
         if (ended || m->domain.peers.closing || clock_now_ns() >= l->give_up_ns) {
             port_lose(&l->port, COMM_ERR_PEER_LOST, "cannot be reached from host %s: %s%s", m->domain.peers.host_name,
                       l->trouble,
-                      ended ? "; nobody listens there any more: its process has ended, or has closed its world" : "");
+                      ended ? "; its port is closed: its process has ended, or has closed its world" : "");
             return;
         }
         l->candidate_next = 0;

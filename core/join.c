@@ -389,7 +389,7 @@ static void write_missing(struct joining *j, const struct round *round, char *te
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
     snprintf(text, room, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
-             used ? missing : "nobody; the last one has not said so yet",
+             used ? missing : "none; the last one has not said so yet",
              used >= sizeof missing - 16 ? " ..." : "");
 }
 

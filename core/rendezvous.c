@@ -148,7 +148,7 @@ static comm_status meet_tcp(struct rendezvous *m, comm_store **ret_store)
     if (port == 0 && (m->world_size > 1 || agent))
         return comm__fail(
             COMM_ERR_INVALID,
-            "rendezvous at %s: nobody can find port 0; name a free port, or use commrun, which needs none",
+            "rendezvous at %s: other ranks cannot find port 0; name a free port, or use commrun, which needs none",
             m->url.base);
     comm_store_options options = COMM_STORE_OPTIONS_INIT;
     options.serve = m->rank == 0 && !agent;

@@ -94,7 +94,7 @@ static void start(void)
     runs = !failed;
     if (failed)
         comm__log(COMM_LOG_WARN,
-                  "no thread for the watchdog (%s): an operation that nobody waits for may stay unfinished "
+                  "no thread for the watchdog (%s): an operation that no thread waits for may stay unfinished "
                   "when its time limit has passed",
                   strerror(failed));
 }

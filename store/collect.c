@@ -92,7 +92,7 @@ static comm_status join(const struct call *c)
     if (status == COMM_OK && times > 1)
         status =
             comm__fail(COMM_ERR_INVALID,
-                       "%s '%s': rank %d of %d has used this key already, or somebody else says that he is that rank; "
+                       "%s '%s': rank %d of %d has used this key already, or another process claims to be that rank; "
                        "each use needs a fresh key",
                        c->name, c->key, c->rank, c->world_size);
     return status;

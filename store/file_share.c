@@ -289,8 +289,8 @@ static comm_status catch_up(struct file_share *f)
         return comm__fail(COMM_ERR_SYSTEM, "looking at the store file %s: %s", f->path, strerror(errno));
     if (st.st_nlink == 0)
         return comm__fail(COMM_ERR_PEER_LOST,
-                          "the store file %s was deleted, or replaced, while it was open; who opens it now "
-                          "meets nobody of those who opened it before. Start the job again",
+                          "the store file %s was deleted, or replaced, while it was open; processes that open "
+                          "it now do not meet those that opened it before. Start the job again",
                           f->path);
     if (st.st_size < f->read_to)
         return fail_damaged(f, "it has become shorter while it was open");

@@ -73,22 +73,35 @@ static comm_status full_options(const comm_store_options *options, comm_store_op
     return COMM_OK;
 }
 
+static const struct {
+    const char *scheme;
+    comm_status (*open)(const char *url, const comm_store_options *options, comm_store **ret_store);
+} kinds[] = {
+    { "tcp://", store_tcp_open },
+    { "file://", store_file_open },
+    { "hash://", store_hash_open },
+};
+enum { KIND_COUNT = sizeof kinds / sizeof *kinds };
+
+static comm_status fail_scheme(const char *url)
+{
+    char schemes[256];
+    size_t used = 0;
+    for (size_t i = 0; i < KIND_COUNT && used < sizeof schemes; i++)
+        used += (size_t)snprintf(schemes + used, sizeof schemes - used, " %s", kinds[i].scheme);
+    return comm__fail(COMM_ERR_NOT_FOUND, "no store has the scheme of '%s'; there are%s", url, schemes);
+}
+
 comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store)
 {
-    static const struct {
-        const char *scheme;
-        comm_status (*open)(const char *url, const comm_store_options *options, comm_store **ret_store);
-    } kinds[] = { { "tcp://", store_tcp_open }, { "file://", store_file_open }, { "hash://", store_hash_open } };
     comm_store_options full;
     if (!url || !ret_store)
         return comm__fail(COMM_ERR_INVALID, "comm_store_open: the URL or ret_store is NULL");
     comm_status status = full_options(options, &full);
-    for (size_t i = 0; status == COMM_OK && i < sizeof kinds / sizeof *kinds; i++)
+    for (size_t i = 0; status == COMM_OK && i < KIND_COUNT; i++)
         if (strncasecmp(url, kinds[i].scheme, strlen(kinds[i].scheme)) == 0)
             return kinds[i].open(url, &full, ret_store);
-    return status != COMM_OK ? status
-                             : comm__fail(COMM_ERR_NOT_FOUND,
-                                          "no store has the scheme of '%s'; there are tcp:// file:// hash://", url);
+    return status != COMM_OK ? status : fail_scheme(url);
 }
 
 void comm_store_close(comm_store *s)

@@ -107,7 +107,7 @@ static const struct bench_op table[] = {
       BENCH_FROM_BLOCKS, 0, 0, bus_shared, run_gather },
     { "scatter", "a block of the root's to everyone", BENCH_PER_RANK, BENCH_ONE, BENCH_AT_ROOT, BENCH_EVERYWHERE,
       BENCH_FROM_ROOT, 1, 0, bus_shared, run_scatter },
-    { "barrier", "nobody leaves before all have come", BENCH_NOTHING, BENCH_NOTHING, BENCH_EVERYWHERE,
+    { "barrier", "returns once every rank has called it", BENCH_NOTHING, BENCH_NOTHING, BENCH_EVERYWHERE,
       BENCH_EVERYWHERE, BENCH_FROM_NONE, 0, 0, bus_one, run_barrier },
     { "pingpong", "a message between ranks 0 and 1, one way", BENCH_ONE, BENCH_ONE, BENCH_PAIR, BENCH_PAIR,
       BENCH_FROM_PEER, 0, 0, bus_one, run_pingpong },

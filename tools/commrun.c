@@ -346,7 +346,7 @@ static int choose_secret(struct run *run)
         run_say("the secret is %s", run->options.secret_file ? "the file's"
                                     : given && *given        ? "COMM_SECRET's"
                                     : run->options.node_count > 1
-                                        ? "made by node 0 and handed out by its store, to whoever can connect; "
+                                        ? "made by node 0 and handed out by its store to any process that can connect; "
                                           "--secret-file keeps it off the network"
                                         : "random");
     return 0;

@@ -22,7 +22,7 @@ static void keep(struct port *p, struct unexpected_list *list, const struct fram
 {
     struct unexpected *u = unexpected_add(list, p, h);
     if (!u) {
-        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages that nobody has asked for, or memory ran out",
+        port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages without a matching receive, or memory ran out",
                   MATCH_UNEXPECTED_MAX);
         return;
     }
@@ -59,7 +59,7 @@ static void on_begins(struct port *p, const struct frame *h)
     if (is_p2p ? p2p_begins(g, p, h) : collective_begins(g, p, h))
         return;
     if (h->type == FRAME_DATA)
-        port_lose(p, COMM_ERR_PROTOCOL, "sent data that nobody asked for");
+        port_lose(p, COMM_ERR_PROTOCOL, "sent data that was not asked for");
     else
         keep(p, &group_box(g, p, h->kind)->unexpected, h);
 }

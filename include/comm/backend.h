@@ -23,7 +23,7 @@
  *    until the process ends.
  *  - An op is lent during the call; comm_op_copy keeps one. Arrays and memory that it points to (buffers, counts,
  *    offsets, lists, premul, label) live until its work completes.
- *  - What was written to the buffers before host->work_complete is seen by whoever sees the work done.
+ *  - What was written to the buffers before host->work_complete is visible to every thread that sees the work done.
  *  - State belongs to a world or a group, not to the process: a process can have several worlds, even several ranks of
  *    one world in its threads.
  *
@@ -83,8 +83,8 @@
  *  - Groups of one rank, counts of 0 (`data` may be NULL then), sends to oneself and operations in place reach the
  *    backend like all others. In place is not flagged: compare recv with send (comm_op_traits.in_place). The core has
  *    refused all other overlaps.
- *  - Everything that a user can do wrong by himself has been refused: ranks, tags, counts, pairs of dtype and redop.
- *    That ranks call different operations has not: see COMM_BACKEND_CHECKS_SIGNATURES.
+ *  - The core has refused every mistake that one rank's arguments show: ranks, tags, counts, pairs of dtype and redop.
+ *    It cannot see that ranks call different operations: see COMM_BACKEND_CHECKS_SIGNATURES.
  *  - A backend may refuse what it cannot do (`supports`, UNSUPPORTED): a dtype, COMM_ANY_SOURCE, tags above its limit,
  *    the library's own tags. All ranks must refuse the same: decide by what the ranks have alike.
  *
@@ -244,8 +244,7 @@ static inline void comm_op_copy(comm_op *to, const comm_op *from)
     to->struct_bytes = (uint32_t)known;
 }
 
-/* Block `rank` of one side: where it begins; its element count in *ret_count.
- */
+/* Block `rank` of one side: where it begins; its element count in *ret_count. */
 static inline void *comm_op_block(const comm_buffers *side, size_t element_bytes, int32_t rank, size_t *ret_count)
 {
     size_t count = side->counts ? side->counts[rank] : side->count;
@@ -297,8 +296,8 @@ typedef struct comm_host {
      * the group ends on its other backends. May be called with locks of the backend's own held; group_abort may follow
      * on another thread. */
     void (*group_failed)(void *group_token, comm_status status, const char *error);
-    /* "all_reduce #12 on group 'world' (rank 2 of 8)": how errors begin. Writes at most `room` bytes. */
-    void (*describe)(void *group_token, const comm_op *op, char *text, size_t room);
+    /* "all_reduce #12 on group 'world' (rank 2 of 8)": how errors begin. Writes at most `capacity` bytes. */
+    void (*describe)(void *group_token, const comm_op *op, char *text, size_t capacity);
 
     /* The world's store, for exchanging addresses. Keys are private to this backend and world. Set a key once.
      * What a rank sets while world_open runs, up to 8 KiB, all ranks have when the world is open: get then gives it
@@ -508,12 +507,12 @@ struct comm_backend {
      *   IN_PROGRESS   begun, but not done within about `spin_ns`: the same op follows at once in submit, alone, with
      *                 COMM_OP_FLAG_BEGUN
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
-     * It may spin for spin_ns (10 us), but must not sleep or block: the
-     * core holds the group's submission lock, so other threads of the group wait meanwhile. The op has the WAITING
-     * flag, its numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants to be told of
-     * operations. A group_abort may come meanwhile, from another thread; group_close waits until run has returned. If
-     * submit then refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other ranks go on with
-     * it. The op's limit counts for a begun op as for any other. */
+     * It may spin for spin_ns (10 us), but must not sleep or block: the core holds the group's submission lock, so
+     * other threads of the group wait meanwhile. The op has the WAITING flag, its numbers, and submitted_ns 0. The core
+     * does not call it when a hook of the user's wants to be told of operations. A group_abort may come meanwhile, from
+     * another thread; group_close waits until run has returned. If submit then refuses an op that has BEGUN, the group
+     * ends with COMM_ERR_BACKEND, since the other ranks go on with it. The op's limit counts for a begun op as for any
+     * other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then
@@ -562,8 +561,7 @@ typedef const comm_backend *(*comm_backend_entry_fn)(const comm_host *host);
 
 /* Add a backend of this process's own. entry returns NULL if it cannot run here (host->fail says why).  any
  * Errors  INVALID (the name is taken, a slot that is needed is missing: world_open, world_close, group_open,
- *         group_close,
- * group_abort, submit), VERSION (ABI; the text has both numbers). */
+ *         group_close, group_abort, submit), VERSION (ABI; the text has both numbers). */
 COMM_API comm_status comm_backend_register(comm_backend_entry_fn entry);
 
 #ifdef __cplusplus

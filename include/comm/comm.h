@@ -74,7 +74,7 @@ enum {
     COMM_IN_PROGRESS = 1, /* only from comm_work_status: not complete yet */
 
     COMM_ERR_INVALID = -1,     /* an argument or a configuration text is wrong */
-    COMM_ERR_UNSUPPORTED = -2, /* legal, but the backend or the type cannot do it; never guessed */
+    COMM_ERR_UNSUPPORTED = -2, /* legal, but the backend or the type cannot do it; never replaced */
     COMM_ERR_NO_MEMORY = -3,
     COMM_ERR_NOT_FOUND = -4,   /* no such key, group, backend, rank in group */
     COMM_ERR_TIMEOUT = -5,     /* a wait ended; what was waited for goes on */
@@ -305,8 +305,8 @@ COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
  * be commutative. It is called on a thread that drives the group, one call at a time per group, and must not call
  * libcomm. A call gets some of the elements, from 1 to all of them. `in` and `inout` are aligned for `dtype` if the
  * buffers that were given to the operation are. For BYTE with options->element_bytes, `count` is in elements of that
- * size, whole ones only; the function knows the size by its context, and addresses are multiples of it from the
- * buffer's begin, not aligned. */
+ * size, whole ones only; the function gets the size by its context, and addresses are multiples of it from the
+ * start of the buffer, not aligned. */
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {
@@ -357,7 +357,7 @@ typedef struct comm_init_options {
     comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
     const char *name;       /* of the world, as errors show it; "world". See comm_init */
-    const char *secret;     /* of the job: strangers who lack it are refused. NULL: COMM_SECRET, else a nonce in the
+    const char *secret;     /* of the job: processes without it are refused. NULL: COMM_SECRET, else a nonce in the
                              * store */
     comm_device device;     /* that this rank will use, such as comm_device_at(COMM_DEVICE_CUDA, 1): for backends that
                              * bind to one (c10d's device_id). 0: not said */
@@ -369,11 +369,11 @@ typedef struct comm_init_options {
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
  * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
- * When it succeeds, the backends of all ranks are open, and this rank knows where the others are: from then on the
- * store may go (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first talk). When
- * one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a rank whose process ends
- * before that, and name it: within 2 seconds on one host or where hosts can connect to each other; within 7 if its
- * whole host is gone. All this holds for every kind of store. A world of one rank leaves the store alone.
+ * When it succeeds, the backends of all ranks are open, and this rank knows the others' addresses: from then on the
+ * store's server may stop (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first
+ * talk). When one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a rank whose
+ * process ends before that, and name it: within 2 seconds on one host or where hosts can connect to each other; within
+ * 7 if its whole host is gone. All this holds for every kind of store. A world of one rank leaves the store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same
  * time, need different names; so does a world that children of fork() open among themselves.
@@ -426,9 +426,8 @@ COMM_API comm_status comm_group_split(comm_group *parent, int32_t color, int32_t
  * user's cannot mix.  Order  every rank of the group.  (MPI_Comm_dup.) */
 COMM_API comm_status comm_group_dup(comm_group *group, const comm_group_options *options, comm_group **ret_group);
 
-/* Divide `parent` into consecutive groups of `group_size` ranks and give the one that holds the caller. `group_size`
- * must
- * divide the parent's.  Order  every rank of the parent.  (c10d's new_subgroups.) */
+/* Divide `parent` into consecutive groups of `group_size` ranks and give the one that holds the caller. The parent's
+ * size must be a multiple of `group_size`.  Order  every rank of the parent.  (c10d's new_subgroups.) */
 COMM_API comm_status comm_group_subgroups(comm_group *parent, int32_t group_size, const comm_group_options *options,
                                           comm_group **ret_group);
 
@@ -440,10 +439,10 @@ COMM_API comm_status comm_group_subgroups_list(comm_group *parent, const int32_t
                                                size_t group_count, const comm_group_options *options,
                                                comm_group **ret_group);
 
-/* The group without the `excluded` ranks: the way to go on with the survivors, on a group that has ended because ranks
- * died, too. `excluded` are ranks of `group`, in any order, none twice; who is left keeps the order, and the ranks are
- * numbered anew from 0. excluded_count 0 gives a group of the same ranks. comm_group_lost_ranks says who is lost, and
- * has the recipe.
+/* The group without the `excluded` ranks: the way to go on with the survivors. `group` may have ended because ranks
+ * died. `excluded` are ranks of `group`, in any order, none twice; the other ranks keep their order and are numbered
+ * from 0. excluded_count 0 gives a group of the same ranks. comm_group_lost_ranks says which ranks are lost, and shows
+ * the loop.
  * Order    every rank that is left calls it, with the same excluded ranks; the excluded ones do not. Like
  *          comm_group_create it is local, so ranks that name different ones learn of it by the first use of the group.
  * Errors   INVALID (the caller excludes itself, a rank twice or out of range).
@@ -472,12 +471,12 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
  * The last group of a world takes at most two parameters' time, 2 s each, whatever the other ranks do: tcp's linger_ms
  * to deliver and to hear the others' goodbye, and leave_ms to tell the store of rank 0. What this thread has begun with
  * comm_coalesce_begin on it, and not ended, is forgotten; no other thread may have begun one. NULL is fine.
- * After the last group and the last store of a process nothing of libcomm runs. Two descriptors stay open until the
- * process ends, a pipe that libuv makes once.
+ * There is no call that finalises the library: after the last group and the last store of a process are closed, no
+ * thread of libcomm runs. Two descriptors stay open until the process ends, a pipe that libuv makes once.
  * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
- * Threads  one at a time, and no other call on this group at the same time; but a comm_group_abort whose effect was
- *          seen need not have returned.
+ * Threads  one at a time, and no other call on this group at the same time, except a comm_group_abort whose effect has
+ *          been seen: that one may still be about to return.
  * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback or
  *          a hook: the group stays open). */
 COMM_API comm_status comm_group_close(comm_group *group);
@@ -537,29 +536,30 @@ COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_rank
 COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts);
 
 /* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be
- * reached. Writes the first `room` of them in ascending order, as ranks of this group; *ret_count is how many there
+ * reached. Writes the first `capacity` of them in ascending order, as ranks of this group; *ret_count is how many there
  * are. What one rank has noticed reaches the others with the news that the group has ended, so ask after a call has
- * failed with PEER_LOST; but when several ranks die, some survivors may know less at first. Shrinking and trying
- * settles that: who knows too little finds the others dead by the first use of the group that was shrunk, and shrinks
- * the original again.
+ * failed with PEER_LOST; but when several ranks die, some survivors may know of fewer at first. Shrinking and
+ * trying settles that: a survivor that has missed a loss gets PEER_LOST from the first use of the shrunken group, and
+ * shrinks the original again.
  *
  *     comm_group *rest = NULL;
  *     comm_status status;
  *     do {
  *         comm_group_close(rest);
  *         rest = NULL;
- *         comm_group_lost_ranks(group, lost, room, &count);
+ *         comm_group_lost_ranks(group, lost, capacity, &count);
  *         status = comm_group_shrink(group, lost, count, NULL, &rest);
  *         if (status == COMM_OK)
  *             status = comm_barrier(rest, NULL, NULL);
  *     } while (status == COMM_ERR_PEER_LOST);
  *
  * Threads any.  Errors  INVALID. */
-COMM_API comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t room, size_t *ret_count);
+COMM_API comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t capacity,
+                                             size_t *ret_count);
 
 /* 1 if the group can do this operation on this device (0: its only kind), else 0 and comm_last_error says why: by the
  * rules of comm_redop_supports, by what the backend knows, and by what it says itself. `dtype` and `redop` count where
- * the operation has them. It asks nobody, and promises nothing about flags, counts and buffers.  Threads any. */
+ * the operation has them. It sends no message, and promises nothing about flags, counts and buffers.  Threads any. */
 COMM_API int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop,
                                      comm_device device);
 
@@ -842,18 +842,17 @@ COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm
 COMM_API comm_status comm_work_wait(comm_work *work, int64_t timeout_ms);
 /* Wait for all of `count` works; the first error wins, but all are waited for. NULL entries are skipped. */
 COMM_API comm_status comm_work_wait_all(comm_work *const *works, size_t count, int64_t timeout_ms);
-/* *ret_done becomes 1 if the work has completed, well or not. Moves data along if nobody else does.
+/* *ret_done becomes 1 if the work has completed, well or not. Moves data along if no other thread does.
  * Threads any.  Errors  the work's own, once done. */
 COMM_API comm_status comm_work_test(comm_work *work, int32_t *ret_done);
 /* COMM_IN_PROGRESS, COMM_OK, or the error; does not drive anything. */
 COMM_API comm_status comm_work_status(const comm_work *work);
 /* The text of the work's error; "" if it has none (yet).  Memory lends, until the work is released. */
 COMM_API const char *comm_work_error(const comm_work *work);
-/* Another handle to the same work, to be released for itself: so that several owners can each release theirs. Gives
- * `work`;
- * NULL gives NULL.  Threads any that has a handle. */
+/* Add a reference to the work, so that several owners can each release theirs. Gives `work`; NULL gives NULL.
+ * Threads any, while the caller has a handle. */
 COMM_API comm_work *comm_work_retain(comm_work *work);
-/* Let go of the handle; NULL is fine.  Threads any, once for each handle, which nobody may use any more. */
+/* Let go of the handle; NULL is fine.  Threads any, once for each handle, which must not be used afterwards. */
 COMM_API void comm_work_release(comm_work *work);
 
 /* Order the device stream after the work, without blocking the host: what is enqueued on it later sees the result. NULL
@@ -870,8 +869,8 @@ COMM_API comm_status comm_work_wait_stream(comm_work *work, void *stream);
 typedef void (*comm_work_fn)(comm_work *work, comm_status status, void *context);
 COMM_API comm_status comm_work_on_complete(comm_work *work, comm_work_fn fn, void *context);
 
-/* A descriptor that becomes readable when the work completes, for poll and event loops; nobody needs to call test or
- * wait meanwhile. Asked again, it is the same one. Only poll it.
+/* A descriptor that becomes readable when the work completes, for poll and event loops; no thread needs to call test
+ * or wait meanwhile. Asked again, it is the same one. Only poll it.
  * Memory  lends: it belongs to the work and is closed with it. */
 COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 
@@ -879,8 +878,7 @@ COMM_API comm_status comm_work_fd(comm_work *work, int32_t *ret_fd);
 COMM_API int32_t comm_work_source_rank(const comm_work *work);   /* of a receive that has completed, else -1 */
 COMM_API int32_t comm_work_tag(const comm_work *work);           /* of a receive that has completed, else -1 */
 COMM_API size_t comm_work_received_count(const comm_work *work); /* elements; of a receive that has completed, else 0 */
-COMM_API uint64_t comm_work_seq(const comm_work *work);          /* its number in the group; known at once. 0: a batch's
-                                                                  * */
+COMM_API uint64_t comm_work_seq(const comm_work *work);          /* its number in the group, known at once; 0: batch */
 COMM_API int64_t comm_work_duration_ns(const comm_work *work);   /* from submission to completion; -1 before */
 COMM_API int64_t comm_work_timeout(const comm_work *work);       /* what it was given, in ms; known at once */
 COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"; lends, for ever */
@@ -888,8 +886,8 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
 /* ---- 11 Memory --------------------------------------------------------------------------------
  *
  * Buffers that many operations use can be made known to a group's backend once: so that peers can read them directly
- * (shared memory), for RDMA, for NCCL's windows. What is gained is the backend's affair; one that gains nothing takes
- * it as a hint without effect, so a program need not ask. Results are the same with and without it.
+ * (shared memory), for RDMA, for NCCL's windows. What this gains depends on the backend; a backend that gains nothing
+ * ignores it, so a program need not ask. Results are the same with and without it.
  *
  * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie
  * within one piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.
@@ -919,9 +917,10 @@ COMM_API comm_status comm_mem_release(comm_memory *memory);
 /* ---- 12 Looking inside ------------------------------------------------------------------------ */
 
 /* The flight record: each group's last operations, always on, in a ring of fixed size.
- * Write the newest `room` of them, or all if they are fewer, to `ret_records`, the oldest of these first; *ret_count
- * says how many. `record_bytes` is sizeof(comm_record): a record can grow in later versions, and each one is written
- * record_bytes after the one before. A caller with a shorter record gets what fits; in a longer one the rest is zero.
+ * Write the newest `capacity` of them, or all if they are fewer, to `ret_records`, the oldest of these first;
+ * *ret_count says how many. `record_bytes` is sizeof(comm_record): a record can grow in later versions, and each one is
+ * written record_bytes after the one before. A caller with a shorter record gets what fits; in a longer one the rest is
+ * zero.
  * Threads any.  Errors  INVALID (record_bytes is 0). */
 typedef struct comm_record {
     uint64_t seq;             /* of the group over all its backends: collectives count 1, 2, 3 ..., the same on all
@@ -939,7 +938,7 @@ typedef struct comm_record {
     char label[24];
 } comm_record;
 COMM_API comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t record_bytes,
-                                        size_t room, size_t *ret_count);
+                                        size_t capacity, size_t *ret_count);
 
 /* Hooks: be told of every operation of a group, and of its end.
  *   SUBMIT     an operation has its number and goes to the backend next, on the thread that called
@@ -962,9 +961,9 @@ typedef struct comm_event {
 typedef void (*comm_event_fn)(const comm_event *event, void *context);
 
 /* Call fn for `events`, any sum of COMM_EVENT_. It may run on any thread, at the same time on several, and with the
- * library's locks held: it must be quick and must not block, and it may ask a group for its name, rank and size but
- * call nothing else here: calls that wait, submit, close or change hooks fail there with INVALID. What it is given is
- * lent during the call. (c10d's pre, post and abort hooks, and its on-completion hook.)
+ * library's locks held: it must be quick and must not block. It may ask a group for its name, rank and size, and
+ * call nothing else of libcomm: calls that wait, submit, close or change hooks fail there with INVALID. What it is
+ * given is lent during the call. (c10d's pre, post and abort hooks, and its on-completion hook.)
  * Threads  any.   Errors  INVALID. */
 COMM_API comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context,
                                          int32_t *ret_hook);

@@ -15,7 +15,7 @@
  * num_keys and list_keys with a store of your own that has none.
  *
  * Keys are NUL-terminated, of 1 to 8191 bytes (with the prefix, if there is one), usually UTF-8 but any bytes will
- * do. Values are any bytes, up to 8 MiB. A key that nobody deletes stays as long as the store.
+ * do. Values are any bytes, up to 8 MiB. A key stays until it is deleted, or as long as the store.
  *
  * The notation is that of comm/comm.h. For every call here, unless it says otherwise:
  * Memory   borrows its arguments; results are written on success only.
@@ -66,13 +66,13 @@ typedef struct comm_store_options {
  * A file whose openers have all died without closing it is left from a crashed job, and refused; the text names them.
  * Memory  gives *ret_store (comm_store_close).
  * Errors  INVALID (quotes the part of the URL; the file is left over, or its world is complete), NOT_FOUND (unknown
- *         scheme), TIMEOUT (nobody answers: says host, address, and the last refusal), SYSTEM (for example the port
+ *         scheme), TIMEOUT (no answer: says host, address, and the last refusal), SYSTEM (for example the port
  *         is taken), PROTOCOL (the file is something else). */
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
-/* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; then nobody may use
- * it. A serving store ends its server, and with it the store of all its clients. Waits for nothing but a file's lock,
- * for at most a second. */
+/* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; after that the handle
+ * must not be used. A serving store ends its server, and with it the store of all its clients. Waits for nothing but a
+ * file's lock, for at most a second. */
 COMM_API void comm_store_close(comm_store *store);
 
 /* A view of `store` in which every key begins with "prefix/" (PyTorch's PrefixStore); views can be nested. It lives
@@ -192,40 +192,41 @@ COMM_API comm_status comm_store_all_sum(comm_store *store, const char *key, int6
  * Each function does what the public call of its name does, with these differences. Arguments have been checked. A
  * key has at most 8191 bytes, and "prefix/" in front if it came through a view. `timeout_ms` is above 0 and short:
  * `get`, `wait` and `queue_pop` return TIMEOUT when it is over, and are called again until the caller's time is over or
- * his handle is closed (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values
+ * the handle is closed (queue_pop also gets COMM_STORE_NO_WAIT, and then returns NOT_FOUND from an empty queue). Values
  * need no NUL behind them.
  *
- * Nobody can end a function of yours from outside. So a call on such a store ends within its limit, half a second, and
- * what your function takes that is under way then; where a half-done step must be undone (append, queues), one more of
- * yours. Apart from that none is begun when the time is over: a store whose functions have limits of their own keeps
- * all calls within them.
+ * The library cannot interrupt a function of yours. So a call on such a store takes at most its limit, plus half a
+ * second, plus the rest of the function that is running then; where a half-done step must be undone (append, queues),
+ * one more function is called. Otherwise no function is begun after the limit: if your functions have limits of their
+ * own, all calls keep within them.
  *
  * Memory   what you give back must come from comm_alloc() or malloc(); on failure give nothing.
  * Threads  you are called from any thread, from several at the same time.
- * Errors   return the status, and write a text for people into `error`, of at most `room` bytes with its NUL. */
+ * Errors   return the status, and write a text for people into `error`, of at most `capacity` bytes with its NUL. */
 typedef struct comm_store_ops {
     uint32_t struct_bytes;
     const char *name; /* "redis" */
-    comm_status (*set)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room);
+    comm_status (*set)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t capacity);
     comm_status (*get)(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                       char *error, size_t room);
-    comm_status (*add)(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room);
+                       char *error, size_t capacity);
+    comm_status (*add)(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                       size_t capacity);
     comm_status (*compare_set)(void *context, const char *key, const void *expected, size_t expected_bytes,
                                const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                               char *error, size_t room);
+                               char *error, size_t capacity);
     comm_status (*check)(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                         size_t room);
-    comm_status (*remove)(void *context, const char *key, int32_t *ret_existed, char *error, size_t room);
+                         size_t capacity);
+    comm_status (*remove)(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity);
     comm_status (*wait)(void *context, const char *const *keys, size_t count, int64_t timeout_ms, char *error,
-                        size_t room);
-    comm_status (*append)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room);
-    comm_status (*num_keys)(void *context, int64_t *ret_count, char *error, size_t room);
-    comm_status (*list_keys)(void *context, char ***ret_keys, size_t *ret_count, char *error, size_t room);
+                        size_t capacity);
+    comm_status (*append)(void *context, const char *key, const void *data, size_t bytes, char *error, size_t capacity);
+    comm_status (*num_keys)(void *context, int64_t *ret_count, char *error, size_t capacity);
+    comm_status (*list_keys)(void *context, char ***ret_keys, size_t *ret_count, char *error, size_t capacity);
     comm_status (*queue_push)(void *context, const char *key, const void *data, size_t bytes, char *error,
-                              size_t room);
+                              size_t capacity);
     comm_status (*queue_pop)(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                             char *error, size_t room);
-    comm_status (*queue_len)(void *context, const char *key, int64_t *ret_count, char *error, size_t room);
+                             char *error, size_t capacity);
+    comm_status (*queue_len)(void *context, const char *key, int64_t *ret_count, char *error, size_t capacity);
     void (*close)(void *context);
 } comm_store_ops;
 
@@ -240,8 +241,8 @@ COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context,
  * Turn a URL into a store, a rank and a world size. comm_init does this for you. rank and world_size are taken from
  * the URL's query (?rank=&world_size=), else from the arguments, else from the launcher; giving one twice is an error.
  *   env://               MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, or what torchrun, mpirun, srun or commrun say
- *   tcp://host:port      rank 0 serves, everybody connects; several rendezvous of one process share the server. Port 0
- *                        is for a world of one: nobody else could find it
+ *   tcp://host:port      rank 0 serves, all ranks connect; several rendezvous of one process share the server. Port 0
+ *                        is for a world of one: no other rank could find it
  *   file:///path
  * Arguments: world_size 0 means not given.
  * Memory  gives *ret_store (comm_store_close).
@@ -250,14 +251,14 @@ COMM_API comm_status comm_store_create(const comm_store_ops *ops, void *context,
 COMM_API comm_status comm_rendezvous(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                      comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size);
 
-/* Add a scheme. `fn` has comm_rendezvous's contract, and writes a text of at most `room` bytes to `error` if it
+/* Add a scheme. `fn` has comm_rendezvous's contract, and writes a text of at most `capacity` bytes to `error` if it
  * fails.
  * Memory   keeps fn and context for as long as the process lives.
- * Threads  any; fn is called by whoever uses the scheme, also by several at the same time.
+ * Threads  any; fn is called by the threads that use the scheme, also by several at the same time.
  * Errors   INVALID (the scheme is taken, or is no scheme). */
 typedef comm_status (*comm_rendezvous_fn)(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                           comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size,
-                                          void *context, char *error, size_t room);
+                                          void *context, char *error, size_t capacity);
 COMM_API comm_status comm_rendezvous_register(const char *scheme, comm_rendezvous_fn fn, void *context);
 
 #ifdef __cplusplus

@@ -18,7 +18,7 @@ struct scenario {
 };
 
 enum { NOBODY_LISTENS, NOT_LIBCOMM, SAYS_NOTHING, NONSENSE, NO_ADDRESS, ANOTHER_WORLD, WHICH_END };
-static const char *const words[WHICH_END] = { "Connection refused; nobody listens there any more",
+static const char *const words[WHICH_END] = { "Connection refused; its port is closed",
                                               "what answers there is not libcomm",
                                               "",
                                               "what it published makes no sense",

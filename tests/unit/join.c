@@ -400,7 +400,7 @@ static void nobody_there_is_an_error_with_the_address(int rank, int size, void *
     CHECK_STATUS(init_at("tcp://no-such-host.invalid:1", 1, 2, 100, &world), COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("no-such-host.invalid");
     CHECK_STATUS(init_at("tcp://127.0.0.1:0", 0, 2, 100, &world), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS("nobody can find port 0");
+    CHECK_ERROR_SAYS("other ranks cannot find port 0");
 }
 
 /* ---- All of them ---- */
