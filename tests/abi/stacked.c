@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "loopback.h"
+#include "pretend.h"
 #include "ranks.h"
 
 enum { CPU = COMM_DEVICE_CPU };
@@ -176,21 +177,25 @@ static void a_forked_child_lets_go(int rank, int size, void *backend)
 }
 
 /* One library brings two backends: here it finds both of those that it can stand on. */
-static void a_library_brings_two(const char *file)
+static void a_library_brings_several(const char *file)
 {
+    static const struct {
+        const char *name, *devices;
+    } expected[] = { { "delay", "cpu" }, { "delay_loopback", "cpu,xpu" }, { "delay_pretend", "xpu" } };
     comm_backend_info info;
     int found = 0;
     CHECK_OK(comm_backend_load(file));
     for (size_t i = 0; i < comm_backend_count(); i++) {
         info = (comm_backend_info){ .struct_bytes = sizeof info };
         CHECK_OK(comm_backend_query(i, &info));
-        if (strncmp(info.name, "delay", 5) == 0) {
-            CHECK(info.usable && strcmp(info.origin, file) == 0);
-            CHECK(strcmp(info.devices, strcmp(info.name, "delay") == 0 ? "cpu" : "cpu,xpu") == 0);
-            found++;
-        }
+        for (int e = 0; e < 3; e++)
+            if (strcmp(info.name, expected[e].name) == 0) {
+                CHECK(info.usable && strcmp(info.origin, file) == 0);
+                CHECK(strcmp(info.devices, expected[e].devices) == 0);
+                found++;
+            }
     }
-    CHECK(found == 2);
+    CHECK(found == 3);
 }
 
 /* ---- A careless one ---- */
@@ -290,14 +295,36 @@ static void made_works_end_once_and_go_with_the_group(int rank, int size, void *
     comm_log_set(NULL, NULL);
 }
 
+/* The other backend is asked, also after the work has completed, and only while the group is open. */
+static void a_stream_waits_for_a_work(int rank, int size, void *backend)
+{
+    (void)rank, (void)size;
+    comm_group *world = ranks_world(backend);
+    struct pretend_stream stream = { .queued = 0 }, later = { .queued = 0 };
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_work *work;
+    float in = 3, out = 0;
+    options.stream = &stream;
+    options.flags = COMM_OP_FLAG_ON_STREAM;
+    CHECK_OK(comm_all_reduce(world, &in, &out, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &options, &work));
+    CHECK_OK(comm_work_wait_stream(work, &later));
+    CHECK_OK(comm_work_wait(work, 0));
+    CHECK_OK(comm_work_wait_stream(work, &later));
+    CHECK(stream.queued == 1 && later.waits == 2);
+    pretend_run(&stream);
+    CHECK(out == 3);
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(world));
+}
+
 int main(int argc, char **argv)
 {
     const struct ranks_options threads = { .threads = 1 }, loses_1 = { .may_fail = 2 };
     static char delay[] = "cpu:delay?microseconds=2000", delay_loopback[] = "cpu:delay_loopback";
     if (argc < 2 || comm_backend_register(loopback_entry) != COMM_OK ||
-        comm_backend_register(careless_entry) != COMM_OK)
+        comm_backend_register(careless_entry) != COMM_OK || comm_backend_register(pretend_entry) != COMM_OK)
         return 2;
-    a_library_brings_two(argv[1]);
+    a_library_brings_several(argv[1]);
     return ranks_run(4, NULL, groups_open_on_it, delay) || ranks_run(4, &threads, groups_open_on_it, delay) ||
            ranks_run(4, &threads, groups_open_on_it, delay_loopback) ||
            ranks_run(3, NULL, a_batch_goes_through, delay) ||
@@ -309,5 +336,6 @@ int main(int argc, char **argv)
            ranks_run(3, &loses_1, a_lost_rank_is_named, delay) || ranks_run(1, NULL, deadlines_are_kept, delay) ||
            ranks_run(1, &threads, deadlines_are_kept, delay_loopback) ||
            ranks_run(1, NULL, a_forked_child_lets_go, delay) ||
+           ranks_run(1, &threads, a_stream_waits_for_a_work, "xpu:delay_pretend?microseconds=2000") ||
            ranks_run(1, &threads, made_works_end_once_and_go_with_the_group, NULL);
 }

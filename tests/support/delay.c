@@ -1,7 +1,7 @@
 /* A plugin that stands on another backend and delays what that one completes, by a random time per operation: "delay"
- * on tcp, and "delay_loopback" on a backend of that name if there is one. It is written against comm/backend.h alone
- * and shows how to wrap: the other's worlds and groups are opened with the infos of the core, ops go through as they
- * are, with works of ours. */
+ * on tcp, and "delay_loopback" and "delay_pretend" on backends of these names if they are there. It is written against
+ * comm/backend.h alone and shows how to wrap: the other's worlds and groups are opened with the infos of the core, ops
+ * go through as they are, with works of ours. */
 #include <comm/backend.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,6 +31,7 @@ struct group {
     pthread_mutex_t lock; /* guards what follows; a leaf but for host functions on works that do not call out */
     pthread_cond_t changed;
     struct op *queue; /* what is back, by time */
+    struct op *kept;  /* what was given back, for wait_stream: the core does not say when a work is released */
     uint64_t random;
     int aborts, closing;
 };
@@ -43,7 +44,7 @@ struct op {
     int64_t due_ns;
     comm_status status;
     char *error;
-    int references; /* the other backend's and then the queue's, and one per thread in the other's progress */
+    int references; /* the other backend's, then the queue's, then that of `kept`; one per thread in its progress */
     int is_back;
 };
 
@@ -109,11 +110,19 @@ static void give_back(struct group *g, struct op *op)
     host->work_facts(op->inner, &source, &tag, &count);
     if (source >= 0)
         host->work_received(work, source, tag, count);
-    *host->work_slot(work) = NULL;
+    int is_kept = g->instance->inner->wait_stream != NULL;
+    if (is_kept) {
+        op->next = g->kept;
+        g->kept = op;
+    } else {
+        *host->work_slot(work) = NULL;
+    }
+    comm_status status = op->status;
     pthread_mutex_unlock(&g->lock);
-    host->work_complete(work, op->status, op->error);
+    host->work_complete(work, status, op->error);
     pthread_mutex_lock(&g->lock);
-    drop(op);
+    if (!is_kept)
+        drop(op);
     pthread_cond_broadcast(&g->changed);
 }
 
@@ -225,6 +234,11 @@ static void group_close(void *state, int32_t forked)
         pthread_cond_broadcast(&g->changed);
         pthread_mutex_unlock(&g->lock);
         pthread_join(g->thread, NULL);
+        while (g->kept) {
+            struct op *op = g->kept;
+            g->kept = op->next;
+            drop(op);
+        }
         pthread_cond_destroy(&g->changed);
         pthread_mutex_destroy(&g->lock);
     }
@@ -284,6 +298,22 @@ static comm_status submit(void *state, const comm_op *const *ops, comm_work *con
         take_back(g, works, made);
     free(theirs);
     return status;
+}
+
+/* An op that is begun at once would not be delayed: only without a delay. */
+static comm_status run(void *state, const comm_op *op, int64_t spin_ns)
+{
+    struct group *g = state;
+    if (g->most_ns > 0)
+        return host->fail(COMM_ERR_UNSUPPORTED, "it is to be delayed");
+    return g->instance->inner->run(g->inner, op, spin_ns);
+}
+
+static comm_status wait_stream(void *state, comm_work *work, void *stream)
+{
+    struct group *g = state;
+    const struct op *op = *host->work_slot(work);
+    return g->instance->inner->wait_stream(g->inner, op->inner, stream);
 }
 
 /* While the other backend has the op, help there; then sleep until the op is due. Holds the lock. */
@@ -370,7 +400,9 @@ static const comm_backend *make(struct instance *instance, const comm_backend *n
                                       .group_close = group_close,
                                       .supports = supports,
                                       .submit = submit,
+                                      .run = inner->run ? run : NULL,
                                       .progress = progress,
+                                      .wait_stream = inner->wait_stream ? wait_stream : NULL,
                                       .memory_open = inner->memory_open ? memory_open : NULL,
                                       .memory_close = inner->memory_open ? memory_close : NULL };
     instance->table.op_flags &= inner->op_flags;
@@ -385,6 +417,7 @@ COMM_BACKEND_EXPORT const comm_backend *comm_backend_entry(const comm_host *give
 {
     static struct instance on_tcp = { .name = "delay", .inner_name = "tcp" };
     static struct instance on_loopback = { .name = "delay_loopback", .inner_name = "loopback" };
+    static struct instance on_pretend = { .name = "delay_pretend", .inner_name = "pretend" };
     host = given;
-    return make(&on_tcp, make(&on_loopback, NULL));
+    return make(&on_tcp, make(&on_loopback, make(&on_pretend, NULL)));
 }
