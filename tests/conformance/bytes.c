@@ -14,6 +14,9 @@
 
 enum { RANKS_MOST = 9 };
 
+/* In a world that serves GPUs, too, the buffers' device must be said. */
+static const comm_op_options on_cpu = { .struct_bytes = sizeof on_cpu, .device = COMM_DEVICE_CPU };
+
 struct suite {
     const char *backend;
     uint64_t seed;
@@ -135,7 +138,7 @@ static void messages(int rank, int size, void *arg)
         check_string("recv_bytes", suite->seed + (uint64_t)next[source]++, source, 0, data, bytes);
         comm_free(data);
     }
-    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_barrier(world, &on_cpu, NULL));
     for (int i = 0; i < 2 && rank < 2 && size > 1; i++) { /* by name, without asking for the source */
         options.tag = 5;
         void *data;
@@ -154,7 +157,7 @@ static void messages(int rank, int size, void *arg)
 
 static comm_work *send_tagged(comm_group *g, const void *data, size_t count, comm_dtype dtype, int32_t tag)
 {
-    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_op_options options = on_cpu;
     comm_work *work;
     options.tag = tag;
     CHECK_OK(comm_send(g, data, count, dtype, 0, &options, &work));
@@ -189,7 +192,7 @@ static void strings_do_not_mix(int rank, int size, void *arg)
         CHECK(bytes == 5 && memcmp(data, strings[i], 5) == 0);
         comm_free(data);
     }
-    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_barrier(world, &on_cpu, NULL));
     ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
@@ -199,7 +202,7 @@ static void monitored_barriers(int rank, int size, void *arg)
 {
     const struct suite *suite = arg;
     comm_group *world = ranks_world(suite->backend);
-    comm_op_options brief = COMM_OP_OPTIONS_INIT, any = COMM_OP_OPTIONS_INIT;
+    comm_op_options brief = COMM_OP_OPTIONS_INIT, any = on_cpu;
     brief.timeout_ms = 1500; /* those who come must come in this time on a busy machine */
     /* A receive of anything from anybody is not for the barrier's own messages. */
     int32_t anything = -1;
@@ -208,7 +211,7 @@ static void monitored_barriers(int rank, int size, void *arg)
     CHECK_OK(comm_recv(world, &anything, 1, COMM_DTYPE_I32, COMM_ANY_SOURCE, &any, &work));
     for (int i = 0; i < 3; i++)
         CHECK_OK(comm_monitored_barrier(world, NULL));
-    CHECK_OK(comm_send(world, &rank, 1, COMM_DTYPE_I32, (rank + 1) % size, NULL, NULL));
+    CHECK_OK(comm_send(world, &rank, 1, COMM_DTYPE_I32, (rank + 1) % size, &on_cpu, NULL));
     CHECK_OK(comm_work_wait(work, 0));
     CHECK(anything == (rank + size - 1) % size);
     comm_work_release(work);
@@ -224,7 +227,7 @@ static void monitored_barriers(int rank, int size, void *arg)
     }
     int32_t sum;
     CHECK_OK(comm_group_status(world));
-    CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    CHECK_OK(comm_all_reduce(world, &rank, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &on_cpu, NULL));
     CHECK(sum == size * (size - 1) / 2);
     if (!comes) /* too late for the one that was given up */
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);

@@ -4,8 +4,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu.h"
 #include "ranks.h"
 #include "values.h"
+
+/* ---- Devices ---- */
+
+static struct {
+    bool has_cpu, has_gpu;
+    bool reduces[COMM_REDOP_END][COMM_DTYPE_END]; /* on the GPU */
+} served;
+
+void calls_begin(comm_group *world)
+{
+    if (!comm_group_supports(world, COMM_OP_BARRIER, 0, 0, COMM_DEVICE_CUDA))
+        return;
+    served.has_gpu = true;
+    served.has_cpu = comm_group_supports(world, COMM_OP_BARRIER, 0, 0, COMM_DEVICE_CPU);
+    for (comm_redop redop = 0; redop < COMM_REDOP_END; redop++)
+        for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++)
+            served.reduces[redop][dtype] =
+                comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA);
+}
+
+static bool on_gpu(const struct one *c)
+{
+    return comm_device_kind(c->device) == COMM_DEVICE_CUDA;
+}
+
+static bool is_supported(const struct one *c, int32_t size)
+{
+    if (!on_gpu(c))
+        return comm_redop_supports(c->redop, c->dtype);
+    /* NCCL multiplies by 1 / size, which must not be rounded here; reductions.c tries other sizes. */
+    return served.reduces[c->redop][c->dtype] && (c->redop != COMM_REDOP_AVG || (size & (size - 1)) == 0);
+}
 
 /* ---- Drawing ---- */
 
@@ -56,17 +89,24 @@ static void draw_long(uint64_t *state, struct one *c, int32_t size)
             i == 0 ? count : draw_about_limit(state, element);
 }
 
-struct one draw_one(uint64_t *state, int32_t size)
+comm_device draw_device(uint64_t *state)
 {
-    struct one c = { .kind = (enum kind)below(state, KIND_COUNT) };
+    if (!served.has_gpu)
+        return COMM_DEVICE_DEFAULT;
+    return served.has_cpu && below(state, 2) ? COMM_DEVICE_CPU : gpu_device();
+}
+
+struct one draw_one(uint64_t *state, int32_t size, comm_device device)
+{
+    struct one c = { .kind = (enum kind)below(state, KIND_COUNT), .device = device };
     do {
         c.dtype = (comm_dtype)(1 + below(state, COMM_DTYPE_END - 1));
         c.redop = (comm_redop)below(state, COMM_REDOP_USER + 1);
-    } while (reduces(c.kind) && !comm_redop_supports(c.redop, c.dtype));
+    } while (reduces(c.kind) && !is_supported(&c, size));
     c.count = draw_count(state);
     c.root = (int32_t)below(state, (size_t)size);
     c.in_place = below(state, 2);
-    c.rank_order = below(state, 4) == 0;
+    c.rank_order = below(state, 4) == 0 && !on_gpu(&c);
     c.layout = draw(state);
     if (c.kind >= ALL_GATHER && c.kind <= ALL_TO_ALL)
         c.form = (enum form)below(state, 3);
@@ -172,7 +212,7 @@ static void fill_send(const struct one *c, struct memory *m, int32_t rank, int32
     for (int32_t to = 0; to < blocks; to++)
         m->send_counts[to] = moved(c, rank, to);
     m->send_bytes = lay_out(m->send_counts, blocks, layout_of(c, rank, true), m->send_offsets) * element;
-    m->send_memory = malloc(m->send_bytes + MARGIN);
+    m->send_memory = gpu_buffer(c->device, m->send_bytes + MARGIN);
     m->send = m->send_memory + c->layout / 2 % 5; /* hardly ever aligned */
     memset(m->send_memory, POISON, m->send_bytes + MARGIN);
     for (int32_t to = 0; to < blocks; to++) {
@@ -204,7 +244,7 @@ static void fill_expected(const struct one *c, struct memory *m, int32_t rank, i
     m->recv_bytes = lay_out(m->recv_counts, blocks, layout_of(c, rank, false), m->recv_offsets) * element;
     size_t skew = MARGIN + c->layout / 16 % 5;
     m->recv_room = skew + m->recv_bytes + MARGIN;
-    m->recv_memory = malloc(m->recv_room);
+    m->recv_memory = gpu_buffer(c->device, m->recv_room);
     m->expected = malloc(m->recv_room);
     memset(m->recv_memory, POISON, m->recv_room);
     memset(m->expected, POISON, m->recv_room);
@@ -310,7 +350,7 @@ comm_status call(const struct one *c, comm_group *g, struct memory *m, comm_work
         CHECK_OK(comm_send(g, m->send, c->count, c->dtype, (rank + 1) % size, o, work ? &m->sent : NULL));
         return comm_recv(g, recv, c->count, c->dtype, (rank + size - 1) % size, o, work);
     default:
-        return comm_barrier(g, NULL, work);
+        return comm_barrier(g, o, work);
     }
 }
 
@@ -319,7 +359,8 @@ void prepare(const struct one *c, comm_group *g, struct memory *m)
     int32_t rank = comm_group_rank(g), size = comm_group_size(g);
     memset(m, 0, sizeof *m);
     m->options = (comm_op_options)COMM_OP_OPTIONS_INIT;
-    m->options.tag = c->kind == SEND_RECV ? (int32_t)(c->count % 7) : 0;
+    m->options.tag = c->kind == SEND_RECV && !on_gpu(c) ? (int32_t)(c->count % 7) : 0;
+    m->options.device = c->device;
     m->options.reduce_fn = first_nonzero;
     m->options.flags = c->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     value_write(c->dtype, value_factor(c->dtype, rank), m->factor);
@@ -357,8 +398,8 @@ void compare(const struct one *c, comm_group *g, struct memory *m, int number)
                    "case %d, rank %d: %s form %d %s %s count %zu root %d on '%s' has changed its input", number, rank,
                    names[c->kind], c->form, comm_dtype_name(c->dtype), comm_redop_name(c->redop), c->count, c->root,
                    comm_group_name(g));
-    free(m->send_memory);
+    gpu_buffer_free(c->device, m->send_memory);
     free(m->send_copy);
-    free(m->recv_memory);
+    gpu_buffer_free(c->device, m->recv_memory);
     free(m->expected);
 }

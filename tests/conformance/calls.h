@@ -30,6 +30,7 @@ enum kind {
 struct one {
     enum kind kind;
     enum form form;
+    comm_device device; /* the kind is what all ranks draw, the index is this rank's own */
     comm_dtype dtype;
     comm_redop redop;
     size_t count;                          /* plain forms */
@@ -53,11 +54,16 @@ struct memory {
     comm_work *sent; /* of SEND_RECV, until compare */
 };
 
+/* In each rank, once the world is open: for which devices calls are drawn, and which reductions on a GPU. */
+void calls_begin(comm_group *world);
+
 uint64_t draw(uint64_t *state);
 size_t below(uint64_t *state, size_t end);
 
+/* One of the devices that the world serves; DEFAULT if it serves the CPU only. */
+comm_device draw_device(uint64_t *state);
 /* A call for a group of `size` ranks; every rank draws the same one. */
-struct one draw_one(uint64_t *state, int32_t size);
+struct one draw_one(uint64_t *state, int32_t size, comm_device device);
 
 /* Fill the inputs, poison the outputs; `memory` lives until compare. */
 void prepare(const struct one *c, comm_group *g, struct memory *memory);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "calls.h"
+#include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
 
@@ -35,9 +36,11 @@ static void run_one(const struct one *c, comm_group *g, int number)
 static void run_blocks(comm_group *g, const size_t *mix, int round)
 {
     int size = comm_group_size(g);
+    uint64_t devices = (uint64_t)round;
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         for (enum form form = PLAIN; form <= LIST; form++) {
             struct one c = { .kind = kinds[k], .form = form, .dtype = COMM_DTYPE_I32, .redop = COMM_REDOP_SUM };
+            c.device = draw_device(&devices);
             c.root = round % size;
             c.count = mix[round % 4] / 4;
             c.layout = (uint64_t)(round * 31 + (int)k);
@@ -52,9 +55,11 @@ static void run_blocks(comm_group *g, const size_t *mix, int round)
 static void run_vectors(comm_group *g, int round)
 {
     static const enum kind vectors[] = { BROADCAST, REDUCE, ALL_REDUCE };
+    uint64_t devices = (uint64_t)round;
     for (size_t k = 0; k < sizeof vectors / sizeof vectors[0]; k++) {
         struct one c = { .kind = vectors[k], .dtype = COMM_DTYPE_I32, .redop = COMM_REDOP_SUM, .count = 750000 };
         c.root = round % comm_group_size(g);
+        c.device = draw_device(&devices);
         run_one(&c, g, round);
     }
 }
@@ -62,10 +67,11 @@ static void run_vectors(comm_group *g, int round)
 static void rank_main(int rank, int size, void *arg)
 {
     char **argv = arg;
+    gpu_open(argv[1], rank);
     int times = argv[2] ? atoi(argv[2]) : 1;
     comm_group *world = ranks_world(argv[1]);
-    (void)rank;
     (void)size;
+    calls_begin(world);
     for (int round = 0; round < times; round++) {
         for (int m = 0; m < MIXES; m++)
             run_blocks(world, mixes[m], round);

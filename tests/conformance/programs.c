@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "calls.h"
+#include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
 
@@ -175,9 +176,10 @@ static void batch(uint64_t *state, comm_group *group, int32_t size, int number)
     struct one calls[3];
     struct memory memory[3];
     size_t count = below(state, 4);
+    comm_device device = draw_device(state);
     comm_work *work = NULL;
     for (size_t i = 0; i < count; i++)
-        calls[i] = draw_one(state, size);
+        calls[i] = draw_one(state, size, device);
     if (!group)
         return;
     for (size_t i = 0; i < count; i++)
@@ -197,6 +199,7 @@ static void *lane_main(void *argument)
 {
     struct lane *lane = argument;
     struct program *p = lane->program;
+    gpu_thread();
     uint64_t state = p->suite->seed * 31 + (uint64_t)(lane->index * 77 + p->groups[0].size);
     uint64_t own = state + (uint64_t)p->rank * 999;
     struct flying *flying = calloc(FLYING_MOST, sizeof *flying);
@@ -209,7 +212,8 @@ static void *lane_main(void *argument)
             batch(&mine, s->group, s->size, step);
             continue;
         }
-        struct one c = draw_one(&mine, s->size);
+        comm_device device = draw_device(&mine);
+        struct one c = draw_one(&mine, s->size, device);
         if (!s->group)
             continue;
         while (count == FLYING_MOST || (count > 0 && below(&own, 3) == 0))
@@ -238,7 +242,10 @@ static void rank_main(int rank, int size, void *arg)
     const struct suite *suite = arg;
     struct program p = { .suite = suite, .rank = rank };
     uint64_t state = suite->seed + (uint64_t)size;
-    draw_groups(&state, &p, ranks_world(suite->backend), size);
+    gpu_open(suite->backend, rank);
+    comm_group *world = ranks_world(suite->backend);
+    calls_begin(world);
+    draw_groups(&state, &p, world, size);
     p.thread_count = 1 + (int)below(&state, THREADS_MOST);
     struct lane lanes[THREADS_MOST];
     for (int t = 0; t < p.thread_count; t++) {
@@ -264,7 +271,7 @@ int main(int argc, char **argv)
         .steps = argc > 3 ? atoi(argv[3]) : 60,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
-    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : 9;
+    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : gpu_in(suite.backend) ? 8 : 9;
     struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "programs" };
     if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
         fprintf(stderr, "%s\n", comm_last_error());

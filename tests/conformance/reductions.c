@@ -4,7 +4,10 @@
  * Where the result does not depend on the order (integers, BOOL, MIN, MAX) or the order is given (16- and 8-bit floats,
  * one rounding; COMM_OP_FLAG_RANK_ORDER) it must be that of tests/support/reference.c bit for bit. Sums and products of
  * wider floats may be made in any order: they must be near the reference. In all cases all ranks must have the same
- * bits, and a second run must give them again. */
+ * bits, and a second run must give them again.
+ *
+ * On a GPU, NCCL reduces: 16- and 8-bit floats are rounded at each step, so these must be near, too; what it does to NaN
+ * in MIN and MAX is not asked. Every pair that NCCL has must be supported, and is tried in all three operations. */
 #include <comm/comm.h>
 #include <math.h>
 #include <stdbool.h>
@@ -14,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
@@ -24,7 +28,7 @@ struct suite {
     const char *backend;
     uint64_t seed;
     int rounds;
-    bool threads;
+    bool threads, on_gpu;
 };
 
 static const char *const names[] = { "all_reduce", "reduce", "reduce_scatter" };
@@ -36,7 +40,8 @@ struct reduction {
     comm_dtype dtype;
     size_t count; /* elements of each rank's input */
     int32_t root;
-    bool rank_order;
+    bool rank_order, on_gpu;
+    comm_device device;
     uint8_t *inputs[RANKS_MOST];
     uint8_t factors[RANKS_MOST][REFERENCE_ELEMENT_MOST];
 };
@@ -53,13 +58,41 @@ static void draw_moderate(uint64_t *state, comm_dtype dtype, void *element)
     reference_store(dtype, n, element);
 }
 
+/* Powers of two, whose products NCCL does not round: in 8 bits from 2^-8 to 2^8. */
+static void draw_power(uint64_t *state, comm_dtype dtype, void *element)
+{
+    uint64_t random = reference_random(state);
+    struct number n = { 0, ldexp(random % 2 ? 1 : -1, (int)(random >> 8) % 3 - 1), 0 };
+    reference_store(dtype, n, element);
+}
+
+static bool is_narrow_on_gpu(const struct reduction *r)
+{
+    return r->on_gpu && reference_format(r->dtype);
+}
+
+/* So that nothing overflows on the way, in whatever order. */
+static bool needs_powers(const struct reduction *r)
+{
+    bool multiplies = r->redop == COMM_REDOP_PRODUCT || r->redop == COMM_REDOP_PREMUL_SUM;
+    return r->on_gpu && multiplies && reference_kind(r->dtype) == FLOAT;
+}
+
 /* Any bits are fine where the result is exact; a NaN or infinity now and then everywhere. */
 static void draw_input(uint64_t *state, const struct reduction *r, bool exact, void *element)
 {
     uint64_t how = reference_random(state) % 64;
+    bool specials = !r->on_gpu || r->redop == COMM_REDOP_SUM;
     struct number special = { 0, how == 0 ? NAN : how == 1 ? INFINITY : how == 2 ? -0.0 : 0, 0 };
-    if (how < 4 && reference_kind(r->dtype) >= FLOAT && r->redop != COMM_REDOP_PRODUCT)
+    if (how < 4 && reference_kind(r->dtype) >= FLOAT && r->redop != COMM_REDOP_PRODUCT && specials &&
+        !is_narrow_on_gpu(r))
         reference_store(r->dtype, special, element);
+    else if (needs_powers(r))
+        draw_power(state, r->dtype, element);
+    else if (is_narrow_on_gpu(r) || (r->on_gpu && reference_kind(r->dtype) >= FLOAT))
+        draw_moderate(state, r->dtype, element);
+    else if (r->on_gpu && r->dtype == COMM_DTYPE_BOOL)
+        *(uint8_t *)element = (uint8_t)(how % 2); /* NCCL's bool is a byte, and its "or" the larger one */
     else if (exact)
         reference_draw(state, r->dtype, element);
     else
@@ -68,7 +101,7 @@ static void draw_input(uint64_t *state, const struct reduction *r, bool exact, v
 
 static bool is_exact(const struct reduction *r)
 {
-    return reference_kind(r->dtype) <= BOOLEAN || reference_format(r->dtype) || r->redop == COMM_REDOP_MIN ||
+    return reference_kind(r->dtype) <= BOOLEAN || (reference_format(r->dtype) && !r->on_gpu) || r->redop == COMM_REDOP_MIN ||
            r->redop == COMM_REDOP_MAX || r->rank_order;
 }
 
@@ -76,10 +109,10 @@ static void draw_inputs(uint64_t *state, struct reduction *r, int size)
 {
     size_t bytes = comm_dtype_bytes(r->dtype);
     for (int rank = 0; rank < size; rank++) {
-        r->inputs[rank] = malloc(r->count * bytes + 1);
+        r->inputs[rank] = gpu_buffer(r->device, r->count * bytes + 1);
         for (size_t i = 0; i < r->count; i++)
             draw_input(state, r, is_exact(r), r->inputs[rank] + i * bytes);
-        draw_moderate(state, r->dtype, r->factors[rank]);
+        (needs_powers(r) ? draw_power : draw_moderate)(state, r->dtype, r->factors[rank]);
     }
 }
 
@@ -125,6 +158,8 @@ static void check(const struct reduction *r, comm_group *g, const uint8_t *got, 
     int size = comm_group_size(g);
     size_t bytes = comm_dtype_bytes(r->dtype);
     double unit = r->dtype == COMM_DTYPE_F64 || r->dtype == COMM_DTYPE_C128 ? 0x1p-52 : 0x1p-23;
+    if (reference_format(r->dtype))
+        unit = ldexp(1, -reference_format(r->dtype)->mantissa_bits);
     /* One rank computes nothing, so a NaN keeps its bits. */
     bool untouched = size == 1 && r->redop != COMM_REDOP_PREMUL_SUM && r->redop != COMM_REDOP_MIN &&
                      r->redop != COMM_REDOP_MAX && r->dtype != COMM_DTYPE_BOOL;
@@ -153,6 +188,7 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     int32_t rank = comm_group_rank(g);
     options.premul = r->factors[rank];
+    options.device = r->device;
     options.flags = r->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     if (r->kind == ALL_REDUCE)
         CHECK_OK(comm_all_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, &options, NULL));
@@ -165,14 +201,18 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
 
 static void all_ranks_agree(const struct reduction *r, comm_group *g, const uint8_t *recv, size_t bytes)
 {
-    uint64_t hash = 14695981039346656037u, hashes[RANKS_MOST];
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    uint64_t hash = 14695981039346656037u, *hashes = gpu_buffer(r->device, (RANKS_MOST + 1) * sizeof *hashes);
+    options.device = r->device;
     for (size_t i = 0; i < bytes; i++)
         hash = (hash ^ recv[i]) * 1099511628211u;
-    CHECK_OK(comm_all_gather(g, &hash, hashes, 1, COMM_DTYPE_U64, NULL, NULL));
+    hashes[RANKS_MOST] = hash;
+    CHECK_OK(comm_all_gather(g, hashes + RANKS_MOST, hashes, 1, COMM_DTYPE_U64, &options, NULL));
     for (int32_t i = 0; i < comm_group_size(g); i++)
         if (hashes[i] != hash)
             ranks_fail(__FILE__, __LINE__, "all_reduce of %s %s, %zu elements: other bits than on rank %d",
                        comm_redop_name(r->redop), comm_dtype_name(r->dtype), r->count, i);
+    gpu_buffer_free(r->device, hashes);
 }
 
 static void run_reduction(struct reduction *r, comm_group *g)
@@ -180,7 +220,7 @@ static void run_reduction(struct reduction *r, comm_group *g)
     int32_t rank = comm_group_rank(g), size = comm_group_size(g);
     size_t element = comm_dtype_bytes(r->dtype), block = r->count / (size_t)size;
     size_t count = r->kind == REDUCE_SCATTER ? block : r->kind == REDUCE && rank != r->root ? 0 : r->count;
-    uint8_t *recv = malloc(r->count * element + 1), *again = malloc(r->count * element + 1);
+    uint8_t *recv = gpu_buffer(r->device, r->count * element + 1), *again = gpu_buffer(r->device, r->count * element + 1);
     memset(recv, POISON, r->count * element);
     memset(again, POISON, r->count * element);
     run(r, g, recv);
@@ -189,8 +229,8 @@ static void run_reduction(struct reduction *r, comm_group *g)
     CHECK(memcmp(recv, again, count * element) == 0);
     if (r->kind == ALL_REDUCE)
         all_ranks_agree(r, g, recv, count * element);
-    free(recv);
-    free(again);
+    gpu_buffer_free(r->device, recv);
+    gpu_buffer_free(r->device, again);
 }
 
 static size_t draw_count(uint64_t *state, int size)
@@ -201,27 +241,66 @@ static size_t draw_count(uint64_t *state, int size)
     return (random & 1 << 20) == 0 ? count : count * (size_t)size;
 }
 
+static void draw_and_run(uint64_t *state, struct reduction *r, comm_group *world)
+{
+    int32_t size = comm_group_size(world);
+    r->count = draw_count(state, size);
+    r->root = (int32_t)(reference_random(state) % (uint64_t)size);
+    draw_inputs(state, r, size);
+    run_reduction(r, world);
+    for (int i = 0; i < size; i++)
+        gpu_buffer_free(r->device, r->inputs[i]);
+}
+
+static void run_on_cpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm_group *world)
+{
+    if (!comm_redop_supports(redop, dtype) || (comm_group_size(world) > 4 && reference_random(state) % 2))
+        return; /* takes long */
+    struct reduction r = { .redop = redop, .dtype = dtype };
+    r.kind = (enum kind_of_call)(reference_random(state) % 3);
+    r.rank_order = reference_random(state) % 4 == 0;
+    draw_and_run(state, &r, world);
+}
+
+/* By NCCL's manual, and what libcomm makes of it: a bool is a byte, a complex number two. */
+static bool nccl_has(comm_redop redop, comm_dtype dtype)
+{
+    bool is_float = reference_kind(dtype) == FLOAT && dtype != COMM_DTYPE_BYTE;
+    if (dtype == COMM_DTYPE_BYTE || dtype == COMM_DTYPE_I16 || dtype == COMM_DTYPE_U16)
+        return false;
+    if (dtype == COMM_DTYPE_BOOL)
+        return redop != COMM_REDOP_AVG && redop != COMM_REDOP_BXOR && redop <= COMM_REDOP_BOR;
+    if (reference_kind(dtype) == COMPLEX)
+        return redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG;
+    return redop <= COMM_REDOP_MAX ? redop != COMM_REDOP_AVG || is_float : redop == COMM_REDOP_PREMUL_SUM;
+}
+
+static void run_on_gpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm_group *world)
+{
+    if (comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA) != nccl_has(redop, dtype)) {
+        if (!nccl_has(redop, dtype) || !strstr(comm_last_error(), "came with 2.24"))
+            ranks_fail(__FILE__, __LINE__, "%s of %s is %s, against NCCL's manual: %s", comm_redop_name(redop),
+                       comm_dtype_name(dtype), nccl_has(redop, dtype) ? "refused" : "taken", comm_last_error());
+        return;
+    }
+    for (int kind = ALL_REDUCE; kind <= REDUCE_SCATTER && nccl_has(redop, dtype); kind++) {
+        struct reduction r = { .redop = redop, .dtype = dtype, .kind = (enum kind_of_call)kind };
+        r.on_gpu = true;
+        r.device = gpu_device();
+        draw_and_run(state, &r, world);
+    }
+}
+
 static void rank_main(int rank, int size, void *arg)
 {
     const struct suite *suite = arg;
+    gpu_open(suite->backend, rank);
     comm_group *world = ranks_world(suite->backend);
     uint64_t state = suite->seed + (uint64_t)size;
-    (void)rank;
     for (int round = 0; round < suite->rounds; round++)
         for (comm_redop redop = 0; redop < COMM_REDOP_USER; redop++)
-            for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
-                if (!comm_redop_supports(redop, dtype) || (size > 4 && reference_random(&state) % 2)) /* takes long */
-                    continue;
-                struct reduction r = { .redop = redop, .dtype = dtype };
-                r.kind = (enum kind_of_call)(reference_random(&state) % 3);
-                r.rank_order = reference_random(&state) % 4 == 0;
-                r.count = draw_count(&state, size);
-                r.root = (int32_t)(reference_random(&state) % (uint64_t)size);
-                draw_inputs(&state, &r, size);
-                run_reduction(&r, world);
-                for (int i = 0; i < size; i++)
-                    free(r.inputs[i]);
-            }
+            for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++)
+                (suite->on_gpu ? run_on_gpu : run_on_cpu)(&state, redop, dtype, world);
     ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
@@ -336,25 +415,34 @@ static void structs(int rank, int size, void *arg)
 static void refusals(int rank, int size, void *arg)
 {
     const struct suite *suite = arg;
+    gpu_open(suite->backend, rank);
     comm_group *world = ranks_world(suite->backend);
-    double send[2 * RANKS_MOST] = { 0 }, recv[2 * RANKS_MOST];
-    int64_t came = rank, sum;
+    comm_op_options o = COMM_OP_OPTIONS_INIT;
+    o.device = suite->on_gpu ? gpu_device() : COMM_DEVICE_DEFAULT;
+    o.reduce_fn = keep_lower;
+    double *send = gpu_buffer(o.device, 4 * RANKS_MOST * sizeof *send), *recv = send + 2 * RANKS_MOST;
+    int64_t *came = (int64_t *)send, *sum = (int64_t *)recv;
+    o.premul = &came;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
         for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
-            if (comm_redop_supports(redop, dtype))
+            if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || nccl_has(redop, dtype)))
                 continue;
             comm_work *work = NULL;
-            CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, NULL, NULL), COMM_ERR_UNSUPPORTED);
+            CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, &o, NULL), COMM_ERR_UNSUPPORTED);
             CHECK_ERROR_SAYS(comm_redop_name(redop));
+            if (redop == COMM_REDOP_USER) /* NCCL can call it for no dtype */
+                continue;
             CHECK_ERROR_SAYS(comm_dtype_name(dtype));
-            CHECK_STATUS(comm_reduce(world, send, recv, 1, dtype, redop, 0, NULL, &work), COMM_ERR_UNSUPPORTED);
+            CHECK_STATUS(comm_reduce(world, send, recv, 1, dtype, redop, 0, &o, &work), COMM_ERR_UNSUPPORTED);
             CHECK_ERROR_SAYS(comm_redop_name(redop));
-            CHECK_STATUS(comm_reduce_scatter(world, send, recv, 1, dtype, redop, NULL, NULL), COMM_ERR_UNSUPPORTED);
+            CHECK_STATUS(comm_reduce_scatter(world, send, recv, 1, dtype, redop, &o, NULL), COMM_ERR_UNSUPPORTED);
             CHECK_ERROR_SAYS(comm_dtype_name(dtype));
             CHECK(work == NULL);
         }
-    CHECK_OK(comm_all_reduce(world, &came, &sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
-    CHECK(sum == size * (size - 1) / 2);
+    *came = rank;
+    CHECK_OK(comm_all_reduce(world, came, sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, &o, NULL));
+    CHECK(*sum == size * (size - 1) / 2);
+    gpu_buffer_free(o.device, send);
     ranks_quiet(world);
     CHECK_OK(comm_group_close(world));
 }
@@ -370,6 +458,7 @@ int main(int argc, char **argv)
         .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
+        .on_gpu = gpu_in(argv[1]),
     };
     struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "reductions" };
     if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
@@ -378,9 +467,10 @@ int main(int argc, char **argv)
     }
     printf("seed %llu\n", (unsigned long long)suite.seed);
     fflush(stdout);
-    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : RANKS_MOST;
+    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MOST;
     for (int size = least; size <= most; size++)
-        if (ranks_run(size, &options, rank_main, &suite) != 0 || ranks_run(size, &options, structs, &suite) != 0)
+        if (ranks_run(size, &options, rank_main, &suite) != 0 ||
+            (!suite.on_gpu && ranks_run(size, &options, structs, &suite) != 0)) /* NCCL calls no function of the user's */
             return 1;
     return ranks_run(3, &options, refusals, &suite);
 }

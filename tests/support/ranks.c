@@ -205,6 +205,24 @@ static void watch(struct run *run)
     }
 }
 
+/* RANKS_REFUSE: a text that no rank may have written. */
+static void look_for_refused(struct run *run)
+{
+    const char *refused = getenv("RANKS_REFUSE");
+    char path[300], line[1000];
+    for (int r = 0; refused && *refused && r < run->size && run->first_failed < 0; r++) {
+        log_path(r, path, sizeof path);
+        FILE *log = fopen(path, "r");
+        while (log && run->first_failed < 0 && fgets(line, sizeof line, log))
+            if (strstr(line, refused)) {
+                run->first_failed = r;
+                snprintf(run->reason, sizeof run->reason, "has written: %.60s", strstr(line, refused));
+            }
+        if (log)
+            fclose(log);
+    }
+}
+
 static void print_tail(int rank)
 {
     char path[300], tail[TAIL_BYTES + 1];
@@ -263,6 +281,7 @@ static int run_processes(int size, const struct ranks_options *o, void (*fn)(int
         run.alive++;
     }
     watch(&run);
+    look_for_refused(&run);
     if (run.first_failed >= 0) {
         fprintf(stderr, "%s: rank %d of %d %s\n", o->name ? o->name : "ranks", run.first_failed, size, run.reason);
         print_tail(run.first_failed);
