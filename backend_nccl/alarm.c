@@ -62,11 +62,20 @@ static int64_t append_alarm(struct group *g, char kind, comm_status status, cons
     return set_text(g->world, key, text) == COMM_OK ? number : 0;
 }
 
+/* A rank that ends a group before it has used a device has no listener yet; the listener makes the count of alarms. */
+static int listens(struct world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    int has = w->has_listener || (w->info->size > 1 && listener_start(w) == COMM_OK);
+    pthread_mutex_unlock(&w->lock);
+    return has;
+}
+
 void alarm_raise(struct group *g)
 {
     char key[KEY_BYTES];
     int64_t first;
-    if (!g->world->has_listener || g->info->size == 1 || !store_answers(g->world))
+    if (g->info->size == 1 || !listens(g->world) || !store_answers(g->world))
         return;
     snprintf(key, sizeof key, "ended.%" PRIx64, g->info->id);
     if (host->store_add(g->world->info->store, key, 1, &first) == COMM_OK && first == 1)
@@ -85,13 +94,19 @@ static int has_ended(const struct group *g, int rank)
     return 1;
 }
 
-/* The first rank of the group whose process has ended, or -1. */
+/* The first rank of the group whose process has ended, or -1; the core hears of all. */
 static int ended_peer(const struct group *g)
 {
-    for (int32_t rank = 0; rank < g->info->size; rank++)
+    int first = -1;
+    for (int32_t rank = g->info->size - 1; rank >= 0; rank--)
         if (has_ended(g, rank))
-            return rank;
-    return -1;
+            first = rank;
+    return first;
+}
+
+void alarm_look_for_lost(const struct group *g)
+{
+    ended_peer(g);
 }
 
 int alarm_name_the_ended(struct group *g, char *text, size_t room)

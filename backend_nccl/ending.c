@@ -9,17 +9,27 @@
 
 enum { LEAVE_NS = 5000000000LL, LOOK_NS = 200000 };
 
-/* Until the device is past everything that was given to NCCL: its kernels leave when the communicator is aborted. */
-static int wait_for_device(struct communicator *c)
+static int wait_for_flights(const struct flight *first, int64_t until_ns)
 {
-    int64_t until_ns = host->now_ns() + LEAVE_NS;
-    for (struct flight *f = c->pending.first; f; f = f->next)
-        while (cuda.EventQuery(f->done) == CUDA_NOT_READY) {
+    for (const struct flight *f = first; f; f = f->next)
+        while (!f->captured && cuda.EventQuery(f->done) == CUDA_NOT_READY) {
             if (host->now_ns() > until_ns)
                 return 0;
             pause_for(LOOK_NS);
         }
     return 1;
+}
+
+/* Until the device is past everything that was given to NCCL: its kernels leave when the communicator is aborted. Of
+ * what NCCL had not taken whole, copies may be in the stream. */
+static int wait_for_device(struct communicator *c)
+{
+    int64_t until_ns = host->now_ns() + LEAVE_NS;
+    cuda.SetDevice(c->device);
+    for (struct flight *f = c->issuing.first; f; f = f->next)
+        if (!f->captured)
+            cuda.EventRecord(f->done, f->stream);
+    return wait_for_flights(c->pending.first, until_ns) && wait_for_flights(c->issuing.first, until_ns);
 }
 
 static comm_work *take_work(struct flight_list *list)
@@ -80,6 +90,8 @@ static void *ender_main(void *context)
     if (g->asks)
         find_out_who(g);
     comm_status status = atomic_load(&g->ended);
+    if (!g->asks && status == COMM_ERR_PEER_LOST)
+        alarm_look_for_lost(g); /* whoever told it has not said which ranks */
     if (!g->told)
         alarm_raise(g); /* before the connections break: the others shall hear the reason first */
     for (struct communicator *c = g->communicators; c; c = c->next)

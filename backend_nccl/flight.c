@@ -66,7 +66,7 @@ static struct flight *take(struct communicator *c, const comm_op *op, comm_work 
     c->free = f->next;
     f->work = work;
     f->made = NCCL_NO_REDOP;
-    f->captured = f->issued = 0;
+    f->captured = f->issued = f->entered = 0;
     comm_op_copy(&f->op, op);
     f->began_ns = op->submitted_ns ? op->submitted_ns : host->now_ns();
     f->deadline_ns = op->timeout_ns > INT64_MAX - f->began_ns ? INT64_MAX : f->began_ns + op->timeout_ns;
@@ -120,16 +120,43 @@ static comm_status order(struct communicator *c, cuda_stream first, cuda_stream 
 }
 
 /* The caller's own stream where it can be: with ON_STREAM, and for a caller that waits for the operation anyway. The
- * legacy default stream would hold up the program's other streams meanwhile, and scratch memory is ordered by the
- * communicator's stream. */
+ * legacy default stream would hold up the program's other streams meanwhile, scratch memory is ordered by the
+ * communicator's stream, and in one stream the messages of a batch would wait for each other. */
 static cuda_stream stream_for(const struct communicator *c, const comm_op *op)
 {
     size_t bytes;
-    if (op_needs_scratch(op, c->size, &bytes))
+    if (c->source >= 0 || op_needs_scratch(op, c->size, &bytes))
         return c->stream;
     if (op->flags & COMM_OP_FLAG_ON_STREAM || (op->flags & COMM_OP_FLAG_WAITING && (uintptr_t)op->stream > 1))
         return op->stream;
     return c->stream;
+}
+
+/* In a batch, all operations come after what the callers' streams have now, and not after each other. */
+static comm_status enter_batch(struct flight *first)
+{
+    comm_status status = COMM_OK;
+    for (struct flight *f = first; f && status == COMM_OK; f = f->next) {
+        struct device_scope scope;
+        if (is_to_self(f->at) || stream_for(f->at, &f->op) != f->at->stream)
+            continue;
+        status = device_enter(&scope, f->at->device);
+        if (status != COMM_OK)
+            return status;
+        cuda_status recorded = cuda.EventRecord(f->done, f->op.stream);
+        f->entered = recorded == CUDA_OK;
+        status = f->entered ? COMM_OK : fail_cuda(recorded, "cudaEventRecord");
+        device_leave(&scope);
+    }
+    return status;
+}
+
+static comm_status enter(struct communicator *c, const struct flight *f)
+{
+    if (!f->entered)
+        return order(c, f->op.stream, c->stream);
+    cuda_status status = cuda.StreamWaitEvent(c->stream, f->done, 0);
+    return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaStreamWaitEvent");
 }
 
 /* ---- To NCCL ---- */
@@ -193,18 +220,17 @@ comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl
     for (struct flight *f = list->first; f && status == COMM_OK; f = f->next) {
         f->stream = stream_for(c, &f->op);
         if (f->stream == c->stream)
-            status = order(c, f->op.stream, c->stream);
+            status = enter(c, f);
     }
     *ret_nccl = NCCL_OK;
     if (status != COMM_OK)
         return status;
+    const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
     *ret_nccl = call_nccl(c, list->first);
-    if (*ret_nccl != NCCL_OK && *ret_nccl != NCCL_IN_PROGRESS) {
-        const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
-        return fail_nccl(c, *ret_nccl, traits->name);
-    }
-    c->issuing = *list;
+    c->issuing = *list; /* also after a failure: a part of it may be in the stream */
     list->first = NULL;
+    if (*ret_nccl != NCCL_OK && *ret_nccl != NCCL_IN_PROGRESS)
+        return fail_nccl(c, *ret_nccl, traits->name);
     return *ret_nccl == NCCL_OK ? flights_issued(c) : COMM_OK;
 }
 
@@ -285,24 +311,46 @@ static comm_status meet_self(struct group *g, struct communicator *c, struct fli
     return flights_issued(c);
 }
 
-/* The flights of one communicator, in order: to NCCL, or into the queue of the communicator's thread. */
+/* What is given to NCCL as one group: the messages of a pair; but each collective alone, because NCCL changes the order
+ * within a group, and other ranks may make the same calls without a batch. */
+static struct flight_list next_part(const struct communicator *c, struct flight_list *list)
+{
+    struct flight_list part = { NULL, NULL };
+    do
+        flight_append(&part, flight_remove_first(list));
+    while (c->source >= 0 && list->first);
+    return part;
+}
+
+/* To NCCL if it takes calls now, else into the queue of the communicator's thread. */
+static comm_status start_part(struct communicator *c, struct flight_list *part, nccl_status *ret_nccl)
+{
+    comm_status status = COMM_OK;
+    uint32_t batch = ++c->group->batches;
+    if (c->state == COMMUNICATOR_READY && *ret_nccl == NCCL_OK && !c->queued.first &&
+        flights_scratch(c, part->first) <= c->scratch_bytes)
+        status = flights_issue(c, part, ret_nccl);
+    for (struct flight *f; (f = flight_remove_first(part)); flight_append(&c->queued, f))
+        f->batch = batch; /* also after a failure: the end of the group completes them */
+    return status;
+}
+
+/* The flights of one communicator, in order. */
 static comm_status start(struct communicator *c, struct flight_list *list)
 {
     struct group *g = c->group;
     struct device_scope scope;
     nccl_status nccl_says = NCCL_OK;
     comm_status status = device_enter(&scope, c->device);
-    int is_self = is_to_self(c);
-    uint32_t batch = ++g->batches;
     if (status != COMM_OK)
         return status;
-    for (struct flight *f; is_self && status == COMM_OK && (f = flight_remove_first(list));)
-        status = meet_self(g, c, f);
-    if (!is_self && c->state == COMMUNICATOR_READY && flights_scratch(c, list->first) <= c->scratch_bytes) {
-        status = flights_issue(c, list, &nccl_says);
-    } else if (!is_self) {
-        for (struct flight *f; (f = flight_remove_first(list)); flight_append(&c->queued, f))
-            f->batch = batch;
+    while (status == COMM_OK && list->first) {
+        if (is_to_self(c)) {
+            status = meet_self(g, c, flight_remove_first(list));
+        } else {
+            struct flight_list part = next_part(c, list);
+            status = start_part(c, &part, &nccl_says);
+        }
     }
     device_leave(&scope);
     if (status == COMM_OK && (nccl_says == NCCL_IN_PROGRESS || c->queued.first) && c->state == COMMUNICATOR_READY)
@@ -362,7 +410,11 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
         *host->work_slot(each->work) = each->captured ? (void *)((uintptr_t)each->op.stream | 1) : slot_of_flight(each);
         note_last_op(g, &each->op);
     }
-    status = start_all(&all);
+    status = count > 1 ? enter_batch(all.first) : COMM_OK;
+    if (status == COMM_OK)
+        status = start_all(&all);
+    while ((f = flight_remove_first(&all))) /* nothing was started: the end of the group completes them */
+        flight_append(&f->at->queued, f);
     if (status == COMM_OK)
         return COMM_OK;
     /* The other ranks do it: there is no way back. */

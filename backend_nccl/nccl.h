@@ -47,6 +47,7 @@ struct flight {
     uint32_t batch;    /* queued flights with the same number are issued as one NCCL group */
     uint8_t captured;  /* the operation runs when the graph does: `done` is not recorded */
     uint8_t issued;    /* NCCL has it, and `done` is recorded */
+    uint8_t entered;   /* of a batch: until then, `done` is what the caller's stream had before */
     size_t scratch_at; /* its part of the communicator's scratch memory */
 };
 
@@ -209,6 +210,7 @@ void group_finish_ending(struct group *g); /* wait until the group is over; no l
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 void alarm_raise(struct group *g);
+void alarm_look_for_lost(const struct group *g); /* for comm_group_lost_ranks */
 int alarm_name_the_ended(struct group *g, char *text, size_t room); /* 1: a rank's process has ended; `text` says
                                                                      * which */
 void alarm_ask(struct group *g, const char *what, char *answer, size_t room);
