@@ -288,6 +288,14 @@ nccl_status ncclCommDestroy(nccl_comm comm)
     return NCCL_OK;
 }
 
+/* They go with a communicator that is aborted: one that has failed takes no call to deregister them. */
+static void drop_registrations(struct ncclComm *comm)
+{
+    for (int i = 0; i < HANDLES_MAX; i++)
+        if (comm->handles[i])
+            standin_count("registrations", -1);
+}
+
 nccl_status ncclCommAbort(nccl_comm comm)
 {
     nccl_status status = standin_fault("ncclCommAbort");
@@ -300,6 +308,7 @@ nccl_status ncclCommAbort(nccl_comm comm)
     pthread_mutex_unlock(&comm->lock);
     segment_leave(comm, SEAT_ABORTED);
     come_to_rest(comm);
+    drop_registrations(comm);
     standin_chain_end(&comm->chain);
     end(comm, SEAT_ABORTED);
     return NCCL_OK;
