@@ -6,8 +6,8 @@
  * wider floats may be made in any order: they must be near the reference. In all cases all ranks must have the same
  * bits, and a second run must give them again.
  *
- * On a GPU, NCCL reduces: 16- and 8-bit floats are rounded at each step, so these must be near, too; what it does to NaN
- * in MIN and MAX is not asked. Every pair that NCCL has must be supported, and is tried in all three operations. */
+ * On a GPU, NCCL reduces: 16- and 8-bit floats are rounded at each step, so these must be near, too; what it does to
+ * NaN in MIN and MAX is not asked. Every pair that NCCL has must be supported, and is tried in all three operations. */
 #include <comm/comm.h>
 #include <math.h>
 #include <stdbool.h>
@@ -101,7 +101,8 @@ static void draw_input(uint64_t *state, const struct reduction *r, bool exact, v
 
 static bool is_exact(const struct reduction *r)
 {
-    return reference_kind(r->dtype) <= BOOLEAN || (reference_format(r->dtype) && !r->on_gpu) || r->redop == COMM_REDOP_MIN ||
+    bool is_rounded_once = reference_format(r->dtype) && !r->on_gpu;
+    return reference_kind(r->dtype) <= BOOLEAN || is_rounded_once || r->redop == COMM_REDOP_MIN ||
            r->redop == COMM_REDOP_MAX || r->rank_order;
 }
 
@@ -220,7 +221,8 @@ static void run_reduction(struct reduction *r, comm_group *g)
     int32_t rank = comm_group_rank(g), size = comm_group_size(g);
     size_t element = comm_dtype_bytes(r->dtype), block = r->count / (size_t)size;
     size_t count = r->kind == REDUCE_SCATTER ? block : r->kind == REDUCE && rank != r->root ? 0 : r->count;
-    uint8_t *recv = gpu_buffer(r->device, r->count * element + 1), *again = gpu_buffer(r->device, r->count * element + 1);
+    uint8_t *recv = gpu_buffer(r->device, r->count * element + 1);
+    uint8_t *again = gpu_buffer(r->device, r->count * element + 1);
     memset(recv, POISON, r->count * element);
     memset(again, POISON, r->count * element);
     run(r, g, recv);
@@ -262,28 +264,15 @@ static void run_on_cpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm
     draw_and_run(state, &r, world);
 }
 
-/* By NCCL's manual, and what libcomm makes of it: a bool is a byte, a complex number two. */
-static bool nccl_has(comm_redop redop, comm_dtype dtype)
-{
-    bool is_float = reference_kind(dtype) == FLOAT && dtype != COMM_DTYPE_BYTE;
-    if (dtype == COMM_DTYPE_BYTE || dtype == COMM_DTYPE_I16 || dtype == COMM_DTYPE_U16)
-        return false;
-    if (dtype == COMM_DTYPE_BOOL)
-        return redop != COMM_REDOP_AVG && redop != COMM_REDOP_BXOR && redop <= COMM_REDOP_BOR;
-    if (reference_kind(dtype) == COMPLEX)
-        return redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG;
-    return redop <= COMM_REDOP_MAX ? redop != COMM_REDOP_AVG || is_float : redop == COMM_REDOP_PREMUL_SUM;
-}
-
 static void run_on_gpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm_group *world)
 {
-    if (comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA) != nccl_has(redop, dtype)) {
-        if (!nccl_has(redop, dtype) || !strstr(comm_last_error(), "came with 2.24"))
+    if (comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA) != gpu_reduces(redop, dtype)) {
+        if (!gpu_reduces(redop, dtype) || !strstr(comm_last_error(), "came with 2.24"))
             ranks_fail(__FILE__, __LINE__, "%s of %s is %s, against NCCL's manual: %s", comm_redop_name(redop),
-                       comm_dtype_name(dtype), nccl_has(redop, dtype) ? "refused" : "taken", comm_last_error());
+                       comm_dtype_name(dtype), gpu_reduces(redop, dtype) ? "refused" : "taken", comm_last_error());
         return;
     }
-    for (int kind = ALL_REDUCE; kind <= REDUCE_SCATTER && nccl_has(redop, dtype); kind++) {
+    for (int kind = ALL_REDUCE; kind <= REDUCE_SCATTER && gpu_reduces(redop, dtype); kind++) {
         struct reduction r = { .redop = redop, .dtype = dtype, .kind = (enum kind_of_call)kind };
         r.on_gpu = true;
         r.device = gpu_device();
@@ -425,7 +414,7 @@ static void refusals(int rank, int size, void *arg)
     o.premul = &came;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
         for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
-            if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || nccl_has(redop, dtype)))
+            if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || gpu_reduces(redop, dtype)))
                 continue;
             comm_work *work = NULL;
             CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, &o, NULL), COMM_ERR_UNSUPPORTED);
@@ -470,7 +459,7 @@ int main(int argc, char **argv)
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MOST;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0 ||
-            (!suite.on_gpu && ranks_run(size, &options, structs, &suite) != 0)) /* NCCL calls no function of the user's */
+            (!suite.on_gpu && ranks_run(size, &options, structs, &suite) != 0)) /* NCCL cannot reduce them */
             return 1;
     return ranks_run(3, &options, refusals, &suite);
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gpu.h"
 #include "random.h"
 
 enum { MARGIN = 64, POISON = 0xa5 };
@@ -14,7 +15,7 @@ static const size_t unchanged = SIZE_MAX;
 static void region_make(struct region *r, size_t bytes, size_t shift)
 {
     r->bytes = bytes + 2 * MARGIN + shift;
-    r->memory = malloc(r->bytes);
+    r->memory = gpu_buffer(r->device, r->bytes);
     r->image = malloc(r->bytes);
     memset(r->memory, POISON, r->bytes);
     r->data = r->memory + MARGIN + shift;
@@ -46,7 +47,8 @@ static void region_make_blocks(struct region *r, const size_t *counts, int32_t s
 
 static void region_finish(struct region *r)
 {
-    free(r->memory);
+    if (r->memory)
+        gpu_buffer_free(r->device, r->memory);
     free(r->image);
     free(r->counts);
     free(r->offsets);
@@ -309,6 +311,7 @@ static void set_options(struct call *c)
 {
     const struct step *s = c->step;
     c->options = (comm_op_options)COMM_OP_OPTIONS_INIT;
+    c->options.device = c->device;
     if (s->kind == MESSAGE)
         c->options.tag = s->tag;
     if (!program_reduces(s->kind))
@@ -322,11 +325,12 @@ static void set_options(struct call *c)
     c->options.flags = s->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
 }
 
-void call_prepare(struct call *c, const struct step *step, enum half half, int32_t rank, int32_t size,
-                  uint64_t *random)
+void call_prepare(struct call *c, const struct step *step, comm_device device, enum half half, int32_t rank,
+                  int32_t size, uint64_t *random)
 {
     memset(c, 0, sizeof *c);
     c->step = step;
+    c->device = c->send.device = c->recv.device = device;
     c->half = half;
     if (half == OWN_HALF && step->kind == MESSAGE)
         c->half = rank == step->root ? SENDING_HALF : RECEIVING_HALF;
@@ -443,7 +447,7 @@ comm_status call_submit(struct call *c, comm_group *g, comm_work **work)
         return c->half == RECEIVING_HALF ? receive(c, g, work)
                                          : comm_send(g, c->send_at, s->count, s->dtype, s->peer, o, work);
     default:
-        return comm_barrier(g, NULL, work);
+        return comm_barrier(g, o, work);
     }
 }
 

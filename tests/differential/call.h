@@ -11,6 +11,7 @@ struct region {
     size_t bytes;
     uint8_t *data;
     size_t *counts, *offsets; /* of blocks, in elements; NULL if it is one buffer */
+    comm_device device;
 };
 
 /* A message to oneself is two calls; otherwise a rank does the half that is its own. */
@@ -24,6 +25,7 @@ struct call {
     const void *send_at; /* what is given to the library; in place they lie in one region */
     void *recv_at;
     void **send_list, **recv_list;
+    comm_device device;
     uint8_t *reduced; /* where the reduction's result must come; NULL if none comes */
     size_t reduced_count;
     int32_t reduced_block;
@@ -32,8 +34,8 @@ struct call {
 };
 
 /* Make the memory. Every rank of the group may call it; `random` is this rank's own. */
-void call_prepare(struct call *c, const struct step *step, enum half half, int32_t rank, int32_t size,
-                  uint64_t *random);
+void call_prepare(struct call *c, const struct step *step, comm_device device, enum half half, int32_t rank,
+                  int32_t size, uint64_t *random);
 /* Hand it to the library. */
 comm_status call_submit(struct call *c, comm_group *group, comm_work **ret_work);
 /* Is the result right? Says in `text` why not. *ret_hash is of a reduction's result, else 0. */

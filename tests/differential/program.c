@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "gpu.h"
 #include "random.h"
 #include "reference.h"
 
@@ -114,6 +115,8 @@ static void make_groups(struct program *p, uint64_t *state)
     while ((size_t)p->making_count < makings && p->group_count + RANKS_MOST <= GROUPS_MOST) {
         struct making *m = &p->makings[p->making_count++];
         m->how = (enum how)random_below(state, 4);
+        if (m->how == BY_SPLIT && !p->has_cpu)
+            m->how = BY_DUP; /* the ranks of a split ask each other on the CPU */
         m->parent = (int)random_below(state, random_one_in(state, 2) ? 1 : (size_t)p->group_count);
         m->first = p->group_count;
         if (m->how == BY_LIST)
@@ -226,23 +229,47 @@ static void draw_struct(struct step *s, uint64_t *state)
     s->struct_bytes = sizes[random_below(state, sizeof sizes / sizeof sizes[0])];
 }
 
+/* What NCCL reduces to the bits or nearly; conformance/reductions.c tries the rest. */
+static bool is_for_gpu(comm_redop redop, comm_dtype dtype)
+{
+    bool is_integer = dtype < COMM_DTYPE_BOOL, is_wide = dtype == COMM_DTYPE_F32 || dtype == COMM_DTYPE_F64 ||
+                                                         dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128;
+    bool compares = redop == COMM_REDOP_MIN || redop == COMM_REDOP_MAX;
+    return gpu_reduces(redop, dtype) && (is_integer || (is_wide && !compares));
+}
+
 static void draw_reduction(struct step *s, uint64_t *state)
 {
     do {
         s->redop = (comm_redop)random_below(state, COMM_REDOP_USER + 1);
         s->dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_END - 1));
-    } while (!comm_redop_supports(s->redop, s->dtype));
+    } while (s->on_gpu ? !is_for_gpu(s->redop, s->dtype) : !comm_redop_supports(s->redop, s->dtype));
     draw_struct(s, state);
-    s->rank_order = random_one_in(state, 6);
-    s->specials = random_one_in(state, 4);
+    s->rank_order = random_one_in(state, 6) && !s->on_gpu;
+    s->specials = random_one_in(state, 4) && !s->on_gpu;
 }
 
-static struct step draw_step(const struct program *p, int number, uint64_t *state)
+/* NCCL has no tags, and a receive is as long as its message. */
+static void suit_gpu(struct step *s)
+{
+    if (s->on_gpu && s->kind == MESSAGE) {
+        s->naming = s->naming == BY_TAG ? BY_SOURCE : s->naming;
+        s->tag = 0;
+        s->room = s->count;
+    }
+}
+
+/* `before`: the step of whose batch it is; NULL: none. A batch is for one device. */
+static struct step draw_step(const struct program *p, int number, const struct step *before, uint64_t *state)
 {
     int group = random_one_in(state, 3) ? 0 : (int)random_below(state, (size_t)p->group_count);
     int32_t size = p->groups[group].size;
     struct step s = { .number = number, .group = group, .repeats = -1 };
     s.kind = draw_kind(state);
+    if (p->has_gpu)
+        s.on_gpu = before ? before->on_gpu : !p->has_cpu || (s.kind <= MESSAGE && random_one_in(state, 2));
+    if (s.on_gpu && s.kind > MESSAGE) /* byte strings, any source: the CPU's */
+        s.kind = (enum kind)random_below(state, BARRIER + 1);
     s.dtype = (comm_dtype)(1 + random_below(state, COMM_DTYPE_END - 1));
     if (program_reduces(s.kind))
         draw_reduction(&s, state);
@@ -259,6 +286,7 @@ static struct step draw_step(const struct program *p, int number, uint64_t *stat
     s.room = s.count + (random_one_in(state, 2) ? 0 : random_below(state, 100));
     if (s.kind == MESSAGE && s.count > 0 && random_one_in(state, 10))
         s.room = random_below(state, s.count);
+    suit_gpu(&s);
     s.key = random_key(p->seed, (uint64_t)number);
     return s;
 }
@@ -275,7 +303,7 @@ static void make_steps(struct program *p, int steps)
     for (int n = 0; n < steps; n++) {
         uint64_t state = random_key(p->seed, 1000000 + (uint64_t)n);
         struct step *s = &p->steps[n];
-        *s = draw_step(p, n, &state);
+        *s = draw_step(p, n, left > 0 ? &p->steps[n - 1] : NULL, &state);
         if (left > 0) {
             s->group = p->steps[n - 1].group;
             int32_t size = p->groups[s->group].size;
@@ -284,6 +312,7 @@ static void make_steps(struct program *p, int steps)
             s->count %= (size_t)300000 / program_element(s) + 1;
             s->longest = s->count > 0 ? s->longest : 0;
             s->room = s->count + s->room % 100;
+            suit_gpu(s);
             s->batch = batch;
             left--;
             if (!may_coalesce(s))
@@ -354,6 +383,8 @@ void program_make(struct program *p, uint64_t seed, int32_t size, int steps, con
     uint64_t state = p->seed;
     p->lane_count = 1 + (int)random_below(&state, LANES_MOST);
     p->hurried = random_one_in(&state, 2);
+    p->has_gpu = gpu_in(backend);
+    p->has_cpu = !p->has_gpu || strstr(backend, "cpu");
     choose_backend(p, backend, &state);
     make_groups(p, &state);
     make_steps(p, steps);
@@ -386,7 +417,7 @@ void program_print_step(const struct program *p, const struct step *s, FILE *out
         fprintf(out, " and blocks of about %zu", s->longest);
     if (s->kind == MESSAGE || s->kind == MESSAGE_BYTES)
         fprintf(out, " peer %d tag %d room %zu naming %d", s->peer, s->tag, s->room, s->naming);
-    fprintf(out, "%s%s", s->in_place ? " in place" : "", s->offsets ? " offsets" : "");
+    fprintf(out, "%s%s%s", s->in_place ? " in place" : "", s->offsets ? " offsets" : "", s->on_gpu ? " on GPUs" : "");
     if (s->batch)
         fprintf(out, " batch %d", s->batch);
     if (s->repeats >= 0)

@@ -73,6 +73,7 @@ struct step {
     comm_redop redop;
     size_t struct_bytes; /* USER on BYTE: of one element; 0: no struct */
     bool rank_order, specials, in_place, offsets;
+    bool on_gpu;         /* the buffers are */
     size_t count;
     size_t longest;      /* of uneven blocks one in `long_one_in` has about so many elements; 0: none */
     size_t long_one_in;
@@ -92,6 +93,7 @@ struct program {
     char backend[480]; /* with options */
     size_t eager_bytes, slice_bytes; /* of these options; 0: none */
     bool hurried;      /* no delays */
+    bool has_cpu, has_gpu;
 };
 
 /* `backend` is an init string; "cpu:tcp" may get options. */

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "execute.h"
+#include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
 
@@ -15,7 +16,7 @@ struct settings {
     const char *backend;
     bool threads;
     uint64_t seed;
-    int32_t size; /* 0: 1 to 9 in turn */
+    int32_t size; /* 0: 1 to 9 in turn; with GPUs, to 8 */
     int programs, seconds, steps, limit_s;
     int first_step, last_step;
     bool shows;
@@ -122,9 +123,12 @@ int main(int argc, char **argv)
     fflush(stdout);
     time_t begin = time(NULL);
     int done = 0;
-    for (; done < s.programs && time(NULL) - begin < s.seconds; done++)
-        if (run_program(&s, s.seed + (uint64_t)done, s.size ? s.size : 1 + (int32_t)((s.seed + (uint64_t)done) % 9)))
+    uint64_t sizes = gpu_in(s.backend) ? 8 : RANKS_MOST;
+    for (; done < s.programs && time(NULL) - begin < s.seconds; done++) {
+        uint64_t seed = s.seed + (uint64_t)done;
+        if (run_program(&s, seed, s.size ? s.size : 1 + (int32_t)(seed % sizes)))
             return 1;
+    }
     printf("%d programs of %d steps were right\n", done, s.steps);
     return 0;
 }

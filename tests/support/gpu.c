@@ -67,6 +67,29 @@ void gpu_thread(void)
         CHECK_CUDA(gpu.SetDevice(own_device));
 }
 
+static bool is_complex(comm_dtype dtype)
+{
+    return dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128;
+}
+
+static bool is_float(comm_dtype dtype)
+{
+    return dtype >= COMM_DTYPE_F16 && dtype <= COMM_DTYPE_F8E5M2;
+}
+
+bool gpu_reduces(comm_redop redop, comm_dtype dtype)
+{
+    if (dtype == COMM_DTYPE_BYTE || dtype == COMM_DTYPE_I16 || dtype == COMM_DTYPE_U16)
+        return false;
+    if (dtype == COMM_DTYPE_BOOL)
+        return redop <= COMM_REDOP_BOR && redop != COMM_REDOP_AVG;
+    if (is_complex(dtype))
+        return redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG;
+    if (redop == COMM_REDOP_AVG)
+        return is_float(dtype);
+    return redop <= COMM_REDOP_MAX || redop == COMM_REDOP_PREMUL_SUM;
+}
+
 void *gpu_buffer(comm_device device, size_t bytes)
 {
     void *buffer = NULL;

@@ -1,5 +1,5 @@
-/* Memory, streams and graphs of GPUs for test programs, by the CUDA runtime that the backend uses, too (COMM_NCCL_CUDART
- * or the system's). For a group without GPUs buffers are plain memory. */
+/* Memory, streams and graphs of GPUs for test programs, by the CUDA runtime that the backend uses, too
+ * (COMM_NCCL_CUDART or the system's). For a group without GPUs buffers are plain memory. */
 #ifndef COMM_TESTS_GPU_H
 #define COMM_TESTS_GPU_H
 
@@ -27,8 +27,11 @@ comm_device gpu_device(void);
 /* In each further thread: make this rank's GPU its device. */
 void gpu_thread(void);
 
-/* A buffer that the CPU can read and write, and operations on `device` too: managed memory for a GPU, else malloc. Never
- * NULL. */
+/* By NCCL's manual, and what libcomm makes of it: a bool is a byte, a complex number two. */
+bool gpu_reduces(comm_redop redop, comm_dtype dtype);
+
+/* A buffer that the CPU can read and write, and operations on `device` too: managed memory for a GPU, else malloc.
+ * Never NULL. */
 void *gpu_buffer(comm_device device, size_t bytes);
 void gpu_buffer_free(comm_device device, void *buffer);
 
