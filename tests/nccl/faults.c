@@ -1,0 +1,382 @@
+/* What goes wrong on GPUs: ranks that die, do not come, or are told to stop; calls of CUDA and NCCL that fail. On the
+ * stand-in of tests/standin, whose variables say what fails. Usage: faults [CASE]. */
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cases.h"
+#include "faults.h"
+
+enum { COUNT = 2000, LIMIT_S = 30, ANSWER_MS = 700, VICTIM = 1 };
+
+struct fault_case {
+    const char *name;
+    void (*fn)(int rank, int size, void *arg);
+    int size;
+    const char *backend, *variables; /* "NAME=value NAME=value" */
+    int on_rank;                     /* the variables' rank; -1: all */
+    uint64_t may_fail;
+};
+
+struct run {
+    const struct fault_case *is;
+    struct page *page;
+};
+
+static void set_variables(const struct run *run, int rank)
+{
+    char text[300], *rest = text;
+    if (!run->is->variables || (run->is->on_rank >= 0 && run->is->on_rank != rank))
+        return;
+    snprintf(text, sizeof text, "%s", run->is->variables);
+    for (char *one; (one = strsep(&rest, " "));) {
+        char *value = strchr(one, '=');
+        *value = '\0';
+        setenv(one, value + 1, 1);
+    }
+}
+
+static comm_group *open_world(const struct run *run, int rank, int64_t timeout_ms)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    set_variables(run, rank);
+    gpu_open(run->is->backend, rank);
+    options.backend = run->is->backend;
+    options.timeout_ms = 20000;
+    CHECK_OK(ranks_init(&options, &world));
+    CHECK_OK(comm_group_set_timeout(world, timeout_ms));
+    return world;
+}
+
+static comm_status all_reduce(comm_group *group, int32_t *vector)
+{
+    comm_op_options o = on_gpu();
+    return comm_all_reduce(group, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL);
+}
+
+static comm_status until_it_ends(comm_group *group, int32_t *vector)
+{
+    comm_status status;
+    do
+        status = all_reduce(group, vector);
+    while (status == COMM_OK);
+    return status;
+}
+
+/* The group has ended, and says so again; the memory is nobody's any more. */
+static void leave(comm_group *world, int32_t *vector)
+{
+    CHECK(all_reduce(world, vector) != COMM_OK);
+    CHECK(comm_group_status(world) != COMM_OK);
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- Ranks that die ---- */
+
+static void *dies(void *context)
+{
+    const struct run *run = context;
+    fault_await(run->page, 0);
+    raise(SIGKILL);
+    return NULL;
+}
+
+static void survive(comm_group *world, int32_t *vector)
+{
+    int32_t lost[8];
+    size_t count;
+    comm_group *rest;
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_OK(comm_group_lost_ranks(world, lost, 8, &count));
+    if (count != 1 || lost[0] != VICTIM)
+        ranks_fail(__FILE__, __LINE__, "%zu ranks are known to be lost, the first is %d: %s", count,
+                   count ? lost[0] : -1, comm_last_error());
+    CHECK_OK(comm_group_shrink(world, lost, count, NULL, &rest));
+    CHECK_OK(all_reduce(rest, vector));
+    CHECK_OK(comm_group_close(rest));
+    leave(world, vector);
+}
+
+static void killed_within(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, 1);
+    pthread_t killer;
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    fault_meet(run->page);
+    if (rank == VICTIM) {
+        CHECK(pthread_create(&killer, NULL, dies, run) == 0);
+        for (;;)
+            all_reduce(world, vector);
+    }
+    for (int i = 0; rank == 0 && i < 5; i++)
+        CHECK_OK(all_reduce(world, vector));
+    if (rank == 0)
+        fault_raise(run->page, 0);
+    survive(world, vector);
+}
+
+static void killed_between(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    fault_meet(run->page);
+    if (rank == VICTIM)
+        raise(SIGKILL);
+    survive(world, vector);
+}
+
+/* Before the communicator is made. */
+static void killed_before(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    fault_meet(run->page);
+    if (rank == VICTIM)
+        raise(SIGKILL);
+    survive(world, vector);
+}
+
+/* ---- Ranks that do not come ---- */
+
+/* All but the victim call: the text names the operation and the rank that has not called it. */
+static void one_does_not_call(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    CHECK_OK(all_reduce(world, vector));
+    CHECK_OK(comm_group_set_timeout(world, ANSWER_MS));
+    if (rank != VICTIM) {
+        CHECK_STATUS(all_reduce(world, vector), COMM_ERR_DEADLINE);
+        CHECK_ERROR_SAYS("all_reduce #2");
+        if (strstr(comm_last_error(), "reports:") == NULL) /* this rank has asked the others itself */
+            CHECK_ERROR_SAYS("rank 1 has not called it");
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_DEADLINE);
+    CHECK_ERROR_SAYS("all_reduce #2");
+    (void)size;
+    leave(world, vector);
+}
+
+/* The same, but nobody has connected yet. */
+static void one_does_not_connect(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, ANSWER_MS);
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    if (rank != VICTIM) {
+        CHECK_STATUS(all_reduce(world, vector), COMM_ERR_DEADLINE);
+        CHECK_ERROR_SAYS("all_reduce #1");
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_DEADLINE);
+    leave(world, vector);
+}
+
+/* ---- Aborts ---- */
+
+static void *aborts(void *context)
+{
+    comm_group *world = context;
+    comm_group_abort(world, "that is enough");
+    return NULL;
+}
+
+static void aborted_within(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    comm_op_options o = on_gpu();
+    comm_work *works[3];
+    pthread_t thread;
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    if (rank != VICTIM) {
+        for (int i = 0; i < 3; i++)
+            CHECK_OK(comm_all_reduce(world, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, &works[i]));
+        if (rank == 0)
+            CHECK(pthread_create(&thread, NULL, aborts, world) == 0);
+        for (int i = 0; i < 3; i++) {
+            CHECK_STATUS(comm_work_wait(works[i], 0), COMM_ERR_ABORTED);
+            CHECK(strstr(comm_work_error(works[i]), "that is enough"));
+            comm_work_release(works[i]);
+        }
+        if (rank == 0)
+            pthread_join(thread, NULL);
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_ABORTED);
+    CHECK_ERROR_SAYS("that is enough");
+    leave(world, vector);
+}
+
+static void aborted_while_connecting(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    pthread_t thread;
+    (void)size;
+    if (rank != VICTIM) {
+        if (rank == 0)
+            CHECK(pthread_create(&thread, NULL, aborts, world) == 0);
+        CHECK_STATUS(comm_group_connect(world, gpu_device(), 0), COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("that is enough");
+        if (rank == 0)
+            pthread_join(thread, NULL);
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_ABORTED);
+    leave(world, vector);
+}
+
+/* ---- Errors of the libraries ---- */
+
+static void error_later(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    comm_status status = until_it_ends(world, vector);
+    CHECK(status == COMM_ERR_BACKEND || status == COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("NCCL error");
+    fault_meet(run->page);
+    leave(world, vector);
+}
+
+/* Two ranks with one GPU. */
+static void one_gpu_for_two(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    CHECK_STATUS(all_reduce(world, vector), COMM_ERR_BACKEND);
+    CHECK_ERROR_SAYS("same GPU");
+    CHECK_ERROR_SAYS("cudaSetDevice");
+    CHECK_ERROR_SAYS("CUDA_VISIBLE_DEVICES");
+    CHECK_ERROR_SAYS("NCCL_MULTI_RANK_GPU_ENABLE=1");
+    CHECK_ERROR_SAYS("NCCL_HOSTID");
+    fault_meet(run->page);
+    leave(world, vector);
+}
+
+/* The cures work. */
+static void works(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    if (strcmp(run->is->name, "host ids cure it") == 0)
+        setenv("NCCL_HOSTID", rank ? "b" : "a", 1);
+    comm_group *world = open_world(run, rank, 15000);
+    int32_t *vector = vector_new(COUNT, rank + 1);
+    CHECK_OK(all_reduce(world, vector));
+    CHECK_VECTOR(vector, COUNT, size);
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+}
+
+static void does_not_open(const struct run *run, int rank, const char *words)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    set_variables(run, rank);
+    options.backend = run->is->backend;
+    options.timeout_ms = 10000;
+    comm_status status = ranks_init(&options, &world);
+    CHECK(status != COMM_OK);
+    CHECK_ERROR_SAYS(words);
+}
+
+static void no_nccl(int rank, int size, void *arg)
+{
+    (void)size;
+    does_not_open(arg, rank, "NCCL is missing");
+    CHECK_ERROR_SAYS("/nowhere/libnccl.so.2");
+    CHECK_ERROR_SAYS("COMM_NCCL_LIBRARY");
+}
+
+static void no_cuda(int rank, int size, void *arg)
+{
+    (void)size;
+    does_not_open(arg, rank, "the CUDA runtime is missing");
+    CHECK_ERROR_SAYS("/nowhere/libcudart.so.13");
+    CHECK_ERROR_SAYS("COMM_NCCL_CUDART");
+}
+
+static void no_gpu(int rank, int size, void *arg)
+{
+    (void)size;
+    does_not_open(arg, rank, "no GPU");
+}
+
+static void old_cuda(int rank, int size, void *arg)
+{
+    (void)size;
+    does_not_open(arg, rank, "11.0 or newer is needed");
+}
+
+/* ---- Cases ---- */
+
+#define NET "STANDIN_PEERS=net"
+#define SILENT "STANDIN_PEERS=silent"
+#define BOTH "cpu:tcp,cuda:nccl"
+#define GPUS "cuda:nccl"
+static const struct fault_case cases[] = {
+    { "killed within", killed_within, 3, GPUS, NET, -1, 1 << VICTIM },
+    { "killed within, silently", killed_within, 3, GPUS, SILENT, -1, 1 << VICTIM },
+    { "killed within, beside tcp", killed_within, 3, BOTH, NET, -1, 1 << VICTIM },
+    { "killed within, silently, beside tcp", killed_within, 3, BOTH, SILENT, -1, 1 << VICTIM },
+    { "killed between", killed_between, 4, GPUS, NET, -1, 1 << VICTIM },
+    { "killed between, silently", killed_between, 2, GPUS, SILENT, -1, 1 << VICTIM },
+    { "killed between, beside tcp", killed_between, 3, BOTH, SILENT, -1, 1 << VICTIM },
+    { "killed before", killed_before, 3, GPUS, SILENT, -1, 1 << VICTIM },
+    { "one does not call", one_does_not_call, 3, GPUS, NULL, -1, 0 },
+    { "one does not call, beside tcp", one_does_not_call, 3, BOTH, NULL, -1, 0 },
+    { "one does not connect", one_does_not_connect, 3, GPUS, NULL, -1, 0 },
+    { "aborted within", aborted_within, 3, GPUS, NULL, -1, 0 },
+    { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0 },
+    { "aborted while connecting", aborted_while_connecting, 3, GPUS, NULL, -1, 0 },
+    { "an error later", error_later, 3, GPUS, "STANDIN_ASYNC=3:3", 1, 0 },
+    { "a network error later", error_later, 3, GPUS, "STANDIN_ASYNC=2:6", 2, 0 },
+    { "one GPU for two", one_gpu_for_two, 2, GPUS, "STANDIN_DEVICES=1", -1, 0 },
+    { "several ranks on one GPU allowed", works, 2, GPUS, "STANDIN_DEVICES=1 NCCL_MULTI_RANK_GPU_ENABLE=1", -1, 0 },
+    { "host ids cure it", works, 2, GPUS, "STANDIN_DEVICES=1", -1, 0 },
+    { "no NCCL", no_nccl, 2, GPUS, "COMM_NCCL_LIBRARY=/nowhere/libnccl.so.2", -1, 0 },
+    { "no CUDA", no_cuda, 2, GPUS, "COMM_NCCL_CUDART=/nowhere/libcudart.so.13", -1, 0 },
+    { "no GPU", no_gpu, 2, GPUS, "STANDIN_DEVICES=0", -1, 0 },
+    { "a CUDA that is too old", old_cuda, 2, GPUS, "STANDIN_CUDA_VERSION=10020", -1, 0 },
+};
+
+int main(int argc, char **argv)
+{
+    int failed = 0, ran = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct fault_case *c = &cases[i];
+        if (argc > 1 && strcmp(argv[1], c->name) != 0)
+            continue;
+        struct run run = { c, page_new(c->size) };
+        struct ranks_options options = { .limit_s = LIMIT_S, .name = c->name, .may_fail = c->may_fail };
+        int64_t began_ns = fault_now_ns();
+        failed |= ranks_run(c->size, &options, c->fn, &run);
+        printf("%s: %.1f s\n", c->name, (double)(fault_now_ns() - began_ns) / 1e9);
+        page_free(run.page);
+        ran++;
+    }
+    return failed || ran == 0;
+}
