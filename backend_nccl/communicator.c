@@ -271,7 +271,7 @@ static void *thread_main(void *context)
         if (status == COMM_OK)
             status = issue_queue(c);
         if (status != COMM_OK)
-            group_end(g, status_that_ends(status), host->last_error(), 0);
+            group_end_failed(g, status);
         pthread_mutex_unlock(&g->lock);
         group_finish(g);
         pthread_mutex_lock(&g->lock);

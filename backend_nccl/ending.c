@@ -130,6 +130,14 @@ void group_end_asking(struct group *g, comm_status status, const char *text)
     group_end(g, status, text, 0);
 }
 
+void group_end_failed(struct group *g, comm_status status)
+{
+    if (status == COMM_ERR_PEER_LOST)
+        group_end_asking(g, status, host->last_error());
+    else
+        group_end(g, status_that_ends(status), host->last_error(), 0);
+}
+
 void group_end_late(struct group *g, const struct flight *f)
 {
     char what[256];

@@ -418,7 +418,7 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
     if (status == COMM_OK)
         return COMM_OK;
     /* The other ranks do it: there is no way back. */
-    group_end(g, status_that_ends(status), host->last_error(), 0);
+    group_end_failed(g, status);
     return COMM_OK;
 }
 

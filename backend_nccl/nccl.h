@@ -205,6 +205,7 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns);
 /* ending.c. The group's lock is held. */
 void group_end(struct group *g, comm_status status, const char *text, int told);
 void group_end_asking(struct group *g, comm_status status, const char *text); /* and find out which rank is to blame */
+void group_end_failed(struct group *g, comm_status status); /* host->last_error says why */
 void group_end_late(struct group *g, const struct flight *f);
 void group_finish_ending(struct group *g); /* wait until the group is over; no lock is held */
 
