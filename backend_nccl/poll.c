@@ -75,7 +75,7 @@ static void check(struct communicator *c, int64_t now_ns)
     late = late ? late : overdue(&c->issuing, now_ns);
     for (int i = 0; i < 2 && !late; i++)
         late = overdue(&g->to_self[i], now_ns);
-    if (c->comm && c->state == COMMUNICATOR_READY && nccl.CommGetAsyncError(c->comm, &error) == NCCL_OK &&
+    if (c->state == COMMUNICATOR_READY && c->comm && nccl.CommGetAsyncError(c->comm, &error) == NCCL_OK &&
         error != NCCL_OK && error != NCCL_IN_PROGRESS) {
         fail_nccl(c, error, "an operation that was under way");
         if (error == NCCL_REMOTE_ERROR)
