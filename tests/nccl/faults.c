@@ -264,6 +264,8 @@ static void error_later(int rank, int size, void *arg)
 static void one_gpu_for_two(int rank, int size, void *arg)
 {
     struct run *run = arg;
+    unsetenv("NCCL_HOSTID"); /* tools/test-gpu sets one of the cures */
+    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
     comm_group *world = open_world(run, rank, 15000);
     int32_t *vector = vector_new(COUNT, 1);
     (void)size;

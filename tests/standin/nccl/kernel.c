@@ -70,7 +70,8 @@ static bool reduce_spans(struct ncclComm *comm, const struct task *task, const c
     for (int rank = 1; rank < comm->size; rank++)
         reduce_step(task, sum, others + (size_t)rank * own, spans[comm->rank].count);
     reduce_end(task, comm->size, sum, spans[comm->rank].count);
-    memcpy(into, sum, own);
+    if (own) /* else `into` may be NULL */
+        memcpy(into, sum, own);
     return true;
 }
 
