@@ -262,10 +262,11 @@ static void *thread_main(void *context)
     cuda_status set = cuda.SetDevice(c->device);
     if (set != CUDA_OK)
         status = fail_cuda(set, "cudaSetDevice");
-    if (status == COMM_OK && !c->comm)
+    int connects = !c->comm; /* else it waits for a call that is in progress */
+    if (status == COMM_OK && connects)
         status = connect(c);
     pthread_mutex_lock(&g->lock);
-    if (status == COMM_OK && !atomic_load(&g->ended))
+    if (status == COMM_OK && connects && !atomic_load(&g->ended))
         memories_register(c);
     do {
         if (status == COMM_OK)

@@ -164,6 +164,8 @@ static comm_status enter(struct communicator *c, const struct flight *f)
 static nccl_status call_nccl(struct communicator *c, struct flight *first)
 {
     nccl_status status = first->next ? nccl.GroupStart() : NCCL_OK;
+    if (status != NCCL_OK)
+        return status;
     for (struct flight *f = first; f && (status == NCCL_OK || status == NCCL_IN_PROGRESS); f = f->next) {
         nccl_status one = issue_op(c, f);
         status = one == NCCL_OK ? status : one;

@@ -44,6 +44,8 @@ static nccl_status all_gather(struct communicator *c, const comm_op *op, cuda_st
     if (is_plain(op, &op->recv))
         return nccl.AllGather(op->send.data, op->recv.data, op->send.count * bytes, NCCL_U8, c->comm, stream);
     nccl_status status = nccl.GroupStart();
+    if (status != NCCL_OK)
+        return status;
     for (int r = 0; r < c->size && status == NCCL_OK; r++) {
         void *block = comm_op_block(&op->recv, bytes, r, &count);
         if (count)
@@ -64,7 +66,9 @@ static nccl_status gather(struct communicator *c, const comm_op *op, cuda_stream
         return send_bytes(c, op->send.data, op->send.count * bytes, op->root, stream);
     nccl_status status = copy(comm_op_block(&op->recv, bytes, c->rank, &own), op->send.data, op->send.count * bytes,
                               stream);
-    status = both(status, nccl.GroupStart());
+    status = status == NCCL_OK ? nccl.GroupStart() : status;
+    if (status != NCCL_OK)
+        return status;
     for (int r = 0; r < c->size; r++) {
         void *block = comm_op_block(&op->recv, bytes, r, &count);
         if (r != c->rank)
@@ -82,7 +86,9 @@ static nccl_status scatter(struct communicator *c, const comm_op *op, cuda_strea
         return recv_bytes(c, op->recv.data, op->recv.count * bytes, op->root, stream);
     nccl_status status = copy(op->recv.data, comm_op_block(&op->send, bytes, c->rank, &own),
                               op->recv.count * bytes, stream);
-    status = both(status, nccl.GroupStart());
+    status = status == NCCL_OK ? nccl.GroupStart() : status;
+    if (status != NCCL_OK)
+        return status;
     for (int r = 0; r < c->size; r++) {
         const void *block = comm_op_block(&op->send, bytes, r, &count);
         if (r != c->rank)
@@ -121,7 +127,9 @@ static nccl_status exchange(struct communicator *c, const comm_op *op, char *scr
         status = both(status, copy(scratch + at, block, send_count * bytes, stream));
     }
     at = 0;
-    status = both(status, nccl.GroupStart());
+    status = status == NCCL_OK ? nccl.GroupStart() : status;
+    if (status != NCCL_OK)
+        return status;
     for (int r = 0; r < c->size; at += send_count * bytes, r++) {
         const void *from = comm_op_block(&op->send, bytes, r, &send_count);
         void *to = comm_op_block(&op->recv, bytes, r, &recv_count);
@@ -168,6 +176,8 @@ static nccl_status reduce_scatter(struct communicator *c, const comm_op *op, con
         return nccl.ReduceScatter(op->send.data, op->recv.data, op->recv.count * by->parts, by->type, by->redop,
                                   c->comm, stream);
     nccl_status status = nccl.GroupStart();
+    if (status != NCCL_OK)
+        return status;
     for (int r = 0; r < c->size; r++) {
         const void *block = comm_op_block(&op->send, op->element_bytes, r, &count);
         if (count)
