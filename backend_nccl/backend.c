@@ -82,6 +82,7 @@ static void read_parameters(struct group *g)
     g->check_buffers = (int)host->param_int(options, "nccl", "check_buffers");
     g->high_priority = (int)host->param_int(options, "nccl", "high_priority");
     g->from_parent = (int)host->param_int(options, "nccl", "from_parent");
+    g->group_batches = (int)host->param_int(options, "nccl", "group_batches");
     g->share = (int)host->param_int(options, "nccl", "share");
     g->windows = (int)host->param_int(options, "nccl", "windows");
     g->max_ctas = (int)host->param_int(options, "nccl", "max_ctas");

@@ -314,13 +314,13 @@ static comm_status meet_self(struct group *g, struct communicator *c, struct fli
 }
 
 /* What is given to NCCL as one group: the messages of a pair; but each collective alone, because NCCL changes the order
- * within a group, and other ranks may make the same calls without a batch. */
+ * within a group, and other ranks may make the same calls without a batch. With group_batches=1 they do not. */
 static struct flight_list next_part(const struct communicator *c, struct flight_list *list)
 {
     struct flight_list part = { NULL, NULL };
     do
         flight_append(&part, flight_remove_first(list));
-    while (c->source >= 0 && list->first);
+    while ((c->source >= 0 || c->group->group_batches) && list->first);
     return part;
 }
 

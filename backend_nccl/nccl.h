@@ -112,7 +112,7 @@ struct group {
     int has_ender, is_over; /* over: the works are completed, the communicators are gone */
     pthread_t ender;
 
-    int check_buffers, high_priority, from_parent, share, windows, max_ctas;
+    int check_buffers, high_priority, from_parent, group_batches, share, windows, max_ctas;
 };
 
 struct memory {

@@ -78,6 +78,51 @@ static void batch_in_a_stream(int rank, int size, void *arg)
     CHECK_CUDA(gpu.StreamDestroy(stream));
 }
 
+/* group_batches=1: the collectives of a batch are one NCCL group. */
+static void batch_as_one_group(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, "?group_batches=1");
+    comm_op_options o = on_gpu();
+    int32_t *sum = vector_new(LARGE, rank + 1), *most = vector_new(COUNT, rank), *all = vector_new(COUNT * size, -1);
+    for (int turn = 0; turn < 2; turn++) {
+        vector_fill(sum, LARGE, rank + 1);
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_all_reduce(world, sum, sum, LARGE, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+        CHECK_OK(comm_all_reduce(world, most, most, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL));
+        CHECK_OK(comm_all_gather(world, most, all, COUNT, COMM_DTYPE_I32, &o, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, NULL));
+        CHECK_VECTOR(sum, LARGE, sum_of_ranks(size));
+        CHECK_VECTOR(most, COUNT, size - 1);
+    }
+    gpu_memory_free(sum);
+    gpu_memory_free(most);
+    gpu_memory_free(all);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* It is seen by a call of NCCL's that fails: one by one, no collective of these would begin a group. */
+static void batch_begins_a_group(int rank, int size, void *arg)
+{
+    const char *library = getenv("COMM_NCCL_LIBRARY");
+    int can_fail = library && strstr(library, "standin");
+    (void)arg, (void)size;
+    setenv("STANDIN_FAIL", "ncclGroupStart:1:3", 1);
+    for (int one = 0; one < 2; one++) {
+        comm_group *world = cases_world(rank, one ? "?group_batches=1" : NULL);
+        comm_op_options o = on_gpu();
+        int32_t *sum = vector_new(COUNT, rank + 1);
+        CHECK_OK(comm_all_reduce(world, sum, sum, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_all_reduce(world, sum, sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+        CHECK_OK(comm_barrier(world, &o, NULL));
+        CHECK((comm_coalesce_end(world, NULL, NULL) != COMM_OK) == (one && can_fail));
+        CHECK_OK(comm_group_close(world));
+        gpu_memory_free(sum);
+    }
+    unsetenv("STANDIN_FAIL");
+}
+
 /* To this rank itself, in either order. */
 static void messages_to_oneself(int rank, int size, void *arg)
 {
@@ -332,6 +377,8 @@ static const struct nccl_case cases[] = {
     { "messages in both directions", messages_in_both_directions, 4 },
     { "messages keep their order", messages_keep_their_order, 3 },
     { "a batch in a stream", batch_in_a_stream, 3 },
+    { "a batch as one group", batch_as_one_group, 3 },
+    { "a batch begins a group", batch_begins_a_group, 2 },
     { "messages to oneself", messages_to_oneself, 2 },
     { "tags are refused", tags_are_refused, 2 },
     { "all_to_all in place", all_to_all_in_place, 3 },
