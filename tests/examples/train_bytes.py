@@ -41,7 +41,8 @@ def same_curve(one, other, what):
     print(f"{what}: loss {one[0]} -> {one[-1]}, the curves differ by {worst:.6f} at most")
     if worst > 0.005:
         sys.exit(f"{what}: the curves differ\n{one}\n{other}")
-    if not one[-1] < one[0] - 0.5:
+    some = min(5, len(one) // 2) # one batch may be harder than another
+    if not sum(one[-some:]) / some < sum(one[:some]) / some - 0.25:
         sys.exit(f"{what}: nothing was learnt\n{one}")
 
 
