@@ -104,12 +104,19 @@ static struct communicator *parent_of(const struct communicator *c)
     if (!parent || c->source >= 0 || c->number > 0 || atomic_load(&parent->ended))
         return NULL;
     for (struct communicator *p = parent->communicators; p; p = p->next)
-        if (p->source < 0 && p->device == c->device && p->state == COMMUNICATOR_READY)
+        if (p->source < 0 && p->device == c->device)
             return p;
     return NULL;
 }
 
-static void give_back(struct communicator *p)
+/* Nobody else uses it meanwhile: what is submitted is queued. Called with the group's lock; given back without. */
+void communicator_borrow(struct communicator *p)
+{
+    p->borrowed = 1;
+    p->state = COMMUNICATOR_WORKING;
+}
+
+void communicator_give_back(struct communicator *p)
 {
     struct group *parent = p->group;
     pthread_mutex_lock(&parent->lock);
@@ -121,21 +128,33 @@ static void give_back(struct communicator *p)
     pthread_mutex_unlock(&parent->lock);
 }
 
-static struct communicator *borrow_parent(struct communicator *c)
+/* *ret_busy: it is there, and cannot be borrowed yet. */
+static struct communicator *try_to_borrow(const struct communicator *c, int *ret_busy)
 {
     struct world *w = c->group->world;
     struct communicator *p = NULL;
+    *ret_busy = 0;
     pthread_mutex_lock(&w->lock); /* it keeps the parent open */
     if (c->group->parent) {
         pthread_mutex_lock(&c->group->parent->lock);
         p = parent_of(c);
-        if (p) {
-            p->borrowed = 1;
-            p->state = COMMUNICATOR_WORKING;
-        }
+        *ret_busy = p && p->state != COMMUNICATOR_READY;
+        if (p && !*ret_busy)
+            communicator_borrow(p);
         pthread_mutex_unlock(&c->group->parent->lock);
     }
     pthread_mutex_unlock(&w->lock);
+    return *ret_busy ? NULL : p;
+}
+
+/* Whether the parent has one is the same on all ranks; whether it is ready is not. NULL: it has none, or the end has
+ * come. */
+static struct communicator *borrow_parent(const struct communicator *c)
+{
+    int busy;
+    struct communicator *p;
+    while (!(p = try_to_borrow(c, &busy)) && busy && !atomic_load(&c->group->ended))
+        pause_for(ASK_LAST_NS);
     return p;
 }
 
@@ -164,7 +183,7 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
                                                                                   : fail_nccl(p, status, call);
     if (status == NCCL_IN_PROGRESS)
         fail(COMM_ERR_ABORTED, "%s: the group or its parent has ended", call);
-    give_back(p);
+    communicator_give_back(p);
     return result;
 }
 
@@ -396,7 +415,9 @@ void communicator_end(struct communicator *c, int abort)
         return;
     cuda.SetDevice(c->device);
     if (!abort) {
-        nccl_status status = nccl.CommFinalize(c->comm);
+        nccl_status status = NCCL_OK;
+        if (nccl.CommGetAsyncError(c->comm, &status) == NCCL_OK && status == NCCL_OK)
+            status = nccl.CommFinalize(c->comm);
         if (status == NCCL_IN_PROGRESS)
             status = wait_for_nccl(c, host->now_ns() + FINALIZE_NS);
         abort = status != NCCL_OK;

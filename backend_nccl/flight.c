@@ -1,9 +1,12 @@
 /* Operations from submission until the device is past them. */
+#include <sched.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "nccl.h"
+
+enum { SETTLE_NS = 50000 };
 
 /* ---- Flights ---- */
 
@@ -177,6 +180,22 @@ static nccl_status call_nccl(struct communicator *c, struct flight *first)
     return status;
 }
 
+/* A non-blocking communicator launches by a thread of NCCL's own, which takes some microseconds: so much is waited
+ * for. */
+static nccl_status settle(struct communicator *c)
+{
+    int64_t until_ns = host->now_ns() + SETTLE_NS;
+    nccl_status status = NCCL_IN_PROGRESS;
+    do {
+        nccl_status asked = nccl.CommGetAsyncError(c->comm, &status);
+        if (asked != NCCL_OK)
+            return asked;
+        if (status == NCCL_IN_PROGRESS)
+            sched_yield();
+    } while (status == NCCL_IN_PROGRESS && host->now_ns() < until_ns);
+    return status;
+}
+
 /* NCCL has the flights of c->issuing. */
 comm_status flights_issued(struct communicator *c)
 {
@@ -229,6 +248,8 @@ comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl
         return status;
     const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
     *ret_nccl = call_nccl(c, list->first);
+    if (*ret_nccl == NCCL_IN_PROGRESS)
+        *ret_nccl = settle(c);
     c->issuing = *list; /* also after a failure: a part of it may be in the stream */
     list->first = NULL;
     if (*ret_nccl != NCCL_OK && *ret_nccl != NCCL_IN_PROGRESS)

@@ -24,18 +24,46 @@ static void register_with(struct memory *m, struct communicator *c)
         m->comm = c->comm;
 }
 
-/* The ranks do it together: a window is of all of them. */
+static int64_t deadline_of(const struct group *g)
+{
+    return g->info->timeout_ms > 0 ? host->now_ns() + g->info->timeout_ms * 1000000 : INT64_MAX;
+}
+
+/* Without the lock: NCCL waits for the other ranks. IN_PROGRESS: they have not come in time, or the group has ended. */
+static nccl_status register_window(struct memory *m, struct communicator *c)
+{
+    int64_t deadline_ns = deadline_of(c->group);
+    nccl_status asked = NCCL_OK;
+    nccl_status status = nccl.CommWindowRegister(c->comm, m->data, m->bytes, &m->window, NCCL_WINDOW_SYMMETRIC);
+    while (status == NCCL_IN_PROGRESS && asked == NCCL_OK && !atomic_load(&c->group->ended) &&
+           host->now_ns() < deadline_ns) {
+        pause_for(LOOK_NS);
+        asked = nccl.CommGetAsyncError(c->comm, &status);
+    }
+    return asked == NCCL_OK ? status : asked;
+}
+
+/* The ranks do it together: a window is of all of them. The lock is let go meanwhile. */
 static comm_status make_window(struct memory *m, struct communicator *c)
 {
-    nccl_status status = nccl.CommWindowRegister(c->comm, m->data, m->bytes, &m->window, NCCL_WINDOW_SYMMETRIC);
-    nccl_status later = status;
-    while (status == NCCL_IN_PROGRESS && nccl.CommGetAsyncError(c->comm, &later) == NCCL_OK &&
-           later == NCCL_IN_PROGRESS && !atomic_load(&c->group->ended))
-        pause_for(LOOK_NS);
-    if (later != NCCL_OK)
-        return fail_nccl(c, later, "ncclCommWindowRegister");
-    m->comm = c->comm;
-    return COMM_OK;
+    struct group *g = c->group;
+    comm_status status = COMM_OK;
+    communicator_borrow(c);
+    pthread_mutex_unlock(&g->lock);
+    nccl_status made = register_window(m, c);
+    communicator_give_back(c);
+    pthread_mutex_lock(&g->lock);
+    if (atomic_load(&g->ended))
+        status = fail(atomic_load(&g->ended), "%s", g->ended_text);
+    else if (made == NCCL_IN_PROGRESS)
+        status = fail(COMM_ERR_DEADLINE, "ncclCommWindowRegister timed out: windows=1, and a rank has not registered "
+                      "its part of the window within %lld ms", (long long)g->info->timeout_ms);
+    else if (made != NCCL_OK)
+        status = fail_nccl(c, made, "ncclCommWindowRegister");
+    if (made == NCCL_IN_PROGRESS)
+        group_end(g, COMM_ERR_DEADLINE, host->last_error(), 0); /* NCCL takes nothing else before this is over */
+    m->comm = status == COMM_OK ? c->comm : NULL;
+    return status;
 }
 
 static comm_status make_known(struct group *g, struct memory *m)

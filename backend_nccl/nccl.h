@@ -57,7 +57,7 @@ struct flight_list {
 
 /* WORKING: its thread makes the ncclComm_t, waits for NCCL, and issues what is queued meanwhile. READY: submit issues
  * at once. */
-enum communicator_state { COMMUNICATOR_WORKING, COMMUNICATOR_READY, COMMUNICATOR_ENDED };
+enum communicator_state { COMMUNICATOR_WORKING, COMMUNICATOR_READY };
 
 struct communicator {
     struct communicator *next;
@@ -168,6 +168,8 @@ static inline int is_to_self(const struct communicator *c)
 comm_status communicator_want(struct group *g, int device, int source, int target, struct communicator **ret_c);
 comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns);
 comm_status communicator_start_thread(struct communicator *c);
+void communicator_borrow(struct communicator *p);
+void communicator_give_back(struct communicator *p);
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
 void communicator_free(struct communicator *c);
 

@@ -82,14 +82,17 @@ static comm_status rooted_and_messages(const struct use *u)
         status = comm_broadcast(g, u->b, COUNT, COMM_DTYPE_I32, 1, &o, NULL);
     if (status == COMM_OK)
         status = comm_barrier(g, &o, NULL);
-    if (status != COMM_OK)
-        return status;
-    CHECK_OK(comm_coalesce_begin(g));
-    CHECK_OK(comm_send(g, u->a, COUNT, COMM_DTYPE_I32, 1 - u->rank, &o, NULL));
-    CHECK_OK(comm_recv(g, u->b, COUNT, COMM_DTYPE_I32, 1 - u->rank, &o, NULL));
-    CHECK_OK(comm_send(g, u->a, COUNT, COMM_DTYPE_I32, u->rank, &o, NULL));
-    CHECK_OK(comm_recv(g, u->a + COUNT, COUNT, COMM_DTYPE_I32, u->rank, &o, NULL));
-    return comm_coalesce_end(g, NULL, NULL);
+    if (status == COMM_OK)
+        status = comm_coalesce_begin(g);
+    if (status == COMM_OK)
+        status = comm_send(g, u->a, COUNT, COMM_DTYPE_I32, 1 - u->rank, &o, NULL);
+    if (status == COMM_OK)
+        status = comm_recv(g, u->b, COUNT, COMM_DTYPE_I32, 1 - u->rank, &o, NULL);
+    if (status == COMM_OK)
+        status = comm_send(g, u->a, COUNT, COMM_DTYPE_I32, u->rank, &o, NULL);
+    if (status == COMM_OK)
+        status = comm_recv(g, u->a + COUNT, COUNT, COMM_DTYPE_I32, u->rank, &o, NULL);
+    return status == COMM_OK ? comm_coalesce_end(g, NULL, NULL) : status;
 }
 
 static comm_status in_memory(const struct use *u)

@@ -312,6 +312,28 @@ static void groups_that_share(int rank, int size, void *arg)
     make_and_use_groups(cases_world(rank, "?from_parent=1&share=1"), rank, size);
 }
 
+/* A connect that timed out leaves the group as it was, and can be repeated. */
+static void connect_in_time(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    comm_store *store = ranks_store();
+    void *word;
+    size_t bytes;
+    if (rank == 0) {
+        CHECK_STATUS(comm_group_connect(world, gpu_device(), 50), COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("has not come together yet");
+        CHECK_OK(comm_store_set(store, "tried", "1", 1));
+    }
+    CHECK_OK(comm_store_get(store, "tried", 20000, &word, &bytes));
+    comm_free(word);
+    CHECK_OK(comm_group_connect(world, gpu_device(), 20000));
+    check_group(world);
+    comm_store_close(store);
+    CHECK_OK(comm_group_close(world));
+    (void)size;
+}
+
 /* Two worlds of one process at the same time. */
 static void two_worlds(int rank, int size, void *arg)
 {
@@ -387,6 +409,7 @@ static const struct nccl_case cases[] = {
     { "groups", groups, 4 },
     { "groups from their parent", groups_from_their_parent, 4 },
     { "groups that share", groups_that_share, 4 },
+    { "connect in time", connect_in_time, 3 },
     { "two worlds", two_worlds, 2 },
     { "buffers elsewhere", buffers_elsewhere, 2 },
 };
