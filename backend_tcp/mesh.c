@@ -33,6 +33,7 @@ static const struct port_ops link_ops = {
     .forget = link_forget,
     .sweep = link_sweep,
     .describe_trouble = connect_describe_trouble,
+    .find_place = resolver_recall,
 };
 
 static void read_parameters(struct mesh *m, const void *options)

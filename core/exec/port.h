@@ -57,6 +57,8 @@ struct port_ops {
     void (*sweep)(struct port *p);
     /* What keeps it from opening, or, once it is up, the peer's host from answering; "" if nothing is known. */
     void (*describe_trouble)(const struct port *p, char *text, size_t capacity);
+    /* Fill in `where`, if that can be known at once: of a peer that was never talked to, for errors. NULL: no way. */
+    void (*find_place)(struct port *p);
 };
 
 /* Who is told. */

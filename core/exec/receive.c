@@ -139,6 +139,8 @@ static void hear_of_loss(struct exec_group *g, struct port *p, const struct fram
         return;
     exec_host->rank_lost(g->token, lost->peer, text);
     lost->said_lost_by = p->peer + 1;
+    if (!*lost->where && lost->ops->find_place)
+        lost->ops->find_place(lost);
     for (struct exec_group *other = d->groups; other; other = other->next)
         if (other != g)
             group_end_if_lost(other, lost);

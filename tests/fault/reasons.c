@@ -1,5 +1,6 @@
 /* Why a group ended is told also to those who have not opened it yet, or have closed it: the first reason counts, and
  * who gave it is named, although that rank may have closed the group and left the world long before. */
+#include <signal.h>
 #include <string.h>
 
 #include "faults.h"
@@ -210,6 +211,40 @@ static int run_any_order(uint64_t seed, int size)
     return fault_run(size, &options, everybody_hears_the_reason, &s);
 }
 
+/* Rank 0 has never talked to rank 2, and hears of its loss from rank 1, one group after the other. Every group's text
+ * names the lost rank with its address. */
+static void a_loss_is_told_with_the_address(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *groups[3] = { fault_world() };
+    comm_work *works[3];
+    int32_t word;
+    (void)size;
+    for (int i = 1; i < 3; i++)
+        CHECK_OK(comm_group_dup(groups[0], NULL, &groups[i]));
+    if (rank == 1) { /* so that these two pairs are connected */
+        CHECK_OK(comm_send(groups[0], &rank, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        CHECK_OK(comm_send(groups[0], &rank, 1, COMM_DTYPE_I32, 2, NULL, NULL));
+    } else {
+        CHECK_OK(comm_recv(groups[0], &word, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+    }
+    for (int i = 0; i < 3 && rank != 2; i++)
+        CHECK_OK(comm_recv(groups[i], &word, 1, COMM_DTYPE_I32, 1 + rank, NULL, &works[i]));
+    fault_meet(s->page);
+    if (rank == 2)
+        raise(SIGKILL);
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(comm_work_wait(works[i], COMM_TIMEOUT_INFINITE), COMM_ERR_PEER_LOST);
+        const char *name = strstr(comm_last_error(), "rank 2 (");
+        if (!name || !memchr(name, ':', strcspn(name, ")")))
+            ranks_fail(__FILE__, __LINE__, "group %d: '%s' does not say where rank 2 was", i, comm_last_error());
+        comm_work_release(works[i]);
+    }
+    for (int i = 2; i > 0; i--)
+        CHECK_OK(comm_group_close(groups[i]));
+    CHECK_OK(fault_close(groups[0]));
+}
+
 static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
 {
     struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
@@ -232,6 +267,10 @@ int main(void)
     }
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
+    struct scenario s = { .page = page_new(3) };
+    struct ranks_options rank_2_dies = { .limit_s = 30, .may_fail = 1 << 2, .name = "a loss is told with the address" };
+    failed |= fault_run(3, &rank_2_dies, a_loss_is_told_with_the_address, &s);
+    page_free(s.page);
     uint64_t random = fault_seed();
     for (uint64_t i = 0; i < 40; i++)
         failed |= run_any_order(i % 2 ? fault_random(&random) : i, 2 + (int)(i % 3));
