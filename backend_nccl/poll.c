@@ -39,10 +39,25 @@ static void note_enqueued(struct communicator *c, struct finished_list *list)
             note(list, c->unsaid);
 }
 
+/* What NCCL has come to by itself since the last call. */
+static nccl_status async_error(const struct communicator *c)
+{
+    nccl_status error = NCCL_OK;
+    if (c->state != COMMUNICATOR_READY || !c->comm || nccl.CommGetAsyncError(c->comm, &error) != NCCL_OK)
+        return NCCL_OK;
+    return error == NCCL_IN_PROGRESS ? NCCL_OK : error;
+}
+
 /* CUDA_OK, or the error that the device has come to. */
 static cuda_status note_done(struct communicator *c, struct finished_list *list)
 {
-    struct flight *f;
+    struct flight *f = c->pending.first;
+    if (!f || cuda.EventQuery(f->done) == CUDA_NOT_READY)
+        return CUDA_OK;
+    if (async_error(c) != NCCL_OK) {
+        c->next_check_ns = 0; /* it may have left its kernels early: nothing counts as done */
+        return CUDA_OK;
+    }
     while ((f = c->pending.first) && list->count < FINISHED_MOST) {
         cuda_status status = cuda.EventQuery(f->done);
         if (status == CUDA_NOT_READY)
@@ -70,13 +85,12 @@ static void check(struct communicator *c, int64_t now_ns)
 {
     struct group *g = c->group;
     const struct flight *late = overdue(&c->pending, now_ns);
-    nccl_status error = NCCL_OK;
     late = late ? late : overdue(&c->queued, now_ns);
     late = late ? late : overdue(&c->issuing, now_ns);
     for (int i = 0; i < 2 && !late; i++)
         late = overdue(&g->to_self[i], now_ns);
-    if (c->state == COMMUNICATOR_READY && c->comm && nccl.CommGetAsyncError(c->comm, &error) == NCCL_OK &&
-        error != NCCL_OK && error != NCCL_IN_PROGRESS) {
+    nccl_status error = async_error(c);
+    if (error != NCCL_OK) {
         fail_nccl(c, error, "an operation that was under way");
         if (error == NCCL_REMOTE_ERROR)
             group_end_asking(g, COMM_ERR_PEER_LOST, host->last_error());
