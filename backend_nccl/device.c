@@ -85,6 +85,29 @@ static comm_status check_side(const comm_buffers *side, int32_t blocks, int devi
     return status;
 }
 
+/* The device's kernels load whole elements to reduce them; what is only moved is bytes. */
+static comm_status check_alignment(const comm_buffers *side, const comm_op *op, int32_t blocks, const char *name)
+{
+    size_t parts = 0, skew = (size_t)(uintptr_t)side->data;
+    type_of(op->dtype, &parts);
+    size_t bytes = op->element_bytes / (parts ? parts : 1);
+    for (int32_t r = 0; side->list && r < blocks; r++)
+        skew |= (size_t)(uintptr_t)side->list[r];
+    if (skew % bytes == 0)
+        return COMM_OK;
+    return fail(COMM_ERR_INVALID,
+                "the %s buffer %p is not aligned to %zu bytes: a GPU reduces dtype %s only at addresses that are "
+                "multiples of that", name, side->data, bytes, host->dtype_name(op->dtype));
+}
+
+comm_status device_check_reduction(const comm_op *op, int32_t group_size)
+{
+    if (!(comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_REDUCES))
+        return COMM_OK;
+    comm_status status = check_alignment(&op->send, op, group_size, "send");
+    return status == COMM_OK ? check_alignment(&op->recv, op, group_size, "recv") : status;
+}
+
 comm_status device_check_op(const comm_op *op, int device, int32_t group_size)
 {
     comm_status status = check_side(&op->send, group_size, device, "send");

@@ -293,6 +293,8 @@ static comm_status prepare(struct group *g, const comm_op *op, comm_work *work, 
     int device, source, target, captured;
     pair_of(g, op, &source, &target);
     comm_status status = device_of(op->device, &device);
+    if (status == COMM_OK)
+        status = device_check_reduction(op, g->info->size);
     if (status == COMM_OK && g->check_buffers)
         status = device_check_op(op, device, g->info->size);
     if (status == COMM_OK)

@@ -134,6 +134,7 @@ comm_status device_enter(struct device_scope *scope, int device);
 void device_leave(const struct device_scope *scope);
 comm_status device_of(comm_device device, int *ret_index);
 comm_status device_check_buffer(const void *data, int device, const char *side);
+comm_status device_check_reduction(const comm_op *op, int32_t group_size);
 comm_status device_check_op(const comm_op *op, int device, int32_t group_size);
 /* Calls that CUDA forbids while another thread captures a graph are allowed from here on, as they do not concern it.
  * capture_relax gives what capture_restore takes. */

@@ -205,6 +205,12 @@ static uint64_t layout_of(const struct one *c, int32_t rank, bool sending)
     return has_offsets && c->layout % 2 ? c->layout + (uint64_t)rank * 2 + sending : 0;
 }
 
+/* Hardly ever aligned; but a GPU reduces whole elements. */
+static size_t skew_of(const struct one *c, uint64_t drawn)
+{
+    return drawn % 5 * (reduces(c->kind) && comm_device_kind(c->device) == COMM_DEVICE_CUDA ? 16 : 1);
+}
+
 static void fill_send(const struct one *c, struct memory *m, int32_t rank, int32_t size)
 {
     size_t element = comm_dtype_bytes(c->dtype);
@@ -213,7 +219,7 @@ static void fill_send(const struct one *c, struct memory *m, int32_t rank, int32
         m->send_counts[to] = moved(c, rank, to);
     m->send_bytes = lay_out(m->send_counts, blocks, layout_of(c, rank, true), m->send_offsets) * element;
     m->send_memory = gpu_buffer(c->device, m->send_bytes + MARGIN);
-    m->send = m->send_memory + c->layout / 2 % 5; /* hardly ever aligned */
+    m->send = m->send_memory + skew_of(c, c->layout / 2);
     memset(m->send_memory, POISON, m->send_bytes + MARGIN);
     for (int32_t to = 0; to < blocks; to++) {
         m->send_list[to] = m->send + m->send_offsets[to] * element;
@@ -242,7 +248,7 @@ static void fill_expected(const struct one *c, struct memory *m, int32_t rank, i
     for (int32_t b = 0; b < blocks; b++)
         m->recv_counts[b] = moved(c, reduces(c->kind) ? rank : source_of(c, b, rank, size), rank);
     m->recv_bytes = lay_out(m->recv_counts, blocks, layout_of(c, rank, false), m->recv_offsets) * element;
-    size_t skew = MARGIN + c->layout / 16 % 5;
+    size_t skew = MARGIN + skew_of(c, c->layout / 16);
     m->recv_room = skew + m->recv_bytes + MARGIN;
     m->recv_memory = gpu_buffer(c->device, m->recv_room);
     m->expected = malloc(m->recv_room);

@@ -113,10 +113,14 @@ static void batch_begins_a_group(int rank, int size, void *arg)
         comm_op_options o = on_gpu();
         int32_t *sum = vector_new(COUNT, rank + 1);
         CHECK_OK(comm_all_reduce(world, sum, sum, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
-        CHECK_OK(comm_coalesce_begin(world));
-        CHECK_OK(comm_all_reduce(world, sum, sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
-        CHECK_OK(comm_barrier(world, &o, NULL));
-        CHECK((comm_coalesce_end(world, NULL, NULL) != COMM_OK) == (one && can_fail));
+        comm_status status = comm_coalesce_begin(world); /* the other rank may have failed already */
+        if (status == COMM_OK)
+            status = comm_all_reduce(world, sum, sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL);
+        if (status == COMM_OK)
+            status = comm_barrier(world, &o, NULL);
+        if (status == COMM_OK)
+            status = comm_coalesce_end(world, NULL, NULL);
+        CHECK((status != COMM_OK) == (one && can_fail));
         CHECK_OK(comm_group_close(world));
         gpu_memory_free(sum);
     }
@@ -374,6 +378,9 @@ static void buffers_elsewhere(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("COMM_DEVICE_CPU");
     CHECK_STATUS(comm_all_gather(world, vector, ordinary, 1, COMM_DTYPE_I32, &o, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("recv buffer");
+    int32_t *skewed = (int32_t *)((char *)vector + 2);
+    CHECK_STATUS(comm_all_reduce(world, skewed, skewed, 4, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("not aligned to 4 bytes");
     if (gpu_count() > 1) {
         char where[32];
         CHECK_CUDA(gpu.SetDevice(foreign));

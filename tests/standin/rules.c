@@ -403,6 +403,12 @@ static void newer_field(void)
     nc.CommInitRankConfig(&comm, 1, own_ids[0], 0, &larger.known);
 }
 
+static void unaligned_buffer(void)
+{
+    prepare();
+    nc.AllReduce((char *)memory + 2, (char *)memory + 2, FLOATS / 2, NCCL_F32, NCCL_SUM, comm, stream);
+}
+
 static void foreign_redop(void)
 {
     nccl_comm second;
@@ -538,6 +544,7 @@ static const struct rule {
     {"graph_after_its_communicator", 1, graph_after_its_communicator, "after the communicator was destroyed"},
     {"graph_after_its_memory", 1, graph_after_its_memory, "no live device memory"},
     {"newer_field", 1, newer_field, "the struct of NCCL"},
+    {"unaligned_buffer", 1, unaligned_buffer, "is not aligned to the 4 bytes"},
     {"foreign_redop", 1, foreign_redop, "with redop"},
     {"destroyed_redop", 1, destroyed_redop, "with redop"},
     {"scalar_overwritten", 1, scalar_overwritten, "data race"},

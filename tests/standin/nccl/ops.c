@@ -39,6 +39,10 @@ static nccl_status check(const struct ncclComm *comm, const struct task *task, c
                       is_rooted ? what->root : task->peer, comm->size);
     if (what->count && ((sends && !task->send) || (recvs && !task->recv)))
         return failed(NCCL_INVALID_ARGUMENT, "%s: a buffer is NULL", call);
+    size_t skew = (sends ? (uintptr_t)task->send : 0) | (recvs ? (uintptr_t)task->recv : 0);
+    if (what->count && skew % type_bytes(what->type))
+        standin_rule("align buffers to the type", "%s with a buffer (%p, %p) that is not aligned to the %zu bytes of "
+                     "its type: the device would fault", call, task->send, task->recv, type_bytes(what->type));
     return NCCL_OK;
 }
 
