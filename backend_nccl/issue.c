@@ -147,7 +147,8 @@ static nccl_status exchange(struct communicator *c, const comm_op *op, char *scr
 
 static nccl_status all_to_all(struct communicator *c, const comm_op *op, size_t scratch_at, cuda_stream stream)
 {
-    int in_place = is_in_place(op);
+    /* Without scratch memory there is nothing to send: all blocks are empty. */
+    int in_place = is_in_place(op) && c->scratch_count > 0;
     if (nccl.AlltoAll && is_plain(op, &op->send) && is_plain(op, &op->recv) && !in_place)
         return nccl.AlltoAll(op->send.data, op->recv.data, op->send.count * op->element_bytes, NCCL_U8, c->comm,
                              stream);
