@@ -24,6 +24,14 @@ static uint32_t references(comm_work *work)
     return atomic_load(&work->state) / WORK_REFERENCE;
 }
 
+/* The watchdog may hold a work for a moment, when it looks at it. */
+static int comes_down_to(comm_work *work, int32_t count)
+{
+    while ((int32_t)references(work) > count)
+        sched_yield();
+    return (int32_t)references(work) == count;
+}
+
 static int is_readable(comm_work *work)
 {
     int32_t fd;
@@ -144,7 +152,7 @@ static void a_second_completion_changes_nothing(int rank, int size, void *arg)
         comm_status first = fails ? COMM_ERR_TRUNCATED : COMM_OK, second = fails ? COMM_OK : COMM_ERR_TRUNCATED;
         comm__work_complete(work, first, fails ? "the first" : NULL);
         comm__work_complete(work, second, fails ? NULL : "the second");
-        CHECK(comm_work_status(work) == first && references(work) == 1);
+        CHECK(comm_work_status(work) == first && comes_down_to(work, 1));
         CHECK((strstr(comm_work_error(work), "the first") != NULL) == fails);
         comm_work_release(work);
     }
@@ -157,13 +165,13 @@ static void what_is_taken_back_is_done_and_the_backend_has_no_part(int rank, int
     comm_group *world = ranks_world("cpu:keeper");
     comm_work *work = begin(world);
     CHECK(comm__work_take_back(work, COMM_ERR_UNSUPPORTED) == 1);
-    CHECK(comm_work_status(work) == COMM_ERR_UNSUPPORTED && references(work) == 1);
-    CHECK(comm__work_take_back(work, COMM_ERR_UNSUPPORTED) == 0 && references(work) == 1);
+    CHECK(comm_work_status(work) == COMM_ERR_UNSUPPORTED && comes_down_to(work, 1));
+    CHECK(comm__work_take_back(work, COMM_ERR_UNSUPPORTED) == 0 && comes_down_to(work, 1));
     comm_work_release(work);
     work = begin(world);
     comm__work_complete(work, COMM_OK, NULL);
     CHECK(comm__work_take_back(work, COMM_ERR_UNSUPPORTED) == 0);
-    CHECK(comm_work_status(work) == COMM_OK && references(work) == 1);
+    CHECK(comm_work_status(work) == COMM_OK && comes_down_to(work, 1));
     comm_work_release(work);
     CHECK_OK(comm_group_close(world));
 }
@@ -210,7 +218,7 @@ static void completion_meets_everything_else(int rank, int size, void *arg)
             is_readable(work);
         pthread_barrier_wait(&race.start);
         CHECK(comm_work_status(work) == (abandoned ? COMM_ERR_TRUNCATED : COMM_OK));
-        CHECK(references(work) == 1 && is_readable(work) && told.times == (i % 4 == 1));
+        CHECK(comes_down_to(work, 1) && is_readable(work) && told.times == (i % 4 == 1));
         comm_work_release(work);
     }
     CHECK(pthread_join(thread, NULL) == 0);
