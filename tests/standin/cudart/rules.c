@@ -53,14 +53,28 @@ static struct counted *counted_find(struct counted *table, int capacity, const c
 _Thread_local bool in_host_call;
 static atomic_bool has_forked;
 
+/* The locks are free in the child, which says which rule it breaks rather than wait for a thread that it has not. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&fault_lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&fault_lock);
+    pthread_mutex_unlock(&lock);
+}
+
 static void forked(void)
 {
     atomic_store(&has_forked, streams != NULL);
+    after_fork();
 }
 
 static void __attribute__((constructor)) watch_forks(void)
 {
-    pthread_atfork(NULL, NULL, forked);
+    pthread_atfork(before_fork, after_fork, forked);
 }
 
 /* STANDIN_FAIL is "call:nth:status", several with commas. */
