@@ -21,7 +21,7 @@ enum {
     PROBE_MS = 500,
     ANSWERS_MS = 300,
     ANSWER_LOOK_NS = 10000000,
-    SAID_MOST = 6,
+    SAID_MAX = 6,
 };
 
 /* ---- The store ---- */
@@ -120,7 +120,6 @@ int alarm_name_the_ended(struct group *g, char *text, size_t room)
     return 1;
 }
 
-
 /* ---- A rank that is late: who else waits, and who does not ---- */
 
 static void collect_answers(struct group *g, int64_t number, char **answers)
@@ -145,7 +144,7 @@ static void collect_answers(struct group *g, int64_t number, char **answers)
 static void say_answers(const struct group *g, char *const *answers, char *text, size_t room)
 {
     int said = 0;
-    for (int32_t rank = 0; rank < g->info->size && said < SAID_MOST; rank++) {
+    for (int32_t rank = 0; rank < g->info->size && said < SAID_MAX; rank++) {
         char who[64];
         size_t used = strlen(text);
         if (rank == g->info->rank)

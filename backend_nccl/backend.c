@@ -96,13 +96,11 @@ static comm_status nccl_group_open(void *world, const comm_group_info *info, voi
         return fail(COMM_ERR_NO_MEMORY, "the group's state");
     g->world = w;
     memcpy(g->info, info, info->struct_bytes < sizeof *info ? info->struct_bytes : sizeof *info);
-    g->everyone = info->everyone;
-    g->excluded_count = info->excluded_count;
-    g->excluded = copy_of(info->excluded, info->excluded_count);
     pthread_mutex_init(&g->lock, NULL);
     cond_init_monotonic(&g->changed);
     read_parameters(g);
     g->parent = g->from_parent ? info->parent : NULL;
+    g->excluded = g->parent ? copy_of(info->excluded, info->excluded_count) : NULL;
     pthread_mutex_lock(&w->lock);
     g->next = w->groups;
     w->groups = g;
@@ -240,7 +238,7 @@ static comm_status nccl_submit(void *state, const comm_op *const *ops, comm_work
     pthread_mutex_unlock(&g->lock);
     capture_restore(mode);
     finished_complete(&list);
-    if (list.count == FINISHED_MOST)
+    if (list.count == FINISHED_MAX)
         group_finish(g);
     if (status == COMM_OK && (on_stream || !waited_for))
         poller_wake(g->world);

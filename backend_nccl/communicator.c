@@ -92,12 +92,9 @@ static void config_of(const struct communicator *c, nccl_config *config)
     /* The library defaults what lies behind the size that its version had. */
     if (nccl.version < 22700)
         config->size = offsetof(nccl_config, traffic_class);
-    if (nccl.version < 21805)
-        config->split_share = 0;
 }
 
-/* The parent's communicator for the same device, if it is there. Its group's lock is held until NCCL has been called,
- * so that nobody else uses it. */
+/* The parent's communicator for the same device, if it is there. Called with the locks of the world and the parent. */
 static struct communicator *parent_of(const struct communicator *c)
 {
     struct group *parent = c->group->parent;
@@ -165,14 +162,17 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
     nccl_status status = NCCL_OK;
     const char *call = "ncclCommSplit";
     *ret_done = 0;
-    if ((g->excluded_count > 0 && !nccl.CommShrink) || (!g->everyone && !g->excluded_count))
+    int32_t excluded_count = g->info->excluded_count;
+    if ((excluded_count > 0 && !nccl.CommShrink) || (!g->info->everyone && !excluded_count))
         return COMM_OK;
+    if (g->parent && excluded_count > 0 && !g->excluded)
+        return fail(COMM_ERR_NO_MEMORY, "the list of %d ranks that are left out", (int)excluded_count);
     struct communicator *p = borrow_parent(c);
     if (!p)
         return COMM_OK;
-    if (g->excluded_count > 0) {
+    if (excluded_count > 0) {
         call = "ncclCommShrink";
-        status = nccl.CommShrink(p->comm, g->excluded, g->excluded_count, &c->comm, config, NCCL_SHRINK_DEFAULT);
+        status = nccl.CommShrink(p->comm, g->excluded, excluded_count, &c->comm, config, NCCL_SHRINK_DEFAULT);
     } else {
         status = nccl.CommSplit(p->comm, (int)(g->info->id & 0x7fffffff), c->rank, &c->comm, config);
     }
@@ -220,7 +220,7 @@ static comm_status reserve(struct communicator *c, size_t bytes)
         room *= 2;
     if (c->scratch_bytes >= bytes)
         return COMM_OK;
-    if (c->scratch_count == SCRATCHES_MOST)
+    if (c->scratch_count == SCRATCHES_MAX)
         return fail(COMM_ERR_NO_MEMORY, "%zu bytes of scratch memory", bytes);
     cuda_status status = cuda.Malloc(&c->scratches[c->scratch_count], room);
     if (status != CUDA_OK)

@@ -31,7 +31,7 @@ struct flight *flight_remove_first(struct flight_list *list)
 static int add_chunk(struct communicator *c)
 {
     struct group *g = c->group;
-    struct flight *chunk = g->chunk_count < CHUNKS_MOST ? calloc(FLIGHTS_PER_CHUNK, sizeof *chunk) : NULL;
+    struct flight *chunk = g->chunk_count < CHUNKS_MAX ? calloc(FLIGHTS_PER_CHUNK, sizeof *chunk) : NULL;
     for (uint32_t i = 0; chunk && i < FLIGHTS_PER_CHUNK; i++) {
         struct flight *f = &chunk[i];
         f->index = g->chunk_count * FLIGHTS_PER_CHUNK + i;

@@ -15,7 +15,7 @@
 
 #include "nccl_api.h"
 
-enum { TEXT_BYTES = 1024, KEY_BYTES = 96, SCRATCHES_MOST = 40 };
+enum { TEXT_BYTES = 1024, KEY_BYTES = 96, SCRATCHES_MAX = 40 };
 
 extern const comm_host *host;
 
@@ -74,7 +74,7 @@ struct communicator {
     cuda_stream stream; /* the backend's own */
     cuda_event entry;   /* orders one stream after another, in passing */
     void *word;         /* for barriers */
-    void *scratches[SCRATCHES_MOST]; /* the last one is in use; those before it were outgrown */
+    void *scratches[SCRATCHES_MAX]; /* the last one is in use; those before it were outgrown */
     size_t scratch_count, scratch_bytes;
     struct flight_list queued, issuing, pending, captured;
     struct flight *unsaid; /* in `pending`: from here on, works ON_STREAM are not completed yet */
@@ -83,7 +83,7 @@ struct communicator {
     int64_t next_check_ns; /* of deadlines and asynchronous errors */
 };
 
-enum { FLIGHTS_PER_CHUNK = 64, CHUNKS_MOST = 4096 };
+enum { FLIGHTS_PER_CHUNK = 64, CHUNKS_MAX = 4096 };
 
 struct group {
     struct group *next; /* in world->groups */
@@ -92,13 +92,12 @@ struct group {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a communicator became ready, a flight was issued, the group has ended */
     struct communicator *communicators;
-    struct flight *chunks[CHUNKS_MOST];
+    struct flight *chunks[CHUNKS_MAX];
     uint32_t chunk_count, batches;
     struct flight_list to_self[2]; /* sends and receives with this rank itself that wait for each other */
     struct memory *memories;
     struct group *parent; /* with from_parent=1: to split or shrink from */
-    int32_t *excluded;
-    int32_t excluded_count, everyone;
+    int32_t *excluded; /* a copy, with from_parent=1 */
     int32_t last_kind; /* the newest collective, for others' errors; 0: none */
     uint64_t last_seq;
 
@@ -109,7 +108,7 @@ struct group {
     int asks; /* the ender asks the other ranks what they do */
     comm_status heard; /* while it asks: another rank reports an end of its own */
     char heard_text[TEXT_BYTES];
-    int has_ender, is_over; /* over: the works are completed, the communicators are gone */
+    int has_ender;
     pthread_t ender;
 
     int check_buffers, high_priority, from_parent, group_batches, share, windows, max_ctas;
@@ -192,9 +191,9 @@ struct finished {
     int source; /* of a receive, else -1 */
     size_t count;
 };
-enum { FINISHED_MOST = 64 };
+enum { FINISHED_MAX = 64 };
 struct finished_list {
-    struct finished entries[FINISHED_MOST];
+    struct finished entries[FINISHED_MAX];
     size_t count;
 };
 void finished_take_enqueued(struct group *g, struct finished_list *list); /* locked; those ON_STREAM */

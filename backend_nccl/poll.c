@@ -30,11 +30,11 @@ static void note(struct finished_list *list, struct flight *f)
 static void note_enqueued(struct communicator *c, struct finished_list *list)
 {
     struct flight *f;
-    while (list->count < FINISHED_MOST && (f = flight_remove_first(&c->captured))) {
+    while (list->count < FINISHED_MAX && (f = flight_remove_first(&c->captured))) {
         note(list, f);
         flight_give_back(f);
     }
-    for (; c->unsaid && list->count < FINISHED_MOST; c->unsaid = c->unsaid->next)
+    for (; c->unsaid && list->count < FINISHED_MAX; c->unsaid = c->unsaid->next)
         if (c->unsaid->op.flags & COMM_OP_FLAG_ON_STREAM)
             note(list, c->unsaid);
 }
@@ -58,7 +58,7 @@ static cuda_status note_done(struct communicator *c, struct finished_list *list)
         c->next_check_ns = 0; /* it may have left its kernels early: nothing counts as done */
         return CUDA_OK;
     }
-    while ((f = c->pending.first) && list->count < FINISHED_MOST) {
+    while ((f = c->pending.first) && list->count < FINISHED_MAX) {
         cuda_status status = cuda.EventQuery(f->done);
         if (status == CUDA_NOT_READY)
             return CUDA_OK;
@@ -149,7 +149,7 @@ void group_finish(struct group *g)
         poll_group(g, &list, host->now_ns());
         pthread_mutex_unlock(&g->lock);
         finished_complete(&list);
-    } while (list.count == FINISHED_MOST);
+    } while (list.count == FINISHED_MAX);
 }
 
 /* ---- A thread that waits ---- */
