@@ -106,7 +106,7 @@ static struct communicator *parent_of(const struct communicator *c)
     return NULL;
 }
 
-/* Nobody else uses it meanwhile: what is submitted is queued. Called with the group's lock; given back without. */
+/* Nobody else uses it meanwhile: what is submitted is queued. Both are called with its group's lock. */
 void communicator_borrow(struct communicator *p)
 {
     p->borrowed = 1;
@@ -115,14 +115,12 @@ void communicator_borrow(struct communicator *p)
 
 void communicator_give_back(struct communicator *p)
 {
-    struct group *parent = p->group;
-    pthread_mutex_lock(&parent->lock);
+    struct group *g = p->group;
     p->borrowed = 0;
     p->state = COMMUNICATOR_READY;
-    if (p->queued.first && !atomic_load(&parent->ended) && communicator_start_thread(p) != COMM_OK)
-        group_end(parent, COMM_ERR_BACKEND, host->last_error(), 0);
-    pthread_cond_broadcast(&parent->changed);
-    pthread_mutex_unlock(&parent->lock);
+    if (p->queued.first && !atomic_load(&g->ended) && communicator_start_thread(p) != COMM_OK)
+        group_end(g, COMM_ERR_BACKEND, host->last_error(), 0);
+    pthread_cond_broadcast(&g->changed);
 }
 
 /* *ret_busy: it is there, and cannot be borrowed yet. */
@@ -183,7 +181,10 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
                                                                                   : fail_nccl(p, status, call);
     if (status == NCCL_IN_PROGRESS)
         fail(COMM_ERR_ABORTED, "%s: the group or its parent has ended", call);
+    struct group *parent = p->group; /* it stays open while p is borrowed */
+    pthread_mutex_lock(&parent->lock);
     communicator_give_back(p);
+    pthread_mutex_unlock(&parent->lock);
     return result;
 }
 

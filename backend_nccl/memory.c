@@ -51,7 +51,6 @@ static comm_status make_window(struct memory *m, struct communicator *c)
     communicator_borrow(c);
     pthread_mutex_unlock(&g->lock);
     nccl_status made = register_window(m, c);
-    communicator_give_back(c);
     pthread_mutex_lock(&g->lock);
     if (atomic_load(&g->ended))
         status = fail(atomic_load(&g->ended), "%s", g->ended_text);
@@ -60,9 +59,10 @@ static comm_status make_window(struct memory *m, struct communicator *c)
                       "its part of the window within %lld ms", (long long)g->info->timeout_ms);
     else if (made != NCCL_OK)
         status = fail_nccl(c, made, "ncclCommWindowRegister");
-    if (made == NCCL_IN_PROGRESS)
-        group_end(g, COMM_ERR_DEADLINE, host->last_error(), 0); /* NCCL takes nothing else before this is over */
+    if (made == NCCL_IN_PROGRESS) /* before others may use it: NCCL takes nothing else until this is over */
+        group_end(g, COMM_ERR_DEADLINE, host->last_error(), 0);
     m->comm = status == COMM_OK ? c->comm : NULL;
+    communicator_give_back(c);
     return status;
 }
 

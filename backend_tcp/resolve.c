@@ -30,7 +30,8 @@ struct resolver {
     uv_async_t done; /* closed with the loop */
 };
 
-/* Up to so many ranks all have all pages, and the store is not asked. */
+/* In larger worlds the store would be asked while the caller holds the mesh's lock. In smaller ones all ranks have all
+ * pages, unless COMM_HANDOUT_BYTES is small: then the store gets a millisecond to answer. */
 enum { HANDED_OUT_RANKS_MAX = 1024 };
 
 void resolver_recall(struct port *p)

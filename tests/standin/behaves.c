@@ -16,6 +16,7 @@
 enum { FLOATS = 1024, BYTES = FLOATS * 4 };
 
 static int own_rank, own_size, version;
+static int turns[2]; /* a pipe: a rank tells the others that they may go on */
 static const nccl_id *own_ids;
 static cuda_stream stream, other;
 static cuda_event event;
@@ -160,14 +161,17 @@ static void the_default_stream_waits_for_blocking_streams(void)
 
 static void kernels_wait_for_their_peers(void)
 {
+    char turn = 0;
     prepare();
     set(memory, FLOATS, 1, stream);
     OK(cu.StreamSynchronize(stream));
     if (own_rank)
-        usleep(50000);
+        TRUE(read(turns[0], &turn, 1) == 1);
     reduce_on(stream);
-    if (!own_rank)
+    if (!own_rank) {
         CHECK(CUDA_NOT_READY, cu.StreamQuery(stream));
+        TRUE(write(turns[1], &turn, 1) == 1);
+    }
     TRUE(first(memory, stream) == (float)own_size);
     OK(nc.CommDestroy(comm));
 }
@@ -660,6 +664,7 @@ static bool try_behaviour(const struct behaviour *behaviour)
     bool wrong = false;
     for (int i = 0; i < 3; i++)
         OK(nc.GetUniqueId(&ids[i]));
+    TRUE(pipe(turns) == 0);
     for (int rank = 0; rank < behaviour->ranks; rank++) {
         ranks[rank] = fork();
         if (ranks[rank])
@@ -679,6 +684,8 @@ static bool try_behaviour(const struct behaviour *behaviour)
             fprintf(stderr, "%s: rank %d: status %#x\n", behaviour->name, rank, (unsigned int)status);
         wrong |= rank < behaviour->ends && status;
     }
+    close(turns[0]);
+    close(turns[1]);
     return wrong;
 }
 
