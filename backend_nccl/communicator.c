@@ -19,6 +19,8 @@ static nccl_status wait_for_nccl(struct communicator *c, int64_t deadline_ns)
 {
     nccl_status status = NCCL_IN_PROGRESS;
     int64_t pause_ns = ASK_FIRST_NS;
+    if (is_to_self(c))
+        return NCCL_OK;
     for (;;) {
         nccl_status asked = nccl.CommGetAsyncError(c->comm, &status);
         if (asked != NCCL_OK || status != NCCL_IN_PROGRESS)
@@ -46,14 +48,17 @@ static comm_status exchange_id(struct communicator *c, nccl_id *id)
     void *store = g->world->info->store, *data;
     char key[KEY_BYTES], who[64];
     size_t bytes;
+    comm_status status = COMM_OK;
     key_of_id(c, key);
     if (c->rank == 0) {
         nccl_status made = nccl.GetUniqueId(id);
         if (made != NCCL_OK)
             return fail_nccl(c, made, "ncclGetUniqueId");
-        return c->size == 1 ? COMM_OK : host->store_set(store, key, id, sizeof *id);
+        if (c->size > 1)
+            status = host->store_set(store, key, id, sizeof *id);
+        return status == COMM_OK ? COMM_OK : fail(status, "giving NCCL's unique id to the other ranks by the store: %s",
+                                                  host->last_error());
     }
-    comm_status status;
     do {
         status = host->store_get(store, g->info->token, key, GET_ID_MS, &data, &bytes);
         if (status == COMM_ERR_TIMEOUT && atomic_load(&g->ended))
@@ -241,34 +246,50 @@ static struct flight_list next_batch(struct communicator *c)
     return batch;
 }
 
+/* NCCL has what is in c->issuing; the callers' streams are to know. */
+static comm_status leave(struct communicator *c)
+{
+    comm_status status = flights_issued(c);
+    while (status == COMM_OK && c->issuing.first && !atomic_load(&c->group->ended)) {
+        pthread_cond_wait(&c->group->changed, &c->group->lock);
+        status = flights_issued(c);
+    }
+    return status;
+}
+
 /* Issue what is queued until nothing is. The lock is held, but while NCCL or the device is waited for. */
 static comm_status issue_queue(struct communicator *c)
 {
     struct group *g = c->group;
     comm_status status = COMM_OK;
     nccl_status says = NCCL_OK;
-    struct flight_list batch = { NULL, NULL };
     while (status == COMM_OK && !atomic_load(&g->ended) && (c->issuing.first || c->queued.first)) {
         if (!c->issuing.first) {
-            batch = next_batch(c);
-            size_t wanted = flights_scratch(c, batch.first);
-            pthread_mutex_unlock(&g->lock);
-            status = reserve(c, wanted);
-            pthread_mutex_lock(&g->lock);
-            if (status == COMM_OK && !atomic_load(&g->ended))
-                status = flights_issue(c, &batch, &says);
+            size_t wanted = flights_scratch(c, c->queued.first);
+            if (wanted > c->scratch_bytes) {
+                pthread_mutex_unlock(&g->lock);
+                status = reserve(c, wanted);
+                pthread_mutex_lock(&g->lock);
+                continue;
+            }
+            if (flights_must_wait(c->queued.first)) {
+                pthread_cond_wait(&g->changed, &g->lock);
+                continue;
+            }
+            struct flight_list batch = next_batch(c);
+            status = flights_issue(c, &batch, &says);
+            for (struct flight *f; (f = flight_remove_first(&batch));)
+                flight_append(&c->queued, f); /* not issued: the end of the group completes them */
         }
         if (status == COMM_OK && c->issuing.first) {
             pthread_mutex_unlock(&g->lock);
             says = wait_for_nccl(c, INT64_MAX);
             pthread_mutex_lock(&g->lock);
             if (says == NCCL_OK)
-                status = flights_issued(c);
+                status = leave(c);
             else if (says != NCCL_IN_PROGRESS)
                 status = fail_nccl(c, says, "an operation");
         }
-        for (struct flight *f; (f = flight_remove_first(&batch));)
-            flight_append(&c->queued, f); /* not issued: the end of the group completes them */
     }
     return status;
 }
@@ -282,7 +303,7 @@ static void *thread_main(void *context)
     cuda_status set = cuda.SetDevice(c->device);
     if (set != CUDA_OK)
         status = fail_cuda(set, "cudaSetDevice");
-    int connects = !c->comm; /* else it waits for a call that is in progress */
+    int connects = !c->comm && !is_to_self(c); /* else it waits for a call that is in progress */
     if (status == COMM_OK && connects)
         status = connect(c);
     pthread_mutex_lock(&g->lock);

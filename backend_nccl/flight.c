@@ -70,6 +70,7 @@ static struct flight *take(struct communicator *c, const comm_op *op, comm_work 
     f->work = work;
     f->made = NCCL_NO_REDOP;
     f->captured = f->issued = f->entered = 0;
+    f->of_batch = BATCH_NONE;
     comm_op_copy(&f->op, op);
     f->began_ns = op->submitted_ns ? op->submitted_ns : host->now_ns();
     f->deadline_ns = op->timeout_ns > INT64_MAX - f->began_ns ? INT64_MAX : f->began_ns + op->timeout_ns;
@@ -135,23 +136,20 @@ static cuda_stream stream_for(const struct communicator *c, const comm_op *op)
     return c->stream;
 }
 
-/* In a batch, all operations come after what the callers' streams have now, and not after each other. */
-static comm_status enter_batch(struct flight *first)
+/* `done` marks what the caller's stream has now, unless the operation runs in that stream itself. */
+static comm_status enter_of_batch(struct flight *f)
 {
-    comm_status status = COMM_OK;
-    for (struct flight *f = first; f && status == COMM_OK; f = f->next) {
-        struct device_scope scope;
-        if (is_to_self(f->at) || stream_for(f->at, &f->op) != f->at->stream)
-            continue;
-        status = device_enter(&scope, f->at->device);
-        if (status != COMM_OK)
-            return status;
-        cuda_status recorded = cuda.EventRecord(f->done, f->op.stream);
-        f->entered = recorded == CUDA_OK;
-        status = f->entered ? COMM_OK : fail_cuda(recorded, "cudaEventRecord");
-        device_leave(&scope);
-    }
-    return status;
+    struct device_scope scope;
+    f->of_batch = BATCH_ENTERED;
+    if (is_to_self(f->at) || stream_for(f->at, &f->op) != f->at->stream)
+        return COMM_OK;
+    comm_status status = device_enter(&scope, f->at->device);
+    if (status != COMM_OK)
+        return status;
+    cuda_status recorded = cuda.EventRecord(f->done, f->op.stream);
+    f->entered = recorded == CUDA_OK;
+    device_leave(&scope);
+    return f->entered ? COMM_OK : fail_cuda(recorded, "cudaEventRecord");
 }
 
 static comm_status enter(struct communicator *c, const struct flight *f)
@@ -160,6 +158,60 @@ static comm_status enter(struct communicator *c, const struct flight *f)
         return order(c, f->op.stream, c->stream);
     cuda_status status = cuda.StreamWaitEvent(c->stream, f->done, 0);
     return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaStreamWaitEvent");
+}
+
+/* ---- Streams that several communicators use ---- */
+
+static int is_on(const struct flight *f, const void *stream)
+{
+    return f->op.flags & COMM_OP_FLAG_ON_STREAM && f->op.stream == stream;
+}
+
+/* NCCL launches by a thread of its own: meanwhile the stream must be left alone. */
+static int others_launch_on(const struct communicator *c, const void *stream)
+{
+    for (const struct communicator *other = c->group->communicators; other; other = other->next)
+        for (const struct flight *f = other == c ? NULL : other->issuing.first; f; f = f->next)
+            if (is_on(f, stream) && f->stream == stream)
+                return 1;
+    return 0;
+}
+
+/* Operations that were submitted earlier are not in the stream yet. */
+static int is_preceded(const struct flight *f)
+{
+    for (const struct communicator *c = f->at->group->communicators; c; c = c->next)
+        for (int i = 0; i < 2; i++)
+            for (const struct flight *o = i ? c->queued.first : c->issuing.first; o; o = o->next)
+                if (is_on(o, f->op.stream) && o->submission < f->submission)
+                    return 1;
+    return 0;
+}
+
+/* The whole batch at once, when none of it is preceded, so that its operations are not ordered among each other. */
+static int batch_enters(struct flight *first)
+{
+    struct group *g = first->at->group;
+    struct flight *f = first;
+    comm_status status = COMM_OK;
+    do
+        if (is_preceded(f))
+            return 0;
+    while ((f = f->mate) != first);
+    do
+        status = enter_of_batch(f);
+    while (status == COMM_OK && (f = f->mate) != first);
+    if (status != COMM_OK)
+        group_end_failed(g, status);
+    return 1;
+}
+
+/* Operations in one stream keep the order in which they were submitted. */
+int flights_must_wait(struct flight *first)
+{
+    if (first->of_batch == BATCH_NONE)
+        return is_preceded(first);
+    return first->of_batch == BATCH_TO_ENTER && !batch_enters(first);
 }
 
 /* ---- To NCCL ---- */
@@ -196,16 +248,23 @@ static nccl_status settle(struct communicator *c)
     return status;
 }
 
-/* NCCL has the flights of c->issuing. */
+static int leaves_for_stream(const struct flight *f)
+{
+    return f->op.flags & COMM_OP_FLAG_ON_STREAM && f->stream != (cuda_stream)f->op.stream;
+}
+
+/* NCCL has the flights of c->issuing. Those that the caller's stream is to wait for stay there while NCCL launches
+ * something else on that stream; the communicator's thread comes back for them. */
 comm_status flights_issued(struct communicator *c)
 {
-    struct flight *f;
+    struct flight *f, *first = c->issuing.first;
     comm_status status = COMM_OK;
-    while (status == COMM_OK && (f = c->issuing.first)) {
+    while (status == COMM_OK && (f = c->issuing.first) &&
+           !(leaves_for_stream(f) && others_launch_on(c, f->op.stream))) {
         cuda_status recorded = CUDA_OK;
         if (f->made != NCCL_NO_REDOP)
             nccl.RedOpDestroy(f->made, c->comm);
-        if (f->op.flags & COMM_OP_FLAG_ON_STREAM && f->stream != (cuda_stream)f->op.stream)
+        if (leaves_for_stream(f))
             status = order(c, f->stream, f->op.stream);
         if (!f->captured)
             recorded = cuda.EventRecord(f->done, f->stream);
@@ -217,7 +276,8 @@ comm_status flights_issued(struct communicator *c)
         if (!f->captured && !c->unsaid)
             c->unsaid = f;
     }
-    pthread_cond_broadcast(&c->group->changed);
+    if (c->issuing.first != first)
+        pthread_cond_broadcast(&c->group->changed);
     return status;
 }
 
@@ -225,7 +285,7 @@ comm_status flights_issued(struct communicator *c)
 size_t flights_scratch(const struct communicator *c, struct flight *first)
 {
     size_t whole = 0, bytes;
-    for (struct flight *f = first; f; f = f->next)
+    for (struct flight *f = first; f && f->batch == first->batch; f = f->next)
         if (op_needs_scratch(&f->op, c->size, &bytes)) {
             f->scratch_at = whole;
             whole += (bytes + 255) & ~(size_t)255;
@@ -233,17 +293,46 @@ size_t flights_scratch(const struct communicator *c, struct flight *first)
     return whole;
 }
 
+/* Copies within the rank: a send and a receive wait for each other. */
+static comm_status meet_self(struct communicator *c, struct flight *f)
+{
+    struct group *g = c->group;
+    int is_send = f->op.kind == COMM_OP_SEND;
+    struct flight *other = flight_remove_first(&g->to_self[!is_send]);
+    cuda_status status = cuda.EventRecord(f->done, f->op.stream);
+    f->stream = c->stream;
+    flight_append(other ? &c->issuing : &g->to_self[is_send], f);
+    if (!other)
+        return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaEventRecord");
+    flight_append(&c->issuing, other); /* after a failure the end of the group completes both */
+    const comm_op *send = is_send ? &f->op : &other->op, *recv = is_send ? &other->op : &f->op;
+    size_t bytes = send->send.count * send->element_bytes;
+    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, f->done, 0) : status;
+    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, other->done, 0) : status;
+    if (bytes > recv->recv.count * recv->element_bytes)
+        return fail(COMM_ERR_INVALID, "a message of %zu bytes to this rank itself meets a receive of %zu bytes", bytes,
+                    recv->recv.count * recv->element_bytes);
+    if (status == CUDA_OK && bytes)
+        status = cuda.MemcpyAsync(recv->recv.data, send->send.data, bytes, CUDA_COPY_DEFAULT, c->stream);
+    if (status != CUDA_OK)
+        return fail_cuda(status, "cudaMemcpyAsync");
+    (is_send ? other : f)->op.recv.count = send->send.count;
+    return flights_issued(c);
+}
+
 /* Give the flights of `list`, a batch, to NCCL. The group's lock is held, the device is current. They are in c->pending
  * then; or, with *ret_nccl IN_PROGRESS, in c->issuing until NCCL says that it is ready. */
 comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl_status *ret_nccl)
 {
     comm_status status = COMM_OK;
+    *ret_nccl = NCCL_OK;
+    if (is_to_self(c))
+        return meet_self(c, flight_remove_first(list));
     for (struct flight *f = list->first; f && status == COMM_OK; f = f->next) {
         f->stream = stream_for(c, &f->op);
         if (f->stream == c->stream)
             status = enter(c, f);
     }
-    *ret_nccl = NCCL_OK;
     if (status != COMM_OK)
         return status;
     const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
@@ -310,32 +399,6 @@ static comm_status prepare(struct group *g, const comm_op *op, comm_work *work, 
     return COMM_OK;
 }
 
-/* Copies within the rank: a send and a receive wait for each other. */
-static comm_status meet_self(struct group *g, struct communicator *c, struct flight *f)
-{
-    int is_send = f->op.kind == COMM_OP_SEND;
-    struct flight *other = flight_remove_first(&g->to_self[!is_send]);
-    cuda_status status = cuda.EventRecord(f->done, f->op.stream);
-    f->stream = c->stream;
-    flight_append(other ? &c->issuing : &g->to_self[is_send], f);
-    if (!other)
-        return status == CUDA_OK ? COMM_OK : fail_cuda(status, "cudaEventRecord");
-    flight_append(&c->issuing, other); /* after a failure the end of the group completes both */
-    const comm_op *send = is_send ? &f->op : &other->op, *recv = is_send ? &other->op : &f->op;
-    size_t bytes = send->send.count * send->element_bytes;
-    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, f->done, 0) : status;
-    status = status == CUDA_OK ? cuda.StreamWaitEvent(c->stream, other->done, 0) : status;
-    if (bytes > recv->recv.count * recv->element_bytes)
-        return fail(COMM_ERR_INVALID, "a message of %zu bytes to this rank itself meets a receive of %zu bytes", bytes,
-                    recv->recv.count * recv->element_bytes);
-    if (status == CUDA_OK && bytes)
-        status = cuda.MemcpyAsync(recv->recv.data, send->send.data, bytes, CUDA_COPY_DEFAULT, c->stream);
-    if (status != CUDA_OK)
-        return fail_cuda(status, "cudaMemcpyAsync");
-    (is_send ? other : f)->op.recv.count = send->send.count;
-    return flights_issued(c);
-}
-
 /* What is given to NCCL as one group: the messages of a pair; but each collective alone, because NCCL changes the order
  * within a group, and other ranks may make the same calls without a batch. With group_batches=1 they do not. */
 static struct flight_list next_part(const struct communicator *c, struct flight_list *list)
@@ -343,7 +406,7 @@ static struct flight_list next_part(const struct communicator *c, struct flight_
     struct flight_list part = { NULL, NULL };
     do
         flight_append(&part, flight_remove_first(list));
-    while ((c->source >= 0 || c->group->group_batches) && list->first);
+    while (((c->source >= 0 && !is_to_self(c)) || c->group->group_batches) && list->first);
     return part;
 }
 
@@ -352,33 +415,30 @@ static comm_status start_part(struct communicator *c, struct flight_list *part, 
 {
     comm_status status = COMM_OK;
     uint32_t batch = ++c->group->batches;
-    if (c->state == COMMUNICATOR_READY && *ret_nccl == NCCL_OK && !c->queued.first &&
-        flights_scratch(c, part->first) <= c->scratch_bytes)
+    for (struct flight *f = part->first; f; f = f->next)
+        f->batch = batch;
+    if (c->state == COMMUNICATOR_READY && !c->issuing.first && !c->queued.first &&
+        flights_scratch(c, part->first) <= c->scratch_bytes && !flights_must_wait(part->first))
         status = flights_issue(c, part, ret_nccl);
-    for (struct flight *f; (f = flight_remove_first(part)); flight_append(&c->queued, f))
-        f->batch = batch; /* also after a failure: the end of the group completes them */
+    for (struct flight *f; (f = flight_remove_first(part));)
+        flight_append(&c->queued, f); /* also after a failure: the end of the group completes them */
     return status;
 }
 
 /* The flights of one communicator, in order. */
 static comm_status start(struct communicator *c, struct flight_list *list)
 {
-    struct group *g = c->group;
     struct device_scope scope;
-    nccl_status nccl_says = NCCL_OK;
+    nccl_status nccl_says;
     comm_status status = device_enter(&scope, c->device);
     if (status != COMM_OK)
         return status;
     while (status == COMM_OK && list->first) {
-        if (is_to_self(c)) {
-            status = meet_self(g, c, flight_remove_first(list));
-        } else {
-            struct flight_list part = next_part(c, list);
-            status = start_part(c, &part, &nccl_says);
-        }
+        struct flight_list part = next_part(c, list);
+        status = start_part(c, &part, &nccl_says);
     }
     device_leave(&scope);
-    if (status == COMM_OK && (nccl_says == NCCL_IN_PROGRESS || c->queued.first) && c->state == COMMUNICATOR_READY)
+    if (status == COMM_OK && (c->issuing.first || c->queued.first) && c->state == COMMUNICATOR_READY)
         status = communicator_start_thread(c);
     return status;
 }
@@ -400,7 +460,7 @@ static comm_status start_all(struct flight_list *all)
     while (all->first) {
         struct communicator *c = all->first->at;
         struct flight_list mine = of_communicator(all, c);
-        if (status == COMM_OK)
+        if (status == COMM_OK && !atomic_load(&c->group->ended))
             status = start(c, &mine);
         while ((f = flight_remove_first(&mine))) /* after a failure: the end of the group completes them */
             flight_append(&c->queued, f);
@@ -431,19 +491,19 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
             flight_give_back(f);
         return status;
     }
+    g->submissions++;
     for (struct flight *each = all.first; each; each = each->next) {
+        each->submission = g->submissions;
+        each->of_batch = count > 1 ? BATCH_TO_ENTER : BATCH_NONE;
+        each->mate = each->next ? each->next : all.first;
         *host->work_slot(each->work) = each->captured ? (void *)((uintptr_t)each->op.stream | 1) : slot_of_flight(each);
         note_last_op(g, &each->op);
     }
-    status = count > 1 ? enter_batch(all.first) : COMM_OK;
-    if (status == COMM_OK)
-        status = start_all(&all);
-    while ((f = flight_remove_first(&all))) /* nothing was started: the end of the group completes them */
-        flight_append(&f->at->queued, f);
-    if (status == COMM_OK)
-        return COMM_OK;
-    /* The other ranks do it: there is no way back. */
-    group_end_failed(g, status);
+    if (count > 1)
+        batch_enters(all.first);
+    status = start_all(&all);
+    if (status != COMM_OK)
+        group_end_failed(g, status); /* the other ranks do it: there is no way back */
     return COMM_OK;
 }
 

@@ -34,6 +34,10 @@ struct world {
     pthread_cond_t stopped; /* of the listener */
 };
 
+/* Whether an operation was submitted with others; then they all enter, which is: come after what their callers' streams
+ * have at one moment. */
+enum batch_state { BATCH_NONE, BATCH_TO_ENTER, BATCH_ENTERED };
+
 struct flight {
     struct flight *next; /* in one of its communicator's lists, or in to_self */
     struct communicator *at;
@@ -45,8 +49,11 @@ struct flight {
     int64_t began_ns, deadline_ns;
     uint32_t index, generation;
     uint32_t batch;    /* queued flights with the same number are issued as one NCCL group */
+    uint64_t submission; /* of the group's, by its number */
+    struct flight *mate; /* of a batch that has not entered yet: the next flight, in a circle */
     uint8_t captured;  /* the operation runs when the graph does: `done` is not recorded */
     uint8_t issued;    /* NCCL has it, and `done` is recorded */
+    uint8_t of_batch;  /* enum batch_state */
     uint8_t entered;   /* of a batch: until then, `done` is what the caller's stream had before */
     size_t scratch_at; /* its part of the communicator's scratch memory */
 };
@@ -94,6 +101,7 @@ struct group {
     struct communicator *communicators;
     struct flight *chunks[CHUNKS_MAX];
     uint32_t chunk_count, batches;
+    uint64_t submissions;
     struct flight_list to_self[2]; /* sends and receives with this rank itself that wait for each other */
     struct memory *memories;
     struct group *parent; /* with from_parent=1: to split or shrink from */
@@ -177,6 +185,7 @@ void communicator_free(struct communicator *c);
 comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);
 comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl_status *ret_nccl);
 comm_status flights_issued(struct communicator *c);
+int flights_must_wait(struct flight *first); /* of what is issued as one NCCL group */
 size_t flights_scratch(const struct communicator *c, struct flight *first);
 struct flight *flight_of_work(struct group *g, comm_work *work);
 void flight_give_back(struct flight *f);

@@ -37,14 +37,20 @@ static void set_variables(const struct run *run, int rank)
     }
 }
 
-static comm_group *open_world(const struct run *run, int rank, int64_t timeout_ms)
+static comm_init_options ready(const struct run *run, int rank)
 {
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
-    comm_group *world;
     set_variables(run, rank);
     gpu_open(run->is->backend, rank);
     options.backend = run->is->backend;
     options.timeout_ms = 20000;
+    return options;
+}
+
+static comm_group *open_world(const struct run *run, int rank, int64_t timeout_ms)
+{
+    comm_init_options options = ready(run, rank);
+    comm_group *world;
     CHECK_OK(ranks_init(&options, &world));
     CHECK_OK(comm_group_set_timeout(world, timeout_ms));
     return world;
@@ -84,18 +90,27 @@ static void *dies(void *context)
     return NULL;
 }
 
-static void survive(comm_group *world, int32_t *vector)
+/* It is the one rank that is known to be lost. */
+static void check_lost(comm_group *world, int32_t rank)
 {
     int32_t lost[8];
     size_t count;
+    char error[600];
+    snprintf(error, sizeof error, "%s", comm_last_error());
+    CHECK_OK(comm_group_lost_ranks(world, lost, 8, &count));
+    if (count != 1 || lost[0] != rank)
+        ranks_fail(__FILE__, __LINE__, "%zu ranks are known to be lost, the first is %d: %s", count,
+                   count ? lost[0] : -1, error);
+}
+
+static void survive(comm_group *world, int32_t *vector)
+{
+    int32_t victim = VICTIM;
     comm_group *rest;
     CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_PEER_LOST);
     CHECK_ERROR_SAYS("rank 1");
-    CHECK_OK(comm_group_lost_ranks(world, lost, 8, &count));
-    if (count != 1 || lost[0] != VICTIM)
-        ranks_fail(__FILE__, __LINE__, "%zu ranks are known to be lost, the first is %d: %s", count,
-                   count ? lost[0] : -1, comm_last_error());
-    CHECK_OK(comm_group_shrink(world, lost, count, NULL, &rest));
+    check_lost(world, victim);
+    CHECK_OK(comm_group_shrink(world, &victim, 1, NULL, &rest));
     CHECK_OK(all_reduce(rest, vector));
     CHECK_OK(comm_group_close(rest));
     leave(world, vector);
@@ -146,6 +161,57 @@ static void killed_before(int rank, int size, void *arg)
     if (rank == VICTIM)
         raise(SIGKILL);
     survive(world, vector);
+}
+
+/* The world's store ends with its rank. */
+static comm_group *open_world_at_rank_0(const struct run *run, int rank, int size)
+{
+    comm_init_options options = ready(run, rank);
+    comm_store_options serve = COMM_STORE_OPTIONS_INIT;
+    comm_store *told = ranks_store();
+    comm_group *world;
+    char url[64] = "";
+    void *at;
+    size_t bytes;
+    if (rank == 0) {
+        serve.serve = 1;
+        CHECK_OK(comm_store_open("tcp://127.0.0.1:0", &serve, &options.store));
+        snprintf(url, sizeof url, "tcp://127.0.0.1:%d", comm_store_port(options.store));
+    }
+    CHECK_OK(comm_store_broadcast(told, "url", url, strlen(url), 0, rank, size, 20000, &at, &bytes));
+    if (rank != 0)
+        CHECK_OK(comm_store_open(at, NULL, &options.store));
+    comm_free(at);
+    options.rank = rank;
+    options.world_size = size;
+    CHECK_OK(comm_init(&options, &world));
+    comm_store_close(options.store);
+    comm_store_close(told);
+    CHECK_OK(comm_group_set_timeout(world, 15000));
+    return world;
+}
+
+/* The others name it. They cannot make a new communicator, whose id goes through the store, and learn that at once. */
+static void killed_with_the_store(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world_at_rank_0(run, rank, size), *rest;
+    int32_t *vector = vector_new(COUNT, 1), victim = 0;
+    CHECK_OK(all_reduce(world, vector));
+    fault_meet(run->page);
+    if (rank == 0)
+        raise(SIGKILL);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 0");
+    check_lost(world, victim);
+    fault_raise(run->page, rank); /* one that has closed its world would be lost too */
+    fault_await(run->page, 3 - rank);
+    CHECK_OK(comm_group_shrink(world, &victim, 1, NULL, &rest));
+    CHECK_STATUS(all_reduce(rest, vector), COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("NCCL's unique id");
+    CHECK_ERROR_SAYS("the store at 127.0.0.1");
+    CHECK_OK(comm_group_close(rest));
+    leave(world, vector);
 }
 
 /* ---- Ranks that do not come ---- */
@@ -348,6 +414,8 @@ static const struct fault_case cases[] = {
     { "killed between, silently", killed_between, 2, GPUS, SILENT, -1, 1 << VICTIM },
     { "killed between, beside tcp", killed_between, 3, BOTH, SILENT, -1, 1 << VICTIM },
     { "killed before", killed_before, 3, GPUS, SILENT, -1, 1 << VICTIM },
+    { "killed with the store", killed_with_the_store, 3, GPUS, SILENT, -1, 1 << 0 },
+    { "killed with the store, beside tcp", killed_with_the_store, 3, BOTH, NET, -1, 1 << 0 },
     { "one does not call", one_does_not_call, 3, GPUS, NULL, -1, 0 },
     { "one does not call, beside tcp", one_does_not_call, 3, BOTH, NULL, -1, 0 },
     { "one does not connect", one_does_not_connect, 3, GPUS, NULL, -1, 0 },

@@ -78,6 +78,75 @@ static void batch_in_a_stream(int rank, int size, void *arg)
     CHECK_CUDA(gpu.StreamDestroy(stream));
 }
 
+/* Collectives and messages of one batch, in one stream: what depends on the stream alone sees all of them. */
+static void mixed_batch_in_a_stream(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    cuda_stream stream = gpu_stream();
+    comm_op_options o = on_stream(stream);
+    int32_t *out = vector_new(LARGE, 0), *in = vector_new(LARGE, -1);
+    int32_t *sum = vector_new(LARGE, 0), *most = vector_new(COUNT, 0);
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (int turn = 0; turn < 4; turn++) {
+        vector_fill(out, LARGE, rank * 10 + turn);
+        vector_fill(sum, LARGE, rank + 1);
+        vector_fill(most, COUNT, rank + turn);
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_recv(world, in, LARGE, COMM_DTYPE_I32, before, &o, NULL));
+        CHECK_OK(comm_all_reduce(world, sum, sum, LARGE, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+        CHECK_OK(comm_send(world, out, LARGE, COMM_DTYPE_I32, next, &o, NULL));
+        CHECK_OK(comm_all_reduce(world, most, most, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, NULL));
+        CHECK_OK(comm_all_reduce(world, sum, sum, LARGE, COMM_DTYPE_I32, COMM_REDOP_MIN, &o, NULL)); /* after them */
+        CHECK_CUDA(gpu.StreamSynchronize(stream));
+        CHECK_VECTOR(in, LARGE, before * 10 + turn);
+        CHECK_VECTOR(sum, LARGE, sum_of_ranks(size));
+        CHECK_VECTOR(most, COUNT, size - 1 + turn);
+    }
+    gpu_memory_free(in);
+    gpu_memory_free(out);
+    gpu_memory_free(sum);
+    gpu_memory_free(most);
+    CHECK_OK(comm_group_close(world));
+    CHECK_CUDA(gpu.StreamDestroy(stream));
+}
+
+/* Not a batch: they run in the order of the calls, also while the first ones are not enqueued yet. The message to this
+ * rank itself is copied after the sum, and the next sum comes after the copy. */
+static void order_in_a_stream(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    cuda_stream stream = gpu_stream();
+    comm_op_options o = on_stream(stream);
+    int32_t *sum = vector_new(LARGE, 0), *copy = vector_new(LARGE, -1), *in = vector_new(LARGE, -1);
+    int next = (rank + 1) % size, before = (rank + size - 1) % size, first = sum_of_ranks(size);
+    comm_work *works[6];
+    for (int turn = 0; turn < 4; turn++) {
+        vector_fill(sum, LARGE, rank + 1);
+        CHECK_OK(comm_all_reduce(world, sum, sum, LARGE, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &works[0]));
+        CHECK_OK(comm_send(world, sum, LARGE, COMM_DTYPE_I32, rank, &o, &works[1]));
+        CHECK_OK(comm_recv(world, copy, LARGE, COMM_DTYPE_I32, rank, &o, &works[2]));
+        CHECK_OK(comm_all_reduce(world, copy, sum, LARGE, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &works[3]));
+        CHECK_OK(comm_coalesce_begin(world));
+        CHECK_OK(comm_send(world, sum, LARGE, COMM_DTYPE_I32, next, &o, NULL));
+        CHECK_OK(comm_recv(world, in, LARGE, COMM_DTYPE_I32, before, &o, NULL));
+        CHECK_OK(comm_coalesce_end(world, NULL, &works[4]));
+        CHECK_OK(comm_all_reduce(world, in, in, LARGE, COMM_DTYPE_I32, COMM_REDOP_MIN, &o, &works[5]));
+        for (int i = 0; i < 6; i++)
+            finish(works[i]);
+        CHECK_CUDA(gpu.StreamSynchronize(stream));
+        CHECK_VECTOR(copy, LARGE, first);
+        CHECK_VECTOR(in, LARGE, first * size);
+    }
+    gpu_memory_free(sum);
+    gpu_memory_free(copy);
+    gpu_memory_free(in);
+    CHECK_OK(comm_group_close(world));
+    CHECK_CUDA(gpu.StreamDestroy(stream));
+}
+
 /* group_batches=1: the collectives of a batch are one NCCL group. */
 static void batch_as_one_group(int rank, int size, void *arg)
 {
@@ -406,6 +475,8 @@ static const struct nccl_case cases[] = {
     { "messages in both directions", messages_in_both_directions, 4 },
     { "messages keep their order", messages_keep_their_order, 3 },
     { "a batch in a stream", batch_in_a_stream, 3 },
+    { "a mixed batch in a stream", mixed_batch_in_a_stream, 3 },
+    { "order in a stream", order_in_a_stream, 3 },
     { "a batch as one group", batch_as_one_group, 3 },
     { "a batch begins a group", batch_begins_a_group, 2 },
     { "messages to oneself", messages_to_oneself, 2 },
