@@ -136,11 +136,7 @@ static comm_status nccl_group_connect(void *state, comm_device device, int64_t d
         return status;
     unsigned int mode = capture_relax();
     pthread_mutex_lock(&g->lock);
-    status = atomic_load(&g->ended);
-    if (status == COMM_OK)
-        status = communicator_want(g, index, -1, -1, &c);
-    else
-        fail(status, "%s", g->ended_text);
+    status = atomic_load(&g->ended) ? group_ended_why(g) : communicator_want(g, index, -1, -1, &c);
     if (status == COMM_OK)
         status = communicator_wait_ready(c, deadline_ns);
     pthread_mutex_unlock(&g->lock);
@@ -228,9 +224,8 @@ static comm_status nccl_submit(void *state, const comm_op *const *ops, comm_work
         return status;
     unsigned int mode = capture_relax();
     pthread_mutex_lock(&g->lock);
-    status = atomic_load(&g->ended);
-    if (status != COMM_OK)
-        fail(status, "%s", g->ended_text);
+    if (atomic_load(&g->ended))
+        status = flights_end(g, ops, works, count);
     else
         status = flights_submit(g, ops, works, count);
     if (on_stream)

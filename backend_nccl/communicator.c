@@ -412,7 +412,7 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
         error = deadline_ns == INT64_MAX ? pthread_cond_wait(&g->changed, &g->lock)
                                          : pthread_cond_timedwait(&g->changed, &g->lock, &t);
     if (atomic_load(&g->ended))
-        return fail(atomic_load(&g->ended), "%s", g->ended_text);
+        return group_ended_why(g);
     if (c->state != COMMUNICATOR_WORKING)
         return COMM_OK;
     char where[128];

@@ -78,6 +78,8 @@ static void find_out_who(struct group *g)
     } else {
         snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
     }
+    g->asks = 0;
+    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -85,12 +87,12 @@ static void *ender_main(void *context)
 {
     struct group *g = context;
     comm_work *work;
-    int free = 1;
+    int free = 1, asks = g->asks;
     capture_relax();
-    if (g->asks)
+    if (asks)
         find_out_who(g);
     comm_status status = atomic_load(&g->ended);
-    if (!g->asks && status == COMM_ERR_PEER_LOST)
+    if (!asks && status == COMM_ERR_PEER_LOST)
         alarm_look_for_lost(g); /* whoever told it has not said which ranks */
     if (!g->told)
         alarm_raise(g); /* before the connections break: the others shall hear the reason first */
@@ -112,6 +114,8 @@ static void begin_end(struct group *g, comm_status status, int told)
     g->told = told;
     atomic_store(&g->ended, status);
     g->has_ender = pthread_create(&g->ender, NULL, ender_main, g) == 0; /* else the core completes the works */
+    if (!g->has_ender)
+        g->asks = 0;
     pthread_cond_broadcast(&g->changed);
 }
 
@@ -121,6 +125,13 @@ void group_end(struct group *g, comm_status status, const char *text, int told)
         return;
     snprintf(g->ended_text, sizeof g->ended_text, "%s", text ? text : "");
     begin_end(g, status, told);
+}
+
+comm_status group_ended_why(struct group *g)
+{
+    while (g->asks)
+        pthread_cond_wait(&g->changed, &g->lock);
+    return fail(atomic_load(&g->ended), "%s", g->ended_text);
 }
 
 void group_end_asking(struct group *g, comm_status status, const char *text)

@@ -507,6 +507,26 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
     return COMM_OK;
 }
 
+/* The group has ended. As long as the reason is not certain, the ender completes what comes. */
+comm_status flights_end(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count)
+{
+    struct flight_list all = { NULL, NULL };
+    struct flight *f;
+    size_t taken = 0;
+    if (!g->asks || !g->communicators)
+        return group_ended_why(g);
+    while (taken < count && (f = take(g->communicators, ops[taken], works[taken]))) {
+        flight_append(&all, f);
+        taken++;
+    }
+    while ((f = flight_remove_first(&all)))
+        if (taken == count)
+            flight_append(&g->communicators->queued, f);
+        else
+            flight_give_back(f);
+    return taken == count ? COMM_OK : COMM_ERR_NO_MEMORY;
+}
+
 /* ---- Works and streams ---- */
 
 comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream stream)

@@ -53,7 +53,7 @@ static comm_status make_window(struct memory *m, struct communicator *c)
     nccl_status made = register_window(m, c);
     pthread_mutex_lock(&g->lock);
     if (atomic_load(&g->ended))
-        status = fail(atomic_load(&g->ended), "%s", g->ended_text);
+        status = group_ended_why(g);
     else if (made == NCCL_IN_PROGRESS)
         status = fail(COMM_ERR_DEADLINE, "ncclCommWindowRegister timed out: windows=1, and a rank has not registered "
                       "its part of the window within %lld ms", (long long)g->info->timeout_ms);

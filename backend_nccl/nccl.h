@@ -113,7 +113,7 @@ struct group {
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
-    int asks; /* the ender asks the other ranks what they do */
+    int asks; /* the ender asks the other ranks what they do: the reason is not certain yet */
     comm_status heard; /* while it asks: another rank reports an end of its own */
     char heard_text[TEXT_BYTES];
     int has_ender;
@@ -183,6 +183,7 @@ void communicator_free(struct communicator *c);
 
 /* flight.c */
 comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);
+comm_status flights_end(struct group *g, const comm_op *const *ops, comm_work *const *works, size_t count);
 comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl_status *ret_nccl);
 comm_status flights_issued(struct communicator *c);
 int flights_must_wait(struct flight *first); /* of what is issued as one NCCL group */
@@ -218,6 +219,7 @@ void group_end(struct group *g, comm_status status, const char *text, int told);
 void group_end_asking(struct group *g, comm_status status, const char *text); /* and find out which rank is to blame */
 void group_end_failed(struct group *g, comm_status status); /* host->last_error says why */
 void group_end_late(struct group *g, const struct flight *f);
+comm_status group_ended_why(struct group *g); /* fails with the reason, and waits until it is certain */
 void group_finish_ending(struct group *g); /* wait until the group is over; no lock is held */
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */

@@ -291,6 +291,40 @@ static void aborted_within(int rank, int size, void *arg)
     leave(world, vector);
 }
 
+/* The connections break before the reason is known: whoever calls at that moment is told the reason, nothing else. */
+static void aborted_while_calling(int rank, int size, void *arg)
+{
+    enum { MANY = 400 };
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    comm_op_options o = on_gpu();
+    comm_work *works[MANY];
+    comm_status status = COMM_OK;
+    int begun = 0;
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    fault_meet(run->page);
+    if (rank == 0)
+        comm_group_abort(world, "that is enough");
+    while (begun < MANY && status == COMM_OK) {
+        status = comm_all_reduce(world, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, &works[begun]);
+        begun += status == COMM_OK;
+    }
+    if (status != COMM_OK) {
+        CHECK(status == COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("that is enough");
+    }
+    for (int i = 0; i < begun; i++) {
+        status = comm_work_wait(works[i], 0);
+        if (status != COMM_OK && (status != COMM_ERR_ABORTED || !strstr(comm_work_error(works[i]), "that is enough")))
+            ranks_fail(__FILE__, __LINE__, "work %d: %s: %s", i, comm_status_name(status), comm_work_error(works[i]));
+        comm_work_release(works[i]);
+    }
+    fault_meet(run->page);
+    leave(world, vector);
+}
+
 static void aborted_while_connecting(int rank, int size, void *arg)
 {
     struct run *run = arg;
@@ -421,6 +455,7 @@ static const struct fault_case cases[] = {
     { "one does not connect", one_does_not_connect, 3, GPUS, NULL, -1, 0 },
     { "aborted within", aborted_within, 3, GPUS, NULL, -1, 0 },
     { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0 },
+    { "aborted while calling", aborted_while_calling, 4, GPUS, NET, -1, 0 },
     { "aborted while connecting", aborted_while_connecting, 3, GPUS, NULL, -1, 0 },
     { "an error later", error_later, 3, GPUS, "STANDIN_ASYNC=3:3", 1, 0 },
     { "a network error later", error_later, 3, GPUS, "STANDIN_ASYNC=2:6", 2, 0 },
