@@ -275,6 +275,9 @@ static void aborted_within(int rank, int size, void *arg)
     if (rank != VICTIM) {
         for (int i = 0; i < 3; i++)
             CHECK_OK(comm_all_reduce(world, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, &works[i]));
+        fault_raise(run->page, rank);
+        if (rank == 0)
+            fault_await(run->page, 2);
         if (rank == 0)
             CHECK(pthread_create(&thread, NULL, aborts, world) == 0);
         for (int i = 0; i < 3; i++) {
