@@ -90,7 +90,8 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 {
     if (!remember_end(group, status, text))
         return;
-    if (!from && group->channel_count > 1) {
+    /* Whoever has ended it knows; the group's other backends do not, nor one that stands on that one. */
+    if (!from && (group->channel_count > 1 || comm__inner_works_any(&group->inner_works))) {
         atomic_store(&group->untold, 1);
         comm__watch_from(group, 0);
     }

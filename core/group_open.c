@@ -23,6 +23,8 @@
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
 #define CLOSE_PATIENCE_NS ((int64_t)10000000000)
 
+enum { OTHER_NAME_BYTES = 64 };
+
 /* How long rank 0 lets the others hear from its store why there is no world, at most: some may have died. */
 #define LEAVE_FAILED_MS 1000
 
@@ -103,10 +105,23 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
 
 /* ---- Which backend for which device ---- */
 
+/* "lanes" is an option of the pair's backend, "tcp.lanes" of another one, on which that one may stand. */
+static comm_status check_option(const comm_backend *backend, const struct backend_option *option)
+{
+    const char *dot = strchr(option->name, '.');
+    char name[OTHER_NAME_BYTES];
+    if (!dot)
+        return comm__param_check(backend, option->name, option->value);
+    snprintf(name, sizeof name, "%.*s", (int)(dot - option->name), option->name);
+    comm_status status = comm__registry_find(name, &backend);
+    return status == COMM_OK ? comm__param_check(backend, dot + 1, option->value)
+                             : comm__fail_while(status, "the option '%s'", option->name);
+}
+
 static comm_status check_options(const comm_group *group, const struct backend_pair *pair, const comm_backend *backend)
 {
     for (size_t i = 0; i < pair->option_count; i++) {
-        comm_status status = comm__param_check(backend, pair->options[i].name, pair->options[i].value);
+        comm_status status = check_option(backend, &pair->options[i]);
         if (status != COMM_OK)
             return comm__fail_while(status, "backend string of group '%s'", group->name);
     }

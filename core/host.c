@@ -158,15 +158,17 @@ static comm_status host_store_delete(void *store, const char *key)
 
 /* ---- Parameters ---- */
 
-/* The option in the backend string, or NULL. It counts for the backend that the string names, not for one that this one
+/* The option in the backend string, or NULL: "lanes" for the backend that the string names, "tcp.lanes" for one that it
  * stands on. */
 static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
-    if (!choice || strcmp(choice->backend->name, backend) != 0)
-        return NULL;
-    for (size_t i = 0; i < choice->pair->option_count; i++)
-        if (strcmp(choice->pair->options[i].name, name) == 0)
+    size_t prefix = choice && strcmp(choice->backend->name, backend) != 0 ? strlen(backend) + 1 : 0;
+    for (size_t i = 0; choice && i < choice->pair->option_count; i++) {
+        const char *option = choice->pair->options[i].name;
+        int is_for_it = prefix == 0 || (strncmp(option, backend, prefix - 1) == 0 && option[prefix - 1] == '.');
+        if (is_for_it && strcmp(option + prefix, name) == 0)
             return choice->pair->options[i].value;
+    }
     return NULL;
 }
 

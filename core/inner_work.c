@@ -49,6 +49,14 @@ static struct inner_work *take(struct inner_works *works)
     return inner;
 }
 
+int comm__inner_works_any(struct inner_works *works)
+{
+    pthread_mutex_lock(&works->lock);
+    int any = works->all != NULL;
+    pthread_mutex_unlock(&works->lock);
+    return any;
+}
+
 comm_status comm__inner_work_create(comm_group *group, comm_work_done_fn done, void *context, comm_work **ret_work)
 {
     struct inner_works *works = &group->inner_works;

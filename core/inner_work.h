@@ -26,6 +26,8 @@ void comm__inner_works_init(struct inner_works *works);
 /* The group's channels are closed, or it has none: free all, and log what was not released. */
 void comm__inner_works_finish(comm_group *group, int32_t forked);
 
+/* Has a backend of the group's made such works: does it stand on another one? */
+int comm__inner_works_any(struct inner_works *works);
 comm_status comm__inner_work_create(comm_group *group, comm_work_done_fn done, void *context, comm_work **ret_work);
 void comm__inner_work_release(comm_work *work);
 

@@ -94,15 +94,15 @@
  *    may be NULL.
  *  - It opens the other's world and groups with the infos that it was given, or with copies (as much as struct_bytes
  *    says) in which it has changed something: `parent` must be the other's state. Store, options, token and id are the
- *    same for both: keys of the wrapper must differ from the other's. host->param_ functions find the other's options
- *    only in the environment.
+ *    same for both: keys of the wrapper must differ from the other's. The backend string gives the other's options with
+ *    its name in front: "cpu:chaos?seed=7&tcp.lanes=4".
  *  - It hands over the ops that it was given, or copies, with works of its own (host->work_create). The other must know
  *    them: declare the smaller of both op_flags, kind_end, dtype_end and redop_end. If the other gets only some of the
  *    ops, or more, number them anew: its seq must have no gaps.
  *  - It forwards group_abort, group_close, world_close and `forked`; progress with the work that the other has (keep it
  *    under host->work_slot); work_facts, before it completes a receive. group_failed and rank_lost reach the core from
- *    the other itself.
- *  - tests/support/delay.c is a whole one.
+ *    the other itself; after group_failed the core calls the wrapper's group_abort, and so the other's.
+ *  - tests/support/delay.c is a whole one; tools/chaos finds the other's name among its options.
  */
 #ifndef COMM_BACKEND_H
 #define COMM_BACKEND_H
@@ -498,8 +498,8 @@ struct comm_backend {
 
     /* Start `count` ops; works[i] is ops[i]'s. Several ops come from one coalesced batch and must not block each other.
      * On failure with a CALL status nothing was started, and no work will be completed. Ops of one group run in the
-     * order of submission (sends and receives may overtake collectives and each other, but not those of the same pair
-     * and tag). Takes microseconds; must not block. */
+     * order of submission (sends and receives may overtake collectives and each other, but not a send of the same pair,
+     * nor a receive that could take the same message). Takes microseconds; must not block. */
     comm_status (*submit)(void *state, const comm_op *const *ops, comm_work *const *works, size_t count);
 
     /* Optional: do a small op at once, without a work. The caller waits for it anyway.
