@@ -1,6 +1,7 @@
 /* Backends that stand on others: the plugin of tests/support/delay.c, which must forward what the core asks of it, and
  * a backend here that makes works with host->work_create and is careless with them. COMM_PLUGIN_PATH leads to the
- * plugin; argv[1] is its file. */
+ * plugin; argv[1] is its file. With three more arguments it is another one that must forward the same: backend strings
+ * on tcp, loopback and pretend. */
 #include <comm/backend.h>
 #include <poll.h>
 #include <pthread.h>
@@ -317,25 +318,33 @@ static void a_stream_waits_for_a_work(int rank, int size, void *backend)
     CHECK_OK(comm_group_close(world));
 }
 
-int main(int argc, char **argv)
+static int forwards_all(char *on_tcp, char *on_loopback, char *on_pretend)
 {
     const struct ranks_options threads = { .threads = 1 }, loses_1 = { .may_fail = 2 };
-    static char delay[] = "cpu:delay?microseconds=2000", delay_loopback[] = "cpu:delay_loopback";
+    return ranks_run(4, NULL, groups_open_on_it, on_tcp) || ranks_run(4, &threads, groups_open_on_it, on_tcp) ||
+           ranks_run(4, &threads, groups_open_on_it, on_loopback) || ranks_run(3, NULL, a_batch_goes_through, on_tcp) ||
+           ranks_run(3, &threads, a_batch_goes_through, on_loopback) ||
+           ranks_run(3, NULL, abort_ends_it_on_all_ranks, on_tcp) ||
+           ranks_run(3, &threads, abort_ends_it_on_all_ranks, on_loopback) ||
+           ranks_run(1, NULL, close_ends_what_is_pending, on_tcp) ||
+           ranks_run(1, &threads, close_ends_what_is_pending, on_loopback) ||
+           ranks_run(3, &loses_1, a_lost_rank_is_named, on_tcp) || ranks_run(1, NULL, deadlines_are_kept, on_tcp) ||
+           ranks_run(1, &threads, deadlines_are_kept, on_loopback) ||
+           ranks_run(1, NULL, a_forked_child_lets_go, on_tcp) ||
+           ranks_run(1, &threads, a_stream_waits_for_a_work, on_pretend);
+}
+
+int main(int argc, char **argv)
+{
+    const struct ranks_options threads = { .threads = 1 };
+    static char delay[] = "cpu:delay?microseconds=2000", delay_loopback[] = "cpu:delay_loopback",
+                delay_pretend[] = "xpu:delay_pretend?microseconds=2000";
     if (argc < 2 || comm_backend_register(loopback_entry) != COMM_OK ||
         comm_backend_register(careless_entry) != COMM_OK || comm_backend_register(pretend_entry) != COMM_OK)
         return 2;
+    if (argc == 5)
+        return forwards_all(argv[2], argv[3], argv[4]);
     a_library_brings_several(argv[1]);
-    return ranks_run(4, NULL, groups_open_on_it, delay) || ranks_run(4, &threads, groups_open_on_it, delay) ||
-           ranks_run(4, &threads, groups_open_on_it, delay_loopback) ||
-           ranks_run(3, NULL, a_batch_goes_through, delay) ||
-           ranks_run(3, &threads, a_batch_goes_through, delay_loopback) ||
-           ranks_run(3, NULL, abort_ends_it_on_all_ranks, delay) ||
-           ranks_run(3, &threads, abort_ends_it_on_all_ranks, delay_loopback) ||
-           ranks_run(1, NULL, close_ends_what_is_pending, delay) ||
-           ranks_run(1, &threads, close_ends_what_is_pending, delay_loopback) ||
-           ranks_run(3, &loses_1, a_lost_rank_is_named, delay) || ranks_run(1, NULL, deadlines_are_kept, delay) ||
-           ranks_run(1, &threads, deadlines_are_kept, delay_loopback) ||
-           ranks_run(1, NULL, a_forked_child_lets_go, delay) ||
-           ranks_run(1, &threads, a_stream_waits_for_a_work, "xpu:delay_pretend?microseconds=2000") ||
+    return forwards_all(delay, delay_loopback, delay_pretend) ||
            ranks_run(1, &threads, made_works_end_once_and_go_with_the_group, NULL);
 }
