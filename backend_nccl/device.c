@@ -72,15 +72,20 @@ comm_status device_check_buffer(const void *data, int device, const char *side)
     return COMM_OK;
 }
 
+/* A buffer of no elements can be anywhere. */
 static comm_status check_side(const comm_buffers *side, int32_t blocks, int device, const char *name)
 {
     comm_status status = COMM_OK;
+    int has_elements = side->count > 0;
     if (side->memory)
         return COMM_OK;
-    for (int32_t r = 0; side->list && status == COMM_OK && r < blocks; r++)
-        if (side->list[r] && (side->counts ? side->counts[r] : side->count))
+    for (int32_t r = 0; (side->list || side->counts) && status == COMM_OK && r < blocks; r++) {
+        size_t count = side->counts ? side->counts[r] : side->count;
+        has_elements |= count > 0;
+        if (side->list && side->list[r] && count)
             status = device_check_buffer(side->list[r], device, name);
-    if (side->data && status == COMM_OK && (side->count || side->counts))
+    }
+    if (side->data && status == COMM_OK && has_elements)
         status = device_check_buffer(side->data, device, name);
     return status;
 }

@@ -181,8 +181,10 @@ static void batch_begins_a_group(int rank, int size, void *arg)
         comm_group *world = cases_world(rank, one ? "?group_batches=1" : NULL);
         comm_op_options o = on_gpu();
         int32_t *sum = vector_new(COUNT, rank + 1);
-        CHECK_OK(comm_all_reduce(world, sum, sum, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
-        comm_status status = comm_coalesce_begin(world); /* the other rank may have failed already */
+        /* The other rank may fail at any moment. */
+        comm_status status = comm_all_reduce(world, sum, sum, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL);
+        if (status == COMM_OK)
+            status = comm_coalesce_begin(world);
         if (status == COMM_OK)
             status = comm_all_reduce(world, sum, sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL);
         if (status == COMM_OK)
@@ -447,6 +449,8 @@ static void buffers_elsewhere(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("COMM_DEVICE_CPU");
     CHECK_STATUS(comm_all_gather(world, vector, ordinary, 1, COMM_DTYPE_I32, &o, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("recv buffer");
+    size_t none[2] = { 0, 0 };
+    CHECK_OK(comm_reduce_scatter_v(world, ordinary, vector, none, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
     int32_t *skewed = (int32_t *)((char *)vector + 2);
     CHECK_STATUS(comm_all_reduce(world, skewed, skewed, 4, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("not aligned to 4 bytes");
