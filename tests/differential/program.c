@@ -363,13 +363,13 @@ static void choose_backend(struct program *p, const char *backend, uint64_t *sta
     static const size_t eager[] = { 65536, 0, 64, 1000, 524288 }, slices[] = { 0, 0, 1000, 40000, 65536, 1000000 };
     snprintf(p->backend, sizeof p->backend, "%s", backend);
     p->eager_bytes = eager[0];
-    if (strcmp(backend, "cpu:tcp") != 0 || random_one_in(state, 2))
+    if ((strcmp(backend, "cpu:tcp") != 0 && strcmp(backend, "cpu:shm") != 0) || random_one_in(state, 2))
         return;
     p->eager_bytes = eager[random_below(state, 5)];
     int lanes = 1 + (int)random_below(state, 6);
     p->slice_bytes = slices[random_below(state, 6)];
-    snprintf(p->backend, sizeof p->backend, "cpu:tcp?eager_bytes=%zu&lanes=%d&slice_bytes=%zu", p->eager_bytes, lanes,
-             p->slice_bytes);
+    snprintf(p->backend, sizeof p->backend, "%s?eager_bytes=%zu&lanes=%d&slice_bytes=%zu", backend, p->eager_bytes,
+             lanes, p->slice_bytes);
     size_t used = strlen(p->backend);
     if (random_one_in(state, 2))
         draw_algorithms(state, p->backend + used, sizeof p->backend - used);

@@ -146,7 +146,18 @@ int fault_free_port(void)
 
 enum { BYSTANDERS = 2 };
 
-const char *fault_backend = "tcp";
+const char *fault_backend;
+
+const char *fault_backend_name(void)
+{
+    const char *name = getenv("FAULT_BACKEND");
+    return name ? name : "tcp";
+}
+
+const char *fault_place(void)
+{
+    return strcmp(fault_backend_name(), "shm") == 0 ? " pid " : ":";
+}
 
 struct crowd {
     int size;
@@ -181,7 +192,7 @@ int fault_world_rank(int rank, int size)
 
 static void open_everybody(comm_init_options *options, comm_group **ret_world)
 {
-    options->backend = fault_backend;
+    options->backend = fault_backend ? fault_backend : fault_backend_name();
     options->timeout_ms = 30000;
     options->name = "everybody";
     CHECK_OK(ranks_init(options, ret_world));
@@ -272,7 +283,7 @@ comm_group *fault_world_with(comm_init_options *options)
     int32_t ranks[FAULT_RANKS_MOST];
     comm_group_options o = COMM_GROUP_OPTIONS_INIT;
     if (!fault_permuted()) {
-        options->backend = fault_backend;
+        options->backend = fault_backend ? fault_backend : fault_backend_name();
         options->timeout_ms = 30000;
         CHECK_OK(ranks_init(options, &under_test.world));
         return under_test.world;
@@ -500,8 +511,11 @@ void check_names(const char *text, int rank, const char *file, int line)
 {
     char place[200];
     for (const char *at = text; behind_rank(&at, rank, place, sizeof place);) {
-        const char *colon = strrchr(place, ':');
-        if (colon && colon[1] >= '0' && colon[1] <= '9')
+        const char *mark = strstr(place, fault_place()), *next;
+        while (mark && (next = strstr(mark + 1, fault_place())))
+            mark = next;
+        char digit = mark ? mark[strlen(fault_place())] : 'x';
+        if (digit >= '0' && digit <= '9')
             return;
     }
     ranks_fail(file, line, "'%s' does not name rank %d with its address", text, rank);

@@ -59,8 +59,13 @@ int fault_free_port(void);
  * environment it is a group of a larger world, whose ranks have other numbers there (fault_world_rank). Two more ranks,
  * world rank 0 among them, stand by, work in a group of their own, and must not be disturbed. */
 int fault_permuted(void);
-/* The backend string of the world, which all its ranks must have: to be changed before fault_run only. */
+/* The backend string of the world, which all its ranks must have: to be changed before fault_run only. NULL:
+ * fault_backend_name(). */
 extern const char *fault_backend;
+/* The backend that is tried: tcp, or FAULT_BACKEND in the environment. */
+const char *fault_backend_name(void);
+/* What stands before the number, at the end, of where a rank is on that backend: "127.0.0.1:40213", "vm pid 4711". */
+const char *fault_place(void);
 /* As ranks_run; fn gets rank and size in the group under test. */
 int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg);
 /* Inside fn: open the group under test; with options of the world's own; and close it, and the world. */

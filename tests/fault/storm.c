@@ -122,8 +122,8 @@ static void plan_storm(struct storm *s, uint64_t seed)
     s->steps = 3 + (int)draw(&state, STEPS_MOST - 3);
     s->fault_step = (int)draw(&state, (uint64_t)s->steps);
     s->delay_ns = (int64_t)draw(&state, 3) * (int64_t)draw(&state, 2000000);
-    snprintf(s->backend, sizeof s->backend, "cpu:tcp?lanes=%s&eager_bytes=%s", lanes[draw(&state, 3)],
-             eager[draw(&state, 3)]);
+    snprintf(s->backend, sizeof s->backend, "cpu:%s?lanes=%s&eager_bytes=%s", fault_backend_name(),
+             lanes[draw(&state, 3)], eager[draw(&state, 3)]);
 }
 
 /* ---- Values ---- */

@@ -13,9 +13,9 @@ import sys
 SOURCE, BUILD = (pathlib.Path(folder).resolve() for folder in sys.argv[1:])
 BASE = "core/common/base"
 EXEC = "core/exec"
-FOLDERS = [BASE, "store", "core", EXEC, "backend_tcp"]
-STAND_ON_EXEC = (EXEC, "backend_tcp")
-HEADERS = [path.relative_to(SOURCE) for folder in (BASE, "store", "core", "backend_tcp")
+FOLDERS = [BASE, "store", "core", EXEC, "backend_tcp", "backend_shm"]
+STAND_ON_EXEC = (EXEC, "backend_tcp", "backend_shm")
+HEADERS = [path.relative_to(SOURCE) for folder in (BASE, "store", "core", "backend_tcp", "backend_shm")
            for path in sorted((SOURCE / folder).rglob("*.h")) if folder != "core" or "common" not in path.parts]
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 

@@ -51,6 +51,7 @@ class Info(unittest.TestCase):
         rows = [(scope, name, f"{prefix}{name.upper()}")
                 for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"),
                                              ("tcp", "COMM_TCP_", "backend_tcp/param.def"),
+                                             ("shm", "COMM_SHM_", "backend_shm/param.def"),
                                              ("nccl", "COMM_NCCL_", "backend_nccl/param.def"),
                                              ("chaos", "COMM_CHAOS_", "tools/chaos/param.def"))
                 for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]

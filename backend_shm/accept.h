@@ -1,0 +1,14 @@
+/* Connections that come in: see accept.c. */
+#ifndef COMM_SHM_ACCEPT_H
+#define COMM_SHM_ACCEPT_H
+
+#include "shm.h"
+
+comm_status accept_open(struct arena *a);
+void accept_close(struct arena *a);
+void accept_timer(struct arena *a, int64_t now_ns);
+int64_t accept_due_ns(const struct arena *a);
+/* A peer is between hello and ready. */
+int accept_is_proving(const struct arena *a);
+
+#endif

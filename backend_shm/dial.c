@@ -1,0 +1,331 @@
+/* Going out: a peer that is wanted is looked up in the store, and greeted at its socket. A pair is connected when it
+ * first talks. If both sides begin at once, the lower rank's connection wins. Who connects makes the memory. */
+#include "dial.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/utf8.h"
+#include "descriptor.h"
+#include "events.h"
+#include "greeting.h"
+#include "duplex.h"
+#include "driver.h"
+#include "say.h"
+
+enum {
+    ASK_MS = 20,      /* so long for one peer, then for the next one */
+    AWAIT_MS = 1500,  /* so long a rank that was told to wait for the other's attempt waits */
+    RETRY_MS = 5,     /* the peer's queue of connections is full */
+    RECALL_RANKS_MAX = 1024, /* up to so many ranks all have what all have published, and the store is not asked */
+};
+
+/* ---- Where ranks are ---- */
+
+void dial_say_place(struct port *p, pid_t pid)
+{
+    snprintf(p->where, sizeof p->where, "%.48s pid %d", p->table->host_name, (int)pid);
+}
+
+comm_status dial_publish(struct arena *a)
+{
+    char key[32], card[256];
+    struct port *own = a->domain.peers.at[a->domain.peers.rank];
+    dial_say_place(own, getpid());
+    snprintf(key, sizeof key, "shm/%d", (int)a->domain.peers.rank);
+    int used = snprintf(card, sizeof card, "%s\n%s\n", a->name, own->where);
+    return exec_host->store_set(a->store, key, card, (size_t)used);
+}
+
+/* A rank's card: the name of its socket, and where it is. 0 if that makes no sense. */
+static int read_card(struct duplex *p, const char *data, size_t bytes)
+{
+    char card[256], *rest = card;
+    if (bytes >= sizeof card)
+        return 0;
+    memcpy(card, data, bytes);
+    card[bytes] = '\0';
+    const char *name = strsep(&rest, "\n");
+    char *where = rest ? strsep(&rest, "\n") : NULL;
+    if (!where || !*name || strlen(name) >= sizeof p->name)
+        return 0;
+    snprintf(p->name, sizeof p->name, "%s", name);
+    where[utf8_clean(where, strlen(where))] = '\0';
+    snprintf(p->port.where, sizeof p->port.where, "%.79s", where);
+    return 1;
+}
+
+static comm_status ask_store(const struct arena *a, int32_t peer, int64_t wait_ms, void **ret_data, size_t *ret_bytes)
+{
+    char key[32];
+    snprintf(key, sizeof key, "shm/%d", (int)peer);
+    return exec_host->store_get(a->store, NULL, key, wait_ms, ret_data, ret_bytes);
+}
+
+void dial_find_place(struct port *p)
+{
+    void *data = NULL;
+    size_t bytes = 0;
+    if (p->table->size > RECALL_RANKS_MAX ||
+        ask_store(duplex_of(p)->arena, p->peer, 1, &data, &bytes) != COMM_OK)
+        return;
+    read_card(duplex_of(p), data, bytes);
+    exec_host->free_memory(data);
+}
+
+/* ---- An attempt ---- */
+
+int dial_under_way(const struct duplex *p)
+{
+    return duplex_phase(p) == DUPLEX_CONNECTING || duplex_phase(p) == DUPLEX_GREETED;
+}
+
+void dial_end(struct duplex *p)
+{
+    if (duplex_phase(p) == DUPLEX_RESOLVING)
+        atomic_fetch_sub(&p->arena->resolving, 1);
+    if (duplex_phase(p) == DUPLEX_NOT_OPENING)
+        return;
+    events_unwatch(p->arena, &p->watch);
+    descriptor_close(&p->watch.fd);
+    p->phase = DUPLEX_NOT_OPENING;
+}
+
+__attribute__((format(printf, 3, 4))) static void give_up(struct duplex *p, comm_status status, const char *format, ...)
+{
+    char text[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    dial_end(p);
+    port_lose(&p->port, status, "cannot be reached through shared memory from pid %d: %s", (int)getpid(), text);
+}
+
+static void await_peer(struct duplex *p)
+{
+    dial_end(p);
+    duplex_opening(p, DUPLEX_AWAITED);
+    p->give_up_ns = clock_now_ns() + AWAIT_MS * 1000000ll;
+    domain_due(&p->arena->domain, p->give_up_ns);
+}
+
+/* The peer has welcomed us: make the memory, and hand it over. */
+static void hand_over(struct duplex *p, int bell)
+{
+    struct arena *a = p->arena;
+    struct greeting_ready ready = { 0 };
+    size_t ring_bytes = a->ring_bytes;
+    int fd = segment_create(&ring_bytes), failed = fd < 0 ? fd : segment_map(&p->segment, fd, ring_bytes);
+    p->bell = bell;
+    if (failed) {
+        descriptor_close(&fd);
+        descriptor_close(&p->bell);
+        give_up(p, COMM_ERR_NO_MEMORY, "no shared memory for two rings of %zu KiB: %s; give the container more memory, "
+                "or set COMM_SHM_RING_BYTES to less", ring_bytes >> 10, strerror(-failed));
+        return;
+    }
+    if (ring_bytes < a->ring_bytes) {
+        exec_log(COMM_LOG_WARN, "rank %d: shared memory is short: rings of %zu KiB instead of %zu KiB",
+                 (int)a->domain.peers.rank, ring_bytes >> 10, a->ring_bytes >> 10);
+        a->ring_bytes = ring_bytes;
+    }
+    ready.ring_bytes = ring_bytes;
+    greeting_random(ready.salts, sizeof ready.salts);
+    const int fds[] = { fd, a->bell.fd };
+    int sent = greeting_send(p->watch.fd, &ready, sizeof ready, fds, 2);
+    close(fd);
+    if (!sent) {
+        give_up(p, COMM_ERR_PEER_LOST, "it closed the connection");
+        return;
+    }
+    events_unwatch(a, &p->watch);
+    duplex_up(p, ready.salts);
+}
+
+static void on_answer(struct watch *w)
+{
+    struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
+    struct greeting_answer answer;
+    struct greeting_hello hello;
+    uint8_t token[GREETING_TOKEN_BYTES];
+    int bell = -1;
+    ssize_t n = greeting_receive(w->fd, &answer, sizeof answer, &bell, 1);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        give_up(p, COMM_ERR_PEER_LOST, "%s", n == 0 ? "it closed the connection: its process has ended, or does not "
+                                                      "take us for a rank of its job" : strerror(errno));
+        return;
+    }
+    greeting_hello(p->arena, p->port.peer, p->name, &hello);
+    greeting_token(p->arena->secret, 'A', p->name, &hello, token);
+    if (!greeting_same(token, answer.token) || answer.verdict != GREETING_WELCOME) {
+        descriptor_close(&bell);
+        if (!greeting_same(token, answer.token))
+            give_up(p, COMM_ERR_PEER_LOST, "what answers there does not have this job's secret");
+        else if (answer.verdict == GREETING_DUPLICATE)
+            await_peer(p);
+        else
+            give_up(p, COMM_ERR_PEER_LOST, "%s", answer.verdict == GREETING_OTHER_VERSION
+                                                     ? "it is of another version of libcomm"
+                                                     : "it belongs to another world, or has closed it");
+        return;
+    }
+    hand_over(p, bell);
+}
+
+static void greet(struct duplex *p)
+{
+    struct arena *a = p->arena;
+    struct sockaddr_un address;
+    struct greeting_hello hello;
+    socklen_t bytes = greeting_address(p->name, &address);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, bytes) != 0) {
+        int failed = errno;
+        close(fd);
+        errno = failed;
+        fd = -1;
+    }
+    p->watch.fd = fd;
+    if (fd < 0 && errno == EAGAIN) {
+        duplex_opening(p, DUPLEX_CONNECTING);
+        p->again_ns = clock_now_ns() + RETRY_MS * 1000000ll;
+        domain_due(&a->domain, p->again_ns);
+        return;
+    }
+    if (fd < 0) {
+        /* A rank listens before it publishes where. */
+        give_up(p, COMM_ERR_PEER_LOST, "%s%s", strerror(errno),
+                errno == ECONNREFUSED ? ": its socket is closed: its process has ended, or has closed its world, or is "
+                                        "in another network name space (then it is on another host: COMM_HOST_ID)"
+                                      : "");
+        return;
+    }
+    if (greeting_peer(fd) < 0) {
+        give_up(p, COMM_ERR_PEER_LOST, "its process belongs to another user; all ranks of a host must be one user's");
+        return;
+    }
+    greeting_hello(a, p->port.peer, p->name, &hello);
+    duplex_opening(p, DUPLEX_GREETED);
+    p->watch.ready = on_answer;
+    if (!greeting_send(fd, &hello, sizeof hello, NULL, 0) || !events_watch(a, &p->watch))
+        give_up(p, COMM_ERR_PEER_LOST, "%s", strerror(errno));
+}
+
+/* ---- Looking up ---- */
+
+/* The store has answered; `error` is NULL if it has the card. */
+static void resolved(struct duplex *p, const void *card, size_t bytes, const char *error)
+{
+    if (duplex_phase(p) != DUPLEX_RESOLVING)
+        return;
+    if (error) { /* It has published one, or its comm_init would have failed. */
+        give_up(p, COMM_ERR_PEER_LOST, "the store, which knows where it is, does not answer: %s", error);
+    } else if (!read_card(p, card, bytes)) {
+        give_up(p, COMM_ERR_PEER_LOST, "what it published in the store makes no sense");
+    } else {
+        dial_end(p);
+        greet(p);
+    }
+}
+
+/* The next peer, after `at`, whose socket is not known yet; -1: there is none. */
+static int32_t next_unresolved(struct arena *a, int32_t at, int64_t *ret_give_up_ns)
+{
+    driver_enter(a);
+    do
+        at++;
+    while (at < a->domain.peers.size && duplex_phase(&a->duplexes[at]) != DUPLEX_RESOLVING);
+    if (at == a->domain.peers.size)
+        at = -1;
+    else
+        *ret_give_up_ns = a->duplexes[at].give_up_ns;
+    driver_leave(a);
+    return at;
+}
+
+void dial_resolve(struct arena *a)
+{
+    int64_t give_up_ns;
+    for (int32_t at = -1; !atomic_load(&a->stop) && (at = next_unresolved(a, at, &give_up_ns)) >= 0;) {
+        void *card = NULL;
+        size_t bytes = 0;
+        comm_status status = ask_store(a, at, ASK_MS, &card, &bytes);
+        if (status == COMM_ERR_TIMEOUT && clock_now_ns() < give_up_ns)
+            continue;
+        driver_enter(a);
+        resolved(&a->duplexes[at], card, bytes, status == COMM_OK ? NULL : exec_host->last_error());
+        driver_leave(a);
+        exec_host->free_memory(card);
+    }
+}
+
+void dial_open(struct port *port)
+{
+    struct duplex *p = duplex_of(port);
+    p->give_up_ns = clock_now_ns() + p->arena->connect_ms * 1000000;
+    domain_due(&p->arena->domain, p->give_up_ns);
+    *p->trouble = '\0';
+    if (*p->name) {
+        greet(p);
+        return;
+    }
+    duplex_opening(p, DUPLEX_RESOLVING);
+    atomic_fetch_add(&p->arena->resolving, 1);
+    driver_wake_helper(p->arena);
+}
+
+void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
+{
+    const struct duplex *p = (const struct duplex *)port;
+    int phase = duplex_phase(p);
+    const char *what = phase == DUPLEX_RESOLVING    ? "the store has not said where it is"
+                       : phase == DUPLEX_GREETED    ? "it takes the connection, but does not answer: it is stopped"
+                       : phase == DUPLEX_CONNECTING ? "its queue of connections is full: it is stopped"
+                                                  : "";
+    snprintf(text, capacity, "%s", what);
+}
+
+/* ---- Time ---- */
+
+void dial_timer(struct arena *a, int64_t now_ns)
+{
+    for (int32_t i = 0; i < a->domain.peers.size; i++) {
+        struct duplex *p = &a->duplexes[i];
+        if (duplex_phase(p) == DUPLEX_NOT_OPENING)
+            continue;
+        if (now_ns >= p->give_up_ns && duplex_phase(p) == DUPLEX_AWAITED) {
+            p->port.state = PORT_IDLE;
+            port_want(&p->port);
+        } else if (now_ns >= p->give_up_ns) {
+            char why[160];
+            dial_describe_trouble(&p->port, why, sizeof why);
+            give_up(p, COMM_ERR_PEER_LOST, "%s", why);
+        } else if (duplex_phase(p) == DUPLEX_CONNECTING && now_ns >= p->again_ns) {
+            greet(p);
+        }
+    }
+}
+
+int64_t dial_due_ns(const struct arena *a)
+{
+    int64_t due = INT64_MAX;
+    for (int32_t i = 0; i < a->domain.peers.size; i++) {
+        const struct duplex *p = &a->duplexes[i];
+        if (duplex_phase(p) == DUPLEX_NOT_OPENING)
+            continue;
+        if (p->give_up_ns < due)
+            due = p->give_up_ns;
+        if (duplex_phase(p) == DUPLEX_CONNECTING && p->again_ns < due)
+            due = p->again_ns;
+    }
+    return due;
+}

@@ -1,0 +1,30 @@
+/* Going out to a peer: see dial.c. */
+#ifndef COMM_SHM_DIAL_H
+#define COMM_SHM_DIAL_H
+
+#include <sys/types.h>
+
+#include "shm.h"
+
+/* What others need to know to find this rank goes to the store. */
+comm_status dial_publish(struct arena *a);
+
+/* Where a rank of this host is, for errors. */
+void dial_say_place(struct port *p, pid_t pid);
+
+/* port_ops */
+void dial_open(struct port *p);
+void dial_describe_trouble(const struct port *p, char *text, size_t capacity);
+/* Fill in `where` of a peer that was never talked to, if that can be known at once. */
+void dial_find_place(struct port *p);
+
+/* In the helper thread: ask the store for those who are wanted. */
+void dial_resolve(struct arena *a);
+/* We are connecting to the peer: it has not proved anything yet. */
+int dial_under_way(const struct duplex *p);
+/* Give the attempt up, as the peer's own goes first. */
+void dial_end(struct duplex *p);
+void dial_timer(struct arena *a, int64_t now_ns);
+int64_t dial_due_ns(const struct arena *a);
+
+#endif

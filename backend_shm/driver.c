@@ -1,0 +1,489 @@
+/* The arena's lock and whoever drives under it.
+ *
+ * A thread that waits for a work drives: it looks at the rings in a tight loop, yields after a while, and at last
+ * sleeps in the kernel; its peers know that it sleeps, and ring. When no thread waits the helper thread looks after the
+ * arena in the same way, but sleeps outside the lock, so that taking the lock costs a waiting thread nothing. While a
+ * thread drives, the helper is parked.
+ *
+ * A completed work is handed to the core when the lock has been released (driver_leave): the user's callback may
+ * then call us. */
+#include "driver.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "dial.h"
+#include "descriptor.h"
+#include "desync.h"
+#include "ending.h"
+#include "events.h"
+#include "accept.h"
+#include "duplex.h"
+#include "queue.h"
+#include "say.h"
+
+static const int64_t NANOS = 1000000; /* in a millisecond */
+
+/* ---- Completed works ---- */
+
+/* Waiting threads: something is done, or the place of the driver is free. */
+static void wake_parked(struct arena *a)
+{
+    if (!atomic_load(&a->parked))
+        return;
+    pthread_mutex_lock(&a->park_lock);
+    pthread_cond_broadcast(&a->park);
+    pthread_mutex_unlock(&a->park_lock);
+}
+
+/* Works are done that others may wait for: parked, or in the kernel with the lock that was free while the works were
+ * handed over. A waiting thread says that it sleeps, then looks once more whether its work is done; here it is the
+ * other way round. All of these are sequentially consistent, the core's state of a work too. */
+static void tell_waiting(struct arena *a)
+{
+    if (atomic_load(&a->sleeping))
+        bell_ring(a->bell.fd);
+    wake_parked(a);
+}
+
+/* Release the lock; hand over what is done. */
+static void unlock_and_complete(struct arena *a)
+{
+    enum { FEW = 64 };
+    struct domain *d = &a->domain;
+    for (;;) {
+        struct completion few[FEW];
+        size_t n = queue_take_done(d, few, FEW);
+        size_t more = d->done_count;
+        pthread_mutex_unlock(&a->lock);
+        for (size_t i = 0; i < n; i++) {
+            exec_host->work_complete(few[i].work, few[i].status, few[i].error);
+            free(few[i].error);
+        }
+        if (n)
+            tell_waiting(a);
+        if (!more)
+            return;
+        pthread_mutex_lock(&a->lock);
+    }
+}
+
+/* ---- The lock for short visits ---- */
+
+void driver_enter(struct arena *a)
+{
+    if (pthread_mutex_trylock(&a->lock) == 0)
+        return;
+    atomic_fetch_add(&a->contenders, 1);
+    if (atomic_load(&a->sleeping))
+        bell_ring(a->bell.fd);
+    pthread_mutex_lock(&a->lock);
+    atomic_fetch_sub(&a->contenders, 1);
+}
+
+/* What has happened has its consequences; and a deadline may be nearer now. */
+static void end_turn(struct arena *a)
+{
+    struct domain *d = &a->domain;
+    turn_end(d);
+    if (d->due_ns < a->due_ns)
+        a->due_ns = d->due_ns;
+    d->due_ns = INT64_MAX;
+}
+
+/* The helper may sleep: for longer than it may now, or with works to hand over. */
+static void tell_helper(struct arena *a, int has_work)
+{
+    if ((has_work || a->due_ns < a->helper_until_ns) && atomic_load(&a->helper_polls))
+        bell_ring(a->bell.fd);
+}
+
+void driver_leave(struct arena *a)
+{
+    end_turn(a);
+    tell_helper(a, 0);
+    unlock_and_complete(a);
+}
+
+void driver_leave_quietly(struct arena *a)
+{
+    end_turn(a);
+    pthread_mutex_unlock(&a->lock);
+}
+
+/* Something has happened that the end of the turn must see to: no time to sleep. */
+static int has_news(const struct arena *a)
+{
+    return a->domain.done_count || turn_has_news(&a->domain) || a->domain.due_ns != INT64_MAX;
+}
+
+/* ---- Time ---- */
+
+static void on_due(struct arena *a, int64_t now)
+{
+    if (now >= a->tick_due_ns) {
+        desync_tick(&a->domain);
+        a->tick_due_ns = now + 1000 * NANOS;
+    }
+    desync_check(&a->domain, now);
+    accept_timer(a, now);
+    dial_timer(a, now);
+    const int64_t dues[] = { a->tick_due_ns, desync_due_ns(&a->domain), accept_due_ns(a), dial_due_ns(a) };
+    a->due_ns = INT64_MAX;
+    for (size_t i = 0; i < sizeof dues / sizeof *dues; i++)
+        a->due_ns = dues[i] < a->due_ns ? dues[i] : a->due_ns;
+    a->domain.due_ns = INT64_MAX; /* it is among them */
+}
+
+/* Milliseconds until `until_ns`, rounded up, so that nobody wakes up before the time. */
+static int millis_until(int64_t until_ns, int64_t now)
+{
+    return until_ns <= now ? 0 : (int)((until_ns - now) / NANOS + 1);
+}
+
+/* ---- Driving ---- */
+
+static int look_at(struct duplex *p)
+{
+    if (p->port.state != PORT_UP)
+        return 0;
+    if (p->tx_head)
+        duplex_flush(p);
+    return duplex_read(&p->port);
+}
+
+/* The peers that something is awaited from. */
+static int look_at_active(struct arena *a)
+{
+    const struct port_table *peers = &a->domain.peers;
+    int came = 0;
+    for (int32_t i = 0; i < peers->active_count; i++)
+        came |= look_at(duplex_of(peers->active[i]));
+    return came;
+}
+
+/* All that can come from anywhere. */
+static int look_around(struct arena *a)
+{
+    int came = 0;
+    events_turn(a, 0);
+    for (int32_t i = 0; i < a->up_count; i++)
+        came |= look_at(a->up[i]);
+    return came;
+}
+
+void driver_turn(struct arena *a, int wait_ms)
+{
+    look_around(a);
+    end_turn(a);
+    on_due(a, clock_now_ns());
+    end_turn(a);
+    if (wait_ms && events_asleep(a))
+        events_turn(a, wait_ms);
+}
+
+/* With the lock, which others get by ringing. */
+static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_ns)
+{
+    int64_t now = clock_now_ns(), until_ns = deadline_ns < a->due_ns ? deadline_ns : a->due_ns;
+    if (until_ns > now + 1000 * NANOS)
+        until_ns = now + 1000 * NANOS;
+    atomic_store(&a->sleeping, 1); /* before a last look: see tell_waiting */
+    if (atomic_load(&a->contenders) == 0 && !has_news(a) && !exec_host->work_done(work) && events_asleep(a))
+        events_turn(a, millis_until(until_ns, now));
+    atomic_store(&a->sleeping, 0);
+}
+
+/* ---- How to wait ----
+ *
+ * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
+ * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops
+ * spinning, and each message takes the whole spinning time. So after spinning in vain a few times in a row a rank
+ * rests: for a while it looks once and sleeps in the kernel. A try after each such while costs little. */
+
+enum {
+    VAIN_MAX = 3,       /* a rank that is late now and then must not keep us from spinning for the next message */
+    REST_MS = 100,
+    LONG_LOOK_MS = 1,
+};
+
+static int resting(const struct arena *a, int64_t now)
+{
+    return now < a->rest_until_ns;
+}
+
+static void rest(struct arena *a, int64_t now)
+{
+    a->rest_until_ns = now + REST_MS * NANOS;
+}
+
+static void looked_in_vain(struct arena *a, int64_t now)
+{
+    if (++a->vain < VAIN_MAX)
+        return;
+    a->vain = VAIN_MAX - 1; /* the next try decides */
+    rest(a, now);
+}
+
+/* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that
+ * would get a whole slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
+static void yield(struct arena *a, int64_t now)
+{
+    sched_yield();
+    if (clock_now_ns() - now > LONG_LOOK_MS * NANOS)
+        rest(a, now);
+}
+
+/* Nothing has come since idle_since: look again (1), or sleep (0)? */
+static int look_again(struct arena *a, int64_t now, int64_t idle_since)
+{
+    if (resting(a, now))
+        return 0;
+    if (now - idle_since < a->spin_ns)
+        return 1;
+    if (now - idle_since < a->yield_ns) {
+        yield(a, now);
+        return 1;
+    }
+    if (a->spin_ns) /* yielding keeps the core from no other rank */
+        looked_in_vain(a, now);
+    return 0;
+}
+
+/* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
+static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
+{
+    int64_t now = clock_now_ns(), idle_since = now;
+    int missed = 0; /* we look again: the look before found nothing */
+    for (unsigned turn = 1; !a->domain.done_count && !exec_host->work_done(work); turn++) {
+        if (atomic_load_explicit(&a->contenders, memory_order_relaxed))
+            break;
+        events_awake(a);
+        int came = look_at_active(a);
+        if (has_news(a) || a->domain.retired)
+            end_turn(a);
+        if (came) {
+            /* if longer we did not look, but another program ran */
+            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS)
+                a->vain = 0;
+            idle_since = missed = 0;
+            continue;
+        }
+        missed = 1;
+        if (turn % 256 == 0)
+            look_around(a);
+        if (turn % 16 && a->spin_ns && !resting(a, now))
+            continue;
+        now = clock_now_ns();
+        if (!idle_since)
+            idle_since = now;
+        if (now >= a->due_ns) {
+            on_due(a, now);
+            continue;
+        }
+        if (now >= deadline_ns)
+            break;
+        if (look_again(a, now, idle_since))
+            continue;
+        sleep_in_kernel(a, work, deadline_ns);
+        look_around(a);
+        idle_since = missed = 0;
+    }
+    atomic_store_explicit(&a->driven_ns, now, memory_order_relaxed);
+}
+
+static void park(struct arena *a, comm_work *work, int64_t until_ns)
+{
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_mutex_lock(&a->park_lock);
+    atomic_fetch_add(&a->parked, 1); /* before a last look: see tell_waiting */
+    if (!exec_host->work_done(work))
+        pthread_cond_timedwait(&a->park, &a->park_lock, &t);
+    atomic_fetch_sub(&a->parked, 1);
+    pthread_mutex_unlock(&a->park_lock);
+}
+
+/* Take the lock to drive. The helper gives way, and a short visit ends soon; another waiting thread drives for both. */
+static int try_drive(struct arena *a)
+{
+    if (pthread_mutex_trylock(&a->lock) == 0)
+        return 1;
+    if (atomic_load(&a->waiter_drives))
+        return 0;
+    driver_enter(a);
+    return 1;
+}
+
+comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
+{
+    for (int first = 1; !exec_host->work_done(work); first = 0) {
+        int64_t now = first ? 0 : clock_now_ns();
+        if (!first && now >= deadline_ns)
+            break;
+        if (atomic_load(&a->contenders))
+            sched_yield();
+        if (try_drive(a)) {
+            if (deadline_ns == 0) {
+                look_around(a);
+            } else {
+                atomic_store(&a->waiter_drives, 1);
+                drive(a, work, deadline_ns);
+                atomic_store(&a->waiter_drives, 0);
+            }
+            driver_leave(a);
+            wake_parked(a);
+        } else if (deadline_ns) {
+            /* Somebody else drives, and moves our data too. */
+            int64_t a_while = clock_now_ns() + NANOS;
+            park(a, work, a_while < deadline_ns ? a_while : deadline_ns);
+        }
+        if (deadline_ns == 0)
+            break;
+    }
+    return COMM_OK;
+}
+
+/* ---- The helper ----
+ *
+ * It looks after ops that no thread waits for, and after the arena while no thread drives. In a stream of ops that are
+ * submitted and soon waited for it must cost nothing. So it is not woken for each, but naps, and drives when it finds
+ * that no thread has driven for a while. Only after a time without any such op does it park, and has to be woken. */
+
+enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000, HELPER_SLEEP_MS = 100 };
+
+static void wake_helper(struct arena *a)
+{
+    atomic_fetch_add(&a->helper_wakes, 1);
+    if (!atomic_load(&a->helper_parked))
+        return;
+    pthread_mutex_lock(&a->park_lock);
+    pthread_cond_signal(&a->helper_park);
+    pthread_mutex_unlock(&a->park_lock);
+}
+
+void driver_wake_helper(struct arena *a)
+{
+    if (atomic_load(&a->helper_polls))
+        bell_ring(a->bell.fd);
+    wake_helper(a);
+}
+
+void driver_leave_to_helper(struct arena *a)
+{
+    end_turn(a);
+    tell_helper(a, a->domain.done_count > 0);
+    pthread_mutex_unlock(&a->lock);
+    wake_helper(a);
+}
+
+/* Lie down for a while, unless it has been woken since `wakes` was read. */
+static void helper_park(struct arena *a, unsigned wakes)
+{
+    int64_t until_ns = clock_now_ns() + 5 * NANOS;
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_mutex_lock(&a->park_lock);
+    atomic_store(&a->helper_parked, 1);
+    if (atomic_load(&a->helper_wakes) == wakes)
+        pthread_cond_timedwait(&a->helper_park, &a->park_lock, &t);
+    atomic_store(&a->helper_parked, 0);
+    pthread_mutex_unlock(&a->park_lock);
+}
+
+static int somebody_drives(struct arena *a, int64_t now)
+{
+    int64_t patience = atomic_load(&a->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
+    return now - atomic_load_explicit(&a->driven_ns, memory_order_relaxed) < patience;
+}
+
+/* Look after the arena, with the lock, which is released. Returns how long to sleep then, in ms; the peers know of
+ * it. */
+static int helper_turn(struct arena *a)
+{
+    int64_t begun = clock_now_ns(), now, spin_ns = a->spin_ns < HELPER_SPIN_NS ? a->spin_ns : HELPER_SPIN_NS;
+    if (resting(a, begun))
+        spin_ns = 0;
+    events_awake(a);
+    do {
+        look_around(a);
+        end_turn(a);
+        now = clock_now_ns();
+        if (now >= a->due_ns) {
+            on_due(a, now);
+            end_turn(a);
+        }
+    } while (a->domain.peers.active_count && !a->domain.done_count && !atomic_load(&a->contenders) &&
+             now - begun < spin_ns);
+    int wait_ms = millis_until(a->due_ns, now);
+    wait_ms = wait_ms > HELPER_SLEEP_MS ? HELPER_SLEEP_MS : wait_ms;
+    if (a->domain.done_count || has_news(a) || !events_asleep(a))
+        wait_ms = 0;
+    a->helper_until_ns = now + wait_ms * NANOS;
+    atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
+    driver_leave(a);
+    return wait_ms;
+}
+
+static void *helper_main(void *argument)
+{
+    struct arena *a = argument;
+    const struct timespec nap = { 0, HELPER_NAP_NS };
+    struct pollfd sleeps_at = { .fd = a->epoll, .events = POLLIN };
+    int64_t async_seen = 0;
+    while (!atomic_load(&a->stop)) {
+        unsigned wakes = atomic_load(&a->helper_wakes);
+        int64_t now = clock_now_ns();
+        if (atomic_load(&a->domain.async_works))
+            async_seen = now;
+        if (atomic_load(&a->resolving))
+            dial_resolve(a);
+        if (!somebody_drives(a, now) && pthread_mutex_trylock(&a->lock) == 0) {
+            int wait_ms = helper_turn(a);
+            if (wait_ms)
+                poll(&sleeps_at, 1, wait_ms);
+            atomic_store(&a->helper_polls, 0);
+        } else if (now - async_seen < 5 * NANOS) {
+            nanosleep(&nap, NULL);
+        } else {
+            helper_park(a, wakes);
+        }
+    }
+    return NULL;
+}
+
+comm_status driver_start(struct arena *a)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_mutex_init(&a->park_lock, NULL);
+    pthread_cond_init(&a->park, &monotonic);
+    pthread_cond_init(&a->helper_park, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    a->tick_due_ns = a->due_ns = clock_now_ns() + 1000 * NANOS;
+    return events_open(a);
+}
+
+comm_status driver_helper(struct arena *a)
+{
+    int failed = pthread_create(&a->helper, NULL, helper_main, a);
+    if (failed)
+        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
+    a->helper_runs = 1;
+    return COMM_OK;
+}
+
+void driver_stop(struct arena *a)
+{
+    atomic_store(&a->stop, 1);
+    if (a->helper_runs) {
+        bell_ring(a->bell.fd);
+        wake_helper(a);
+        pthread_join(a->helper, NULL);
+        a->helper_runs = 0;
+    }
+}

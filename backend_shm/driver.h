@@ -1,0 +1,26 @@
+/* The arena's lock and who drives under it: see driver.c. */
+#ifndef COMM_SHM_DRIVER_H
+#define COMM_SHM_DRIVER_H
+
+#include "shm.h"
+
+comm_status driver_start(struct arena *a);
+comm_status driver_helper(struct arena *a);
+/* End the helper. */
+void driver_stop(struct arena *a);
+
+/* A short visit. leave hands over what is done; quietly: the next one who lets go does. to_helper: works were begun
+ * that perhaps no thread waits for. */
+void driver_enter(struct arena *a);
+void driver_leave(struct arena *a);
+void driver_leave_quietly(struct arena *a);
+void driver_leave_to_helper(struct arena *a);
+/* There is something for the helper alone to do. With the lock. */
+void driver_wake_helper(struct arena *a);
+
+/* The slot `progress` of a backend. */
+comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns);
+/* One round of what is due, to be called with the lock while the arena closes; sleeps for so long at most. */
+void driver_turn(struct arena *a, int wait_ms);
+
+#endif

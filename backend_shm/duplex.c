@@ -1,0 +1,455 @@
+/* One peer: a queue of frames out, records in. Pairs know no groups and no operations: what a message is for is asked
+ * through port_events when its header is here, and from then on the payload goes straight from the ring to its place.
+ *
+ * Only duplex_flush and duplex_read tell that something was sent or has come, and only a driver calls those two.
+ *
+ * Who sleeps says so in the memory that it shares with each peer (ring_shared.asleep), then looks once more. Who writes
+ * does it the other way round; so one of the two notices, and nobody makes a system call while the other is awake. */
+#include "duplex.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/utf8.h"
+#include "descriptor.h"
+#include "events.h"
+
+_Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
+
+enum {
+    PIECE_MAX = 64 << 10,    /* payload bytes in a record: the reader works on one while the next is written */
+    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and
+                              * deadline */
+    READS_MAX = 64,          /* records at a time: others want to be looked after, too */
+};
+
+/* A frame on its way out. */
+struct tx {
+    struct tx *next;
+    struct frame head;
+    const uint8_t *payload;
+    size_t bytes, sent;      /* of the payload */
+    struct message *message; /* to be told when it is sent; NULL: none */
+    const void *owner;       /* the message's */
+    void *owned;             /* payload memory to free */
+    uint8_t begun;           /* the header has gone */
+    uint8_t is_reply;        /* counted in duplex->replies */
+};
+
+/* ---- Frames out ---- */
+
+static struct tx *tx_get(struct arena *a)
+{
+    struct tx *tx = a->tx_pool;
+    if (tx)
+        a->tx_pool = tx->next;
+    else
+        tx = malloc(sizeof *tx);
+    return tx;
+}
+
+static void tx_put(struct duplex *p, struct tx *tx)
+{
+    free(tx->owned);
+    assert(p->replies >= tx->is_reply);
+    p->replies -= tx->is_reply;
+    tx->next = p->arena->tx_pool;
+    p->arena->tx_pool = tx;
+}
+
+static int tx_is_sent(const struct tx *tx)
+{
+    return tx->begun && tx->sent == tx->bytes;
+}
+
+static void tx_drop_all(struct duplex *p)
+{
+    if (p->tx_head)
+        port_interest(&p->port, -1);
+    while (p->tx_head) {
+        struct tx *tx = p->tx_head;
+        p->tx_head = tx->next;
+        tx_put(p, tx);
+    }
+    p->tx_tail = &p->tx_head;
+}
+
+static size_t piece_bytes(const struct ring_out *r)
+{
+    size_t quarter = (size_t)r->capacity * RING_LINE / 4;
+    return quarter < PIECE_MAX ? quarter : PIECE_MAX;
+}
+
+/* Lines that the next record of the frame takes, and its payload. */
+static uint64_t next_record(const struct ring_out *r, const struct tx *tx, uint32_t *ret_bytes)
+{
+    size_t left = tx->bytes - tx->sent, most = piece_bytes(r);
+    *ret_bytes = (uint32_t)(left < most ? left : most);
+    return tx->begun ? 1 + ring_payload_lines(*ret_bytes) : ring_frame_lines(*ret_bytes);
+}
+
+/* Is there space for so many lines? If not, the peer shall say when there is. */
+static int has_space(struct duplex *p, uint64_t lines)
+{
+    int64_t space = ring_free(&p->out, lines);
+    if (space < (int64_t)lines && space >= 0) {
+        atomic_store(&p->out.shared->waits, 1); /* before a last look: see look_after_writer */
+        space = ring_free(&p->out, lines);
+    }
+    if (space < 0)
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "says that it has read what was never written");
+    return space >= (int64_t)lines;
+}
+
+/* Write the frame, as far as there is space. */
+static void write_frame(struct duplex *p, struct tx *tx)
+{
+    uint32_t bytes;
+    while (!tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
+        if (tx->begun)
+            ring_put_more(&p->out, tx->payload + tx->sent, bytes);
+        else
+            ring_put_frame(&p->out, 0, &tx->head, tx->payload, bytes);
+        tx->begun = 1;
+        tx->sent += bytes;
+    }
+}
+
+void duplex_ring_bell(struct duplex *p)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed) &&
+        atomic_exchange(&p->out.shared->asleep, 0))
+        bell_ring(p->bell);
+}
+
+/* Frames that are queued will carry it, and such frames do not pile up. */
+void duplex_give_credit(struct port *p)
+{
+    struct frame h = { .type = FRAME_CREDIT };
+    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4 && p->state == PORT_UP && !duplex_of(p)->tx_head)
+        duplex_send(p, &h, NULL, 0, NULL);
+}
+
+/* Take the frames off the queue that are sent. */
+static void note_sent(struct duplex *p)
+{
+    while (p->tx_head && tx_is_sent(p->tx_head)) {
+        struct tx *tx = p->tx_head;
+        struct message *m = tx->message;
+        p->tx_head = tx->next;
+        if (!p->tx_head) {
+            p->tx_tail = &p->tx_head;
+            port_interest(&p->port, -1);
+        }
+        tx_put(p, tx);
+        if (m)
+            p->port.table->events->sent(m);
+    }
+}
+
+void duplex_flush(struct duplex *p)
+{
+    assert(!p->port.table->in_round);
+    uint64_t before = p->out.tail;
+    while (p->port.state == PORT_UP && p->tx_head) {
+        write_frame(p, p->tx_head);
+        if (!tx_is_sent(p->tx_head))
+            break;
+        note_sent(p);
+    }
+    if (p->port.state == PORT_UP && p->out.tail != before)
+        duplex_ring_bell(p);
+    duplex_give_credit(&p->port);
+}
+
+/* The rest of a frame waits for space. NULL without memory: the peer is lost then. */
+static struct tx *enqueue(struct duplex *p, const struct tx *draft)
+{
+    struct tx *tx = tx_get(p->arena);
+    if (!tx) {
+        port_lose(&p->port, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to queue it");
+        return NULL;
+    }
+    *tx = *draft;
+    if (!p->tx_head)
+        port_interest(&p->port, +1);
+    *p->tx_tail = tx;
+    p->tx_tail = &tx->next;
+    return tx;
+}
+
+int duplex_send(struct port *port, struct frame *h, const void *payload, size_t bytes, struct message *m)
+{
+    struct duplex *p = duplex_of(port);
+    if (port_is_gone(port)) {
+        port->table->lost_pending = 1;
+        return 0;
+    }
+    if (p->said_goodbye)
+        return 1; /* Nothing follows a BYE. */
+    port_take_owed(port, h);
+    struct tx draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owner = m ? m->owner : NULL };
+    if (port->state == PORT_UP && !p->tx_head) {
+        write_frame(p, &draft);
+        if (draft.begun)
+            duplex_ring_bell(p);
+        if (tx_is_sent(&draft))
+            return 1;
+    }
+    enqueue(p, &draft);
+    return 0;
+}
+
+void duplex_send_text(struct port *port, struct frame *h, const char *text, int is_reply)
+{
+    struct duplex *p = duplex_of(port);
+    if (is_reply && p->replies >= REPLIES_MAX) {
+        port_lose(port, COMM_ERR_PROTOCOL, "sent %d queries without reading the replies", REPLIES_MAX);
+        return;
+    }
+    size_t bytes = strlen(text);
+    if (bytes > FRAME_TEXT_MAX)
+        bytes = utf8_cut(text, FRAME_TEXT_MAX);
+    char *copy = port_is_gone(port) ? NULL : malloc(bytes + 1);
+    if (!copy)
+        return;
+    memcpy(copy, text, bytes);
+    h->bytes = bytes;
+    struct tx **place = p->tx_tail;
+    if (duplex_send(port, h, copy, bytes, NULL) || *place == NULL) {
+        free(copy); /* It is gone already, or could not be sent. */
+        return;
+    }
+    (*place)->owned = copy;
+    (*place)->is_reply = is_reply != 0;
+    p->replies += is_reply != 0;
+}
+
+/* ---- Records in ---- */
+
+/* The peer may wait for space, and sleep. */
+static void look_after_writer(struct duplex *p)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!atomic_load_explicit(&p->in.shared->waits, memory_order_relaxed))
+        return;
+    atomic_store(&p->in.shared->waits, 0);
+    duplex_ring_bell(p);
+}
+
+static const char *wrong_frame(const struct frame *h, uint32_t bytes)
+{
+    int has_payload = h->type == FRAME_EAGER || h->type == FRAME_DATA || h->type == FRAME_FAIL ||
+                      h->type == FRAME_ANSWER;
+    if (h->type == 0 || h->type >= FRAME_TYPE_END)
+        return "a frame of unknown type";
+    if (h->type == FRAME_EAGER && h->bytes > FRAME_EAGER_MAX)
+        return "an eager message beyond the limit";
+    if ((h->type == FRAME_FAIL || h->type == FRAME_ANSWER) && h->bytes > FRAME_TEXT_MAX)
+        return "a text beyond the limit";
+    if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes))
+        return "a payload that is not of its frame";
+    return NULL;
+}
+
+/* Feed so many bytes, which lie in the ring, to the frame that they belong to. */
+static void feed(struct duplex *p, const uint8_t *data, size_t bytes)
+{
+    struct sink *s = &p->port.sink;
+    while (bytes && p->port.in.type) {
+        size_t n = sink_takes(s, bytes);
+        sink_feed(s, p->port.table->bounce, data, n);
+        data += n;
+        bytes -= n;
+        if (sink_left(s) == 0)
+            port_complete(&p->port);
+    }
+}
+
+/* Take in one record. */
+static void take(struct duplex *p, const struct ring_record *record, enum ring_found what)
+{
+    uint32_t bytes = *(const volatile uint32_t *)&record->bytes;
+    const char *wrong = NULL;
+    if (!ring_holds(&p->in, bytes) || (what == RING_MORE) != (p->port.in.type != 0)) {
+        wrong = "a record that makes no sense";
+    } else if (what == RING_MORE) {
+        if (bytes == 0 || bytes > sink_left(&p->port.sink))
+            wrong = "more than its frame said";
+    } else {
+        struct frame h = record->frame;
+        wrong = wrong_frame(&h, bytes);
+        if (!wrong)
+            port_begins(&p->port, &h);
+    }
+    if (wrong) {
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+        return;
+    }
+    feed(p, ring_payload(record, what, bytes), bytes);
+    uint64_t lines = what == RING_MORE ? 1 + ring_payload_lines(bytes) : ring_frame_lines(bytes);
+    if (ring_pop(&p->in, lines))
+        look_after_writer(p);
+}
+
+int duplex_read(struct port *port)
+{
+    struct duplex *p = duplex_of(port);
+    const struct ring_record *record;
+    int came = 0;
+    assert(!port->table->in_round);
+    for (int i = 0; i < READS_MAX && port->state == PORT_UP; i++) {
+        /* What was written before the socket ended is seen after that is noticed. */
+        int ended = p->hung_up;
+        enum ring_found what = ring_look(&p->in, &record);
+        if (what == RING_NOTHING && ended)
+            port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
+        if (what == RING_NOTHING)
+            break;
+        came = 1;
+        take(p, record, what);
+    }
+    return came;
+}
+
+int duplex_has_news(struct duplex *p)
+{
+    const struct ring_record *record;
+    uint32_t bytes;
+    return p->hung_up || ring_look(&p->in, &record) != RING_NOTHING ||
+           (p->tx_head && has_space(p, next_record(&p->out, p->tx_head, &bytes)));
+}
+
+/* ---- Operations that are over ---- */
+
+/* Half of it is gone already: the rest must follow, or the peer could not read what comes after. 0 without memory. */
+static int keep_rest(struct tx *tx)
+{
+    uint8_t *copy = malloc(tx->bytes ? tx->bytes : 1);
+    if (!copy)
+        return 0;
+    if (tx->bytes)
+        memcpy(copy, tx->payload, tx->bytes);
+    tx->payload = tx->owned = copy;
+    return 1;
+}
+
+/* A frame that will not go out. */
+static void unsend(struct duplex *p, struct tx *tx)
+{
+    port_untake(&p->port, &tx->head);
+    tx_put(p, tx);
+    if (!p->tx_head)
+        port_interest(&p->port, -1);
+}
+
+void duplex_forget(struct port *port, const void *owner)
+{
+    struct duplex *p = duplex_of(port);
+    if (port->in.type && port->sink.message && port->sink.message->owner == owner) {
+        port->sink.kind = SINK_DISCARD;
+        port->sink.message = NULL;
+    }
+    struct tx **at = &p->tx_head;
+    while (*at) {
+        struct tx *tx = *at;
+        if (!tx->message || tx->owner != owner) {
+            at = &tx->next;
+            continue;
+        }
+        if (!tx->begun) {
+            *at = tx->next;
+            unsend(p, tx);
+            continue;
+        }
+        tx->message = NULL;
+        at = &tx->next;
+        if (!tx_is_sent(tx) && !keep_rest(tx)) {
+            port_lose(port, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to finish it");
+            return;
+        }
+    }
+    p->tx_tail = at;
+}
+
+/* ---- Life ---- */
+
+/* The socket carries nothing once it is up: it ends, or the peer is no honest one. */
+static void on_socket(struct watch *w)
+{
+    struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
+    events_unwatch(p->arena, w);
+    p->hung_up = 1;
+    duplex_read(&p->port);
+}
+
+void duplex_up(struct duplex *p, const uint64_t salts[2])
+{
+    struct arena *a = p->arena;
+    int mine = a->domain.peers.rank > p->port.peer, theirs = !mine;
+    uint64_t capacity = p->segment.ring_bytes / RING_LINE;
+    p->out = (struct ring_out){ .shared = &p->segment.shared[mine], .lines = p->segment.ring[mine],
+                                .capacity = capacity, .salt = salts[mine] };
+    p->in = (struct ring_in){ .shared = &p->segment.shared[theirs], .lines = p->segment.ring[theirs],
+                              .capacity = capacity, .salt = salts[theirs] };
+    p->port.state = PORT_UP;
+    p->up_index = a->up_count;
+    a->up[a->up_count++] = p;
+    p->watch.ready = on_socket;
+    events_watch(a, &p->watch);
+    events_awake(a);
+    duplex_flush(p);
+}
+
+void duplex_leave(struct duplex *p)
+{
+    struct frame bye = { .type = FRAME_BYE };
+    duplex_send(&p->port, &bye, NULL, 0, NULL);
+    p->said_goodbye = 1;
+}
+
+void duplex_close(struct duplex *p)
+{
+    struct arena *a = p->arena;
+    if (p->segment.shared && p->up_index >= 0) {
+        struct duplex *last = a->up[--a->up_count];
+        a->up[p->up_index] = last;
+        last->up_index = p->up_index;
+    }
+    p->up_index = -1;
+    events_unwatch(a, &p->watch);
+    descriptor_close(&p->watch.fd);
+    descriptor_close(&p->bell);
+    segment_unmap(&p->segment);
+    p->port.in.type = 0;
+}
+
+void duplex_sweep(struct port *port)
+{
+    struct duplex *p = duplex_of(port);
+    if (!port_is_gone(port))
+        return;
+    duplex_close(p);
+    tx_drop_all(p);
+}
+
+void duplex_finish(struct duplex *p)
+{
+    while (p->tx_head) {
+        struct tx *tx = p->tx_head;
+        p->tx_head = tx->next;
+        tx_put(p, tx);
+    }
+    port_finish(&p->port);
+}
+
+void duplex_pool_finish(struct arena *a)
+{
+    while (a->tx_pool) {
+        struct tx *tx = a->tx_pool;
+        a->tx_pool = tx->next;
+        free(tx);
+    }
+}

@@ -1,0 +1,31 @@
+/* A duplex: this rank and one peer, a port over two rings. See duplex.c. */
+#ifndef COMM_SHM_DUPLEX_H
+#define COMM_SHM_DUPLEX_H
+
+#include "shm.h"
+
+/* The port_ops that a duplex has once it is up; and before, when nothing goes out yet. */
+int duplex_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
+void duplex_send_text(struct port *p, struct frame *h, const char *text, int is_reply);
+void duplex_give_credit(struct port *p);
+int duplex_read(struct port *p);
+void duplex_forget(struct port *p, const void *owner);
+void duplex_sweep(struct port *p);
+
+/* The handshake is over: the memory is mapped, salts[0] is that of the lower rank's ring. */
+void duplex_up(struct duplex *p, const uint64_t salts[2]);
+/* Write what is queued: for drivers only, as duplex_read. */
+void duplex_flush(struct duplex *p);
+/* Something may have come, or there is space for what is queued. */
+int duplex_has_news(struct duplex *p);
+/* Frames have been written: wake the peer if it sleeps. */
+void duplex_ring_bell(struct duplex *p);
+/* Say goodbye; nothing follows. */
+void duplex_leave(struct duplex *p);
+/* The descriptors and the memory. */
+void duplex_close(struct duplex *p);
+/* What it owns besides. */
+void duplex_finish(struct duplex *p);
+void duplex_pool_finish(struct arena *a);
+
+#endif

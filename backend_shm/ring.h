@@ -1,0 +1,149 @@
+/* A ring carries records in one direction between two ranks, through memory that both have mapped. One rank writes,
+ * the other reads; neither ever holds anything that the other waits for.
+ *
+ * The memory is cut into lines of 64 bytes and mapped twice in a row, so that no record has to be cut at its end. A
+ * record begins with a stamp, which is written last: who sees the stamp sees the record, and no other word need be
+ * read. A stamp is made of the record's position, which never repeats, and of a random number, so that what is left of
+ * an earlier lap is never taken for one.
+ *
+ * The other rank is not trusted: what it wrote is copied before it is checked, and checked before it is used. */
+#ifndef COMM_SHM_RING_H
+#define COMM_SHM_RING_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "frame.h"
+
+enum {
+    RING_LINE = 64,
+    RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
+};
+
+/* How a record begins. A short payload is inline, so that a small message is one line to its reader; the second line,
+ * with the whole header, is for who does not know yet what comes. Else the payload follows. */
+struct ring_record {
+    _Alignas(RING_LINE) _Atomic uint64_t stamp;
+    uint64_t key;       /* of the header: small.h */
+    uint32_t credit;    /* the header's */
+    uint32_t bytes;     /* of payload in this record */
+    uint8_t inlined[RING_INLINE];
+    struct frame frame; /* the second line; a record that only goes on with a payload has none */
+};
+
+_Static_assert(sizeof(struct ring_record) == 2 * RING_LINE, "a record begins with two lines");
+
+/* What the two ranks tell each other about a ring, each word on a line of its own. */
+struct ring_shared {
+    _Alignas(RING_LINE) _Atomic uint64_t head;   /* by the reader: all before has been read */
+    _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
+    _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
+};
+
+/* The writer's end. Positions are lines since the ring was made. */
+struct ring_out {
+    struct ring_shared *shared;
+    uint8_t *lines;
+    uint64_t capacity;  /* lines, a power of two */
+    uint64_t salt;
+    uint64_t tail, seen_head;
+};
+
+/* The reader's end. */
+struct ring_in {
+    struct ring_shared *shared;
+    const uint8_t *lines;
+    uint64_t capacity;
+    uint64_t salt;
+    uint64_t head;
+};
+
+static inline uint64_t ring_stamp(uint64_t salt, uint64_t position)
+{
+    return salt + 2 * position;
+}
+
+/* ---- Writing ---- */
+
+/* How many lines are free, of `wanted` or more; reads the other's word only if it must. -1: that makes no sense. */
+static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
+{
+    uint64_t used = r->tail - r->seen_head;
+    if (r->capacity - used >= wanted)
+        return (int64_t)(r->capacity - used);
+    uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_acquire);
+    used = r->tail - head;
+    if (used > r->tail - r->seen_head)
+        return -1;
+    r->seen_head = head;
+    return (int64_t)(r->capacity - used);
+}
+
+static inline uint64_t ring_payload_lines(uint32_t bytes)
+{
+    return ((uint64_t)bytes + RING_LINE - 1) / RING_LINE;
+}
+
+static inline uint64_t ring_frame_lines(uint32_t bytes)
+{
+    return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
+}
+
+/* The record that is written next. */
+static inline struct ring_record *ring_next(const struct ring_out *r)
+{
+    return (struct ring_record *)(r->lines + (r->tail & (r->capacity - 1)) * RING_LINE);
+}
+
+/* The reader may have it. */
+static inline void ring_publish(struct ring_out *r, uint64_t lines)
+{
+    atomic_store_explicit(&ring_next(r)->stamp, ring_stamp(r->salt, r->tail), memory_order_release);
+    r->tail += lines;
+}
+
+/* A header, and the first `bytes` of its payload. There is space. */
+void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes);
+/* More of the payload. */
+void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes);
+
+/* ---- Reading ---- */
+
+enum ring_found { RING_NOTHING, RING_FRAME, RING_MORE };
+
+/* Is there a record? */
+static inline enum ring_found ring_look(const struct ring_in *r, const struct ring_record **ret_record)
+{
+    const struct ring_record *record =
+        (const struct ring_record *)(r->lines + (r->head & (r->capacity - 1)) * RING_LINE);
+    uint64_t what = atomic_load_explicit(&record->stamp, memory_order_acquire) - ring_stamp(r->salt, r->head);
+    *ret_record = record;
+    return what == 0 ? RING_FRAME : what == 1 ? RING_MORE : RING_NOTHING;
+}
+
+/* Where the payload of a record lies. */
+static inline const uint8_t *ring_payload(const struct ring_record *record, enum ring_found what, uint32_t bytes)
+{
+    if (what == RING_MORE)
+        return (const uint8_t *)record + RING_LINE;
+    return bytes > RING_INLINE ? (const uint8_t *)(record + 1) : record->inlined;
+}
+
+/* Can a payload of so many bytes lie there? */
+static inline int ring_holds(const struct ring_in *r, uint32_t bytes)
+{
+    return ring_frame_lines(bytes) <= r->capacity;
+}
+
+/* So many lines have been read. Returns 1 when, every quarter of the ring, the writer must be looked after: it may
+ * wait for space. */
+static inline int ring_pop(struct ring_in *r, uint64_t lines)
+{
+    uint64_t before = r->head, quarter = r->capacity / 4;
+    r->head += lines;
+    atomic_store_explicit(&r->shared->head, r->head, memory_order_release);
+    return before / quarter != r->head / quarter;
+}
+
+#endif

@@ -1,0 +1,105 @@
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What comes before the rings. */
+static size_t head_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t file_bytes(size_t ring_bytes)
+{
+    return head_bytes() + 2 * ring_bytes;
+}
+
+/* Sealed files cannot shrink, so that the other rank cannot take memory from under this one. Where the kernel, or the
+ * container's rules, have no memfd, a file in /dev/shm that never gets a name. */
+static int open_file(void)
+{
+    int fd = memfd_create("libcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EACCES))
+        fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    return fd < 0 ? -errno : fd;
+}
+
+int segment_create(size_t *ring_bytes)
+{
+    int fd = open_file(), failed = fd < 0 ? -fd : ENOSPC;
+    /* Reserved now: a page that cannot be had later would kill whoever touches it. */
+    while (fd >= 0 && (failed = posix_fallocate(fd, 0, (off_t)file_bytes(*ring_bytes))) != 0) {
+        int is_small = failed == ENOSPC || failed == ENOMEM;
+        if (failed == EINTR)
+            continue;
+        if (!is_small || *ring_bytes <= SEGMENT_RING_MIN || ftruncate(fd, 0) != 0) {
+            close(fd);
+            return -failed;
+        }
+        *ring_bytes /= 2;
+    }
+    if (fd >= 0)
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    return fd >= 0 ? fd : -failed;
+}
+
+int segment_check(int fd, size_t ring_bytes)
+{
+    struct stat s;
+    if (ring_bytes < SEGMENT_RING_MIN || ring_bytes > SEGMENT_RING_MAX || (ring_bytes & (ring_bytes - 1)) != 0)
+        return -EINVAL;
+    if (fstat(fd, &s) != 0)
+        return -errno;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (s.st_size != (off_t)file_bytes(ring_bytes) || (seals >= 0 && !(seals & F_SEAL_SHRINK)))
+        return -EINVAL;
+    return 0;
+}
+
+static void *map(void *at, int fd, size_t bytes, size_t offset)
+{
+    return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, (off_t)offset);
+}
+
+/* One ring, twice in a row; NULL if that cannot be. */
+static uint8_t *map_twice(int fd, size_t bytes, size_t offset)
+{
+    uint8_t *at = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return NULL;
+    if (map(at, fd, bytes, offset) != MAP_FAILED && map(at + bytes, fd, bytes, offset) != MAP_FAILED)
+        return at;
+    int failed = errno;
+    munmap(at, 2 * bytes);
+    errno = failed;
+    return NULL;
+}
+
+int segment_map(struct segment *s, int fd, size_t ring_bytes)
+{
+    memset(s, 0, sizeof *s);
+    s->ring_bytes = ring_bytes;
+    void *shared = map(NULL, fd, head_bytes(), 0);
+    s->shared = shared == MAP_FAILED ? NULL : shared;
+    for (size_t i = 0; s->shared && i < 2; i++)
+        s->ring[i] = map_twice(fd, ring_bytes, head_bytes() + i * ring_bytes);
+    if (s->ring[0] && s->ring[1])
+        return 0;
+    int failed = errno;
+    segment_unmap(s);
+    return -failed;
+}
+
+void segment_unmap(struct segment *s)
+{
+    if (s->shared)
+        munmap(s->shared, head_bytes());
+    for (int i = 0; i < 2; i++)
+        if (s->ring[i])
+            munmap(s->ring[i], 2 * s->ring_bytes);
+    memset(s, 0, sizeof *s);
+}

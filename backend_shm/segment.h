@@ -1,0 +1,29 @@
+/* The memory that two ranks share: two rings, in a file without a name that ends with the last process that has it, so
+ * nothing is left behind whenever a rank is killed. One rank makes it and hands the descriptor to the other. */
+#ifndef COMM_SHM_SEGMENT_H
+#define COMM_SHM_SEGMENT_H
+
+#include "ring.h"
+
+enum {
+    SEGMENT_RING_MIN = 16 << 10, /* bytes of a ring */
+    SEGMENT_RING_MAX = 64 << 20,
+};
+
+/* Make a file for two rings of *ring_bytes, or of fewer if there is not enough memory: the bytes are then changed.
+ * Returns a descriptor, or a negative errno. */
+int segment_create(size_t *ring_bytes);
+/* The other side's: 0 if the file is fit for two rings of so many bytes, and cannot shrink under us. */
+int segment_check(int fd, size_t ring_bytes);
+
+struct segment {
+    struct ring_shared *shared; /* [2] */
+    uint8_t *ring[2];           /* of the lower rank's frames, of the higher one's; each is mapped twice in a row */
+    size_t ring_bytes;
+};
+
+/* 0, or a negative errno. */
+int segment_map(struct segment *s, int fd, size_t ring_bytes);
+void segment_unmap(struct segment *s);
+
+#endif

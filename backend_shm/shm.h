@@ -1,0 +1,138 @@
+/* An arena is one process's view of one world over shared memory: a domain (domain.h) whose ports are duplexes, what it
+ * takes to get connected, and who waits. A duplex is this rank and one peer: two rings, and a socket that ends when the
+ * peer's process does. Everything in an arena is guarded by arena->lock, and whoever holds the lock may drive: a thread
+ * that waits for a work, or the helper thread when no thread waits (driver.c). Completed works are handed to the core
+ * after the lock is released, so that a user's callback may call the library. */
+#ifndef COMM_SHM_SHM_H
+#define COMM_SHM_SHM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/un.h>
+
+#include "domain.h"
+#include "ring.h"
+#include "segment.h"
+
+enum {
+    SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
+    SHM_HANDSHAKE_MS = 10000,
+    SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
+};
+
+struct arena;
+struct tx;
+
+/* A descriptor that is waited for, and what to do when something has come there. */
+struct watch {
+    void (*ready)(struct watch *w);
+    int fd; /* -1: none */
+};
+
+/* A connection that came in and has not proved yet whose it is. */
+struct pending_conn {
+    struct watch watch; /* first */
+    struct arena *arena;
+    int64_t give_up_ns;
+    int32_t from;       /* -1: it has not said */
+};
+
+/* How far a duplex is that is being opened: port.state is PORT_OPENING, else the phase is DUPLEX_NOT_OPENING. */
+enum duplex_phase {
+    DUPLEX_NOT_OPENING,
+    DUPLEX_RESOLVING,  /* asking the store for the peer's socket */
+    DUPLEX_CONNECTING, /* its queue of connections is full; again soon */
+    DUPLEX_GREETED,    /* hello sent, waiting for the answer */
+    DUPLEX_AWAITED,    /* the peer is connecting to us */
+};
+
+struct duplex {
+    struct port port;      /* first: duplex_of */
+    struct arena *arena;
+    struct ring_out out;
+    struct ring_in in;
+    struct segment segment;
+    struct watch watch;    /* the socket */
+    int bell;              /* the peer's: an eventfd */
+    int hung_up;           /* the socket has ended: what is in the ring is all that comes */
+    int32_t up_index;      /* in arena->up */
+    struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
+    uint32_t replies;      /* queued answers to what the peer asked */
+    int said_goodbye;
+    /* dial.c, until it is up. */
+    uint8_t phase;         /* enum duplex_phase */
+    char name[SHM_NAME_BYTES]; /* of the peer's socket; "": not known */
+    int64_t give_up_ns, again_ns;
+    char trouble[160];
+};
+
+struct arena {
+    struct domain domain;  /* first: arena_of */
+    struct arena *next;    /* of this process's; see child.c */
+    struct duplex *duplexes;    /* [size] */
+    struct duplex **up;      /* [size]: those that are up */
+    int32_t up_count;
+    uint64_t world;        /* the world group's id */
+    char *secret;
+    void *store;
+
+    /* driver.c */
+    pthread_mutex_t lock;
+    atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
+    atomic_int sleeping;    /* the driver sits in the kernel: wake it by its own bell */
+    _Atomic int64_t driven_ns; /* when a waiting thread last drove */
+    pthread_mutex_t park_lock;
+    pthread_cond_t park;    /* waiting threads that do not drive */
+    atomic_int parked;
+    pthread_cond_t helper_park; /* the helper's own: a waiting thread that woke it at each op would pay two switches */
+    atomic_int helper_parked;
+    atomic_uint helper_wakes;   /* counts, so that a wake-up just before the helper lies down is not lost */
+    pthread_t helper;
+    int helper_runs;
+    atomic_int helper_polls;  /* it sleeps outside the lock, until something happens or helper_until_ns */
+    int64_t helper_until_ns;
+    atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
+    atomic_int stop;
+    int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
+    int64_t rest_until_ns;     /* no spinning or yielding before that: it did not pay */
+    int vain;                  /* times in a row that spinning brought nothing */
+    int64_t due_ns;            /* the next deadline, handshake or tick */
+    int64_t tick_due_ns;
+
+    /* events.c */
+    int epoll;
+    struct watch bell;      /* an eventfd: peers that have something for us ring it when no thread looks */
+    int is_asleep;          /* the rings say that no thread looks */
+
+    struct tx *tx_pool;
+
+    /* dial.c, accept.c */
+    struct watch listener;
+    int64_t listen_again_ns; /* 0: it listens */
+    char name[SHM_NAME_BYTES]; /* of our socket */
+    struct pending_conn *pending; /* [SHM_PENDING_MAX] */
+    int pending_count;
+    uint64_t refused;       /* connections */
+    atomic_int resolving;   /* those for whose peer the helper asks the store */
+    int64_t linger_ms, connect_ms;
+    size_t ring_bytes;
+};
+
+static inline struct duplex *duplex_of(struct port *p)
+{
+    return (struct duplex *)p;
+}
+
+static inline int duplex_phase(const struct duplex *p)
+{
+    return p->port.state == PORT_OPENING ? p->phase : DUPLEX_NOT_OPENING;
+}
+
+static inline void duplex_opening(struct duplex *p, enum duplex_phase phase)
+{
+    p->port.state = PORT_OPENING;
+    p->phase = (uint8_t)phase;
+}
+
+#endif
