@@ -12,11 +12,34 @@
 
 static struct {
     bool has_cpu, has_gpu;
+    _Atomic bool refuses[KIND_COUNT]; /* kinds that the backend cannot do at all */
     bool reduces[COMM_REDOP_END][COMM_DTYPE_END]; /* on the GPU */
 } served;
 
+/* A backend may do some kinds only. */
+static void look_for_refusals(comm_group *world)
+{
+    static const int32_t kinds[KIND_COUNT] = {
+        COMM_OP_BROADCAST, COMM_OP_ALL_REDUCE, COMM_OP_REDUCE,         COMM_OP_ALL_GATHER, COMM_OP_GATHER,
+        COMM_OP_SCATTER,   COMM_OP_REDUCE_SCATTER, COMM_OP_ALL_TO_ALL, COMM_OP_BARRIER,    COMM_OP_SEND,
+    };
+    bool refuses[KIND_COUNT];
+    int left = 0;
+    for (int k = 0; k < KIND_COUNT; k++) {
+        refuses[k] =
+            !comm_group_supports(world, kinds[k], COMM_DTYPE_I32, COMM_REDOP_SUM, COMM_DEVICE_DEFAULT) ||
+            (k == SEND_RECV &&
+             !comm_group_supports(world, COMM_OP_RECV, COMM_DTYPE_I32, COMM_REDOP_SUM, COMM_DEVICE_DEFAULT));
+        left += !refuses[k];
+    }
+    for (int k = 0; k < KIND_COUNT; k++) /* if all are, the calls will say why */
+        served.refuses[k] = refuses[k] && left > 0;
+}
+
 void calls_begin(comm_group *world)
 {
+    if (comm_group_device(world) != COMM_DEVICE_DEFAULT)
+        look_for_refusals(world);
     if (!comm_group_supports(world, COMM_OP_BARRIER, 0, 0, COMM_DEVICE_CUDA))
         return;
     served.has_gpu = true;
@@ -98,7 +121,10 @@ comm_device draw_device(uint64_t *state)
 
 struct one draw_one(uint64_t *state, int32_t size, comm_device device)
 {
-    struct one c = { .kind = (enum kind)below(state, KIND_COUNT), .device = device };
+    struct one c = { .device = device };
+    do
+        c.kind = (enum kind)below(state, KIND_COUNT);
+    while (served.refuses[c.kind]);
     do {
         c.dtype = (comm_dtype)(1 + below(state, COMM_DTYPE_END - 1));
         c.redop = (comm_redop)below(state, COMM_REDOP_USER + 1);
@@ -352,9 +378,12 @@ comm_status call(const struct one *c, comm_group *g, struct memory *m, comm_work
                    ? comm_all_to_all_v(g, m->send, m->send_counts, send_offsets, recv, m->recv_counts, recv_offsets,
                                        c->dtype, o, work)
                    : comm_all_to_all_list(g, const_list, m->send_counts, recv_list, m->recv_counts, c->dtype, o, work);
-    case SEND_RECV: /* a ring, and so a rank alone sends to itself */
-        CHECK_OK(comm_send(g, m->send, c->count, c->dtype, (rank + 1) % size, o, work ? &m->sent : NULL));
-        return comm_recv(g, recv, c->count, c->dtype, (rank + size - 1) % size, o, work);
+    case SEND_RECV: { /* a ring, and so a rank alone sends to itself */
+        comm_status status = comm_send(g, m->send, c->count, c->dtype, (rank + 1) % size, o, work ? &m->sent : NULL);
+        return status != COMM_OK
+                   ? status
+                   : comm_recv(g, recv, c->count, c->dtype, (rank + size - 1) % size, o, work);
+    }
     default:
         return comm_barrier(g, o, work);
     }
@@ -379,13 +408,33 @@ void prepare(const struct one *c, comm_group *g, struct memory *m)
     memcpy(m->send_copy, m->send_memory, m->send_bytes + MARGIN);
 }
 
-void compare(const struct one *c, comm_group *g, struct memory *m, int number)
+void forget(const struct one *c, struct memory *m)
+{
+    gpu_buffer_free(c->device, m->send_memory);
+    free(m->send_copy);
+    gpu_buffer_free(c->device, m->recv_memory);
+    free(m->expected);
+}
+
+enum { DESCRIBED_BYTES = 200 };
+
+static void describe(const struct one *c, const comm_group *g, char text[DESCRIBED_BYTES])
 {
     static const char *const names[] = { "broadcast", "all_reduce",     "reduce",     "all_gather", "gather",
                                          "scatter",   "reduce_scatter", "all_to_all", "barrier",    "send_recv" };
+    static const char *const forms[] = { "", "_v", "_list" };
+    snprintf(text, DESCRIBED_BYTES, "%s%s %s %s count %zu root %d%s%s on '%s'", names[c->kind], forms[c->form],
+             comm_dtype_name(c->dtype), comm_redop_name(c->redop), c->count, c->root, c->in_place ? " in place" : "",
+             c->rank_order ? " in rank order" : "", comm_group_name(g));
+}
+
+void compare(const struct one *c, comm_group *g, struct memory *m, int number)
+{
+    char what[DESCRIBED_BYTES];
     int32_t rank = comm_group_rank(g);
     uint8_t *inside = recv_in_send(c, m, rank);
     size_t skew = (size_t)(m->recv - m->recv_memory);
+    describe(c, g, what);
     if (m->sent)
         CHECK_OK(comm_work_wait(m->sent, 30000));
     comm_work_release(m->sent);
@@ -393,19 +442,9 @@ void compare(const struct one *c, comm_group *g, struct memory *m, int number)
         memcpy(m->recv, inside, m->recv_bytes);
     for (size_t i = 0; i < m->recv_room; i++)
         if (m->recv_memory[i] != m->expected[i])
-            ranks_fail(
-                __FILE__, __LINE__,
-                "case %d, rank %d: %s form %d %s %s count %zu root %d%s%s on '%s': byte %td of %zu is %02x, not %02x",
-                number, rank, names[c->kind], c->form, comm_dtype_name(c->dtype), comm_redop_name(c->redop), c->count,
-                c->root, c->in_place ? " in place" : "", c->rank_order ? " in rank order" : "", comm_group_name(g),
-                (ptrdiff_t)i - (ptrdiff_t)skew, m->recv_bytes, m->recv_memory[i], m->expected[i]);
+            ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: byte %td of %zu is %02x, not %02x", number, rank,
+                       what, (ptrdiff_t)i - (ptrdiff_t)skew, m->recv_bytes, m->recv_memory[i], m->expected[i]);
     if (!inside && memcmp(m->send_memory, m->send_copy, m->send_bytes + MARGIN) != 0)
-        ranks_fail(__FILE__, __LINE__,
-                   "case %d, rank %d: %s form %d %s %s count %zu root %d on '%s' has changed its input", number, rank,
-                   names[c->kind], c->form, comm_dtype_name(c->dtype), comm_redop_name(c->redop), c->count, c->root,
-                   comm_group_name(g));
-    gpu_buffer_free(c->device, m->send_memory);
-    free(m->send_copy);
-    gpu_buffer_free(c->device, m->recv_memory);
-    free(m->expected);
+        ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: it has changed its input", number, rank, what);
+    forget(c, m);
 }

@@ -54,7 +54,8 @@ struct memory {
     comm_work *sent; /* of SEND_RECV, until compare */
 };
 
-/* In each rank, once the world is open: for which devices calls are drawn, and which reductions on a GPU. */
+/* In each rank, once the world is open: for which devices calls are drawn, which kinds the backend
+ * has, and which reductions on a GPU. */
 void calls_begin(comm_group *world);
 
 uint64_t draw(uint64_t *state);
@@ -71,5 +72,7 @@ void prepare(const struct one *c, comm_group *g, struct memory *memory);
 comm_status call(const struct one *c, comm_group *g, struct memory *memory, comm_work **work);
 /* Check every byte and free the memory; `number` is for messages. */
 void compare(const struct one *c, comm_group *g, struct memory *memory, int number);
+/* Free the memory of a call that was refused. */
+void forget(const struct one *c, struct memory *memory);
 
 #endif

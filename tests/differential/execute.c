@@ -34,6 +34,7 @@ struct pending {
     int group;
     int count;
     struct call calls[BATCH_MOST];
+    bool left_out[BATCH_MOST];
     pthread_mutex_t lock; /* of what the callback tells */
     pthread_cond_t told;
     int fired;
@@ -81,11 +82,16 @@ __attribute__((format(printf, 3, 4), noreturn)) static void fail(const struct la
 {
     const struct rank_state *state = lane->state;
     const struct program *p = state->program;
-    char text[1200];
+    char text[1200], line[400] = "";
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    FILE *in_memory = fmemopen(line, sizeof line, "w");
+    if (in_memory) {
+        program_print_step(p, step, in_memory);
+        fclose(in_memory);
+    }
     flockfile(stderr);
     fprintf(stderr, "world rank %d of %d, step %d: %s\n", state->rank, p->size, step->number, text);
     fprintf(stderr, "again: %s\n", state->execution->again);
@@ -110,13 +116,19 @@ __attribute__((format(printf, 3, 4), noreturn)) static void fail(const struct la
         fprintf(stderr, "    pending: step %d (%d calls)\n", lane->pending[i]->calls[0].step->number,
                 lane->pending[i]->count);
     funlockfile(stderr);
-    ranks_fail(__FILE__, __LINE__, "step %d: %s", step->number, text);
+    ranks_fail(__FILE__, __LINE__, "%s: %s", line, text);
 }
 
 static void must(const struct lane *lane, const struct step *step, comm_status status, const char *what)
 {
     if (status != COMM_OK)
         fail(lane, step, "%s gave %s: %s", what, comm_status_name(status), comm_last_error());
+}
+
+/* Has the backend refused what it cannot do? All ranks refuse the same: the step is left out. */
+static bool is_left_out(const struct lane *lane, comm_status status)
+{
+    return lane->state->execution->may_refuse && status == COMM_ERR_UNSUPPORTED;
 }
 
 /* ---- This rank's own chance ---- */
@@ -267,6 +279,21 @@ static void check_facts(struct lane *lane, const struct pending *p, comm_status 
              s->tag);
 }
 
+static void drop_pending(struct pending *p)
+{
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->told);
+    free(p);
+}
+
+/* Its step is left out. */
+static void forget(struct pending *p)
+{
+    for (int i = 0; i < p->count; i++)
+        call_finish(&p->calls[i]);
+    drop_pending(p);
+}
+
 /* Check and forget. */
 static void settle(struct lane *lane, struct pending *p, comm_status status)
 {
@@ -278,8 +305,8 @@ static void settle(struct lane *lane, struct pending *p, comm_status status)
         check_facts(lane, p, status);
     for (int i = 0; i < p->count; i++) {
         char text[1000];
-        uint64_t hash;
-        if (!call_check(&p->calls[i], text, sizeof text, &hash))
+        uint64_t hash = 0;
+        if (!p->left_out[i] && !call_check(&p->calls[i], text, sizeof text, &hash))
             fail(lane, p->calls[i].step, "%s", text);
         if (hash)
             keep_digest(lane, &p->calls[i], hash);
@@ -291,9 +318,7 @@ static void settle(struct lane *lane, struct pending *p, comm_status status)
     pthread_mutex_unlock(&p->lock);
     if (p->telling == BY_CALLBACK && fired != 1)
         fail(lane, p->calls[0].step, "its callback was called %d times", fired);
-    pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->told);
-    free(p);
+    drop_pending(p);
 }
 
 static void finish_one(struct lane *lane, int index)
@@ -379,12 +404,16 @@ static void submit(struct lane *lane, const struct step *s, enum half half, bool
     struct pending *p = new_pending(lane, s->group);
     comm_work *work = NULL;
     prepare(lane, p, s, half);
-    if (may_wait && chance(lane, 2)) {
-        settle(lane, p, call_submit(&p->calls[0], group_of(lane, s->group), NULL));
-        return;
+    bool waits = may_wait && chance(lane, 2);
+    comm_status status = call_submit(&p->calls[0], group_of(lane, s->group), waits ? NULL : &work);
+    if (is_left_out(lane, status)) {
+        forget(p);
+    } else if (waits) {
+        settle(lane, p, status);
+    } else {
+        must(lane, s, status, "the call");
+        expect_end(lane, p, work);
     }
-    must(lane, s, call_submit(&p->calls[0], group_of(lane, s->group), &work), "the call");
-    expect_end(lane, p, work);
 }
 
 static bool is_to_self(const struct step *s)
@@ -404,17 +433,32 @@ static void submit_step(struct lane *lane, const struct step *s)
     struct pending *first = new_pending(lane, s->group);
     comm_work *work = NULL;
     prepare(lane, first, s, send_first ? SENDING_HALF : RECEIVING_HALF);
-    must(lane, s, call_submit(&first->calls[0], group_of(lane, s->group), &work), "the first half");
+    comm_status status = call_submit(&first->calls[0], group_of(lane, s->group), &work);
+    if (is_left_out(lane, status)) {
+        forget(first);
+        return;
+    }
+    must(lane, s, status, "the first half");
     submit(lane, s, send_first ? RECEIVING_HALF : SENDING_HALF, true);
     expect_end(lane, first, work);
+}
+
+/* Those that are refused are none of the batch. */
+static void write_down(struct lane *lane, struct pending *p, comm_group *g)
+{
+    for (int i = 0; i < p->count; i++) {
+        comm_status status = call_submit(&p->calls[i], g, NULL);
+        p->left_out[i] = is_left_out(lane, status);
+        if (!p->left_out[i])
+            must(lane, p->calls[i].step, status, "the coalesced call");
+    }
 }
 
 /* Write the calls down and forget them; the same memory is used again right after. */
 static void cancel_once(struct lane *lane, struct pending *p, comm_group *g)
 {
     must(lane, p->calls[0].step, comm_coalesce_begin(g), "comm_coalesce_begin");
-    for (int i = 0; i < p->count; i++)
-        must(lane, p->calls[i].step, call_submit(&p->calls[i], g, NULL), "the coalesced call");
+    write_down(lane, p, g);
     must(lane, p->calls[0].step, comm_coalesce_cancel(g), "comm_coalesce_cancel");
 }
 
@@ -433,19 +477,20 @@ static void submit_batch(struct lane *lane, const struct step *const *steps, int
     if (p->count == 0) { /* an empty batch is legal; it needs a step to speak of */
         must(lane, steps[0], comm_coalesce_begin(g), "comm_coalesce_begin");
         must(lane, steps[0], comm_coalesce_end(g, NULL, NULL), "comm_coalesce_end");
-        pthread_mutex_destroy(&p->lock);
-        pthread_cond_destroy(&p->told);
-        free(p);
+        drop_pending(p);
         return;
     }
     if (chance(lane, 8))
         cancel_once(lane, p, g);
     must(lane, steps[0], comm_coalesce_begin(g), "comm_coalesce_begin");
-    for (int i = 0; i < p->count; i++)
-        must(lane, p->calls[i].step, call_submit(&p->calls[i], g, NULL), "the coalesced call");
+    write_down(lane, p, g);
     comm_work *work = NULL;
     bool waits = chance(lane, 3);
     comm_status status = comm_coalesce_end(g, NULL, waits ? NULL : &work);
+    if (is_left_out(lane, status)) {
+        forget(p);
+        return;
+    }
     if (waits) {
         settle(lane, p, status);
         return;
@@ -486,10 +531,12 @@ static void gather_bytes(struct lane *lane, const struct step *s, comm_group *g)
     size_t mine, *lengths = NULL, at = 0;
     void *data = NULL;
     uint8_t *send = make_string(s, rank, 0, &mine);
-    must(lane, s,
-         s->kind == GATHER_BYTES ? comm_gather_bytes(g, send, mine, s->root, NULL, &data, &lengths)
-                                 : comm_all_gather_bytes(g, send, mine, NULL, &data, &lengths),
-         "the call");
+    comm_status status = s->kind == GATHER_BYTES ? comm_gather_bytes(g, send, mine, s->root, NULL, &data, &lengths)
+                                                 : comm_all_gather_bytes(g, send, mine, NULL, &data, &lengths);
+    free(send);
+    if (is_left_out(lane, status))
+        return;
+    must(lane, s, status, "the call");
     bool has_result = s->kind == ALL_GATHER_BYTES || rank == s->root;
     if (has_result != (data != NULL) || has_result != (lengths != NULL))
         fail(lane, s, "it gave %s", data ? "a result that is not this rank's" : "no result");
@@ -499,7 +546,6 @@ static void gather_bytes(struct lane *lane, const struct step *s, comm_group *g)
     }
     comm_free(data);
     comm_free(lengths);
-    free(send);
 }
 
 static void scatter_bytes(struct lane *lane, const struct step *s, comm_group *g)
@@ -510,18 +556,17 @@ static void scatter_bytes(struct lane *lane, const struct step *s, comm_group *g
     bool at_root = rank == s->root;
     for (int32_t r = 0; at_root && r < size; r++)
         strings[r] = make_string(s, s->root, r, &lengths[r]);
-    if (s->kind == SCATTER_BYTES)
-        must(lane, s,
-             comm_scatter_bytes(g, at_root ? (const void *const *)strings : NULL, at_root ? lengths : NULL, s->root,
-                                NULL, &data, &bytes),
-             "comm_scatter_bytes");
-    else
-        must(lane, s,
-             comm_broadcast_bytes(g, at_root ? strings[0] : NULL, at_root ? lengths[0] : 0, s->root, NULL, &data,
-                                  &bytes),
-             "comm_broadcast_bytes");
-    check_string(lane, s, s->root, s->kind == SCATTER_BYTES ? rank : 0, data, bytes);
-    comm_free(data);
+    comm_status status =
+        s->kind == SCATTER_BYTES
+            ? comm_scatter_bytes(g, at_root ? (const void *const *)strings : NULL, at_root ? lengths : NULL, s->root,
+                                 NULL, &data, &bytes)
+            : comm_broadcast_bytes(g, at_root ? strings[0] : NULL, at_root ? lengths[0] : 0, s->root, NULL, &data,
+                                   &bytes);
+    if (!is_left_out(lane, status)) {
+        must(lane, s, status, "the call");
+        check_string(lane, s, s->root, s->kind == SCATTER_BYTES ? rank : 0, data, bytes);
+        comm_free(data);
+    }
     for (int32_t r = 0; at_root && r < size; r++)
         free(strings[r]);
 }
@@ -607,14 +652,15 @@ static comm_group *make_child(struct lane *lane, const struct step *s, comm_grou
 {
     int32_t size = comm_group_size(g), rank = comm_group_rank(g), list[RANKS_MOST], count = 0;
     comm_group *child = NULL;
+    comm_status status;
     switch (random_key(s->key, 1) % 3) {
     case 0:
         must(lane, s, comm_group_dup(g, NULL, &child), "comm_group_dup");
         break;
     case 1:
-        must(lane, s,
-             comm_group_split(g, (int32_t)(random_key(s->key, 20 + (uint64_t)rank) % 3) - 1, -rank, NULL, &child),
-             "comm_group_split");
+        status = comm_group_split(g, (int32_t)(random_key(s->key, 20 + (uint64_t)rank) % 3) - 1, -rank, NULL, &child);
+        if (!is_left_out(lane, status))
+            must(lane, s, status, "comm_group_split");
         break;
     default:
         for (int32_t r = 0; r < size; r++)
@@ -644,8 +690,11 @@ static void use_child(struct lane *lane, const struct step *s, comm_group *g)
     }
     if (chance(lane, 2))
         dawdle(lane);
-    must(lane, s, comm_all_reduce(child, &mine, &mine, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL),
-         "all_reduce in a child");
+    comm_status status = comm_all_reduce(child, &mine, &mine, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL);
+    if (is_left_out(lane, status))
+        mine = sum;
+    else
+        must(lane, s, status, "all_reduce in a child");
     if (mine != sum)
         fail(lane, s, "the sum of the child's world ranks is %d, not %d", mine, sum);
     if (chance(lane, 2)) /* what is under way on the parent does not matter to the child */
@@ -656,6 +705,7 @@ static void use_child(struct lane *lane, const struct step *s, comm_group *g)
 static void run_waiting(struct lane *lane, const struct step *s, comm_group *g)
 {
     comm_op_options o = COMM_OP_OPTIONS_INIT;
+    comm_status status;
     switch (s->kind) {
     case ALL_GATHER_BYTES:
     case GATHER_BYTES:
@@ -673,7 +723,9 @@ static void run_waiting(struct lane *lane, const struct step *s, comm_group *g)
         break;
     case MONITORED_BARRIER:
         o.timeout_ms = PATIENCE_S * 1000;
-        must(lane, s, comm_monitored_barrier(g, &o), "comm_monitored_barrier");
+        status = comm_monitored_barrier(g, &o);
+        if (!is_left_out(lane, status))
+            must(lane, s, status, "comm_monitored_barrier");
         break;
     default:
         use_child(lane, s, g);
@@ -687,7 +739,7 @@ static bool is_mine(const struct lane *lane, const struct step *s)
 {
     const struct execution *e = lane->state->execution;
     return lane->state->program->groups[s->group].lane == lane->number && group_of(lane, s->group) &&
-           s->number >= e->first_step && s->number <= e->last_step;
+           s->number >= e->first_step && s->number <= e->last_step && (!e->takes || e->takes(s));
 }
 
 /* The next step, or all of a batch's. */
@@ -726,8 +778,12 @@ static void compare_digests(struct lane *lane, int group)
         free(lane->digests[group]);
         return;
     }
-    must(lane, lane->step, comm_all_gather_bytes(g, lane->digests[group], bytes, NULL, &data, &lengths),
-         "comparing results");
+    comm_status status = comm_all_gather_bytes(g, lane->digests[group], bytes, NULL, &data, &lengths);
+    if (is_left_out(lane, status)) {
+        free(lane->digests[group]);
+        return;
+    }
+    must(lane, lane->step, status, "comparing results");
     for (int32_t r = 1; r < comm_group_size(g); r++)
         if (lengths[r] != lengths[0])
             fail(lane, lane->step, "rank %d has another number of results", r);
@@ -839,6 +895,29 @@ static comm_status call_making(const struct making *m, comm_group *parent, uint6
     }
 }
 
+static bool is_member(const struct group_def *g, int rank)
+{
+    for (int32_t i = 0; i < g->size; i++)
+        if (g->world_ranks[i] == rank)
+            return true;
+    return false;
+}
+
+/* What a split would give, without asking the others. */
+static comm_status make_by_list(const struct program *p, const struct making *m, comm_group *parent, int rank,
+                                comm_group **ret_group)
+{
+    int32_t ranks[RANKS_MOST];
+    for (int i = m->first; i < m->first + m->count; i++) {
+        const struct group_def *g = &p->groups[i];
+        for (int32_t r = 0; r < g->size; r++)
+            CHECK_OK(comm_group_rank_of(parent, g->world_ranks[r], &ranks[r]));
+        if (is_member(g, rank))
+            return comm_group_create(parent, ranks, (size_t)g->size, NULL, ret_group);
+    }
+    return COMM_OK;
+}
+
 /* Which of the groups of this making is this one? Its members must be the expected ones. */
 static int find_group(const struct program *p, const struct making *m, const comm_group *group)
 {
@@ -851,14 +930,6 @@ static int find_group(const struct program *p, const struct making *m, const com
     ranks_fail(__FILE__, __LINE__, "group '%s' has other members than it should", comm_group_name(group));
 }
 
-static bool is_member(const struct group_def *g, int rank)
-{
-    for (int32_t i = 0; i < g->size; i++)
-        if (g->world_ranks[i] == rank)
-            return true;
-    return false;
-}
-
 static void make_groups(struct rank_state *state, uint64_t *random)
 {
     const struct program *p = state->program;
@@ -868,7 +939,10 @@ static void make_groups(struct rank_state *state, uint64_t *random)
         comm_group *group;
         if (!state->groups[m->parent])
             continue;
-        CHECK_OK(call_making(m, state->groups[m->parent], random, &group));
+        comm_status status = call_making(m, state->groups[m->parent], random, &group);
+        if (state->execution->may_refuse && status == COMM_ERR_UNSUPPORTED)
+            status = make_by_list(p, m, state->groups[m->parent], state->rank, &group);
+        CHECK_OK(status);
         if (group)
             state->groups[find_group(p, m, group)] = group;
     }

@@ -8,6 +8,10 @@ struct execution {
     const struct program *program;
     int first_step, last_step; /* --only-steps */
     const char *again;         /* the command line's part that runs this program again */
+    /* For backends that cannot do everything. What is refused, by all ranks alike, is left out, and so are steps that
+     * `takes` says no to, because one side of a message cannot know that the other's is refused. */
+    bool may_refuse;
+    bool (*takes)(const struct step *step);
 };
 
 /* For ranks_run; arg is a struct execution. */

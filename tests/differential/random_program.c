@@ -91,7 +91,9 @@ static int run_program(const struct settings *s, uint64_t seed, int32_t size)
         }
         fflush(stdout);
     }
-    struct execution execution = { &program, s->first_step, s->last_step, again };
+    struct execution execution = {
+        .program = &program, .first_step = s->first_step, .last_step = s->last_step, .again = again
+    };
     struct ranks_options ranks = { .limit_s = s->limit_s, .threads = s->threads, .name = again };
     if (ranks_run(size, &ranks, execute, &execution) == 0)
         return 0;
