@@ -52,6 +52,8 @@ static comm_status check_options(const comm_init_options *given, comm_init_optio
         options.timeout_ms = comm__param_int("timeout_ms");
     if (!options.secret)
         options.secret = comm__param_text("secret");
+    if (!options.backend && *comm__param_text("backend"))
+        options.backend = comm__param_text("backend");
     *ret_options = options;
     return COMM_OK;
 }

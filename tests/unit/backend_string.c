@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <comm/comm.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/backend_string.h"
@@ -94,12 +95,39 @@ static void what_is_malformed_is_quoted(void **state)
     assert_refused("default:tcp", "'default:tcp'");
 }
 
+static comm_status open_world(const char *backend, comm_group **ret_world)
+{
+    comm_init_options o = COMM_INIT_OPTIONS_INIT;
+    o.rendezvous = "hash://backend_string";
+    o.world_size = 1;
+    o.backend = backend;
+    return comm_init(&o, ret_world);
+}
+
+static void the_environment_names_it_if_the_program_does_not(void **state)
+{
+    (void)state;
+    comm_group *world;
+    setenv("COMM_BACKEND", "cpu:tcp?lanes=2", 1);
+    assert_int_equal(open_world(NULL, &world), COMM_OK);
+    assert_string_equal(comm_group_backend(world), "cpu:tcp?lanes=2");
+    comm_group_close(world);
+    assert_int_equal(open_world("cpu:tcp", &world), COMM_OK);
+    assert_string_equal(comm_group_backend(world), "cpu:tcp");
+    comm_group_close(world);
+    setenv("COMM_BACKEND", "cpu:nonesuch", 1);
+    assert_int_equal(open_world(NULL, &world), COMM_ERR_NOT_FOUND);
+    assert_non_null(strstr(comm_last_error(), "nonesuch"));
+    unsetenv("COMM_BACKEND");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_auto_on_the_cpu),        cmocka_unit_test(a_bare_name_is_for_all_devices),
         cmocka_unit_test(pairs_and_options_are_taken_apart), cmocka_unit_test(a_path_keeps_its_case),
         cmocka_unit_test(what_is_malformed_is_quoted),
+        cmocka_unit_test(the_environment_names_it_if_the_program_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
