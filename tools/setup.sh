@@ -10,7 +10,8 @@ needed_packages="gcc libc6-dev meson ninja-build pkg-config libuv1-dev libsodium
 test_packages="libcmocka-dev"
 
 # To run all of the tests: those that need an absent one of these skip and say so.
-optional_packages="g++ clang cmake binutils iproute2 gnuplot-nox openmpi-bin mpich python3-torch universal-ctags"
+optional_packages="g++ clang cmake binutils iproute2 gnuplot-nox openmpi-bin libopenmpi-dev mpich libmpich-dev \
+python3-torch universal-ctags"
 
 say()
 {

@@ -11,7 +11,7 @@ CALL = re.compile(r'\b(?:comm__fail|group_fail)\([^;"]*\bCOMM_ERR_(?:TIMEOUT|DEA
 
 root = pathlib.Path(sys.argv[1])
 calls, problems = 0, []
-FOLDERS = ("core", "store", "backend_tcp", "backend_shm", "backend_nccl")
+FOLDERS = ("core", "store", "backend_tcp", "backend_shm", "backend_nccl", "backend_mpi")
 for path in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.c")):
     text = path.read_text()
     for call in CALL.finditer(text):

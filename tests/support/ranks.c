@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -294,6 +295,33 @@ static int run_processes(int size, const struct ranks_options *o, void (*fn)(int
     return run.first_failed >= 0;
 }
 
+/* ---- Processes of a launcher ---- */
+
+/* RANKS_LAUNCHED=folder: mpirun has started this program once per rank, and each process is one of the ranks of every
+ * run that has as many. Runs of other sizes are left out. */
+static int run_launched(int size, const struct ranks_options *o, void (*fn)(int, int, void *), void *arg)
+{
+    static int runs;
+    comm_launch_info launch = { .struct_bytes = sizeof launch };
+    if (comm_launch_query(&launch) != COMM_OK || launch.world_size < 1) {
+        fprintf(stderr, "RANKS_LAUNCHED is set, but no launcher has started this process: %s\n", comm_last_error());
+        return 1;
+    }
+    if (size != launch.world_size)
+        return 0;
+    snprintf(folder, sizeof folder, "%.200s/run-%d", getenv("RANKS_LAUNCHED"), runs++);
+    mkdir(folder, 0700); /* the first rank does */
+    self.rank = launch.rank;
+    self.size = size;
+    snprintf(self.url, sizeof self.url, "file://%s/store", folder);
+    alarm((unsigned)limit_s(o));
+    comm_store *keep = ranks_store();
+    fn(self.rank, size, arg);
+    comm_store_close(keep);
+    alarm(0);
+    return 0;
+}
+
 /* ---- Threads ---- */
 
 struct thread {
@@ -350,5 +378,7 @@ int ranks_run(int size, const struct ranks_options *options, void (*fn)(int rank
         abort();
     if (IS_SLOW || getenv("SHORT_IO_RUNS"))
         setenv("COMM_TCP_ANSWER_MS", "1500", 0); /* a rank that is asked what it does may take long to say so */
+    if (getenv("RANKS_LAUNCHED") && !options->threads)
+        return run_launched(size, options, fn, arg);
     return options->threads ? run_threads(size, options, fn, arg) : run_processes(size, options, fn, arg);
 }

@@ -29,7 +29,8 @@ struct ranks_options {
 
 /* Run fn as ranks 0 .. size - 1 with a rendezvous of their own. A process that returns from fn exits with 0. Returns 0
  * if all ranks did so, else prints which rank failed first, with the end of its output, and returns 1. What is left is
- * killed. */
+ * killed. Where tests/mpi/launch.py has started the program, its processes are the ranks, and runs of other sizes are
+ * left out. */
 int ranks_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg);
 
 /* Inside fn: open the world of these ranks, or fail the rank. `backend` may be NULL. */

@@ -2,7 +2,7 @@
 """What comm-info tells, and that docs/environment.md is what it tells.
 
 comm_info.py COMM-INFO COMMRUN HELLO SOURCE-FOLDER NCCL-PLUGIN-FOLDER OTHER-PLUGINS-FOLDER STANDIN-FOLDER
-    CHAOS-PLUGIN-FOLDER
+    CHAOS-PLUGIN-FOLDER MPI-PLUGIN-FOLDER
 """
 import json
 import os
@@ -15,7 +15,7 @@ import unittest
 COMM_INFO, COMMRUN, HELLO = sys.argv[1:4]
 SOURCE = pathlib.Path(sys.argv[4])
 WITH_NCCL = {"COMM_PLUGIN_PATH": sys.argv[5]}
-WITH_OURS = {"COMM_PLUGIN_PATH": f"{sys.argv[5]}:{sys.argv[8]}"}
+WITH_OURS = {"COMM_PLUGIN_PATH": f"{sys.argv[5]}:{sys.argv[9]}:{sys.argv[8]}"}
 WITH_OTHERS = {"COMM_PLUGIN_PATH": sys.argv[6]}
 STANDIN = pathlib.Path(sys.argv[7])
 ON_STANDIN = {**WITH_NCCL, "COMM_NCCL_CUDART": str(STANDIN / "libstandin_cudart.so"),
@@ -42,20 +42,23 @@ class Info(unittest.TestCase):
     maxDiff = None
 
     def test_the_environment_s_table_is_up_to_date(self):
-        self.assertEqual((SOURCE / "docs/environment.md").read_text(), told("--markdown", env=WITH_OURS),
+        table, text = told("--markdown", env=WITH_OURS), (SOURCE / "docs/environment.md").read_text()
+        if "COMM_MPI_" not in table: # where no MPI is installed
+            text = re.sub(r"(?m)^\| `COMM_MPI_.*\n", "", text)
+        self.assertEqual(text, table,
                          "docs/environment.md is to be made anew: "
-                         "COMM_PLUGIN_PATH=build/backend_nccl:build/tools/chaos "
+                         "COMM_PLUGIN_PATH=build/backend_nccl:build/backend_mpi:build/tools/chaos "
                          "build/tools/comm-info --markdown > docs/environment.md")
 
     def test_every_parameter_of_the_sources_is_told(self):
-        rows = [(scope, name, f"{prefix}{name.upper()}")
-                for scope, prefix, table in (("core", "COMM_", "core/common/base/param.def"),
-                                             ("tcp", "COMM_TCP_", "backend_tcp/param.def"),
-                                             ("shm", "COMM_SHM_", "backend_shm/param.def"),
-                                             ("nccl", "COMM_NCCL_", "backend_nccl/param.def"),
-                                             ("chaos", "COMM_CHAOS_", "tools/chaos/param.def"))
-                for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]
         known = [(p["scope"], p["name"], p["env"]) for p in json.loads(told("--json", env=WITH_OURS))["parameters"]]
+        tables = [("core", "COMM_", "core/common/base/param.def"), ("tcp", "COMM_TCP_", "backend_tcp/param.def"),
+                  ("shm", "COMM_SHM_", "backend_shm/param.def"), ("nccl", "COMM_NCCL_", "backend_nccl/param.def")]
+        if any(scope == "mpi" for scope, _, _ in known): # an MPI is installed
+            tables.append(("mpi", "COMM_MPI_", "backend_mpi/param.def"))
+        tables.append(("chaos", "COMM_CHAOS_", "tools/chaos/param.def"))
+        rows = [(scope, name, f"{prefix}{name.upper()}") for scope, prefix, table in tables
+                for name in re.findall(r'^PARAM_\w+\("(\w+)"', (SOURCE / table).read_text(), re.M)]
         self.assertGreater(len(rows), 10)
         self.assertEqual(known, rows)
         text, plain = told("--parameters", env=WITH_OURS), told(env=WITH_OURS)

@@ -1,0 +1,420 @@
+/* The communicators of a group: one for its collectives and the user's messages, one for libcomm's own.
+ *
+ * A thread makes them from when the group is opened: all members must take part, but two that exchange a message must
+ * not depend on what the others do. It calls MPI, which blocks, when all members have come, as they tell each other by
+ * the store: so a member that never comes leaves nobody inside MPI, and groups that share ranks can be made in any
+ * order.
+ *
+ * The members are found among the processes of MPI_COMM_WORLD, by what each rank has written on its card. Processes
+ * that are alone in theirs ("singletons") are joined one after the other, by a port of MPI's. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "state.h"
+
+enum { GET_MS = 200, CARD_BYTES = 256, JOIN_NS = 2000000000 };
+
+/* ---- The store ---- */
+
+static int is_stopping(const struct group *g)
+{
+    return atomic_load(&g->ended) || atomic_load(&g->closing);
+}
+
+static comm_status get_value(struct group *g, const char *key, int can_stop, char *text, size_t room)
+{
+    void *data, *token = can_stop ? g->info->token : NULL;
+    size_t bytes;
+    comm_status status;
+    do
+        status = host->store_get(g->world->info->store, token, key, GET_MS, &data, &bytes);
+    while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)));
+    if (status != COMM_OK)
+        return status;
+    snprintf(text, room, "%.*s", (int)bytes, (const char *)data);
+    host->free_memory(data);
+    return COMM_OK;
+}
+
+/* Ends when the group does, or is closed. */
+static comm_status get(struct group *g, const char *key, char *text, size_t room)
+{
+    return get_value(g, key, 1, text, room);
+}
+
+static comm_status set(struct group *g, const char *key, const char *text)
+{
+    return host->store_set(g->world->info->store, key, text, strlen(text));
+}
+
+static void key_of(const struct group *g, const char *what, int number, char key[KEY_BYTES])
+{
+    snprintf(key, KEY_BYTES, "%s.%llx.%d", what, (unsigned long long)g->info->id, number);
+}
+
+/* Turns: the world makes one communicator at a time. MPICH gives two that threads make at once out of the same
+ * processes numbers that do not agree, and under a serialised MPI nothing else could go on meanwhile. Rank 0 of each
+ * group draws a number; who has its turn gives the next one its turn. A number that is not wanted any more is
+ * skipped. */
+static void pass_turn(struct group *g, int64_t number)
+{
+    int32_t is_skipped = 1;
+    char key[KEY_BYTES];
+    while (is_skipped) {
+        number++;
+        snprintf(key, sizeof key, "turn.%lld", (long long)number);
+        set(g, key, "yours");
+        snprintf(key, sizeof key, "skip.%lld", (long long)number);
+        if (host->store_check(g->world->info->store, key, &is_skipped) != COMM_OK)
+            return;
+    }
+}
+
+static void skip_turn(struct group *g, int64_t number)
+{
+    int32_t has_come = 0;
+    char key[KEY_BYTES];
+    snprintf(key, sizeof key, "skip.%lld", (long long)number);
+    set(g, key, "skipped");
+    snprintf(key, sizeof key, "turn.%lld", (long long)number);
+    if (host->store_check(g->world->info->store, key, &has_come) == COMM_OK && has_come)
+        pass_turn(g, number);
+}
+
+static comm_status take_turn(struct group *g, int64_t *ret_number)
+{
+    char key[KEY_BYTES], text[8];
+    comm_status status = host->store_add(g->world->info->store, "turns", 1, ret_number);
+    if (status != COMM_OK || *ret_number == 1)
+        return status;
+    snprintf(key, sizeof key, "turn.%lld", (long long)*ret_number);
+    status = get(g, key, text, sizeof text);
+    if (status != COMM_OK)
+        skip_turn(g, *ret_number);
+    return status;
+}
+
+/* Whether the communicators are made is decided once: rank 0 decides that they are when all members have come; a member
+ * that leaves before decides that they are not. The first one counts. */
+static int decide(struct group *g, const char *text)
+{
+    char key[KEY_BYTES];
+    int64_t count = 0;
+    key_of(g, "decided", 0, key);
+    if (host->store_add(g->world->info->store, key, 1, &count) != COMM_OK || count != 1)
+        return 0;
+    key_of(g, "go", 0, key);
+    set(g, key, text);
+    return 1;
+}
+
+/* Rank 0, *ret_turn: of this group in the world. */
+static comm_status say_go(struct group *g, int64_t *ret_turn)
+{
+    char key[KEY_BYTES], text[8];
+    key_of(g, "all", 0, key);
+    comm_status status = get(g, key, text, sizeof text);
+    if (status == COMM_OK)
+        status = take_turn(g, ret_turn);
+    if (status == COMM_OK)
+        decide(g, "go");
+    return status;
+}
+
+/* What was decided. */
+static comm_status hear(struct group *g, int can_stop)
+{
+    char key[KEY_BYTES], text[END_BYTES], *reason;
+    key_of(g, "go", 0, key);
+    comm_status status = get_value(g, key, can_stop, text, sizeof text);
+    if (status != COMM_OK || strcmp(text, "go") == 0)
+        return status;
+    g->told = 1;
+    status = (comm_status)strtol(text, &reason, 10);
+    return fail(status_that_ends(status), "%s", reason + (*reason == ' '));
+}
+
+static comm_status come_together(struct group *g, int64_t *ret_turn)
+{
+    char come[KEY_BYTES], all[KEY_BYTES];
+    int64_t count;
+    key_of(g, "come", 0, come);
+    key_of(g, "all", 0, all);
+    comm_status status = host->store_add(g->world->info->store, come, 1, &count);
+    if (status == COMM_OK && count == g->info->size)
+        status = set(g, all, "here");
+    if (status == COMM_OK && g->info->rank == 0)
+        status = say_go(g, ret_turn);
+    return status == COMM_OK ? hear(g, 1) : status;
+}
+
+/* This rank cannot go on with `status` and host->last_error. COMM_OK: but it must, as all had come. */
+static comm_status leave(struct group *g, comm_status status)
+{
+    char who[64], why[TEXT_BYTES], text[END_BYTES];
+    say_rank(g, g->info->rank, who, sizeof who);
+    if (atomic_load(&g->ended)) {
+        status = atomic_load(&g->ended);
+        snprintf(why, sizeof why, "%s", g->ended_text);
+    } else if (atomic_load(&g->closing)) {
+        status = COMM_ERR_PEER_LOST;
+        snprintf(why, sizeof why, "%s has closed the group before all ranks had made it", who);
+    } else {
+        status = status_that_ends(status);
+        snprintf(why, sizeof why, "%s: %.900s", who, host->last_error());
+    }
+    snprintf(text, sizeof text, "%d %s", status, why);
+    if (decide(g, text))
+        return fail(status, "%s", why);
+    return hear(g, 0);
+}
+
+/* ---- Who is where ---- */
+
+struct card {
+    int mpi_rank; /* -1: alone */
+    char variant[16], job[CARD_BYTES];
+};
+
+static comm_status read_card(struct group *g, int rank, struct card *card)
+{
+    char key[KEY_BYTES], text[CARD_BYTES], who[64];
+    snprintf(key, sizeof key, "rank.%d", g->info->world_ranks[rank]);
+    comm_status status = get(g, key, text, sizeof text);
+    say_rank(g, rank, who, sizeof who);
+    if (status != COMM_OK)
+        return fail(status, "where %s is in MPI: %s", who, host->last_error());
+    if (sscanf(text, "%d %15s %255s", &card->mpi_rank, card->variant, card->job) != 3)
+        return fail(COMM_ERR_BACKEND, "what %s says of its place in MPI makes no sense: '%.80s'", who, text);
+    return COMM_OK;
+}
+
+static comm_status fail_apart(const struct group *g, int a, int b, const char *how)
+{
+    char one[64], other[64];
+    say_rank(g, a, one, sizeof one);
+    say_rank(g, b, other, sizeof other);
+    return fail(COMM_ERR_BACKEND, "%s and %s are not in one MPI_COMM_WORLD: %s. Start all ranks by one mpirun, such "
+                "as `mpirun -n %d ./program`, or srun with PMI", one, other, how, g->info->size);
+}
+
+/* Ranks in MPI_COMM_WORLD; *ret_alone: there are none, as each process has one of its own. */
+static comm_status find_members(struct group *g, int *ranks, int *ret_alone)
+{
+    struct card first, card;
+    comm_status status = read_card(g, 0, &first);
+    for (int r = 0; r < g->info->size && status == COMM_OK; r++) {
+        status = read_card(g, r, &card);
+        if (status != COMM_OK)
+            break;
+        ranks[r] = card.mpi_rank;
+        if (strcmp(card.variant, first.variant) != 0)
+            return fail_apart(g, 0, r, "one uses Open MPI, the other one MPICH");
+        if ((card.mpi_rank < 0) != (first.mpi_rank < 0))
+            return fail_apart(g, 0, r, "only one of them was started by MPI's launcher");
+        if (card.mpi_rank >= 0 && strcmp(card.job, first.job) != 0)
+            return fail_apart(g, 0, r, "they are of different jobs");
+        for (int other = 0; card.mpi_rank >= 0 && other < r; other++)
+            if (ranks[other] == card.mpi_rank)
+                return fail_apart(g, other, r, "each has the same rank in its own");
+    }
+    *ret_alone = status == COMM_OK && first.mpi_rank < 0;
+    return status;
+}
+
+/* ---- Making ---- */
+
+static comm_status make_in_world(struct group *g, const int *ranks)
+{
+    MPI_Group all, members;
+    int tag = (int)(g->info->id % (uint64_t)start_tag_most());
+    int error = mpi.Comm_group(MPI_COMM_WORLD, &all);
+    if (error != MPI_SUCCESS)
+        return fail_mpi(error, "MPI_Comm_group");
+    error = mpi.Group_incl(all, g->info->size, ranks, &members);
+    if (error == MPI_SUCCESS) {
+        error = mpi.Comm_create_group(MPI_COMM_WORLD, members, tag, &g->comm);
+        mpi.Group_free(&members);
+    }
+    mpi.Group_free(&all);
+    return fail_mpi(error, "MPI_Comm_create_group");
+}
+
+static comm_status fail_to_join(int error, const char *call)
+{
+    char text[TEXT_BYTES / 2];
+    fail_mpi(error, call);
+    snprintf(text, sizeof text, "%.500s", host->last_error());
+    return fail(COMM_ERR_UNSUPPORTED, "each process is alone in its MPI_COMM_WORLD, and this MPI cannot join them "
+                "(%s). Start the ranks by mpirun, such as `mpirun -n 4 ./program`, or by srun with PMI"
+#ifdef OPEN_MPI
+                "; Open MPI joins processes only with its ompi-server (OMPI_MCA_pmix_server_uri)"
+#endif
+                , text);
+}
+
+/* Rank 0 opens a port. Of rank r's coming, the ranks below it are the accepting side. */
+static comm_status make_by_joining(struct group *g)
+{
+    char port[MPI_MAX_PORT_NAME + 1] = "", key[KEY_BYTES], next[8];
+    int rank = g->info->rank, error;
+    comm_status status = COMM_OK;
+    MPI_Comm joined = MPI_COMM_SELF, between, merged;
+    key_of(g, "port", 0, key);
+    if (rank == 0) {
+        error = mpi.Open_port(MPI_INFO_NULL, port);
+        status = error == MPI_SUCCESS ? COMM_OK : fail_to_join(error, "MPI_Open_port");
+        comm_status told = set(g, key, status == COMM_OK ? port : "");
+        status = status == COMM_OK ? told : status;
+    } else {
+        status = get(g, key, port, sizeof port);
+        if (status == COMM_OK && !*port)
+            status = fail(COMM_ERR_UNSUPPORTED, "rank 0 cannot open a port of MPI's, so the processes, each alone in "
+                          "its MPI_COMM_WORLD, cannot be joined. Start the ranks by mpirun, such as "
+                          "`mpirun -n 4 ./program`, or by srun with PMI");
+    }
+    for (int r = rank > 0 ? rank : 1; r < g->info->size && status == COMM_OK; r++) {
+        key_of(g, "next", r, key);
+        if (r == rank && r > 1)
+            status = get(g, key, next, sizeof next);
+        if (status != COMM_OK)
+            break;
+        error = r == rank ? mpi.Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_SELF, &between)
+                          : mpi.Comm_accept(port, MPI_INFO_NULL, 0, joined, &between);
+        if (error == MPI_SUCCESS)
+            error = mpi.Intercomm_merge(between, r == rank, &merged);
+        if (error != MPI_SUCCESS)
+            return fail_to_join(error, r == rank ? "MPI_Comm_connect" : "MPI_Comm_accept");
+        joined = merged;
+        mpi.Comm_set_errhandler(joined, MPI_ERRORS_RETURN);
+        key_of(g, "next", r + 1, key);
+        if (rank == 0)
+            status = set(g, key, "yours");
+    }
+    g->comm = joined;
+    return status;
+}
+
+static comm_status make_both(struct group *g, const int *ranks, int is_alone)
+{
+    comm_status status;
+    if (g->info->size == 1)
+        status = fail_mpi(mpi.Comm_dup(MPI_COMM_SELF, &g->comm), "MPI_Comm_dup");
+    else
+        status = is_alone ? make_by_joining(g) : make_in_world(g, ranks);
+    if (status != COMM_OK)
+        return status;
+    int error = mpi.Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS)
+        error = mpi.Comm_dup(g->comm, &g->own);
+    if (error == MPI_SUCCESS)
+        error = mpi.Comm_set_errhandler(g->own, MPI_ERRORS_RETURN);
+    if (error == MPI_SUCCESS)
+        group_listen(g);
+    return fail_mpi(error, "MPI_Comm_dup");
+}
+
+static comm_status make(struct group *g)
+{
+    int64_t turn = 0;
+    int is_alone = 0, is_single = g->info->size == 1, *ranks = malloc((size_t)g->info->size * sizeof *ranks);
+    if (!ranks)
+        return fail(COMM_ERR_NO_MEMORY, "a list of ranks");
+    comm_status status = start_wait(g);
+    if (status == COMM_OK && !is_single)
+        status = find_members(g, ranks, &is_alone);
+    if (status == COMM_OK && !is_single)
+        status = come_together(g, &turn);
+    if (status != COMM_OK && !is_single && !g->told)
+        status = leave(g, status);
+    if (status == COMM_OK) {
+        mpi_lock();
+        status = make_both(g, ranks, is_alone);
+        mpi_unlock();
+        if (turn)
+            pass_turn(g, turn);
+    }
+    free(ranks);
+    return status;
+}
+
+static void *make_apart(void *context)
+{
+    struct group *g = context;
+    struct finished_list list;
+    comm_status status = make(g);
+    finished_begin(&list);
+    pthread_mutex_lock(&g->lock);
+    if (status != COMM_OK) {
+        snprintf(g->failed_text, sizeof g->failed_text, "%s", host->last_error());
+        g->failed = status_that_ends(status);
+    }
+    g->state = status == COMM_OK ? COMMUNICATOR_READY : COMMUNICATOR_FAILED;
+    int ends = status != COMM_OK && g->queued; /* else the next operation says so */
+    if (ends)
+        group_end(g, g->failed, g->failed_text, &list);
+    else if (status == COMM_OK && !atomic_load(&g->ended))
+        flights_issue_queued(g);
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+    finished_complete(&list);
+    if (ends)
+        host->group_failed(g->info->token, g->failed, g->failed_text);
+    poller_wake(g->world);
+    return NULL;
+}
+
+comm_status communicator_start(struct group *g)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&g->thread, NULL, make_apart, g);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return fail(COMM_ERR_NO_MEMORY, "the thread that makes MPI's communicators cannot be started: %s",
+                    strerror(error));
+    g->has_thread = 1;
+    return COMM_OK;
+}
+
+comm_status communicator_usable(const struct group *g)
+{
+    if (atomic_load(&g->ended))
+        return fail(atomic_load(&g->ended), "%s", g->ended_text);
+    return g->state == COMMUNICATOR_FAILED ? fail(g->failed, "%s", g->failed_text) : COMM_OK;
+}
+
+comm_status communicator_wait(struct group *g, int64_t deadline_ns)
+{
+    struct timespec t = { deadline_ns / 1000000000, deadline_ns % 1000000000 };
+    int error = 0;
+    while (g->state == COMMUNICATOR_CONNECTING && !atomic_load(&g->ended) && error == 0)
+        error = deadline_ns == INT64_MAX ? pthread_cond_wait(&g->changed, &g->lock)
+                                         : pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    if (atomic_load(&g->ended) || g->state != COMMUNICATOR_CONNECTING)
+        return communicator_usable(g);
+    return fail(COMM_ERR_TIMEOUT, "timed out: MPI's communicator of %d ranks has not come together yet: a rank has not "
+                "made the group", g->info->size);
+}
+
+void communicator_end(struct group *g)
+{
+    struct timespec until;
+    atomic_store(&g->closing, 1);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += JOIN_NS / 1000000000;
+    if (g->has_thread && pthread_timedjoin_np(g->thread, NULL, &until) != 0) {
+        host->log(COMM_LOG_WARN, "mpi: making a communicator has not ended, and MPI cannot cancel it: MPI is not "
+                  "finalised at exit");
+        start_leak();
+        return;
+    }
+    g->has_thread = 0;
+    group_let_go(g);
+    if (g->state == COMMUNICATOR_READY)
+        leaving_add(g, g->pending || g->tellings);
+}

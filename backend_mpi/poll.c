@@ -1,0 +1,271 @@
+/* Who notices that operations are over: threads that wait for them, and one thread per world for the rest, which also
+ * looks after ranks that have gone. */
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "state.h"
+
+enum {
+    SWEEP_EVERY = 16,          /* a waiting thread looks at the other operations once in so many rounds */
+    LOOK_NS = 1000000,         /* between looks for news of an end */
+    LONGEST_PAUSE_NS = 200000, /* of a waiting thread */
+    POLL_NS = 100000,          /* the poller's pause */
+    BUSY_NS = 20000000,        /* after the last flight it goes on for so long, before it must be woken */
+    IDLE_NS = 50000000, /* MPI may have to go on with what was sent */
+};
+
+/* ---- What is finished ---- */
+
+void finished_begin(struct finished_list *list)
+{
+    list->first = NULL;
+    list->end = &list->first;
+}
+
+/* Locked. Its place in the work is gone. */
+void finished_add(struct finished_list *list, struct flight *f)
+{
+    flight_unlink(f);
+    *host->work_slot(f->work) = NULL;
+    f->next = NULL;
+    *list->end = f;
+    list->end = &f->next;
+}
+
+static size_t received_bytes(const struct flight *f)
+{
+    MPI_Count bytes = (MPI_Count)f->received_bytes;
+    if (f->op.tag < COMM_ANY_TAG)
+        mpi.Get_elements_x(&f->received, MPI_BYTE, &bytes);
+    return (size_t)bytes;
+}
+
+static int32_t tag_received(const struct flight *f)
+{
+    return f->op.tag < COMM_ANY_TAG ? f->op.tag : f->received.MPI_TAG;
+}
+
+static void complete_truncated(struct flight *f)
+{
+    char text[TEXT_BYTES], who[64];
+    say_rank(f->group, f->received.MPI_SOURCE, who, sizeof who);
+    snprintf(text, sizeof text, "the message of %zu bytes from %s with tag %d is longer than the %zu bytes that were "
+             "given for it; the rest is lost", f->received_bytes, who, tag_received(f),
+             f->op.recv.count * f->op.element_bytes);
+    host->work_received(f->work, f->received.MPI_SOURCE, tag_received(f), f->op.recv.count);
+    host->work_complete(f->work, COMM_ERR_TRUNCATED, text);
+}
+
+static void complete(struct flight *f)
+{
+    struct group *g = f->group;
+    comm_status ended = atomic_load(&g->ended);
+    if (f->status == COMM_OK && ended == COMM_OK && flight_is_truncated(f)) {
+        complete_truncated(f);
+    } else if (f->status != COMM_OK) {
+        host->work_complete(f->work, f->status, f->text ? f->text : "no memory for the reason");
+    } else if (ended != COMM_OK) {
+        host->work_complete(f->work, ended, g->ended_text);
+    } else if (f->mpi_error) {
+        fail_mpi(f->mpi_error, "MPI");
+        host->work_complete(f->work, COMM_ERR_BACKEND, host->last_error());
+    } else {
+        if (f->op.kind == COMM_OP_RECV)
+            host->work_received(f->work, f->received.MPI_SOURCE, tag_received(f),
+                                received_bytes(f) / f->op.element_bytes);
+        host->work_complete(f->work, COMM_OK, NULL);
+    }
+}
+
+void finished_complete(struct finished_list *list)
+{
+    struct flight *f;
+    while ((f = list->first)) {
+        struct group *g = f->group;
+        list->first = f->next;
+        complete(f);
+        pthread_mutex_lock(&g->lock);
+        flight_free(f);
+        pthread_mutex_unlock(&g->lock);
+    }
+    list->end = &list->first;
+}
+
+/* ---- Looking: the group's lock is held ---- */
+
+static int is_looked_after(const struct flight *f)
+{
+    return f->is_busy || f->is_begun;
+}
+
+static int advance(struct flight *f, struct finished_list *list)
+{
+    struct group *g = f->group;
+    if (is_looked_after(f) || !flight_advance(f))
+        return 0;
+    int was_exclusive = f->is_exclusive;
+    finished_add(list, f);
+    if (was_exclusive && !atomic_load(&g->ended))
+        flights_issue_queued(g);
+    return 1;
+}
+
+static void sweep(struct group *g, struct finished_list *list)
+{
+    struct flight *next;
+    for (struct flight *f = g->pending; f; f = next) {
+        /* While `advance` lets the lock go, others can take flights out, but not this one, which is busy then. */
+        struct flight **at = f->at;
+        (void)at;
+        if (advance(f, list)) {
+            next = g->pending;
+            continue;
+        }
+        next = f->next;
+    }
+}
+
+static void look(struct group *g, int64_t now_ns, struct finished_list *list)
+{
+    if (now_ns - g->looked_ns < LOOK_NS)
+        return;
+    g->looked_ns = now_ns;
+    group_look(g, list);
+}
+
+/* ---- A thread that waits ---- */
+
+/* MPI moves data only while it is called. Yielding lets others run where there are fewer cores than threads. */
+static void rest(int64_t waited_ns, int64_t spin_ns)
+{
+    int64_t ns = waited_ns / 64;
+    if (waited_ns < spin_ns)
+        sched_yield();
+    else
+        pause_for(ns < LONGEST_PAUSE_NS ? ns : LONGEST_PAUSE_NS);
+}
+
+comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
+{
+    struct finished_list list;
+    int64_t began_ns = host->now_ns(), now_ns = began_ns, spin_ns = 20000000;
+    finished_begin(&list);
+    for (unsigned int round = 0;; round++) {
+        pthread_mutex_lock(&g->lock);
+        struct flight *f = host->work_done(work) ? NULL : *host->work_slot(work);
+        if (f && f->is_issued)
+            advance(f, &list);
+        if (round % SWEEP_EVERY == SWEEP_EVERY - 1 || deadline_ns == 0)
+            sweep(g, &list);
+        now_ns = host->now_ns();
+        look(g, now_ns, &list);
+        pthread_mutex_unlock(&g->lock);
+        finished_complete(&list);
+        if (host->work_done(work) || atomic_load(&g->ended) || now_ns >= deadline_ns)
+            break;
+        rest(now_ns - began_ns, spin_ns);
+    }
+    if (!host->work_done(work) && atomic_load(&g->ended) && now_ns < deadline_ns)
+        pause_for(LONGEST_PAUSE_NS); /* the poller completes it; the core asks again */
+    return COMM_OK;
+}
+
+/* ---- The world's thread ---- */
+
+/* Without the world's lock. Returns whether flights are left. */
+static int poll_group(struct group *g)
+{
+    struct finished_list list;
+    finished_begin(&list);
+    pthread_mutex_lock(&g->lock);
+    sweep(g, &list);
+    look(g, host->now_ns(), &list);
+    int left = g->pending || g->queued;
+    pthread_mutex_unlock(&g->lock);
+    finished_complete(&list);
+    group_check_ranks(g);
+    return left;
+}
+
+static int poll_round(struct world *w)
+{
+    int left = 0;
+    for (struct group *g = w->groups; g; g = g->next) {
+        w->polled = g; /* it stays where it is meanwhile */
+        pthread_mutex_unlock(&w->lock);
+        left |= poll_group(g);
+        pthread_mutex_lock(&w->lock);
+        w->polled = NULL;
+        pthread_cond_broadcast(&w->changed);
+    }
+    leaving_look();
+    return left;
+}
+
+static void sleep_until(struct world *w, int64_t until_ns)
+{
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_cond_timedwait(&w->changed, &w->lock, &t);
+}
+
+static void *poller_main(void *context)
+{
+    struct world *w = context;
+    int64_t busy_until_ns = 0;
+    pthread_mutex_lock(&w->lock);
+    while (!w->stopping) {
+        int64_t now_ns = host->now_ns();
+        if (poll_round(w))
+            busy_until_ns = now_ns + BUSY_NS;
+        if (w->stopping)
+            break;
+        if (now_ns < busy_until_ns) {
+            sleep_until(w, now_ns + POLL_NS);
+        } else if (!atomic_exchange(&w->is_idle, 1)) {
+            continue; /* look once more: what comes from now on wakes this thread */
+        } else {
+            sleep_until(w, now_ns + IDLE_NS);
+            atomic_store(&w->is_idle, 0);
+            busy_until_ns = 0;
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* World locked. */
+comm_status poller_start(struct world *w)
+{
+    sigset_t all, before;
+    if (atomic_load(&w->has_poller))
+        return COMM_OK;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&w->poller, NULL, poller_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    atomic_store(&w->has_poller, error == 0);
+    return error == 0 ? COMM_OK : fail(COMM_ERR_SYSTEM, "the thread that looks after operations cannot be started: %s",
+                                       strerror(error));
+}
+
+void poller_wake(struct world *w)
+{
+    if (!atomic_load(&w->is_idle))
+        return;
+    pthread_mutex_lock(&w->lock);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void poller_stop(struct world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->stopping = 1;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (atomic_load(&w->has_poller))
+        pthread_join(w->poller, NULL);
+}
