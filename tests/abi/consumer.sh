@@ -72,12 +72,14 @@ if [ "$how" = pkg-config ]; then
     gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag \
         $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o static ||
         fail "linking with the static library"
-    # A plugin, as its README says: the headers only.
+    # A plugin, as docs/backends.md says: the headers only.
     gcc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -shared $(flags --cflags) -I"$installed/include" \
-        "$installed"/share/doc/libcomm/backend_skeleton/skeleton.c -o libcomm_skeleton.so -pthread ||
+        "$installed"/share/doc/libcomm/backend_skeleton.c -o libcomm_skeleton.so -pthread ||
         fail "compiling the example backend"
     COMM_PLUGIN_PATH=$work "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" all_reduce \
         --backend 'cpu:skeleton?most_bytes=64K' --bytes 64 --iterations 2 --repeats 1 >"$work/output" 2>&1 ||
+        fail "the example backend: $(cat "$work/output")"
+    "$installed/bin/comm-backend-check" -n 2 --only local ./libcomm_skeleton.so >"$work/output" 2>&1 ||
         fail "the example backend: $(cat "$work/output")"
 else
     cat >CMakeLists.txt <<'CMAKE'

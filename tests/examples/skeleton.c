@@ -1,4 +1,4 @@
-/* The plugin of examples/backend_skeleton; COMM_PLUGIN_PATH leads to it. */
+/* The plugin examples/backend_skeleton.c; COMM_PLUGIN_PATH leads to it. */
 #include <comm/comm.h>
 
 #include "ranks.h"

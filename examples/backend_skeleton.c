@@ -1,5 +1,5 @@
 /* A backend to begin from: small, but whole. It moves data through the world's store, which is slow and needs nothing
- * else, so that all of it is about libcomm and nothing about a network. README.md says how it is compiled and used.
+ * else, so that all of it is about libcomm and nothing about a network. docs/backends.md explains it step by step.
  *
  * Each group has a thread that takes its operations in order. For operation `seq` each rank sets a key with what it
  * sends, gets the keys of all ranks, and works out its own result. It does broadcast, all_reduce, all_gather and
