@@ -67,7 +67,8 @@
  *    (CLOCK_MONOTONIC). INT64_MAX: none.
  *  - A backend with COMM_BACKEND_KEEPS_DEADLINES ends the group itself when an op's limit has passed, because it can
  *    say which rank is missing; the core does it three seconds later should the backend not. For other backends the
- *    core ends the group at the limit.
+ *    core ends the group at the limit. To end it is group_abort with COMM_ERR_DEADLINE. A slot's deadline_ns is kept by
+ *    the slot alone.
  *
  * Streams (devices with streams, such as GPUs)
  *  - op->stream is ordered before the op: the op reads its buffers after the work already in the stream. NULL is the
@@ -81,8 +82,10 @@
  *
  * What an op can be
  *  - Groups of one rank, counts of 0 (`data` may be NULL then), sends to oneself and operations in place reach the
- *    backend like all others. In place is not flagged: compare recv with send (comm_op_traits.in_place). The core has
- *    refused all other overlaps.
+ *    backend like all others. In place is not flagged. Where comm_op_traits.in_place is SAME, it is recv.data ==
+ *    send.data; where it is OWN, the side of one buffer begins where comm_op_block of the other side and this rank's
+ *    own number does. The core has refused all other overlaps, but for those between the blocks of an uneven all_to_all
+ *    with offsets or lists.
  *  - The core has refused every mistake that one rank's arguments show: ranks, tags, counts, pairs of dtype and redop.
  *    It cannot see that ranks call different operations: see COMM_BACKEND_CHECKS_SIGNATURES.
  *  - A backend may refuse what it cannot do (`supports`, UNSUPPORTED): a dtype, COMM_ANY_SOURCE, tags above its limit,
@@ -132,7 +135,9 @@ extern "C" {
 
 /* ---- 3 Operations ------------------------------------------------------------------------------ */
 
-/* What kinds of operation are, one row per COMM_OP_ kind of comm.h.
+/* What kinds of operation are, one row per COMM_OP_ kind of comm.h. A rank has a side if the kind has it and the
+ * AT_ROOT and BUT_ROOT traits give it to the rank: in a broadcast the root has send and no recv, the others recv and no
+ * send.
  * Sides: NONE, ONE (`count` elements in one buffer), BLOCKS (one block per rank). */
 enum { COMM_OP_SIDE_NONE = 0, COMM_OP_SIDE_ONE = 1, COMM_OP_SIDE_BLOCKS = 2 };
 /* How recv may coincide with send: not at all, as the same buffer, or one side is this rank's own block of the
@@ -209,8 +214,8 @@ enum {
 typedef struct comm_op {
     uint32_t struct_bytes;
     int32_t kind; /* COMM_OP_ */
-    comm_dtype dtype;
-    comm_redop redop; /* reducing kinds */
+    comm_dtype dtype; /* 0 for a barrier */
+    comm_redop redop; /* reducing kinds; else 0 */
     int32_t root;     /* rooted kinds: the root; SEND, RECV: the peer, or COMM_ANY_SOURCE; else -1 */
     int32_t tag;      /* SEND, RECV. Below COMM_ANY_TAG they are libcomm's own: tags like others, but a receive with
                        * COMM_ANY_TAG takes none of these */
@@ -219,8 +224,9 @@ typedef struct comm_op {
     uint32_t element_bytes; /* of the dtype; for USER on BYTE the user's. 1 for a barrier */
     uint32_t reserved;
     uint64_t seq;       /* collectives of this group on this backend: 1, 2, 3 ... without gaps, the same on all ranks;
-                         * point-to-point has a count of its own. 0 in `supports` */
-    uint64_t group_seq; /* the number that users see: collectives of this group over all its backends */
+                         * point-to-point has a count of its own. 0 in `supports`: what is refused takes no number */
+    uint64_t group_seq; /* the number that users see: collectives of this group over all its backends. 0 in
+                         * `supports` */
     uint64_t signature; /* the same on all ranks of a matching collective: of kind, dtype, redop, root, RANK_ORDER, and
                          * the counts that must agree */
     comm_buffers send, recv; /* a side that this rank does not have is all zero */
@@ -301,7 +307,8 @@ typedef struct comm_host {
 
     /* The world's store, for exchanging addresses. Keys are private to this backend and world. Set a key once.
      * What a rank sets while world_open runs, up to 8 KiB, all ranks have when the world is open: get then gives it
-     * without asking the store. get waits for the key; it fails when the world will not open because another rank
+     * without asking the store, also after a delete. delete is OK if there is no such key; a rank that has not got
+     * the key by then waits in vain. get waits for the key; it fails when the world will not open because another rank
      * cannot take part, and with the group's status when the group `group_token` (may be NULL) ends. Release the data
      * with free_memory.  May block. */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
@@ -314,7 +321,8 @@ typedef struct comm_host {
 
     /* The CPU reduction kernels (NULL or UNSUPPORTED for an illegal pair); see comm.h section 2 for what they do.
      *   kernel: dst[i] = a[i] OP b[i]; AVG and PREMUL_SUM give the SUM kernel; 16- and 8-bit floats through fp32
-     *   reduce_many: dst = sources[0] OP sources[1] ... in order, one rounding, AVG divided
+     *   reduce_many: dst = sources[0] OP sources[1] ... in order, one rounding, AVG divided. PREMUL_SUM only sums: call
+     *                premultiply for each rank's input first. USER is refused: call op->reduce_fn. dst may be a source
      *   premultiply: dst = src * factor[0];  divide: data /= divisor (f32, f64, complex) */
     void (*(*reduce_kernel)(comm_redop redop, comm_dtype dtype))(void *dst, const void *a, const void *b, size_t count);
     comm_status (*reduce_many)(void *dst, const void *const *sources, size_t source_count, size_t count,
@@ -472,7 +480,9 @@ struct comm_backend {
     comm_status (*world_open)(void *context, const comm_world_info *info, void **ret_world);
     void (*world_close)(void *world, int32_t forked);
 
-    /* Open a group of the world; the world group is the first, if the backend serves it. Local: it waits for no other
+    /* Open a group of the world; the world group is the first, if the backend serves it. One state per group, however
+     * many kinds of device the group has named this backend for: op->device tells. The options are then those of the
+     * first kind that named it. Local: it waits for no other
      * rank and sends no message, as members may make their groups in different orders. *ret_state must not be NULL.
      * any; must not block */
     comm_status (*group_open)(void *world, const comm_group_info *info, void **ret_state);
