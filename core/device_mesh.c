@@ -597,7 +597,7 @@ static comm_status flatten(comm_mesh *mesh, const char *name, const comm_group_o
         memcpy(&options, given, given->struct_bytes < sizeof options ? given->struct_bytes : sizeof options);
     options.struct_bytes = sizeof options;
     if (!options.backend)
-        options.backend = like->backend_text;
+        options.backend = like->backend_asked;
     if (!options.timeout_ms)
         options.timeout_ms = comm_group_timeout(like);
     return add_dimension(mesh->layout, like->world->root, axes_of(mesh), name, name, &options, ret_dimension);

@@ -127,7 +127,8 @@ struct comm_group {
     uint64_t id;
     char name[GROUP_NAME_BYTES];
     char *description;
-    char *backend_text; /* "cpu:tcp?lanes=4" */
+    char *backend_text;  /* "cpu:tcp?lanes=4" */
+    char *backend_asked; /* the same with "cpu:auto", if that was asked for: groups made from this one choose anew */
     struct backend_string string;
     struct round_robin *round_robin; /* of a round-robin group, which has no channels */
     struct channel channels[BACKEND_PAIRS_MAX];

@@ -167,7 +167,7 @@ static comm_status make(comm_group *parent, const int32_t *ranks, int32_t count,
         .id = XXH64(identity, sizeof identity, 0),
         .name = options.name ? options.name : name,
         .description = options.description,
-        .backend = options.backend ? options.backend : parent->backend_text,
+        .backend = options.backend ? options.backend : parent->backend_asked,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(parent),
     };
     if (status == COMM_OK) {

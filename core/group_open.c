@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "auto.h"
 #include "base/clock.h"
 #include "base/counter.h"
 #include "base/log.h"
@@ -53,6 +54,7 @@ void comm__group_unref(comm_group *group)
     free(group->lineages);
     free(group->world_ranks);
     free(group->backend_text);
+    free(group->backend_asked);
     free(group->description);
     free(group);
 }
@@ -121,7 +123,9 @@ static comm_status check_option(const comm_backend *backend, const struct backen
 static comm_status check_options(const comm_group *group, const struct backend_pair *pair, const comm_backend *backend)
 {
     for (size_t i = 0; i < pair->option_count; i++) {
-        comm_status status = check_option(backend, &pair->options[i]);
+        const struct backend_option *option = &pair->options[i];
+        comm_status status = comm__is_auto(pair) && !strchr(option->name, '.') ? comm__auto_check_option(pair, option)
+                                                                               : check_option(backend, option);
         if (status != COMM_OK)
             return comm__fail_while(status, "backend string of group '%s'", group->name);
     }
@@ -130,20 +134,18 @@ static comm_status check_options(const comm_group *group, const struct backend_p
 
 static struct channel *channel_for(comm_group *group, const comm_backend *backend, const struct backend_pair *pair)
 {
-    for (size_t i = 0; i < group->channel_count; i++)
-        if (group->channels[i].backend == backend)
+    for (size_t i = 0; i < group->channel_count && !comm__is_auto(pair); i++)
+        if (group->channels[i].backend == backend && !comm__is_auto(group->channels[i].choice.pair))
             return &group->channels[i];
     struct channel *channel = &group->channels[group->channel_count++];
     channel->backend = backend;
     channel->choice = (struct backend_choice){ backend, pair };
-    group->runs |= backend->run != NULL;
     return channel;
 }
 
 static comm_status find_backend(const struct backend_pair *pair, const comm_backend **ret_backend)
 {
-    return strcmp(pair->name, "auto") == 0 ? comm__registry_auto(pair->device ? pair->device : "cpu", ret_backend)
-                                           : comm__registry_find(pair->name, ret_backend);
+    return comm__is_auto(pair) ? comm__auto_first(pair, ret_backend) : comm__registry_find(pair->name, ret_backend);
 }
 
 static comm_status route_pair(comm_group *group, const struct backend_pair *pair)
@@ -153,7 +155,7 @@ static comm_status route_pair(comm_group *group, const struct backend_pair *pair
     if (status != COMM_OK)
         return comm__fail_while(status, "opening group '%s'", group->name);
     uint32_t kinds = comm__registry_kinds(backend), wanted = kinds;
-    if (pair->device || strcmp(pair->name, "auto") == 0) {
+    if (pair->device || comm__is_auto(pair)) {
         const char *device = pair->device ? pair->device : "cpu";
         wanted = kinds & (1u << comm__device_kind_of(device, strlen(device)));
         if ((wanted & ~1u) == 0)
@@ -171,20 +173,28 @@ static comm_status route_pair(comm_group *group, const struct backend_pair *pair
     return COMM_OK;
 }
 
-/* The backend string again, with every name resolved: "cpu:tcp?lanes=4". */
-static comm_status write_backend_text(comm_group *group)
+static const char *name_for_text(const struct channel *channel, int as_asked)
+{
+    const struct backend_pair *pair = channel->choice.pair;
+    if (as_asked && comm__is_auto(pair))
+        return "auto";
+    /* A path stays one: a group made from this one must find the same backend. */
+    return comm__backend_is_path(pair->name) ? pair->name : channel->backend->name;
+}
+
+/* The backend string again, with every name resolved: "cpu:tcp?lanes=4"; but `auto` stays if it is as asked. */
+static comm_status write_text(const comm_group *group, int as_asked, char **ret_text)
 {
     size_t bytes = 0;
-    FILE *text = open_memstream(&group->backend_text, &bytes);
+    free(*ret_text);
+    *ret_text = NULL;
+    FILE *text = open_memstream(ret_text, &bytes);
     const char *comma = "";
     for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_KIND_END; d++) {
         const struct channel *channel = group->routes[d];
         if (!channel)
             continue;
-        /* A path stays one: a group made from this one must find the same backend. */
-        const char *name = comm__backend_is_path(channel->choice.pair->name) ? channel->choice.pair->name
-                                                                             : channel->backend->name;
-        fprintf(text, "%s%s:%s", comma, comm_device_name(d), name);
+        fprintf(text, "%s%s:%s", comma, comm_device_name(d), name_for_text(channel, as_asked));
         for (size_t i = 0; i < channel->choice.pair->option_count; i++)
             fprintf(text, "%c%s=%s", i ? '&' : '?', channel->choice.pair->options[i].name,
                     channel->choice.pair->options[i].value);
@@ -210,7 +220,8 @@ static comm_status choose_backends(comm_group *group, const char *text)
         }
     if (devices > 1)
         group->routes[COMM_DEVICE_DEFAULT] = NULL;
-    return write_backend_text(group);
+    status = write_text(group, 1, &group->backend_asked);
+    return status == COMM_OK ? write_text(group, 0, &group->backend_text) : status;
 }
 
 /* ---- Channels ---- */
@@ -441,9 +452,13 @@ static void enter_world(struct world *world, comm_group *group)
 
 static comm_status open_channels(const struct group_plan *plan, comm_group *group)
 {
-    comm_status status = COMM_OK;
-    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
+    comm_status status = comm__auto_choose(group);
+    if (status == COMM_OK)
+        status = write_text(group, 0, &group->backend_text);
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++) {
+        group->runs |= group->channels[i].backend->run != NULL;
         status = open_channel(plan, group, &group->channels[i]);
+    }
     if (status != COMM_OK)
         close_channels(group, 0);
     return status;
@@ -492,7 +507,11 @@ comm_status comm__world_terms(const struct world *world, char **ret_terms)
         size_t count = channel->choice.pair->option_count;
         memcpy(options, channel->choice.pair->options, count * sizeof *options);
         qsort(options, count, sizeof *options, by_option);
-        fprintf(text, "%s%s:%s", ftell(text) > 0 ? "," : "", comm_device_name(d), channel->backend->name);
+        fprintf(text, "%s%s:", ftell(text) > 0 ? "," : "", comm_device_name(d));
+        if (comm__is_auto(channel->choice.pair))
+            comm__auto_write_terms(channel->choice.pair, text);
+        else
+            fprintf(text, "%s", channel->backend->name);
         for (size_t i = 0; i < count; i++)
             fprintf(text, "%c%s=%s", i ? '&' : '?', options[i].name, options[i].value);
     }
@@ -522,8 +541,9 @@ comm_status comm__group_open_round_robin(const struct group_plan *plan, struct r
         return status;
     }
     group->round_robin = rr;
-    group->backend_text = strdup(plan->backend);
-    if (!group->backend_text) {
+    group->backend_text = strdup(rr->groups[0]->backend_text);
+    group->backend_asked = strdup(plan->backend);
+    if (!group->backend_text || !group->backend_asked) {
         comm__group_unref(group);
         return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", plan->name);
     }

@@ -158,15 +158,16 @@ static comm_status host_store_delete(void *store, const char *key)
 
 /* ---- Parameters ---- */
 
-/* The option in the backend string, or NULL: "lanes" for the backend that the string names, "tcp.lanes" for one that it
- * stands on. */
+/* The option in the backend string, or NULL: "lanes" for the backend that the string names, "tcp.lanes" also for one
+ * that it stands on, or that "auto" may take. */
 static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
-    size_t prefix = choice && strcmp(choice->backend->name, backend) != 0 ? strlen(backend) + 1 : 0;
+    size_t length = strlen(backend);
+    int is_named = choice && strcmp(choice->backend->name, backend) == 0;
     for (size_t i = 0; choice && i < choice->pair->option_count; i++) {
         const char *option = choice->pair->options[i].name;
-        int is_for_it = prefix == 0 || (strncmp(option, backend, prefix - 1) == 0 && option[prefix - 1] == '.');
-        if (is_for_it && strcmp(option + prefix, name) == 0)
+        int is_prefixed = strncmp(option, backend, length) == 0 && option[length] == '.';
+        if ((is_named && strcmp(option, name) == 0) || (is_prefixed && strcmp(option + length + 1, name) == 0))
             return choice->pair->options[i].value;
     }
     return NULL;

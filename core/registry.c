@@ -379,30 +379,31 @@ static void load_plugin(const char *name, const char *path, void *context)
         comm__plugin_find(base, &backend, places, sizeof places);
 }
 
-comm_status comm__registry_auto(const char *device, const comm_backend **ret_backend)
+comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count)
 {
     char reasons[COMM_ERROR_BYTES / 2] = "";
-    const comm_backend *backend = NULL;
+    const comm_backend *backend;
     uint64_t tried = 0;
-    size_t index = 0;
+    size_t index = 0, count = 0;
     lock_table();
     if (!preferred(device, tried, &index))
         comm__plugin_each(load_plugin, NULL);
-    for (;;) {
-        backend = preferred(device, tried, &index);
-        if (!backend || query(backend) == COMM_OK)
-            break;
+    while (count < capacity && (backend = preferred(device, tried, &index))) {
         size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", backend->name, comm_last_error());
         tried |= (uint64_t)1 << index;
+        if (query(backend) == COMM_OK)
+            ret_list[count++] = backend;
+        else
+            snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", backend->name,
+                     comm_last_error());
     }
     pthread_mutex_unlock(&lock);
-    *ret_backend = backend;
-    return backend ? COMM_OK
-                   : comm__fail(COMM_ERR_NOT_FOUND,
-                                "no backend for device '%s' can be used here%s%s; comm-info lists the "
-                                "backends",
-                                device, *reasons ? ": " : "", reasons);
+    *ret_count = count;
+    return count > 0 ? COMM_OK
+                     : comm__fail(COMM_ERR_NOT_FOUND,
+                                  "no backend for device '%s' can be used here%s%s; comm-info lists the "
+                                  "backends",
+                                  device, *reasons ? ": " : "", reasons);
 }
 
 void comm__registry_ready(void)

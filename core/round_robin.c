@@ -112,7 +112,7 @@ comm_status comm_group_round_robin(comm_group *const *groups, size_t count, cons
         .id = XXH64(ids, count * sizeof *ids, 1),
         .name = options.name ? options.name : name,
         .description = options.description,
-        .backend = groups[0]->backend_text,
+        .backend = groups[0]->backend_asked,
         .timeout_ms = options.timeout_ms ? options.timeout_ms : comm_group_timeout(groups[0]),
     };
     free(ids);

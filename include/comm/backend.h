@@ -543,6 +543,11 @@ struct comm_backend {
     /* Say which algorithm the backend takes for which op: one call of `line` per line, for people. NULL slot: nothing
      * to say. */
     void (*describe_routes)(void *context, void (*line)(const char *text, void *line_context), void *line_context);
+
+    /* "auto" asks for each group: can the backend serve these members? hosts[r] is the number of member r's host, as in
+     * comm_world_info. Decide by nothing else, so that all members decide alike. UNSUPPORTED with a text: why not.
+     * NULL slot: yes, wherever they are. any; must not block */
+    comm_status (*serves_hosts)(void *context, const int32_t *hosts, int32_t size);
 };
 
 /* A table with COMM_BACKEND_INIT, and zero else. */

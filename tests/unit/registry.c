@@ -153,18 +153,24 @@ static const comm_backend *candidates_entry(const comm_host *host)
     return made;
 }
 
-static void auto_takes_the_usable_one_with_the_highest_preference(void **state)
+static void auto_has_the_usable_ones_by_preference(void **state)
 {
     (void)state;
-    const comm_backend *backend;
+    const comm_backend *backend, *list[4];
+    size_t count;
     assert_int_equal(comm_backend_register(candidates_entry), COMM_OK);
-    assert_int_equal(comm__registry_auto("abacus", &backend), COMM_OK);
-    assert_string_equal(backend->name, "second"); /* as "zweite", but first by name */
-    assert_int_equal(comm__registry_auto("quipu", &backend), COMM_OK);
-    assert_string_equal(backend->name, "second");
-    assert_says(comm__registry_auto("tally", &backend), COMM_ERR_NOT_FOUND,
+    assert_int_equal(comm__registry_auto("abacus", list, 4, &count), COMM_OK);
+    assert_int_equal(count, 3);
+    assert_string_equal(list[0]->name, "second"); /* as "zweite", but first by name */
+    assert_string_equal(list[1]->name, "zweite");
+    assert_string_equal(list[2]->name, "third");
+    assert_int_equal(comm__registry_auto("quipu", list, 1, &count), COMM_OK);
+    assert_int_equal(count, 1);
+    assert_string_equal(list[0]->name, "second");
+    assert_says(comm__registry_auto("tally", list, 4, &count), COMM_ERR_NOT_FOUND,
                 "no backend for device 'tally' can be used here");
-    assert_says(comm__registry_auto("sundial", &backend), COMM_ERR_NOT_FOUND, "can be used here: broken: it is night");
+    assert_says(comm__registry_auto("sundial", list, 4, &count), COMM_ERR_NOT_FOUND,
+                "can be used here: broken: it is night");
     assert_int_equal(comm__registry_find("by_name_only", &backend), COMM_OK);
     assert_says(comm__registry_find("best", &backend), COMM_ERR_UNSUPPORTED,
                 "backend 'best' cannot be used here: it lacks beads");
@@ -193,7 +199,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_plugin_that_lacks_a_slot_is_refused),
         cmocka_unit_test(a_plugin_that_refuses_says_why),
         cmocka_unit_test(the_first_variant_that_can_be_used_is_taken),
-        cmocka_unit_test(auto_takes_the_usable_one_with_the_highest_preference),
+        cmocka_unit_test(auto_has_the_usable_ones_by_preference),
         cmocka_unit_test(a_name_is_taken_once),
     };
     if (argc < 2)

@@ -1,0 +1,159 @@
+#include "auto.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/param.h"
+#include "registry.h"
+
+enum { CANDIDATES_MAX = 64, REASONS_BYTES = COMM_ERROR_BYTES / 2 };
+
+struct candidates {
+    const comm_backend *list[CANDIDATES_MAX];
+    size_t count;
+};
+
+int comm__is_auto(const struct backend_pair *pair)
+{
+    return strcmp(pair->name, "auto") == 0;
+}
+
+static const char *device_of(const struct backend_pair *pair)
+{
+    return pair->device ? pair->device : "cpu";
+}
+
+static comm_status find_candidates(const struct backend_pair *pair, struct candidates *c)
+{
+    return comm__registry_auto(device_of(pair), c->list, CANDIDATES_MAX, &c->count);
+}
+
+comm_status comm__auto_first(const struct backend_pair *pair, const comm_backend **ret_backend)
+{
+    struct candidates c;
+    comm_status status = find_candidates(pair, &c);
+    *ret_backend = status == COMM_OK ? c.list[0] : NULL;
+    return status;
+}
+
+comm_status comm__auto_check_option(const struct backend_pair *pair, const struct backend_option *option)
+{
+    struct candidates c;
+    comm_status status = find_candidates(pair, &c);
+    for (size_t i = 0; status == COMM_OK && i < c.count; i++)
+        if (comm__param_check(c.list[i], option->name, option->value) == COMM_OK)
+            return COMM_OK;
+    return status == COMM_OK ? comm__param_check(c.list[0], option->name, option->value) : status;
+}
+
+void comm__auto_write_terms(const struct backend_pair *pair, FILE *text)
+{
+    struct candidates c;
+    if (find_candidates(pair, &c) != COMM_OK)
+        c.count = 0;
+    fprintf(text, "auto(");
+    for (size_t i = 0; i < c.count; i++)
+        fprintf(text, "%s%s", i ? "," : "", c.list[i]->name);
+    fprintf(text, ")");
+}
+
+/* ---- The hosts are known ---- */
+
+/* The host of each member. free() it. */
+static int32_t *hosts_of(const comm_group *group)
+{
+    int32_t *hosts = malloc((size_t)group->size * sizeof *hosts);
+    for (int32_t r = 0; hosts && r < group->size; r++)
+        hosts[r] = group->world->hosts[group->world_ranks[r]];
+    return hosts;
+}
+
+static int32_t count_different(const int32_t *hosts, int32_t size)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < size; r++) {
+        int32_t before = 0;
+        while (before < r && hosts[before] != hosts[r])
+            before++;
+        count += before == r;
+    }
+    return count;
+}
+
+static void explain(const comm_group *group, const struct backend_pair *pair, const comm_backend *taken,
+                    const int32_t *hosts, const char *reasons)
+{
+    if (group->rank != 0 || !comm__param_int("explain"))
+        return;
+    int32_t host_count = count_different(hosts, group->size);
+    comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %d host%s: auto takes %s for %s%s%s", group->name, group->size,
+              group->size == 1 ? "" : "s", host_count, host_count == 1 ? "" : "s", taken->name, device_of(pair),
+              *reasons ? "; " : "", reasons);
+}
+
+static comm_status choose(const comm_group *group, const struct backend_pair *pair, const int32_t *hosts,
+                          const comm_backend **ret_backend)
+{
+    struct candidates c;
+    char reasons[REASONS_BYTES] = "";
+    comm_status status = find_candidates(pair, &c);
+    if (status != COMM_OK)
+        return status;
+    for (size_t i = 0; i < c.count; i++) {
+        const comm_backend *b = c.list[i];
+        if (!b->serves_hosts || b->serves_hosts(b->context, hosts, group->size) == COMM_OK) {
+            *ret_backend = b;
+            explain(group, pair, b, hosts, reasons);
+            return COMM_OK;
+        }
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", b->name, comm_last_error());
+    }
+    return comm__fail(COMM_ERR_UNSUPPORTED, "group '%s': no backend for %s can serve its ranks: %s", group->name,
+                      device_of(pair), reasons);
+}
+
+/* One group has one channel to a backend: that of `gone` becomes the other one's. */
+static void merge(comm_group *group, struct channel *gone, struct channel *kept)
+{
+    struct channel *last = &group->channels[group->channel_count - 1];
+    for (int32_t d = 0; d < DEVICE_KIND_END; d++)
+        if (group->routes[d] == gone)
+            group->routes[d] = kept;
+    for (int32_t d = 0; d < DEVICE_KIND_END && last != gone; d++)
+        if (group->routes[d] == last)
+            group->routes[d] = gone;
+    *gone = *last;
+    group->channel_count--;
+}
+
+static int merge_any(comm_group *group)
+{
+    for (size_t i = 0; i < group->channel_count; i++)
+        for (size_t k = i + 1; k < group->channel_count; k++)
+            if (group->channels[i].backend == group->channels[k].backend) {
+                merge(group, &group->channels[k], &group->channels[i]);
+                return 1;
+            }
+    return 0;
+}
+
+comm_status comm__auto_choose(comm_group *group)
+{
+    comm_status status = COMM_OK;
+    int32_t *hosts = hosts_of(group);
+    if (!hosts)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", group->name);
+    for (size_t i = 0; i < group->channel_count && status == COMM_OK; i++) {
+        struct channel *channel = &group->channels[i];
+        if (!comm__is_auto(channel->choice.pair))
+            continue;
+        status = choose(group, channel->choice.pair, hosts, &channel->backend);
+        channel->choice.backend = channel->backend;
+    }
+    free(hosts);
+    while (status == COMM_OK && merge_any(group))
+        continue;
+    return status;
+}

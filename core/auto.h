@@ -1,0 +1,24 @@
+/* "auto": which backend a group gets for a device. The candidates are the backends that serve the device and can be
+ * used in this process, by their preference. All ranks of a world must have the same ones, which they compare as they
+ * join; and a group takes the first of them that can serve the hosts of its members. So all members decide alike,
+ * without a message. */
+#ifndef COMM_CORE_AUTO_H
+#define COMM_CORE_AUTO_H
+
+#include <stdio.h>
+
+#include "group.h"
+
+int comm__is_auto(const struct backend_pair *pair);
+
+/* The first candidate of all, for as long as it is not known where the ranks are. */
+comm_status comm__auto_first(const struct backend_pair *pair, const comm_backend **ret_backend);
+/* An option counts if one of the candidates has it. */
+comm_status comm__auto_check_option(const struct backend_pair *pair, const struct backend_option *option);
+/* "auto(shm,tcp)" */
+void comm__auto_write_terms(const struct backend_pair *pair, FILE *text);
+
+/* The hosts are known: decide for all channels of the group that are to be decided by hosts. */
+comm_status comm__auto_choose(comm_group *group);
+
+#endif

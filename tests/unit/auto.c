@@ -1,0 +1,178 @@
+/* "auto": a group gets the preferred backend that can serve the hosts of its members. The preferred one here is tcp by
+ * another name, for one host only; COMM_HOST_ID says which host a rank is on. Usage: auto [CASE]. */
+#include <comm/backend.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+static const comm_host *near_host;
+
+static comm_status one_host_only(void *context, const int32_t *hosts, int32_t size)
+{
+    (void)context;
+    for (int32_t r = 1; r < size; r++)
+        if (hosts[r] != hosts[0])
+            return near_host->fail(COMM_ERR_UNSUPPORTED, "it is for one host");
+    return COMM_OK;
+}
+
+static const comm_backend *near_entry(const comm_host *host)
+{
+    static comm_backend near_one;
+    const comm_backend *tcp;
+    near_host = host;
+    if (host->backend_find("tcp", &tcp) != COMM_OK)
+        return NULL;
+    near_one = *tcp;
+    near_one.name = "near";
+    near_one.preference = 1000;
+    near_one.serves_hosts = one_host_only;
+    return &near_one;
+}
+
+/* What rank 0 has said of its choices. */
+static char said[4096];
+
+static void note(int32_t level, const char *text, void *context)
+{
+    size_t used = strlen(said);
+    (void)level, (void)context;
+    snprintf(said + used, sizeof said - used, "%s\n", text);
+}
+
+static comm_group *world_on(const char *host, const char *backend)
+{
+    setenv("COMM_HOST_ID", host, 1);
+    setenv("COMM_EXPLAIN", "1", 1);
+    comm_log_set(note, NULL);
+    CHECK_OK(comm_backend_register(near_entry));
+    return ranks_world(backend);
+}
+
+static void check_backend(comm_group *group, const char *expected)
+{
+    int32_t sum = 1;
+    if (strcmp(comm_group_backend(group), expected) != 0)
+        ranks_fail(__FILE__, __LINE__, "group '%s' is on '%s', not on '%s'", comm_group_name(group),
+                   comm_group_backend(group), expected);
+    CHECK_OK(comm_all_reduce(group, &sum, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    CHECK(sum == comm_group_size(group));
+}
+
+static void check_said(int rank, const char *words)
+{
+    if (rank == 0 && !strstr(said, words))
+        ranks_fail(__FILE__, __LINE__, "'%s' does not say '%s'", said, words);
+}
+
+static comm_group *members(comm_group *parent, int rank, int a, int b)
+{
+    const int32_t ranks[] = { a, b };
+    comm_group *group = NULL;
+    if (rank == a || rank == b)
+        CHECK_OK(comm_group_create(parent, ranks, 2, NULL, &group));
+    return group;
+}
+
+static void one_host(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = world_on("same", NULL), *dup;
+    check_backend(world, "cpu:near");
+    CHECK_OK(comm_group_dup(world, NULL, &dup));
+    check_backend(dup, "cpu:near");
+    char words[80];
+    snprintf(words, sizeof words, "group 'world' of %d ranks on 1 host: auto takes near for cpu", size);
+    check_said(rank, words);
+    CHECK_OK(comm_group_close(dup));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The world spans two hosts; a group of the ranks of one gets what serves one, and a group made from that by ranks of
+ * both, were it possible, would not: each group chooses anew. */
+static void two_hosts(int rank, int size, void *arg)
+{
+    (void)arg, (void)size;
+    comm_group *world = world_on(rank < 2 ? "a" : "b", "cpu:auto?tcp.lanes=2"), *group, *again;
+    check_backend(world, "cpu:tcp?tcp.lanes=2");
+    check_said(rank, "group 'world' of 4 ranks on 2 hosts: auto takes tcp for cpu; near: it is for one host");
+    group = members(world, rank, 0, 1);
+    if (!group)
+        group = members(world, rank, 2, 3);
+    check_backend(group, "cpu:near?tcp.lanes=2");
+    CHECK_OK(comm_group_dup(group, NULL, &again));
+    check_backend(again, "cpu:near?tcp.lanes=2");
+    CHECK_OK(comm_group_close(again));
+    CHECK_OK(comm_group_close(group));
+    group = members(world, rank, 0, 3);
+    if (!group)
+        group = members(world, rank, 1, 2);
+    check_backend(group, "cpu:tcp?tcp.lanes=2");
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_group_split(world, rank < 2, 0, NULL, &group));
+    check_backend(group, "cpu:near?tcp.lanes=2");
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void an_explicit_name_is_obeyed(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = world_on("same", "cpu:tcp");
+    check_backend(world, "cpu:tcp");
+    check_said(rank, "");
+    CHECK(!strstr(said, "auto"));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A rank that knows other backends would choose otherwise. */
+static void candidates_must_be_the_same(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    options.timeout_ms = 20000;
+    if (rank == 1)
+        CHECK_OK(comm_backend_register(near_entry));
+    CHECK(ranks_init(&options, &world) != COMM_OK);
+    CHECK_ERROR_SAYS("auto(near,");
+    CHECK_ERROR_SAYS("auto(");
+}
+
+static void options_are_checked(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    options.backend = "cpu:auto?nonesuch=1";
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("nonesuch");
+    options.backend = "cpu:auto?tcp.nonesuch=1";
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("nonesuch");
+}
+
+static const struct {
+    const char *name;
+    void (*fn)(int rank, int size, void *arg);
+    int size;
+} cases[] = {
+    { "one host", one_host, 3 },
+    { "two hosts", two_hosts, 4 },
+    { "an explicit name is obeyed", an_explicit_name_is_obeyed, 2 },
+    { "candidates must be the same", candidates_must_be_the_same, 3 },
+    { "options are checked", options_are_checked, 1 },
+};
+
+int main(int argc, char **argv)
+{
+    int failed = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ranks_options options = { .limit_s = 30, .name = cases[i].name };
+        if (argc < 2 || strcmp(argv[1], cases[i].name) == 0)
+            failed |= ranks_run(cases[i].size, &options, cases[i].fn, NULL);
+    }
+    return failed;
+}
