@@ -52,10 +52,10 @@ void comm__auto_write_terms(const struct backend_pair *pair, FILE *text)
     struct candidates c;
     if (find_candidates(pair, &c) != COMM_OK)
         c.count = 0;
-    fprintf(text, "auto(");
+    fprintf(text, "%s", c.count > 1 ? "auto(" : "");
     for (size_t i = 0; i < c.count; i++)
         fprintf(text, "%s%s", i ? "," : "", c.list[i]->name);
-    fprintf(text, ")");
+    fprintf(text, "%s", c.count > 1 ? ")" : "");
 }
 
 /* ---- The hosts are known ---- */

@@ -15,7 +15,7 @@ int comm__is_auto(const struct backend_pair *pair);
 comm_status comm__auto_first(const struct backend_pair *pair, const comm_backend **ret_backend);
 /* An option counts if one of the candidates has it. */
 comm_status comm__auto_check_option(const struct backend_pair *pair, const struct backend_option *option);
-/* "auto(shm,tcp)" */
+/* "auto(shm,tcp)"; a single candidate is named as if the string did */
 void comm__auto_write_terms(const struct backend_pair *pair, FILE *text);
 
 /* The hosts are known: decide for all channels of the group that are to be decided by hosts. */

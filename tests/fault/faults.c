@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -82,6 +83,26 @@ static double crowd(void)
 {
     double load = 0, cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
     return getloadavg(&load, 1) == 1 && load > cores ? load / cores : 1;
+}
+
+int fault_is_stopped(int pid)
+{
+    char path[40], line[300] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    const char *name_end = strrchr(line, ')');
+    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+}
+
+void fault_stop(int pid)
+{
+    CHECK(kill(pid, SIGSTOP) == 0);
+    while (!fault_is_stopped(pid))
+        usleep(1000);
 }
 
 int64_t fault_tolerance_ms(void)

@@ -37,6 +37,9 @@ void fault_meet(struct page *page);
 /* Set a flag; wait in the kernel until it is set. Works between processes. */
 void fault_raise(struct page *page, int flag);
 void fault_await(struct page *page, int flag);
+/* Stop a process, and wait until it is. */
+void fault_stop(int pid);
+int fault_is_stopped(int pid);
 /* What a busy machine may add to a time, as it is loaded now. */
 int64_t fault_tolerance_ms(void);
 /* The longest time from the event until a rank noticed, in milliseconds; prints it. */

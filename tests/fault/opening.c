@@ -340,6 +340,14 @@ struct outlives {
     char url[64];
 };
 
+static void end_server(const struct outlives *o)
+{
+    if (o->signal == SIGSTOP)
+        fault_stop(o->server);
+    else
+        CHECK(kill(o->server, o->signal) == 0);
+}
+
 static void a_job_outlives_its_store(int rank, int size, void *arg)
 {
     struct outlives *o = arg;
@@ -348,7 +356,7 @@ static void a_job_outlives_its_store(int rank, int size, void *arg)
     open_on_server(o->url, rank, size, &world);
     fault_meet(o->page);
     if (rank == 0)
-        CHECK(kill(o->server, o->signal) == 0);
+        end_server(o);
     fault_meet(o->page);
     int64_t begun = fault_now_ns();
     for (int r = 0; r < size; r++)
@@ -385,7 +393,7 @@ static void a_lost_store_accuses_nobody(int rank, int size, void *arg)
     open_on_server(o->url, rank, size, &world);
     fault_meet(o->page);
     if (rank == 0)
-        CHECK(kill(o->server, o->signal) == 0);
+        end_server(o);
     fault_meet(o->page);
     if (rank == 0) {
         CHECK_STATUS(comm_send(world, &byte, 1, COMM_DTYPE_U8, 1, NULL, NULL), COMM_ERR_PEER_LOST);

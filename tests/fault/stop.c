@@ -40,19 +40,6 @@ static void all_say_the_same(struct page *page, int rank, int size, int but)
     }
 }
 
-static int is_stopped(int pid)
-{
-    char path[40], line[300] = "";
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    if (!f || !fgets(line, sizeof line, f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
-    const char *name_end = strrchr(line, ')');
-    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
-}
-
 static void stop_it(struct scenario *s)
 {
     int pid = atomic_load(&s->page->pids[s->victim]);
@@ -60,9 +47,7 @@ static void stop_it(struct scenario *s)
     while (fault_now_ns() < end)
         ;
     atomic_store(&s->page->event_ns, fault_now_ns());
-    CHECK(kill(pid, SIGSTOP) == 0);
-    while (!is_stopped(pid))
-        usleep(1000);
+    fault_stop(pid);
 }
 
 static void one_is_stopped(int rank, int size, void *arg)
@@ -87,7 +72,7 @@ static void one_is_stopped(int rank, int size, void *arg)
     while (status == COMM_OK) {
         comm_work *work;
         status = menu_begin(world, s->what, &limit, &work);
-        if (s->talked && rank == stopper && !is_stopped(atomic_load(&s->page->pids[s->victim])))
+        if (s->talked && rank == stopper && !fault_is_stopped(atomic_load(&s->page->pids[s->victim])))
             stop_it(s);
         if (status != COMM_OK)
             break;

@@ -4,6 +4,8 @@ launchers.py COMMRUN PLACE WORLDS
 """
 import glob
 import os
+import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -18,9 +20,16 @@ BARE = {name: value for name, value in os.environ.items()
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Not one that the kernel gives to other tests' connections before the launcher listens there."""
+    first_ephemeral = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10000, max(first_ephemeral, 10100))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def output(command, env):

@@ -137,8 +137,8 @@ static void candidates_must_be_the_same(int rank, int size, void *arg)
     if (rank == 1)
         CHECK_OK(comm_backend_register(near_entry));
     CHECK(ranks_init(&options, &world) != COMM_OK);
-    CHECK_ERROR_SAYS("auto(near,");
-    CHECK_ERROR_SAYS("auto(");
+    CHECK_ERROR_SAYS("'cpu:auto(near,");
+    CHECK_ERROR_SAYS("but rank");
 }
 
 static void options_are_checked(int rank, int size, void *arg)
