@@ -132,6 +132,7 @@ comm_status arena_open(const comm_world_info *info, struct arena **ret_arena)
     a->world = info->id;
     a->store = info->store;
     a->domain.hosts = info->hosts;
+    a->domain.memory = 1;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
     comm_status status = arena_allocate(a, info->rank, info->size, info->secret);
     if (status != COMM_OK) {

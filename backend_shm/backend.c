@@ -1,5 +1,6 @@
 /* The shm backend's vtable: see include/comm/backend.h for what each slot promises. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "arena.h"
 #include "base/param_rows.h"
@@ -8,12 +9,15 @@
 #include "driver.h"
 #include "queue.h"
 #include "say.h"
+#include "select.h"
+#include "small.h"
 #include "submit.h"
 
-static struct arena *arena_of(const struct exec_group *g)
-{
-    return (struct arena *)g->domain;
-}
+struct shm_group {
+    struct exec_group *exec;
+    struct arena *arena;
+    struct small small;
+};
 
 static comm_status shm_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
@@ -45,14 +49,18 @@ static comm_status check_hosts(const struct arena *a, const comm_group_info *inf
 static comm_status shm_group_open(void *world, const comm_group_info *info, void **ret_state)
 {
     struct arena *a = world;
-    struct exec_group *g;
     comm_status status = check_hosts(a, info);
+    struct shm_group *g = status == COMM_OK ? calloc(1, sizeof *g) : NULL;
     if (status == COMM_OK)
-        status = group_create(&a->domain, info, &g);
-    if (status != COMM_OK)
+        status = g ? group_create(&a->domain, info, &g->exec) : exec_fail(COMM_ERR_NO_MEMORY, "no memory");
+    if (status != COMM_OK) {
+        free(g);
         return status;
+    }
+    g->arena = a;
     driver_enter(a);
-    group_enter(g);
+    driver_look_around(a); /* what members have said of the group, such as why it has ended: they may have left since */
+    group_enter(g->exec);
     driver_leave(a);
     *ret_state = g;
     return COMM_OK;
@@ -60,30 +68,30 @@ static comm_status shm_group_open(void *world, const comm_group_info *info, void
 
 static void shm_group_abort(void *state, comm_status status, const char *reason)
 {
-    struct exec_group *g = state;
-    driver_enter(arena_of(g));
-    group_fail(g, status, reason ? reason : "");
-    driver_leave(arena_of(g));
+    struct shm_group *g = state;
+    driver_enter(g->arena);
+    group_fail(g->exec, status, reason ? reason : "");
+    driver_leave(g->arena);
 }
 
 static void shm_group_close(void *state, int32_t forked)
 {
-    struct exec_group *g = state;
-    struct arena *a = arena_of(g);
+    struct shm_group *g = state;
     if (forked)
         return; /* a thread of the parent may have held the lock: its memory is left alone */
-    driver_enter(a);
-    group_close(g);
-    driver_leave(a);
+    driver_enter(g->arena);
+    group_close(g->exec);
+    driver_leave(g->arena);
+    free(g);
 }
 
 static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
-    struct exec_group *g = state;
-    struct arena *a = arena_of(g);
+    struct shm_group *g = state;
+    struct arena *a = g->arena;
     int async = 0;
     driver_enter(a);
-    comm_status status = submit_ops(g, ops, works, count, &async);
+    comm_status status = submit_ops(g->exec, ops, works, count, &async);
     /* Not handed over here: the core holds the group's lock, and another group's work may be among them. */
     if (async)
         driver_leave_to_helper(a);
@@ -92,9 +100,37 @@ static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work 
     return status;
 }
 
+static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
+{
+    struct shm_group *g = state;
+    if (pthread_mutex_trylock(&g->arena->lock) != 0)
+        return COMM_ERR_UNSUPPORTED;
+    comm_status status = small_run(&g->small, g->exec, op, spin_ns);
+    pthread_mutex_unlock(&g->arena->lock);
+    return status;
+}
+
 static comm_status shm_progress(void *state, comm_work *work, int64_t deadline_ns)
 {
-    return driver_wait(arena_of(state), work, deadline_ns);
+    return driver_wait(((struct shm_group *)state)->arena, work, deadline_ns);
+}
+
+static void shm_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
+{
+    const struct algo *algo;
+    const char *rule;
+    char text[256];
+    (void)context;
+    line("algorithms:", line_context);
+    for (size_t i = 0; (algo = select_algo_at(i)); i++) {
+        snprintf(text, sizeof text, "  %-14s %-20s %s", comm_op_traits_of(algo->kind)->name, algo->name, algo->help);
+        line(text, line_context);
+    }
+    line("rules, the first that fits counts (COMM_SHM_ALGO goes before them):", line_context);
+    for (size_t i = 0; (rule = select_rule_at(1, i)); i++) {
+        snprintf(text, sizeof text, "  %s", rule);
+        line(text, line_context);
+    }
 }
 
 static const comm_backend_param *const params[] = {
@@ -116,7 +152,9 @@ static const comm_backend shm_backend = {
     .group_abort = shm_group_abort,
     .group_close = shm_group_close,
     .submit = shm_submit,
+    .run = shm_run,
     .progress = shm_progress,
+    .describe_routes = shm_describe_routes,
 };
 
 const comm_backend *comm__shm_entry(const comm_host *host);

@@ -166,8 +166,7 @@ static int look_at_active(struct arena *a)
     return came;
 }
 
-/* All that can come from anywhere. */
-static int look_around(struct arena *a)
+int driver_look_around(struct arena *a)
 {
     int came = 0;
     events_turn(a, 0);
@@ -178,7 +177,7 @@ static int look_around(struct arena *a)
 
 void driver_turn(struct arena *a, int wait_ms)
 {
-    look_around(a);
+    driver_look_around(a);
     end_turn(a);
     on_due(a, clock_now_ns());
     end_turn(a);
@@ -254,6 +253,21 @@ static int look_again(struct arena *a, int64_t now, int64_t idle_since)
     return 0;
 }
 
+int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns)
+{
+    enum { OFTEN = 16 };
+    if (turn % OFTEN && a->spin_ns)
+        return 1;
+    int64_t now = clock_now_ns();
+    if (!*until_ns)
+        *until_ns = now + spin_ns;
+    if (now >= *until_ns || resting(a, now) || atomic_load_explicit(&a->contenders, memory_order_relaxed))
+        return 0;
+    if (!a->spin_ns)
+        yield(a, now);
+    return 1;
+}
+
 /* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
 static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
 {
@@ -275,7 +289,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         }
         missed = 1;
         if (turn % 256 == 0)
-            look_around(a);
+            driver_look_around(a);
         if (turn % 16 && a->spin_ns && !resting(a, now))
             continue;
         now = clock_now_ns();
@@ -290,7 +304,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         if (look_again(a, now, idle_since))
             continue;
         sleep_in_kernel(a, work, deadline_ns);
-        look_around(a);
+        driver_look_around(a);
         idle_since = missed = 0;
     }
     atomic_store_explicit(&a->driven_ns, now, memory_order_relaxed);
@@ -328,7 +342,7 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
             sched_yield();
         if (try_drive(a)) {
             if (deadline_ns == 0) {
-                look_around(a);
+                driver_look_around(a);
             } else {
                 atomic_store(&a->waiter_drives, 1);
                 drive(a, work, deadline_ns);
@@ -393,8 +407,13 @@ static void helper_park(struct arena *a, unsigned wakes)
     pthread_mutex_unlock(&a->park_lock);
 }
 
-static int somebody_drives(struct arena *a, int64_t now)
+/* *runs_seen: what had been run at once when this was asked before. */
+static int somebody_drives(struct arena *a, int64_t now, unsigned *runs_seen)
 {
+    unsigned runs_before = *runs_seen;
+    *runs_seen = atomic_load_explicit(&a->runs, memory_order_relaxed);
+    if (*runs_seen != runs_before)
+        return 1;
     int64_t patience = atomic_load(&a->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
     return now - atomic_load_explicit(&a->driven_ns, memory_order_relaxed) < patience;
 }
@@ -408,7 +427,7 @@ static int helper_turn(struct arena *a)
         spin_ns = 0;
     events_awake(a);
     do {
-        look_around(a);
+        driver_look_around(a);
         end_turn(a);
         now = clock_now_ns();
         if (now >= a->due_ns) {
@@ -433,6 +452,7 @@ static void *helper_main(void *argument)
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd sleeps_at = { .fd = a->epoll, .events = POLLIN };
     int64_t async_seen = 0;
+    unsigned runs_seen = 0;
     while (!atomic_load(&a->stop)) {
         unsigned wakes = atomic_load(&a->helper_wakes);
         int64_t now = clock_now_ns();
@@ -440,7 +460,7 @@ static void *helper_main(void *argument)
             async_seen = now;
         if (atomic_load(&a->resolving))
             dial_resolve(a);
-        if (!somebody_drives(a, now) && pthread_mutex_trylock(&a->lock) == 0) {
+        if (!somebody_drives(a, now, &runs_seen) && pthread_mutex_trylock(&a->lock) == 0) {
             int wait_ms = helper_turn(a);
             if (wait_ms)
                 poll(&sleeps_at, 1, wait_ms);

@@ -18,8 +18,14 @@ void driver_leave_to_helper(struct arena *a);
 /* There is something for the helper alone to do. With the lock. */
 void driver_wake_helper(struct arena *a);
 
+/* For a thread that has the lock and looks whether something is there that takes a moment: look again (1), or has it
+ * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */
+int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns);
+
 /* The slot `progress` of a backend. */
 comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns);
+/* Take in all that has come by now, with the lock. Returns 1 if something has. */
+int driver_look_around(struct arena *a);
 /* One round of what is due, to be called with the lock while the arena closes; sleeps for so long at most. */
 void driver_turn(struct arena *a, int wait_ms);
 

@@ -110,7 +110,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
         if (tx->begun)
             ring_put_more(&p->out, tx->payload + tx->sent, bytes);
         else
-            ring_put_frame(&p->out, 0, &tx->head, tx->payload, bytes);
+            ring_put_frame(&p->out, ring_key(&tx->head), &tx->head, tx->payload, bytes);
         tx->begun = 1;
         tx->sent += bytes;
     }
@@ -119,6 +119,11 @@ static void write_frame(struct duplex *p, struct tx *tx)
 void duplex_ring_bell(struct duplex *p)
 {
     atomic_thread_fence(memory_order_seq_cst);
+    duplex_ring_bell_fenced(p);
+}
+
+void duplex_ring_bell_fenced(struct duplex *p)
+{
     if (atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed) &&
         atomic_exchange(&p->out.shared->asleep, 0))
         bell_ring(p->bell);
@@ -312,6 +317,12 @@ int duplex_read(struct port *port)
         take(p, record, what);
     }
     return came;
+}
+
+void duplex_took(struct duplex *p, const struct frame *h)
+{
+    if (port_took(&p->port, h) && ring_pop(&p->in, ring_frame_lines((uint32_t)h->bytes)))
+        look_after_writer(p);
 }
 
 int duplex_has_news(struct duplex *p)

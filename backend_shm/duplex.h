@@ -20,6 +20,10 @@ void duplex_flush(struct duplex *p);
 int duplex_has_news(struct duplex *p);
 /* Frames have been written: wake the peer if it sleeps. */
 void duplex_ring_bell(struct duplex *p);
+/* The same, after a fence. */
+void duplex_ring_bell_fenced(struct duplex *p);
+/* The record in front, an eager message with this header, has been looked at in the ring, and is done with. */
+void duplex_took(struct duplex *p, const struct frame *h);
 /* Say goodbye; nothing follows. */
 void duplex_leave(struct duplex *p);
 /* The descriptors and the memory. */

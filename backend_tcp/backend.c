@@ -94,7 +94,7 @@ static void tcp_describe_routes(void *context, void (*line)(const char *text, vo
         line(text, line_context);
     }
     line("rules, the first that fits counts (COMM_TCP_ALGO goes before them):", line_context);
-    for (size_t i = 0; (rule = select_rule_at(i)); i++) {
+    for (size_t i = 0; (rule = select_rule_at(0, i)); i++) {
         snprintf(text, sizeof text, "  %s", rule);
         line(text, line_context);
     }

@@ -47,6 +47,7 @@ struct domain {
     const int32_t *hosts;    /* [peers.size] which ranks share a host; NULL: not known. The core's */
     struct matching matching;
     const char *backend;     /* whose parameters groups have: "tcp" */
+    int memory;              /* the ranks share memory: select.h */
 
     /* What the end of the turn must see to. */
     struct exec_group *ready;  /* groups whose next collective may start */

@@ -124,6 +124,15 @@ static int take_credit(struct port *p, const struct frame *h)
     return 1;
 }
 
+int port_took(struct port *p, const struct frame *h)
+{
+    p->heard = 1;
+    if (!take_credit(p, h))
+        return 0;
+    port_consumed(p, (size_t)h->bytes);
+    return 1;
+}
+
 void port_begins(struct port *p, const struct frame *h)
 {
     p->heard = 1;

@@ -136,6 +136,8 @@ void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */
 void port_consumed(struct port *p, size_t payload_bytes);
+/* The same of one that was not told through port_begins; 0 if the port is lost, as its header lies. */
+int port_took(struct port *p, const struct frame *h);
 /* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink
  * tell. */
 void port_begins(struct port *p, const struct frame *h);

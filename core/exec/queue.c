@@ -149,6 +149,12 @@ static void remember(struct exec_group *g, const struct call *call)
     g->ended[call->seq % GROUP_ENDED_MAX] = *call;
 }
 
+void queue_ran(struct exec_group *g, const comm_op *op)
+{
+    g->entered = call_of(op);
+    remember(g, &g->entered);
+}
+
 static void leave_queue(struct exec_op *op)
 {
     struct exec_group *g = op->group;

@@ -122,7 +122,53 @@ static const struct rule rules[] = {
     { barrier_two_level, ANY, ALL, 0 },
     { barrier_dissemination, ANY, ALL, 0 },
 };
-enum { RULE_COUNT = sizeof rules / sizeof *rules };
+
+/* For ranks that share memory: a message costs little more than its bytes, and no switch can be overrun. */
+static const struct rule memory_rules[] = {
+    { all_reduce_one_shot, 2, 16 * KB, 0 },
+    { all_reduce_one_shot, 16, 1 * KB, 0 },
+    { all_reduce_recursive_doubling, ANY, 1 * KB, 0 },
+    { all_reduce_direct, ANY, ALL, 1 * MB },
+
+    { reduce_scatter_direct, ANY, ALL, 1 * MB },
+
+    { all_gather_direct, ANY, ALL, 1 * MB },
+
+    { broadcast_direct, 16, 16 * KB, 0 },
+    { broadcast_binomial, 2, ALL, 0 },
+    { broadcast_binomial, ANY, 16 * KB, 0 },
+    { broadcast_chain, ANY, ALL, 128 * KB },
+
+    { reduce_direct, 16, 2 * KB, 0 },
+    { reduce_binomial, ANY, 2 * KB, 0 },
+    { reduce_direct_gather, ANY, ALL, 1 * MB },
+
+    { gather_linear, ANY, ALL, 0 },
+
+    { scatter_linear, ANY, ALL, 0 },
+
+    { all_to_all_direct, ANY, ALL, 0 },
+
+    { barrier_direct, 16, ALL, 0 },
+    { barrier_dissemination, ANY, ALL, 0 },
+};
+
+enum {
+    RULE_COUNT = sizeof rules / sizeof *rules,
+    MEMORY_RULE_COUNT = sizeof memory_rules / sizeof *memory_rules,
+};
+
+struct rule_list {
+    const struct rule *rules;
+    size_t count;
+};
+
+static struct rule_list rules_for(int memory)
+{
+    if (memory)
+        return (struct rule_list){ memory_rules, MEMORY_RULE_COUNT };
+    return (struct rule_list){ rules, RULE_COUNT };
+}
 
 /* ---- Overrides -------------------------------------------------------------------------------- */
 
@@ -287,12 +333,13 @@ void select_overrides_destroy(struct select_overrides *o)
 /* ---- Choosing --------------------------------------------------------------------------------- */
 
 /* The slices that the rules give an algorithm, where it is used for the most bytes. */
-static size_t usual_slice(const struct algo *algo)
+static size_t usual_slice(const struct algo *algo, int memory)
 {
+    struct rule_list list = rules_for(memory);
     size_t bytes = 0;
-    for (size_t i = 0; i < RULE_COUNT; i++)
-        if (&algos[rules[i].algo] == algo)
-            bytes = rules[i].slice_bytes;
+    for (size_t i = 0; i < list.count; i++)
+        if (&algos[list.rules[i].algo] == algo)
+            bytes = list.rules[i].slice_bytes;
     return bytes;
 }
 
@@ -313,11 +360,13 @@ struct route select_route(const struct select_query *query, const struct select_
 {
     for (size_t i = 0; overrides && i < overrides->count; i++) {
         const struct override *o = &overrides->items[i];
+        size_t slice_bytes = o->slice_bytes == SIZE_MAX ? usual_slice(o->algo, query->memory) : o->slice_bytes;
         if (fits(query, o->algo) && query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)
-            return (struct route){ o->algo, o->slice_bytes == SIZE_MAX ? usual_slice(o->algo) : o->slice_bytes };
+            return (struct route){ o->algo, slice_bytes };
     }
-    for (size_t i = 0; i < RULE_COUNT; i++) {
-        const struct rule *r = &rules[i];
+    struct rule_list list = rules_for(query->memory);
+    for (size_t i = 0; i < list.count; i++) {
+        const struct rule *r = &list.rules[i];
         if (fits(query, &algos[r->algo]) && is_for(r, query) && query->bytes <= r->max_bytes)
             return (struct route){ &algos[r->algo], r->slice_bytes };
     }
@@ -326,7 +375,8 @@ struct route select_route(const struct select_query *query, const struct select_
 
 /* ---- For printing ----------------------------------------------------------------------------- */
 
-static char rule_texts[RULE_COUNT][128];
+enum { RULE_TEXT_BYTES = 128 };
+static char rule_texts[RULE_COUNT][RULE_TEXT_BYTES], memory_rule_texts[MEMORY_RULE_COUNT][RULE_TEXT_BYTES];
 
 static void put_bytes(char *text, size_t room, size_t bytes, const char *none)
 {
@@ -340,20 +390,25 @@ static void put_bytes(char *text, size_t room, size_t bytes, const char *none)
         snprintf(text, room, "%zu", bytes);
 }
 
+static void write_rule_text(const struct rule *r, char *text)
+{
+    char ranks[16] = "", limit[24], slice[24];
+    if (r->max_size != ANY)
+        snprintf(ranks, sizeof ranks, "-%d", r->max_size);
+    put_bytes(limit, sizeof limit, r->max_bytes, "");
+    put_bytes(slice, sizeof slice, r->slice_bytes, "");
+    const struct algo *algo = &algos[r->algo];
+    snprintf(text, RULE_TEXT_BYTES, "%-14s  %5s %s  %s%-6s  %-20s%s%s", op_names[r->algo], ranks[0] ? ranks : "any",
+             algo->traits & ALGO_LEVELS ? "hosts" : "ranks", limit[0] ? "-" : " ", limit[0] ? limit : "any",
+             algo->name, slice[0] ? "  in slices of " : "", slice);
+}
+
 static void write_rule_texts(void)
 {
-    for (size_t i = 0; i < RULE_COUNT; i++) {
-        char ranks[16] = "", limit[24], slice[24];
-        if (rules[i].max_size != ANY)
-            snprintf(ranks, sizeof ranks, "-%d", rules[i].max_size);
-        put_bytes(limit, sizeof limit, rules[i].max_bytes, "");
-        put_bytes(slice, sizeof slice, rules[i].slice_bytes, "");
-        const struct algo *algo = &algos[rules[i].algo];
-        snprintf(rule_texts[i], sizeof *rule_texts, "%-14s  %5s %s  %s%-6s  %-20s%s%s", op_names[rules[i].algo],
-                 ranks[0] ? ranks : "any", algo->traits & ALGO_LEVELS ? "hosts" : "ranks", limit[0] ? "-" : " ",
-                 limit[0] ? limit : "any", algo->name,
-                 slice[0] ? "  in slices of " : "", slice);
-    }
+    for (size_t i = 0; i < RULE_COUNT; i++)
+        write_rule_text(&rules[i], rule_texts[i]);
+    for (size_t i = 0; i < MEMORY_RULE_COUNT; i++)
+        write_rule_text(&memory_rules[i], memory_rule_texts[i]);
 }
 
 const struct algo *select_algo_at(size_t index)
@@ -361,11 +416,11 @@ const struct algo *select_algo_at(size_t index)
     return index < ALGO_COUNT ? &algos[index] : NULL;
 }
 
-const char *select_rule_at(size_t index)
+const char *select_rule_at(int memory, size_t index)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (index >= RULE_COUNT)
+    if (index >= rules_for(memory).count)
         return NULL;
     pthread_once(&once, write_rule_texts);
-    return rule_texts[index];
+    return memory ? memory_rule_texts[index] : rule_texts[index];
 }

@@ -38,6 +38,7 @@ struct select_query {
     int32_t hosts;  /* that the ranks are on; 0: not known */
     size_t bytes;
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
+    int memory;     /* the ranks share memory */
 };
 
 /* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is the parsed
@@ -54,6 +55,7 @@ void select_overrides_destroy(struct select_overrides *o);
 
 /* For printing: the i-th algorithm (NULL past the end), and a line of the routing table for people. */
 const struct algo *select_algo_at(size_t index);
-const char *select_rule_at(size_t index); /* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever */
+/* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever. `memory`: for ranks that share it. */
+const char *select_rule_at(int memory, size_t index);
 
 #endif

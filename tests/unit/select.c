@@ -43,10 +43,11 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
     for (size_t a = 0; (algo = select_algo_at(a)); a++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                for (uint32_t wanted = 0; wanted < 4 * ALGO_AGREED; wanted++) {
+                for (uint32_t wanted = 0; wanted < 8 * ALGO_AGREED; wanted++) {
+                    int memory = (wanted & 4 * ALGO_AGREED) != 0;
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
-                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs };
+                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory };
                     struct route route = select_route(&query, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
@@ -170,7 +171,7 @@ static void malformed_overrides_are_refused_with_a_reason(void **state)
         { "all_reduce@1K:ring", "an override is OP:ALGORITHM" },
         { "all_reduce:", "no such algorithm for all_reduce; there are: recursive_doubling, one_shot" },
         { "all_reduce:rin", "'all_reduce:rin': no such algorithm" },
-        { "broadcast:ring", "no such algorithm for broadcast; there are: binomial, chain" },
+        { "broadcast:ring", "no such algorithm for broadcast; there are: direct, binomial, chain" },
         { "allreduce:ring", "no such operation; there are: all_reduce, reduce_scatter" },
         { "send:ring", "no such operation" },
         { "all_reduce:ring@", "a range is MIN-MAX" },
@@ -210,10 +211,12 @@ static void names_are_unique_and_rules_can_be_printed(void **state)
         for (size_t k = 0; k < i && (b = select_algo_at(k)); k++)
             assert_false(a->kind == b->kind && strcmp(a->name, b->name) == 0);
     }
-    for (; (rule = select_rule_at(rules)); rules++)
-        assert_true(strlen(rule) > 20 && strlen(rule) < 120);
-    assert_true(rules > 9);
-    assert_ptr_equal(select_rule_at(0), select_rule_at(0));
+    for (int memory = 0; memory < 2; memory++) {
+        for (rules = 0; (rule = select_rule_at(memory, rules)); rules++)
+            assert_true(strlen(rule) > 20 && strlen(rule) < 120);
+        assert_true(rules > 9);
+    }
+    assert_ptr_equal(select_rule_at(0, 0), select_rule_at(0, 0));
 }
 
 /* ---- plan.c ----------------------------------------------------------------------------------- */

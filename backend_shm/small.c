@@ -1,0 +1,224 @@
+/* Small collectives at once. A plan of one round is known by heart: what goes to whom and comes from whom is looked up
+ * once per shape of op. A call then writes its records, looks until those of the others are there, and takes them out
+ * of the rings straight to where they belong, or reduces them there.
+ *
+ * The records are those that the engine sends and expects for the same op. So ranks that call it asynchronously, or
+ * take longer, do the same op together with ranks that run it here. Nothing is taken out before all is there: an op
+ * that takes too long is handed to the engine, which finds all as it would have, but for what is sent already. */
+#include "small.h"
+
+#include <string.h>
+
+#include "driver.h"
+#include "duplex.h"
+#include "events.h"
+#include "operands.h"
+#include "prepare.h"
+#include "queue.h"
+#include "say.h"
+
+/* ---- Shapes ---- */
+
+static int is_of(const struct small_shape *s, const comm_op *op)
+{
+    return s->known && s->kind == op->kind && s->root == op->root && s->redop == op->redop && s->dtype == op->dtype &&
+           s->flags == op->flags && s->send_count == op->send.count && s->recv_count == op->recv.count &&
+           s->head.signature == op->signature;
+}
+
+static struct small_message message(const struct exec_op *op, int32_t rank, const uint8_t *base, const uint8_t *at)
+{
+    struct port *p = group_port(op->group, rank);
+    return (struct small_message){ (struct duplex *)p, rank, at ? (size_t)(at - base) : 0 };
+}
+
+/* One step of the plan; 0 if this file cannot do it. */
+static int learn_step(struct small_shape *s, struct exec_op *op, const struct plan_step *step)
+{
+    const uint8_t *send = op->in.data, *recv = op->op.recv.data, *region;
+    struct slot *slot = &op->slots[0];
+    size_t count, unused;
+    switch (step->kind) {
+    case PLAN_STEP_SEND:
+        region = operand_region(op, slot, &step->source, &count);
+        if (step->source.buffer != PLAN_SEND || s->send_messages == SMALL_PEERS_MAX)
+            return 0;
+        s->sends[s->send_messages++] = message(op, step->peer, send, region);
+        break;
+    case PLAN_STEP_RECV:
+        region = operand_region(op, slot, &step->dst, &count);
+        if (step->dst.buffer == PLAN_SEND || s->recv_messages == SMALL_PEERS_MAX)
+            return 0;
+        if (step->dst.buffer == PLAN_SCRATCH && step->dst.slot != step->peer * step->dst.count)
+            return 0; /* not where PLAN_STEP_REDUCE_RANKS looks for it */
+        if (step->dst.buffer == PLAN_SCRATCH)
+            region = recv;
+        s->recvs[s->recv_messages++] = message(op, step->peer, recv, region);
+        break;
+    case PLAN_STEP_COPY:
+        s->copy_to = (size_t)(operand_region(op, slot, &step->dst, &count) - recv);
+        s->copy_from = (size_t)(operand_region(op, slot, &step->source, &unused) - send);
+        s->copy_bytes = count * op->element_bytes;
+        return step->dst.buffer == PLAN_RECV && step->source.buffer == PLAN_SEND;
+    case PLAN_STEP_REDUCE_RANKS:
+        s->reduce_to = (size_t)(operand_region(op, slot, &step->dst, &count) - recv);
+        s->reduce_from = (size_t)(operand_region(op, slot, &step->source, &unused) - send);
+        s->reduce_count = count;
+        return step->dst.buffer == PLAN_RECV && step->source.buffer == PLAN_SEND && step->other.slot == 0;
+    default:
+        return 0;
+    }
+    size_t bytes = count * op->element_bytes;
+    int same = s->send_messages + s->recv_messages == 1 || s->bytes == bytes;
+    s->bytes = bytes;
+    return same && step->round == 0;
+}
+
+/* What the engine would do. */
+static int learn_plan(struct small_shape *s, struct exec_op *op)
+{
+    if (prepare_op(op) || op->slice_count > 1 || (op->total == 0 && op->op.kind != COMM_OP_BARRIER))
+        return 0;
+    op->slots[0] = (struct slot){ .op = op, .end = op->total, .scratch = op->slots[0].scratch };
+    op->slots[0].stride = operand_largest_chunk(op, op->total) * op->element_bytes;
+    for (size_t i = 0; i < op->plan->step_count; i++)
+        if (!learn_step(s, op, &op->plan->steps[i]))
+            return 0;
+    return s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
+}
+
+/* Ops whose messages have no regular places, or need a copy of the input. */
+static int is_plain(const comm_op *op)
+{
+    return !(op->flags & COMM_OP_FLAG_UNEVEN) && op->redop != COMM_REDOP_USER && op->redop != COMM_REDOP_PREMUL_SUM &&
+           (op->kind != COMM_OP_ALL_TO_ALL || op->send.data != op->recv.data);
+}
+
+static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
+{
+    *s = (struct small_shape){ .kind = o->kind, .root = o->root, .redop = o->redop, .dtype = o->dtype,
+                               .flags = o->flags, .send_count = o->send.count, .recv_count = o->recv.count };
+    s->head.signature = o->signature;
+    struct exec_op *op = queue_op(g, o, NULL);
+    if (!op)
+        return;
+    s->known = 1;
+    s->fits = !op_is_p2p(op) && is_plain(o) && learn_plan(s, op);
+    s->head = op->head;
+    s->head.type = FRAME_EAGER;
+    s->head.bytes = s->bytes;
+    int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
+    s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
+    queue_put_back(g->domain, op);
+}
+
+/* ---- A call ---- */
+
+static int can_send(const struct small_shape *s)
+{
+    uint64_t lines = ring_frame_lines((uint32_t)s->bytes);
+    for (int i = 0; i < s->send_messages; i++) {
+        struct duplex *p = s->sends[i].peer;
+        if (p->port.state != PORT_UP || p->tx_head || p->said_goodbye || !port_has_credit(&p->port, s->bytes) ||
+            ring_free(&p->out, lines) < (int64_t)lines)
+            return 0;
+    }
+    for (int i = 0; i < s->recv_messages; i++)
+        if (s->recvs[i].peer->port.state != PORT_UP || s->recvs[i].peer->port.in.type)
+            return 0;
+    return 1;
+}
+
+static void send_all(struct small_shape *s, const uint8_t *from)
+{
+    struct frame *h = &s->head;
+    uint64_t key = ring_key(h);
+    for (int i = 0; i < s->send_messages; i++) {
+        struct duplex *p = s->sends[i].peer;
+        port_spend(&p->port, s->bytes);
+        port_take_owed(&p->port, h);
+        ring_put_frame(&p->out, key, h, from + s->sends[i].offset, (uint32_t)s->bytes);
+    }
+    atomic_thread_fence(memory_order_seq_cst);
+    for (int i = 0; i < s->send_messages; i++)
+        duplex_ring_bell_fenced(s->sends[i].peer);
+}
+
+/* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
+static int all_are_here(struct arena *a, const struct small_shape *s, const struct ring_record **records,
+                        int64_t spin_ns)
+{
+    uint64_t key = ring_key(&s->head);
+    int64_t until_ns = 0;
+    int here = 0;
+    for (unsigned turn = 1;; turn++) {
+        while (here < s->recv_messages) {
+            enum ring_found what = ring_look(&s->recvs[here].peer->in, &records[here]);
+            if (what == RING_NOTHING)
+                break;
+            if (what == RING_MORE || records[here]->key != key || records[here]->bytes != s->bytes)
+                return 0;
+            here++;
+        }
+        if (here == s->recv_messages)
+            return 1;
+        if (!driver_look_again(a, turn, spin_ns, &until_ns))
+            return 0;
+    }
+}
+
+static void take_all(const struct small_shape *s, const struct exec_group *g, const struct ring_record **records,
+                     const uint8_t *send, uint8_t *recv)
+{
+    const void *sources[SMALL_PEERS_MAX + 1];
+    if (s->copy_bytes && recv + s->copy_to != send + s->copy_from)
+        memcpy(recv + s->copy_to, send + s->copy_from, s->copy_bytes);
+    for (int i = 0; i < s->recv_messages; i++) {
+        const uint8_t *payload = ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes);
+        if (s->reduce_count)
+            sources[s->recvs[i].rank] = payload;
+        else if (s->bytes)
+            memcpy(recv + s->recvs[i].offset, payload, s->bytes);
+    }
+    if (!s->reduce_count)
+        return;
+    sources[g->rank] = send + s->reduce_from;
+    if (s->kernel)
+        s->kernel(recv + s->reduce_to, sources[0], sources[1], s->reduce_count);
+    else
+        exec_host->reduce_many(recv + s->reduce_to, sources, (size_t)g->size, s->reduce_count, s->redop, s->dtype);
+}
+
+static void let_go(const struct small_shape *s, const struct ring_record **records)
+{
+    struct frame h = s->head;
+    for (int i = 0; i < s->recv_messages; i++) {
+        h.credit = records[i]->credit;
+        duplex_took(s->recvs[i].peer, &h);
+    }
+}
+
+comm_status small_run(struct small *small, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+{
+    struct arena *a = (struct arena *)g->domain;
+    const struct ring_record *records[SMALL_PEERS_MAX];
+    struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
+    /* Unexpected frames may be what this op would wait for. */
+    if (g->status != COMM_OK || g->head || g->domain->matching.count || g->size > SMALL_PEERS_MAX)
+        return COMM_ERR_UNSUPPORTED;
+    if (!is_of(s, op))
+        learn(s, g, op);
+    if (!s->fits || !can_send(s))
+        return COMM_ERR_UNSUPPORTED;
+    events_awake(a);
+    atomic_store_explicit(&a->runs, atomic_load_explicit(&a->runs, memory_order_relaxed) + 1, memory_order_relaxed);
+    const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
+    s->head.seq = op->seq;
+    send_all(s, send);
+    if (!all_are_here(a, s, records, spin_ns))
+        return COMM_IN_PROGRESS;
+    take_all(s, g, records, send, op->recv.data);
+    let_go(s, records);
+    queue_ran(g, op);
+    return COMM_OK;
+}

@@ -1,0 +1,45 @@
+/* Small collectives at once, in the thread that calls them: see small.c. */
+#ifndef COMM_SHM_SMALL_H
+#define COMM_SHM_SMALL_H
+
+#include "exec_group.h"
+#include "shm.h"
+
+enum {
+    SMALL_BYTES = 16 << 10, /* longest message */
+    SMALL_PEERS_MAX = 16,
+    SMALL_SHAPES = 8,
+};
+
+/* A message of the op: to or from `peer`, `bytes` after the beginning of the buffer that it is read from, or copied
+ * to. */
+struct small_message {
+    struct duplex *peer;
+    int32_t rank;
+    size_t offset;
+};
+
+/* A plan of one round, with all that does not change from call to call. */
+struct small_shape {
+    int32_t kind, root, redop, dtype;
+    uint32_t flags;
+    size_t send_count, recv_count;
+    int known, fits;
+    struct frame head;
+    size_t bytes;            /* of each message */
+    int send_messages, recv_messages;
+    struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
+    size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */
+    size_t reduce_count;     /* elements that are reduced in rank order; 0: what comes is copied */
+    size_t reduce_from, reduce_to;
+    reduce_kernel_fn kernel; /* of two ranks; NULL: reduce_many */
+};
+
+struct small {
+    struct small_shape shapes[SMALL_SHAPES];
+};
+
+/* The slot `run`, with the arena's lock. */
+comm_status small_run(struct small *s, struct exec_group *g, const comm_op *op, int64_t spin_ns);
+
+#endif

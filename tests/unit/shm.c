@@ -1,0 +1,186 @@
+/* What is special about cpu:shm: small operations that some ranks run at once and others begin; who may connect. */
+#include <comm/comm.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "ranks.h"
+
+enum { RANKS_MOST = 5, COUNTS = 5, KINDS = 9 };
+
+static const size_t counts[COUNTS] = { 1, 5, 16, 200, 3000 };
+
+/* One call of `kind`; the result goes to `out`. ret_work NULL: it waits. */
+static comm_status call(comm_group *g, int kind, const int32_t *in, int32_t *out, size_t n, int root, comm_work **work)
+{
+    const comm_dtype i32 = COMM_DTYPE_I32;
+    const comm_redop sum = COMM_REDOP_SUM;
+    switch (kind) {
+    case 0:
+        return comm_all_reduce(g, in, out, n, i32, sum, NULL, work);
+    case 1:
+        return comm_barrier(g, NULL, work);
+    case 2:
+        return comm_broadcast(g, out, n, i32, root, NULL, work);
+    case 3:
+        return comm_reduce(g, in, out, n, i32, sum, root, NULL, work);
+    case 4:
+        return comm_all_gather(g, in, out, n, i32, NULL, work);
+    case 5:
+        return comm_reduce_scatter(g, in, out, n, i32, sum, NULL, work);
+    case 6:
+        return comm_all_to_all(g, in, out, n, i32, NULL, work);
+    case 7:
+        return comm_gather(g, in, out, n, i32, root, NULL, work);
+    default:
+        return comm_scatter(g, in, out, n, i32, root, NULL, work);
+    }
+}
+
+static int32_t value(int rank, size_t i, int step)
+{
+    return (int32_t)(rank * 100003 + (int)i * 7 + step);
+}
+
+/* What out[i] must be; -1: whatever it was. */
+static int64_t expected(int kind, int rank, int size, size_t n, size_t i, int root, int step)
+{
+    size_t block = i / n, within = i % n;
+    int64_t sum = 0;
+    for (int r = 0; r < size; r++)
+        sum += value(r, kind == 5 ? (size_t)rank * n + i : i, step);
+    switch (kind) {
+    case 0:
+    case 5:
+        return i < n ? sum : -1;
+    case 2:
+        return i < n ? value(root, i, step) : -1;
+    case 3:
+        return i < n && rank == root ? sum : -1;
+    case 4:
+        return value((int)block, within, step);
+    case 6:
+        return value((int)block, (size_t)rank * n + within, step);
+    case 7:
+        return rank == root ? value((int)block, within, step) : -1;
+    case 8:
+        return i < n ? value(root, (size_t)rank * n + i, step) : -1;
+    default:
+        return -1;
+    }
+}
+
+/* Which ranks wait in the call changes from step to step: they all do the same operation together. */
+static void run_and_begun_are_one_operation(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:shm");
+    const size_t most = 3000 * RANKS_MOST;
+    int32_t *in = malloc(most * sizeof *in), *out = malloc(most * sizeof *out);
+    (void)arg;
+    CHECK(in && out);
+    for (int step = 0; step < 600; step++) {
+        int kind = step % KINDS, root = step % size, waits = (step >> (rank % 4)) & 1;
+        size_t n = counts[step / KINDS % COUNTS];
+        comm_work *work = NULL;
+        for (size_t i = 0; i < n * (size_t)size; i++) {
+            in[i] = value(rank, i, step);
+            out[i] = kind == 2 && rank == root ? in[i] : -1;
+        }
+        CHECK_OK(call(world, kind, in, out, n, root, waits ? NULL : &work));
+        CHECK(!waits || !work);
+        if (work)
+            CHECK_OK(comm_work_wait(work, COMM_TIMEOUT_DEFAULT));
+        comm_work_release(work);
+        for (size_t i = 0; i < n * (size_t)size && kind != 1; i++) {
+            int64_t wanted = expected(kind, rank, size, n, i, root, step);
+            if (wanted != -1 && out[i] != wanted)
+                ranks_fail(__FILE__, __LINE__, "step %d, kind %d, %zu elements, element %zu: %d, not %lld", step, kind,
+                           n, i, (int)out[i], (long long)wanted);
+        }
+    }
+    CHECK_OK(comm_group_close(world));
+    free(in);
+    free(out);
+}
+
+/* The root is far ahead of the others: neither rings nor credit are endless. */
+static void a_root_runs_ahead(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:shm?ring_bytes=16K");
+    uint8_t data[3000];
+    (void)size, (void)arg;
+    for (int step = 0; step < 5000; step++) {
+        size_t bytes = 1 + (size_t)step % sizeof data;
+        memset(data, rank == 0 ? step : 0xee, bytes);
+        CHECK_OK(comm_broadcast(world, data, bytes, COMM_DTYPE_BYTE, 0, NULL, NULL));
+        CHECK(data[0] == (uint8_t)step && data[bytes - 1] == (uint8_t)step);
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* What a process that is no rank of the job gets from a rank's socket: nothing, and the end of the connection. 0 if
+ * there is no such socket any more. */
+static int knock(const char *name, const void *words, size_t bytes)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    char answer[256], control[256];
+    struct iovec iov = { answer, sizeof answer };
+    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+                              .msg_controllen = sizeof control };
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    memcpy(a.sun_path + 1, name, strlen(name));
+    CHECK(fd >= 0);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+    if (connect(fd, (struct sockaddr *)&a, length) != 0 || send(fd, words, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) {
+        close(fd);
+        return 0;
+    }
+    ssize_t n = recvmsg(fd, &message, 0);
+    CHECK(n <= 0);
+    CHECK(n < 0 || message.msg_controllen == 0);
+    close(fd);
+    return 1;
+}
+
+/* The name of a rank's socket: of this world or of another program's. */
+static void find_socket(char *ret_name)
+{
+    char line[512];
+    FILE *sockets = fopen("/proc/net/unix", "r");
+    CHECK(sockets);
+    *ret_name = '\0';
+    while (fgets(line, sizeof line, sockets)) {
+        const char *at = strstr(line, "@libcomm-");
+        if (at)
+            sscanf(at + 1, "%127s", ret_name);
+    }
+    fclose(sockets);
+}
+
+static void strangers_get_nothing(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:shm");
+    const char hello[64] = "lcommshm\1";
+    char name[128];
+    (void)size, (void)arg;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 0) {
+        do
+            find_socket(name);
+        while (!knock(name, "hello", 5) || !knock(name, hello, sizeof hello));
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(void)
+{
+    struct ranks_options threads = { .threads = 1 };
+    int bad = 0;
+    for (int size = 1; size <= RANKS_MOST && !bad; size++)
+        bad = ranks_run(size, NULL, run_and_begun_are_one_operation, NULL);
+    return bad || ranks_run(3, &threads, run_and_begun_are_one_operation, NULL) ||
+           ranks_run(3, NULL, a_root_runs_ahead, NULL) || ranks_run(2, NULL, strangers_get_nothing, NULL);
+}

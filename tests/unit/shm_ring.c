@@ -1,0 +1,181 @@
+/* backend_shm's rings: records of every length come out as they went in, over many laps; what the other rank writes
+ * that makes no sense is noticed; memory that is not fit is refused. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend_shm/segment.h"
+
+struct ends {
+    struct segment segment;
+    struct ring_out out;
+    struct ring_in in;
+};
+
+/* Both ends of one ring, each by a mapping of its own. */
+static void open_ends(struct ends *writer, struct ends *reader)
+{
+    size_t bytes = SEGMENT_RING_MIN;
+    int fd = segment_create(&bytes);
+    assert_true(fd >= 0);
+    assert_int_equal(segment_check(fd, bytes), 0);
+    assert_int_equal(segment_map(&writer->segment, fd, bytes), 0);
+    assert_int_equal(segment_map(&reader->segment, fd, bytes), 0);
+    close(fd);
+    uint64_t capacity = bytes / RING_LINE, salt = 0x1234567890abcdefu;
+    writer->out = (struct ring_out){ &writer->segment.shared[0], writer->segment.ring[0], capacity, salt, 0, 0 };
+    reader->in = (struct ring_in){ &reader->segment.shared[0], reader->segment.ring[0], capacity, salt, 0 };
+}
+
+static void close_ends(struct ends *writer, struct ends *reader)
+{
+    segment_unmap(&writer->segment);
+    segment_unmap(&reader->segment);
+}
+
+static uint8_t byte_of(unsigned record, size_t i)
+{
+    return (uint8_t)(record * 31 + i);
+}
+
+static void put(struct ends *w, unsigned record, uint32_t bytes, int more)
+{
+    uint8_t payload[4096];
+    struct frame h = { .type = FRAME_EAGER, .seq = record, .bytes = bytes, .credit = record };
+    for (size_t i = 0; i < bytes; i++)
+        payload[i] = byte_of(record, i);
+    if (more)
+        ring_put_more(&w->out, payload, bytes);
+    else
+        ring_put_frame(&w->out, ring_key(&h), &h, payload, bytes);
+}
+
+static void take(struct ends *r, unsigned record, uint32_t bytes, int more)
+{
+    const struct ring_record *found;
+    enum ring_found what = ring_look(&r->in, &found);
+    assert_int_equal(what, more ? RING_MORE : RING_FRAME);
+    assert_int_equal(found->bytes, bytes);
+    if (!more) {
+        struct frame h = found->frame;
+        assert_int_equal(h.seq, record);
+        assert_true(found->key == ring_key(&h));
+        assert_int_equal(found->credit, record);
+    }
+    const uint8_t *payload = ring_payload(found, what, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        assert_int_equal(payload[i], byte_of(record, i));
+    ring_pop(&r->in, more ? 1 + ring_payload_lines(bytes) : ring_frame_lines(bytes));
+}
+
+static uint32_t length_of(unsigned record)
+{
+    static const uint32_t lengths[] = { 0, 1, 8, RING_INLINE, RING_INLINE + 1, 63, 64, 65, 1000, 4096 };
+    return lengths[record * 7 % (sizeof lengths / sizeof *lengths)];
+}
+
+static int is_more(unsigned record)
+{
+    return record % 3 == 2 && length_of(record) > 0;
+}
+
+static uint64_t lines_of(unsigned record)
+{
+    return is_more(record) ? 1 + ring_payload_lines(length_of(record)) : ring_frame_lines(length_of(record));
+}
+
+static void records_come_out_as_they_went_in(void **state)
+{
+    struct ends w, r;
+    const struct ring_record *none;
+    unsigned written = 0, read = 0;
+    (void)state;
+    open_ends(&w, &r);
+    while (read < 20000) {
+        while (ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written)) {
+            put(&w, written, length_of(written), is_more(written));
+            written++;
+        }
+        for (unsigned n = 1 + read % 5; n && read < written; n--, read++)
+            take(&r, read, length_of(read), is_more(read));
+    }
+    while (read < written) {
+        take(&r, read, length_of(read), is_more(read));
+        read++;
+    }
+    assert_int_equal(ring_look(&r.in, &none), RING_NOTHING);
+    assert_int_equal(ring_free(&w.out, w.out.capacity), (int64_t)w.out.capacity);
+    close_ends(&w, &r);
+}
+
+/* In every lap, what lies behind the last record is of the lap before. */
+static void what_is_left_of_a_lap_is_no_record(void **state)
+{
+    struct ends w, r;
+    const struct ring_record *found;
+    (void)state;
+    open_ends(&w, &r);
+    for (unsigned lap = 0; lap < 50; lap++) {
+        for (unsigned i = 0; i < w.out.capacity / 2; i++) {
+            assert_true(ring_free(&w.out, 2) >= 2);
+            put(&w, i, 8, 0);
+            take(&r, i, 8, 0);
+            assert_int_equal(ring_look(&r.in, &found), RING_NOTHING);
+        }
+    }
+    close_ends(&w, &r);
+}
+
+static void a_reader_who_lies_is_noticed(void **state)
+{
+    struct ends w, r;
+    (void)state;
+    open_ends(&w, &r);
+    put(&w, 1, 8, 0);
+    take(&r, 1, 8, 0);
+    assert_true(ring_free(&w.out, w.out.capacity) > 0);
+    atomic_store(&r.in.shared->head, w.out.tail + 1);
+    assert_int_equal(ring_free(&w.out, w.out.capacity + 1), -1);
+    atomic_store(&r.in.shared->head, w.out.tail - 1);
+    assert_int_equal(ring_free(&w.out, w.out.capacity + 1), -1);
+    assert_false(ring_holds(&r.in, UINT32_MAX));
+    assert_false(ring_holds(&r.in, (uint32_t)r.in.capacity * RING_LINE));
+    assert_true(ring_holds(&r.in, (uint32_t)r.in.capacity * RING_LINE / 2));
+    close_ends(&w, &r);
+}
+
+static void memory_that_does_not_fit_is_refused(void **state)
+{
+    size_t bytes = SEGMENT_RING_MIN;
+    int fd = segment_create(&bytes), small = memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    (void)state;
+    assert_true(fd >= 0 && small >= 0);
+    assert_int_equal(segment_check(fd, bytes), 0);
+    assert_int_equal(segment_check(fd, bytes * 2), -EINVAL);
+    assert_int_equal(segment_check(fd, bytes - 1), -EINVAL);
+    assert_int_equal(segment_check(fd, 0), -EINVAL);
+    assert_int_not_equal(ftruncate(fd, 0), 0); /* it is sealed */
+    assert_int_equal(ftruncate(small, (off_t)(sysconf(_SC_PAGESIZE) + 2 * SEGMENT_RING_MIN)), 0);
+    assert_int_equal(segment_check(small, bytes), -EINVAL); /* its owner could still shrink it */
+    close(fd);
+    close(small);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_come_out_as_they_went_in),
+        cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
+        cmocka_unit_test(a_reader_who_lies_is_noticed),
+        cmocka_unit_test(memory_that_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
