@@ -81,7 +81,7 @@ static void set_option(const char *name, char *option)
 static void take_backend(struct settings *s)
 {
     comm_device device;
-    const char *text = s->backend, *colon = strchr(text, ':');
+    const char *text = s->backend ? s->backend : "", *colon = strchr(text, ':');
     char prefix[40] = "";
     if (colon && !memchr(text, '/', (size_t)(colon - text)) && colon - text < (ptrdiff_t)sizeof prefix) {
         memcpy(prefix, text, (size_t)(colon - text));
@@ -93,8 +93,9 @@ static void take_backend(struct settings *s)
             text = colon + 1;
         }
     }
-    snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(text, "?"), text);
-    char *given = strchr(text, '?') ? strdup(strchr(text, '?') + 1) : NULL;
+    size_t length = strcspn(text, "?");
+    snprintf(s->name, sizeof s->name, "%.*s", (int)length, text);
+    char *given = text[length] ? strdup(text + length + 1) : NULL;
     for (char *rest = given, *option; rest && (option = strsep(&rest, "&")) != NULL;)
         set_option(s->name, option);
     free(given);

@@ -29,7 +29,7 @@ FAULTS = {
     "supports_silent": ("say_why", "table.facts", 2, "without a text"),
     "world_silent": ("say_why", "table.facts", 2, "world_open"),
     "submit_sleeps": ("submit_blocks", "local.submit", 2, "slept"),
-    "submit_waits": ("submit_blocks", "local.submit", 2, "has not returned"),
+    "submit_waits": ("submit_blocks", "local.submit", 2, "submit of"),
     "refused_but_done": ("submit_call", "faults.dropped_works", 2, "was completed"),
     "changes_op": ("submit_const crash", "local.submit", 2, "was changed"),
     "keeps_op": ("submit_const", "random.collectives", 2, "the comm_op of"),

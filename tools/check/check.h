@@ -105,6 +105,8 @@ int report_take(FILE *lines, const struct check_case *c, int size, uint64_t seed
 void report_line(FILE *lines, int rank, char kind, const char *rule, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 void report_case(const struct check_case *c, int size, int findings, const char *skipped);
+/* How many findings there have been. */
+int report_count(void);
 int report_end(void);
 
 /* ---- run.c ---- */

@@ -283,6 +283,11 @@ void report_case(const struct check_case *c, int size, int findings, const char 
     fflush(stdout);
 }
 
+int report_count(void)
+{
+    return total;
+}
+
 int report_end(void)
 {
     begin();
@@ -295,6 +300,8 @@ int report_end(void)
         if (json_dumpf(all, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF)
             return 2;
         json_decref(all);
+    } else if (settings.as_rank && self_rank() != 0) {
+        printf("\n%d finding%s on rank %d\n", total, total == 1 ? "" : "s", self_rank());
     } else {
         printf("\n%d finding%s, %zu case%s\n", total, total == 1 ? "" : "s", json_array_size(all_cases),
                json_array_size(all_cases) == 1 ? "" : "s");

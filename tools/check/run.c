@@ -209,7 +209,7 @@ static void *wait_for_hang(void *unused)
 static void begin_patience(const struct check_case *c)
 {
     double random_s = strcmp(c->section, "random") == 0 ? settings.seconds : 0;
-    __atomic_store_n(&hang_ns, check_now_ns() + (int64_t)((settings.patience_s * SLOW + random_s) * 1e9),
+    __atomic_store_n(&hang_ns, check_now_ns() + (int64_t)((settings.patience_s + random_s) * 1e9),
                      __ATOMIC_RELAXED);
 }
 
@@ -284,6 +284,7 @@ struct run {
     const struct check_case *c;
     int size, processes, alive;
     bool failed; /* a rank has ended as it should not */
+    bool killed; /* those that are left, by us */
     pid_t pids[CHECK_RANKS_MOST];
     int pidfds[CHECK_RANKS_MOST];
     FILE *report;
@@ -299,17 +300,17 @@ static void reap(struct run *run, int rank)
     if (rank >= run->processes - run->c->dies)
         return;
     run->failed |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
-    if (WIFSIGNALED(status))
+    if (WIFSIGNALED(status) && !run->killed)
         report_line(run->report, rank, 'F', "crash", "the rank was ended by signal %d (%s)", WTERMSIG(status),
                     strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) > 1)
+    else if (WIFEXITED(status) && WEXITSTATUS(status) > 1)
         report_line(run->report, rank, 'F', "crash", "the rank ended itself with status %d", WEXITSTATUS(status));
 }
 
 /* One that has failed leaves the others without it: they get a while to tell their part. */
 static void watch_over(struct run *run)
 {
-    int64_t limit_ms = (int64_t)(settings.patience_s * SLOW * 1000) + GRACE_MS;
+    int64_t limit_ms = (int64_t)(settings.patience_s * 1000) + GRACE_MS;
     if (strcmp(run->c->section, "random") == 0)
         limit_ms += (int64_t)(settings.seconds * 1000);
     int64_t until_ms = check_now_ns() / 1000000 + limit_ms;
@@ -329,6 +330,7 @@ static void watch_over(struct run *run)
                            : until_ms;
         if (left > 0)
             continue;
+        run->killed = true;
         for (int r = 0; r < run->processes; r++)
             if (run->pidfds[r] >= 0) {
                 if (!shortened)
@@ -459,6 +461,16 @@ static int run_alone(void)
     return report_end();
 }
 
+/* Rank 0 may serve the store: nobody leaves before all are through. */
+static void leave_together(void)
+{
+    comm_group *last;
+    if (try_world("the end", &last) != COMM_OK)
+        return;
+    meet(last, "end");
+    comm_group_close(last);
+}
+
 /* The launcher's ranks run all cases, one after the other, each with a world of its own. */
 static int run_launched(void)
 {
@@ -481,16 +493,20 @@ static int run_launched(void)
             continue;
         begin_rank(c, launch.rank, launch.world_size);
         begin_patience(c);
+        volatile int before = report_count();
         bool is_skipped = setjmp(here) != 0;
         if (!is_skipped)
             c->run();
         if (launch.rank == 0)
-            report_case(c, self.size, 0, is_skipped ? "the backend cannot do what it needs" : NULL);
+            report_case(c, self.size, report_count() - before,
+                        is_skipped ? "the backend cannot do what it needs" : NULL);
     }
+    leave_together();
     return report_end();
 }
 
 int run_cases(void)
 {
+    settings.patience_s *= SLOW;
     return settings.as_rank ? run_launched() : run_alone();
 }

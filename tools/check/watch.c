@@ -143,8 +143,6 @@ static void group_abort(void *state, comm_status status, const char *reason)
     struct span span;
     if (!g->aborted_ns)
         atomic_store(&g->aborted_ns, watch_host->now_ns());
-    if (status == COMM_ERR_DEADLINE && watched_pending(g) > 0)
-        atomic_fetch_add(&g->core_deadlines, 1);
     span_begin(&span, "group_abort", "");
     inner.group_abort(g->inner, status, reason);
     span_end(&span, RULE_slot_blocks);
@@ -283,7 +281,8 @@ static comm_status run(void *state, const comm_op *op, int64_t spin_ns)
     span_begin(&span, "run", what);
     comm_status status = inner.run(g->inner, lent, spin_ns);
     span_end(&span, RULE_run_spins);
-    check_status("run of ", status, COMM_IN_PROGRESS, what);
+    if (status != COMM_ERR_UNSUPPORTED) /* "use submit" is no failure */
+        check_status("run of ", status, COMM_IN_PROGRESS, what);
     op_take_back(lent, op, what);
     return status;
 }

@@ -38,8 +38,6 @@ void answers_share(struct answers *answers);
 void answers_compare(const struct answers *answers, int size,
                      void (*differs)(int yes_rank, int no_rank, const char *what, void *context), void *context);
 
-/* How often group_abort was called by the core because of a deadline, while the op was still pending. */
-int watch_core_deadlines(void);
 /* Operations that have been handed over and have not completed. */
 int watch_pending(void);
 

@@ -9,7 +9,6 @@ enum { GIVEN, REFUSED, BACK };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; before a group's lock */
 static struct watched *open_groups;
-static int closed_core_deadlines;
 
 /* What a completed operation has received: nobody may change it before the program gives the buffer back. */
 enum { RECEIPTS = 256, BLOCKS_MOST = CHECK_RANKS_MOST };
@@ -130,7 +129,6 @@ void watched_destroy(struct watched *g)
     while (*link != g)
         link = &(*link)->next_open;
     *link = g->next_open;
-    closed_core_deadlines += atomic_load(&g->core_deadlines);
     pthread_mutex_unlock(&list_lock);
     while (g->ops) {
         struct watched_op *op = g->ops;
@@ -387,16 +385,6 @@ int watch_pending(void)
     pthread_mutex_lock(&list_lock);
     for (struct watched *g = open_groups; g; g = g->next_open)
         count += watched_pending(g);
-    pthread_mutex_unlock(&list_lock);
-    return count;
-}
-
-int watch_core_deadlines(void)
-{
-    pthread_mutex_lock(&list_lock);
-    int count = closed_core_deadlines;
-    for (struct watched *g = open_groups; g; g = g->next_open)
-        count += atomic_load(&g->core_deadlines);
     pthread_mutex_unlock(&list_lock);
     return count;
 }

@@ -21,7 +21,6 @@ struct watched {
     pthread_mutex_t lock; /* guards the list and the states of the ops */
     struct watched_op *ops;
     _Atomic int64_t aborted_ns; /* 0: not */
-    atomic_int core_deadlines;
 };
 
 /* An op that the backend under test has been given. */
