@@ -200,7 +200,8 @@ static void a_killed_rank_is_named(int rank, int size, void *options)
     (void)size;
     CHECK_STATUS(sums_until_it_ends(world, 10, 20000), COMM_ERR_PEER_LOST);
     CHECK_ERROR_SAYS("rank 1");
-    CHECK(comm_group_seq(world) == 6 || comm_group_seq(world) == 7); /* it may have done its part of the sixth */
+    /* It may have died before this rank was through with the fifth, or after its part of the sixth. */
+    CHECK(comm_group_seq(world) >= 5 && comm_group_seq(world) <= 7);
     CHECK_OK(comm_group_close(world));
 }
 
