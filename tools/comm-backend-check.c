@@ -18,7 +18,7 @@ static const struct argp_option options[] = {
     { "seconds", KEY_SECONDS, "S", 0, "How long each random case goes on (one round)", 0 },
     { "only", KEY_ONLY, "SECTION[.CASE]", 0, "Run only these", 0 },
     { "list", KEY_LIST, NULL, 0, "List the cases and the rules, and run nothing", 0 },
-    { "threads", KEY_THREADS, NULL, 0, "Run only cases whose ranks are threads of one process", 0 },
+    { "threads", KEY_THREADS, NULL, 0, "The ranks are threads of one process", 0 },
     { "as-rank", KEY_AS_RANK, NULL, 0, "This process is one rank of those that a launcher has started", 0 },
     { "patience", KEY_PATIENCE, "S", 0, "A case that takes longer is told as hanging (10)", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object in place of text", 0 },

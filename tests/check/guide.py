@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-program, source, cc, cxx = sys.argv[1:5]
+program, source, cc, cxx = os.path.abspath(sys.argv[1]), *sys.argv[2:5]
 sanitized = len(sys.argv) > 5
 source = pathlib.Path(source)
 guide = (source / "docs/backends.md").read_text()

@@ -298,6 +298,11 @@ static void plant_in_submit(struct group *g, const comm_op *op)
         touch_later((struct late){ .op = op, .ms = 5 });
     if (is("submit_sleeps"))
         sleep_ms(40);
+    if (is("submit_naps"))
+        sleep_ms(8);
+    if (is("submit_spins"))
+        for (int64_t until_ns = host->now_ns() + 500000000; host->now_ns() < until_ns;)
+            ;
     if (is("submit_crashes"))
         abort();
     if (is("signal_mask")) {

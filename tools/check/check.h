@@ -48,7 +48,8 @@ struct check_case {
     int dies;         /* how many ranks, the last ones, end as they like */
     bool threads;     /* ranks are threads of one process */
     enum rule hangs;  /* what an operation that does not complete in it means; 0: nothing special */
-    bool alone;       /* not under a launcher: it ends a process or begins another one */
+    bool alone;       /* not under a launcher, nor as threads: it ends a process or begins another one */
+    bool counts;      /* what the process has: not as threads */
 };
 extern const struct check_case check_cases[];
 extern const size_t check_case_count;

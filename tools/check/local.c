@@ -20,7 +20,7 @@ static void must(comm_status status, const char *what)
 
 /* ---- Without the others ---- */
 
-static comm_store *store_of_ranks;
+static _Thread_local comm_store *store_of_ranks;
 
 static void opened_key(char key[40], int rank)
 {
@@ -211,26 +211,27 @@ static void go_on(comm_work *work, comm_status status, void *context)
 
 void local_callback(void)
 {
-    static struct chain c;
+    struct chain *c = calloc(1, sizeof *c);
     const struct timespec moment = { 0, 1000000 };
-    c.world = open_world(NULL);
-    c.kind = small_kind(c.world);
+    c->world = open_world(NULL);
+    c->kind = small_kind(c->world);
     self_doing("in a chain of operations, each submitted by the callback of the one before");
-    must(small_begin(&c.small[0], c.world, c.kind, NULL), "an operation");
-    atomic_store(&c.next, 1);
-    must(comm_work_on_complete(c.small[0].work, go_on, &c), "comm_work_on_complete");
-    while (!atomic_load(&c.done)) {
+    must(small_begin(&c->small[0], c->world, c->kind, NULL), "an operation");
+    atomic_store(&c->next, 1);
+    must(comm_work_on_complete(c->small[0].work, go_on, c), "comm_work_on_complete");
+    while (!atomic_load(&c->done)) {
         int32_t done;
-        int last = atomic_load(&c.next) - 1;
-        if (last < LINKS && c.small[last].work)
-            (void)comm_work_test(c.small[last].work, &done);
+        int last = atomic_load(&c->next) - 1;
+        if (last < LINKS && c->small[last].work)
+            (void)comm_work_test(c->small[last].work, &done);
         nanosleep(&moment, NULL);
     }
-    must(c.status, "an operation in a chain of callbacks");
+    must(c->status, "an operation in a chain of callbacks");
     for (int i = 0; i < LINKS; i++)
-        must(small_end(&c.small[i]), "an operation in a chain of callbacks");
-    meet(c.world, "end");
-    comm_group_close(c.world);
+        must(small_end(&c->small[i]), "an operation in a chain of callbacks");
+    meet(c->world, "end");
+    comm_group_close(c->world);
+    free(c);
 }
 
 /* ---- What belongs to a world ---- */

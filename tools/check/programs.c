@@ -1,5 +1,6 @@
 /* The programs that libcomm's own tests run, too: what they ask of ranks.h and of the backend. */
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -117,7 +118,7 @@ void ask_about_messages(struct message_facts *facts)
     }
 }
 
-static struct message_facts facts;
+static struct message_facts facts; /* the same in all ranks */
 
 static bool takes(const struct step *s)
 {
@@ -138,20 +139,27 @@ static bool takes(const struct step *s)
 
 static void differential_round(uint64_t seed)
 {
-    static struct program program;
-    program_make(&program, seed, self_size(), 50, "cpu:watched");
-    const struct execution execution = { .program = &program,
+    struct program *program = malloc(sizeof *program);
+    program_make(program, seed, self_size(), 50, "cpu:watched");
+    const struct execution execution = { .program = program,
                                          .last_step = STEPS_MOST,
                                          .again = "the same command",
                                          .may_refuse = true,
                                          .takes = takes };
     execute(self_rank(), self_size(), (void *)&execution);
+    free(program);
 }
 
 void random_programs(void)
 {
     comm_group *world = open_world("asking");
-    ask_about_messages(&facts);
+    struct message_facts asked;
+    ask_about_messages(&asked);
+    if (self_rank() == 0)
+        facts = asked;
+    meet(world, "asked"); /* ranks that are threads share what rank 0 has heard */
+    if (!settings.threads)
+        facts = asked;
     comm_group_close(world);
     each_round(differential_round);
 }

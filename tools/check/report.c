@@ -161,8 +161,11 @@ static void begin(void)
 /* The command that runs this case only. */
 static void again_text(char *text, size_t room, const struct check_case *c, int size, uint64_t seed)
 {
-    snprintf(text, room, "comm-backend-check -n %d --seed %llu --only %s.%s '%s'", size, (unsigned long long)seed,
-             c->section, c->name, settings.backend);
+    char how[60] = "--as-rank";
+    if (!settings.as_rank)
+        snprintf(how, sizeof how, "-n %d%s", size, settings.threads ? " --threads" : "");
+    snprintf(text, room, "comm-backend-check %s --seed %llu --only %s.%s '%s'%s", how, (unsigned long long)seed,
+             c->section, c->name, settings.backend, settings.as_rank ? " on as many ranks of the launcher" : "");
 }
 
 static const struct rule_text *text_of_rule(const char *name)

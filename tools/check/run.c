@@ -245,6 +245,11 @@ static void run_threads(void)
     comm_store_close(keep);
 }
 
+static bool has_threads(const struct check_case *c)
+{
+    return c->threads || settings.threads;
+}
+
 static void begin_rank(const struct check_case *c, int rank, int size)
 {
     self.current = c;
@@ -270,7 +275,7 @@ static void rank_process(const struct check_case *c, int rank, int size, struct 
     begin_patience(c);
     start_hang_thread();
     watch_begin(strcmp(c->section, "table") == 0);
-    if (c->threads)
+    if (has_threads(c))
         run_threads();
     else
         c->run();
@@ -402,7 +407,7 @@ static int end_run(struct run *run, struct answers *answers)
 
 static int run_processes(const struct check_case *c, int size)
 {
-    struct run run = { .c = c, .size = size, .processes = c->threads ? 1 : size };
+    struct run run = { .c = c, .size = size, .processes = has_threads(c) ? 1 : size };
     char path[300];
     const char *base = getenv("TMPDIR");
     comm_store_options serves = COMM_STORE_OPTIONS_INIT;
@@ -451,7 +456,7 @@ static int run_alone(void)
 {
     for (size_t i = 0; i < check_case_count; i++) {
         const struct check_case *c = &check_cases[i];
-        if (!is_wanted(c) || (settings.threads && !c->threads && strcmp(c->section, "table") != 0))
+        if (!is_wanted(c) || (settings.threads && (c->alone || c->counts)))
             continue;
         for (int size = settings.ranks ? settings.ranks : 1; size <= (settings.ranks ? settings.ranks : SIZES_MOST);
              size++)

@@ -7,9 +7,16 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A slot that sleeps is told when it does so again and again, and for longer than the system's scheduler may be the
- * cause of; or once for so long that nothing else can be. */
-enum { OFTEN_NS = 20000000, OFTEN = 3, ONCE_MS = 1500, STALLED_MS = 1000 };
+/* A slot that sleeps, or works on and on, is told when it does so again and again: in every tenth call for long, or in
+ * every second one for a little, but longer than a lock's holder that has lost its CPU may be the cause of; or once for
+ * so long that nothing else can be. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 4 };
+#else
+enum { SLOW = 1 };
+#endif
+enum { LONG_NS = 20000000, LITTLE_NS = 4000000, BUSY_NS = 100000000 * SLOW, ONCE_NS = 1500000000, STALLED_MS = 1000 };
+enum { LONG_CALLS = 3, LITTLE_CALLS = 8 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct span *spans;
@@ -51,8 +58,7 @@ void span_begin(struct span *span, const char *slot, const char *what)
 
 struct sleeper {
     const char *slot;
-    int calls, slept;
-    int64_t longest_ns;
+    int calls, long_ones, little_ones;
 };
 
 /* How often the slot has slept, out of how many calls; on any group of the process. */
@@ -68,19 +74,22 @@ static struct sleeper *sleeper_of(const char *slot)
     return &sleepers[15];
 }
 
-static void judge_sleep(const struct span *span, enum rule rule, int64_t slept_ns)
+static void judge(const struct span *span, enum rule rule, int64_t slept_ns, int64_t busy_ns)
 {
     pthread_mutex_lock(&lock);
     struct sleeper *s = sleeper_of(span->slot);
+    bool is_long = slept_ns >= LONG_NS || busy_ns >= BUSY_NS, is_little = slept_ns >= LITTLE_NS;
     s->calls++;
-    s->slept += slept_ns >= OFTEN_NS;
-    bool often = slept_ns >= OFTEN_NS && s->slept >= OFTEN && s->slept * 10 >= s->calls;
-    bool long_once = slept_ns / 1000000 >= ONCE_MS;
-    int calls = s->calls, slept = s->slept;
+    s->long_ones += is_long;
+    s->little_ones += is_little;
+    bool often = (is_long && s->long_ones >= LONG_CALLS && s->long_ones * 10 >= s->calls) ||
+                 (is_little && s->little_ones >= LITTLE_CALLS && s->little_ones * 2 >= s->calls);
+    int calls = s->calls, like_this = is_long ? s->long_ones : s->little_ones;
     pthread_mutex_unlock(&lock);
-    if (often || long_once)
-        finding(rule, "%s%s%s slept for %lld ms (so did %d of the %d calls until now)", span->slot,
-                *span->what ? " of " : "", span->what, (long long)(slept_ns / 1000000), slept, calls);
+    if (often || slept_ns >= ONCE_NS)
+        finding(rule, "%s%s%s %s for %lld ms (so did %d of the %d calls until now)", span->slot,
+                *span->what ? " of " : "", span->what, slept_ns >= busy_ns ? "slept" : "kept the thread busy",
+                (long long)((slept_ns >= busy_ns ? slept_ns : busy_ns) / 1000000), like_this, calls);
 }
 
 void span_end(struct span *span, enum rule must_not_sleep)
@@ -102,8 +111,10 @@ void span_end(struct span *span, enum rule must_not_sleep)
     if (must_not_sleep == RULE_COUNT)
         return;
     thread_times(&run_ns, &waited_ns);
+    run_ns -= span->run_ns;
+    waited_ns -= span->waited_ns;
     if (run_ns > 0)
-        judge_sleep(span, must_not_sleep, took_ns - (run_ns - span->run_ns) - (waited_ns - span->waited_ns));
+        judge(span, must_not_sleep, took_ns - run_ns - waited_ns, run_ns);
 }
 
 void span_inside_completion(int change)
