@@ -33,6 +33,16 @@ static void shm_world_close(void *world, int32_t forked)
     arena_close(world, forked);
 }
 
+/* Asked by "auto". */
+static comm_status shm_serves_hosts(void *context, const int32_t *hosts, int32_t size)
+{
+    (void)context;
+    for (int32_t r = 0; r < size; r++)
+        if (hosts[r] != hosts[0])
+            return exec_fail(COMM_ERR_UNSUPPORTED, "ranks 0 and %d are on different hosts", (int)r);
+    return COMM_OK;
+}
+
 /* All members must be on one host. */
 static comm_status check_hosts(const struct arena *a, const comm_group_info *info)
 {
@@ -155,6 +165,7 @@ static const comm_backend shm_backend = {
     .run = shm_run,
     .progress = shm_progress,
     .describe_routes = shm_describe_routes,
+    .serves_hosts = shm_serves_hosts,
 };
 
 const comm_backend *comm__shm_entry(const comm_host *host);

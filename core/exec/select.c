@@ -123,14 +123,19 @@ static const struct rule rules[] = {
     { barrier_dissemination, ANY, ALL, 0 },
 };
 
-/* For ranks that share memory: a message costs little more than its bytes, and no switch can be overrun. */
+/* For ranks that share memory: a message costs little more than its bytes, and no switch can be overrun. What is long
+ * is best reduced as it comes, straight from the memory that is shared. */
 static const struct rule memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
     { all_reduce_one_shot, 16, 1 * KB, 0 },
     { all_reduce_recursive_doubling, ANY, 1 * KB, 0 },
-    { all_reduce_direct, ANY, ALL, 1 * MB },
+    { all_reduce_direct, 16, 32 * KB, 0 },
+    { all_reduce_halving_doubling, ANY, ALL, 512 * KB },
+    { all_reduce_direct, ANY, ALL, 256 * KB },
 
-    { reduce_scatter_direct, ANY, ALL, 1 * MB },
+    { reduce_scatter_direct, 16, 64 * KB, 0 },
+    { reduce_scatter_ring, ANY, ALL, 512 * KB },
+    { reduce_scatter_direct, ANY, ALL, 256 * KB },
 
     { all_gather_direct, ANY, ALL, 1 * MB },
 
@@ -141,7 +146,8 @@ static const struct rule memory_rules[] = {
 
     { reduce_direct, 16, 2 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
-    { reduce_direct_gather, ANY, ALL, 1 * MB },
+    { reduce_binomial, 2, ALL, 512 * KB },
+    { reduce_direct_gather, ANY, ALL, 512 * KB },
 
     { gather_linear, ANY, ALL, 0 },
 
