@@ -85,6 +85,7 @@ struct bench_call {
     comm_memory *device_memory[2];
     comm_op_options options;
     char premul[16];
+    void *graph; /* a CUDA graph of the call, which is launched in its place; NULL: none */
 };
 
 /* What the user asked for, as far as a call needs it. */
@@ -95,6 +96,7 @@ struct bench_call_options {
     int in_place; /* 1, 0, or -1: as the operation likes */
     comm_device device; /* where the buffers are */
     int on_stream;      /* the call returns when it is in `stream` */
+    int captured;       /* and it is captured into a graph, which is launched */
     void *stream;
 };
 
@@ -121,6 +123,11 @@ comm_status bench_reduce_values(const struct bench_call *call, void *values, siz
 int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t room);
 void bench_device_copy(void *to, const void *from, size_t bytes); /* either may be on the device */
 void bench_device_wait(void *stream);
+/* What comes into the stream between the two becomes a graph. */
+void bench_device_begin_capture(void *stream);
+void *bench_device_end_capture(void *stream);
+void bench_device_launch(void *graph, void *stream);
+void bench_device_destroy_graph(void *graph);
 
 /* ---- bench_data.c ---- */
 

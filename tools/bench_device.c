@@ -6,7 +6,7 @@
 
 #include "bench.h"
 
-enum { NON_BLOCKING = 1, COPY_BY_ADDRESS = 4 };
+enum { NON_BLOCKING = 1, COPY_BY_ADDRESS = 4, CAPTURE_OF_THREAD = 1 };
 
 static struct {
     unsigned int (*get_device_count)(int *count);
@@ -15,6 +15,12 @@ static struct {
     unsigned int (*stream_synchronize)(void *stream);
     unsigned int (*memcpy)(void *to, const void *from, size_t bytes, unsigned int kind);
     const char *(*get_error_string)(unsigned int status);
+    unsigned int (*stream_begin_capture)(void *stream, unsigned int mode);
+    unsigned int (*stream_end_capture)(void *stream, void **graph);
+    unsigned int (*graph_instantiate)(void **executable, void *graph, unsigned long long flags);
+    unsigned int (*graph_launch)(void *executable, void *stream);
+    unsigned int (*graph_destroy)(void *graph);
+    unsigned int (*graph_exec_destroy)(void *executable);
 } cuda;
 
 static int take(void *object, const char *name, void *function, char *error, size_t room)
@@ -43,7 +49,13 @@ static int open_cuda(char *error, size_t room)
            take(object, "cudaStreamCreateWithFlags", &cuda.stream_create, error, room) &&
            take(object, "cudaStreamSynchronize", &cuda.stream_synchronize, error, room) &&
            take(object, "cudaMemcpy", &cuda.memcpy, error, room) &&
-           take(object, "cudaGetErrorString", &cuda.get_error_string, error, room);
+           take(object, "cudaGetErrorString", &cuda.get_error_string, error, room) &&
+           take(object, "cudaStreamBeginCapture", &cuda.stream_begin_capture, error, room) &&
+           take(object, "cudaStreamEndCapture", &cuda.stream_end_capture, error, room) &&
+           take(object, "cudaGraphInstantiateWithFlags", &cuda.graph_instantiate, error, room) &&
+           take(object, "cudaGraphLaunch", &cuda.graph_launch, error, room) &&
+           take(object, "cudaGraphDestroy", &cuda.graph_destroy, error, room) &&
+           take(object, "cudaGraphExecDestroy", &cuda.graph_exec_destroy, error, room);
 }
 
 int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t room)
@@ -66,22 +78,47 @@ int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream
     return 0;
 }
 
-void bench_device_copy(void *to, const void *from, size_t bytes)
+static void check(unsigned int status, const char *doing)
 {
-    unsigned int status = cuda.memcpy(to, from, bytes, COPY_BY_ADDRESS);
-    if (status == 0)
-        status = cuda.stream_synchronize(NULL);
     if (status == 0)
         return;
-    fprintf(stderr, "comm-bench: copying %zu bytes to or from the device: %s\n", bytes, cuda.get_error_string(status));
+    fprintf(stderr, "comm-bench: %s: %s\n", doing, cuda.get_error_string(status));
     exit(EXIT_FAILURE);
+}
+
+void bench_device_copy(void *to, const void *from, size_t bytes)
+{
+    check(cuda.memcpy(to, from, bytes, COPY_BY_ADDRESS), "copying to or from the device");
+    check(cuda.stream_synchronize(NULL), "copying to or from the device");
 }
 
 void bench_device_wait(void *stream)
 {
-    unsigned int status = cuda.stream_synchronize(stream);
-    if (status == 0)
-        return;
-    fprintf(stderr, "comm-bench: waiting for the stream: %s\n", cuda.get_error_string(status));
-    exit(EXIT_FAILURE);
+    check(cuda.stream_synchronize(stream), "waiting for the stream");
+}
+
+/* ---- Graphs ---- */
+
+void bench_device_begin_capture(void *stream)
+{
+    check(cuda.stream_begin_capture(stream, CAPTURE_OF_THREAD), "beginning to capture a graph");
+}
+
+void *bench_device_end_capture(void *stream)
+{
+    void *graph, *executable;
+    check(cuda.stream_end_capture(stream, &graph), "capturing a graph");
+    check(cuda.graph_instantiate(&executable, graph, 0), "making a graph that can be launched");
+    check(cuda.graph_destroy(graph), "giving back a graph");
+    return executable;
+}
+
+void bench_device_launch(void *graph, void *stream)
+{
+    check(cuda.graph_launch(graph, stream), "launching a graph");
+}
+
+void bench_device_destroy_graph(void *graph)
+{
+    check(cuda.graph_exec_destroy(graph), "giving back a graph");
 }

@@ -8,7 +8,8 @@
  * iteration counts as long as its slowest rank took.
  *
  * With --on-stream the calls return when they are enqueued. Step 3 waits for the stream after the last one, so the mean
- * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. */
+ * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. The same
+ * with --captured, but the call is captured into a CUDA graph, once, and the graph is launched in its place. */
 #include <math.h>
 #include <stdlib.h>
 #include <time.h>
@@ -66,13 +67,35 @@ static void wait_for_stream(const struct bench_call *call)
         bench_device_wait(call->options.stream);
 }
 
+static comm_status run(struct bench_call *call)
+{
+    if (!call->graph)
+        return call->op->run(call, NULL);
+    bench_device_launch(call->graph, call->options.stream);
+    return COMM_OK;
+}
+
+/* The ranks are connected by a call before it. */
+static comm_status capture(struct bench_call *call)
+{
+    comm_status status = call->op->run(call, NULL);
+    if (status != COMM_OK)
+        return status;
+    bench_device_wait(call->options.stream);
+    bench_device_begin_capture(call->options.stream);
+    status = call->op->run(call, NULL);
+    if (status == COMM_OK)
+        call->graph = bench_device_end_capture(call->options.stream);
+    return status;
+}
+
 static comm_status iterate(struct lanes *lanes, long iterations)
 {
     comm_status status = COMM_OK;
     if (lanes->count == 1) {
         struct bench_call *call = &lanes->lane[0].call;
         for (long i = 0; i < iterations && status == COMM_OK; i++)
-            status = call->op->run(call, NULL);
+            status = run(call);
         wait_for_stream(call);
         return status;
     }
@@ -139,7 +162,7 @@ static comm_status check(struct bench_call *call, uint64_t *ret_errors)
 {
     uint64_t seed = 0x6c6962636f6d6d00u + call->count; /* any, but the same on all ranks */
     bench_call_prepare(call, seed);
-    comm_status status = call->op->run(call, NULL);
+    comm_status status = run(call);
     if (status != COMM_OK)
         return status;
     wait_for_stream(call);
@@ -157,7 +180,7 @@ static comm_status single_times(struct lanes *lanes, double *times, size_t room)
     comm_status status = barrier(lanes);
     for (size_t i = 0; i < room && status == COMM_OK; i++) {
         double begin = now_us();
-        status = call->op->run(call, NULL);
+        status = run(call);
         times[i] = now_us() - begin;
         wait_for_stream(call);
     }
@@ -234,6 +257,8 @@ comm_status bench_measure(comm_group *group, const struct bench_op *op, size_t b
     comm_status status = lanes.lane ? COMM_OK : COMM_ERR_NO_MEMORY;
     while (status == COMM_OK && lanes.count < method->depth)
         status = bench_call_init(&lanes.lane[lanes.count++].call, op, group, bytes, call_options);
+    if (status == COMM_OK && call_options->captured)
+        status = capture(&lanes.lane[0].call);
     if (status == COMM_OK && method->check)
         status = check(&lanes.lane[0].call, &row.errors);
     if (status == COMM_OK)

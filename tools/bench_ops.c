@@ -230,6 +230,8 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
 
 void bench_call_finish(struct bench_call *c)
 {
+    if (c->graph)
+        bench_device_destroy_graph(c->graph);
     for (int i = 0; i < 2; i++) {
         comm_mem_release(c->device_memory[i]);
         free(c->memory[i]);

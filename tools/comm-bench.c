@@ -50,7 +50,7 @@ static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
-       KEY_DEVICE, KEY_ON_STREAM };
+       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -69,6 +69,8 @@ static const struct argp_option options[] = {
     { "on-stream", KEY_ON_STREAM, NULL, 0,
       "On a device: a call returns when it is enqueued. The mean is then the time on the stream, median and p99 the "
       "host's time for a call", 0 },
+    { "captured", KEY_CAPTURED, NULL, 0,
+      "The same, but the call is captured into a CUDA graph, once, and each iteration launches the graph", 0 },
     { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
     { "bind", KEY_BIND, "HOW", 0,
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
@@ -213,6 +215,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_ITERATIONS: a->method.iterations = parse_number(state, "--iterations", arg, 1, 100000000); break;
     case KEY_REPEATS: a->method.repeats = parse_number(state, "--repeats", arg, 1, BENCH_REPEATS_MAX); break;
     case KEY_ASYNC: a->method.depth = (size_t)parse_number(state, "--async", arg, 1, BENCH_DEPTH_MAX); break;
+    case KEY_CAPTURED: a->call.captured = a->call.on_stream = 1; break;
     case KEY_ON_STREAM: a->call.on_stream = 1; break;
     case KEY_DEVICE:
         if (comm_device_parse(arg, &a->device) != COMM_OK)
@@ -265,7 +268,7 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
     if (!*error && a->call.redop == COMM_REDOP_USER)
         snprintf(error, sizeof error, "--redop: a user's reduction cannot be named here");
     if (!*error && a->call.on_stream && a->method.depth > 1)
-        snprintf(error, sizeof error, "--on-stream and --async are different ways not to wait: give one");
+        snprintf(error, sizeof error, "--async, and --on-stream or --captured, are two ways not to wait: give one");
     if (!*error && a->plot && is_first)
         bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)
@@ -360,7 +363,8 @@ static int choose_device(const comm_group *world, struct arguments *a, int32_t l
         if (bench_device_open(&a->call.device, local_rank, &a->call.stream, error, sizeof error) == 0)
             return EXIT_SUCCESS;
     } else if (a->call.on_stream) {
-        snprintf(error, sizeof error, "--on-stream: the buffers are not on a device with streams");
+        snprintf(error, sizeof error, "--%s: the buffers are not on a device with streams",
+                 a->call.captured ? "captured" : "on-stream");
     } else {
         return EXIT_SUCCESS;
     }

@@ -26,8 +26,8 @@ class Devices(unittest.TestCase):
         self.assertEqual({row["errors"] for row in rows}, {"0"})
         return rows
 
-    def test_every_operation_blocking_asynchronous_and_on_a_stream(self):
-        for how in ([], ["--async", "3"], ["--on-stream"]):
+    def test_every_operation_blocking_asynchronous_on_a_stream_and_captured(self):
+        for how in ([], ["--async", "3"], ["--on-stream"], ["--captured"]):
             rows = self.rows("all", "-n", "2", "--backend", "cuda:nccl", "--bytes", "8,20K", *how)
             self.assertEqual(len(rows), 2 * OPS - 1)
             self.assertEqual({row["backend"] for row in rows}, {"cuda:nccl"})
@@ -45,6 +45,8 @@ class Devices(unittest.TestCase):
 
     def test_what_cannot_be(self):
         for words, expected in ((["--backend", "cpu:tcp", "--on-stream"], "not on a device with streams"),
+                                (["--backend", "cpu:tcp", "--captured"], "--captured: the buffers are not on a device"),
+                                (["--backend", "cuda:nccl", "--captured", "--async", "2"], "give one"),
                                 (["--backend", "cuda:nccl", "--on-stream", "--async", "2"], "give one"),
                                 (["--device", "abacus"], "abacus")):
             done = bench("all_reduce", "-n", "2", "--bytes", "8", *words)

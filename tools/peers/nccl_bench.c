@@ -1,9 +1,10 @@
 /* A bare NCCL program, measured as comm-bench measures: what libcomm's calls cost over NCCL's own.
  *
- *     commrun -n 2 nccl_bench --id-file FILE [--bytes 8,1048576] [--ms 60] [--repeats 5] [--on-stream]
+ *     commrun -n 2 nccl_bench --id-file FILE [--bytes 8,1048576] [--ms 60] [--repeats 5] [--on-stream | --captured]
  *
  * all_reduce of f32 in place. Without --on-stream each iteration waits for the stream; with it, the mean is the time on
- * the stream, and the median and p99 are the host's time for a call. The rows are comm-bench's CSV.
+ * the stream, and the median and p99 are the host's time for a call. With --captured the call is captured into a graph,
+ * and each iteration launches it. The rows are comm-bench's CSV.
  * CUDA and NCCL are opened when it runs (COMM_NCCL_CUDART and COMM_NCCL_LIBRARY name their files), so that one program
  * works with any version. FILE must not exist before; it carries NCCL's unique id. */
 #include <dlfcn.h>
@@ -15,12 +16,13 @@
 
 #include "backend_nccl/nccl_api.h"
 
-enum { SIZES_MAX = 64, REPEATS_MAX = 100, ITERATIONS_MIN = 4, ITERATIONS_MAX = 20000, SINGLES_MAX = 2000 };
+enum { SIZES_MAX = 64, REPEATS_MAX = 100, ITERATIONS_MIN = 4, ITERATIONS_MAX = 20000, SINGLES_MAX = 2000,
+       CAPTURE_OF_THREAD = 1 };
 
 struct options {
     const char *id_file;
     size_t sizes[SIZES_MAX];
-    int size_count, on_stream, repeats;
+    int size_count, on_stream, captured, repeats;
     double ms;
 };
 
@@ -29,6 +31,17 @@ struct nccl_api nccl;
 static int rank, ranks;
 static nccl_comm comm;
 static cuda_stream stream;
+static void *graph; /* of one call; NULL: calls are made */
+
+/* What only this program calls of CUDA. */
+static struct {
+    cuda_status (*begin_capture)(cuda_stream stream, unsigned int mode);
+    cuda_status (*end_capture)(cuda_stream stream, void **graph);
+    cuda_status (*instantiate)(void **executable, void *graph, unsigned long long flags);
+    cuda_status (*launch)(void *executable, cuda_stream stream);
+    cuda_status (*destroy)(void *graph);
+    cuda_status (*exec_destroy)(void *executable);
+} graphs;
 
 static void die(const char *what, const char *why)
 {
@@ -76,6 +89,12 @@ static void open_libraries(void)
 #define CALL(result, name, arguments) take(object, "cuda" #name, &cuda.name);
 #include "backend_nccl/cuda.def"
 #undef CALL
+    take(object, "cudaStreamBeginCapture", &graphs.begin_capture);
+    take(object, "cudaStreamEndCapture", &graphs.end_capture);
+    take(object, "cudaGraphInstantiateWithFlags", &graphs.instantiate);
+    take(object, "cudaGraphLaunch", &graphs.launch);
+    take(object, "cudaGraphDestroy", &graphs.destroy);
+    take(object, "cudaGraphExecDestroy", &graphs.exec_destroy);
     object = open_library("COMM_NCCL_LIBRARY", nccl_names);
 #define CALL(since, result, name, arguments) take(object, "nccl" #name, &nccl.name);
 #include "backend_nccl/nccl.def"
@@ -138,9 +157,24 @@ static void wait_for_stream(void)
 
 static void call(float *data, size_t count, int waits)
 {
-    check_nccl(nccl.AllReduce(data, data, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce");
+    if (graph)
+        check_cuda(graphs.launch(graph, stream), "cudaGraphLaunch");
+    else
+        check_nccl(nccl.AllReduce(data, data, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce");
     if (waits)
         wait_for_stream();
+}
+
+/* From here on, `call` launches what it would have done. */
+static void capture(float *data, size_t count)
+{
+    void *captured;
+    call(data, count, 1);
+    check_cuda(graphs.begin_capture(stream, CAPTURE_OF_THREAD), "cudaStreamBeginCapture");
+    call(data, count, 0);
+    check_cuda(graphs.end_capture(stream, &captured), "cudaStreamEndCapture");
+    check_cuda(graphs.instantiate(&graph, captured, 0), "cudaGraphInstantiateWithFlags");
+    check_cuda(graphs.destroy(captured), "cudaGraphDestroy");
 }
 
 /* The largest of all ranks. */
@@ -175,6 +209,8 @@ static void measure(const struct options *o, float *data, size_t bytes)
 {
     static double means[REPEATS_MAX], singles[SINGLES_MAX];
     size_t count = bytes / sizeof *data;
+    if (o->captured)
+        capture(data, count);
     mean_of(data, count, 2, o->on_stream);
     double estimate = largest(mean_of(data, count, 20, o->on_stream)), wanted = o->ms * 1e3 / estimate;
     long iterations = wanted > ITERATIONS_MAX ? ITERATIONS_MAX
@@ -192,6 +228,9 @@ static void measure(const struct options *o, float *data, size_t bytes)
         singles[i] = now_us() - begin;
         wait_for_stream();
     }
+    if (graph)
+        check_cuda(graphs.exec_destroy(graph), "cudaGraphExecDestroy");
+    graph = NULL;
     qsort(means, (size_t)o->repeats, sizeof *means, compare);
     qsort(singles, (size_t)single_count, sizeof *singles, compare);
     double mean = means[o->repeats / 2], bandwidth = (double)bytes / mean * 1e-3;
@@ -208,6 +247,8 @@ static void parse(int argc, char **argv, struct options *o)
         char *value = i + 1 < argc ? argv[i + 1] : "";
         if (strcmp(argv[i], "--on-stream") == 0)
             o->on_stream = 1;
+        else if (strcmp(argv[i], "--captured") == 0)
+            o->on_stream = o->captured = 1;
         else if (strcmp(argv[i], "--id-file") == 0)
             o->id_file = value, i++;
         else if (strcmp(argv[i], "--bytes") == 0)
@@ -225,7 +266,8 @@ static void parse(int argc, char **argv, struct options *o)
             die(list, "--bytes takes numbers from 4 on, with commas between them");
     }
     if (!o->id_file || o->repeats < 1 || o->repeats > REPEATS_MAX || !(o->ms > 0) || o->size_count == 0)
-        die("usage", "nccl_bench --id-file FILE [--bytes LIST] [--ms MS] [--repeats N] [--on-stream], under commrun");
+        die("usage", "nccl_bench --id-file FILE [--bytes LIST] [--ms MS] [--repeats N] [--on-stream | --captured], "
+                     "under commrun");
 }
 
 int main(int argc, char **argv)

@@ -235,6 +235,11 @@ cuda_status cudaGraphInstantiate(cuda_graph_exec *exec, cuda_graph graph, unsign
     return CUDA_OK;
 }
 
+cuda_status cudaGraphInstantiateWithFlags(cuda_graph_exec *exec, cuda_graph graph, unsigned long long flags)
+{
+    return cudaGraphInstantiate(exec, graph, flags);
+}
+
 static void graph_run(void *argument)
 {
     struct graph *graph = argument;
