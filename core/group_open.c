@@ -132,15 +132,36 @@ static comm_status check_options(const comm_group *group, const struct backend_p
     return COMM_OK;
 }
 
-static struct channel *channel_for(comm_group *group, const comm_backend *backend, const struct backend_pair *pair)
+static int same_options(const struct backend_pair *a, const struct backend_pair *b)
 {
-    for (size_t i = 0; i < group->channel_count && !comm__is_auto(pair); i++)
-        if (group->channels[i].backend == backend && !comm__is_auto(group->channels[i].choice.pair))
-            return &group->channels[i];
+    int same = a->option_count == b->option_count;
+    for (size_t i = 0; same && i < a->option_count; i++)
+        same = strcmp(a->options[i].name, b->options[i].name) == 0 &&
+               strcmp(a->options[i].value, b->options[i].value) == 0;
+    return same;
+}
+
+/* One channel per backend, also for several devices: it has one set of options. */
+static comm_status channel_for(comm_group *group, const comm_backend *backend, const struct backend_pair *pair,
+                               struct channel **ret_channel)
+{
+    for (size_t i = 0; i < group->channel_count && !comm__is_auto(pair); i++) {
+        struct channel *channel = &group->channels[i];
+        if (channel->backend != backend || comm__is_auto(channel->choice.pair))
+            continue;
+        *ret_channel = channel;
+        return same_options(channel->choice.pair, pair)
+                   ? COMM_OK
+                   : comm__fail(COMM_ERR_INVALID,
+                                "opening group '%s': backend '%s' is to serve several devices, with other options for "
+                                "'%s' than before; give it the same ones for all",
+                                group->name, backend->name, pair->device ? pair->device : "all");
+    }
     struct channel *channel = &group->channels[group->channel_count++];
     channel->backend = backend;
     channel->choice = (struct backend_choice){ backend, pair };
-    return channel;
+    *ret_channel = channel;
+    return COMM_OK;
 }
 
 static comm_status find_backend(const struct backend_pair *pair, const comm_backend **ret_backend)
@@ -163,10 +184,12 @@ static comm_status route_pair(comm_group *group, const struct backend_pair *pair
                               "opening group '%s': backend '%s' does not serve device '%s'; it serves %s", group->name,
                               backend->name, device, backend->devices);
     }
+    struct channel *channel;
     status = check_options(group, pair, backend);
+    if (status == COMM_OK)
+        status = channel_for(group, backend, pair, &channel);
     if (status != COMM_OK)
         return status;
-    struct channel *channel = channel_for(group, backend, pair);
     for (int32_t d = COMM_DEVICE_CPU; d < DEVICE_KIND_END; d++)
         if (wanted & (1u << d))
             group->routes[d] = channel;

@@ -350,6 +350,7 @@ static void wrong_options_are_refused(int rank, int size, void *arg)
         { "cpu:chaos?tcp.nonsense=1", "there is no option 'nonsense' of 'tcp'", COMM_ERR_INVALID },
         { "cpu:chaos?tcp.lanes=0", "lanes", COMM_ERR_INVALID },
         { "cpu:chaos?nothing.lanes=4", "the option 'nothing.lanes'", COMM_ERR_NOT_FOUND },
+        { "cpu:chaos?of=tcp,xpu:chaos?of=shm", "with other options for 'xpu'", COMM_ERR_INVALID },
         /* What it stands on has got the value. */
         { "cpu:chaos?tcp.algo=all_reduce:none", "none", COMM_ERR_INVALID },
     };
