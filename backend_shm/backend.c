@@ -6,6 +6,7 @@
 #include "base/param_rows.h"
 #include "ending.h"
 #include "groups.h"
+#include "message.h"
 #include "driver.h"
 #include "queue.h"
 #include "say.h"
@@ -115,7 +116,9 @@ static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
     struct shm_group *g = state;
     if (pthread_mutex_trylock(&g->arena->lock) != 0)
         return COMM_ERR_UNSUPPORTED;
-    comm_status status = small_run(&g->small, g->exec, op, spin_ns);
+    int is_message = op->kind == COMM_OP_SEND || op->kind == COMM_OP_RECV;
+    comm_status status = is_message ? message_run(g->exec, op, spin_ns)
+                                    : small_run(&g->small, g->exec, op, spin_ns);
     pthread_mutex_unlock(&g->arena->lock);
     return status;
 }

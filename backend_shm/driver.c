@@ -202,12 +202,15 @@ static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_n
  * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
  * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops
  * spinning, and each message takes the whole spinning time. So after spinning in vain a few times in a row a rank
- * rests: for a while it looks once and sleeps in the kernel. A try after each such while costs little. */
+ * rests: for a while it looks for no longer than a peer on another core takes to answer, and sleeps in the kernel. A
+ * try after each such while costs little. */
 
 enum {
     VAIN_MAX = 3,       /* a rank that is late now and then must not keep us from spinning for the next message */
-    REST_MS = 100,
+    REST_MS = 10,       /* after looking in vain: trying again costs spin_ns */
+    LONG_REST_MS = 100, /* after yielding to a program that keeps the core: trying again costs a slice of its time */
     LONG_LOOK_MS = 1,
+    SHORT_LOOK_NS = 2000,
 };
 
 static int resting(const struct arena *a, int64_t now)
@@ -215,9 +218,9 @@ static int resting(const struct arena *a, int64_t now)
     return now < a->rest_until_ns;
 }
 
-static void rest(struct arena *a, int64_t now)
+static void rest(struct arena *a, int64_t now, int64_t ms)
 {
-    a->rest_until_ns = now + REST_MS * NANOS;
+    a->rest_until_ns = now + ms * NANOS;
 }
 
 static void looked_in_vain(struct arena *a, int64_t now)
@@ -225,7 +228,7 @@ static void looked_in_vain(struct arena *a, int64_t now)
     if (++a->vain < VAIN_MAX)
         return;
     a->vain = VAIN_MAX - 1; /* the next try decides */
-    rest(a, now);
+    rest(a, now, REST_MS);
 }
 
 /* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that
@@ -234,14 +237,14 @@ static void yield(struct arena *a, int64_t now)
 {
     sched_yield();
     if (clock_now_ns() - now > LONG_LOOK_MS * NANOS)
-        rest(a, now);
+        rest(a, now, LONG_REST_MS);
 }
 
 /* Nothing has come since idle_since: look again (1), or sleep (0)? */
 static int look_again(struct arena *a, int64_t now, int64_t idle_since)
 {
     if (resting(a, now))
-        return 0;
+        return now - idle_since < SHORT_LOOK_NS;
     if (now - idle_since < a->spin_ns)
         return 1;
     if (now - idle_since < a->yield_ns) {
@@ -260,10 +263,10 @@ int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *
         return 1;
     int64_t now = clock_now_ns();
     if (!*until_ns)
-        *until_ns = now + spin_ns;
-    if (now >= *until_ns || resting(a, now) || atomic_load_explicit(&a->contenders, memory_order_relaxed))
+        *until_ns = now + (resting(a, now) && spin_ns > SHORT_LOOK_NS ? SHORT_LOOK_NS : spin_ns);
+    if (now >= *until_ns || atomic_load_explicit(&a->contenders, memory_order_relaxed))
         return 0;
-    if (!a->spin_ns)
+    if (!a->spin_ns && !resting(a, now))
         yield(a, now);
     return 1;
 }

@@ -22,6 +22,13 @@ void driver_wake_helper(struct arena *a);
  * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */
 int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns);
 
+/* With the lock: an op is run at once, so the helper need not look. */
+static inline void driver_runs(struct arena *a)
+{
+    unsigned runs = atomic_load_explicit(&a->runs, memory_order_relaxed);
+    atomic_store_explicit(&a->runs, runs + 1, memory_order_relaxed);
+}
+
 /* The slot `progress` of a backend. */
 comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns);
 /* Take in all that has come by now, with the lock. Returns 1 if something has. */

@@ -82,7 +82,7 @@ struct arena {
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sits in the kernel: wake it by its own bell */
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */
-    atomic_uint runs;          /* ops that were run at once: small.c */
+    atomic_uint runs;          /* ops that were run at once */
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;

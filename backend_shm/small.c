@@ -47,7 +47,7 @@ static int learn_step(struct small_shape *s, struct exec_op *op, const struct pl
         break;
     case PLAN_STEP_RECV:
         region = operand_region(op, slot, &step->dst, &count);
-        if (step->dst.buffer == PLAN_SEND || s->recv_messages == SMALL_PEERS_MAX)
+        if ((count && step->dst.buffer == PLAN_SEND) || s->recv_messages == SMALL_PEERS_MAX)
             return 0;
         if (step->dst.buffer == PLAN_SCRATCH && step->dst.slot != step->peer * step->dst.count)
             return 0; /* not where PLAN_STEP_REDUCE_RANKS looks for it */
@@ -103,7 +103,7 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     if (!op)
         return;
     s->known = 1;
-    s->fits = !op_is_p2p(op) && is_plain(o) && learn_plan(s, op);
+    s->fits = is_plain(o) && learn_plan(s, op);
     s->head = op->head;
     s->head.type = FRAME_EAGER;
     s->head.bytes = s->bytes;
@@ -213,7 +213,7 @@ comm_status small_run(struct small *small, struct exec_group *g, const comm_op *
     if (!s->fits || !can_send(s))
         return COMM_ERR_UNSUPPORTED;
     events_awake(a);
-    atomic_store_explicit(&a->runs, atomic_load_explicit(&a->runs, memory_order_relaxed) + 1, memory_order_relaxed);
+    driver_runs(a);
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     s->head.seq = op->seq;
     send_all(s, send);
