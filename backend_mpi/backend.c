@@ -1,7 +1,9 @@
 /* The mpi backend's table: see include/comm/backend.h for what each slot promises. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "state.h"
 
@@ -14,6 +16,17 @@ static void cond_init_monotonic(pthread_cond_t *cond)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(cond, &attributes);
     pthread_condattr_destroy(&attributes);
+}
+
+/* Are there more ranks than cores on this host? mpirun often binds each rank to a core, which is then its own. */
+static int is_crowded(int32_t ranks)
+{
+    enum { BOUND_MOST = 2 }; /* the threads of a core */
+    cpu_set_t allowed;
+    int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+    if (cores <= BOUND_MOST)
+        cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    return ranks < 1 || ranks > cores;
 }
 
 /* ---- Worlds ---- */
@@ -33,6 +46,7 @@ static comm_status mpi_world_open(void *context, const comm_world_info *info, vo
     if (!w)
         return fail(COMM_ERR_NO_MEMORY, "the world's state");
     w->info = info;
+    w->yields = is_crowded(info->local_size);
     w->linger_ms = host->param_int(info->options, "mpi", "linger_ms");
     pthread_mutex_init(&w->lock, NULL);
     cond_init_monotonic(&w->changed);
@@ -70,6 +84,7 @@ static void group_free(struct group *g)
     flights_free(g);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
+    pthread_mutex_destroy(&g->user);
     free(g);
 }
 
@@ -82,13 +97,15 @@ static comm_status mpi_group_open(void *world, const comm_group_info *info, void
     g->world = w;
     memcpy(g->info, info, info->struct_bytes < sizeof *info ? info->struct_bytes : sizeof *info);
     pthread_mutex_init(&g->lock, NULL);
+    pthread_mutex_init(&g->user, NULL);
     cond_init_monotonic(&g->changed);
     g->queued_end = &g->queued;
     g->pending_end = &g->pending;
     g->arrivals_end = &g->arrivals;
     g->heard = MPI_REQUEST_NULL;
-    g->suspect = -1;
+    g->suspect = g->lost = -1;
     g->native_ops = (int)host->param_int(info->options, "mpi", "native_ops");
+    g->direct_ranks = (int)host->param_int(info->options, "mpi", "direct_ranks");
     g->most_count = host->param_int(info->options, "mpi", "most_count");
     comm_status status = communicator_start(g);
     if (status != COMM_OK) {

@@ -1,5 +1,4 @@
-/* What an operation needs while it runs: requests, memory, types; and the exchange of blocks of any sizes at any
- * places. */
+/* What an operation needs while it runs: requests, memory, types; and messages: one, or blocks between all ranks. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +33,13 @@ void *flight_memory(struct flight *f, size_t bytes)
     return memory;
 }
 
+comm_status begun(int error, const char *call, MPI_Request *request)
+{
+    if (error != MPI_SUCCESS)
+        *request = MPI_REQUEST_NULL;
+    return fail_mpi(error, call);
+}
+
 static comm_status room_for_types(struct flight *f)
 {
     if (f->type_count < f->type_room)
@@ -47,8 +53,8 @@ static comm_status room_for_types(struct flight *f)
     return COMM_OK;
 }
 
-/* `bytes` bytes that begin `displacement` bytes from where MPI is told, in pieces that an int can count. */
-comm_status type_for(struct flight *f, MPI_Aint displacement, size_t bytes, MPI_Datatype *ret_type)
+/* `bytes` bytes, in pieces that an int can count. */
+static comm_status type_for(struct flight *f, size_t bytes, MPI_Datatype *ret_type)
 {
     size_t most = (size_t)f->group->most_count, pieces = (bytes + most - 1) / most;
     comm_status status = room_for_types(f);
@@ -60,7 +66,7 @@ comm_status type_for(struct flight *f, MPI_Aint displacement, size_t bytes, MPI_
     MPI_Aint *places = malloc(pieces * sizeof *places);
     for (size_t i = 0; lengths && places && i < pieces; i++) {
         lengths[i] = (int)(i + 1 < pieces ? most : bytes - i * most);
-        places[i] = displacement + (MPI_Aint)(i * most);
+        places[i] = (MPI_Aint)(i * most);
     }
     MPI_Datatype type;
     int error = MPI_SUCCESS;
@@ -77,61 +83,70 @@ comm_status type_for(struct flight *f, MPI_Aint displacement, size_t bytes, MPI_
     return fail_mpi(mpi.Type_commit(&f->types[f->type_count - 1]), "MPI_Type_commit");
 }
 
-/* ---- The exchange: MPI_Ialltoallw ---- */
-
-struct side {
-    int *counts, *places;
-    MPI_Datatype *types;
-    char *base;
-};
-
-static comm_status describe(struct flight *f, block_fn *block, struct side *side)
+comm_status counted(struct flight *f, size_t bytes, int *ret_count, MPI_Datatype *ret_type)
 {
-    int size = f->group->info->size;
-    side->base = NULL;
-    for (int r = 0; r < size; r++) {
-        size_t bytes;
-        char *at = block(f, r, &bytes);
-        side->counts[r] = side->places[r] = 0;
-        side->types[r] = MPI_BYTE;
-        if (bytes == 0)
-            continue;
-        if (!side->base)
-            side->base = at;
-        ptrdiff_t place = at - side->base;
-        side->counts[r] = 1;
-        if (bytes <= (size_t)f->group->most_count && place >= 0 && place <= INT_MAX) {
-            side->counts[r] = (int)bytes;
-            side->places[r] = (int)place;
-            continue;
-        }
-        comm_status status = type_for(f, (MPI_Aint)place, bytes, &side->types[r]);
-        if (status != COMM_OK)
-            return status;
-    }
-    if (!side->base)
-        side->base = (char *)side; /* nothing is read or written */
-    return COMM_OK;
+    *ret_count = (int)bytes;
+    *ret_type = MPI_BYTE;
+    if (bytes <= (size_t)f->group->most_count)
+        return COMM_OK;
+    *ret_count = 1;
+    return type_for(f, bytes, ret_type);
 }
 
-comm_status exchange(struct flight *f, block_fn *send, block_fn *recv)
+/* ---- Messages ---- */
+
+static void *address(void *data)
 {
-    struct group *g = f->group;
-    size_t size = (size_t)g->info->size;
-    struct side sides[2];
-    MPI_Datatype *types = flight_memory(f, size * 2 * (sizeof *types + 2 * sizeof(int)));
-    if (!types)
-        return COMM_ERR_NO_MEMORY;
-    int *numbers = (int *)(types + 2 * size);
-    for (size_t i = 0; i < 2; i++)
-        sides[i] = (struct side){ numbers + 2 * i * size, numbers + (2 * i + 1) * size, types + i * size, NULL };
-    comm_status status = describe(f, send, &sides[0]);
-    if (status == COMM_OK)
-        status = describe(f, recv, &sides[1]);
+    static char nothing[16]; /* where MPI wants an address for no data */
+    return data ? data : nothing;
+}
+
+comm_status send_bytes(struct flight *f, void *data, size_t bytes, int to, int tag, MPI_Comm comm)
+{
+    int count;
+    MPI_Datatype type;
+    comm_status status = counted(f, bytes, &count, &type);
     MPI_Request *request = status == COMM_OK ? request_next(f) : NULL;
     if (!request)
         return status != COMM_OK ? status : COMM_ERR_NO_MEMORY;
-    return fail_mpi(mpi.Ialltoallw(sides[0].base, sides[0].counts, sides[0].places, sides[0].types, sides[1].base,
-                                   sides[1].counts, sides[1].places, sides[1].types, g->comm, request),
-                    "MPI_Ialltoallw");
+    return begun(mpi.Isend(address(data), count, type, to, tag, comm, request), "MPI_Isend", request);
+}
+
+/* Of a message that is not longer than the room: else Open MPI writes behind it. */
+comm_status recv_bytes(struct flight *f, void *data, size_t bytes, int from, int tag, MPI_Comm comm)
+{
+    int count;
+    MPI_Datatype type;
+    comm_status status = counted(f, bytes, &count, &type);
+    MPI_Request *request = status == COMM_OK ? request_next(f) : NULL;
+    if (!request)
+        return status != COMM_OK ? status : COMM_ERR_NO_MEMORY;
+    return begun(mpi.Irecv(address(data), count, type, from, tag, comm, request), "MPI_Irecv", request);
+}
+
+/* Blocks between all pairs of ranks; empty ones are not sent. All exchanges of a flight have its tag: those of one pair
+ * come one after the other. */
+comm_status exchange(struct flight *f, block_fn *send, block_fn *recv)
+{
+    struct group *g = f->group;
+    int rank = g->info->rank, size = g->info->size, tag = TAG_FLIGHT + (int)(f->op.seq % TAG_FLIGHTS);
+    size_t bytes, own_bytes;
+    comm_status status = COMM_OK;
+    for (int i = 1; i < size && status == COMM_OK; i++) {
+        int from = (rank + size - i) % size;
+        char *at = recv(f, from, &bytes);
+        if (bytes)
+            status = recv_bytes(f, at, bytes, from, tag, g->own);
+    }
+    f->receive_count = f->request_count;
+    for (int i = 1; i < size && status == COMM_OK; i++) {
+        int to = (rank + i) % size;
+        char *at = send(f, to, &bytes);
+        if (bytes)
+            status = send_bytes(f, at, bytes, to, tag, g->own);
+    }
+    char *to = recv(f, rank, &bytes), *from = send(f, rank, &own_bytes);
+    if (bytes && own_bytes && to != from)
+        memcpy(to, from, bytes < own_bytes ? bytes : own_bytes);
+    return status;
 }

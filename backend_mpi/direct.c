@@ -1,55 +1,98 @@
-/* Reductions that MPI cannot do as libcomm promises: MPI moves the inputs, and libcomm's kernels reduce them, all at
- * once: in the order of ranks, with one rounding, the same bits everywhere.
+/* Reductions by libcomm's kernels alone: MPI moves the inputs as messages, and each element is reduced at once, in the
+ * order of ranks and with one rounding. So are those that MPI cannot do as libcomm promises, and all in small groups,
+ * where messages are faster than MPI's collectives.
  *
- * Little data is gathered whole by all. Much is cut into a block per rank: each reduces its own, and the results are
- * exchanged. These are two collectives, so the flight is exclusive meanwhile. */
+ * Little data is sent whole to all who need the result. Much is cut into a part per rank: each reduces its own, and the
+ * results are sent on. */
 #include <string.h>
 
 #include "state.h"
 
-enum { WHOLE_MOST_BYTES = 32768 };
+enum { WHOLE_MOST_BYTES = 65536 }; /* of all ranks together */
 
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* ---- Reducing what is in the scratch memory: blocks of `count` elements, one per rank ---- */
+/* ---- Reducing: this rank's input, and those of the others in the scratch memory, one after the other ---- */
 
-static comm_status fold_by_user(const struct flight *f, char *to, size_t count)
+static char *input_of(const struct flight *f, int rank, size_t bytes)
+{
+    int own = f->group->info->rank;
+    return f->scratch + (size_t)(rank > own ? rank - 1 : rank) * bytes;
+}
+
+/* A function of the user's writes over what comes from the higher rank. */
+static comm_status fold_by_user(struct flight *f, char *to, const char *own, size_t count)
 {
     size_t bytes = count * f->op.element_bytes;
-    int size = f->group->info->size;
-    for (int r = 1; r < size; r++)
-        f->op.reduce_fn(f->scratch + (size_t)(r - 1) * bytes, f->scratch + (size_t)r * bytes, count, f->op.dtype,
-                        f->op.reduce_context);
-    memcpy(to, f->scratch + (size_t)(size - 1) * bytes, bytes);
+    int rank = f->group->info->rank;
+    char *inout = NULL, *copy = flight_memory(f, bytes);
+    if (!copy)
+        return COMM_ERR_NO_MEMORY;
+    memcpy(copy, own, bytes);
+    pthread_mutex_lock(&f->group->user); /* one call at a time per group */
+    for (int r = 0; r < f->group->info->size; r++) {
+        char *next = r == rank ? copy : input_of(f, r, bytes);
+        if (inout)
+            f->op.reduce_fn(inout, next, count, f->op.dtype, f->op.reduce_context);
+        inout = next;
+    }
+    pthread_mutex_unlock(&f->group->user);
+    memmove(to, inout, bytes);
     return COMM_OK;
 }
 
-static comm_status fold(struct flight *f, char *to, size_t count)
+static comm_status fold(struct flight *f, char *to, const char *own, size_t count)
 {
-    size_t size = (size_t)f->group->info->size, bytes = count * f->op.element_bytes;
+    enum { FEW = 16 };
+    const void *few[FEW], **sources = few;
+    int size = f->group->info->size;
+    size_t bytes = count * f->op.element_bytes;
     comm_redop redop = f->op.redop == COMM_REDOP_PREMUL_SUM ? COMM_REDOP_SUM : f->op.redop;
     if (count == 0)
         return COMM_OK;
     if (redop == COMM_REDOP_USER)
-        return fold_by_user(f, to, count);
-    const void **sources = flight_memory(f, size * sizeof *sources);
+        return fold_by_user(f, to, own, count);
+    if (size > FEW)
+        sources = flight_memory(f, (size_t)size * sizeof *sources);
     if (!sources)
         return COMM_ERR_NO_MEMORY;
-    for (size_t r = 0; r < size; r++)
-        sources[r] = f->scratch + r * bytes;
-    return host->reduce_many(to, sources, size, count, redop, f->op.dtype);
+    for (int r = 0; r < size; r++)
+        sources[r] = r == f->group->info->rank ? own : input_of(f, r, bytes);
+    return host->reduce_many(to, sources, (size_t)size, count, redop, f->op.dtype);
+}
+
+/* ---- Whole ---- */
+
+static int needs_result(const struct flight *f, int rank)
+{
+    return f->op.kind == COMM_OP_ALL_REDUCE || rank == f->op.root;
+}
+
+static char *send_whole(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    int is_sent = needs_result(f, rank) && rank != f->group->info->rank;
+    *ret_bytes = is_sent ? f->op.send.count * f->op.element_bytes : 0;
+    return f->op.send.data;
+}
+
+static char *recv_whole(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    size_t bytes = f->op.send.count * f->op.element_bytes;
+    *ret_bytes = needs_result(f, f->group->info->rank) ? bytes : 0;
+    return input_of(f, rank, bytes);
 }
 
 static comm_status fold_whole(struct flight *f)
 {
-    int is_wanted = f->op.kind == COMM_OP_ALL_REDUCE || f->group->info->rank == f->op.root;
-    return is_wanted ? fold(f, f->op.recv.data, f->op.send.count) : COMM_OK;
+    if (!needs_result(f, f->group->info->rank))
+        return COMM_OK;
+    return fold(f, f->op.recv.data, f->op.send.data, f->op.send.count);
 }
 
-/* ---- Cutting into blocks of `part` elements; the last ones are shorter ---- */
+/* ---- In parts of `part` elements; the last ones are shorter ---- */
 
 static size_t part_of(const struct flight *f, int rank, size_t *ret_first)
 {
@@ -58,116 +101,100 @@ static size_t part_of(const struct flight *f, int rank, size_t *ret_first)
     return smaller(f->part, f->op.send.count - first);
 }
 
-static char *part_sent(const struct flight *f, int rank, size_t *ret_bytes)
+static char *send_part(const struct flight *f, int rank, size_t *ret_bytes)
 {
     size_t first, count = part_of(f, rank, &first);
-    *ret_bytes = count * f->op.element_bytes;
+    *ret_bytes = rank == f->group->info->rank ? 0 : count * f->op.element_bytes;
     return (char *)f->op.send.data + first * f->op.element_bytes;
 }
 
-static char *own_part(const struct flight *f, int rank, size_t *ret_bytes)
+static char *recv_own_part(const struct flight *f, int rank, size_t *ret_bytes)
 {
     size_t first;
     *ret_bytes = part_of(f, f->group->info->rank, &first) * f->op.element_bytes;
-    return f->scratch + (size_t)rank * *ret_bytes;
+    return input_of(f, rank, *ret_bytes);
 }
 
-/* The result of this rank's part lies where its inputs were. */
-static char *result_sent(const struct flight *f, int rank, size_t *ret_bytes)
+/* The result of this rank's part: where it belongs, or where inputs were. */
+static char *result_of(const struct flight *f)
+{
+    size_t first;
+    part_of(f, f->group->info->rank, &first);
+    int is_kept = needs_result(f, f->group->info->rank);
+    return is_kept ? (char *)f->op.recv.data + first * f->op.element_bytes : f->scratch;
+}
+
+static char *send_result(const struct flight *f, int rank, size_t *ret_bytes)
 {
     size_t first, count = part_of(f, f->group->info->rank, &first);
-    int is_wanted = f->op.kind == COMM_OP_ALL_REDUCE || rank == f->op.root;
-    *ret_bytes = is_wanted ? count * f->op.element_bytes : 0;
-    return f->scratch;
+    int is_sent = needs_result(f, rank) && rank != f->group->info->rank;
+    *ret_bytes = is_sent ? count * f->op.element_bytes : 0;
+    return result_of(f);
 }
 
-static char *result_received(const struct flight *f, int rank, size_t *ret_bytes)
+static char *recv_result(const struct flight *f, int rank, size_t *ret_bytes)
 {
     size_t first, count = part_of(f, rank, &first);
-    int is_wanted = f->op.kind == COMM_OP_ALL_REDUCE || f->group->info->rank == f->op.root;
-    *ret_bytes = is_wanted ? count * f->op.element_bytes : 0;
+    *ret_bytes = needs_result(f, f->group->info->rank) ? count * f->op.element_bytes : 0;
     return (char *)f->op.recv.data + first * f->op.element_bytes;
 }
 
 static comm_status fold_part(struct flight *f)
 {
     size_t first, count = part_of(f, f->group->info->rank, &first);
-    comm_status status = fold(f, f->scratch, count);
+    const char *own = (const char *)f->op.send.data + first * f->op.element_bytes;
+    comm_status status = fold(f, result_of(f), own, count);
     if (status != COMM_OK)
         return status;
     mpi_lock();
-    status = exchange(f, result_sent, result_received);
+    status = exchange(f, send_result, recv_result);
     mpi_unlock();
     return status;
 }
 
 /* ---- reduce_scatter ---- */
 
-static char *block_sent(const struct flight *f, int rank, size_t *ret_bytes)
+static char *send_block(const struct flight *f, int rank, size_t *ret_bytes)
 {
     size_t count;
     char *at = comm_op_block(&f->op.send, f->op.element_bytes, rank, &count);
-    *ret_bytes = count * f->op.element_bytes;
+    *ret_bytes = rank == f->group->info->rank ? 0 : count * f->op.element_bytes;
     return at;
 }
 
-static char *own_block(const struct flight *f, int rank, size_t *ret_bytes)
+static char *recv_own_block(const struct flight *f, int rank, size_t *ret_bytes)
 {
     *ret_bytes = f->op.recv.count * f->op.element_bytes;
-    return f->scratch + (size_t)rank * *ret_bytes;
+    return input_of(f, rank, *ret_bytes);
 }
 
 static comm_status fold_block(struct flight *f)
 {
-    return fold(f, f->op.recv.data, f->op.recv.count);
+    size_t count;
+    const char *own = comm_op_block(&f->op.send, f->op.element_bytes, f->group->info->rank, &count);
+    return fold(f, f->op.recv.data, own, f->op.recv.count);
 }
 
 /* ---- Issuing ---- */
 
-static char *whole_sent(const struct flight *f, int rank, size_t *ret_bytes)
+static comm_status issue(struct flight *f, size_t scratch_bytes, block_fn *send, block_fn *recv,
+                         comm_status (*then)(struct flight *))
 {
-    int is_wanted = f->op.kind == COMM_OP_ALL_REDUCE || rank == f->op.root;
-    *ret_bytes = is_wanted ? f->op.send.count * f->op.element_bytes : 0;
-    return f->op.send.data;
-}
-
-static char *whole_received(const struct flight *f, int rank, size_t *ret_bytes)
-{
-    int is_wanted = f->op.kind == COMM_OP_ALL_REDUCE || f->group->info->rank == f->op.root;
-    *ret_bytes = is_wanted ? f->op.send.count * f->op.element_bytes : 0;
-    return f->scratch + (size_t)rank * *ret_bytes;
-}
-
-static comm_status issue_whole(struct flight *f, size_t bytes)
-{
-    struct group *g = f->group;
-    f->then = fold_whole;
-    f->scratch = flight_memory(f, bytes * (size_t)g->info->size);
-    if (!f->scratch)
-        return COMM_ERR_NO_MEMORY;
-    if (f->op.kind == COMM_OP_REDUCE || bytes > (size_t)g->most_count)
-        return exchange(f, whole_sent, whole_received);
-    MPI_Request *request = request_next(f);
-    if (!request)
-        return COMM_ERR_NO_MEMORY;
-    return fail_mpi(mpi.Iallgather(f->op.send.data ? f->op.send.data : f->scratch, (int)bytes, MPI_BYTE, f->scratch,
-                                   (int)bytes, MPI_BYTE, g->comm, request), "MPI_Iallgather");
+    f->then = then;
+    f->scratch = flight_memory(f, scratch_bytes);
+    return f->scratch ? exchange(f, send, recv) : COMM_ERR_NO_MEMORY;
 }
 
 comm_status direct_issue(struct flight *f)
 {
-    size_t size = (size_t)f->group->info->size, bytes = f->op.send.count * f->op.element_bytes, first;
-    if (f->op.kind == COMM_OP_REDUCE_SCATTER) {
-        f->then = fold_block;
-        f->scratch = flight_memory(f, size * f->op.recv.count * f->op.element_bytes);
-        return f->scratch ? exchange(f, block_sent, own_block) : COMM_ERR_NO_MEMORY;
-    }
-    if (size == 2 || bytes <= WHOLE_MOST_BYTES / size)
-        return issue_whole(f, bytes);
-    f->part = (f->op.send.count + size - 1) / size;
-    f->then = fold_part;
-    f->scratch = flight_memory(f, size * part_of(f, f->group->info->rank, &first) * f->op.element_bytes);
-    return f->scratch ? exchange(f, part_sent, own_part) : COMM_ERR_NO_MEMORY;
+    size_t others = (size_t)f->group->info->size - 1, bytes = f->op.send.count * f->op.element_bytes, first;
+    int rank = f->group->info->rank;
+    if (f->op.kind == COMM_OP_REDUCE_SCATTER)
+        return issue(f, others * f->op.recv.count * f->op.element_bytes, send_block, recv_own_block, fold_block);
+    if (bytes <= WHOLE_MOST_BYTES / (others + 1) || (f->op.kind == COMM_OP_REDUCE && others == 1))
+        return issue(f, needs_result(f, rank) ? others * bytes : 0, send_whole, recv_whole, fold_whole);
+    f->part = (f->op.send.count + others) / (others + 1);
+    return issue(f, others * part_of(f, rank, &first) * f->op.element_bytes, send_part, recv_own_part, fold_part);
 }
 
 /* ---- A group of one rank ---- */

@@ -6,7 +6,7 @@
 
 #include "state.h"
 
-enum { TAG_END = 0, CHECK_NS = 1000000000, CHECK_MOST = 16, TELL_NS = 200000000, LET_GO_NS = 1000000000 };
+enum { CHECK_NS = 1000000000, CHECK_MOST = 16, TELL_NS = 200000000, LET_GO_NS = 1000000000 };
 
 /* ---- Telling ---- */
 
@@ -24,7 +24,7 @@ static void tell(struct group *g, comm_status status)
     g->tellings = calloc((size_t)g->info->size, sizeof *g->tellings);
     if (!g->tellings)
         return;
-    snprintf(g->end_text, sizeof g->end_text, "%d %s", status, g->ended_text);
+    snprintf(g->end_text, sizeof g->end_text, "%d %d %s", status, g->lost, g->ended_text);
     mpi_lock();
     for (int r = 0; r < g->info->size; r++) {
         g->tellings[r] = MPI_REQUEST_NULL;
@@ -35,12 +35,11 @@ static void tell(struct group *g, comm_status status)
     mpi_unlock();
 }
 
-static void cancel_receives(struct group *g)
+void flight_cancel(struct flight *f)
 {
     mpi_lock();
-    for (struct flight *f = g->pending; f; f = f->next)
-        if (f->op.kind == COMM_OP_RECV && f->op.tag < COMM_ANY_TAG && f->done_count < f->request_count)
-            mpi.Cancel(&f->requests[f->done_count]);
+    for (int i = f->done_count; i < f->receive_count && i < f->request_count; i++)
+        mpi.Cancel(&f->requests[i]);
     mpi_unlock();
 }
 
@@ -50,9 +49,13 @@ void group_end(struct group *g, comm_status status, const char *text, struct fin
         return;
     snprintf(g->ended_text, sizeof g->ended_text, "%s", text && *text ? text : "no reason was given");
     atomic_store(&g->ended, status);
+    if (status == COMM_ERR_PEER_LOST && g->state == COMMUNICATOR_READY)
+        start_leak(); /* to finalise MPI would be to wait for that rank */
     while (g->queued)
         finished_add(list, g->queued);
-    cancel_receives(g);
+    for (struct flight *f = g->pending; f; f = f->next)
+        if (!f->is_busy)
+            flight_cancel(f);
     if (g->state == COMMUNICATOR_READY && g->info->size > 1 && !g->told)
         tell(g, status);
     pthread_cond_broadcast(&g->changed);
@@ -72,7 +75,10 @@ void group_look(struct group *g, struct finished_list *list)
     char *text;
     g->heard_text[END_BYTES - 1] = '\0';
     comm_status status = status_that_ends((comm_status)strtol(g->heard_text, &text, 10));
+    int lost = (int)strtol(text, &text, 10);
     g->told = 1;
+    if (lost >= 0 && lost < g->info->size)
+        host->rank_lost(g->info->token, g->info->world_ranks[lost], text + (*text == ' '));
     group_end(g, status, text + (*text == ' '), list);
     host->group_failed(g->info->token, status, g->ended_text);
 }
@@ -119,8 +125,8 @@ static void lose(struct group *g, int rank, const char *why)
     say_rank(g, rank, who, sizeof who);
     snprintf(text, sizeof text, "%s is lost: %.900s", who, why);
     host->rank_lost(g->info->token, g->info->world_ranks[rank], why);
-    start_leak();
     pthread_mutex_lock(&g->lock);
+    g->lost = rank;
     group_end(g, COMM_ERR_PEER_LOST, text, &list);
     pthread_mutex_unlock(&g->lock);
     finished_complete(&list);

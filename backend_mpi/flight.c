@@ -1,7 +1,7 @@
 /* An operation from submission until MPI is past it.
  *
- * The collectives of a communicator must be called in one order on all ranks. A flight that calls more of them later is
- * exclusive: those behind it wait in the queue until it is over. */
+ * The collectives of a communicator must be called in one order on all ranks: a flight calls one when it is issued, and
+ * from then on only exchanges messages, with a tag of its own. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,6 @@ static struct flight *flight_make(struct group *g, const comm_op *op, comm_work 
     f->requests = f->few;
     f->request_room = FEW_REQUESTS;
     comm_op_copy(&f->op, op);
-    f->is_exclusive = is_reduction(op) && route_of(g, op) == ROUTE_DIRECT;
     return f;
 }
 
@@ -91,8 +90,6 @@ void flight_unlink(struct flight *f)
         g->pending_end = f->at;
     else
         g->queued_end = f->at;
-    if (g->exclusive == f)
-        g->exclusive = NULL;
 }
 
 /* ---- Issuing ---- */
@@ -129,8 +126,6 @@ static void issue(struct flight *f)
     struct group *g = f->group;
     append(&g->pending_end, f);
     f->is_issued = 1;
-    if (f->is_exclusive)
-        g->exclusive = f;
     comm_status status = refuse_tag(f); /* where it was not known when the op was submitted */
     if (status != COMM_OK) {
         f->status = status;
@@ -146,21 +141,11 @@ static void issue(struct flight *f)
 
 void flights_issue_queued(struct group *g)
 {
-    struct flight *f, *next;
-    int is_blocked = 0;
-    for (f = g->queued; f; f = next) {
-        next = f->next;
-        is_blocked |= g->exclusive != NULL;
-        if (is_blocked && !is_peer(&f->op))
-            continue;
+    struct flight *f;
+    while ((f = g->queued)) {
         flight_unlink(f);
         issue(f);
     }
-}
-
-static int must_queue(const struct group *g, const comm_op *op)
-{
-    return g->state != COMMUNICATOR_READY || (!is_peer(op) && (g->exclusive || g->queued));
 }
 
 /* ---- Submission ---- */
@@ -208,7 +193,7 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
         next = f->next;
         f->began_ns = now_ns;
         *host->work_slot(f->work) = f;
-        if (must_queue(g, &f->op))
+        if (g->state != COMMUNICATOR_READY)
             append(&g->queued_end, f);
         else
             issue(f);
@@ -254,10 +239,10 @@ int flight_advance(struct flight *f)
         if (!over)
             return 0;
         comm_status (*then)(struct flight *) = f->then;
-        if (!then || f->mpi_error)
+        if (!then || f->mpi_error || atomic_load(&g->ended))
             return 1;
         f->then = NULL;
-        f->request_count = f->done_count = 0;
+        f->request_count = f->done_count = f->receive_count = 0;
         f->is_busy = 1;
         pthread_mutex_unlock(&g->lock);
         comm_status status = then(f);
@@ -265,16 +250,18 @@ int flight_advance(struct flight *f)
         f->is_busy = 0;
         if (status != COMM_OK)
             note_failure(f, status);
+        if (atomic_load(&g->ended))
+            flight_cancel(f);
     }
 }
 
 /* ---- At once, in the call ---- */
 
+/* A function of the user's is not called while the core holds its locks. */
 static int can_run(const struct group *g, const comm_op *op)
 {
-    if (g->state != COMMUNICATOR_READY || atomic_load(&g->ended) || g->begun || must_queue(g, op))
-        return 0;
-    return !is_reduction(op) || route_of(g, op) == ROUTE_MPI;
+    return g->state == COMMUNICATOR_READY && !atomic_load(&g->ended) && !g->begun &&
+           !(is_reduction(op) && op->redop == COMM_REDOP_USER);
 }
 
 static int is_over_within(struct flight *f, int64_t spin_ns)
@@ -282,7 +269,7 @@ static int is_over_within(struct flight *f, int64_t spin_ns)
     int64_t until_ns = 0;
     for (;;) {
         for (int i = 0; i < 8; i++)
-            if (is_done(f))
+            if (flight_advance(f))
                 return 1;
         int64_t now_ns = host->now_ns();
         until_ns = until_ns ? until_ns : now_ns + spin_ns;
@@ -299,17 +286,15 @@ comm_status flight_run(struct group *g, const comm_op *op, int64_t spin_ns)
             flight_free(f);
         return COMM_ERR_UNSUPPORTED;
     }
+    f->is_begun = 1;
     issue(f);
-    mpi_lock();
     int is_over = f->status == COMM_OK && is_over_within(f, spin_ns);
-    mpi_unlock();
-    if (is_over && f->mpi_error == MPI_SUCCESS && !flight_is_truncated(f) && (!f->then || f->then(f) == COMM_OK)) {
+    if (is_over && f->status == COMM_OK && f->mpi_error == MPI_SUCCESS && !flight_is_truncated(f)) {
         flight_unlink(f);
         flight_free(f);
         return COMM_OK;
     }
     f->began_ns = host->now_ns();
-    f->is_begun = 1;
     g->begun = f;
     return COMM_IN_PROGRESS;
 }

@@ -5,8 +5,6 @@
 
 #include "state.h"
 
-enum { TAG_MOVE = 1, TAG_LIBRARY = 8 }; /* on group->own; ending.c has 0 */
-
 /* Where MPI wants addresses for no data, and not the same one for both sides. */
 static char nothing[16], nothing_received[16];
 
@@ -20,47 +18,7 @@ static void *receiving(void *data, size_t bytes)
     return data && bytes ? data : nothing_received;
 }
 
-static comm_status begun(int error, const char *call, MPI_Request *request)
-{
-    if (error != MPI_SUCCESS)
-        *request = MPI_REQUEST_NULL;
-    return fail_mpi(error, call);
-}
-
 /* ---- Messages ---- */
-
-comm_status counted(struct flight *f, size_t bytes, int *ret_count, MPI_Datatype *ret_type)
-{
-    *ret_count = (int)bytes;
-    *ret_type = MPI_BYTE;
-    if (bytes <= (size_t)f->group->most_count)
-        return COMM_OK;
-    *ret_count = 1;
-    return type_for(f, 0, bytes, ret_type);
-}
-
-static comm_status send_bytes(struct flight *f, void *data, size_t bytes, int to, int tag, MPI_Comm comm)
-{
-    int count;
-    MPI_Datatype type;
-    comm_status status = counted(f, bytes, &count, &type);
-    MPI_Request *request = status == COMM_OK ? request_next(f) : NULL;
-    if (!request)
-        return status != COMM_OK ? status : COMM_ERR_NO_MEMORY;
-    return begun(mpi.Isend(address(data), count, type, to, tag, comm, request), "MPI_Isend", request);
-}
-
-/* Never longer than the room: else Open MPI writes behind it. */
-static comm_status recv_bytes(struct flight *f, void *data, size_t bytes, int from, int tag, MPI_Comm comm)
-{
-    int count;
-    MPI_Datatype type;
-    comm_status status = counted(f, bytes, &count, &type);
-    MPI_Request *request = status == COMM_OK ? request_next(f) : NULL;
-    if (!request)
-        return status != COMM_OK ? status : COMM_ERR_NO_MEMORY;
-    return begun(mpi.Irecv(address(data), count, type, from, tag, comm, request), "MPI_Irecv", request);
-}
 
 /* Tags below COMM_ANY_TAG are libcomm's. They have a communicator of their own, so that a receive with any tag takes
  * none of these. */
@@ -75,6 +33,7 @@ static comm_status send_or_recv(struct flight *f)
     int peer = op->root == COMM_ANY_SOURCE ? MPI_ANY_SOURCE : op->root;
     if (op->kind == COMM_OP_SEND)
         return send_bytes(f, op->send.data, op->send.count * op->element_bytes, peer, tag, comm);
+    f->receive_count = 1;
     return recv_bytes(f, op->recv.data, op->recv.count * op->element_bytes, peer, tag, comm);
 }
 
@@ -86,49 +45,69 @@ static void copy(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
+static char *send_block(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    size_t count;
+    char *at = comm_op_block(&f->op.send, f->op.element_bytes, rank, &count);
+    *ret_bytes = count * f->op.element_bytes;
+    return at;
+}
+
+static char *recv_block(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    size_t count;
+    char *at = comm_op_block(&f->op.recv, f->op.element_bytes, rank, &count);
+    *ret_bytes = count * f->op.element_bytes;
+    return at;
+}
+
+static char *send_whole(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    (void)rank;
+    *ret_bytes = f->op.send.count * f->op.element_bytes;
+    return f->op.send.data;
+}
+
+static char *nothing_at(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    (void)f;
+    (void)rank;
+    *ret_bytes = 0;
+    return NULL;
+}
+
+static char *send_to_root(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    return rank == f->op.root ? send_whole(f, rank, ret_bytes) : nothing_at(f, rank, ret_bytes);
+}
+
+static char *recv_from_root(const struct flight *f, int rank, size_t *ret_bytes)
+{
+    *ret_bytes = rank == f->op.root ? f->op.recv.count * f->op.element_bytes : 0;
+    return f->op.recv.data;
+}
+
 /* The plain form matches the uneven ones, which only the root can tell apart: so all are messages. */
 static comm_status gather(struct flight *f)
 {
-    const comm_op *op = &f->op;
-    int rank = f->group->info->rank, size = f->group->info->size;
-    size_t bytes = op->send.count * op->element_bytes, count;
-    comm_status status = COMM_OK;
-    if (rank != op->root)
-        return bytes ? send_bytes(f, op->send.data, bytes, op->root, TAG_MOVE, f->group->own) : COMM_OK;
-    for (int r = 0; r < size && status == COMM_OK; r++) {
-        void *block = comm_op_block(&op->recv, op->element_bytes, r, &count);
-        if (r == rank)
-            copy(block, op->send.data, bytes);
-        else if (count)
-            status = recv_bytes(f, block, count * op->element_bytes, r, TAG_MOVE, f->group->own);
-    }
-    return status;
+    return exchange(f, send_to_root, f->group->info->rank == f->op.root ? recv_block : nothing_at);
 }
 
 static comm_status scatter(struct flight *f)
 {
-    const comm_op *op = &f->op;
-    int rank = f->group->info->rank, size = f->group->info->size;
-    size_t bytes = op->recv.count * op->element_bytes, count;
-    comm_status status = COMM_OK;
-    if (rank != op->root)
-        return bytes ? recv_bytes(f, op->recv.data, bytes, op->root, TAG_MOVE, f->group->own) : COMM_OK;
-    for (int r = 0; r < size && status == COMM_OK; r++) {
-        void *block = comm_op_block(&op->send, op->element_bytes, r, &count);
-        if (r == rank)
-            copy(op->recv.data, block, bytes);
-        else if (count)
-            status = send_bytes(f, block, count * op->element_bytes, r, TAG_MOVE, f->group->own);
-    }
-    return status;
+    return exchange(f, f->group->info->rank == f->op.root ? send_block : nothing_at, recv_from_root);
 }
 
 static comm_status broadcast(struct flight *f)
 {
+    enum { SMALL_BYTES = 8192 };
     struct group *g = f->group;
-    const comm_buffers *side = g->info->rank == f->op.root ? &f->op.send : &f->op.recv;
+    int is_root = g->info->rank == f->op.root;
+    const comm_buffers *side = is_root ? &f->op.send : &f->op.recv;
     size_t bytes = side->count * f->op.element_bytes, most = (size_t)g->most_count, at = 0;
     comm_status status = COMM_OK;
+    if (g->info->size <= g->direct_ranks && (bytes <= SMALL_BYTES || g->info->size == 2))
+        return exchange(f, is_root ? send_whole : nothing_at, is_root ? nothing_at : recv_from_root);
     do {
         size_t now = bytes - at < most ? bytes - at : most;
         MPI_Request *request = request_next(f);
@@ -141,29 +120,14 @@ static comm_status broadcast(struct flight *f)
     return status;
 }
 
-static char *own_sent(const struct flight *f, int rank, size_t *ret_bytes)
-{
-    *ret_bytes = rank == f->group->info->rank ? 0 : f->op.send.count * f->op.element_bytes;
-    return f->op.send.data;
-}
-
-static char *other_received(const struct flight *f, int rank, size_t *ret_bytes)
-{
-    size_t count;
-    char *at = comm_op_block(&f->op.recv, f->op.element_bytes, rank, &count);
-    *ret_bytes = rank == f->group->info->rank ? 0 : count * f->op.element_bytes;
-    return at;
-}
-
 static comm_status unpack(struct flight *f)
 {
     const char *at = f->scratch;
     for (int r = 0; r < f->group->info->size; r++) {
         size_t bytes;
-        char *block = other_received(f, r, &bytes);
+        char *block = recv_block(f, r, &bytes);
         copy(block, at, bytes);
-        comm_op_block(&f->op.recv, f->op.element_bytes, r, &bytes);
-        at += bytes * f->op.element_bytes;
+        at += bytes;
     }
     return COMM_OK;
 }
@@ -178,9 +142,8 @@ static comm_status all_gather_uneven(struct flight *f)
         comm_op_block(&op->recv, element, (int32_t)r, &count);
         whole += count * element;
     }
-    copy(own, op->send.data, op->send.count * element);
     if (whole > (size_t)g->most_count)
-        return exchange(f, own_sent, other_received);
+        return exchange(f, send_whole, recv_block);
     int is_packed = !op->recv.list && !op->recv.offsets, *numbers = flight_memory(f, 2 * size * sizeof *numbers);
     f->scratch = is_packed ? op->recv.data : flight_memory(f, whole);
     f->then = is_packed ? NULL : unpack;
@@ -201,6 +164,8 @@ static comm_status all_gather_uneven(struct flight *f)
 static comm_status all_gather(struct flight *f)
 {
     const comm_op *op = &f->op;
+    if (f->group->info->size <= f->group->direct_ranks)
+        return exchange(f, send_whole, recv_block);
     if (op->flags & COMM_OP_FLAG_UNEVEN)
         return all_gather_uneven(f);
     size_t bytes = op->send.count * op->element_bytes, own;
@@ -216,43 +181,27 @@ static comm_status all_gather(struct flight *f)
                  "MPI_Iallgather", request);
 }
 
-static char *block_sent(const struct flight *f, int rank, size_t *ret_bytes)
-{
-    size_t count;
-    char *at = comm_op_block(&f->op.send, f->op.element_bytes, rank, &count);
-    *ret_bytes = count * f->op.element_bytes;
-    return at;
-}
-
-static char *block_received(const struct flight *f, int rank, size_t *ret_bytes)
-{
-    size_t count;
-    char *at = comm_op_block(&f->op.recv, f->op.element_bytes, rank, &count);
-    *ret_bytes = count * f->op.element_bytes;
-    return at;
-}
-
 static comm_status all_to_all(struct flight *f)
 {
-    const comm_op *op = &f->op;
-    if (op->flags & COMM_OP_FLAG_UNEVEN)
-        return exchange(f, block_sent, block_received);
+    comm_op *op = &f->op;
     size_t bytes = op->send.count * op->element_bytes, whole = bytes * (size_t)f->group->info->size;
-    void *from = address(op->send.data);
-    if (op->send.data == op->recv.data && whole) {
-        from = flight_memory(f, whole);
-        if (!from)
+    int is_uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
+    if (op->send.data == op->recv.data && whole && !is_uneven) {
+        void *taken = flight_memory(f, whole);
+        if (!taken)
             return COMM_ERR_NO_MEMORY;
-        memcpy(from, op->send.data, whole);
+        op->send.data = memcpy(taken, op->send.data, whole);
     }
+    if (is_uneven || f->group->info->size <= f->group->direct_ranks)
+        return exchange(f, send_block, recv_block);
     int count;
     MPI_Datatype type;
     comm_status status = counted(f, bytes, &count, &type);
     MPI_Request *request = status == COMM_OK ? request_next(f) : NULL;
     if (!request)
         return status != COMM_OK ? status : COMM_ERR_NO_MEMORY;
-    return begun(mpi.Ialltoall(from, count, type, receiving(op->recv.data, bytes), count, type, f->group->comm,
-                               request), "MPI_Ialltoall", request);
+    return begun(mpi.Ialltoall(address(op->send.data), count, type, receiving(op->recv.data, bytes), count, type,
+                               f->group->comm, request), "MPI_Ialltoall", request);
 }
 
 static comm_status barrier(struct flight *f)

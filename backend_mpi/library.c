@@ -116,7 +116,7 @@ static comm_status check_implementation(const char *where)
 static comm_status open_library(void)
 {
     struct loaded loaded = { "" };
-    const char *given = host->param_text(NULL, "mpi", "library");
+    const char *given = secure_getenv("COMM_MPI_LIBRARY"); /* a variant is asked before its parameters are known */
     dl_iterate_phdr(look_at, &loaded);
     if (!loaded.path[0] && !(given && *given)) {
         comm_status status = launcher_allows();
@@ -139,8 +139,9 @@ static comm_status open_library(void)
 #include "mpi.def"
 #undef CALL
 #ifdef OPEN_MPI
+/* A program that is linked to Open MPI may have copies of these objects, which are the ones that count then. */
 #define HANDLE(name)                                                                                                   \
-    if (!take(object, #name, &mpi.name, sizeof mpi.name))                                                              \
+    if (!take(RTLD_DEFAULT, #name, &mpi.name, sizeof mpi.name))                                                        \
         return fail(COMM_ERR_UNSUPPORTED, "%s has no %s: it is another Open MPI than 4 or 5", where, #name);
 #include "handle.def"
 #undef HANDLE

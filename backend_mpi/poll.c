@@ -11,7 +11,8 @@
 enum {
     SWEEP_EVERY = 16,          /* a waiting thread looks at the other operations once in so many rounds */
     LOOK_NS = 1000000,         /* between looks for news of an end */
-    LONGEST_PAUSE_NS = 200000, /* of a waiting thread */
+    SPIN_NS = 20000000,        /* a waiting thread looks without a pause for so long */
+    LONGEST_PAUSE_NS = 200000, /* then with pauses of a 64th of the time that it has waited, up to this */
     POLL_NS = 100000,          /* the poller's pause */
     BUSY_NS = 20000000,        /* after the last flight it goes on for so long, before it must be woken */
     IDLE_NS = 50000000, /* MPI may have to go on with what was sent */
@@ -103,13 +104,9 @@ static int is_looked_after(const struct flight *f)
 
 static int advance(struct flight *f, struct finished_list *list)
 {
-    struct group *g = f->group;
     if (is_looked_after(f) || !flight_advance(f))
         return 0;
-    int was_exclusive = f->is_exclusive;
     finished_add(list, f);
-    if (was_exclusive && !atomic_load(&g->ended))
-        flights_issue_queued(g);
     return 1;
 }
 
@@ -138,20 +135,20 @@ static void look(struct group *g, int64_t now_ns, struct finished_list *list)
 
 /* ---- A thread that waits ---- */
 
-/* MPI moves data only while it is called. Yielding lets others run where there are fewer cores than threads. */
-static void rest(int64_t waited_ns, int64_t spin_ns)
+/* MPI moves data only while it is called. */
+static void rest(const struct world *w, int64_t waited_ns)
 {
     int64_t ns = waited_ns / 64;
-    if (waited_ns < spin_ns)
-        sched_yield();
-    else
+    if (waited_ns >= SPIN_NS)
         pause_for(ns < LONGEST_PAUSE_NS ? ns : LONGEST_PAUSE_NS);
+    else if (w->yields)
+        sched_yield();
 }
 
 comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
 {
     struct finished_list list;
-    int64_t began_ns = host->now_ns(), now_ns = began_ns, spin_ns = 20000000;
+    int64_t began_ns = host->now_ns(), now_ns = began_ns;
     finished_begin(&list);
     for (unsigned int round = 0;; round++) {
         pthread_mutex_lock(&g->lock);
@@ -166,7 +163,7 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
         finished_complete(&list);
         if (host->work_done(work) || atomic_load(&g->ended) || now_ns >= deadline_ns)
             break;
-        rest(now_ns - began_ns, spin_ns);
+        rest(g->world, now_ns - began_ns);
     }
     if (!host->work_done(work) && atomic_load(&g->ended) && now_ns < deadline_ns)
         pause_for(LONGEST_PAUSE_NS); /* the poller completes it; the core asks again */

@@ -16,7 +16,10 @@
 
 #include "mpi_api.h"
 
-enum { TEXT_BYTES = 1024, KEY_BYTES = 64, FEW_REQUESTS = 4, BLOCKS_MOST = 6, END_BYTES = TEXT_BYTES + 16 };
+/* Tags on group->own. MPI has at least 32768. */
+enum { TAG_END = 0, TAG_LIBRARY = 8, TAG_FLIGHT = 16384, TAG_FLIGHTS = 16384 };
+
+enum { TEXT_BYTES = 1024, KEY_BYTES = 64, FEW_REQUESTS = 8, BLOCKS_MOST = 6, END_BYTES = TEXT_BYTES + 32 };
 
 extern const comm_host *host;
 
@@ -31,6 +34,7 @@ struct world {
     atomic_int has_poller, is_idle; /* idle: it sleeps until it is woken */
     int stopping;
     int64_t linger_ms;
+    int yields; /* there are more ranks than cores on this host */
     struct group *groups;
     struct group *polled; /* the poller is at it, without the lock: it is not closed meanwhile */
 };
@@ -42,6 +46,7 @@ struct flight {
     comm_op op;
     MPI_Request few[FEW_REQUESTS], *requests;
     int request_count, request_room, done_count; /* done: the first ones */
+    int receive_count;                           /* the first ones are receives, which MPI can cancel */
     comm_status (*then)(struct flight *f);       /* what follows when all requests are done; may begin new ones */
     MPI_Status received;    /* of a receive: who sent it, with which tag */
     size_t received_bytes;
@@ -53,9 +58,8 @@ struct flight {
     MPI_Datatype *types;
     int type_count, type_room;
     char *scratch;
-    size_t part; /* elements of the block that this rank reduces */
+    size_t part; /* elements that a rank reduces */
     int64_t began_ns;
-    uint8_t is_exclusive; /* it calls collectives later: the next ones wait until it is over */
     uint8_t is_busy;      /* a thread is in `then`, without the lock */
     uint8_t is_begun;     /* by `run`; waits for its work */
     uint8_t is_issued;    /* MPI has it */
@@ -69,6 +73,7 @@ struct group {
     struct world *world;
     comm_group_info info[1]; /* a copy; `parent` and `excluded` were lent */
     pthread_mutex_t lock;
+    pthread_mutex_t user;   /* while a function of the user's is called */
     pthread_cond_t changed; /* the communicators are ready, or the group has ended */
     enum communicator_state state;
     comm_status failed; /* why there are no communicators */
@@ -79,15 +84,16 @@ struct group {
     MPI_Comm comm;    /* collectives, and the user's messages */
     MPI_Comm own;     /* messages of libcomm's */
     int tag_most;
-    struct flight *queued, **queued_end; /* wait for the communicators, or for the exclusive flight */
+    struct flight *queued, **queued_end; /* wait for the communicators */
     struct flight *pending, **pending_end;
-    struct flight *exclusive, *begun, *free;
+    struct flight *begun, *free;
     struct arrival *arrivals, **arrivals_end; /* messages that no receive fits yet */
     int unmatched;                            /* receives without a message */
 
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know, or are told by another */
+    int lost; /* the rank whose loss has ended it, or -1 */
     MPI_Request heard; /* receives the news of an end */
     char heard_text[END_BYTES], end_text[END_BYTES];
     MPI_Request *tellings; /* [size] sends of the news */
@@ -95,7 +101,7 @@ struct group {
     int64_t checked_ns; /* which ranks are there; the poller's */
     int checked_rank, suspect; /* suspect: it was gone at the last look, too */
 
-    int native_ops;
+    int native_ops, direct_ranks;
     int64_t most_count;
 };
 
@@ -140,8 +146,10 @@ comm_status counted(struct flight *f, size_t bytes, int *ret_count, MPI_Datatype
 MPI_Request *request_next(struct flight *f); /* NULL: no memory, and host->last_error says so */
 void *flight_memory(struct flight *f, size_t bytes); /* likewise */
 typedef char *block_fn(const struct flight *f, int rank, size_t *ret_bytes);
+comm_status begun(int error, const char *call, MPI_Request *request);
+comm_status send_bytes(struct flight *f, void *data, size_t bytes, int to, int tag, MPI_Comm comm);
+comm_status recv_bytes(struct flight *f, void *data, size_t bytes, int from, int tag, MPI_Comm comm);
 comm_status exchange(struct flight *f, block_fn *send, block_fn *recv);
-comm_status type_for(struct flight *f, MPI_Aint displacement, size_t bytes, MPI_Datatype *ret_type);
 
 /* match.c. The group is locked, and MPI. */
 comm_status match_posted(struct flight *f);
@@ -177,6 +185,7 @@ void poller_wake(struct world *w);
 void poller_stop(struct world *w);
 
 /* ending.c. The group's lock is held. */
+void flight_cancel(struct flight *f); /* its receives */
 void group_end(struct group *g, comm_status status, const char *text, struct finished_list *list);
 void group_listen(struct group *g);
 void group_look(struct group *g, struct finished_list *list); /* has another rank told of an end? */

@@ -56,7 +56,7 @@ enum route route_of(const struct group *g, const comm_op *op)
     if ((op->flags & COMM_OP_FLAG_RANK_ORDER) || op->redop == COMM_REDOP_USER || is_narrow(op->dtype) ||
         (op->redop == COMM_REDOP_AVG && is_integer(op->dtype)))
         return ROUTE_DIRECT;
-    return ROUTE_MPI;
+    return g->info->size <= g->direct_ranks && !g->native_ops ? ROUTE_DIRECT : ROUTE_MPI;
 }
 
 /* ---- MPI's reduce function: libcomm's kernels ---- */
@@ -135,13 +135,14 @@ void describe_calls(void *context, void (*line)(const char *text, void *line_con
     for (char *at = version; (at = strchr(at, '\t'));)
         *at = ' ';
     line(version, line_context);
-    line("broadcast, all_gather, all_to_all, barrier: MPI_Ibcast, MPI_Iallgather, MPI_Ialltoall, MPI_Ibarrier",
-         line_context);
-    line("all_gather, uneven: MPI_Iallgatherv; all_to_all, uneven: MPI_Ialltoallw", line_context);
-    line("gather, scatter: MPI_Isend and MPI_Irecv", line_context);
-    line("all_reduce, reduce, reduce_scatter: MPI_Iallreduce, MPI_Ireduce, MPI_Ireduce_scatter_block, with libcomm's "
+    line("broadcast, all_to_all, barrier: MPI_Ibcast, MPI_Ialltoall, MPI_Ibarrier", line_context);
+    line("gather, scatter, all_to_all of uneven blocks: MPI_Isend and MPI_Irecv", line_context);
+    line("in groups of more than direct_ranks ranks:", line_context);
+    line("  all_gather: MPI_Iallgather, MPI_Iallgatherv", line_context);
+    line("  all_reduce, reduce, reduce_scatter: MPI_Iallreduce, MPI_Ireduce, MPI_Ireduce_scatter_block, with libcomm's "
          "kernels as MPI_Op (native_ops=1: MPI's own)", line_context);
-    line("the same of 16- and 8-bit floats, averages of integers, by a function of the user's, and in rank order: "
-         "MPI_Iallgather or MPI_Ialltoallw, and libcomm's kernels", line_context);
+    line("  not of 16- and 8-bit floats, averages of integers, by a function of the user's, in rank order",
+         line_context);
+    line("all others, and in smaller groups: MPI_Isend and MPI_Irecv, and libcomm's kernels", line_context);
     line("send, recv: MPI_Isend, MPI_Irecv", line_context);
 }

@@ -1,8 +1,9 @@
 """Run a test program under an MPI's mpirun: launch.py IMPLEMENTATION RANKS PLUGINS [--survive] PROGRAM ARGUMENT...
 
 Each process is one rank of the program's runs of that size (tests/support/ranks.c, RANKS_LAUNCHED). SEED in an argument
-becomes a fresh number, which is printed, and RANKS the number of ranks. --survive: mpirun lets the other ranks go on
-when one is killed. Exit status 77 (skipped) where that MPI, or the plugin for it, is missing.
+becomes a fresh number, which is printed, and RANKS the number of ranks. --survive: one rank is killed, which must not
+end the others; they say "as expected", and what mpirun thinks of it does not count. Exit status 77 (skipped) where that
+MPI, or the plugin for it, is missing.
 """
 import os
 import pathlib
@@ -13,8 +14,10 @@ import tempfile
 import time
 
 MPIRUN = {'openmpi': ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none'], 'mpich': ['mpiexec.mpich']}
-SURVIVE = {'openmpi': ['--enable-recovery', '--mca', 'orte_abort_on_non_zero_status', '0'],
-           'mpich': ['-disable-auto-cleanup']}
+# MPICH's mpiexec ends all ranks when one dies, so that one's parent does as if it lived while the others go on.
+SURVIVE = {'openmpi': (['--enable-recovery', '--mca', 'orte_abort_on_non_zero_status', '0'], []),
+           'mpich': ([], ['sh', '-c', '"$0" "$@" && exit; for i in $(seq 300); do set -- "$RANKS_LAUNCHED"/over-*; '
+                          '[ $# = $((RANKS - 1)) ] && exit; sleep 0.1; done'])}
 ENVIRONMENT = {
     'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
     'OMPI_MCA_mpi_yield_when_idle': '1', 'OMPI_MCA_btl_base_warn_component_unused': '0',
@@ -36,16 +39,23 @@ def main(arguments):
     if not list(pathlib.Path(plugins).glob(f'libcomm_mpi.{implementation}.so')):
         print(f'skipped: no libcomm_mpi.{implementation}.so was built, as the headers of that MPI are missing')
         return 77
-    if program[0] == '--survive':
-        command = command + SURVIVE[implementation]
-        program = program[1:]
+    survives = program[0] == '--survive'
+    if survives:
+        command = command + SURVIVE[implementation][0]
+        program = SURVIVE[implementation][1] + program[1:]
     seed = str(int(time.time()))
-    program = [argument.replace('SEED', seed).replace('RANKS', ranks) for argument in program]
+    program = [argument.replace('=SEED', f'={seed}').replace('=RANKS', f'={ranks}') for argument in program]
+    program = [seed if argument == 'SEED' else argument for argument in program]
     print(' '.join([*command, '-n', ranks, *program]), flush=True)
     with tempfile.TemporaryDirectory(prefix='comm-mpi-') as folder:
         environment = {**os.environ, **ENVIRONMENT, 'COMM_PLUGIN_PATH': plugins, 'RANKS_LAUNCHED': folder,
-                       'P2P_TAG_MOST': '32767'}
-        return subprocess.run([*command, '-n', ranks, *program], env=environment, check=False).returncode
+                       'RANKS': ranks, 'P2P_TAG_MOST': '32767'}
+        done = subprocess.run([*command, '-n', ranks, *program], env=environment, check=False, text=True,
+                              stdout=subprocess.PIPE if survives else None)
+        if survives:
+            print(done.stdout)
+            return done.stdout.count('as expected') != int(ranks) - 1
+        return done.returncode
 
 
 if __name__ == '__main__':

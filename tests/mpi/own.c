@@ -1,0 +1,245 @@
+/* What only the mpi backend has. Usage: own BACKEND CASE ...; launch.py starts it. */
+#include <comm/comm.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ranks.h"
+
+static const char *backend;
+
+/* launch.py counts it, and keeps the mpiexec of MPICH from seeing until then that a rank was killed. */
+static void say_expected(int rank)
+{
+    char path[300];
+    printf("rank %d: as expected\n", rank);
+    fflush(stdout);
+    snprintf(path, sizeof path, "%s/over-%d", getenv("RANKS_LAUNCHED"), rank);
+    FILE *file = fopen(path, "w");
+    CHECK(file && fclose(file) == 0);
+}
+
+static void check_sum(comm_group *g)
+{
+    int32_t one = 1, sum = 0;
+    CHECK_OK(comm_all_reduce(g, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    CHECK(sum == comm_group_size(g));
+}
+
+/* Groups that share ranks, first used in different orders, by a receive of one rank that others know nothing of. */
+static void orders(int rank, int size, void *arg)
+{
+    enum { GROUPS = 3 };
+    static const int32_t members[GROUPS][2] = { { 0, 1 }, { 1, 2 }, { 0, 2 } };
+    comm_group *world = ranks_world(backend), *groups[GROUPS];
+    comm_work *works[GROUPS] = { NULL };
+    int32_t ones[GROUPS] = { 1, 1, 1 }, sums[GROUPS] = { 0 };
+    (void)size;
+    (void)arg;
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < GROUPS; i++)
+            CHECK_OK(comm_group_create(world, members[i], 2, NULL, &groups[i]));
+        for (int i = 0; i < GROUPS; i++) {
+            int at = (rank + (rank == 1 ? GROUPS - i : i)) % GROUPS;
+            if (groups[at])
+                CHECK_OK(comm_all_reduce(groups[at], &ones[at], &sums[at], 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL,
+                                         &works[at]));
+        }
+        CHECK_OK(comm_work_wait_all(works, GROUPS, 0));
+        for (int i = 0; i < GROUPS; i++) {
+            CHECK(!groups[i] || sums[i] == 2);
+            comm_work_release(works[i]);
+            works[i] = NULL;
+            CHECK_OK(comm_group_close(groups[i]));
+        }
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Two ranks exchange a message in a group of three, while the third one does something else. */
+static void third_rank_is_elsewhere(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *all;
+    int32_t value = 0;
+    (void)size;
+    (void)arg;
+    CHECK_OK(comm_group_dup(world, NULL, &all));
+    if (rank == 0)
+        CHECK_OK(comm_send(all, &value, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+    if (rank == 1)
+        CHECK_OK(comm_recv(all, &value, 1, COMM_DTYPE_I32, COMM_ANY_SOURCE, NULL, NULL));
+    check_sum(world); /* rank 2 waits here from the beginning */
+    CHECK_OK(comm_group_close(all));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A rank that does not come: the others' operation ends at its limit, and so does the group. */
+static void missing(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *all;
+    comm_op_options brief = COMM_OP_OPTIONS_INIT;
+    int32_t one = 1, sum;
+    (void)size;
+    (void)arg;
+    brief.timeout_ms = 700;
+    CHECK_OK(comm_group_dup(world, NULL, &all));
+    CHECK_OK(comm_group_connect(all, COMM_DEVICE_DEFAULT, 0));
+    if (rank != 1) {
+        CHECK_STATUS(comm_all_reduce(all, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &brief, NULL),
+                     COMM_ERR_DEADLINE);
+        CHECK_STATUS(comm_group_status(all), COMM_ERR_DEADLINE);
+    }
+    CHECK_OK(comm_monitored_barrier(world, NULL)); /* the world goes on */
+    if (rank == 1) { /* the others' part of the first one may have come; then it is told */
+        comm_status status = comm_all_reduce(all, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
+        if (status == COMM_OK)
+            status = comm_all_reduce(all, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
+        CHECK_STATUS(status, COMM_ERR_DEADLINE);
+    }
+    CHECK_OK(comm_group_close(all));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A rank that never makes the group. */
+static void unmade(int rank, int size, void *arg)
+{
+    static const int32_t ranks[] = { 0, 1, 2 };
+    comm_group *world = ranks_world(backend), *all = NULL;
+    (void)size;
+    (void)arg;
+    if (rank != 1) {
+        CHECK_OK(comm_group_create(world, ranks, 3, NULL, &all));
+        CHECK_STATUS(comm_group_connect(all, COMM_DEVICE_DEFAULT, 300), COMM_ERR_TIMEOUT);
+    }
+    CHECK_OK(comm_group_close(all)); /* leaves nobody inside MPI */
+    check_sum(world);
+    if (rank == 1) { /* too late: the others have left */
+        CHECK_OK(comm_group_create(world, ranks, 3, NULL, &all));
+        CHECK_STATUS(comm_barrier(all, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_ERROR_SAYS("has closed the group");
+        CHECK_OK(comm_group_close(all));
+    }
+    check_sum(world);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The reason of an abort reaches those who wait. */
+static void aborted(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *all;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t value = 0;
+    (void)size;
+    (void)arg;
+    options.timeout_ms = 20000;
+    CHECK_OK(comm_group_dup(world, NULL, &all));
+    check_sum(all);
+    check_sum(world);
+    if (rank == 0) {
+        CHECK_OK(comm_group_abort(all, "enough of it"));
+    } else {
+        CHECK_STATUS(comm_recv(all, &value, 1, COMM_DTYPE_I32, 0, &options, NULL), COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("enough of it");
+        CHECK_ERROR_SAYS("rank 0");
+    }
+    CHECK_OK(comm_group_close(all));
+    check_sum(world);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Works that are released at once: what they do is done, in order. */
+static void dropped(int rank, int size, void *arg)
+{
+    enum { ROUNDS = 50, COUNT = 5000 };
+    static int32_t values[ROUNDS][COUNT], sums[ROUNDS][COUNT];
+    comm_group *world = ranks_world(backend);
+    (void)arg;
+    for (int i = 0; i < ROUNDS; i++) {
+        comm_work *work;
+        for (int j = 0; j < COUNT; j++)
+            values[i][j] = rank + i * j;
+        CHECK_OK(comm_all_reduce(world, values[i], sums[i], COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work));
+        comm_work_release(work);
+    }
+    CHECK_OK(comm_group_flush(world, 30000));
+    for (int i = 0; i < ROUNDS; i++)
+        for (int j = 0; j < COUNT; j++)
+            CHECK(sums[i][j] == size * i * j + size * (size - 1) / 2);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* A rank that is killed is named, and the others go on without it. */
+static void killed(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *rest;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t one = 1, sum, lost[3];
+    size_t count = 0;
+    (void)arg;
+    options.timeout_ms = 30000;
+    check_sum(world);
+    if (rank == 1)
+        raise(SIGKILL);
+    CHECK_STATUS(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL),
+                 COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+    CHECK(size < 3 || (count == 1 && lost[0] == 1));
+    CHECK_OK(comm_group_shrink(world, lost, count, NULL, &rest));
+    check_sum(rest);
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+    say_expected(rank);
+}
+
+/* Tags that MPI does not have. */
+static void tags(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t value = rank;
+    (void)size;
+    (void)arg;
+    CHECK_OK(comm_group_connect(world, COMM_DEVICE_DEFAULT, 0));
+    options.tag = INT32_MAX; /* Open MPI has it */
+    comm_status status = comm_send(world, &value, 1, COMM_DTYPE_I32, rank, &options, NULL);
+    if (status == COMM_OK) {
+        CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, rank, &options, NULL));
+    } else {
+        CHECK(status == COMM_ERR_UNSUPPORTED);
+        CHECK_ERROR_SAYS("MPI_TAG_UB");
+    }
+    check_sum(world);
+    CHECK_OK(comm_group_close(world));
+}
+
+static const struct {
+    const char *name;
+    void (*fn)(int, int, void *);
+    int size;
+} cases[] = {
+    { "orders", orders, 3 },   { "elsewhere", third_rank_is_elsewhere, 3 }, { "missing", missing, 3 },
+    { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
+    { "killed", killed, 3 },   { "tags", tags, 2 },
+};
+
+int main(int argc, char **argv)
+{
+    struct ranks_options options = { .limit_s = 60 };
+    int done = 0;
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s BACKEND CASE ...\n", argv[0]);
+        return 2;
+    }
+    backend = argv[1];
+    for (int i = 2; i < argc; i++)
+        for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+            if (strcmp(cases[c].name, argv[i]) == 0) {
+                options.name = argv[i];
+                if (ranks_run(cases[c].size, &options, cases[c].fn, NULL) != 0)
+                    return 1;
+                done++;
+            }
+    return done == argc - 2 ? 0 : 2;
+}
