@@ -166,13 +166,18 @@ static int look_at_active(struct arena *a)
     return came;
 }
 
-int driver_look_around(struct arena *a)
+static int look_at_all(struct arena *a)
 {
     int came = 0;
-    events_turn(a, 0);
     for (int32_t i = 0; i < a->up_count; i++)
         came |= look_at(a->up[i]);
     return came;
+}
+
+int driver_look_around(struct arena *a)
+{
+    events_turn(a, 0);
+    return look_at_all(a);
 }
 
 void driver_turn(struct arena *a, int wait_ms)
@@ -307,7 +312,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         if (look_again(a, now, idle_since))
             continue;
         sleep_in_kernel(a, work, deadline_ns);
-        driver_look_around(a);
+        look_at_all(a);
         idle_since = missed = 0;
     }
     atomic_store_explicit(&a->driven_ns, now, memory_order_relaxed);

@@ -1,0 +1,192 @@
+/* A peer that writes what it likes into the memory that it shares with this rank: it is lost with PROTOCOL, whatever
+ * it writes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend_shm/duplex.h"
+#include "backend_shm/events.h"
+#include "core/exec/groups.h"
+#include "core/exec/receive.h"
+#include "core/exec/say.h"
+
+static struct arena arena;
+static struct duplex pair;
+static struct duplex *up[2];
+static struct ring_out theirs; /* the peer's end of what comes here */
+static struct segment peer_segment;
+
+static void host_log(int32_t level, const char *text)
+{
+    (void)level, (void)text;
+}
+
+static int32_t host_log_wanted(int32_t level)
+{
+    (void)level;
+    return 1;
+}
+
+static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
+static const struct port_ops operations = { .send = duplex_send, .send_text = duplex_send_text,
+                                            .give_credit = duplex_give_credit, .read = duplex_read,
+                                            .forget = duplex_forget, .sweep = duplex_sweep };
+static const uint64_t salts[2] = { 0x1111222233334444u, 0x5555666677778888u };
+
+static int open_pair(void **state)
+{
+    size_t bytes = SEGMENT_RING_MIN;
+    int fd = segment_create(&bytes);
+    (void)state;
+    exec_host = &host;
+    memset(&arena, 0, sizeof arena);
+    memset(&pair, 0, sizeof pair);
+    assert_true(domain_init(&arena.domain, "shm", 0, 2, &receive_events));
+    assert_int_equal(events_open(&arena), COMM_OK);
+    arena.up = up;
+    port_init(&pair.port, &operations, &arena.domain.peers, 1);
+    pair.arena = &arena;
+    pair.tx_tail = &pair.tx_head;
+    pair.bell = -1;
+    pair.watch.fd = -1;
+    assert_int_equal(segment_map(&pair.segment, fd, bytes), 0);
+    assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
+    close(fd);
+    duplex_up(&pair, salts);
+    theirs = (struct ring_out){ &peer_segment.shared[1], peer_segment.ring[1], bytes / RING_LINE, salts[1], 0, 0 };
+    return 0;
+}
+
+static int close_pair(void **state)
+{
+    (void)state;
+    unexpected_list_clear(&arena.domain.unexpected);
+    duplex_close(&pair);
+    duplex_finish(&pair);
+    events_close(&arena);
+    domain_finish(&arena.domain);
+    segment_unmap(&peer_segment);
+    return 0;
+}
+
+static void write_record(const struct frame *h, uint32_t bytes, int is_more)
+{
+    struct ring_record *record = ring_next(&theirs);
+    record->key = ring_key(h);
+    record->bytes = bytes;
+    record->frame = *h;
+    atomic_store(&record->stamp, ring_stamp(theirs.salt, theirs.tail) + (is_more != 0));
+}
+
+static void expect_lost(const char *words)
+{
+    duplex_read(&pair.port);
+    assert_int_equal(pair.port.state, PORT_LOST);
+    assert_int_equal(pair.port.lost_status, COMM_ERR_PROTOCOL);
+    assert_non_null(strstr(pair.port.lost_text, words));
+}
+
+static void refuse(struct frame h, uint32_t bytes, int is_more, const char *words)
+{
+    write_record(&h, bytes, is_more);
+    expect_lost(words);
+}
+
+static void an_unknown_type(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_TYPE_END }, 0, 0, "a frame of unknown type");
+}
+
+static void an_eager_message_that_is_too_long(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_EAGER, .bytes = FRAME_EAGER_MAX + 1 }, 8, 0, "beyond the limit");
+}
+
+static void a_text_that_is_too_long(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_FAIL, .bytes = FRAME_TEXT_MAX + 1 }, 8, 0, "a text beyond the limit");
+}
+
+static void more_payload_than_the_frame_has(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_EAGER, .bytes = 8 }, 9, 0, "not of its frame");
+}
+
+static void a_payload_that_a_frame_cannot_have(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_RTS, .bytes = 8 }, 8, 0, "not of its frame");
+}
+
+static void a_record_that_is_longer_than_the_ring(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_EAGER, .bytes = FRAME_EAGER_MAX }, UINT32_MAX, 0, "makes no sense");
+}
+
+static void a_payload_without_a_frame(void **state)
+{
+    (void)state;
+    refuse((struct frame){ 0 }, 8, 1, "makes no sense");
+}
+
+static void more_than_the_frame_said(void **state)
+{
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = 100 };
+    uint8_t payload[100] = { 0 };
+    (void)state;
+    ring_put_frame(&theirs, ring_key(&h), &h, payload, 60);
+    duplex_read(&pair.port);
+    assert_int_equal(pair.port.state, PORT_UP);
+    refuse((struct frame){ 0 }, 41, 1, "more than its frame said");
+}
+
+static void a_frame_within_a_payload(void **state)
+{
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = 100 };
+    uint8_t payload[100] = { 0 };
+    (void)state;
+    ring_put_frame(&theirs, ring_key(&h), &h, payload, 60);
+    duplex_read(&pair.port);
+    refuse((struct frame){ .type = FRAME_CREDIT }, 0, 0, "makes no sense");
+}
+
+static void space_that_was_never_used(void **state)
+{
+    struct frame h = { .type = FRAME_CREDIT };
+    (void)state;
+    atomic_store(&peer_segment.shared[0].head, 1u << 20);
+    for (int i = 0; i < 1000 && pair.port.state == PORT_UP; i++)
+        duplex_send(&pair.port, &h, NULL, 0, NULL);
+    assert_int_equal(pair.port.state, PORT_LOST);
+    assert_int_equal(pair.port.lost_status, COMM_ERR_PROTOCOL);
+}
+
+int main(void)
+{
+#define HOSTILE(test) cmocka_unit_test_setup_teardown(test, open_pair, close_pair)
+    const struct CMUnitTest tests[] = {
+        HOSTILE(an_unknown_type),
+        HOSTILE(an_eager_message_that_is_too_long),
+        HOSTILE(a_text_that_is_too_long),
+        HOSTILE(more_payload_than_the_frame_has),
+        HOSTILE(a_payload_that_a_frame_cannot_have),
+        HOSTILE(a_record_that_is_longer_than_the_ring),
+        HOSTILE(a_payload_without_a_frame),
+        HOSTILE(more_than_the_frame_said),
+        HOSTILE(a_frame_within_a_payload),
+        HOSTILE(space_that_was_never_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
