@@ -30,8 +30,8 @@ expect(run("--only", "nothing", "tcp"), 2, "there is no such case")
 expect(run("-n", "0", "tcp"), 2, "not a number")
 expect(run("-n", "99", "tcp"), 2, "too many ranks")
 expect(run("cuda:nccl"), 2, "memory of the CPU")
-expect(run("--only", "table", "nobody"), 1, "there is no backend 'nobody'")
-expect(run("--only", "table", "./nowhere.so"), 1, "nowhere.so")
+expect(run("nobody"), 2, "there is no backend 'nobody'")
+expect(run("./nowhere.so"), 2, "nowhere.so")
 
 # By name, by path, in a backend string, with options.
 for backend, most in ("skeleton", "1048576"), (SKELETON, "1048576"), ("cpu:skeleton?most_bytes=4K", "4096"):

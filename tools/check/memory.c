@@ -100,7 +100,8 @@ void memory_begin(void)
 
 /* ---- Blocks ---- */
 
-static struct block *new_block(size_t bytes)
+/* At the end of its pages, or at their beginning. */
+static void *new_block(size_t bytes, bool at_end, const char *what)
 {
     struct block *b = NULL;
     pthread_mutex_lock(&lock);
@@ -115,12 +116,14 @@ static struct block *new_block(size_t bytes)
         b->base = mmap(NULL, b->mapped + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (b->base == MAP_FAILED || mprotect(b->base + b->mapped, page, PROT_NONE) != 0)
             abort();
+        b->data = at_end ? b->base + b->mapped - bytes : b->base;
+        snprintf(b->what, sizeof b->what, "%s", what);
         block_count++;
     }
     pthread_mutex_unlock(&lock);
     if (!b)
         abort();
-    return b;
+    return b->data;
 }
 
 static struct block *find_block(const void *data)
@@ -141,10 +144,7 @@ static void end_block(struct block *b, enum rule rule)
 
 void *lent_take(size_t bytes, const char *what)
 {
-    struct block *b = new_block(bytes);
-    snprintf(b->what, sizeof b->what, "%s", what);
-    b->data = b->base + b->mapped - bytes;
-    return b->data;
+    return new_block(bytes, true, what);
 }
 
 void lent_end(void *memory, enum rule rule)
@@ -162,7 +162,7 @@ int memory_holds(const void *address)
 {
     pthread_mutex_lock(&lock);
     const struct block *b = block_at(address);
-    int holds = b && !b->ended && b->data == b->base;
+    int holds = b && !b->ended && !*b->what;
     pthread_mutex_unlock(&lock);
     return holds;
 }
@@ -195,9 +195,7 @@ bool gpu_reduces(comm_redop redop, comm_dtype dtype)
 void *gpu_buffer(comm_device device, size_t bytes)
 {
     (void)device;
-    struct block *b = new_block(bytes);
-    b->data = b->base;
-    return b->data;
+    return new_block(bytes, false, "");
 }
 
 void gpu_buffer_free(comm_device device, void *buffer)

@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-enum { EQUAL_MOST = 2, LINES_MOST = 200, SHOWN_MOST = 6 };
+enum { EQUAL_MOST = 2, LINES_MOST = 600, SHOWN_MOST = 6, WRITTEN_MOST = 25 };
 
 const struct rule_text rule_texts[RULE_COUNT] = {
 #define RULE(name, section, words) [RULE_##name] = { #name, section, words },
@@ -243,6 +243,20 @@ static void tell_note(const char *text)
         printf("  note: %s\n", text);
 }
 
+/* What the ranks were doing, if it hung, and the end of what they have written themselves. */
+static void tell_stories(const struct line *lines, int count)
+{
+    int left[CHECK_RANKS_MOST] = { 0 };
+    for (int i = 0; i < count; i++)
+        left[lines[i].rank % CHECK_RANKS_MOST] += lines[i].kind == 'P';
+    for (int i = 0; i < count; i++) {
+        if (lines[i].kind == 'H')
+            printf("    rank %d: %s\n", lines[i].rank, lines[i].text);
+        if (lines[i].kind == 'P' && left[lines[i].rank % CHECK_RANKS_MOST]-- <= WRITTEN_MOST)
+            printf("    rank %d has written: %s\n", lines[i].rank, lines[i].text);
+    }
+}
+
 int report_take(FILE *file, const struct check_case *c, int size, uint64_t seed)
 {
     struct line *lines = calloc(LINES_MOST, sizeof *lines);
@@ -266,9 +280,8 @@ int report_take(FILE *file, const struct check_case *c, int size, uint64_t seed)
         explain(lines[i].rule, lines[i].rank, lines[i].text, c, size, seed);
         findings++;
     }
-    for (int i = 0; i < count && findings && !settings.json; i++) /* the ranks' stories, if it hung */
-        if (lines[i].kind == 'H')
-            printf("    rank %d: %s\n", lines[i].rank, lines[i].text);
+    if (findings && !settings.json)
+        tell_stories(lines, count);
     free(lines);
     return findings;
 }

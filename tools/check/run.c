@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -289,6 +290,7 @@ struct run {
     const struct check_case *c;
     int size, processes, alive;
     bool failed; /* a rank has ended as it should not */
+    bool unusable; /* the backend is */
     bool killed; /* those that are left, by us */
     pid_t pids[CHECK_RANKS_MOST];
     int pidfds[CHECK_RANKS_MOST];
@@ -304,11 +306,12 @@ static void reap(struct run *run, int rank)
     run->alive--;
     if (rank >= run->processes - run->c->dies)
         return;
+    run->unusable |= WIFEXITED(status) && WEXITSTATUS(status) == CANNOT_BE_USED;
     run->failed |= !WIFEXITED(status) || WEXITSTATUS(status) != 0;
     if (WIFSIGNALED(status) && !run->killed)
         report_line(run->report, rank, 'F', "crash", "the rank was ended by signal %d (%s)", WTERMSIG(status),
                     strsignal(WTERMSIG(status)));
-    else if (WIFEXITED(status) && WEXITSTATUS(status) > 1)
+    else if (WIFEXITED(status) && WEXITSTATUS(status) > 1 && !run->unusable)
         report_line(run->report, rank, 'F', "crash", "the rank ended itself with status %d", WEXITSTATUS(status));
 }
 
@@ -372,6 +375,24 @@ static void copy_stories(const struct run *run)
     }
 }
 
+/* The first rank's log has the reason. */
+__attribute__((noreturn)) static void give_up(const struct run *run)
+{
+    char path[300], line[CHECK_TEXT_BYTES];
+    snprintf(path, sizeof path, "%s/rank-0.log", self.folder);
+    FILE *log = fopen(path, "r");
+    while (log && fgets(line, sizeof line, log))
+        fprintf(stderr, "comm-backend-check: %s", line);
+    for (int r = 0; r < run->processes; r++) {
+        snprintf(path, sizeof path, "%s/rank-%d.log", self.folder, r);
+        unlink(path);
+    }
+    snprintf(path, sizeof path, "%s/report", self.folder);
+    unlink(path);
+    rmdir(self.folder);
+    exit(2);
+}
+
 static char skipped[CHECK_TEXT_BYTES];
 
 /* A case is skipped if every rank has skipped it. */
@@ -405,13 +426,62 @@ static int end_run(struct run *run, struct answers *answers)
     return findings;
 }
 
+/* The store of a case, in a process of its own: the ranks are forked from one that has no threads, and what is in the
+ * store is not taken for a rank's memory. It ends when `fd` is closed. */
+struct store_process {
+    pid_t pid;
+    int fd;
+};
+
+static void serve_store(int fd)
+{
+    comm_store_options options = COMM_STORE_OPTIONS_INIT;
+    comm_store *store;
+    char end;
+    options.serve = 1;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    int32_t port = comm_store_open("tcp://127.0.0.1:0", &options, &store) == COMM_OK ? comm_store_port(store) : -1;
+    if (port < 0)
+        fprintf(stderr, "comm-backend-check: a store for the ranks: %s\n", comm_last_error());
+    bool told = send(fd, &port, sizeof port, MSG_NOSIGNAL) == sizeof port;
+    while (told && recv(fd, &end, 1, 0) > 0)
+        ;
+    _exit(0);
+}
+
+static struct store_process start_store(void)
+{
+    struct store_process s;
+    int fds[2];
+    int32_t port = -1;
+    fflush(NULL);
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0 || (s.pid = fork()) < 0) {
+        perror("comm-backend-check: a process for the store");
+        exit(2);
+    }
+    if (s.pid == 0) {
+        close(fds[0]);
+        serve_store(fds[1]);
+    }
+    close(fds[1]);
+    s.fd = fds[0];
+    if (recv(s.fd, &port, sizeof port, MSG_WAITALL) != sizeof port || port < 0)
+        exit(2);
+    snprintf(self.url, sizeof self.url, "tcp://127.0.0.1:%d", (int)port);
+    return s;
+}
+
+static void stop_store(const struct store_process *s)
+{
+    close(s->fd);
+    waitpid(s->pid, NULL, 0);
+}
+
 static int run_processes(const struct check_case *c, int size)
 {
     struct run run = { .c = c, .size = size, .processes = has_threads(c) ? 1 : size };
     char path[300];
     const char *base = getenv("TMPDIR");
-    comm_store_options serves = COMM_STORE_OPTIONS_INIT;
-    comm_store *server; /* in this process, so that what is in it is not taken for a rank's memory */
     snprintf(self.folder, sizeof self.folder, "%s/comm-backend-check-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(self.folder)) {
         perror(self.folder);
@@ -419,13 +489,12 @@ static int run_processes(const struct check_case *c, int size)
     }
     snprintf(path, sizeof path, "%s/report", self.folder);
     run.report = fopen(path, "a+e");
-    serves.serve = 1;
     struct answers *answers = mmap(NULL, answers_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!run.report || answers == MAP_FAILED || comm_store_open("tcp://127.0.0.1:0", &serves, &server) != COMM_OK) {
-        fprintf(stderr, "comm-backend-check: no store for the ranks in %s: %s\n", self.folder, comm_last_error());
+    if (!run.report || answers == MAP_FAILED) {
+        fprintf(stderr, "comm-backend-check: %s cannot be used\n", self.folder);
         exit(2);
     }
-    snprintf(self.url, sizeof self.url, "tcp://127.0.0.1:%d", (int)comm_store_port(server));
+    struct store_process store = start_store();
     fflush(NULL);
     for (int r = 0; r < run.processes; r++) {
         run.pids[r] = fork();
@@ -439,7 +508,9 @@ static int run_processes(const struct check_case *c, int size)
         run.alive++;
     }
     watch_over(&run);
-    comm_store_close(server);
+    stop_store(&store);
+    if (run.unusable)
+        give_up(&run);
     return end_run(&run, answers);
 }
 

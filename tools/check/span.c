@@ -15,7 +15,7 @@ enum { SLOW = 4 };
 #else
 enum { SLOW = 1 };
 #endif
-enum { LONG_NS = 20000000, LITTLE_NS = 4000000, BUSY_NS = 100000000 * SLOW, ONCE_NS = 1500000000, STALLED_MS = 1000 };
+enum { LONG_NS = 20000000, LITTLE_NS = 4000000, BUSY_NS = 100000000 * SLOW, ONCE_MS = 1500, STALLED_MS = 1000 };
 enum { LONG_CALLS = 3, LITTLE_CALLS = 8 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -86,7 +86,7 @@ static void judge(const struct span *span, enum rule rule, int64_t slept_ns, int
                  (is_little && s->little_ones >= LITTLE_CALLS && s->little_ones * 2 >= s->calls);
     int calls = s->calls, like_this = is_long ? s->long_ones : s->little_ones;
     pthread_mutex_unlock(&lock);
-    if (often || slept_ns >= ONCE_NS)
+    if (often || slept_ns >= (int64_t)ONCE_MS * SLOW * 1000000)
         finding(rule, "%s%s%s %s for %lld ms (so did %d of the %d calls until now)", span->slot,
                 *span->what ? " of " : "", span->what, slept_ns >= busy_ns ? "slept" : "kept the thread busy",
                 (long long)((slept_ns >= busy_ns ? slept_ns : busy_ns) / 1000000), like_this, calls);

@@ -2,7 +2,9 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -96,7 +98,7 @@ static void world_close(void *world, int32_t forked)
 
 /* ---- Groups ---- */
 
-static struct watched *world_group;
+static struct watched *_Atomic world_group; /* of any rank of this process */
 
 static comm_status group_open(void *world, const comm_group_info *info, void **ret_state)
 {
@@ -119,8 +121,9 @@ static comm_status group_open(void *world, const comm_group_info *info, void **r
         watched_destroy(g);
         return status;
     }
-    if (!info->parent && !world_group)
-        world_group = g;
+    struct watched *none = NULL;
+    if (!info->parent)
+        atomic_compare_exchange_strong(&world_group, &none, g);
     *ret_state = g;
     return COMM_OK;
 }
@@ -152,8 +155,8 @@ static void group_close(void *state, int32_t forked)
 {
     struct watched *g = state;
     struct span span;
-    if (world_group == g)
-        world_group = NULL;
+    struct watched *mine = g;
+    atomic_compare_exchange_strong(&world_group, &mine, NULL);
     if (forked) { /* works, and locks, are the parent's */
         inner.group_close(g->inner, forked);
         return;
@@ -205,7 +208,8 @@ static comm_status supports(void *state, const comm_op *op)
 
 comm_status watch_ask(const comm_op *op)
 {
-    return world_group && inner.supports ? ask_twice(world_group, op) : COMM_OK;
+    struct watched *g = atomic_load(&world_group);
+    return g && inner.supports ? ask_twice(g, op) : COMM_OK;
 }
 
 /* The other backend has completed the work; perhaps inside one of its slots. */
@@ -418,6 +422,18 @@ static void check_table(const comm_backend *b)
         note("it was compiled with a comm_op of %u bytes; this libcomm's has %zu", b->op_bytes, sizeof(comm_op));
 }
 
+/* Nothing can be looked for. */
+__attribute__((format(printf, 1, 2), noreturn)) static void cannot_be_used(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    fflush(NULL);
+    _exit(CANNOT_BE_USED);
+}
+
 void watch_begin(bool describes)
 {
     const comm_backend *found;
@@ -427,7 +443,7 @@ void watch_begin(bool describes)
     look(&before);
     comm_status status = watch_host->backend_find(settings.name, &found);
     if (status != COMM_OK)
-        finding_ends(RULE_table, "the backend cannot be used: %s", comm_last_error());
+        cannot_be_used("the backend cannot be used: %s", comm_last_error());
     inner = *found;
     compare_traces(&before, "loading it, and its query,");
     look(&before);
@@ -443,7 +459,7 @@ void watch_begin(bool describes)
         check_table(&inner);
     memory_given_back = watched_given_back;
     if (comm_backend_register(watched_entry) != COMM_OK)
-        finding_ends(RULE_table, "the backend cannot be wrapped: %s", comm_last_error());
+        cannot_be_used("the backend cannot be wrapped: %s", comm_last_error());
 }
 
 const comm_backend *watch_inner(void)

@@ -8,8 +8,9 @@
 
 #include "check.h"
 
-/* Load the backend under test, look at its table, and register "watched". `describes`: write the table's facts. Ends
- * the rank with a finding if the backend cannot be used. */
+/* Load the backend under test, look at its table, and register "watched". `describes`: what is wrong in the table is a
+ * finding. Ends the process with CANNOT_BE_USED, and the reason on stderr, if the backend cannot be used. */
+enum { CANNOT_BE_USED = 4 };
 void watch_begin(bool describes);
 
 /* The backend under test; its slots are those of its own. */
