@@ -363,6 +363,19 @@ fault("core", "inner_work_that_is_used_again_keeps_its_slot", "core/inner_work.c
       "stacked")
 fault("core", "inner_works_that_are_left_are_not_told", "core/inner_work.c", "if (works->out > 0 && !forked)",
       "if (works->out > 1000 && !forked)", "stacked")
+fault("core", "wrapper_is_not_told_of_the_other_s_end", "core/group.c",
+      " || comm__inner_works_any(&group->inner_works))) {", ")) {", "chaos")
+fault("core", "options_of_the_other_are_not_found", "core/host.c", "&& option[length] == '.';",
+      "&& option[length] == ':';", "chaos")
+fault("core", "options_of_a_second_device_are_dropped", "core/group_open.c",
+      "return same_options(channel->choice.pair, pair)\n", "return same_options(pair, pair)\n", "chaos")
+fault("core", "chaos_depends_on_the_world_s_id", "tools/chaos/plan.c", ".key = hash(info->name),", ".key = info->id,",
+      "chaos")
+fault("core", "chaos_lets_sends_of_a_pair_overtake", "tools/chaos/queue.c", "        return !same_peer;\n",
+      "        return true;\n", "random programs on chaos, processes", "p2p on chaos")
+fault("core", "chaos_flips_the_user_s_own_buffer", "tools/chaos/faults.c",
+      "    flip(g, op, op->copy, bytes, \"the payload\");\n",
+      "    flip(g, op, send->data, bytes, \"the payload\");\n", "chaos")
 fault("core", "simd_kernels_are_the_best_whatever_is_asked", "core/reduce.c",
       "(*name == '\\0' || strcmp(name, variants[i].variant->name) == 0) && variants", "variants", *KERNELS)
 fault("core", "simd_kernels_in_use_stay", "core/reduce.c",
