@@ -104,6 +104,27 @@ static void run_and_begun_are_one_operation(int rank, int size, void *arg)
     free(out);
 }
 
+/* More than are connected all at once, and than small.c serves. */
+static void many_ranks(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:shm");
+    const size_t lengths[] = { 1, 100, 3000, 40000 };
+    int32_t *data = malloc(40000 * sizeof *data);
+    (void)arg;
+    CHECK(data);
+    for (int step = 0; step < 12; step++) {
+        size_t n = lengths[step % 4];
+        for (size_t i = 0; i < n; i++)
+            data[i] = value(rank, i, step);
+        CHECK_OK(comm_all_reduce(world, data, data, n, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+        for (size_t i = 0; i < n; i++)
+            CHECK(data[i] == expected(0, rank, size, n, i, 0, step));
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+    }
+    CHECK_OK(comm_group_close(world));
+    free(data);
+}
+
 /* The root is far ahead of the others: neither rings nor credit are endless. */
 static void a_root_runs_ahead(int rank, int size, void *arg)
 {
@@ -182,5 +203,6 @@ int main(void)
     for (int size = 1; size <= RANKS_MOST && !bad; size++)
         bad = ranks_run(size, NULL, run_and_begun_are_one_operation, NULL);
     return bad || ranks_run(3, &threads, run_and_begun_are_one_operation, NULL) ||
+           ranks_run(16, NULL, many_ranks, NULL) || ranks_run(24, NULL, many_ranks, NULL) ||
            ranks_run(3, NULL, a_root_runs_ahead, NULL) || ranks_run(2, NULL, strangers_get_nothing, NULL);
 }
