@@ -318,7 +318,7 @@ static size_t growth_of(comm_group *world, int32_t kind, int rounds)
 /* Caches fill up in the first rounds; a leak goes on in all. */
 void state_memory(void)
 {
-    enum { ROUNDS = 25, TOLERATED = 160 }; /* bytes for each group: names and numbers that a world remembers */
+    enum { ROUNDS = 25, TOLERATED = 400 }; /* bytes for each group: names and numbers that a world remembers */
     comm_group *world = open_world(NULL);
     int32_t kind = small_kind(world);
     growth_of(world, kind, ROUNDS);
