@@ -19,7 +19,7 @@ enum { REGISTRY_MAX = 64, TEXT_BYTES = 256 };
 struct entry {
     comm_backend backend; /* a copy: the plugin's own may be shorter */
     char *name, *origin;
-    char version[32];
+    char version[32], traits[96];
     uint32_t kinds;                /* of device, as bits */
     char reason[COMM_ERROR_BYTES]; /* why it cannot be used; "" if it can */
     int loaded;
@@ -153,6 +153,21 @@ static struct entry *entry_for(const char *name, const char *origin)
     return known ? known : new_entry(name, origin);
 }
 
+static void write_traits(uint32_t traits, char *text, size_t room)
+{
+    static const struct {
+        uint32_t bit;
+        const char *name;
+    } all[] = { { COMM_BACKEND_KEEPS_DEADLINES, "keeps_deadlines" },
+                { COMM_BACKEND_CANNOT_CANCEL, "cannot_cancel" },
+                { COMM_BACKEND_NOTICES_LOSS, "notices_loss" },
+                { COMM_BACKEND_CHECKS_SIGNATURES, "checks_signatures" } };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (traits & all[i].bit)
+            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", all[i].name);
+}
+
 static comm_status add_entry(const comm_backend *backend, uint32_t kinds, const char *origin, struct entry **ret_entry)
 {
     struct entry *taken = find_loaded(backend->name);
@@ -169,6 +184,7 @@ static comm_status add_entry(const comm_backend *backend, uint32_t kinds, const 
     e->backend = *backend;
     e->backend.name = e->name;
     e->loaded = 1;
+    write_traits(backend->traits, e->traits, sizeof e->traits);
     e->reason[0] = '\0';
     snprintf(e->version, sizeof e->version, "%s", backend->version ? backend->version : "");
     e->kinds = kinds;
@@ -480,6 +496,7 @@ comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
                                      .version = e->version,
                                      .devices = e->loaded ? e->backend.devices : "",
                                      .origin = e->origin,
-                                     .reason = e->reason };
+                                     .reason = e->reason,
+                                     .traits = e->traits };
     return comm__give_struct(ret_info, &info, sizeof info, "comm_backend_query", "comm_backend_info");
 }

@@ -978,6 +978,7 @@ typedef struct comm_backend_info {
     uint32_t struct_bytes;
     int32_t usable;
     const char *name, *version, *devices, *origin, *reason;
+    const char *traits; /* what it does or cannot do, as in backend.h: "keeps_deadlines, cannot_cancel" */
 } comm_backend_info;
 COMM_API size_t comm_backend_count(void);
 COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_info);

@@ -38,6 +38,7 @@ class Choice(unittest.TestCase):
                 found = backends(*launch.MPIRUN[name], '-n', '1')
                 self.assertTrue(found['mpi']['usable'])
                 self.assertTrue(found['mpi']['origin'].endswith(f'libcomm_mpi.{name}.so'))
+                self.assertEqual(found['mpi']['traits'], 'cannot_cancel')
                 if name == 'openmpi' and 'mpich' in BOTH:
                     self.assertIn('started by the mpirun of Open MPI', found['mpi.mpich']['reason'])
 

@@ -88,6 +88,8 @@ class Info(unittest.TestCase):
     def test_backends_and_why_others_cannot_be_used(self):
         info = json.loads(told("--json"))
         tcp = next(b for b in info["backends"] if b["name"] == "tcp")
+        self.assertEqual(tcp["traits"], "keeps_deadlines, notices_loss, checks_signatures")
+        self.assertRegex(told(), r"(?m)^  tcp .*; traits: keeps_deadlines, ")
         self.assertEqual((tcp["usable"], tcp["reason"], tcp["devices"], tcp["origin"]), (True, None, "cpu", "built in"))
         self.assertRegex(info["version"], r"^\d+\.\d+\.\d+$")
         self.assertRegex(told(), rf"(?m)^libcomm {re.escape(info['version'])}, reduction kernels: {info['kernels']}$")
