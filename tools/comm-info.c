@@ -99,10 +99,9 @@ static void print_backends(void)
     for (size_t i = 0; i < comm_backend_count(); i++) {
         comm_backend_info b = { .struct_bytes = sizeof b };
         if (comm_backend_query(i, &b) == COMM_OK)
-            printf("  %-10s %-8s devices %-6s %s%s%s%s%s\n", b.name, b.version ? b.version : "", b.devices ? b.devices : "",
-                   b.origin ? b.origin : "",
-                   *b.traits ? "; traits: " : "", b.traits, b.usable ? "" : "; cannot be used: ",
-                   b.usable || !b.reason ? "" : b.reason);
+            printf("  %-10s %-8s devices %-6s %s%s%s%s%s\n", b.name, b.version ? b.version : "",
+                   b.devices ? b.devices : "", b.origin ? b.origin : "", *b.traits ? "; traits: " : "", b.traits,
+                   b.usable ? "" : "; cannot be used: ", b.usable || !b.reason ? "" : b.reason);
     }
 }
 
@@ -125,9 +124,8 @@ static json_t *json_backends(void)
         comm_backend_info b = { .struct_bytes = sizeof b };
         if (comm_backend_query(i, &b) == COMM_OK)
             json_array_append_new(list, json_pack("{ss ss? ss? ss? ss sb ss?}", "name", b.name, "version", b.version,
-                                                  "devices", b.devices, "origin", b.origin, "traits", b.traits, "usable",
-                                                  (int)b.usable,
-                                                  "reason", b.usable ? NULL : b.reason));
+                                                  "devices", b.devices, "origin", b.origin, "traits", b.traits,
+                                                  "usable", (int)b.usable, "reason", b.usable ? NULL : b.reason));
     }
     return list;
 }

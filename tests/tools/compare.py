@@ -44,6 +44,11 @@ class Compare(unittest.TestCase):
         if not any(row['library'] == 'gloo' for row in rows):
             self.assertIn('gloo', done.stderr)  # left out, and says so
 
+    def test_the_backend_mpi_needs_an_mpi(self):
+        done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--backend', 'cpu:mpi', '--peers', 'gloo')
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn('--peers openmpi', done.stderr)
+
     def test_a_table(self):
         done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'gloo')
         self.assertEqual(done.returncode, 0, done.stderr)
