@@ -11,7 +11,7 @@ struct leaving {
     const struct world *world;
     MPI_Comm comm, own;
     MPI_Request request;
-    int is_over;
+    int is_over, has_ended;
 };
 
 enum { PAUSE_NS = 100000 };
@@ -32,7 +32,7 @@ void leaving_add(struct group *g, int keeps)
         mpi_unlock();
         return;
     }
-    *l = (struct leaving){ .world = g->world, .comm = g->comm, .own = g->own, .is_over = keeps };
+    *l = (struct leaving){ .world = g->world, .comm = g->comm, .own = g->own, .has_ended = atomic_load(&g->ended) };
     int error = mpi.Ibarrier(g->own, &l->request);
     mpi_unlock();
     if (error != MPI_SUCCESS || keeps) {
@@ -46,7 +46,9 @@ void leaving_add(struct group *g, int keeps)
     pthread_mutex_unlock(&lock);
 }
 
-/* Free those that all have left. Returns whether there are more, of that world or (NULL) of any. */
+/* Free those that all have left. Not those of a group that has ended: its operations have left messages that may be
+ * on their way still, and the number must not be given to another communicator. Returns whether there are more, of that
+ * world or (NULL) of any. */
 static int look(const struct world *w)
 {
     int left = 0;
@@ -56,7 +58,9 @@ static int look(const struct world *w)
         mpi_lock();
         if (mpi.Test(&l->request, &l->is_over, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             l->is_over = 0;
-        if (l->is_over) {
+        if (l->is_over && !l->has_ended) {
+            match_discard(l->comm);
+            match_discard(l->own);
             mpi.Comm_free(&l->own);
             mpi.Comm_free(&l->comm);
         }

@@ -1,6 +1,7 @@
 /* Receives of the user's. Messages are taken from MPI one after the other, as MPI_Improbe gives them, and matched with
  * the receives here. So their lengths are known before they are received: MPI may not say how long a message was that
  * did not fit, and Open MPI writes behind the buffer then. The data itself stays with MPI until it has a place. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,24 +109,43 @@ void match_arrivals(struct group *g)
     }
 }
 
+static void discard(MPI_Message *message, const MPI_Status *status)
+{
+    MPI_Request request;
+    size_t bytes = bytes_of(status);
+    char *to = bytes <= INT_MAX ? malloc(bytes + 1) : NULL;
+    int is_over = 0;
+    if (to && mpi.Imrecv(to, (int)bytes, MPI_BYTE, message, &request) == MPI_SUCCESS)
+        for (int i = 0; i < 1000 && !is_over; i++)
+            if (mpi.Test(&request, &is_over, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+                break;
+    if (is_over)
+        free(to);
+    else
+        start_leak(); /* MPI may still write to it */
+}
+
 /* Closing: what was sent and never received is received now, so that the sender is not left with it. */
 void match_drop(struct group *g)
 {
     struct arrival *a;
     while ((a = g->arrivals)) {
-        MPI_Request request;
-        size_t bytes = bytes_of(&a->status);
-        char *to = bytes <= (size_t)g->most_count ? malloc(bytes + 1) : NULL;
-        int is_over = 0;
         g->arrivals = a->next;
-        if (to && mpi.Imrecv(to, (int)bytes, MPI_BYTE, &a->message, &request) == MPI_SUCCESS)
-            for (int i = 0; i < 1000 && !is_over; i++)
-                if (mpi.Test(&request, &is_over, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-                    break;
-        if (is_over)
-            free(to);
-        else
-            start_leak(); /* MPI may still write to it */
+        discard(&a->message, &a->status);
         free(a);
+    }
+}
+
+/* The same before a communicator is freed: MPICH would give what is left to the next one that gets its number. */
+void match_discard(MPI_Comm comm)
+{
+    int is_there = 1;
+    while (is_there) {
+        MPI_Message message;
+        MPI_Status status;
+        if (mpi.Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm, &is_there, &message, &status) != MPI_SUCCESS)
+            return;
+        if (is_there)
+            discard(&message, &status);
     }
 }

@@ -155,6 +155,7 @@ comm_status exchange(struct flight *f, block_fn *send, block_fn *recv);
 comm_status match_posted(struct flight *f);
 void match_arrivals(struct group *g);
 void match_drop(struct group *g);
+void match_discard(MPI_Comm comm);
 
 /* leaving.c */
 void leaving_add(struct group *g, int keeps);
