@@ -10,7 +10,13 @@
 
 #include "nccl.h"
 
-enum { ASK_FIRST_NS = 20000, ASK_LAST_NS = 1000000, FINALIZE_NS = 2000000000, GET_ID_MS = 1000 };
+enum {
+    ASK_FIRST_NS = 20000,
+    ASK_LAST_NS = 1000000,
+    LEAVING_NS = 100000000,
+    FINALIZE_NS = 2000000000,
+    GET_ID_MS = 1000,
+};
 
 /* ---- On the communicator's thread, without the group's lock ---- */
 
@@ -419,6 +425,17 @@ comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns)
     say_communicator(c, where, sizeof where);
     return fail(COMM_ERR_TIMEOUT, "timed out: %s has not come together yet: a rank has not called comm_group_connect, "
                 "or no operation on such a device", where);
+}
+
+void communicator_settle(struct communicator *c)
+{
+    struct group *g = c->group;
+    int64_t until_ns = host->now_ns() + LEAVING_NS;
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    int error = 0;
+    while (c->state == COMMUNICATOR_WORKING && c->comm && !c->issuing.first && !c->queued.first &&
+           !atomic_load(&g->ended) && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
 }
 
 /* ---- The end: on the ender's thread, without the lock ---- */

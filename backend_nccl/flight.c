@@ -348,7 +348,7 @@ comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl
 
 /* ---- Submission ---- */
 
-static comm_status check_capture(const comm_op *op, const struct communicator *c, int *ret_captured)
+static comm_status check_capture(const comm_op *op, struct communicator *c, int *ret_captured)
 {
     unsigned int capture = CUDA_CAPTURE_NONE;
     if (cuda.StreamIsCapturing(op->stream, &capture) != CUDA_OK) {
@@ -361,6 +361,7 @@ static comm_status check_capture(const comm_op *op, const struct communicator *c
     if (!(op->flags & COMM_OP_FLAG_ON_STREAM))
         return fail(COMM_ERR_INVALID, "the stream is being captured into a graph, where nothing can be waited for: "
                     "give COMM_OP_FLAG_ON_STREAM");
+    communicator_settle(c); /* an operation that connected it may be over before its thread has left */
     if (c->state != COMMUNICATOR_READY || is_to_self(c))
         return fail(COMM_ERR_INVALID, "the stream is being captured into a graph, and %s: call comm_group_connect, or "
                     "run the operation once, before the capture",

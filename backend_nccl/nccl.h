@@ -175,6 +175,7 @@ static inline int is_to_self(const struct communicator *c)
 }
 comm_status communicator_want(struct group *g, int device, int source, int target, struct communicator **ret_c);
 comm_status communicator_wait_ready(struct communicator *c, int64_t deadline_ns);
+void communicator_settle(struct communicator *c); /* its thread has nothing to do: let it leave, for 0.1 s at most */
 comm_status communicator_start_thread(struct communicator *c);
 void communicator_borrow(struct communicator *p);
 void communicator_give_back(struct communicator *p);

@@ -126,6 +126,7 @@ void bench_device_wait(void *stream);
 /* What comes into the stream between the two becomes a graph. */
 void bench_device_begin_capture(void *stream);
 void *bench_device_end_capture(void *stream);
+void bench_device_drop_capture(void *stream);
 void bench_device_launch(void *graph, void *stream);
 void bench_device_destroy_graph(void *graph);
 

@@ -113,6 +113,14 @@ void *bench_device_end_capture(void *stream)
     return executable;
 }
 
+void bench_device_drop_capture(void *stream)
+{
+    void *graph = NULL;
+    cuda.stream_end_capture(stream, &graph);
+    if (graph)
+        cuda.graph_destroy(graph);
+}
+
 void bench_device_launch(void *graph, void *stream)
 {
     check(cuda.graph_launch(graph, stream), "launching a graph");

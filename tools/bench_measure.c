@@ -86,6 +86,8 @@ static comm_status capture(struct bench_call *call)
     status = call->op->run(call, NULL);
     if (status == COMM_OK)
         call->graph = bench_device_end_capture(call->options.stream);
+    else
+        bench_device_drop_capture(call->options.stream);
     return status;
 }
 

@@ -197,6 +197,41 @@ static void graph_is_launched_again(int rank, int size, void *arg)
     CHECK_CUDA(gpu.StreamDestroy(stream));
 }
 
+/* Captured right after the first operation, which has connected the ranks: nothing else need be awaited. */
+static void capture_after_the_first_operation(int rank, int size, void *arg)
+{
+    enum { GROUPS = 12 };
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL), *group;
+    cuda_stream stream = gpu_stream();
+    comm_op_options o = on_stream(stream);
+    int32_t *vector = vector_new(COUNT, 1);
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (int turn = 0; turn < GROUPS; turn++) {
+        cuda_graph graph;
+        CHECK_OK(comm_group_dup(world, NULL, &group));
+        for (int captured = 0; captured < 2; captured++) {
+            if (captured)
+                CHECK_CUDA(gpu.StreamBeginCapture(stream, CUDA_CAPTURE_MODE_THREAD_LOCAL));
+            if (turn % 2 == 0) {
+                CHECK_OK(comm_all_reduce(group, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL));
+                continue;
+            }
+            CHECK_OK(comm_coalesce_begin(group));
+            CHECK_OK(comm_send(group, vector, 1, COMM_DTYPE_I32, next, &o, NULL));
+            CHECK_OK(comm_recv(group, vector + 1, 1, COMM_DTYPE_I32, before, &o, NULL));
+            CHECK_OK(comm_coalesce_end(group, NULL, NULL));
+        }
+        CHECK_CUDA(gpu.StreamEndCapture(stream, &graph));
+        CHECK_CUDA(gpu.GraphDestroy(graph));
+        CHECK_CUDA(gpu.StreamSynchronize(stream));
+        CHECK_OK(comm_group_close(group));
+    }
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+    CHECK_CUDA(gpu.StreamDestroy(stream));
+}
+
 /* What cannot be in a graph is refused, with the cure, and the group and the capture go on. */
 static void capture_is_refused(int rank, int size, void *arg)
 {
@@ -231,6 +266,7 @@ static const struct nccl_case cases[] = {
     { "ways to wait", ways_to_wait, 3 },
     { "several devices in a process", several_devices_in_a_process, 2 },
     { "a graph is launched again", graph_is_launched_again, 3 },
+    { "a capture after the first operation", capture_after_the_first_operation, 2 },
     { "a capture is refused", capture_is_refused, 2 },
 };
 
