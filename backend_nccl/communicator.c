@@ -315,6 +315,7 @@ static void *thread_main(void *context)
     pthread_mutex_lock(&g->lock);
     if (status == COMM_OK && connects && !atomic_load(&g->ended))
         memories_register(c);
+    c->connected |= status == COMM_OK;
     do {
         if (status == COMM_OK)
             status = issue_queue(c);
@@ -433,7 +434,7 @@ void communicator_settle(struct communicator *c)
     int64_t until_ns = host->now_ns() + LEAVING_NS;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     int error = 0;
-    while (c->state == COMMUNICATOR_WORKING && c->comm && !c->issuing.first && !c->queued.first &&
+    while (c->state == COMMUNICATOR_WORKING && c->connected && !c->issuing.first && !c->queued.first &&
            !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
 }

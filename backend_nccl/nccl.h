@@ -74,7 +74,7 @@ struct communicator {
     int rank, size;     /* in the communicator */
     int number;         /* communicators of this kind that the group had before */
     enum communicator_state state;
-    int has_thread;
+    int has_thread, connected;
     pthread_t thread;
     int borrowed; /* a child's thread makes its communicator from this one */
     nccl_comm comm;
