@@ -118,7 +118,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
 
 void duplex_ring_bell(struct duplex *p)
 {
-    atomic_thread_fence(memory_order_seq_cst);
+    ring_fence();
     duplex_ring_bell_fenced(p);
 }
 
@@ -237,7 +237,7 @@ void duplex_send_text(struct port *port, struct frame *h, const char *text, int 
 /* The peer may wait for space, and sleep. */
 static void look_after_writer(struct duplex *p)
 {
-    atomic_thread_fence(memory_order_seq_cst);
+    ring_fence();
     if (!atomic_load_explicit(&p->in.shared->waits, memory_order_relaxed))
         return;
     atomic_store(&p->in.shared->waits, 0);

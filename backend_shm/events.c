@@ -63,7 +63,7 @@ int events_asleep(struct arena *a)
     for (int32_t i = 0; i < a->up_count; i++)
         atomic_store_explicit(&a->up[i]->in.shared->asleep, 1, memory_order_relaxed);
     a->is_asleep = 1;
-    atomic_thread_fence(memory_order_seq_cst);
+    ring_fence();
     for (int32_t i = 0; i < a->up_count; i++)
         if (duplex_has_news(a->up[i])) {
             events_awake(a);

@@ -139,7 +139,7 @@ static void send_all(struct small_shape *s, const uint8_t *from)
         port_take_owed(&p->port, h);
         ring_put_frame(&p->out, key, h, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
-    atomic_thread_fence(memory_order_seq_cst);
+    ring_fence();
     for (int i = 0; i < s->send_messages; i++)
         duplex_ring_bell_fenced(s->sends[i].peer);
 }
