@@ -1,20 +1,19 @@
 #include "arena.h"
 
-#include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "accept.h"
 #include "base/clock.h"
-#include "dial.h"
 #include "descriptor.h"
+#include "dial.h"
+#include "driver.h"
+#include "duplex.h"
 #include "ending.h"
 #include "events.h"
-#include "child.h"
 #include "groups.h"
-#include "accept.h"
-#include "duplex.h"
-#include "driver.h"
 #include "receive.h"
 #include "say.h"
 
@@ -61,20 +60,10 @@ static void read_parameters(struct arena *a, const comm_world_info *info)
     a->ring_bytes = choose_ring_bytes(info);
 }
 
-/* While a rank waits it looks at its rings for a while, then sleeps. With more ranks than cores the others need this
- * core more than we need to look again: then it yields between looks. */
-static void choose_waiting(struct arena *a, const comm_world_info *info)
-{
-    cpu_set_t mine;
-    int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
-    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t local = local_ranks(info);
-    if (cores < local && cores * local <= online)
-        cores = online; /* each rank is bound to cores of its own */
-    int crowded = local > cores;
-    a->spin_ns = crowded ? 0 : exec_host->param_int(info->options, "shm", "spin_us") * 1000;
-    a->yield_ns = crowded ? exec_host->param_int(info->options, "shm", "yield_us") * 1000 : 0;
-}
+enum {
+    REST_NS = 10000000,   /* to look in vain again costs the spinning time */
+    SHORT_LOOK_NS = 2000, /* a peer on another core answers in less */
+};
 
 static void arena_free(struct arena *a)
 {
@@ -112,11 +101,25 @@ static comm_status arena_allocate(struct arena *a, int32_t rank, int32_t size, c
     return COMM_OK;
 }
 
+static void close_in_child(struct forked *f)
+{
+    struct arena *a = (struct arena *)((char *)f - offsetof(struct arena, forked));
+    for (int32_t i = 0; i < a->domain.peers.size; i++) {
+        descriptor_close(&a->duplexes[i].watch.fd);
+        descriptor_close(&a->duplexes[i].bell);
+    }
+    for (int i = 0; i < SHM_PENDING_MAX; i++)
+        descriptor_close(&a->pending[i].watch.fd);
+    descriptor_close(&a->listener.fd);
+    descriptor_close(&a->bell.fd);
+    descriptor_close(&a->epoll);
+}
+
 /* What reaches outside, once there is memory; arena_close takes it half done. */
 static comm_status arena_start(struct arena *a)
 {
     comm_status status = driver_start(a);
-    child_enlist(a);
+    forked_enlist(&a->forked, close_in_child);
     if (status == COMM_OK)
         status = accept_open(a);
     if (status == COMM_OK)
@@ -140,7 +143,9 @@ comm_status arena_open(const comm_world_info *info, struct arena **ret_arena)
         return status;
     }
     read_parameters(a, info);
-    choose_waiting(a, info);
+    waiting_choose(&a->waiting, "shm", info->options, local_ranks(info));
+    a->waiting.rest_ns = REST_NS;
+    a->waiting.short_look_ns = SHORT_LOOK_NS;
     status = arena_start(a);
     if (status != COMM_OK) {
         arena_close(a, 0);
@@ -186,7 +191,7 @@ static void say_goodbye(struct arena *a)
 void arena_close(struct arena *a, int forked)
 {
     if (forked) {
-        child_close_descriptors(a); /* done already, unless fork() was not libc's; the thread is the parent's */
+        close_in_child(&a->forked); /* done already, unless fork() was not libc's; the thread is the parent's */
         return;
     }
     driver_stop(a);
@@ -201,6 +206,6 @@ void arena_close(struct arena *a, int forked)
     pthread_mutex_destroy(&a->park_lock);
     pthread_cond_destroy(&a->park);
     pthread_cond_destroy(&a->helper_park);
-    child_delist(a);
+    forked_delist(&a->forked);
     arena_free(a);
 }

@@ -34,27 +34,33 @@ static void shm_world_close(void *world, int32_t forked)
     arena_close(world, forked);
 }
 
+/* The first of these ranks that is not on the host of the first one, or -1. `members` are places in `hosts`; NULL:
+ * all. */
+static int32_t first_elsewhere(const int32_t *hosts, const int32_t *members, int32_t size)
+{
+    for (int32_t r = 1; r < size; r++)
+        if (hosts[members ? members[r] : r] != hosts[members ? members[0] : 0])
+            return r;
+    return -1;
+}
+
 /* Asked by "auto". */
 static comm_status shm_serves_hosts(void *context, const int32_t *hosts, int32_t size)
 {
+    int32_t r = first_elsewhere(hosts, NULL, size);
     (void)context;
-    for (int32_t r = 0; r < size; r++)
-        if (hosts[r] != hosts[0])
-            return exec_fail(COMM_ERR_UNSUPPORTED, "ranks 0 and %d are on different hosts", (int)r);
-    return COMM_OK;
+    return r < 0 ? COMM_OK : exec_fail(COMM_ERR_UNSUPPORTED, "ranks 0 and %d are on different hosts", (int)r);
 }
 
-/* All members must be on one host. */
 static comm_status check_hosts(const struct arena *a, const comm_group_info *info)
 {
-    const int32_t *hosts = a->domain.hosts, *members = info->world_ranks;
-    for (int32_t r = 0; r < info->size; r++)
-        if (hosts[members[r]] != hosts[members[0]])
-            return exec_fail(COMM_ERR_UNSUPPORTED,
-                             "group '%s': ranks 0 and %d are on different hosts, and shm serves ranks of one host; use "
-                             "cpu:tcp, or groups of the ranks of one host (COMM_HOST_ID says which host a rank is on)",
-                             info->name, (int)r);
-    return COMM_OK;
+    int32_t r = first_elsewhere(a->domain.hosts, info->world_ranks, info->size);
+    if (r < 0)
+        return COMM_OK;
+    return exec_fail(COMM_ERR_UNSUPPORTED,
+                     "group '%s': ranks 0 and %d are on different hosts, and shm serves ranks of one host; use "
+                     "cpu:tcp, or groups of the ranks of one host (COMM_HOST_ID says which host a rank is on)",
+                     info->name, (int)r);
 }
 
 static comm_status shm_group_open(void *world, const comm_group_info *info, void **ret_state)
@@ -130,20 +136,8 @@ static comm_status shm_progress(void *state, comm_work *work, int64_t deadline_n
 
 static void shm_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
 {
-    const struct algo *algo;
-    const char *rule;
-    char text[256];
     (void)context;
-    line("algorithms:", line_context);
-    for (size_t i = 0; (algo = select_algo_at(i)); i++) {
-        snprintf(text, sizeof text, "  %-14s %-20s %s", comm_op_traits_of(algo->kind)->name, algo->name, algo->help);
-        line(text, line_context);
-    }
-    line("rules, the first that fits counts (COMM_SHM_ALGO goes before them):", line_context);
-    for (size_t i = 0; (rule = select_rule_at(1, i)); i++) {
-        snprintf(text, sizeof text, "  %s", rule);
-        line(text, line_context);
-    }
+    select_describe(1, "COMM_SHM_ALGO", line, line_context);
 }
 
 static const comm_backend_param *const params[] = {

@@ -202,77 +202,19 @@ static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_n
     atomic_store(&a->sleeping, 0);
 }
 
-/* ---- How to wait ----
- *
- * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
- * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops
- * spinning, and each message takes the whole spinning time. So after spinning in vain a few times in a row a rank
- * rests: for a while it looks for no longer than a peer on another core takes to answer, and sleeps in the kernel. A
- * try after each such while costs little. */
-
-enum {
-    VAIN_MAX = 3,       /* a rank that is late now and then must not keep us from spinning for the next message */
-    REST_MS = 10,       /* after looking in vain: trying again costs spin_ns */
-    LONG_REST_MS = 100, /* after yielding to a program that keeps the core: trying again costs a slice of its time */
-    LONG_LOOK_MS = 1,
-    SHORT_LOOK_NS = 2000,
-};
-
-static int resting(const struct arena *a, int64_t now)
-{
-    return now < a->rest_until_ns;
-}
-
-static void rest(struct arena *a, int64_t now, int64_t ms)
-{
-    a->rest_until_ns = now + ms * NANOS;
-}
-
-static void looked_in_vain(struct arena *a, int64_t now)
-{
-    if (++a->vain < VAIN_MAX)
-        return;
-    a->vain = VAIN_MAX - 1; /* the next try decides */
-    rest(a, now, REST_MS);
-}
-
-/* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that
- * would get a whole slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
-static void yield(struct arena *a, int64_t now)
-{
-    sched_yield();
-    if (clock_now_ns() - now > LONG_LOOK_MS * NANOS)
-        rest(a, now, LONG_REST_MS);
-}
-
-/* Nothing has come since idle_since: look again (1), or sleep (0)? */
-static int look_again(struct arena *a, int64_t now, int64_t idle_since)
-{
-    if (resting(a, now))
-        return now - idle_since < SHORT_LOOK_NS;
-    if (now - idle_since < a->spin_ns)
-        return 1;
-    if (now - idle_since < a->yield_ns) {
-        yield(a, now);
-        return 1;
-    }
-    if (a->spin_ns) /* yielding keeps the core from no other rank */
-        looked_in_vain(a, now);
-    return 0;
-}
-
 int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
     enum { OFTEN = 16 };
-    if (turn % OFTEN && a->spin_ns)
+    struct waiting *w = &a->waiting;
+    if (turn % OFTEN && w->spin_ns)
         return 1;
     int64_t now = clock_now_ns();
     if (!*until_ns)
-        *until_ns = now + (resting(a, now) && spin_ns > SHORT_LOOK_NS ? SHORT_LOOK_NS : spin_ns);
+        *until_ns = now + (waiting_rests(w, now) && spin_ns > w->short_look_ns ? w->short_look_ns : spin_ns);
     if (now >= *until_ns || atomic_load_explicit(&a->contenders, memory_order_relaxed))
         return 0;
-    if (!a->spin_ns && !resting(a, now))
-        yield(a, now);
+    if (!w->spin_ns && !waiting_rests(w, now))
+        waiting_yield(w, now);
     return 1;
 }
 
@@ -290,15 +232,15 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
             end_turn(a);
         if (came) {
             /* if longer we did not look, but another program ran */
-            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS)
-                a->vain = 0;
+            if (missed && clock_now_ns() - now < WAITING_LONG_LOOK_NS)
+                waiting_paid(&a->waiting);
             idle_since = missed = 0;
             continue;
         }
         missed = 1;
         if (turn % 256 == 0)
             driver_look_around(a);
-        if (turn % 16 && a->spin_ns && !resting(a, now))
+        if (turn % 16 && a->waiting.spin_ns && !waiting_rests(&a->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)
@@ -309,7 +251,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         }
         if (now >= deadline_ns)
             break;
-        if (look_again(a, now, idle_since))
+        if (waiting_look_again(&a->waiting, now, idle_since))
             continue;
         sleep_in_kernel(a, work, deadline_ns);
         look_at_all(a);
@@ -430,8 +372,9 @@ static int somebody_drives(struct arena *a, int64_t now, unsigned *runs_seen)
  * it. */
 static int helper_turn(struct arena *a)
 {
-    int64_t begun = clock_now_ns(), now, spin_ns = a->spin_ns < HELPER_SPIN_NS ? a->spin_ns : HELPER_SPIN_NS;
-    if (resting(a, begun))
+    int64_t begun = clock_now_ns(), now, spin_ns = a->waiting.spin_ns;
+    spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
+    if (waiting_rests(&a->waiting, begun))
         spin_ns = 0;
     events_awake(a);
     do {

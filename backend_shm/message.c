@@ -60,7 +60,7 @@ static comm_status receive_now(struct exec_group *g, const comm_op *op, int64_t 
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
-            p->arena->vain = 0; /* looking has paid */
+            waiting_paid(&p->arena->waiting);
             return take(p, g, op, record);
         }
         if (what == RING_MORE || !driver_look_again(p->arena, turn, spin_ns, &until_ns))

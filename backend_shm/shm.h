@@ -12,8 +12,10 @@
 #include <sys/un.h>
 
 #include "domain.h"
+#include "forked.h"
 #include "ring.h"
 #include "segment.h"
+#include "waiting.h"
 
 enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
@@ -69,7 +71,7 @@ struct duplex {
 
 struct arena {
     struct domain domain;  /* first: arena_of */
-    struct arena *next;    /* of this process's; see child.c */
+    struct forked forked;
     struct duplex *duplexes;    /* [size] */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;
@@ -95,9 +97,7 @@ struct arena {
     int64_t helper_until_ns;
     atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
     atomic_int stop;
-    int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
-    int64_t rest_until_ns;     /* no spinning or yielding before that: it did not pay */
-    int vain;                  /* times in a row that spinning brought nothing */
+    struct waiting waiting;
     int64_t due_ns;            /* the next deadline, handshake or tick */
     int64_t tick_due_ns;
 

@@ -161,7 +161,7 @@ static int all_are_here(struct arena *a, const struct small_shape *s, const stru
             here++;
         }
         if (here == s->recv_messages) {
-            a->vain = 0; /* looking has paid */
+            waiting_paid(&a->waiting);
             return 1;
         }
         if (!driver_look_again(a, turn, spin_ns, &until_ns))

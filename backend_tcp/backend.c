@@ -84,20 +84,8 @@ static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_n
 
 static void tcp_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
 {
-    const struct algo *algo;
-    const char *rule;
-    char text[256];
     (void)context;
-    line("algorithms:", line_context);
-    for (size_t i = 0; (algo = select_algo_at(i)); i++) {
-        snprintf(text, sizeof text, "  %-14s %-20s %s", comm_op_traits_of(algo->kind)->name, algo->name, algo->help);
-        line(text, line_context);
-    }
-    line("rules, the first that fits counts (COMM_TCP_ALGO goes before them):", line_context);
-    for (size_t i = 0; (rule = select_rule_at(0, i)); i++) {
-        snprintf(text, sizeof text, "  %s", rule);
-        line(text, line_context);
-    }
+    select_describe(0, "COMM_TCP_ALGO", line, line_context);
 }
 
 static const comm_backend_param *const params[] = {

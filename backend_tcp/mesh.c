@@ -1,6 +1,6 @@
 #include "mesh.h"
 
-#include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,6 @@
 #include "connect.h"
 #include "endpoint.h"
 #include "ending.h"
-#include "forks.h"
 #include "groups.h"
 #include "link.h"
 #include "listen.h"
@@ -48,20 +47,7 @@ static void read_parameters(struct mesh *m, const void *options)
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
 }
 
-/* While a rank waits it looks at its sockets for a while, then sleeps. With more ranks than cores the others need this
- * core more than we need to look again: then it yields between looks. */
-static void choose_waiting(struct mesh *m, const comm_world_info *info)
-{
-    cpu_set_t mine;
-    int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
-    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t local = info->local_size > 0 ? info->local_size : m->domain.peers.size;
-    if (cores < local && cores * local <= online)
-        cores = online; /* each rank is bound to cores of its own */
-    int crowded = local > cores;
-    m->spin_ns = crowded ? 0 : exec_host->param_int(info->options, "tcp", "spin_us") * 1000;
-    m->yield_ns = crowded ? exec_host->param_int(info->options, "tcp", "yield_us") * 1000 : 0;
-}
+static const int64_t REST_NS = 100000000; /* to look in vain again costs a busy machine the whole spinning time */
 
 static void mesh_free(struct mesh *m)
 {
@@ -99,11 +85,21 @@ comm_status mesh_allocate(struct mesh *m, int32_t rank, int32_t size, const char
     return COMM_OK;
 }
 
+static void close_in_child(struct forked *f)
+{
+    struct mesh *m = (struct mesh *)((char *)f - offsetof(struct mesh, forked));
+    for (int32_t i = 0; i < m->domain.peers.size; i++)
+        socket_close(&m->links[i].fd);
+    for (int i = 0; i < TCP_PENDING_CONNS_MAX; i++)
+        socket_close(&m->pending[i].fd);
+    socket_close(&m->listener);
+}
+
 /* What reaches outside, once there is memory; mesh_close takes it half done. */
 static comm_status mesh_start(struct mesh *m)
 {
     comm_status status = progress_start(m);
-    forks_enlist(m);
+    forked_enlist(&m->forked, close_in_child);
     if (status == COMM_OK)
         status = listen_open(m);
     if (status == COMM_OK)
@@ -123,7 +119,8 @@ comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh)
     netaddr_identity(m->host_identity);
     comm_status status = mesh_allocate(m, info->rank, info->size, info->secret);
     read_parameters(m, info->options);
-    choose_waiting(m, info);
+    waiting_choose(&m->waiting, "tcp", info->options, info->local_size > 0 ? info->local_size : info->size);
+    m->waiting.rest_ns = REST_NS;
     if (status != COMM_OK) {
         mesh_free(m);
         return status;
@@ -182,7 +179,7 @@ static void close_connections(struct mesh *m)
 void mesh_close(struct mesh *m, int forked)
 {
     if (forked) {
-        forks_close_descriptors(m); /* done already, unless fork() was not libc's; the loop and the thread are the
+        close_in_child(&m->forked); /* done already, unless fork() was not libc's; the loop and the thread are the
                                      * parent's */
         return;
     }
@@ -198,6 +195,6 @@ void mesh_close(struct mesh *m, int forked)
     socket_close(&m->listener);
     pthread_mutex_unlock(&m->lock);
     pthread_mutex_destroy(&m->lock);
-    forks_delist(m);
+    forked_delist(&m->forked);
     mesh_free(m);
 }

@@ -202,64 +202,6 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     loop_nap_end(m);
 }
 
-/* ---- How to wait ----
- *
- * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
- * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops
- * spinning, and each message takes the whole spinning time (an all_reduce of 8 B 220 us, not 5). So after spinning
- * in vain a few times in a row a rank rests: for a while it looks once and sleeps in the kernel. A try after each
- * such while costs little. Preemptions by other programs are no reason to rest: measured, ranks on cores of their
- * own that stop spinning for that are 10 to 30 % slower, not faster. */
-
-enum {
-    VAIN_MAX = 3,       /* a rank that is late now and then must not keep us from spinning for the next message */
-    REST_MS = 100,
-    LONG_LOOK_MS = 1,
-};
-
-static int resting(const struct mesh *m, int64_t now)
-{
-    return now < m->rest_until_ns;
-}
-
-static void rest(struct mesh *m, int64_t now)
-{
-    m->rest_until_ns = now + REST_MS * NANOS;
-}
-
-static void looked_in_vain(struct mesh *m, int64_t now)
-{
-    if (++m->vain < VAIN_MAX)
-        return;
-    m->vain = VAIN_MAX - 1; /* the next try decides */
-    rest(m, now);
-}
-
-/* Let another rank run. When that took long the core went to a program that is not waiting for anything, and that
- * would get a whole slice at every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
-static void yield(struct mesh *m, int64_t now)
-{
-    sched_yield();
-    if (clock_now_ns() - now > LONG_LOOK_MS * NANOS)
-        rest(m, now);
-}
-
-/* Nothing has come since idle_since: look again (1), or sleep (0)? */
-static int look_again(struct mesh *m, int64_t now, int64_t idle_since)
-{
-    if (resting(m, now))
-        return 0;
-    if (now - idle_since < m->spin_ns)
-        return 1;
-    if (now - idle_since < m->yield_ns) {
-        yield(m, now);
-        return 1;
-    }
-    if (m->spin_ns) /* yielding keeps the core from no other rank */
-        looked_in_vain(m, now);
-    return 0;
-}
-
 /* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
 static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
@@ -273,22 +215,22 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
             end_turn(m);
         if (came) {
             /* if longer we did not look, but another program ran */
-            if (missed && clock_now_ns() - now < LONG_LOOK_MS * NANOS)
-                m->vain = 0;
+            if (missed && clock_now_ns() - now < WAITING_LONG_LOOK_NS)
+                waiting_paid(&m->waiting);
             idle_since = missed = 0;
             continue;
         }
         missed = 1;
         if (turn % 64 == 0)
             loop_turn(m, UV_RUN_NOWAIT);
-        if (turn % 16 && m->spin_ns && !resting(m, now))
+        if (turn % 16 && m->waiting.spin_ns && !waiting_rests(&m->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)
             idle_since = now;
         if (now >= deadline_ns)
             break;
-        if (look_again(m, now, idle_since))
+        if (waiting_look_again(&m->waiting, now, idle_since))
             continue;
         sleep_in_kernel(m, work, deadline_ns);
         idle_since = missed = 0;
@@ -397,8 +339,9 @@ static int somebody_drives(struct mesh *m, int64_t now)
 /* Look after the mesh, with the lock. Returns how long to sleep then, in ms. */
 static int helper_turn(struct mesh *m)
 {
-    int64_t begun = clock_now_ns(), spin_ns = m->spin_ns < HELPER_SPIN_NS ? m->spin_ns : HELPER_SPIN_NS;
-    if (resting(m, begun))
+    int64_t begun = clock_now_ns(), spin_ns = m->waiting.spin_ns;
+    spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
+    if (waiting_rests(&m->waiting, begun))
         spin_ns = 0;
     do {
         poll_active(m);

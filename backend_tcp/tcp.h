@@ -12,6 +12,8 @@
 #include <uv.h>
 
 #include "domain.h"
+#include "forked.h"
+#include "waiting.h"
 #include "wire.h"
 
 enum {
@@ -73,7 +75,7 @@ struct link {
 
 struct mesh {
     struct domain domain; /* first: mesh_of */
-    struct mesh *next;    /* of this process's; see forks.c */
+    struct forked forked;
     struct link *links;   /* [size] */
     uint64_t world;       /* the world group's id */
     char *secret;
@@ -95,9 +97,7 @@ struct mesh {
     atomic_int helper_polls;  /* it waits for what it has asked the kernel for */
     atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
     atomic_int stop;
-    int64_t spin_ns, yield_ns; /* how long a waiting thread looks, or looks and yields, before it sleeps */
-    int64_t rest_until_ns;     /* no spinning or yielding before that: it did not pay */
-    int vain;                  /* times in a row that spinning brought nothing */
+    struct waiting waiting;
 
     /* loop.c */
     int loop_made;          /* the loop is there to be closed */

@@ -430,3 +430,22 @@ const char *select_rule_at(int memory, size_t index)
     pthread_once(&once, write_rule_texts);
     return memory ? memory_rule_texts[index] : rule_texts[index];
 }
+
+void select_describe(int memory, const char *variable, void (*line)(const char *text, void *line_context),
+                     void *line_context)
+{
+    const struct algo *algo;
+    const char *rule;
+    char text[256];
+    line("algorithms:", line_context);
+    for (size_t i = 0; (algo = select_algo_at(i)); i++) {
+        snprintf(text, sizeof text, "  %-14s %-20s %s", comm_op_traits_of(algo->kind)->name, algo->name, algo->help);
+        line(text, line_context);
+    }
+    snprintf(text, sizeof text, "rules, the first that fits counts (%s goes before them):", variable);
+    line(text, line_context);
+    for (size_t i = 0; (rule = select_rule_at(memory, i)); i++) {
+        snprintf(text, sizeof text, "  %.*s", RULE_TEXT_BYTES, rule);
+        line(text, line_context);
+    }
+}

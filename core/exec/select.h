@@ -57,5 +57,8 @@ void select_overrides_destroy(struct select_overrides *o);
 const struct algo *select_algo_at(size_t index);
 /* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever. `memory`: for ranks that share it. */
 const char *select_rule_at(int memory, size_t index);
+/* All of both, a call of `line` for each: a backend's describe_routes. `variable` is the one of its parameter algo. */
+void select_describe(int memory, const char *variable, void (*line)(const char *text, void *line_context),
+                     void *line_context);
 
 #endif

@@ -455,7 +455,7 @@ static void wait_for_descriptor(comm_work *work)
     CHECK(comm_work_status(work) != COMM_IN_PROGRESS);
 }
 
-comm_status menu_wait(comm_work *work, enum waiting how)
+comm_status menu_wait(comm_work *work, enum wait_by how)
 {
     int32_t done = 0;
     comm_status status;
@@ -473,7 +473,7 @@ comm_status menu_wait(comm_work *work, enum waiting how)
     return comm_work_wait(work, 0);
 }
 
-comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const comm_op_options *options)
+comm_status menu_do(comm_group *group, enum menu what, enum wait_by how, const comm_op_options *options)
 {
     if (how == WAIT_CALL)
         return begin(group, what, options, NULL);

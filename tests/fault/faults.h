@@ -95,19 +95,19 @@ enum menu {
     MENU_COALESCED,
     MENU_END
 };
-enum waiting { WAIT_CALL, WAIT_WORK, WAIT_CALLBACK, WAIT_FD, WAIT_TEST, WAIT_END };
+enum wait_by { WAIT_CALL, WAIT_WORK, WAIT_CALLBACK, WAIT_FD, WAIT_TEST, WAIT_END };
 
 extern const char *const menu_names[MENU_END], *const waiting_names[WAIT_END];
 
 /* Do one operation of the menu and wait for it in the given way. Its status; its text is comm_last_error. */
-comm_status menu_do(comm_group *group, enum menu what, enum waiting how, const comm_op_options *options);
+comm_status menu_do(comm_group *group, enum menu what, enum wait_by how, const comm_op_options *options);
 /* Begin it; *ret_work is to be released. */
 comm_status menu_begin(comm_group *group, enum menu what, const comm_op_options *options, comm_work **ret_work);
 /* Do it until the group ends. A late rank may still find all that it needs of an operation that the others have given
  * up: then the next one tells. */
 comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_options *options);
 /* Wait for a work in the given way. */
-comm_status menu_wait(comm_work *work, enum waiting how);
+comm_status menu_wait(comm_work *work, enum wait_by how);
 
 /* ---- Texts ---- */
 

@@ -15,7 +15,7 @@ struct scenario {
     struct page *page;
     enum phase phase;
     enum menu what;
-    enum waiting how;
+    enum wait_by how;
     int victim;
     int64_t delay_ns; /* from the operation's beginning */
 };
@@ -104,7 +104,7 @@ static void one_is_killed(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-static int run(int size, enum phase phase, enum menu what, enum waiting how, uint64_t *random)
+static int run(int size, enum phase phase, enum menu what, enum wait_by how, uint64_t *random)
 {
     struct scenario s = { .page = page_new(size), .phase = phase, .what = what, .how = how };
     s.victim = (int)(fault_random(random) % (unsigned)size);
@@ -127,7 +127,7 @@ int main(int count, char **arguments)
     for (int phase = 0; phase < PHASE_END; phase++)
         for (int what = 0; what < MENU_END; what++, size++, how++)
             if (wanted < 0 || wanted == phase)
-                failed |= run(2 + (int)(size % 4), (enum phase)phase, (enum menu)what, (enum waiting)(how % WAIT_END),
+                failed |= run(2 + (int)(size % 4), (enum phase)phase, (enum menu)what, (enum wait_by)(how % WAIT_END),
                               &random);
     return failed;
 }

@@ -12,7 +12,7 @@
 struct scenario {
     struct page *page;
     enum menu what;
-    enum waiting how;
+    enum wait_by how;
     int which;
     uint64_t seed;
 };
@@ -124,7 +124,7 @@ static void everybody_leaves_when_done(int rank, int size, void *arg)
     CHECK_OK(comm_group_dup(world, NULL, &copy));
     for (int i = 0; i < 6; i++) {
         enum menu what = (enum menu)(fault_random(&random) % MENU_END);
-        enum waiting how = (enum waiting)(fault_random(&random) % WAIT_END);
+        enum wait_by how = (enum wait_by)(fault_random(&random) % WAIT_END);
         comm_work *work;
         comm_status status = menu_begin(i % 2 ? copy : world, what, NULL, &work);
         if (status == COMM_OK)
@@ -511,7 +511,7 @@ int main(void)
     int failed = 0;
     for (int i = 0; i < MENU_END; i++) {
         struct scenario s = { .what = (enum menu)i,
-                              .how = (enum waiting)(i % WAIT_END),
+                              .how = (enum wait_by)(i % WAIT_END),
                               .seed = fault_random(&random) };
         failed |= run(2 + i % 4, abort_while_blocked, s, "abort", 0, 0);
         failed |= run(5 - i % 4, close_with_work_unfinished, s, "close with work unfinished", 0, 0);

@@ -110,12 +110,12 @@ static int is_of_lengths(const struct disagreement *d)
 struct scenario {
     struct page *page;
     const struct disagreement *d;
-    enum waiting how;
+    enum wait_by how;
     int odd, async_before;
 };
 
 /* A rooted operation that needs no answer may be over here before the others disagree: the next one tells. */
-static comm_status call(comm_group *world, call_fn fn, enum waiting how)
+static comm_status call(comm_group *world, call_fn fn, enum wait_by how)
 {
     comm_work *work;
     if (how == WAIT_CALL)
@@ -271,7 +271,7 @@ static void messages_of_other_lengths(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-static int run(int size, int odd, const struct disagreement *d, enum waiting how, void (*fn)(int, int, void *),
+static int run(int size, int odd, const struct disagreement *d, enum wait_by how, void (*fn)(int, int, void *),
                const char *what)
 {
     struct scenario s = { .page = page_new(size), .d = d, .odd = odd, .how = how };
@@ -295,7 +295,7 @@ int main(void)
         int size = 2 + (int)(fault_random(&random) % 4);
         /* The root notices a wrong length, so another rank must be the odd one there. */
         int odd = !is_of_lengths(&table[i]) ? (int)(fault_random(&random) % (unsigned)size) : size - 1;
-        failed |= run(size, odd, &table[i], (enum waiting)(i % WAIT_END), they_disagree,
+        failed |= run(size, odd, &table[i], (enum wait_by)(i % WAIT_END), they_disagree,
                       !is_of_lengths(&table[i]) ? table[i].ours_text : "a block of another length");
     }
     for (int size = 2; size <= 5; size++)

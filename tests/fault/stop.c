@@ -12,7 +12,7 @@ static const char *const PASSED = " ms has passed";
 struct scenario {
     struct page *page;
     enum menu what;
-    enum waiting how;
+    enum wait_by how;
     int victim, stopped, talked;
     int64_t delay_ns;
 };
@@ -96,7 +96,7 @@ static void one_is_stopped(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-static int run_stopped(int size, int talked, enum menu what, enum waiting how, uint64_t *random)
+static int run_stopped(int size, int talked, enum menu what, enum wait_by how, uint64_t *random)
 {
     struct scenario s = { .page = page_new(size), .what = what, .how = how, .talked = talked };
     s.victim = (int)(fault_random(random) % (unsigned)size);
@@ -344,8 +344,8 @@ int main(void)
         return 77;
     }
     for (unsigned i = 0; i < sizeof menus / sizeof *menus; i++) {
-        failed |= run_stopped(2 + (int)i % 4, 1, menus[i], (enum waiting)(i % WAIT_END), &random);
-        failed |= run_stopped(5 - (int)i % 4, 0, menus[i], (enum waiting)((i + 3) % WAIT_END), &random);
+        failed |= run_stopped(2 + (int)i % 4, 1, menus[i], (enum wait_by)(i % WAIT_END), &random);
+        failed |= run_stopped(5 - (int)i % 4, 0, menus[i], (enum wait_by)((i + 3) % WAIT_END), &random);
     }
     for (int i = 0; i < BEFORE_IT; i++)
         failed |= run_with(2 + i, i, one_is_late, "a late rank, limit 400 ms");

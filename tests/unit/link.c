@@ -317,7 +317,7 @@ static void who_spins_writes_to_all_awaited_links(int count)
     assert_int_equal(mesh_allocate(m, 0, count + 1, "secret"), COMM_OK);
     assert_int_equal(progress_start(m), COMM_OK);
     m->domain.peers.events = &events;
-    m->spin_ns = INT64_MAX;
+    m->waiting.spin_ns = INT64_MAX;
     peer_count = count;
     looks = 0;
     budget = 0;

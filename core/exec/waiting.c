@@ -1,0 +1,49 @@
+#include "waiting.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "say.h"
+
+static const int64_t LONG_REST_NS = 100000000; /* after yielding to a program that keeps the core */
+
+enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
+
+void waiting_choose(struct waiting *w, const char *backend, const void *options, int32_t local_ranks)
+{
+    cpu_set_t mine;
+    int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
+    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    if (cores < local_ranks && cores * local_ranks <= online)
+        cores = online; /* each rank is bound to cores of its own */
+    int crowded = local_ranks > cores;
+    w->spin_ns = crowded ? 0 : exec_host->param_int(options, backend, "spin_us") * 1000;
+    w->yield_ns = crowded ? exec_host->param_int(options, backend, "yield_us") * 1000 : 0;
+}
+
+/* When that took long the core went to a program that is not waiting for anything, and that would get a whole slice at
+ * every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
+void waiting_yield(struct waiting *w, int64_t now)
+{
+    sched_yield();
+    if (clock_now_ns() - now > WAITING_LONG_LOOK_NS)
+        w->rest_until_ns = now + LONG_REST_NS;
+}
+
+int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
+{
+    if (waiting_rests(w, now))
+        return now - idle_since < w->short_look_ns;
+    if (now - idle_since < w->spin_ns)
+        return 1;
+    if (now - idle_since < w->yield_ns) {
+        waiting_yield(w, now);
+        return 1;
+    }
+    if (w->spin_ns && ++w->vain >= VAIN_MAX) { /* yielding keeps the core from no other rank */
+        w->vain = VAIN_MAX - 1; /* the next try decides */
+        w->rest_until_ns = now + w->rest_ns;
+    }
+    return 0;
+}
