@@ -128,19 +128,46 @@ static void merge(comm_group *group, struct channel *gone, struct channel *kept)
     group->channel_count--;
 }
 
-static int merge_any(comm_group *group)
+/* Two channels of one backend, at least one of which auto has chosen. */
+static comm_status merge_two(comm_group *group, struct channel *kept, struct channel *gone)
+{
+    const struct backend_pair *a = kept->choice.pair, *b = gone->choice.pair;
+    if (!comm__same_options(a, b)) {
+        const struct backend_pair *by_auto = comm__is_auto(a) ? a : b;
+        return comm__fail(COMM_ERR_INVALID,
+                          "opening group '%s': auto takes %s for %s, and %s is to serve %s too, with other options; "
+                          "give it the same ones for all devices",
+                          group->name, kept->backend->name, device_of(by_auto), kept->backend->name,
+                          device_of(by_auto == a ? b : a));
+    }
+    merge(group, gone, kept);
+    return COMM_OK;
+}
+
+static comm_status merge_all(comm_group *group)
+{
+    comm_status status = COMM_OK;
+    for (size_t i = 0; i < group->channel_count; i++)
+        for (size_t k = i + 1; status == COMM_OK && k < group->channel_count;)
+            if (group->channels[i].backend == group->channels[k].backend)
+                status = merge_two(group, &group->channels[i], &group->channels[k]);
+            else
+                k++;
+    return status;
+}
+
+static int has_auto(const comm_group *group)
 {
     for (size_t i = 0; i < group->channel_count; i++)
-        for (size_t k = i + 1; k < group->channel_count; k++)
-            if (group->channels[i].backend == group->channels[k].backend) {
-                merge(group, &group->channels[k], &group->channels[i]);
-                return 1;
-            }
+        if (comm__is_auto(group->channels[i].choice.pair))
+            return 1;
     return 0;
 }
 
 comm_status comm__auto_choose(comm_group *group)
 {
+    if (!has_auto(group))
+        return COMM_OK;
     comm_status status = COMM_OK;
     int32_t *hosts = hosts_of(group);
     if (!hosts)
@@ -153,7 +180,5 @@ comm_status comm__auto_choose(comm_group *group)
         channel->choice.backend = channel->backend;
     }
     free(hosts);
-    while (status == COMM_OK && merge_any(group))
-        continue;
-    return status;
+    return status == COMM_OK ? merge_all(group) : status;
 }

@@ -15,6 +15,22 @@ int comm__backend_is_path(const char *name)
     return strchr(name, '/') != NULL;
 }
 
+static int has_option(const struct backend_pair *pair, const struct backend_option *option)
+{
+    for (size_t i = 0; i < pair->option_count; i++)
+        if (strcmp(pair->options[i].name, option->name) == 0)
+            return strcmp(pair->options[i].value, option->value) == 0;
+    return 0;
+}
+
+int comm__same_options(const struct backend_pair *a, const struct backend_pair *b)
+{
+    int same = a->option_count == b->option_count; /* no pair has an option twice */
+    for (size_t i = 0; same && i < a->option_count; i++)
+        same = has_option(b, &a->options[i]);
+    return same;
+}
+
 static void lower(char *text)
 {
     for (; *text; text++)

@@ -34,6 +34,9 @@ struct backend_string {
 comm_status comm__backend_string_parse(const char *text, struct backend_string *ret_string);
 void comm__backend_string_finish(struct backend_string *string);
 
+/* Do they have the same options with the same values, in whatever order? */
+int comm__same_options(const struct backend_pair *a, const struct backend_pair *b);
+
 /* Is it a path to a shared object, not a name? */
 int comm__backend_is_path(const char *name);
 

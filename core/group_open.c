@@ -132,15 +132,6 @@ static comm_status check_options(const comm_group *group, const struct backend_p
     return COMM_OK;
 }
 
-static int same_options(const struct backend_pair *a, const struct backend_pair *b)
-{
-    int same = a->option_count == b->option_count;
-    for (size_t i = 0; same && i < a->option_count; i++)
-        same = strcmp(a->options[i].name, b->options[i].name) == 0 &&
-               strcmp(a->options[i].value, b->options[i].value) == 0;
-    return same;
-}
-
 /* One channel per backend, also for several devices: it has one set of options. */
 static comm_status channel_for(comm_group *group, const comm_backend *backend, const struct backend_pair *pair,
                                struct channel **ret_channel)
@@ -150,7 +141,7 @@ static comm_status channel_for(comm_group *group, const comm_backend *backend, c
         if (channel->backend != backend || comm__is_auto(channel->choice.pair))
             continue;
         *ret_channel = channel;
-        return same_options(channel->choice.pair, pair)
+        return comm__same_options(channel->choice.pair, pair)
                    ? COMM_OK
                    : comm__fail(COMM_ERR_INVALID,
                                 "opening group '%s': backend '%s' is to serve several devices, with other options for "
@@ -209,8 +200,6 @@ static const char *name_for_text(const struct channel *channel, int as_asked)
 static comm_status write_text(const comm_group *group, int as_asked, char **ret_text)
 {
     size_t bytes = 0;
-    free(*ret_text);
-    *ret_text = NULL;
     FILE *text = open_memstream(ret_text, &bytes);
     const char *comma = "";
     for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_KIND_END; d++) {
@@ -243,8 +232,7 @@ static comm_status choose_backends(comm_group *group, const char *text)
         }
     if (devices > 1)
         group->routes[COMM_DEVICE_DEFAULT] = NULL;
-    status = write_text(group, 1, &group->backend_asked);
-    return status == COMM_OK ? write_text(group, 0, &group->backend_text) : status;
+    return COMM_OK;
 }
 
 /* ---- Channels ---- */
@@ -475,7 +463,9 @@ static void enter_world(struct world *world, comm_group *group)
 
 static comm_status open_channels(const struct group_plan *plan, comm_group *group)
 {
-    comm_status status = comm__auto_choose(group);
+    comm_status status = write_text(group, 1, &group->backend_asked);
+    if (status == COMM_OK)
+        status = comm__auto_choose(group);
     if (status == COMM_OK)
         status = write_text(group, 0, &group->backend_text);
     for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++) {

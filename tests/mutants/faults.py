@@ -368,7 +368,7 @@ fault("core", "wrapper_is_not_told_of_the_other_s_end", "core/group.c",
 fault("core", "options_of_the_other_are_not_found", "core/host.c", "&& option[length] == '.';",
       "&& option[length] == ':';", "chaos")
 fault("core", "options_of_a_second_device_are_dropped", "core/group_open.c",
-      "return same_options(channel->choice.pair, pair)\n", "return same_options(pair, pair)\n", "chaos")
+      "return comm__same_options(channel->choice.pair, pair)\n", "return comm__same_options(pair, pair)\n", "chaos")
 fault("core", "chaos_depends_on_the_world_s_id", "tools/chaos/plan.c", ".key = hash(info->name),", ".key = info->id,",
       "chaos")
 fault("core", "chaos_lets_sends_of_a_pair_overtake", "tools/chaos/queue.c", "        return !same_peer;\n",

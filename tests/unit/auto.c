@@ -27,6 +27,7 @@ static const comm_backend *near_entry(const comm_host *host)
         return NULL;
     near_one = *tcp;
     near_one.name = "near";
+    near_one.devices = "cpu,xpu";
     near_one.preference = 1000;
     near_one.serves_hosts = one_host_only;
     return &near_one;
@@ -117,6 +118,49 @@ static void two_hosts(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void check_sum_on(comm_group *group, comm_device device)
+{
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t sum = 1;
+    options.device = device;
+    CHECK_OK(comm_all_reduce(group, &sum, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL));
+    CHECK(sum == comm_group_size(group));
+}
+
+/* What auto takes for one device may serve another one by name: that is one backend, with one set of options. */
+static void two_devices_share_a_backend(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = world_on("same", "cpu:auto?lanes=2&eager_bytes=1000,xpu:near?eager_bytes=1000&lanes=2"), *dup;
+    CHECK_OK(comm_group_dup(world, NULL, &dup));
+    if (strcmp(comm_group_backend(dup), comm_group_backend(world)) != 0 ||
+        strncmp(comm_group_backend(world), "cpu:near?lanes=2&eager_bytes=1000,xpu:near?", 43) != 0)
+        ranks_fail(__FILE__, __LINE__, "the world is on '%s', its dup on '%s'", comm_group_backend(world),
+                   comm_group_backend(dup));
+    check_sum_on(dup, COMM_DEVICE_CPU);
+    check_sum_on(dup, COMM_DEVICE_XPU);
+    check_said(rank, "auto takes near for cpu");
+    CHECK_OK(comm_group_close(dup));
+    CHECK_OK(comm_group_close(world));
+}
+
+static void two_devices_want_other_options(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    static const char *const strings[] = { "cpu:auto,xpu:near?lanes=2", "cpu:auto?lanes=1,xpu:near?lanes=2",
+                                           "xpu:near,cpu:auto?lanes=2", "cpu:auto,xpu:auto?lanes=2" };
+    CHECK_OK(comm_backend_register(near_entry));
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        comm_init_options options = COMM_INIT_OPTIONS_INIT;
+        comm_group *world;
+        options.name = strings[i];
+        options.backend = strings[i];
+        CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS("auto takes near for");
+        CHECK_ERROR_SAYS("with other options; give it the same ones");
+    }
+}
+
 static void an_explicit_name_is_obeyed(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;
@@ -161,6 +205,8 @@ static const struct {
 } cases[] = {
     { "one host", one_host, 3 },
     { "two hosts", two_hosts, 4 },
+    { "two devices share a backend", two_devices_share_a_backend, 2 },
+    { "two devices want other options", two_devices_want_other_options, 1 },
     { "an explicit name is obeyed", an_explicit_name_is_obeyed, 2 },
     { "candidates must be the same", candidates_must_be_the_same, 3 },
     { "options are checked", options_are_checked, 1 },

@@ -95,6 +95,25 @@ static void what_is_malformed_is_quoted(void **state)
     assert_refused("default:tcp", "'default:tcp'");
 }
 
+static void options_are_the_same_in_any_order(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int same;
+    } cases[] = {
+        { "cpu:tcp,xpu:tcp", 1 },           { "cpu:tcp?a=1&b=2,xpu:tcp?b=2&a=1", 1 },
+        { "cpu:tcp?a=1,xpu:tcp", 0 },       { "cpu:tcp?a=1&b=2,xpu:tcp?a=1&c=2", 0 },
+        { "cpu:tcp?a=1,xpu:tcp?a=01", 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct backend_string s = parsed(cases[i].text);
+        if (comm__same_options(&s.pairs[0], &s.pairs[1]) != cases[i].same)
+            fail_msg("'%s'", cases[i].text);
+        comm__backend_string_finish(&s);
+    }
+}
+
 static comm_status open_world(const char *backend, comm_group **ret_world)
 {
     comm_init_options o = COMM_INIT_OPTIONS_INIT;
@@ -126,7 +145,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_auto_on_the_cpu),        cmocka_unit_test(a_bare_name_is_for_all_devices),
         cmocka_unit_test(pairs_and_options_are_taken_apart), cmocka_unit_test(a_path_keeps_its_case),
-        cmocka_unit_test(what_is_malformed_is_quoted),
+        cmocka_unit_test(what_is_malformed_is_quoted),       cmocka_unit_test(options_are_the_same_in_any_order),
         cmocka_unit_test(the_environment_names_it_if_the_program_does_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
