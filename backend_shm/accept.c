@@ -20,26 +20,26 @@ enum { ACCEPT_PAUSE_MS = 50 }; /* when there are no more file descriptors */
 
 static void pending_end(struct pending_conn *c, int refused)
 {
-    struct arena *a = c->arena;
-    events_unwatch(a, &c->watch);
+    struct fabric *f = c->fabric;
+    events_unwatch(f, &c->watch);
     descriptor_close(&c->watch.fd);
-    a->pending_count--;
+    f->pending_count--;
     if (refused) {
-        a->refused++;
+        f->refused++;
         exec_log(COMM_LOG_INFO, "rank %d: a connection that is not of this job was refused (%llu so far)",
-                 (int)a->domain.peers.rank, (unsigned long long)a->refused);
+                 (int)f->domain->peers.rank, (unsigned long long)f->refused);
     }
 }
 
-static enum greeting_verdict judge(const struct arena *a, const struct greeting_hello *hello)
+static enum greeting_verdict judge(const struct fabric *f, const struct greeting_hello *hello)
 {
-    const struct port_table *peers = &a->domain.peers;
+    const struct port_table *peers = &f->domain->peers;
     if (hello->version != GREETING_VERSION)
         return GREETING_OTHER_VERSION;
-    if (hello->world != a->world || hello->to != peers->rank || hello->from < 0 || hello->from >= peers->size ||
+    if (hello->world != f->world || hello->to != peers->rank || hello->from < 0 || hello->from >= peers->size ||
         hello->from == peers->rank)
         return GREETING_STRANGER;
-    const struct duplex *p = &a->duplexes[hello->from];
+    const struct duplex *p = &f->duplexes[hello->from];
     if (p->port.state == PORT_UP || port_is_gone(&p->port))
         return GREETING_STRANGER;
     return dial_under_way(p) && peers->rank < hello->from ? GREETING_DUPLICATE : GREETING_WELCOME;
@@ -47,23 +47,23 @@ static enum greeting_verdict judge(const struct arena *a, const struct greeting_
 
 static void answer_hello(struct pending_conn *c, const struct greeting_hello *hello)
 {
-    struct arena *a = c->arena;
+    struct fabric *f = c->fabric;
     uint8_t token[GREETING_TOKEN_BYTES];
-    greeting_token(a->secret, 'C', a->name, hello, token);
+    greeting_token(f->secret, 'C', f->name, hello, token);
     if (!greeting_is_hello(hello) || !greeting_same(token, hello->token)) {
         pending_end(c, 1);
         return;
     }
-    struct greeting_answer answer = { .verdict = judge(a, hello), .version = GREETING_VERSION };
-    greeting_token(a->secret, 'A', a->name, hello, answer.token);
-    int sent = greeting_send(c->watch.fd, &answer, sizeof answer, &a->bell.fd, 1);
+    struct greeting_answer answer = { .verdict = judge(f, hello), .version = GREETING_VERSION };
+    greeting_token(f->secret, 'A', f->name, hello, answer.token);
+    int sent = greeting_send(c->watch.fd, &answer, sizeof answer, &f->bell.fd, 1);
     if (!sent || answer.verdict != GREETING_WELCOME) {
         pending_end(c, answer.verdict > GREETING_DUPLICATE);
         return;
     }
     /* Our own attempt, if there is one, is given up: the lower rank's wins, and it has decided. */
     c->from = hello->from;
-    struct duplex *p = &a->duplexes[c->from];
+    struct duplex *p = &f->duplexes[c->from];
     dial_end(p);
     duplex_opening(p, DUPLEX_AWAITED);
     p->give_up_ns = c->give_up_ns;
@@ -72,7 +72,7 @@ static void answer_hello(struct pending_conn *c, const struct greeting_hello *he
 /* The peer's connection came to nothing. */
 static void broke_off(struct pending_conn *c)
 {
-    struct duplex *p = c->from >= 0 ? &c->arena->duplexes[c->from] : NULL;
+    struct duplex *p = c->from >= 0 ? &c->fabric->duplexes[c->from] : NULL;
     pending_end(c, !p);
     if (!p || duplex_phase(p) != DUPLEX_AWAITED)
         return;
@@ -83,8 +83,8 @@ static void broke_off(struct pending_conn *c)
 
 static void admit(struct pending_conn *c, const struct greeting_ready *ready, int memory, int bell)
 {
-    struct arena *a = c->arena;
-    struct duplex *p = &a->duplexes[c->from];
+    struct fabric *f = c->fabric;
+    struct duplex *p = &f->duplexes[c->from];
     int fits = duplex_phase(p) == DUPLEX_AWAITED && segment_check(memory, (size_t)ready->ring_bytes) == 0 &&
                segment_map(&p->segment, memory, (size_t)ready->ring_bytes) == 0;
     close(memory);
@@ -93,14 +93,14 @@ static void admit(struct pending_conn *c, const struct greeting_ready *ready, in
         broke_off(c);
         return;
     }
-    events_unwatch(a, &c->watch);
+    events_unwatch(f, &c->watch);
     p->watch.fd = c->watch.fd;
     c->watch.fd = -1;
     pending_end(c, 0);
     p->bell = bell;
     p->port.heard = 1; /* its proof */
     if (!*p->port.where)
-        dial_say_place(&p->port, greeting_peer(p->watch.fd));
+        dial_write_place(p->port.table, greeting_peer(p->watch.fd), p->port.where, sizeof p->port.where);
     duplex_up(p, ready->salts);
     struct frame admitted = { .type = FRAME_CREDIT };
     p->port.ops->send(&p->port, &admitted, NULL, 0, NULL);
@@ -127,11 +127,11 @@ static void on_pending(struct watch *w)
 
 /* A free place. If there is none, of those who have not even said who they are the one that has been silent for
  * longest makes room: a crowd that says nothing must not keep the ranks out. */
-static struct pending_conn *pending_new(struct arena *a)
+static struct pending_conn *pending_new(struct fabric *f)
 {
     struct pending_conn *oldest = NULL;
     for (int i = 0; i < SHM_PENDING_MAX; i++) {
-        struct pending_conn *c = &a->pending[i];
+        struct pending_conn *c = &f->pending[i];
         if (c->watch.fd < 0)
             return c;
         if (c->from < 0 && (!oldest || c->give_up_ns < oldest->give_up_ns))
@@ -142,88 +142,88 @@ static struct pending_conn *pending_new(struct arena *a)
     return oldest;
 }
 
-static void pause_listening(struct arena *a, int error)
+static void pause_listening(struct fabric *f, int error)
 {
     exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are "
-             "free (raise the limit: ulimit -n)", (int)a->domain.peers.rank, strerror(error));
-    events_unwatch(a, &a->listener);
-    a->listen_again_ns = clock_now_ns() + ACCEPT_PAUSE_MS * 1000000ll;
-    domain_due(&a->domain, a->listen_again_ns);
+             "free (raise the limit: ulimit -n)", (int)f->domain->peers.rank, strerror(error));
+    events_unwatch(f, &f->listener);
+    f->listen_again_ns = clock_now_ns() + ACCEPT_PAUSE_MS * 1000000ll;
+    domain_due(f->domain, f->listen_again_ns);
 }
 
 static void on_listener(struct watch *w)
 {
-    struct arena *a = (struct arena *)((char *)w - offsetof(struct arena, listener));
+    struct fabric *f = (struct fabric *)((char *)w - offsetof(struct fabric, listener));
     for (;;) {
         int fd = accept4(w->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                pause_listening(a, errno);
+                pause_listening(f, errno);
             return;
         }
-        struct pending_conn *c = pending_new(a);
+        struct pending_conn *c = pending_new(f);
         if (!c) {
             close(fd); /* They will try again. */
             continue;
         }
-        *c = (struct pending_conn){ .watch = { on_pending, fd }, .arena = a, .from = -1 };
+        *c = (struct pending_conn){ .watch = { on_pending, fd }, .fabric = f, .from = -1 };
         c->give_up_ns = clock_now_ns() + SHM_HANDSHAKE_MS * 1000000ll;
-        a->pending_count++;
-        domain_due(&a->domain, c->give_up_ns);
-        if (greeting_peer(fd) < 0 || !events_watch(a, &c->watch))
+        f->pending_count++;
+        domain_due(f->domain, c->give_up_ns);
+        if (greeting_peer(fd) < 0 || !events_watch(f, &c->watch))
             pending_end(c, 1);
     }
 }
 
-comm_status accept_open(struct arena *a)
+comm_status accept_open(struct fabric *f)
 {
     struct sockaddr_un address;
     uint64_t random[2];
     greeting_random(random, sizeof random);
-    snprintf(a->name, sizeof a->name, "libcomm-%016llx%016llx", (unsigned long long)random[0],
+    snprintf(f->name, sizeof f->name, "libcomm-%016llx%016llx", (unsigned long long)random[0],
              (unsigned long long)random[1]);
-    socklen_t bytes = greeting_address(a->name, &address);
-    a->listener.ready = on_listener;
-    a->listener.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (a->listener.fd < 0 || bind(a->listener.fd, (struct sockaddr *)&address, bytes) != 0 ||
-        listen(a->listener.fd, 4096) != 0 || !events_watch(a, &a->listener))
+    socklen_t bytes = greeting_address(f->name, &address);
+    f->listener.ready = on_listener;
+    f->listener.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (f->listener.fd < 0 || bind(f->listener.fd, (struct sockaddr *)&address, bytes) != 0 ||
+        listen(f->listener.fd, 4096) != 0 || !events_watch(f, &f->listener))
         return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
     return COMM_OK;
 }
 
-void accept_timer(struct arena *a, int64_t now_ns)
+void accept_timer(struct fabric *f, int64_t now_ns)
 {
-    if (a->listen_again_ns && now_ns >= a->listen_again_ns) {
-        a->listen_again_ns = 0;
-        events_watch(a, &a->listener);
+    if (f->listen_again_ns && now_ns >= f->listen_again_ns) {
+        f->listen_again_ns = 0;
+        events_watch(f, &f->listener);
     }
-    for (int i = 0; a->pending_count && i < SHM_PENDING_MAX; i++)
-        if (a->pending[i].watch.fd >= 0 && now_ns >= a->pending[i].give_up_ns)
-            broke_off(&a->pending[i]);
+    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+        if (f->pending[i].watch.fd >= 0 && now_ns >= f->pending[i].give_up_ns)
+            broke_off(&f->pending[i]);
 }
 
-int64_t accept_due_ns(const struct arena *a)
+int64_t accept_due_ns(const struct fabric *f)
 {
-    int64_t due = a->listen_again_ns ? a->listen_again_ns : INT64_MAX;
-    for (int i = 0; a->pending_count && i < SHM_PENDING_MAX; i++)
-        if (a->pending[i].watch.fd >= 0 && a->pending[i].give_up_ns < due)
-            due = a->pending[i].give_up_ns;
+    int64_t due = f->listen_again_ns ? f->listen_again_ns : INT64_MAX;
+    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+        if (f->pending[i].watch.fd >= 0 && f->pending[i].give_up_ns < due)
+            due = f->pending[i].give_up_ns;
     return due;
 }
 
-int accept_is_proving(const struct arena *a)
+int accept_is_proving(const struct fabric *f)
 {
-    for (int i = 0; a->pending_count && i < SHM_PENDING_MAX; i++)
-        if (a->pending[i].watch.fd >= 0 && a->pending[i].from >= 0)
+    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+        if (f->pending[i].watch.fd >= 0 && f->pending[i].from >= 0)
             return 1;
     return 0;
 }
 
-void accept_close(struct arena *a)
+void accept_close(struct fabric *f)
 {
-    events_unwatch(a, &a->listener);
-    descriptor_close(&a->listener.fd);
+    events_unwatch(f, &f->listener);
+    descriptor_close(&f->listener.fd);
     for (int i = 0; i < SHM_PENDING_MAX; i++)
-        if (a->pending[i].watch.fd >= 0)
-            pending_end(&a->pending[i], 0);
+        if (f->pending[i].watch.fd >= 0)
+            pending_end(&f->pending[i], 0);
 }

@@ -16,7 +16,6 @@
 #include "events.h"
 #include "greeting.h"
 #include "duplex.h"
-#include "driver.h"
 #include "say.h"
 
 enum {
@@ -28,19 +27,21 @@ enum {
 
 /* ---- Where ranks are ---- */
 
-void dial_say_place(struct port *p, pid_t pid)
+void dial_write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity)
 {
-    snprintf(p->where, sizeof p->where, "%.48s pid %d", p->table->host_name, (int)pid);
+    snprintf(where, capacity, "%.48s pid %d", peers->host_name, (int)pid);
 }
 
-comm_status dial_publish(struct arena *a)
+comm_status dial_publish(struct fabric *f)
 {
-    char key[32], card[256];
-    struct port *own = a->domain.peers.at[a->domain.peers.rank];
-    dial_say_place(own, getpid());
-    snprintf(key, sizeof key, "shm/%d", (int)a->domain.peers.rank);
-    int used = snprintf(card, sizeof card, "%s\n%s\n", a->name, own->where);
-    return exec_host->store_set(a->store, key, card, (size_t)used);
+    char key[32], card[256], where[sizeof f->duplexes->port.where];
+    struct port *own = f->domain->peers.at[f->domain->peers.rank];
+    dial_write_place(&f->domain->peers, getpid(), where, sizeof where);
+    if (!*own->where)
+        snprintf(own->where, sizeof own->where, "%s", where);
+    snprintf(key, sizeof key, "shm/%d", (int)f->domain->peers.rank);
+    int used = snprintf(card, sizeof card, "%s\n%s\n", f->name, where);
+    return exec_host->store_set(f->store, key, card, (size_t)used);
 }
 
 /* A rank's card: the name of its socket, and where it is. 0 if that makes no sense. */
@@ -61,11 +62,11 @@ static int read_card(struct duplex *p, const char *data, size_t bytes)
     return 1;
 }
 
-static comm_status ask_store(const struct arena *a, int32_t peer, int64_t wait_ms, void **ret_data, size_t *ret_bytes)
+static comm_status ask_store(const struct fabric *f, int32_t peer, int64_t wait_ms, void **ret_data, size_t *ret_bytes)
 {
     char key[32];
     snprintf(key, sizeof key, "shm/%d", (int)peer);
-    return exec_host->store_get(a->store, NULL, key, wait_ms, ret_data, ret_bytes);
+    return exec_host->store_get(f->store, NULL, key, wait_ms, ret_data, ret_bytes);
 }
 
 void dial_find_place(struct port *p)
@@ -73,7 +74,7 @@ void dial_find_place(struct port *p)
     void *data = NULL;
     size_t bytes = 0;
     if (p->table->size > RECALL_RANKS_MAX ||
-        ask_store(duplex_of(p)->arena, p->peer, 1, &data, &bytes) != COMM_OK)
+        ask_store(duplex_of(p)->fabric, p->peer, 1, &data, &bytes) != COMM_OK)
         return;
     read_card(duplex_of(p), data, bytes);
     exec_host->free_memory(data);
@@ -89,10 +90,10 @@ int dial_under_way(const struct duplex *p)
 void dial_end(struct duplex *p)
 {
     if (duplex_phase(p) == DUPLEX_RESOLVING)
-        atomic_fetch_sub(&p->arena->resolving, 1);
+        atomic_fetch_sub(&p->fabric->resolving, 1);
     if (duplex_phase(p) == DUPLEX_NOT_OPENING)
         return;
-    events_unwatch(p->arena, &p->watch);
+    events_unwatch(p->fabric, &p->watch);
     descriptor_close(&p->watch.fd);
     p->phase = DUPLEX_NOT_OPENING;
 }
@@ -113,15 +114,15 @@ static void await_peer(struct duplex *p)
     dial_end(p);
     duplex_opening(p, DUPLEX_AWAITED);
     p->give_up_ns = clock_now_ns() + AWAIT_MS * 1000000ll;
-    domain_due(&p->arena->domain, p->give_up_ns);
+    domain_due(p->fabric->domain, p->give_up_ns);
 }
 
 /* The peer has welcomed us: make the memory, and hand it over. */
 static void hand_over(struct duplex *p, int bell)
 {
-    struct arena *a = p->arena;
+    struct fabric *f = p->fabric;
     struct greeting_ready ready = { 0 };
-    size_t ring_bytes = a->ring_bytes;
+    size_t ring_bytes = f->ring_bytes;
     int fd = segment_create(&ring_bytes), failed = fd < 0 ? fd : segment_map(&p->segment, fd, ring_bytes);
     p->bell = bell;
     if (failed) {
@@ -131,21 +132,21 @@ static void hand_over(struct duplex *p, int bell)
                 "or set COMM_SHM_RING_BYTES to less", ring_bytes >> 10, strerror(-failed));
         return;
     }
-    if (ring_bytes < a->ring_bytes) {
+    if (ring_bytes < f->ring_bytes) {
         exec_log(COMM_LOG_WARN, "rank %d: shared memory is short: rings of %zu KiB instead of %zu KiB",
-                 (int)a->domain.peers.rank, ring_bytes >> 10, a->ring_bytes >> 10);
-        a->ring_bytes = ring_bytes;
+                 (int)f->domain->peers.rank, ring_bytes >> 10, f->ring_bytes >> 10);
+        f->ring_bytes = ring_bytes;
     }
     ready.ring_bytes = ring_bytes;
     greeting_random(ready.salts, sizeof ready.salts);
-    const int fds[] = { fd, a->bell.fd };
+    const int fds[] = { fd, f->bell.fd };
     int sent = greeting_send(p->watch.fd, &ready, sizeof ready, fds, 2);
     close(fd);
     if (!sent) {
         give_up(p, COMM_ERR_PEER_LOST, "it closed the connection");
         return;
     }
-    events_unwatch(a, &p->watch);
+    events_unwatch(f, &p->watch);
     duplex_up(p, ready.salts);
 }
 
@@ -164,8 +165,8 @@ static void on_answer(struct watch *w)
                                                       "take us for a rank of its job" : strerror(errno));
         return;
     }
-    greeting_hello(p->arena, p->port.peer, p->name, &hello);
-    greeting_token(p->arena->secret, 'A', p->name, &hello, token);
+    greeting_hello(p->fabric, p->port.peer, p->name, &hello);
+    greeting_token(p->fabric->secret, 'A', p->name, &hello, token);
     if (!greeting_same(token, answer.token) || answer.verdict != GREETING_WELCOME) {
         descriptor_close(&bell);
         if (!greeting_same(token, answer.token))
@@ -183,7 +184,7 @@ static void on_answer(struct watch *w)
 
 static void greet(struct duplex *p)
 {
-    struct arena *a = p->arena;
+    struct fabric *f = p->fabric;
     struct sockaddr_un address;
     struct greeting_hello hello;
     socklen_t bytes = greeting_address(p->name, &address);
@@ -198,7 +199,7 @@ static void greet(struct duplex *p)
     if (fd < 0 && errno == EAGAIN) {
         duplex_opening(p, DUPLEX_CONNECTING);
         p->again_ns = clock_now_ns() + RETRY_MS * 1000000ll;
-        domain_due(&a->domain, p->again_ns);
+        domain_due(f->domain, p->again_ns);
         return;
     }
     if (fd < 0) {
@@ -213,10 +214,10 @@ static void greet(struct duplex *p)
         give_up(p, COMM_ERR_PEER_LOST, "its process belongs to another user; all ranks of a host must be one user's");
         return;
     }
-    greeting_hello(a, p->port.peer, p->name, &hello);
+    greeting_hello(f, p->port.peer, p->name, &hello);
     duplex_opening(p, DUPLEX_GREETED);
     p->watch.ready = on_answer;
-    if (!greeting_send(fd, &hello, sizeof hello, NULL, 0) || !events_watch(a, &p->watch))
+    if (!greeting_send(fd, &hello, sizeof hello, NULL, 0) || !events_watch(f, &p->watch))
         give_up(p, COMM_ERR_PEER_LOST, "%s", strerror(errno));
 }
 
@@ -238,32 +239,32 @@ static void resolved(struct duplex *p, const void *card, size_t bytes, const cha
 }
 
 /* The next peer, after `at`, whose socket is not known yet; -1: there is none. */
-static int32_t next_unresolved(struct arena *a, int32_t at, int64_t *ret_give_up_ns)
+static int32_t next_unresolved(struct fabric *f, int32_t at, int64_t *ret_give_up_ns)
 {
-    driver_enter(a);
+    f->driver->enter(f->domain);
     do
         at++;
-    while (at < a->domain.peers.size && duplex_phase(&a->duplexes[at]) != DUPLEX_RESOLVING);
-    if (at == a->domain.peers.size)
+    while (at < f->domain->peers.size && duplex_phase(&f->duplexes[at]) != DUPLEX_RESOLVING);
+    if (at == f->domain->peers.size)
         at = -1;
     else
-        *ret_give_up_ns = a->duplexes[at].give_up_ns;
-    driver_leave(a);
+        *ret_give_up_ns = f->duplexes[at].give_up_ns;
+    f->driver->leave(f->domain);
     return at;
 }
 
-void dial_resolve(struct arena *a)
+void dial_resolve(struct fabric *f, const atomic_int *stop)
 {
     int64_t give_up_ns;
-    for (int32_t at = -1; !atomic_load(&a->stop) && (at = next_unresolved(a, at, &give_up_ns)) >= 0;) {
+    for (int32_t at = -1; !(stop && atomic_load(stop)) && (at = next_unresolved(f, at, &give_up_ns)) >= 0;) {
         void *card = NULL;
         size_t bytes = 0;
-        comm_status status = ask_store(a, at, ASK_MS, &card, &bytes);
+        comm_status status = ask_store(f, at, ASK_MS, &card, &bytes);
         if (status == COMM_ERR_TIMEOUT && clock_now_ns() < give_up_ns)
             continue;
-        driver_enter(a);
-        resolved(&a->duplexes[at], card, bytes, status == COMM_OK ? NULL : exec_host->last_error());
-        driver_leave(a);
+        f->driver->enter(f->domain);
+        resolved(&f->duplexes[at], card, bytes, status == COMM_OK ? NULL : exec_host->last_error());
+        f->driver->leave(f->domain);
         exec_host->free_memory(card);
     }
 }
@@ -271,16 +272,16 @@ void dial_resolve(struct arena *a)
 void dial_open(struct port *port)
 {
     struct duplex *p = duplex_of(port);
-    p->give_up_ns = clock_now_ns() + p->arena->connect_ms * 1000000;
-    domain_due(&p->arena->domain, p->give_up_ns);
+    p->give_up_ns = clock_now_ns() + p->fabric->connect_ms * 1000000;
+    domain_due(p->fabric->domain, p->give_up_ns);
     *p->trouble = '\0';
     if (*p->name) {
         greet(p);
         return;
     }
     duplex_opening(p, DUPLEX_RESOLVING);
-    atomic_fetch_add(&p->arena->resolving, 1);
-    driver_wake_helper(p->arena);
+    atomic_fetch_add(&p->fabric->resolving, 1);
+    p->fabric->driver->wake_helper(p->fabric->domain);
 }
 
 void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
@@ -296,10 +297,10 @@ void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
 
 /* ---- Time ---- */
 
-void dial_timer(struct arena *a, int64_t now_ns)
+void dial_timer(struct fabric *f, int64_t now_ns)
 {
-    for (int32_t i = 0; i < a->domain.peers.size; i++) {
-        struct duplex *p = &a->duplexes[i];
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        struct duplex *p = &f->duplexes[i];
         if (duplex_phase(p) == DUPLEX_NOT_OPENING)
             continue;
         if (now_ns >= p->give_up_ns && duplex_phase(p) == DUPLEX_AWAITED) {
@@ -315,11 +316,11 @@ void dial_timer(struct arena *a, int64_t now_ns)
     }
 }
 
-int64_t dial_due_ns(const struct arena *a)
+int64_t dial_due_ns(const struct fabric *f)
 {
     int64_t due = INT64_MAX;
-    for (int32_t i = 0; i < a->domain.peers.size; i++) {
-        const struct duplex *p = &a->duplexes[i];
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        const struct duplex *p = &f->duplexes[i];
         if (duplex_phase(p) == DUPLEX_NOT_OPENING)
             continue;
         if (p->give_up_ns < due)

@@ -7,10 +7,10 @@
 #include "shm.h"
 
 /* What others need to know to find this rank goes to the store. */
-comm_status dial_publish(struct arena *a);
+comm_status dial_publish(struct fabric *f);
 
 /* Where a rank of this host is, for errors. */
-void dial_say_place(struct port *p, pid_t pid);
+void dial_write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity);
 
 /* port_ops */
 void dial_open(struct port *p);
@@ -18,13 +18,13 @@ void dial_describe_trouble(const struct port *p, char *text, size_t capacity);
 /* Fill in `where` of a peer that was never talked to, if that can be known at once. */
 void dial_find_place(struct port *p);
 
-/* In the helper thread: ask the store for those who are wanted. */
-void dial_resolve(struct arena *a);
+/* Ask the store for those who are wanted, until *stop, if that is not NULL. Without the lock: it takes a while. */
+void dial_resolve(struct fabric *f, const atomic_int *stop);
 /* We are connecting to the peer: it has not proved anything yet. */
 int dial_under_way(const struct duplex *p);
 /* Give the attempt up, as the peer's own goes first. */
 void dial_end(struct duplex *p);
-void dial_timer(struct arena *a, int64_t now_ns);
-int64_t dial_due_ns(const struct arena *a);
+void dial_timer(struct fabric *f, int64_t now_ns);
+int64_t dial_due_ns(const struct fabric *f);
 
 #endif

@@ -21,8 +21,8 @@
 #include "desync.h"
 #include "ending.h"
 #include "events.h"
-#include "accept.h"
 #include "duplex.h"
+#include "fabric.h"
 #include "queue.h"
 #include "say.h"
 
@@ -46,7 +46,7 @@ static void wake_parked(struct arena *a)
 static void tell_waiting(struct arena *a)
 {
     if (atomic_load(&a->sleeping))
-        bell_ring(a->bell.fd);
+        bell_ring(a->fabric.bell.fd);
     wake_parked(a);
 }
 
@@ -80,7 +80,7 @@ void driver_enter(struct arena *a)
         return;
     atomic_fetch_add(&a->contenders, 1);
     if (atomic_load(&a->sleeping))
-        bell_ring(a->bell.fd);
+        bell_ring(a->fabric.bell.fd);
     pthread_mutex_lock(&a->lock);
     atomic_fetch_sub(&a->contenders, 1);
 }
@@ -99,7 +99,7 @@ static void end_turn(struct arena *a)
 static void tell_helper(struct arena *a, int has_work)
 {
     if ((has_work || a->due_ns < a->helper_until_ns) && atomic_load(&a->helper_polls))
-        bell_ring(a->bell.fd);
+        bell_ring(a->fabric.bell.fd);
 }
 
 void driver_leave(struct arena *a)
@@ -130,9 +130,8 @@ static void on_due(struct arena *a, int64_t now)
         a->tick_due_ns = now + 1000 * NANOS;
     }
     desync_check(&a->domain, now);
-    accept_timer(a, now);
-    dial_timer(a, now);
-    const int64_t dues[] = { a->tick_due_ns, desync_due_ns(&a->domain), accept_due_ns(a), dial_due_ns(a) };
+    fabric_timer(&a->fabric, now);
+    const int64_t dues[] = { a->tick_due_ns, desync_due_ns(&a->domain), fabric_due_ns(&a->fabric) };
     a->due_ns = INT64_MAX;
     for (size_t i = 0; i < sizeof dues / sizeof *dues; i++)
         a->due_ns = dues[i] < a->due_ns ? dues[i] : a->due_ns;
@@ -147,37 +146,19 @@ static int millis_until(int64_t until_ns, int64_t now)
 
 /* ---- Driving ---- */
 
-static int look_at(struct duplex *p)
-{
-    if (p->port.state != PORT_UP)
-        return 0;
-    if (p->tx_head)
-        duplex_flush(p);
-    return duplex_read(&p->port);
-}
-
 /* The peers that something is awaited from. */
 static int look_at_active(struct arena *a)
 {
     const struct port_table *peers = &a->domain.peers;
     int came = 0;
     for (int32_t i = 0; i < peers->active_count; i++)
-        came |= look_at(duplex_of(peers->active[i]));
-    return came;
-}
-
-static int look_at_all(struct arena *a)
-{
-    int came = 0;
-    for (int32_t i = 0; i < a->up_count; i++)
-        came |= look_at(a->up[i]);
+        came |= duplex_look(duplex_of(peers->active[i]));
     return came;
 }
 
 int driver_look_around(struct arena *a)
 {
-    events_turn(a, 0);
-    return look_at_all(a);
+    return fabric_look_around(&a->fabric);
 }
 
 void driver_turn(struct arena *a, int wait_ms)
@@ -186,8 +167,8 @@ void driver_turn(struct arena *a, int wait_ms)
     end_turn(a);
     on_due(a, clock_now_ns());
     end_turn(a);
-    if (wait_ms && events_asleep(a))
-        events_turn(a, wait_ms);
+    if (wait_ms && events_asleep(&a->fabric))
+        events_turn(&a->fabric, wait_ms);
 }
 
 /* With the lock, which others get by ringing. */
@@ -197,8 +178,8 @@ static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_n
     if (until_ns > now + 1000 * NANOS)
         until_ns = now + 1000 * NANOS;
     atomic_store(&a->sleeping, 1); /* before a last look: see tell_waiting */
-    if (atomic_load(&a->contenders) == 0 && !has_news(a) && !exec_host->work_done(work) && events_asleep(a))
-        events_turn(a, millis_until(until_ns, now));
+    if (atomic_load(&a->contenders) == 0 && !has_news(a) && !exec_host->work_done(work) && events_asleep(&a->fabric))
+        events_turn(&a->fabric, millis_until(until_ns, now));
     atomic_store(&a->sleeping, 0);
 }
 
@@ -226,7 +207,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
     for (unsigned turn = 1; !a->domain.done_count && !exec_host->work_done(work); turn++) {
         if (atomic_load_explicit(&a->contenders, memory_order_relaxed))
             break;
-        events_awake(a);
+        events_awake(&a->fabric);
         int came = look_at_active(a);
         if (has_news(a) || a->domain.retired)
             end_turn(a);
@@ -254,7 +235,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         if (waiting_look_again(&a->waiting, now, idle_since))
             continue;
         sleep_in_kernel(a, work, deadline_ns);
-        look_at_all(a);
+        fabric_look(&a->fabric);
         idle_since = missed = 0;
     }
     atomic_store_explicit(&a->driven_ns, now, memory_order_relaxed);
@@ -329,11 +310,17 @@ static void wake_helper(struct arena *a)
     pthread_mutex_unlock(&a->park_lock);
 }
 
-void driver_wake_helper(struct arena *a)
+static void rouse_helper(struct domain *d)
 {
+    struct arena *a = arena_of(d);
     if (atomic_load(&a->helper_polls))
-        bell_ring(a->bell.fd);
-    wake_helper(a);
+        bell_ring(a->fabric.bell.fd);
+}
+
+static void wake_helper_at_once(struct domain *d)
+{
+    rouse_helper(d);
+    wake_helper(arena_of(d));
 }
 
 void driver_leave_to_helper(struct arena *a)
@@ -343,6 +330,19 @@ void driver_leave_to_helper(struct arena *a)
     pthread_mutex_unlock(&a->lock);
     wake_helper(a);
 }
+
+static void enter(struct domain *d)
+{
+    driver_enter(arena_of(d));
+}
+
+static void leave(struct domain *d)
+{
+    driver_leave(arena_of(d));
+}
+
+const struct carrier_driver driver_of_arenas = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
+                                                 .rouse_helper = rouse_helper };
 
 /* Lie down for a while, unless it has been woken since `wakes` was read. */
 static void helper_park(struct arena *a, unsigned wakes)
@@ -376,7 +376,7 @@ static int helper_turn(struct arena *a)
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
     if (waiting_rests(&a->waiting, begun))
         spin_ns = 0;
-    events_awake(a);
+    events_awake(&a->fabric);
     do {
         driver_look_around(a);
         end_turn(a);
@@ -389,7 +389,7 @@ static int helper_turn(struct arena *a)
              now - begun < spin_ns);
     int wait_ms = millis_until(a->due_ns, now);
     wait_ms = wait_ms > HELPER_SLEEP_MS ? HELPER_SLEEP_MS : wait_ms;
-    if (a->domain.done_count || has_news(a) || !events_asleep(a))
+    if (a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
         wait_ms = 0;
     a->helper_until_ns = now + wait_ms * NANOS;
     atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
@@ -401,7 +401,7 @@ static void *helper_main(void *argument)
 {
     struct arena *a = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
-    struct pollfd sleeps_at = { .fd = a->epoll, .events = POLLIN };
+    struct pollfd sleeps_at = { .fd = a->fabric.epoll, .events = POLLIN };
     int64_t async_seen = 0;
     unsigned runs_seen = 0;
     while (!atomic_load(&a->stop)) {
@@ -409,8 +409,8 @@ static void *helper_main(void *argument)
         int64_t now = clock_now_ns();
         if (atomic_load(&a->domain.async_works))
             async_seen = now;
-        if (atomic_load(&a->resolving))
-            dial_resolve(a);
+        if (atomic_load(&a->fabric.resolving))
+            dial_resolve(&a->fabric, &a->stop);
         if (!somebody_drives(a, now, &runs_seen) && pthread_mutex_trylock(&a->lock) == 0) {
             int wait_ms = helper_turn(a);
             if (wait_ms)
@@ -425,7 +425,7 @@ static void *helper_main(void *argument)
     return NULL;
 }
 
-comm_status driver_start(struct arena *a)
+void driver_start(struct arena *a)
 {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -436,7 +436,6 @@ comm_status driver_start(struct arena *a)
     pthread_cond_init(&a->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
     a->tick_due_ns = a->due_ns = clock_now_ns() + 1000 * NANOS;
-    return events_open(a);
 }
 
 comm_status driver_helper(struct arena *a)
@@ -452,7 +451,7 @@ void driver_stop(struct arena *a)
 {
     atomic_store(&a->stop, 1);
     if (a->helper_runs) {
-        bell_ring(a->bell.fd);
+        bell_ring(a->fabric.bell.fd);
         wake_helper(a);
         pthread_join(a->helper, NULL);
         a->helper_runs = 0;

@@ -4,7 +4,10 @@
 
 #include "shm.h"
 
-comm_status driver_start(struct arena *a);
+/* What an arena's fabric knows of its driver. */
+extern const struct carrier_driver driver_of_arenas;
+
+void driver_start(struct arena *a);
 comm_status driver_helper(struct arena *a);
 /* End the helper. */
 void driver_stop(struct arena *a);
@@ -15,8 +18,6 @@ void driver_enter(struct arena *a);
 void driver_leave(struct arena *a);
 void driver_leave_quietly(struct arena *a);
 void driver_leave_to_helper(struct arena *a);
-/* There is something for the helper alone to do. With the lock. */
-void driver_wake_helper(struct arena *a);
 
 /* For a thread that has the lock and looks whether something is there that takes a moment: look again (1), or has it
  * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */

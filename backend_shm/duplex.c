@@ -39,11 +39,11 @@ struct tx {
 
 /* ---- Frames out ---- */
 
-static struct tx *tx_get(struct arena *a)
+static struct tx *tx_get(struct fabric *f)
 {
-    struct tx *tx = a->tx_pool;
+    struct tx *tx = f->tx_pool;
     if (tx)
-        a->tx_pool = tx->next;
+        f->tx_pool = tx->next;
     else
         tx = malloc(sizeof *tx);
     return tx;
@@ -54,8 +54,8 @@ static void tx_put(struct duplex *p, struct tx *tx)
     free(tx->owned);
     assert(p->replies >= tx->is_reply);
     p->replies -= tx->is_reply;
-    tx->next = p->arena->tx_pool;
-    p->arena->tx_pool = tx;
+    tx->next = p->fabric->tx_pool;
+    p->fabric->tx_pool = tx;
 }
 
 static int tx_is_sent(const struct tx *tx)
@@ -172,7 +172,7 @@ void duplex_flush(struct duplex *p)
 /* The rest of a frame waits for space. NULL without memory: the peer is lost then. */
 static struct tx *enqueue(struct duplex *p, const struct tx *draft)
 {
-    struct tx *tx = tx_get(p->arena);
+    struct tx *tx = tx_get(p->fabric);
     if (!tx) {
         port_lose(&p->port, COMM_ERR_NO_MEMORY, "cannot be sent a message: no memory to queue it");
         return NULL;
@@ -391,26 +391,26 @@ void duplex_forget(struct port *port, const void *owner)
 static void on_socket(struct watch *w)
 {
     struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
-    events_unwatch(p->arena, w);
+    events_unwatch(p->fabric, w);
     p->hung_up = 1;
     duplex_read(&p->port);
 }
 
 void duplex_up(struct duplex *p, const uint64_t salts[2])
 {
-    struct arena *a = p->arena;
-    int mine = a->domain.peers.rank > p->port.peer, theirs = !mine;
+    struct fabric *f = p->fabric;
+    int mine = f->domain->peers.rank > p->port.peer, theirs = !mine;
     uint64_t capacity = p->segment.ring_bytes / RING_LINE;
     p->out = (struct ring_out){ .shared = &p->segment.shared[mine], .lines = p->segment.ring[mine],
                                 .capacity = capacity, .salt = salts[mine] };
     p->in = (struct ring_in){ .shared = &p->segment.shared[theirs], .lines = p->segment.ring[theirs],
                               .capacity = capacity, .salt = salts[theirs] };
     p->port.state = PORT_UP;
-    p->up_index = a->up_count;
-    a->up[a->up_count++] = p;
+    p->up_index = f->up_count;
+    f->up[f->up_count++] = p;
     p->watch.ready = on_socket;
-    events_watch(a, &p->watch);
-    events_awake(a);
+    events_watch(f, &p->watch);
+    events_awake(f);
     duplex_flush(p);
 }
 
@@ -423,14 +423,14 @@ void duplex_leave(struct duplex *p)
 
 void duplex_close(struct duplex *p)
 {
-    struct arena *a = p->arena;
+    struct fabric *f = p->fabric;
     if (p->segment.shared && p->up_index >= 0) {
-        struct duplex *last = a->up[--a->up_count];
-        a->up[p->up_index] = last;
+        struct duplex *last = f->up[--f->up_count];
+        f->up[p->up_index] = last;
         last->up_index = p->up_index;
     }
     p->up_index = -1;
-    events_unwatch(a, &p->watch);
+    events_unwatch(f, &p->watch);
     descriptor_close(&p->watch.fd);
     descriptor_close(&p->bell);
     segment_unmap(&p->segment);
@@ -456,11 +456,11 @@ void duplex_finish(struct duplex *p)
     port_finish(&p->port);
 }
 
-void duplex_pool_finish(struct arena *a)
+void duplex_pool_finish(struct fabric *f)
 {
-    while (a->tx_pool) {
-        struct tx *tx = a->tx_pool;
-        a->tx_pool = tx->next;
+    while (f->tx_pool) {
+        struct tx *tx = f->tx_pool;
+        f->tx_pool = tx->next;
         free(tx);
     }
 }

@@ -16,6 +16,16 @@ void duplex_sweep(struct port *p);
 void duplex_up(struct duplex *p, const uint64_t salts[2]);
 /* Write what is queued: for drivers only, as duplex_read. */
 void duplex_flush(struct duplex *p);
+/* Both, if it is up; 1 if something has come. */
+static inline int duplex_look(struct duplex *p)
+{
+    if (p->port.state != PORT_UP)
+        return 0;
+    if (p->tx_head)
+        duplex_flush(p);
+    return duplex_read(&p->port);
+}
+
 /* Something may have come, or there is space for what is queued. */
 int duplex_has_news(struct duplex *p);
 /* Frames have been written: wake the peer if it sleeps. */
@@ -30,6 +40,6 @@ void duplex_leave(struct duplex *p);
 void duplex_close(struct duplex *p);
 /* What it owns besides. */
 void duplex_finish(struct duplex *p);
-void duplex_pool_finish(struct arena *a);
+void duplex_pool_finish(struct fabric *f);
 
 #endif

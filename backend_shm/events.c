@@ -15,42 +15,42 @@ static void on_bell(struct watch *w)
     (void)w;
 }
 
-comm_status events_open(struct arena *a)
+comm_status events_open(struct fabric *f)
 {
-    struct epoll_event e = { .events = EPOLLIN | EPOLLET, .data.ptr = &a->bell };
-    a->bell.ready = on_bell;
-    a->epoll = epoll_create1(EPOLL_CLOEXEC);
-    a->bell.fd = a->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (a->bell.fd < 0 || epoll_ctl(a->epoll, EPOLL_CTL_ADD, a->bell.fd, &e) != 0)
+    struct epoll_event e = { .events = EPOLLIN | EPOLLET, .data.ptr = &f->bell };
+    f->bell.ready = on_bell;
+    f->epoll = epoll_create1(EPOLL_CLOEXEC);
+    f->bell.fd = f->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (f->bell.fd < 0 || epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->bell.fd, &e) != 0)
         return exec_fail(COMM_ERR_SYSTEM, "making the descriptors that a rank sleeps at: %s", strerror(errno));
     return COMM_OK;
 }
 
-void events_close(struct arena *a)
+void events_close(struct fabric *f)
 {
-    descriptor_close(&a->bell.fd);
-    descriptor_close(&a->epoll);
+    descriptor_close(&f->bell.fd);
+    descriptor_close(&f->epoll);
 }
 
-int events_watch(struct arena *a, struct watch *w)
+int events_watch(struct fabric *f, struct watch *w)
 {
     struct epoll_event e = { .events = EPOLLIN | EPOLLRDHUP, .data.ptr = w };
-    return epoll_ctl(a->epoll, EPOLL_CTL_ADD, w->fd, &e) == 0;
+    return epoll_ctl(f->epoll, EPOLL_CTL_ADD, w->fd, &e) == 0;
 }
 
-void events_unwatch(struct arena *a, struct watch *w)
+void events_unwatch(struct fabric *f, struct watch *w)
 {
-    if (w->fd >= 0 && a->epoll >= 0)
-        epoll_ctl(a->epoll, EPOLL_CTL_DEL, w->fd, NULL);
+    if (w->fd >= 0 && f->epoll >= 0)
+        epoll_ctl(f->epoll, EPOLL_CTL_DEL, w->fd, NULL);
 }
 
-void events_turn(struct arena *a, int wait_ms)
+void events_turn(struct fabric *f, int wait_ms)
 {
     enum { FEW = 32 };
     struct epoll_event ready[FEW];
-    int n = epoll_wait(a->epoll, ready, FEW, wait_ms);
+    int n = epoll_wait(f->epoll, ready, FEW, wait_ms);
     if (wait_ms)
-        events_awake(a);
+        events_awake(f);
     for (int i = 0; i < n; i++) {
         struct watch *w = ready[i].data.ptr;
         if (w->fd >= 0) /* an earlier one may have closed it */
@@ -58,27 +58,26 @@ void events_turn(struct arena *a, int wait_ms)
     }
 }
 
-int events_asleep(struct arena *a)
+int events_asleep(struct fabric *f)
 {
-    for (int32_t i = 0; i < a->up_count; i++)
-        atomic_store_explicit(&a->up[i]->in.shared->asleep, 1, memory_order_relaxed);
-    a->is_asleep = 1;
+    for (int32_t i = 0; i < f->up_count; i++)
+        atomic_store_explicit(&f->up[i]->in.shared->asleep, 1, memory_order_relaxed);
+    f->is_asleep = 1;
     ring_fence();
-    for (int32_t i = 0; i < a->up_count; i++)
-        if (duplex_has_news(a->up[i])) {
-            events_awake(a);
+    for (int32_t i = 0; i < f->up_count; i++)
+        if (duplex_has_news(f->up[i])) {
+            events_awake(f);
             return 0;
         }
     return 1;
 }
 
-void events_awake(struct arena *a)
+void events_awake(struct fabric *f)
 {
-    if (!a->is_asleep)
+    if (!f->is_asleep)
         return;
-    a->is_asleep = 0;
-    for (int32_t i = 0; i < a->up_count; i++)
-        atomic_store_explicit(&a->up[i]->in.shared->asleep, 0, memory_order_relaxed);
-    if (atomic_load(&a->helper_polls)) /* it must not sleep any more */
-        bell_ring(a->bell.fd);
+    f->is_asleep = 0;
+    for (int32_t i = 0; i < f->up_count; i++)
+        atomic_store_explicit(&f->up[i]->in.shared->asleep, 0, memory_order_relaxed);
+    f->driver->rouse_helper(f->domain); /* it must not sleep any more */
 }

@@ -34,12 +34,12 @@ int greeting_same(const uint8_t *a, const uint8_t *b)
     return sodium_memcmp(a, b, GREETING_TOKEN_BYTES) == 0;
 }
 
-void greeting_hello(const struct arena *a, int32_t to, const char *name, struct greeting_hello *ret_hello)
+void greeting_hello(const struct fabric *f, int32_t to, const char *name, struct greeting_hello *ret_hello)
 {
-    *ret_hello = (struct greeting_hello){ .version = GREETING_VERSION, .from = a->domain.peers.rank, .to = to,
-                                          .world = a->world };
+    *ret_hello = (struct greeting_hello){ .version = GREETING_VERSION, .from = f->domain->peers.rank, .to = to,
+                                          .world = f->world };
     memcpy(ret_hello->magic, magic, sizeof magic);
-    greeting_token(a->secret, 'C', name, ret_hello, ret_hello->token);
+    greeting_token(f->secret, 'C', name, ret_hello, ret_hello->token);
 }
 
 int greeting_is_hello(const struct greeting_hello *hello)

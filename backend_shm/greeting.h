@@ -53,7 +53,7 @@ socklen_t greeting_address(const char *name, struct sockaddr_un *ret_address);
 void greeting_token(const char *secret, char side, const char *name, const struct greeting_hello *hello,
                     uint8_t ret_token[GREETING_TOKEN_BYTES]);
 int greeting_same(const uint8_t *a, const uint8_t *b);
-void greeting_hello(const struct arena *a, int32_t to, const char *name, struct greeting_hello *ret_hello);
+void greeting_hello(const struct fabric *f, int32_t to, const char *name, struct greeting_hello *ret_hello);
 /* 1 if it is of this library's. */
 int greeting_is_hello(const struct greeting_hello *hello);
 void greeting_random(void *out, size_t bytes);

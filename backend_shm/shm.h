@@ -1,8 +1,11 @@
-/* An arena is one process's view of one world over shared memory: a domain (domain.h) whose ports are duplexes, what it
- * takes to get connected, and who waits. A duplex is this rank and one peer: two rings, and a socket that ends when the
- * peer's process does. Everything in an arena is guarded by arena->lock, and whoever holds the lock may drive: a thread
- * that waits for a work, or the helper thread when no thread waits (driver.c). Completed works are handed to the core
- * after the lock is released, so that a user's callback may call the library. */
+/* An arena is one process's view of one world over shared memory: a domain (domain.h), its ports, and who waits.
+ * Everything in an arena is guarded by arena->lock, and whoever holds the lock may drive: a thread that waits for a
+ * work, or the helper thread when no thread waits (driver.c). Completed works are handed to the core after the lock is
+ * released, so that a user's callback may call the library.
+ *
+ * The ports are duplexes. A duplex is this rank and one peer: two rings, and a socket that ends when the peer's process
+ * does. All duplexes of a domain with what it takes to get connected are a fabric, which has no lock and no threads: it
+ * belongs to an arena, or to another driver of the domain, which has ports of another kind as well (carrier.h). */
 #ifndef COMM_SHM_SHM_H
 #define COMM_SHM_SHM_H
 
@@ -11,6 +14,7 @@
 #include <stdint.h>
 #include <sys/un.h>
 
+#include "carrier.h"
 #include "domain.h"
 #include "forked.h"
 #include "ring.h"
@@ -23,7 +27,7 @@ enum {
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
 };
 
-struct arena;
+struct fabric;
 struct tx;
 
 /* A descriptor that is waited for, and what to do when something has come there. */
@@ -35,7 +39,7 @@ struct watch {
 /* A connection that came in and has not proved yet whose it is. */
 struct pending_conn {
     struct watch watch; /* first */
-    struct arena *arena;
+    struct fabric *fabric;
     int64_t give_up_ns;
     int32_t from;       /* -1: it has not said */
 };
@@ -51,14 +55,14 @@ enum duplex_phase {
 
 struct duplex {
     struct port port;      /* first: duplex_of */
-    struct arena *arena;
+    struct fabric *fabric;
     struct ring_out out;
     struct ring_in in;
     struct segment segment;
     struct watch watch;    /* the socket */
     int bell;              /* the peer's: an eventfd */
     int hung_up;           /* the socket has ended: what is in the ring is all that comes */
-    int32_t up_index;      /* in arena->up */
+    int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     uint32_t replies;      /* queued answers to what the peer asked */
     int said_goodbye;
@@ -69,15 +73,39 @@ struct duplex {
     char trouble[160];
 };
 
-struct arena {
-    struct domain domain;  /* first: arena_of */
-    struct forked forked;
-    struct duplex *duplexes;    /* [size] */
+struct fabric {
+    struct domain *domain;
+    const struct carrier_driver *driver;
+    struct duplex *duplexes; /* [size]: those of ranks of this host are ports of the domain */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;
-    uint64_t world;        /* the world group's id */
+    uint64_t world;         /* the world group's id */
     char *secret;
     void *store;
+
+    /* events.c */
+    int epoll;
+    struct watch bell;      /* an eventfd: peers that have something for us ring it when no thread looks */
+    int is_asleep;          /* the rings say that no thread looks */
+
+    struct tx *tx_pool;
+
+    /* dial.c, accept.c */
+    struct watch listener;
+    int64_t listen_again_ns; /* 0: it listens */
+    char name[SHM_NAME_BYTES]; /* of our socket */
+    struct pending_conn *pending; /* [SHM_PENDING_MAX] */
+    int pending_count;
+    uint64_t refused;       /* connections */
+    atomic_int resolving;   /* those for whose peer the helper asks the store */
+    int64_t connect_ms;
+    size_t ring_bytes;
+};
+
+struct arena {
+    struct domain domain;   /* first: arena_of */
+    struct fabric fabric;
+    struct forked forked;
 
     /* driver.c */
     pthread_mutex_t lock;
@@ -100,25 +128,13 @@ struct arena {
     struct waiting waiting;
     int64_t due_ns;            /* the next deadline, handshake or tick */
     int64_t tick_due_ns;
-
-    /* events.c */
-    int epoll;
-    struct watch bell;      /* an eventfd: peers that have something for us ring it when no thread looks */
-    int is_asleep;          /* the rings say that no thread looks */
-
-    struct tx *tx_pool;
-
-    /* dial.c, accept.c */
-    struct watch listener;
-    int64_t listen_again_ns; /* 0: it listens */
-    char name[SHM_NAME_BYTES]; /* of our socket */
-    struct pending_conn *pending; /* [SHM_PENDING_MAX] */
-    int pending_count;
-    uint64_t refused;       /* connections */
-    atomic_int resolving;   /* those for whose peer the helper asks the store */
-    int64_t linger_ms, connect_ms;
-    size_t ring_bytes;
+    int64_t linger_ms;
 };
+
+static inline struct arena *arena_of(const struct domain *d)
+{
+    return (struct arena *)d;
+}
 
 static inline struct duplex *duplex_of(struct port *p)
 {

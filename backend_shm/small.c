@@ -202,7 +202,7 @@ static void let_go(const struct small_shape *s, const struct ring_record **recor
 
 comm_status small_run(struct small *small, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
-    struct arena *a = (struct arena *)g->domain;
+    struct arena *a = arena_of(g->domain);
     const struct ring_record *records[SMALL_PEERS_MAX];
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
     /* Unexpected frames may be what this op would wait for. */
@@ -212,7 +212,7 @@ comm_status small_run(struct small *small, struct exec_group *g, const comm_op *
         learn(s, g, op);
     if (!s->fits || !can_send(s))
         return COMM_ERR_UNSUPPORTED;
-    events_awake(a);
+    events_awake(&a->fabric);
     driver_runs(a);
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     s->head.seq = op->seq;

@@ -17,7 +17,8 @@
 #include "core/exec/receive.h"
 #include "core/exec/say.h"
 
-static struct arena arena;
+static struct domain domain;
+static struct fabric fabric;
 static struct duplex pair;
 static struct duplex *up[2];
 static struct ring_out theirs; /* the peer's end of what comes here */
@@ -38,6 +39,12 @@ static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .l
 static const struct port_ops operations = { .send = duplex_send, .send_text = duplex_send_text,
                                             .give_credit = duplex_give_credit, .read = duplex_read,
                                             .forget = duplex_forget, .sweep = duplex_sweep };
+static void nobody_sleeps(struct domain *d)
+{
+    (void)d;
+}
+
+static const struct carrier_driver driver = { .rouse_helper = nobody_sleeps };
 static const uint64_t salts[2] = { 0x1111222233334444u, 0x5555666677778888u };
 
 static int open_pair(void **state)
@@ -46,13 +53,13 @@ static int open_pair(void **state)
     int fd = segment_create(&bytes);
     (void)state;
     exec_host = &host;
-    memset(&arena, 0, sizeof arena);
+    memset(&domain, 0, sizeof domain);
+    fabric = (struct fabric){ .domain = &domain, .driver = &driver, .up = up };
     memset(&pair, 0, sizeof pair);
-    assert_true(domain_init(&arena.domain, "shm", 0, 2, &receive_events));
-    assert_int_equal(events_open(&arena), COMM_OK);
-    arena.up = up;
-    port_init(&pair.port, &operations, &arena.domain.peers, 1);
-    pair.arena = &arena;
+    assert_true(domain_init(&domain, "shm", 0, 2, &receive_events));
+    assert_int_equal(events_open(&fabric), COMM_OK);
+    port_init(&pair.port, &operations, &domain.peers, 1);
+    pair.fabric = &fabric;
     pair.tx_tail = &pair.tx_head;
     pair.bell = -1;
     pair.watch.fd = -1;
@@ -67,11 +74,11 @@ static int open_pair(void **state)
 static int close_pair(void **state)
 {
     (void)state;
-    unexpected_list_clear(&arena.domain.unexpected);
+    unexpected_list_clear(&domain.unexpected);
     duplex_close(&pair);
     duplex_finish(&pair);
-    events_close(&arena);
-    domain_finish(&arena.domain);
+    events_close(&fabric);
+    domain_finish(&domain);
     segment_unmap(&peer_segment);
     return 0;
 }

@@ -1,0 +1,174 @@
+#include "fabric.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "accept.h"
+#include "descriptor.h"
+#include "dial.h"
+#include "duplex.h"
+#include "events.h"
+#include "say.h"
+
+/* ---- Open ---- */
+
+static const struct port_ops duplex_ops = {
+    .open = dial_open,
+    .send = duplex_send,
+    .send_text = duplex_send_text,
+    .give_credit = duplex_give_credit,
+    .read = duplex_read,
+    .forget = duplex_forget,
+    .sweep = duplex_sweep,
+    .describe_trouble = dial_describe_trouble,
+    .find_place = dial_find_place,
+};
+
+int32_t fabric_local_ranks(const comm_world_info *info)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < info->size; r++)
+        count += info->hosts[r] == info->hosts[info->rank];
+    return count;
+}
+
+/* Each rank may have two rings with each other rank: the more ranks, the smaller. */
+static size_t choose_ring_bytes(const comm_world_info *info)
+{
+    size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = SEGMENT_RING_MIN;
+    int32_t ranks = fabric_local_ranks(info);
+    if (wanted == 0)
+        wanted = ranks <= 8 ? 512 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
+    while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)
+        bytes *= 2;
+    return bytes < (size_t)sysconf(_SC_PAGESIZE) ? (size_t)sysconf(_SC_PAGESIZE) : bytes;
+}
+
+static int has_duplex(const struct domain *d, int32_t rank)
+{
+    const struct port_table *peers = &d->peers;
+    return !peers->at[rank] || (rank != peers->rank && d->hosts[rank] == d->hosts[peers->rank]);
+}
+
+comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier_driver *driver,
+                        const comm_world_info *info)
+{
+    f->domain = d;
+    f->driver = driver;
+    f->world = info->id;
+    f->store = info->store;
+    f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
+    f->ring_bytes = choose_ring_bytes(info);
+    f->epoll = f->bell.fd = f->listener.fd = -1;
+    f->secret = strdup(info->secret ? info->secret : "");
+    f->duplexes = calloc((size_t)info->size, sizeof *f->duplexes);
+    f->up = calloc((size_t)info->size, sizeof *f->up);
+    f->pending = calloc(SHM_PENDING_MAX, sizeof *f->pending);
+    if (!f->secret || !f->duplexes || !f->up || !f->pending)
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %d peers", (int)info->size);
+    for (int32_t i = 0; i < info->size; i++) {
+        struct duplex *p = &f->duplexes[i];
+        if (has_duplex(d, i))
+            port_init(&p->port, &duplex_ops, &d->peers, i);
+        p->fabric = f;
+        p->watch.fd = p->bell = -1;
+        p->up_index = -1;
+        p->tx_tail = &p->tx_head;
+    }
+    for (int i = 0; i < SHM_PENDING_MAX; i++)
+        f->pending[i].watch.fd = -1;
+    return COMM_OK;
+}
+
+comm_status fabric_open(struct fabric *f)
+{
+    comm_status status = events_open(f);
+    if (status == COMM_OK)
+        status = accept_open(f);
+    return status == COMM_OK ? dial_publish(f) : status;
+}
+
+/* ---- Driving ---- */
+
+int fabric_look(struct fabric *f)
+{
+    int came = 0;
+    for (int32_t i = 0; i < f->up_count; i++)
+        came |= duplex_look(f->up[i]);
+    return came;
+}
+
+int fabric_look_around(struct fabric *f)
+{
+    events_turn(f, 0);
+    return fabric_look(f);
+}
+
+void fabric_timer(struct fabric *f, int64_t now_ns)
+{
+    accept_timer(f, now_ns);
+    dial_timer(f, now_ns);
+}
+
+int64_t fabric_due_ns(const struct fabric *f)
+{
+    int64_t accept = accept_due_ns(f), dial = dial_due_ns(f);
+    return accept < dial ? accept : dial;
+}
+
+/* ---- Close ---- */
+
+/* Is there something to deliver? A goodbye in a peer's ring is delivered: the memory lives as long as the peer has it.
+ * What waits for a connection, such as the reason why a group ended, is waited for: without it a peer that has not come
+ * yet would only find that we are gone. */
+static int still_leaving(const struct fabric *f)
+{
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        const struct duplex *p = &f->duplexes[i];
+        if ((p->port.state == PORT_UP && (!p->said_goodbye || p->tx_head)) ||
+            (p->port.state == PORT_OPENING && p->tx_head))
+            return 1;
+    }
+    return accept_is_proving(f);
+}
+
+int fabric_leave(struct fabric *f)
+{
+    for (int32_t i = 0; i < f->up_count; i++)
+        if (!f->up[i]->said_goodbye)
+            duplex_leave(f->up[i]);
+    return still_leaving(f);
+}
+
+void fabric_close_descriptors(struct fabric *f)
+{
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        descriptor_close(&f->duplexes[i].watch.fd);
+        descriptor_close(&f->duplexes[i].bell);
+    }
+    for (int i = 0; i < SHM_PENDING_MAX; i++)
+        descriptor_close(&f->pending[i].watch.fd);
+    descriptor_close(&f->listener.fd);
+    descriptor_close(&f->bell.fd);
+    descriptor_close(&f->epoll);
+}
+
+void fabric_close(struct fabric *f)
+{
+    accept_close(f);
+    for (int32_t i = 0; i < f->domain->peers.size; i++)
+        duplex_close(&f->duplexes[i]);
+    events_close(f);
+}
+
+void fabric_finish(struct fabric *f)
+{
+    for (int32_t i = 0; f->duplexes && i < f->domain->peers.size; i++)
+        duplex_finish(&f->duplexes[i]);
+    duplex_pool_finish(f);
+    free(f->duplexes);
+    free(f->up);
+    free(f->pending);
+    free(f->secret);
+}
