@@ -1,32 +1,15 @@
-#!/usr/bin/env python3
-"""torch.distributed over libcomm, through torch_group.py: torch_group_test.py LIBRARY COMMRUN [RANKS...].
-
-Runs with whatever PyTorch python3 has, else with Debian's (/usr/bin/python3); skips (77) where there is none. Starts
-itself with commrun as 2 and 4 ranks, or as many as given; as a rank, it runs every claim below."""
-import os
-import subprocess
-import sys
-
-try:
-    import torch
-    import torch.distributed as dist
-except ImportError as error:
-    if sys.executable != "/usr/bin/python3" and os.access("/usr/bin/python3", os.X_OK):
-        os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
-    print("skipped: no PyTorch here:", error)
-    sys.exit(77)
-
-if not os.path.exists("/proc/cpuinfo"):
-    print("skipped: PyTorch itself needs /proc")
-    sys.exit(77)
-
+"""torch.distributed over libcomm: every claim below, as one rank of several. Started by run.py, under commrun."""
 import copy
 import datetime
 import inspect
+import os
+import sys
+
+import torch
+import torch.distributed as dist
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split("a")[0].split(".")[:2])
 LIMIT = datetime.timedelta(seconds=120)
-TORCH2 = VERSION >= (2, 0)
 
 
 def rank():
@@ -356,25 +339,220 @@ def errors_are_exceptions_that_say_what():
     dist.barrier()
 
 
-CLAIMS = [all_reduce_of_every_dtype, all_reduce_with_every_op, async_works_complete_in_any_order,
-          futures_complete_without_a_wait, broadcast_from_every_root, non_contiguous_tensors_are_served,
-          reduce_to_every_root, all_gather_in_lists_and_in_one, gather_and_scatter,
-          reduce_scatter_in_lists_and_in_one, all_to_all_in_lists_and_with_splits, barriers, coalesced_all_reduce,
-          send_and_recv_with_tags, recv_from_any_source, batches_of_sends_and_receives, new_groups_are_independent,
-          objects_of_unequal_length, ddp_learns_what_one_process_learns, a_communication_hook_is_served,
-          errors_are_exceptions_that_say_what]
+# ---- What was missing once ----------------------------------------------------------------------
 
 
-def be_rank(library):
+def fails_with(words, function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except RuntimeError as error:
+        check(words in str(error), f"the text is: {error}")
+        return
+    check(False, f"no error that says '{words}'")
+
+
+def allgather_coalesced_goes_by_rank_then_by_tensor():
+    """Also with as many tensors as ranks, when the two orders cannot be told apart by their lengths."""
+    if not hasattr(dist, "all_gather_coalesced"):
+        return
+    for number in (1, size(), 5):
+        outputs = [[torch.zeros(3 + i) for i in range(number)] for _ in range(size())]
+        dist.all_gather_coalesced(outputs, [data(rank(), 3 + i) + i for i in range(number)])
+        for r in range(size()):
+            for i in range(number):
+                same(outputs[r][i], data(r, 3 + i) + i, f"tensor {i} of rank {r}, of {number}")
+
+
+def coalescing_manager_makes_one_batch():
+    manager = dist.distributed_c10d._coalescing_manager
+    if VERSION < (2, 1):
+        return
+    for device in (None, torch.device("cpu")):
+        for async_ops in (False, True):
+            tensors = [data(rank(), 10 + i) for i in range(3)]
+            with manager(device=device, async_ops=async_ops) as batch:
+                for tensor in tensors:
+                    dist.all_reduce(tensor)
+            if async_ops:
+                batch.wait()
+            for i, tensor in enumerate(tensors):
+                same(tensor, total(10 + i), (device, async_ops, i))
+    gathered, scattered = [torch.empty(size() * 5) for _ in range(2)], [torch.empty(4) for _ in range(2)]
+    with manager():
+        for i, output in enumerate(gathered):
+            dist.all_gather_into_tensor(output, data(rank(), 5) + i)
+    with manager():
+        for i, output in enumerate(scattered):
+            dist.reduce_scatter_tensor(output, torch.cat([data(rank(), 4) + r + i for r in range(size())]))
+    for i in range(2):
+        same(gathered[i], torch.cat([data(r, 5) + i for r in range(size())]), i)
+        same(scattered[i], total(4) + (rank() + i) * size(), i)
+
+
+def a_chain_of_futures_may_wait_for_others():
+    """As DDP's powerSGD does: what follows the first all_reduce waits for a second one. One chain at a time, because
+    ranks do not complete several in the same order."""
+    def follow(done):
+        tensor = done.value()[0]
+        future = dist.all_reduce(tensor, async_op=True).get_future()
+        return future.wait()[0]
+
+    futures = []
+    for i in range(4):
+        futures.append(dist.all_reduce(data(rank(), 100) + i, async_op=True).get_future().then(follow))
+        futures[-1].wait()
+    for i, future in enumerate(futures):
+        same(future.value(), (total(100) + i * size()) * size(), i)
+
+
+def ddp_learns_with_power_sgd():
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+    model = torch.nn.parallel.DistributedDataParallel(make_model())
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2,
+                                        min_compression_rate=0.1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    torch.manual_seed(rank())
+    losses = train(model, torch.randn(12, 8), torch.randint(0, 3, (12,)), steps=6)
+    check(torch.isfinite(losses).all(), f"losses {losses}")
+    for parameter in model.parameters():
+        theirs = parameter.detach().clone()
+        dist.broadcast(theirs, 0)
+        same(theirs, parameter.detach(), "all ranks have the same parameters")
+
+
+def a_destroyed_group_is_an_exception():
+    group = dist.new_group(list(range(size())))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    if hasattr(group, "shutdown"):
+        group.shutdown()
+        fails_with("destroyed", group.allreduce, [tensor])
+        fails_with("destroyed", group.barrier)
+    dist.destroy_process_group(group)
+
+
+def groups_have_names_and_devices():
+    if VERSION < (2, 1):
+        return
+    group = dist.new_group(list(range(size())), group_desc="the claims") if VERSION >= (2, 4) else dist.new_group()
+    names = [None] * size()
+    dist.all_gather_object(names, group.group_name)
+    check(names == [group.group_name] * size() and group.group_name, f"the names are {names}")
+    check(torch.device("cpu") in group._device_types, f"the devices are {group._device_types}")
+    if VERSION >= (2, 4):
+        check(group.group_desc == "the claims", f"the description is {group.group_desc}")
+
+
+def time_limits_are_told_in_pytorch_s_words():
+    group = dist.new_group(list(range(size())), timeout=datetime.timedelta(seconds=0.3))
+    if rank() == 0:
+        fails_with("Timed out", dist.barrier, group=group)
+        fails_with("timed out", dist.barrier, group=group)
+    dist.barrier()
+    group = dist.new_group(list(range(size())))
+    if rank() == 0:
+        work = group.recv([torch.zeros(3)], 1, 77)
+        fails_with("Timed out", work.wait, datetime.timedelta(milliseconds=20))
+    dist.barrier()
+    if rank() == 1:
+        group.send([torch.ones(3)], 0, 77).wait()
+    elif rank() == 0:
+        work.wait()
+
+
+def monitored_barriers_name_who_is_missing():
+    group = dist.new_group(list(range(size())))
+    barrier = group.monitored_barrier
+    barrier(datetime.timedelta(seconds=30))
+    if rank() == 0:
+        everybody = ", ".join(map(str, range(1, size())))
+        words = f"Rank{'s' if size() > 2 else ''} {everybody} failed to pass monitoredBarrier in 100 ms"
+        fails_with(words, barrier, datetime.timedelta(seconds=0.1), wait_all_ranks=True)
+        fails_with("Rank 0 timed out in monitoredBarrier", barrier, datetime.timedelta(seconds=0))
+    dist.barrier()
+    group = dist.new_group(list(range(size())))
+    if rank() == 0:
+        fails_with("[Rank 0]: Rank 1 failed to pass monitoredBarrier", group.monitored_barrier,
+                   datetime.timedelta(seconds=2))
+    elif rank() > 1:
+        fails_with(f"Rank {rank()} successfully reached monitoredBarrier, but received errors while waiting for "
+                   "send/recv from rank 0", group.monitored_barrier, datetime.timedelta(seconds=2))
+    dist.barrier()
+
+
+def groups_of_one_rank_leave_the_store_alone():
+    if VERSION < (2, 1):  # 1.13 makes no subgroups without CUDA
+        return
+    for group_size in {1, 2}:
+        mine, _ = dist.new_subgroups(group_size=group_size)
+        tensor = data(rank(), 20)
+        dist.all_reduce(tensor, group=mine)
+        first = rank() - rank() % group_size
+        same(tensor, sum(data(r, 20) for r in range(first, first + group_size)), group_size)
+
+
+def groups_can_be_split():
+    if not hasattr(dist, "split_group") or VERSION < (2, 12):
+        return
+    half = dist.split_group(None, [list(range(size() // 2)), list(range(size() // 2, size()))])
+    first = 0 if rank() < size() // 2 else size() // 2
+    tensor = data(rank(), 30)
+    dist.all_reduce(tensor, group=half)
+    same(tensor, sum(data(r, 30) for r in range(first, first + size() // 2)))
+
+
+def sparse_tensors_are_summed():
+    dense = torch.zeros(6, 3)
+    dense[rank()] = rank() + 1
+    dense[5] = 1
+    sparse = dense.to_sparse()
+    dist.all_reduce(sparse)
+    want = torch.zeros(6, 3)
+    for r in range(size()):
+        want[r] += r + 1
+        want[5] += 1
+    same(sparse.to_dense(), want)
+
+
+def profilers_see_operations():
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(4))
+        dist.all_reduce(torch.ones(4), async_op=True).wait()
+    names = [event.name for event in profile.function_events]
+    check(sum("libcomm:all_reduce" in name for name in names) == 2, f"the events are {names}")
+
+
+def functional_collectives_are_served():
+    if VERSION < (2, 1):
+        return
+    import torch.distributed._functional_collectives as functional
+    world = dist.group.WORLD
+    same(functional.all_reduce(data(rank(), 9), "sum", world) + 0, total(9))
+    same(functional.all_gather_tensor(data(rank(), 4), 0, world) + 0, torch.cat([data(r, 4) for r in range(size())]))
+    same(functional.reduce_scatter_tensor(torch.cat([data(rank(), 4)] * size()), "sum", 0, world) + 0, total(4))
+    tensors = functional.all_reduce_coalesced([data(rank(), 3), data(rank(), 8)], "sum", world)
+    same(tensors[1] + 0, total(8))
+
+
+CLAIMS = [claim for name, claim in list(globals().items())
+          if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
+              "rank", "size", "make_model", "main")]
+
+
+def main():
     torch.set_num_threads(1)
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    import torch_group
-    torch_group.register(library)
-    dist.init_process_group("comm", timeout=LIMIT)
+    if VERSION < (2, 5):
+        import torch_libcomm  # newer releases find it by its entry point, or by TORCH_LIBCOMM_TEST
+    dist.init_process_group("libcomm", timeout=LIMIT)
+    chosen = sys.argv[1:]
     for claim in CLAIMS:
+        if chosen and claim.__name__ not in chosen:
+            continue
         try:
             claim()
         except Exception as error:
+            import traceback
+            traceback.print_exc()
             sys.exit(f"rank {rank()}, {claim.__name__}: {type(error).__name__}: {error}")
         dist.barrier()
         if rank() == 0:
@@ -382,23 +560,5 @@ def be_rank(library):
     dist.destroy_process_group()
 
 
-def main(library, commrun, *ranks):
-    with open(library, "rb") as file:
-        content = file.read()
-    if b"libasan" in content or b"libtsan" in content:
-        print("skipped: a sanitized library cannot be loaded into a Python that is not")
-        return 77
-    for count in ranks or ("2", "4"):
-        print(f"PyTorch {torch.__version__}, {count} ranks", flush=True)
-        status = subprocess.run([commrun, "-n", count, "--", sys.executable, os.path.abspath(__file__), "--rank",
-                                 os.path.abspath(library)], timeout=200).returncode
-        if status != 0:
-            return 1
-    return 0
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "--rank":
-        be_rank(sys.argv[2])
-    else:
-        sys.exit(main(*sys.argv[1:]))
+    main()

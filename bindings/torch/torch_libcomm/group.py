@@ -1,0 +1,473 @@
+"""A process group in Python: ctypes, and nothing but the public C ABI."""
+import collections
+import ctypes
+import os
+import re
+import weakref
+import zlib
+
+import torch
+import torch.distributed as dist
+
+from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions, InitOptions, OpOptions, c_int,
+                      c_size, check, failure, library, pointer)
+from .store import Store
+from .works import Work, milliseconds
+
+VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+
+# torch's name of a dtype -> COMM_DTYPE_; a release of PyTorch has some of them.
+DTYPES = {
+    "int8": 1, "uint8": 2, "int16": 3, "uint16": 4, "int32": 5, "uint32": 6, "int64": 7, "uint64": 8, "bool": 9,
+    "float16": 10, "bfloat16": 11, "float32": 12, "float64": 13, "float8_e4m3fn": 14, "float8_e5m2": 15,
+    "complex64": 16, "complex128": 17,
+}
+DTYPES = {getattr(torch, name): number for name, number in DTYPES.items() if hasattr(torch, name)}
+INT64 = 7
+
+
+def addresses(tensors):
+    return (pointer * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+def counts(tensors):
+    return (c_size * len(tensors))(*[t.numel() for t in tensors])
+
+
+def flat(tensor):
+    """The tensor in one piece, and what to do with the piece when it has been written."""
+    if not tensor.is_cpu:
+        raise RuntimeError(f"libcomm: a tensor on {tensor.device}; this group serves the CPU only. A group for both, "
+                           "such as 'cpu:libcomm,cuda:nccl', needs the native layer: python3 -m torch_libcomm.build")
+    if tensor.layout != torch.strided:
+        raise RuntimeError(f"libcomm: a tensor of layout {tensor.layout}; sparse tensors can be all-reduced only")
+    if tensor.is_contiguous():
+        return tensor, None
+    piece = tensor.contiguous()
+    return piece, lambda: tensor.copy_(piece)
+
+
+def flat_list(tensors):
+    pairs = [flat(tensor) for tensor in tensors]
+    copies = [copy for _, copy in pairs if copy]
+    return [piece for piece, _ in pairs], (lambda: [copy() for copy in copies]) if copies else None
+
+
+def dtype_of(tensor):
+    if tensor.dtype not in DTYPES:
+        raise RuntimeError(f"libcomm: there is no dtype for {tensor.dtype}")
+    return DTYPES[tensor.dtype]
+
+
+def only(tensors):
+    tensors = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    if len(tensors) != 1:
+        raise RuntimeError(f"libcomm: one tensor per rank, not {len(tensors)}")
+    return tensors[0]
+
+
+def name_of(text):
+    """A name as libcomm takes it for a world: at most 47 bytes, without control characters."""
+    text = "".join(letter if letter.isprintable() else "_" for letter in text)
+    return text.encode()[:47].decode(errors="ignore").encode()
+
+
+class Group(dist.ProcessGroup):
+    # Before PyTorch 2.8 its C++ code may hold a Work whose Python half nobody holds; then the half must be kept here.
+    WORKS_KEPT = 256 if VERSION < (2, 8) else 0
+    supports_splitting = supports_coalescing = True
+
+    @classmethod
+    def create(cls, options):
+        """For PyTorch's _DistributedBackendOptions: a world of its own, which meets through PyTorch's store."""
+        store = options.store
+        if options.global_ranks_in_group:
+            # Groups without a common rank may have been given one and the same name, and so prefix.
+            ranks = ",".join(map(str, options.global_ranks_in_group))
+            store = dist.PrefixStore(f"{zlib.crc32(ranks.encode()):x}", store)
+        ours, handle = Store(store), pointer()
+        init = InitOptions(world_size=options.group_size, rank=options.group_rank,
+                           backend=os.environ.get("COMM_BACKEND", "cpu:tcp").encode(), store=ours.handle,
+                           timeout_ms=milliseconds(options.timeout), name=name_of(options.group_id))
+        try:
+            check(library().comm_init(ctypes.byref(init), ctypes.byref(handle)))
+        except RuntimeError:
+            ours.close()
+            raise
+        return cls(handle, options.group_rank, options.group_size, options.group_id, options.store, ours)
+
+    def __init__(self, handle, rank, size, name, torch_store, store=None):
+        super().__init__(rank, size)
+        self.handle, self.my_rank, self.my_size, self.torch_store = handle, rank, size, torch_store
+        self.my_name, self.description, self.batch = name, "undefined", None
+        self.works = collections.deque(maxlen=self.WORKS_KEPT)
+        # Also before the interpreter ends: no thread of libcomm may call Python after that.
+        self._close = weakref.finalize(self, Group._close_all, handle, store)
+
+    @staticmethod
+    def _close_all(handle, store):
+        library().comm_group_close(handle)
+        if store:
+            store.close()
+
+    # ---- What PyTorch asks a group ----
+
+    def getBackendName(self):
+        return "libcomm"
+
+    _get_backend_name = name = getBackendName
+
+    def size(self):
+        return self.my_size
+
+    def rank(self):
+        return self.my_rank
+
+    @property
+    def group_name(self):
+        return self.my_name
+
+    def _set_group_name(self, name):
+        self.my_name = name
+
+    @property
+    def group_desc(self):
+        return self.description
+
+    def _set_group_desc(self, description):
+        self.description = description
+
+    @property
+    def _device_types(self):
+        return [torch.device("cpu")]
+
+    def _get_backend(self, _device):
+        """A group of this kind is its own backend."""
+        return self
+
+    def get_group_store(self):
+        return self.torch_store
+
+    def shutdown(self):
+        self.handle = None
+        self._close()
+
+    def abort(self):
+        library().comm_group_abort(self._open(), b"ProcessGroup.abort")
+
+    def set_timeout(self, timeout):
+        check(library().comm_group_set_timeout(self._open(), milliseconds(timeout) or -1))
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    def _get_sequence_number_for_group(self):
+        return library().comm_group_seq(self._open())
+
+    def split_group(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, device_types=None):
+        """The group of these ranks, or None if this one is none of them. No rank is waited for."""
+        if self.my_rank not in ranks:
+            return None
+        handle, name = pointer(), group_name or f"{self.my_name}:split"
+        options = GroupOptions(timeout_ms=milliseconds(timeout), name=name_of(name))
+        check(library().comm_group_create(self._open(), (c_int * len(ranks))(*ranks), len(ranks),
+                                          ctypes.byref(options), ctypes.byref(handle)))
+        group = Group(handle, ranks.index(self.my_rank), len(ranks), name, dist.PrefixStore(name, self.torch_store))
+        group.description = group_desc or f"{self.description}:split"
+        return group
+
+    # ---- Calling ----
+
+    def _open(self):
+        if self.handle is None:
+            raise RuntimeError(f"libcomm: the process group '{self.my_name}' has been destroyed")
+        return self.handle
+
+    @staticmethod
+    def _options(given=None, tag=0):
+        timeout = getattr(given, "timeout", None)
+        return OpOptions(tag=tag, timeout_ms=milliseconds(timeout) if timeout else 0)
+
+    def _submit(self, call, outputs, keep, finish, *arguments, options, wait=False):
+        """Call an operation with the group in front and the options and the work behind. Inside a batch no work is
+        given: the batch's stands for all."""
+        if torch.autograd._profiler_enabled():
+            with torch.autograd.profiler.record_function(call.replace("comm_", "libcomm:", 1)):
+                return self._call(call, outputs, keep, finish, arguments, options, wait)
+        return self._call(call, outputs, keep, finish, arguments, options, wait)
+
+    def _call(self, call, outputs, keep, finish, arguments, options, wait):
+        function, group = getattr(library(), call), self._open()
+        if self.batch is not None:
+            work = Work(outputs, (keep, options), finish, leader=self.batch)
+            check(function(group, *arguments, ctypes.byref(options), None))
+            self.batch.keep.append(work)
+            return work
+        if wait:
+            status = function(group, *arguments, ctypes.byref(options), None)
+            if status != OK:
+                raise failure(status, library().comm_last_error(),
+                              options.timeout_ms or library().comm_group_timeout(group))
+            if finish:
+                finish()
+            return Work(outputs)
+        handle = pointer()
+        work = Work(outputs, (keep, options), finish)
+        check(function(group, *arguments, ctypes.byref(options), ctypes.byref(handle)))
+        work.handle = handle
+        self.works.append(work)
+        return work
+
+    @staticmethod
+    def _waits(options):
+        """Whether the caller waits for the operation right away. Releases that do not say so wait for the work."""
+        return not getattr(options, "asyncOp", True)
+
+    @staticmethod
+    def _redop(op, dtype, options):
+        """The number of a ReduceOp; PREMUL_SUM brings its factor."""
+        number = int(getattr(op, "op", op))
+        if number != PREMUL_SUM:
+            return number, None
+        factor = op.__getstate__()[1]
+        if not torch.is_tensor(factor):
+            factor = torch.tensor([factor], dtype=dtype)
+        factor = factor.to(dtype).contiguous()
+        options.premul = factor.data_ptr()
+        return number, factor
+
+    # ---- Collectives ----
+
+    def broadcast(self, tensors, opts=None):
+        tensor = only(tensors)
+        root = opts if isinstance(opts, int) else opts.rootRank if opts else 0
+        piece, copy = flat(tensor)
+        return self._submit("comm_broadcast", [tensor], piece, copy, piece.data_ptr(), piece.numel(), dtype_of(piece),
+                            root, options=self._options(opts), wait=self._waits(opts))
+
+    def allreduce(self, tensors, opts=None):
+        tensor = only(tensors)
+        if tensor.layout == torch.sparse_coo:
+            return self._allreduce_sparse(tensor, opts)
+        piece, copy = flat(tensor)
+        options = self._options(opts)
+        redop, factor = self._redop(getattr(opts, "reduceOp", opts or dist.ReduceOp.SUM), piece.dtype, options)
+        address = piece.data_ptr()
+        return self._submit("comm_all_reduce", [tensor], (piece, factor), copy, address, address, piece.numel(),
+                            dtype_of(piece), redop, options=options, wait=self._waits(opts))
+
+    def _allreduce_sparse(self, tensor, opts):
+        """The union of all ranks' indices. It waits: how much comes is known only when the others have said it."""
+        if int(getattr(opts.reduceOp, "op", opts.reduceOp)) != SUM:
+            raise RuntimeError("libcomm: sparse tensors can only be summed")
+        own = tensor.coalesce()
+        mine = torch.tensor([own._nnz()])
+        numbers = [torch.zeros(1, dtype=torch.int64) for _ in range(self.my_size)]
+        self.allgather([numbers], [mine]).wait()
+        shapes = [int(number) for number in numbers]
+        indices = [torch.empty((own.sparse_dim(), shape), dtype=torch.int64) for shape in shapes]
+        values = [torch.empty((shape, *own.values().shape[1:]), dtype=tensor.dtype) for shape in shapes]
+        self.allgather([indices], [own.indices()]).wait()
+        self.allgather([values], [own.values()]).wait()
+        total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape).coalesce()
+        with torch.no_grad():
+            tensor.copy_(total)
+        return Work([tensor])
+
+    def reduce(self, tensors, opts):
+        tensor = only(tensors)
+        piece, copy = flat(tensor)
+        options = self._options(opts)
+        redop, factor = self._redop(opts.reduceOp, piece.dtype, options)
+        at_root = opts.rootRank == self.my_rank
+        return self._submit("comm_reduce", [tensor], (piece, factor), copy if at_root else None, piece.data_ptr(),
+                            piece.data_ptr(), piece.numel(), dtype_of(piece), redop, opts.rootRank, options=options,
+                            wait=self._waits(opts))
+
+    def allgather(self, output_tensors, input_tensors, opts=None):
+        outputs = output_tensors[0] if isinstance(output_tensors[0], (list, tuple)) else output_tensors
+        piece, _ = flat(only(input_tensors))
+        pieces, copy = flat_list(outputs)
+        return self._submit("comm_all_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(),
+                            addresses(pieces), counts(pieces), dtype_of(piece), options=self._options(opts),
+                            wait=self._waits(opts))
+
+    def all_gather_single(self, output, input, opts=None):
+        piece, _ = flat(input)
+        target, copy = flat(output)
+        return self._submit("comm_all_gather", [output], (piece, target), copy, piece.data_ptr(), target.data_ptr(),
+                            piece.numel(), dtype_of(piece), options=self._options(opts), wait=self._waits(opts))
+
+    _allgather_base = all_gather_single
+
+    def gather(self, output_tensors, input_tensors, opts):
+        piece, _ = flat(only(input_tensors))
+        outputs = output_tensors[0] if output_tensors else []
+        pieces, copy = flat_list(outputs)
+        return self._submit("comm_gather_list", [outputs], (piece, pieces), copy, piece.data_ptr(), piece.numel(),
+                            addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
+                            dtype_of(piece), opts.rootRank, options=self._options(opts), wait=self._waits(opts))
+
+    def gather_single(self, output, input, opts):
+        piece, _ = flat(input)
+        target, copy = flat(output) if opts.rootRank == self.my_rank else (None, None)
+        return self._submit("comm_gather", [output], (piece, target), copy, piece.data_ptr(),
+                            target.data_ptr() if target is not None else None, piece.numel(), dtype_of(piece),
+                            opts.rootRank, options=self._options(opts), wait=self._waits(opts))
+
+    gather_into_tensor = gather_single
+
+    def scatter(self, output_tensors, input_tensors, opts):
+        output = only(output_tensors)
+        target, copy = flat(output)
+        pieces, _ = flat_list(input_tensors[0] if input_tensors else [])
+        return self._submit("comm_scatter_list", [output], (target, pieces), copy,
+                            addresses(pieces) if pieces else None, counts(pieces) if pieces else None,
+                            target.data_ptr(), target.numel(), dtype_of(target), opts.rootRank,
+                            options=self._options(opts), wait=self._waits(opts))
+
+    def reduce_scatter(self, output_tensors, input_tensors, opts):
+        output = only(output_tensors)
+        inputs = input_tensors[0] if isinstance(input_tensors[0], (list, tuple)) else input_tensors
+        target, copy = flat(output)
+        pieces, _ = flat_list(inputs)
+        options = self._options(opts)
+        redop, factor = self._redop(getattr(opts, "reduceOp", opts), target.dtype, options)
+        return self._submit("comm_reduce_scatter_list", [output], (target, pieces, factor), copy, addresses(pieces),
+                            target.data_ptr(), counts(pieces), dtype_of(target), redop, options=options,
+                            wait=self._waits(opts))
+
+    def reduce_scatter_single(self, output, input, opts):
+        target, copy = flat(output)
+        piece, _ = flat(input)
+        options = self._options(opts)
+        redop, factor = self._redop(opts.reduceOp, target.dtype, options)
+        return self._submit("comm_reduce_scatter", [output], (target, piece, factor), copy, piece.data_ptr(),
+                            target.data_ptr(), target.numel(), dtype_of(target), redop, options=options,
+                            wait=self._waits(opts))
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def alltoall(self, output_tensors, input_tensors, opts=None):
+        targets, copy = flat_list(output_tensors)
+        pieces, _ = flat_list(input_tensors)
+        return self._submit("comm_all_to_all_list", [output_tensors], (targets, pieces), copy, addresses(pieces),
+                            counts(pieces), addresses(targets), counts(targets), dtype_of(pieces[0]),
+                            options=self._options(opts), wait=self._waits(opts))
+
+    def _splits(self, tensor, splits):
+        """Rows per rank as elements per rank."""
+        if not splits:
+            if tensor.size(0) % self.my_size:
+                raise RuntimeError(f"libcomm: {tensor.size(0)} rows cannot be divided by {self.my_size} ranks")
+            splits = [tensor.size(0) // self.my_size] * self.my_size
+        if len(splits) != self.my_size or sum(splits) != tensor.size(0):
+            raise RuntimeError(f"libcomm: the splits {splits} do not fit {tensor.size(0)} rows")
+        row = tensor.numel() // tensor.size(0) if tensor.size(0) else 0
+        return (c_size * len(splits))(*[rows * row for rows in splits])
+
+    def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts=None):
+        target, copy = flat(output)
+        piece, _ = flat(input)
+        sends, receives = self._splits(piece, input_split_sizes), self._splits(target, output_split_sizes)
+        return self._submit("comm_all_to_all_v", [output], (target, piece), copy, piece.data_ptr(), sends, None,
+                            target.data_ptr(), receives, None, dtype_of(piece), options=self._options(opts),
+                            wait=self._waits(opts))
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts=None):
+        return self._submit("comm_barrier", [], None, None, options=self._options(opts), wait=self._waits(opts))
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        options = OpOptions()
+        options.timeout_ms = 1 if timeout is not None and not timeout else milliseconds(timeout)
+        status = library().comm_monitored_barrier(self._open(), ctypes.byref(options))
+        if status == OK:
+            return
+        text = library().comm_last_error().decode()
+        if status != ERR_TIMEOUT:
+            raise failure(status, text)
+        if self.my_rank != 0:
+            raise RuntimeError(f"Rank {self.my_rank} successfully reached monitoredBarrier, but received errors while "
+                               f"waiting for send/recv from rank 0: {text}")
+        limit = milliseconds(timeout)
+        if limit == 0 and timeout is not None:
+            raise RuntimeError(f"Rank 0 timed out in monitoredBarrier after 0 ms: {text}")
+        missing = re.findall(r"(?:^|, )(\d+)", text.rpartition(" ms: ")[2])
+        who = f"Ranks {', '.join(missing)}" if wait_all_ranks and len(missing) > 1 else f"Rank {missing[0]}"
+        raise RuntimeError(f"[Rank 0]: {who} failed to pass monitoredBarrier in {options.timeout_ms} ms: {text}")
+
+    # ---- Point-to-point ----
+
+    def send(self, tensors, peer, tag=0):
+        piece, _ = flat(only(tensors))
+        return self._submit("comm_send", [], piece, None, piece.data_ptr(), piece.numel(), dtype_of(piece), peer,
+                            options=self._options(tag=tag))
+
+    def recv(self, tensors, peer, tag=0):
+        tensor = only(tensors)
+        piece, copy = flat(tensor)
+        return self._submit("comm_recv", [tensor], piece, copy, piece.data_ptr(), piece.numel(), dtype_of(piece),
+                            peer, options=self._options(tag=tag))
+
+    def recv_anysource(self, tensors, tag=0):
+        return self.recv(tensors, ANY_SOURCE, tag)
+
+    # ---- Coalescing ----
+
+    def _start_coalescing(self, _device=None):
+        check(library().comm_coalesce_begin(self._open()))
+        self.batch = Work([], keep=[])
+        self.batch.open = True
+
+    def _end_coalescing(self, reqs=None):
+        """2.x takes the one work; 1.13 waits for each of those that the calls inside have returned."""
+        batch, self.batch, handle = self.batch, None, pointer()
+        batch.open, members = False, batch.keep
+        batch.finish = lambda: [member.conclude() for member in members]
+        check(library().comm_coalesce_end(self._open(), None, ctypes.byref(handle)))
+        batch.handle = handle
+        self.works.append(batch)
+        return batch
+
+    def _together(self, calls, outputs, opts=None):
+        """The calls as one batch, or as a part of the one that is open."""
+        if self.batch is not None:
+            for call in calls:
+                call()
+            return Work(outputs, leader=self.batch)
+        self._start_coalescing()
+        try:
+            for call in calls:
+                call()
+        finally:
+            batch = self._end_coalescing()
+        batch.outputs = outputs
+        if self._waits(opts):
+            batch.wait()
+        return batch
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self._together([lambda tensor=tensor: self.allreduce([tensor], opts) for tensor in tensors],
+                              list(tensors), opts)
+
+    def allgather_coalesced(self, output_lists, input_list, opts=None):
+        """output_lists: by rank, then by tensor."""
+        by_tensor = list(zip(*output_lists))
+        return self._together([lambda outputs=outputs, tensor=tensor: self.allgather([list(outputs)], [tensor], opts)
+                               for outputs, tensor in zip(by_tensor, input_list)], output_lists, opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        return self._together([lambda output=output, tensor=tensor: self.all_gather_single(output, tensor, opts)
+                               for output, tensor in zip(outputs, inputs)], list(outputs), opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        return self._together([lambda output=output, tensor=tensor: self.reduce_scatter_single(output, tensor, opts)
+                               for output, tensor in zip(outputs, inputs)], list(outputs), opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced

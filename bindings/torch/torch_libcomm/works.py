@@ -1,0 +1,156 @@
+"""Operations under way or done."""
+import concurrent.futures
+import ctypes
+import datetime
+import itertools
+import threading
+
+import torch
+
+from .library import COMPLETE_FN, ERR_TIMEOUT, IN_PROGRESS, OK, c_int, check, failure, library
+
+try:
+    from torch.distributed import Work as TorchWork
+except ImportError:
+    from torch._C._distributed_c10d import Work as TorchWork
+
+# What is chained to a future may wait for other operations and their futures, as DDP's powerSGD does. So futures are
+# completed by threads of their own, and by as many as wait at a time; never on libcomm's threads, which move the data.
+pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
+
+
+def milliseconds(timeout):
+    """A time limit of PyTorch's as libcomm counts: a timedelta, or seconds. 0 if it is none, or unset."""
+    if not timeout:
+        return 0
+    if not isinstance(timeout, datetime.timedelta):
+        timeout = datetime.timedelta(seconds=timeout)
+    if timeout < datetime.timedelta(0):
+        return 0
+    return max(int(timeout / datetime.timedelta(milliseconds=1)), 1)
+
+
+class Work(TorchWork):
+    """A comm_work. `finish` is called once after success: it copies results where they belong. `keep` is what libcomm
+    reads and writes until then. A work without a handle is done, or part of a batch, whose own work is `leader`."""
+
+    def __init__(self, outputs, keep=None, finish=None, leader=None):
+        super().__init__()
+        self.outputs, self.keep, self.finish, self.leader = outputs, keep, finish, leader
+        self.handle, self.future, self.lock = None, None, threading.Lock()
+        self.library = library()  # at the end of a program the module may be gone before its works
+        self.open = False  # a batch to which operations are still added
+
+    def __del__(self):
+        if self.handle:
+            self.library.comm_work_release(self.handle)
+
+    def conclude(self):
+        """Once, after success."""
+        with self.lock:
+            finish, self.finish, self.keep = self.finish, None, None
+            if finish:
+                finish()
+
+    def _error(self):
+        status = self.library.comm_work_status(self.handle)
+        return failure(status, self.library.comm_work_error(self.handle), self.library.comm_work_timeout(self.handle))
+
+    def wait(self, timeout=datetime.timedelta(0)):
+        if self.leader:
+            return self.leader.wait(timeout)
+        if self.open:
+            raise RuntimeError("libcomm: an operation of a batch cannot be waited for before the batch has ended")
+        if self.handle:
+            limit = milliseconds(timeout)
+            status = self.library.comm_work_wait(self.handle, limit)
+            if status == ERR_TIMEOUT and self.library.comm_work_status(self.handle) == IN_PROGRESS:
+                raise failure(status, self.library.comm_last_error(), limit)
+            if status != OK:
+                raise self._error()
+        self.conclude()
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        if self.leader:
+            return self.leader.is_completed()
+        if not self.handle:
+            return not self.open
+        done = c_int()
+        status = self.library.comm_work_test(self.handle, ctypes.byref(done))
+        if done.value and status == OK:
+            self.conclude()
+        return bool(done.value)
+
+    def _status(self):
+        if self.leader:
+            return self.leader._status()
+        return self.library.comm_work_status(self.handle) if self.handle else OK
+
+    def is_success(self):
+        return self._status() == OK
+
+    def exception(self):
+        return None if self._status() in (OK, IN_PROGRESS) else (self.leader or self)._error()
+
+    def result(self):
+        return self.outputs
+
+    def source_rank(self):
+        return self.library.comm_work_source_rank(self.handle)
+
+    _source_rank = source_rank
+
+    def _get_sequence_number(self):
+        return self.library.comm_work_seq(self.handle) if self.handle else 0
+
+    def _get_duration(self):
+        return self.library.comm_work_duration_ns(self.handle) / 1e6 if self.handle else 0.0
+
+    def get_future(self):
+        if self.leader:
+            return self.leader.get_future()
+        with self.lock:
+            if self.future:
+                return self.future
+            self.future = torch.futures.Future()
+        if not self.handle:
+            self.conclude()
+            self.future.set_result(self.outputs)
+            return self.future
+        key = next(keys)
+        awaited[key] = self
+        try:
+            check(self.library.comm_work_on_complete(self.handle, complete_future, key))
+        except RuntimeError:
+            del awaited[key]
+            raise
+        return self.future
+
+    def _complete_future(self, status):
+        try:
+            if status != OK:
+                raise self._error()
+            self.conclude()
+        except Exception as error:
+            self.future.set_exception(error)
+            return
+        self.future.set_result(self.outputs)
+
+
+# Works whose futures are not complete, by the context that their callback gets. One function serves them all: a
+# thunk of ctypes must not be freed while it runs, as one per work would be.
+awaited, keys = {}, itertools.count(1)
+
+
+@COMPLETE_FN
+def complete_future(_work, status, context):
+    """On whichever thread completes the work."""
+    work = awaited.pop(context)
+    try:
+        pool.submit(work._complete_future, status)
+    except RuntimeError:  # the interpreter is ending: nobody waits for the future any more
+        pass

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Run programs of this folder as ranks, with a PyTorch.
+
+    run.py PYTORCH LIBRARY COMMRUN WORK-FOLDER RANKS PROGRAM [ARGUMENT...]
+
+PYTORCH is "debian", that of /usr/bin/python3 and the sources of the binding as they are; or "pypi", a virtual
+environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. RANKS is a list such
+as 2,4. Skips (77) and says why where there is no such PyTorch, or where it cannot be used.
+"""
+import fcntl
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+BINDING = HERE.parent.parent / "bindings/torch"
+
+
+def skip(why):
+    print("skipped:", why)
+    sys.exit(77)
+
+
+def debian(library):
+    python = "/usr/bin/python3"
+    if not os.access(python, os.X_OK) or subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+        skip("Debian's PyTorch is not installed (python3-torch)")
+    return python, {"PYTHONPATH": str(BINDING), "TORCH_LIBCOMM_LIBRARY": library}
+
+
+def pypi(folder):
+    """The environment is made once; programs that are started at the same time wait for the first one."""
+    import pypi_torch
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            try:
+                python = pypi_torch.make(folder / "venv", os.environ.get("TORCH_LIBCOMM_TEST_VERSION", ""))
+                subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps",
+                                "--no-build-isolation", str(BINDING)], check=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                skip(f"no PyTorch from PyPI: {error}")
+            (folder / "made").write_text("")
+    return folder / "venv/bin/python", {}
+
+
+def main(pytorch, library, commrun, folder, ranks, program, *arguments):
+    with open(library, "rb") as file:
+        content = file.read()
+    if b"libasan" in content or b"libtsan" in content:
+        skip("a sanitized library cannot be loaded into a Python that is not")
+    if not os.path.exists("/proc/cpuinfo"):
+        skip("PyTorch itself needs /proc")
+    python, variables = debian(library) if pytorch == "debian" else pypi(pathlib.Path(folder))
+    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
+    for count in ranks.split(","):
+        command = [commrun, "-n", count, "--", str(python), str(HERE / program), *arguments]
+        print(f"{pytorch}, {count} ranks: {program} {' '.join(arguments)}", flush=True)
+        if subprocess.run(command, env=environment, timeout=400).returncode != 0:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
