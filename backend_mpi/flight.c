@@ -159,6 +159,7 @@ static comm_status attach_begun(struct group *g, const comm_op *op, comm_work *w
     f->work = work;
     f->op.timeout_ns = op->timeout_ns;
     f->is_begun = 0;
+    f->waited_ns = f->began_ns;
     *host->work_slot(work) = f;
     return COMM_OK;
 }
@@ -192,6 +193,7 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
     for (struct flight *f = first; f; f = next) {
         next = f->next;
         f->began_ns = now_ns;
+        f->waited_ns = f->op.flags & COMM_OP_FLAG_WAITING ? now_ns : 0;
         *host->work_slot(f->work) = f;
         if (g->state != COMMUNICATOR_READY)
             append(&g->queued_end, f);

@@ -113,16 +113,10 @@ static int advance(struct flight *f, struct finished_list *list)
 static void sweep(struct group *g, struct finished_list *list)
 {
     struct flight *next;
-    for (struct flight *f = g->pending; f; f = next) {
-        /* While `advance` lets the lock go, others can take flights out, but not this one, which is busy then. */
-        struct flight **at = f->at;
-        (void)at;
-        if (advance(f, list)) {
-            next = g->pending;
-            continue;
-        }
-        next = f->next;
-    }
+    /* While `advance` lets the lock go, others can take flights out, but not this one, which is busy then. When it is
+     * taken out here, the one that followed it may be gone, too: so the list is begun again. */
+    for (struct flight *f = g->pending; f; f = next)
+        next = advance(f, list) ? g->pending : f->next;
 }
 
 static void look(struct group *g, int64_t now_ns, struct finished_list *list)
@@ -145,6 +139,17 @@ static void rest(const struct world *w, int64_t waited_ns)
         sched_yield();
 }
 
+/* The thread does not wait any more, but the work goes on. */
+static void leave_to_poller(struct group *g, comm_work *work)
+{
+    pthread_mutex_lock(&g->lock);
+    struct flight *f = host->work_done(work) ? NULL : *host->work_slot(work);
+    if (f)
+        f->waited_ns = 0;
+    pthread_mutex_unlock(&g->lock);
+    poller_wake(g->world);
+}
+
 comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
 {
     struct finished_list list;
@@ -153,6 +158,8 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
     for (unsigned int round = 0;; round++) {
         pthread_mutex_lock(&g->lock);
         struct flight *f = host->work_done(work) ? NULL : *host->work_slot(work);
+        if (f)
+            f->waited_ns = deadline_ns ? now_ns : 0;
         if (f && f->is_issued)
             advance(f, &list);
         if (round % SWEEP_EVERY == SWEEP_EVERY - 1 || deadline_ns == 0)
@@ -165,6 +172,8 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
             break;
         rest(g->world, now_ns - began_ns);
     }
+    if (!host->work_done(work) && deadline_ns)
+        leave_to_poller(g, work);
     if (!host->work_done(work) && atomic_load(&g->ended) && now_ns < deadline_ns)
         pause_for(LONGEST_PAUSE_NS); /* the poller completes it; the core asks again */
     return COMM_OK;
@@ -172,15 +181,26 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
 
 /* ---- The world's thread ---- */
 
-/* Without the world's lock. Returns whether flights are left. */
+/* Are there flights that no thread waits for? Those that one waits for it looks after itself: the poller, waking for
+ * them, would take its core from it. */
+static int is_needed(const struct group *g, int64_t now_ns)
+{
+    const struct flight *f = g->pending;
+    while (f && (f->is_begun || now_ns - f->waited_ns < BUSY_NS))
+        f = f->next;
+    return f || g->queued;
+}
+
+/* Without the world's lock. Returns whether flights are left for the poller. */
 static int poll_group(struct group *g)
 {
+    int64_t now_ns = host->now_ns();
     struct finished_list list;
     finished_begin(&list);
     pthread_mutex_lock(&g->lock);
     sweep(g, &list);
-    look(g, host->now_ns(), &list);
-    int left = g->pending || g->queued;
+    look(g, now_ns, &list);
+    int left = is_needed(g, now_ns);
     pthread_mutex_unlock(&g->lock);
     finished_complete(&list);
     group_check_ranks(g);

@@ -60,6 +60,7 @@ struct flight {
     char *scratch;
     size_t part; /* elements that a rank reduces */
     int64_t began_ns;
+    int64_t waited_ns;       /* when a thread that waits for it last looked; 0: none does */
     uint8_t is_busy;      /* a thread is in `then`, without the lock */
     uint8_t is_begun;     /* by `run`; waits for its work */
     uint8_t is_issued;    /* MPI has it */

@@ -1,9 +1,14 @@
 /* What only the mpi backend has. Usage: own BACKEND CASE ...; launch.py starts it. */
 #include <comm/comm.h>
+#include <dirent.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "ranks.h"
 
@@ -193,6 +198,75 @@ static void killed(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* How often the threads of this process, but for the first one, have gone to sleep. */
+static long sleeps_of_others(void)
+{
+    long sum = 0, count;
+    struct dirent *entry;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    while ((entry = readdir(tasks))) {
+        char path[300], line[200];
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+        FILE *file = atoi(entry->d_name) > 0 && atoi(entry->d_name) != getpid() ? fopen(path, "r") : NULL;
+        while (file && fgets(line, sizeof line, file))
+            if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1)
+                sum += count;
+        if (file)
+            fclose(file);
+    }
+    closedir(tasks);
+    return sum;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void set_flag(comm_work *work, comm_status status, void *context)
+{
+    (void)work;
+    CHECK(status == COMM_OK);
+    atomic_store((atomic_int *)context, 1);
+}
+
+/* A thread that waits moves the data itself: the poller, which would look 10000 times a second, leaves it its core. The
+ * poller does look after what nobody waits for any more. */
+static void waiting(int rank, int size, void *arg)
+{
+    enum { FEW = 1000 };
+    comm_group *world = ranks_world(backend);
+    int32_t value = 0;
+    comm_work *work;
+    atomic_int is_over = 0;
+    (void)size;
+    (void)arg;
+    check_sum(world);
+    if (rank == 0) {
+        double began = seconds();
+        while (seconds() - began < 1)
+            ;
+        CHECK_OK(comm_send(world, &value, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+        CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+        CHECK_OK(comm_send(world, &value, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+    } else {
+        long before = sleeps_of_others();
+        CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        CHECK(sleeps_of_others() - before < FEW);
+        CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, NULL, &work));
+        CHECK_STATUS(comm_work_wait(work, 50), COMM_ERR_TIMEOUT);
+        CHECK_OK(comm_work_on_complete(work, set_flag, &is_over));
+        CHECK_OK(comm_send(world, &value, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        while (!atomic_load(&is_over))
+            sched_yield();
+        comm_work_release(work);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Tags that MPI does not have. */
 static void tags(int rank, int size, void *arg)
 {
@@ -222,6 +296,7 @@ static const struct {
     { "orders", orders, 3 },   { "elsewhere", third_rank_is_elsewhere, 3 }, { "missing", missing, 3 },
     { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
     { "killed", killed, 3 },   { "tags", tags, 2 },
+    { "waiting", waiting, 2 },
 };
 
 int main(int argc, char **argv)
