@@ -41,8 +41,11 @@ static void world_free(struct world *w)
 static comm_status mpi_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
     char key[KEY_BYTES], card[256];
-    struct world *w = calloc(1, sizeof *w);
+    comm_status status = library_check(info);
+    struct world *w = status == COMM_OK ? calloc(1, sizeof *w) : NULL;
     (void)context;
+    if (status != COMM_OK)
+        return status;
     if (!w)
         return fail(COMM_ERR_NO_MEMORY, "the world's state");
     w->info = info;
@@ -50,7 +53,7 @@ static comm_status mpi_world_open(void *context, const comm_world_info *info, vo
     w->linger_ms = host->param_int(info->options, "mpi", "linger_ms");
     pthread_mutex_init(&w->lock, NULL);
     cond_init_monotonic(&w->changed);
-    comm_status status = start_begin(info, card, sizeof card);
+    status = start_begin(info, card, sizeof card);
     if (status != COMM_OK) {
         world_free(w);
         return status;

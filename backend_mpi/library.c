@@ -149,6 +149,15 @@ static comm_status open_library(void)
     return COMM_OK;
 }
 
+comm_status library_check(const comm_world_info *info)
+{
+    const char *given = secure_getenv("COMM_MPI_LIBRARY"), *asked = host->param_text(info->options, "mpi", "library");
+    if (!asked || !*asked || (given && strcmp(given, asked) == 0))
+        return COMM_OK;
+    return fail(COMM_ERR_INVALID, "library=%s: MPI's library is opened before the options of a backend are read: name "
+                "the file in the environment, as COMM_MPI_LIBRARY=%s", asked, asked);
+}
+
 comm_status library_query(void *context)
 {
     comm_status status = COMM_OK;

@@ -75,17 +75,45 @@ comm_status match_posted(struct flight *f)
     return COMM_OK;
 }
 
+/* Is there memory for a message that no receive fits yet? It is asked for before MPI gives the message, because what MPI
+ * has given cannot be given back: it would be lost, and a later one taken in its place. */
+static int has_spare(struct group *g)
+{
+    if (!g->spare)
+        g->spare = malloc(sizeof *g->spare);
+    return g->spare != NULL;
+}
+
 /* No receive fits yet. */
 static void keep(struct group *g, MPI_Message message, const MPI_Status *status)
 {
-    struct arrival *a = malloc(sizeof *a);
-    if (!a)
-        return; /* the message is lost, and who waits for it gets a deadline */
+    struct arrival *a = g->spare;
+    g->spare = NULL;
     a->next = NULL;
     a->message = message;
     a->status = *status;
     *g->arrivals_end = a;
     g->arrivals_end = &a->next;
+}
+
+static struct flight *first_unmatched(const struct group *g, const MPI_Status *fitting)
+{
+    struct flight *f = g->pending;
+    while (f && !(f->is_unmatched && (!fitting || fits(f, fitting))))
+        f = f->next;
+    return f;
+}
+
+static void fail_unmatched(struct group *g)
+{
+    struct flight *f;
+    fail(COMM_ERR_NO_MEMORY, "no memory to look for the message of a receive: messages that no receive fits have to be "
+         "kept");
+    while ((f = first_unmatched(g, NULL))) {
+        f->is_unmatched = 0;
+        flight_fail(f);
+    }
+    g->unmatched = 0;
 }
 
 void match_arrivals(struct group *g)
@@ -94,11 +122,13 @@ void match_arrivals(struct group *g)
     while (g->unmatched > 0 && is_there) {
         MPI_Message message;
         MPI_Status status;
+        if (!has_spare(g)) {
+            fail_unmatched(g);
+            return;
+        }
         if (mpi.Improbe(MPI_ANY_SOURCE, MPI_ANY_TAG, g->comm, &is_there, &message, &status) != MPI_SUCCESS || !is_there)
             return;
-        struct flight *f = g->pending;
-        while (f && !(f->is_unmatched && fits(f, &status)))
-            f = f->next;
+        struct flight *f = first_unmatched(g, &status);
         if (!f) {
             keep(g, message, &status);
             continue;
@@ -134,6 +164,8 @@ void match_drop(struct group *g)
         discard(&a->message, &a->status);
         free(a);
     }
+    free(g->spare);
+    g->spare = NULL;
 }
 
 /* The same before a communicator is freed: MPICH would give what is left to the next one that gets its number. */

@@ -89,6 +89,7 @@ struct group {
     struct flight *pending, **pending_end;
     struct flight *begun, *free;
     struct arrival *arrivals, **arrivals_end; /* messages that no receive fits yet */
+    struct arrival *spare;                    /* memory for the next one */
     int unmatched;                            /* receives without a message */
 
     atomic_int ended; /* the status; 0: it lives. The text is written before */
@@ -115,6 +116,7 @@ void say_rank(const struct group *g, int rank, char *text, size_t room);
 
 /* library.c */
 comm_status library_query(void *context);
+comm_status library_check(const comm_world_info *info); /* INVALID: its options name another library */
 
 /* start.c */
 comm_status start_begin(const comm_world_info *info, char *card, size_t room); /* card: where this process is in MPI */

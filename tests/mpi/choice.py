@@ -54,6 +54,14 @@ class Choice(unittest.TestCase):
         for name in BOTH:
             self.assertIn('is missing', found[f'mpi.{name}']['reason'])
 
+    def test_a_library_in_the_options_is_refused(self):
+        for name in BOTH:
+            with self.subTest(name):
+                status, out, err = run(*launch.MPIRUN[name], '-n', '1', COMM_BENCH, 'barrier', '--backend',
+                                       'cpu:mpi?library=/nowhere/libmpi.so')
+                self.assertNotEqual(status, 0)
+                self.assertIn('COMM_MPI_LIBRARY=/nowhere/libmpi.so', out + err)
+
     def test_without_mpirun_the_cure_is_said(self):
         for name in BOTH:
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:

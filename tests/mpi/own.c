@@ -11,8 +11,10 @@
 #include <unistd.h>
 
 #include "ranks.h"
+#include "scarce.h"
 
 static const char *backend;
+atomic_int scarce_left = -1;
 
 /* launch.py counts it, and keeps the mpiexec of MPICH from seeing until then that a rank was killed. */
 static void say_expected(int rank)
@@ -288,6 +290,39 @@ static void tags(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* What MPI has given and no receive fits must be kept: without memory for that the receive fails, and no message gets
+ * lost, to be taken for another. */
+static void unkept(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend), *pair;
+    comm_op_options first = COMM_OP_OPTIONS_INIT, second = COMM_OP_OPTIONS_INIT;
+    int32_t values[2] = { 7, 8 };
+    comm_work *work;
+    (void)size;
+    (void)arg;
+    first.tag = 1;
+    second.tag = 2;
+    CHECK_OK(comm_group_dup(world, NULL, &pair));
+    check_sum(pair); /* an operation's memory is used again */
+    if (rank == 0) {
+        CHECK_OK(comm_send(pair, &values[0], 1, COMM_DTYPE_I32, 1, &first, &work));
+        comm_work_release(work);
+        CHECK_OK(comm_send(pair, &values[1], 1, COMM_DTYPE_I32, 1, &second, &work));
+        comm_work_release(work);
+        check_sum(world);
+    } else {
+        check_sum(world); /* the messages are on their way */
+        atomic_store(&scarce_left, 0);
+        comm_status status = comm_recv(pair, &values[1], 1, COMM_DTYPE_I32, 0, &second, NULL);
+        atomic_store(&scarce_left, -1);
+        CHECK(status != COMM_OK);
+        CHECK_ERROR_SAYS("no memory");
+    }
+    CHECK_OK(comm_group_close(pair));
+    check_sum(world);
+    CHECK_OK(comm_group_close(world));
+}
+
 static const struct {
     const char *name;
     void (*fn)(int, int, void *);
@@ -296,7 +331,7 @@ static const struct {
     { "orders", orders, 3 },   { "elsewhere", third_rank_is_elsewhere, 3 }, { "missing", missing, 3 },
     { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
     { "killed", killed, 3 },   { "tags", tags, 2 },
-    { "waiting", waiting, 2 },
+    { "waiting", waiting, 2 }, { "unkept", unkept, 2 },
 };
 
 int main(int argc, char **argv)
