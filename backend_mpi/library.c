@@ -124,7 +124,9 @@ static comm_status open_library(void)
             return status;
     }
     const char *where = given && *given ? given : loaded.path[0] ? "the MPI that the program has loaded" : names[0];
+    signals_keep();
     void *object = open_one(given, &loaded);
+    signals_give_back();
     if (!object)
         return fail(COMM_ERR_UNSUPPORTED, VARIANT_NAME " is missing: %s. Install it (Debian: %s), add its folder to "
                     "LD_LIBRARY_PATH, or name the file in COMM_MPI_LIBRARY", dlerror(), package);

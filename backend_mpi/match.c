@@ -75,8 +75,8 @@ comm_status match_posted(struct flight *f)
     return COMM_OK;
 }
 
-/* Is there memory for a message that no receive fits yet? It is asked for before MPI gives the message, because what MPI
- * has given cannot be given back: it would be lost, and a later one taken in its place. */
+/* Is there memory for a message that no receive fits yet? It is asked for before MPI gives the message. What MPI has
+ * given cannot be given back: it would be lost, and a later one taken in its place. */
 static int has_spare(struct group *g)
 {
     if (!g->spare)

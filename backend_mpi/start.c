@@ -129,7 +129,9 @@ static void finalise(void)
 static comm_status initialise(void)
 {
     int provided;
+    signals_keep();
     int error = mpi.Init_thread(NULL, NULL, start.level, &provided);
+    signals_give_back();
     if (error != MPI_SUCCESS)
         return fail(COMM_ERR_BACKEND, "MPI_Init_thread failed: error %d", error);
     if (atexit(finalise) != 0)

@@ -118,6 +118,10 @@ void say_rank(const struct group *g, int rank, char *text, size_t room);
 comm_status library_query(void *context);
 comm_status library_check(const comm_world_info *info); /* INVALID: its options name another library */
 
+/* signals.c. One window at a time, around opening MPI's library and around initialising MPI. */
+void signals_keep(void);
+void signals_give_back(void);
+
 /* start.c */
 comm_status start_begin(const comm_world_info *info, char *card, size_t room); /* card: where this process is in MPI */
 comm_status start_wait(const struct group *g);   /* until MPI is initialised */

@@ -290,6 +290,34 @@ static void tags(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void own_handler(int signal)
+{
+    (void)signal;
+}
+
+/* The program's handlers, and the lack of one, stay when MPI's libraries come. */
+static void signals(int rank, int size, void *arg)
+{
+    enum { FLAGS = SA_SIGINFO | SA_RESTART | SA_NODEFER | SA_ONSTACK }; /* the C library has another one */
+    static struct sigaction before[NSIG], now[NSIG];
+    (void)rank;
+    (void)size;
+    (void)arg;
+    signal(SIGSEGV, own_handler);
+    signal(SIGFPE, SIG_IGN);
+    signal(SIGUSR1, own_handler);
+    for (int i = 1; i < NSIG; i++)
+        sigaction(i, NULL, &before[i]);
+    comm_group *world = ranks_world(backend);
+    check_sum(world);
+    for (int i = 1; i < NSIG; i++) {
+        sigaction(i, NULL, &now[i]);
+        if (now[i].sa_handler != before[i].sa_handler || ((now[i].sa_flags ^ before[i].sa_flags) & FLAGS))
+            ranks_fail(__FILE__, __LINE__, "MPI's handler of signal %d stays", i);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 /* What MPI has given and no receive fits must be kept: without memory for that the receive fails, and no message gets
  * lost, to be taken for another. */
 static void unkept(int rank, int size, void *arg)
@@ -331,7 +359,7 @@ static const struct {
     { "orders", orders, 3 },   { "elsewhere", third_rank_is_elsewhere, 3 }, { "missing", missing, 3 },
     { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
     { "killed", killed, 3 },   { "tags", tags, 2 },
-    { "waiting", waiting, 2 }, { "unkept", unkept, 2 },
+    { "waiting", waiting, 2 }, { "signals", signals, 2 }, { "unkept", unkept, 2 },
 };
 
 int main(int argc, char **argv)
