@@ -1,6 +1,8 @@
 /* The shm backend's vtable: see include/comm/backend.h for what each slot promises. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "arena.h"
 #include "base/param_rows.h"
@@ -10,6 +12,7 @@
 #include "driver.h"
 #include "queue.h"
 #include "say.h"
+#include "segment.h"
 #include "select.h"
 #include "small.h"
 #include "submit.h"
@@ -19,6 +22,21 @@ struct shm_group {
     struct arena *arena;
     struct small small;
 };
+
+/* Where no memory can be shared at all, "auto" takes another backend. */
+static comm_status shm_query(void *context)
+{
+    size_t ring_bytes = SEGMENT_RING_MIN;
+    (void)context;
+    int fd = segment_create(&ring_bytes);
+    if (fd < 0)
+        return exec_fail(COMM_ERR_UNSUPPORTED,
+                         "ranks cannot share memory here: neither memfd_create nor a file in /dev/shm gives %zu "
+                         "bytes: %s",
+                         2 * ring_bytes, strerror(-fd));
+    close(fd);
+    return COMM_OK;
+}
 
 static comm_status shm_world_open(void *context, const comm_world_info *info, void **ret_world)
 {
@@ -152,7 +170,9 @@ static const comm_backend shm_backend = {
     .version = "0.1.0",
     .license = "Apache-2.0",
     .devices = "cpu",
+    .preference = 200, /* before tcp */
     .params = params,
+    .query = shm_query,
     .world_open = shm_world_open,
     .world_close = shm_world_close,
     .group_open = shm_group_open,

@@ -337,7 +337,7 @@ comm_status comm_group_split(comm_group *parent, int32_t color, int32_t key, con
     if (!asked->routes[COMM_DEVICE_CPU])
         return comm__fail(COMM_ERR_UNSUPPORTED,
                           "comm_group_split of '%s': it has no backend for the CPU ('%s') to ask the others with; add "
-                          "cpu:tcp to the backend string, or use comm_group_create",
+                          "cpu:auto to the backend string, or use comm_group_create",
                           parent->name, parent->backend_text);
     struct choice mine = { color, key }, *choices = malloc((size_t)parent->size * sizeof *choices);
     if (!choices)

@@ -265,7 +265,7 @@ void comm__device_cure(comm_device device, char text[CURE_BYTES])
     int32_t kind = comm_device_kind(device);
     const char *name = comm_device_name(device);
     snprintf(text, CURE_BYTES, "%s:%s", name ? name : "DEVICE",
-             kind == COMM_DEVICE_CPU    ? "tcp"
+             kind == COMM_DEVICE_CPU    ? "auto"
              : kind == COMM_DEVICE_CUDA ? "nccl"
                                         : "BACKEND");
 }

@@ -1,9 +1,9 @@
-/* The rule: two processes are on one host if they run on the same kernel, see the same /dev/shm, and are in the same
- * network name space. Then they can share memory, and reach each other by loopback. Containers have a /dev/shm and a
- * network name space of their own, so each is a host, unless they were given the same ones (a pod's containers, or
- * --ipc=host --network=host). Neither host names, which repeat among containers, nor the kernel's boot id alone, which
- * all containers of a machine have, would tell. In doubt the rule says "another host": that costs speed, while memory
- * that cannot be shared would be a failure. */
+/* The rule: two processes are on one host if they run on the same kernel as the same user, see the same /dev/shm, and
+ * are in the same network name space. Then they can share memory, and reach each other by loopback. Containers have a
+ * /dev/shm and a network name space of their own, so each is a host, unless they were given the same ones (a pod's
+ * containers, or --ipc=host --network=host). Neither host names, which repeat among containers, nor the kernel's boot
+ * id alone, which all containers of a machine have, would tell. In doubt the rule says "another host": that costs
+ * speed, while memory that cannot be shared would be a failure. */
 #include "host_id.h"
 
 #include <inttypes.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -21,15 +22,18 @@
 
 uint64_t comm__host_id(void)
 {
-    char network[NETADDR_IDENTITY_BYTES], text[NETADDR_IDENTITY_BYTES + 32];
+    char network[NETADDR_IDENTITY_BYTES], text[NETADDR_IDENTITY_BYTES + 96];
     const char *given = comm__param_text("host_id");
-    struct stat memory = { 0 };
+    struct stat memory = { 0 }, users = { 0 };
     if (*given)
         return XXH64(given, strlen(given), 1); /* another seed: no such text is a host's own identity */
     netaddr_identity(network);
     if (stat("/dev/shm", &memory) != 0)
         memory.st_dev = 0;
-    int bytes = snprintf(text, sizeof text, "%s %" PRIu64, network, (uint64_t)memory.st_dev);
+    if (stat("/proc/self/ns/user", &users) != 0) /* in which name space geteuid counts */
+        users.st_ino = 0;
+    int bytes = snprintf(text, sizeof text, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, network, (uint64_t)memory.st_dev,
+                         (uint64_t)users.st_ino, (uint64_t)geteuid());
     return XXH64(text, (size_t)bytes, 0);
 }
 

@@ -497,6 +497,7 @@ comm_status comm_backend_query(size_t index, comm_backend_info *ret_info)
                                      .devices = e->loaded ? e->backend.devices : "",
                                      .origin = e->origin,
                                      .reason = e->reason,
-                                     .traits = e->traits };
+                                     .traits = e->traits,
+                                     .preference = e->loaded ? e->backend.preference : 0 };
     return comm__give_struct(ret_info, &info, sizeof info, "comm_backend_query", "comm_backend_info");
 }

@@ -3,6 +3,7 @@
 #include <comm/comm.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { KEY_PARAMETERS = 256, KEY_ROUTES, KEY_MARKDOWN, KEY_JSON };
@@ -105,6 +106,62 @@ static void print_backends(void)
     }
 }
 
+/* ---- What "auto" takes ---- */
+
+enum { CANDIDATES_MAX = 64 };
+
+struct candidates {
+    comm_backend_info list[CANDIDATES_MAX];
+    size_t count;
+};
+
+/* Is the name one of "cpu,xpu"? */
+static int names_device(const char *devices, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = devices; *at; at += strspn(at, ",")) {
+        size_t bytes = strcspn(at, ",");
+        if (bytes == length && memcmp(at, name, length) == 0)
+            return 1;
+        at += bytes;
+    }
+    return 0;
+}
+
+static int by_preference(const void *a, const void *b)
+{
+    const comm_backend_info *x = a, *y = b;
+    if (x->preference != y->preference)
+        return x->preference < y->preference ? 1 : -1;
+    return strcmp(x->name, y->name);
+}
+
+static struct candidates candidates_for(const char *device)
+{
+    struct candidates c = { .count = 0 };
+    for (size_t i = 0; i < comm_backend_count() && c.count < CANDIDATES_MAX; i++) {
+        comm_backend_info b = { .struct_bytes = sizeof b };
+        if (comm_backend_query(i, &b) == COMM_OK && b.usable && b.preference > 0 && names_device(b.devices, device))
+            c.list[c.count++] = b;
+    }
+    qsort(c.list, c.count, sizeof *c.list, by_preference);
+    return c;
+}
+
+static void print_auto(void)
+{
+    const char *device;
+    printf("auto, which is the default for the cpu: a group gets the first that can serve the hosts of its ranks "
+           "(COMM_EXPLAIN=1 says which, and why):\n");
+    for (comm_device d = COMM_DEVICE_CPU; (device = comm_device_name(d)); d++) {
+        struct candidates c = candidates_for(device);
+        if (c.count)
+            printf("  %-10s", device);
+        for (size_t i = 0; i < c.count; i++)
+            printf("%s%s", c.list[i].name, i + 1 < c.count ? ", " : "\n");
+    }
+}
+
 /* ---- JSON ---- */
 
 static json_t *json_launcher(void)
@@ -128,6 +185,23 @@ static json_t *json_backends(void)
                                                   "usable", (int)b.usable, "reason", b.usable ? NULL : b.reason));
     }
     return list;
+}
+
+/* By the names of the devices. */
+static json_t *json_auto(void)
+{
+    json_t *all = json_object();
+    const char *device;
+    for (comm_device d = COMM_DEVICE_CPU; (device = comm_device_name(d)); d++) {
+        struct candidates c = candidates_for(device);
+        json_t *names = json_array();
+        for (size_t i = 0; i < c.count; i++)
+            json_array_append_new(names, json_string(c.list[i].name));
+        if (c.count)
+            json_object_set(all, device, names);
+        json_decref(names);
+    }
+    return all;
 }
 
 static json_t *json_parameters(void)
@@ -165,9 +239,9 @@ static json_t *json_routes(void)
 
 static int print_json(void)
 {
-    json_t *all = json_pack("{ss ss so so so so}", "version", comm_version(), "kernels", comm_kernels(),
-                            "launcher", json_launcher(), "backends", json_backends(), "parameters", json_parameters(),
-                            "routes", json_routes());
+    json_t *all = json_pack("{ss ss so so so so so}", "version", comm_version(), "kernels", comm_kernels(),
+                            "launcher", json_launcher(), "backends", json_backends(), "auto", json_auto(), "parameters",
+                            json_parameters(), "routes", json_routes());
     int failed = !all || json_dumpf(all, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF;
     json_decref(all);
     return failed;
@@ -212,6 +286,7 @@ int main(int argc, char **argv)
     else
         printf("launcher: %s\n", comm_last_error());
     print_backends();
+    print_auto();
     printf("parameters:\n");
     print_parameters(0);
     print_routes();

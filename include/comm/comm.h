@@ -352,8 +352,8 @@ typedef struct comm_init_options {
     uint32_t struct_bytes;
     int32_t world_size;     /* 0: from the URL or the launcher */
     int32_t rank;           /* read only if world_size is given */
-    const char *backend;    /* "tcp", "cpu:tcp,cuda:nccl", "cpu:tcp?lanes=4"; NULL: COMM_BACKEND, else each device's
-                             * default */
+    const char *backend;    /* "tcp", "cpu:tcp,cuda:nccl", "cpu:tcp?lanes=4"; NULL: COMM_BACKEND, else "cpu:auto",
+                             * which is shm for groups whose ranks are on one host, else tcp */
     const char *rendezvous; /* "env://", "tcp://host:port?rank=0&world_size=2", "file:///path?..."; NULL: env:// */
     comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
@@ -532,8 +532,8 @@ COMM_API comm_status comm_group_ranks(const comm_group *group, int32_t *ret_rank
 /* Write the number of each member's host, in order; `ret_hosts` has room for comm_group_size of them. Hosts are
  * numbered from 0 in the order in which they first appear among the world's ranks, the same on all ranks and in all
  * groups. Two ranks are on one host if they can share memory and reach each other by loopback: same kernel, same
- * /dev/shm, same network name space. So a container is a host of its own unless it shares these. COMM_HOST_ID, any
- * text, takes the rule's place: ranks with the same text are on one host. */
+ * user, same /dev/shm, same network name space. So a container is a host of its own unless it shares these.
+ * COMM_HOST_ID, any text, takes the rule's place: ranks with the same text are on one host. */
 COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts);
 
 /* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be
@@ -979,6 +979,9 @@ typedef struct comm_backend_info {
     int32_t usable;
     const char *name, *version, *devices, *origin, *reason;
     const char *traits; /* what it does or cannot do, as in backend.h: "keeps_deadlines, cannot_cancel" */
+    int32_t preference; /* "auto" takes the usable backend with the highest one that can serve the hosts of a group's
+                         * ranks; 0: only by name */
+    uint32_t reserved;
 } comm_backend_info;
 COMM_API size_t comm_backend_count(void);
 COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_info);

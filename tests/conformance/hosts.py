@@ -75,12 +75,14 @@ class Hosts(unittest.TestCase):
                               COMM_TCP_ALGO=TWO_LEVEL)
             self.assertEqual(sorted({row[0] for row in rows}), sorted(OPS))
             self.assertEqual({row[9] for row in rows}, {"0"}, rows)
+            self.assertEqual({row[1] for row in rows}, {"cpu:shm" if len(set(layout)) == 1 else "cpu:tcp"})
 
     def test_less_crosses_from_host_to_host(self):
         """6 ranks on 3 hosts in turn: a ring crosses with every step, 10 times the vector; two levels 4 times."""
         def cross(**environment):
             before = crossed()
-            self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", **environment)
+            self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", "--backend=cpu:tcp",
+                       **environment)
             return crossed() - before
         ring, two_level = [cross(COMM_TCP_ALGO="all_reduce:" + name) for name in ("ring", "two_level")]
         chosen = cross()

@@ -395,7 +395,7 @@ fault("core", "hosts_are_written_by_the_first_run", "core/host_id.c",
       "end < size && hosts[end] >= hosts[begin]; end++)", "host_id")
 fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);",
       "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
-fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev);", "(uint64_t)0);",
+fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev,", "(uint64_t)0,",
       "host_id")
 fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
       "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id",

@@ -89,7 +89,7 @@ class Output(Bench):
     def test_csv_of_every_operation(self):
         rows = self.rows("all", "-n", "4", "--bytes", "64,16K")
         self.assertEqual([row[:4] for row in rows],
-                         [[op, "cpu:tcp", "4", size] for op in OPS
+                         [[op, "cpu:shm", "4", size] for op in OPS
                           for size in (["0"] if op == "barrier" else ["64", "16384"])])
         for op, _, ranks, size, mean, _, _, algbw, busbw, _ in rows:
             self.assertAlmostEqual(float(algbw), int(size) / float(mean) / 1e3, delta=float(algbw) * 0.02 + 1e-4)
@@ -115,7 +115,7 @@ class Output(Bench):
         told = json.loads(out)
         self.assertEqual((told["dtype"], told["redop"]), ("i32", "max"))
         self.assertEqual([(r["op"], r["backend"], r["ranks"], r["bytes"], r["errors"]) for r in told["rows"]],
-                         [("all_reduce", "cpu:tcp", 3, 1024, 0), ("barrier", "cpu:tcp", 3, 0, 0)])
+                         [("all_reduce", "cpu:shm", 3, 1024, 0), ("barrier", "cpu:shm", 3, 0, 0)])
         for row in told["rows"]:
             self.assertLessEqual(row["least_us"], row["mean_us"])
             self.assertLessEqual(row["mean_us"], row["most_us"])
@@ -128,7 +128,7 @@ class Output(Bench):
         lines = out.splitlines()
         self.assertRegex(lines[0],
                          r"^op +backend +ranks +bytes +mean us +median us +p99 us +alg GB/s +bus GB/s +errors$")
-        self.assertRegex(lines[1], r"^all_reduce +cpu:tcp +2 +64K +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$")
+        self.assertRegex(lines[1], r"^all_reduce +cpu:shm +2 +64K +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$")
         self.assertEqual(len(lines), 2)
 
     def test_many_in_flight(self):
@@ -175,7 +175,7 @@ class Launchers(Bench):
             if shutil.which(mpirun[0]):
                 status, out, err = run("all_reduce", "--bytes", "8", "--csv", *QUICK, launcher=[*mpirun, "-n", "3"])
                 self.assertEqual(status, 0, out + err)
-                self.assertRegex(out, rf"^{HEADER}\nall_reduce,cpu:tcp,3,8,[^\n]*,0\n$")
+                self.assertRegex(out, rf"^{HEADER}\nall_reduce,cpu:shm,3,8,[^\n]*,0\n$")
 
     def test_one_rank_complains_and_helps(self):
         launcher = [COMMRUN, "-n", "3", "--no-prefix"]

@@ -1,9 +1,11 @@
 /* "auto": a group gets the preferred backend that can serve the hosts of its members. The preferred one here is tcp by
  * another name, for one host only; COMM_HOST_ID says which host a rank is on. Usage: auto [CASE]. */
 #include <comm/backend.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "ranks.h"
 
@@ -185,6 +187,28 @@ static void candidates_must_be_the_same(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("but rank");
 }
 
+/* The limit of a file's length stands for a kernel or container that gives no memory to share. */
+static void without_shared_memory_it_is_tcp(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    const struct rlimit none = { 0, 0 };
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    options.rendezvous = "hash://without";
+    options.world_size = 1;
+    CHECK_OK(comm_init(&options, &world));
+    check_backend(world, "cpu:shm");
+    CHECK_OK(comm_group_close(world));
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    CHECK_OK(comm_init(&options, &world));
+    check_backend(world, "cpu:tcp");
+    CHECK_OK(comm_group_close(world));
+    options.backend = "cpu:shm";
+    CHECK_STATUS(comm_init(&options, &world), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("ranks cannot share memory here: ");
+}
+
 static void options_are_checked(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;
@@ -209,6 +233,7 @@ static const struct {
     { "two devices want other options", two_devices_want_other_options, 1 },
     { "an explicit name is obeyed", an_explicit_name_is_obeyed, 2 },
     { "candidates must be the same", candidates_must_be_the_same, 3 },
+    { "without shared memory it is tcp", without_shared_memory_it_is_tcp, 1 },
     { "options are checked", options_are_checked, 1 },
 };
 

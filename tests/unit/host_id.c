@@ -64,6 +64,22 @@ static void name_spaces_tell_hosts_apart(void **state)
     assert_int_equal(name, 1);
 }
 
+/* The shm backend lets in only ranks of its own user. */
+static void another_user_is_on_another_host(void **state)
+{
+    (void)state;
+    unsetenv("COMM_HOST_ID");
+    uint64_t own = comm__host_id();
+    if (seteuid(geteuid() + 1) != 0) {
+        print_message("this user may not become another one\n");
+        skip();
+    }
+    uint64_t theirs = comm__host_id();
+    assert_int_equal(seteuid(getuid()), 0);
+    assert_true(own != theirs);
+    assert_int_not_equal(same_in(CLONE_NEWUSER), 1);
+}
+
 static void hosts_are_numbered_as_they_appear(void **state)
 {
     const uint64_t ids[] = { 900, 900, 7, 55, 7, 900, 1, UINT64_MAX };
@@ -119,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_takes_the_rules_place),
+        cmocka_unit_test(another_user_is_on_another_host),
         cmocka_unit_test(name_spaces_tell_hosts_apart),
         cmocka_unit_test(hosts_are_numbered_as_they_appear),
         cmocka_unit_test(many_ranks_take_little_text),

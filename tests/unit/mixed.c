@@ -80,7 +80,7 @@ static void without_the_cpu_what_needs_it_says_what_to_add(int rank, int size, v
 {
     (void)arg;
     comm_group *world = ranks_world("cuda:pretended"), *other;
-    const char add[] = "it was opened with 'cuda:pretended': add cpu:tcp to the backend string";
+    const char add[] = "it was opened with 'cuda:pretended': add cpu:auto to the backend string";
     int32_t all[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
     void *data;
     size_t *lengths, length;
@@ -95,7 +95,7 @@ static void without_the_cpu_what_needs_it_says_what_to_add(int rank, int size, v
     CHECK_STATUS(comm_monitored_barrier(world, NULL), COMM_ERR_UNSUPPORTED);
     CHECK_ERROR_SAYS(add);
     CHECK_STATUS(comm_group_split(world, rank % 2, 0, NULL, &other), COMM_ERR_UNSUPPORTED);
-    CHECK_ERROR_SAYS("add cpu:tcp to the backend string, or use comm_group_create");
+    CHECK_ERROR_SAYS("add cpu:auto to the backend string, or use comm_group_create");
     sum_on(world, COMM_DEVICE_DEFAULT, size);
     CHECK_OK(comm_group_create(world, all, (size_t)size, NULL, &other));
     sum_on(other, COMM_DEVICE_CUDA, size);
