@@ -15,13 +15,24 @@ static struct mesh *mesh_of(const struct exec_group *g)
     return (struct mesh *)g->domain;
 }
 
-static comm_status tcp_world_open(void *context, const comm_world_info *info, void **ret_world)
+static comm_status open_world(const comm_world_info *info, int with_shm, void **ret_world)
 {
     struct mesh *m = NULL;
-    (void)context;
-    comm_status status = mesh_open(info, &m);
+    comm_status status = mesh_open(info, with_shm, &m);
     *ret_world = m;
     return status;
+}
+
+static comm_status tcp_world_open(void *context, const comm_world_info *info, void **ret_world)
+{
+    (void)context;
+    return open_world(info, 0, ret_world);
+}
+
+static comm_status shm_tcp_world_open(void *context, const comm_world_info *info, void **ret_world)
+{
+    (void)context;
+    return open_world(info, 1, ret_world);
 }
 
 static void tcp_world_close(void *world, int32_t forked)
@@ -37,6 +48,8 @@ static comm_status tcp_group_open(void *world, const comm_group_info *info, void
     if (status != COMM_OK)
         return status;
     progress_enter(m);
+    progress_look_around(m); /* what members have said of the group, such as why it has ended: they may have left
+                              * since */
     group_enter(g);
     progress_leave(m);
     *ret_state = g;
@@ -93,6 +106,52 @@ static const comm_backend_param *const params[] = {
     NULL
 };
 
+/* Asked by "auto", where there is shm for groups of one host. */
+static comm_status shm_tcp_serves_hosts(void *context, const int32_t *hosts, int32_t size)
+{
+    int several = 0, share = 0;
+    (void)context;
+    for (int32_t r = 1; r < size; r++) {
+        int32_t before = 0;
+        while (before < r && hosts[before] != hosts[r])
+            before++;
+        share |= before < r;
+        several |= hosts[r] != hosts[0];
+    }
+    if (several && share)
+        return COMM_OK;
+    return exec_fail(COMM_ERR_UNSUPPORTED, several ? "no two ranks share a host" : "all ranks are on one host");
+}
+
+static comm_status shm_tcp_query(void *context)
+{
+    const comm_backend *shm;
+    (void)context;
+    return exec_host->backend_find("shm", &shm);
+}
+
+/* Ranks of one host through memory that they share, as in backend_shm, and those of different hosts over TCP. Its
+ * parameters are those of the two. */
+static const comm_backend shm_tcp_backend = {
+    COMM_BACKEND_INIT,
+    .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES | COMM_BACKEND_NOTICES_LOSS,
+    .name = "shm-tcp",
+    .version = "0.1.0",
+    .license = "Apache-2.0",
+    .devices = "cpu",
+    .preference = 150, /* after shm */
+    .query = shm_tcp_query,
+    .world_open = shm_tcp_world_open,
+    .world_close = tcp_world_close,
+    .group_open = tcp_group_open,
+    .group_abort = tcp_group_abort,
+    .group_close = tcp_group_close,
+    .submit = tcp_submit,
+    .progress = tcp_progress,
+    .describe_routes = tcp_describe_routes,
+    .serves_hosts = shm_tcp_serves_hosts,
+};
+
 static const comm_backend tcp_backend = {
     COMM_BACKEND_INIT,
     .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES | COMM_BACKEND_NOTICES_LOSS,
@@ -110,6 +169,7 @@ static const comm_backend tcp_backend = {
     .submit = tcp_submit,
     .progress = tcp_progress,
     .describe_routes = tcp_describe_routes,
+    .next = &shm_tcp_backend,
 };
 
 const comm_backend *comm__tcp_entry(const comm_host *host);

@@ -52,7 +52,7 @@ static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
         hello->from == m->domain.peers.rank)
         return WIRE_STRANGER;
     const struct link *l = &m->links[hello->from];
-    if (l->port.state == PORT_UP || port_is_gone(&l->port))
+    if (m->domain.peers.at[hello->from] != &l->port || l->port.state == PORT_UP || port_is_gone(&l->port))
         return WIRE_STRANGER;
     return ours_goes_first(l) ? WIRE_DUPLICATE : WIRE_WELCOME;
 }

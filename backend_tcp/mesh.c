@@ -54,6 +54,8 @@ static void mesh_free(struct mesh *m)
     for (int32_t i = 0; m->links && i < m->domain.peers.size; i++)
         link_finish(&m->links[i]);
     link_pool_finish(m);
+    if (m->local)
+        m->local->ops->destroy(m->local);
     resolver_free(m);
     domain_finish(&m->domain);
     free(m->links);
@@ -93,6 +95,8 @@ static void close_in_child(struct forked *f)
     for (int i = 0; i < TCP_PENDING_CONNS_MAX; i++)
         socket_close(&m->pending[i].fd);
     socket_close(&m->listener);
+    if (m->local)
+        m->local->ops->close_descriptors(m->local);
 }
 
 /* What reaches outside, once there is memory; mesh_close takes it half done. */
@@ -104,10 +108,14 @@ static comm_status mesh_start(struct mesh *m)
         status = listen_open(m);
     if (status == COMM_OK)
         status = endpoint_publish(m);
+    if (status == COMM_OK && m->local)
+        status = m->local->ops->open(m->local);
+    if (status == COMM_OK && m->local)
+        status = progress_watch_local(m);
     return status == COMM_OK ? progress_helper(m) : status;
 }
 
-comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh)
+comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **ret_mesh)
 {
     struct mesh *m = calloc(1, sizeof *m);
     if (!m)
@@ -118,6 +126,8 @@ comm_status mesh_open(const comm_world_info *info, struct mesh **ret_mesh)
     gethostname(m->domain.peers.host_name, sizeof m->domain.peers.host_name - 1);
     netaddr_identity(m->host_identity);
     comm_status status = mesh_allocate(m, info->rank, info->size, info->secret);
+    if (status == COMM_OK && with_shm)
+        status = carrier_create_shm(&m->domain, &driver_of_meshes, info, &m->local);
     read_parameters(m, info->options);
     waiting_choose(&m->waiting, "tcp", info->options, info->local_size > 0 ? info->local_size : info->size);
     m->waiting.rest_ns = REST_NS;
@@ -153,16 +163,28 @@ static int still_leaving(const struct mesh *m)
     return listen_is_proving(m);
 }
 
+/* The carrier's part. */
+static int local_still_leaving(struct mesh *m)
+{
+    if (!m->local)
+        return 0;
+    pthread_mutex_unlock(&m->lock);
+    m->local->ops->resolve(m->local, NULL);
+    pthread_mutex_lock(&m->lock);
+    m->local->ops->timer(m->local, clock_now_ns());
+    return m->local->ops->leave(m->local);
+}
+
 /* Say goodbye, deliver what was accepted, and wait for the peers' goodbyes, all within linger_ms. */
 static void say_goodbye(struct mesh *m)
 {
     int64_t end = clock_now_ns() + m->linger_ms * 1000000;
     m->domain.peers.closing = 1;
-    while (still_leaving(m) && clock_now_ns() < end) {
+    while ((local_still_leaving(m) | still_leaving(m)) && clock_now_ns() < end) {
         for (int32_t i = 0; i < m->domain.peers.size; i++)
             if (m->links[i].port.state == PORT_UP)
                 link_leave(&m->links[i]);
-        loop_nap(m, 20 * 1000000);
+        progress_nap(m, 20 * 1000000);
         listen_timer(m, clock_now_ns());
         connect_timer(m, clock_now_ns());
         turn_end(&m->domain);
@@ -172,6 +194,9 @@ static void say_goodbye(struct mesh *m)
 static void close_connections(struct mesh *m)
 {
     listen_close(m);
+    loop_poll_end(&m->local_poll);
+    if (m->local)
+        m->local->ops->close(m->local);
     for (int32_t i = 0; i < m->domain.peers.size; i++)
         link_close(&m->links[i]);
 }

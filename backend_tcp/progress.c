@@ -87,8 +87,11 @@ void progress_enter(struct mesh *m)
 /* What is queued goes out when the socket takes it: let epoll look after that where nobody else will. */
 static void arm_links(struct mesh *m)
 {
-    for (int32_t i = 0; i < m->domain.peers.active_count; i++)
-        link_watch_queue(link_of(m->domain.peers.active[i]));
+    for (int32_t i = 0; i < m->domain.peers.active_count; i++) {
+        struct port *p = m->domain.peers.active[i];
+        if (is_link(m, p))
+            link_watch_queue(link_of(p));
+    }
 }
 
 /* What has happened has its consequences; and a deadline that the timer does not know yet. */
@@ -141,7 +144,10 @@ static void on_due(struct mesh *m, int64_t now)
     desync_check(&m->domain, now);
     listen_timer(m, now);
     connect_timer(m, now);
-    const int64_t dues[] = { desync_due_ns(&m->domain), listen_due_ns(m, now), connect_due_ns(m, now) };
+    if (m->local)
+        m->local->ops->timer(m->local, now);
+    const int64_t dues[] = { desync_due_ns(&m->domain), listen_due_ns(m, now), connect_due_ns(m, now),
+                             m->local ? m->local->ops->due_ns(m->local) : INT64_MAX };
     int64_t due = m->tick_due_ns;
     for (size_t i = 0; i < sizeof dues / sizeof *dues; i++)
         due = dues[i] < due ? dues[i] : due;
@@ -153,6 +159,40 @@ static void on_due(struct mesh *m, int64_t now)
 
 /* ---- Driving ---- */
 
+static int look_at(struct link *l)
+{
+    if (l->port.state != PORT_UP)
+        return 0;
+    if (l->tx_head)
+        link_flush(l);
+    return link_read(&l->port);
+}
+
+/* All sockets that the loop watches, and all that the carrier has; 1 if something has come to the latter. */
+static int look_around(struct mesh *m)
+{
+    loop_turn(m, UV_RUN_NOWAIT);
+    return m->local && m->local->ops->look_around(m->local);
+}
+
+/* Nobody looks until something happens that the loop watches; 0 if that would be missed. */
+static int local_asleep(struct mesh *m)
+{
+    return !m->local || m->local->ops->asleep(m->local);
+}
+
+static void local_awake(struct mesh *m)
+{
+    if (m->local)
+        m->local->ops->awake(m->local);
+}
+
+void progress_look_around(struct mesh *m)
+{
+    look_around(m);
+}
+
+/* Those that something is awaited from. */
 static int poll_active(struct mesh *m)
 {
     enum { FEW = 8 };
@@ -160,16 +200,11 @@ static int poll_active(struct mesh *m)
     struct port_table *peers = &m->domain.peers;
     if (peers->active_count > FEW) {
         arm_links(m);
-        loop_turn(m, UV_RUN_NOWAIT);
-        return 0;
+        return look_around(m);
     }
     for (int32_t i = 0; i < peers->active_count; i++) {
         struct port *p = peers->active[i];
-        if (p->state != PORT_UP)
-            continue;
-        if (link_of(p)->tx_head)
-            link_flush(link_of(p));
-        came |= link_read(p);
+        came |= is_link(m, p) ? look_at(link_of(p)) : m->local->ops->look(p);
     }
     return came;
 }
@@ -196,10 +231,14 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
     loop_nap_begin(m, left);
     arm_links(m);
     atomic_store(&m->sleeping, 1); /* before a last look: see tell_waiting */
-    int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !exec_host->work_done(work);
+    int nothing_yet = atomic_load(&m->contenders) == 0 && !has_news(m) && !exec_host->work_done(work) &&
+                      local_asleep(m);
     loop_turn(m, nothing_yet ? UV_RUN_ONCE : UV_RUN_NOWAIT);
     atomic_store(&m->sleeping, 0);
     loop_nap_end(m);
+    local_awake(m);
+    if (m->local)
+        m->local->ops->look_around(m->local);
 }
 
 /* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
@@ -210,6 +249,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
     for (unsigned turn = 1; !m->domain.done_count && !exec_host->work_done(work); turn++) {
         if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
             break;
+        local_awake(m);
         int came = poll_active(m);
         if (has_news(m) || m->domain.retired)
             end_turn(m);
@@ -222,7 +262,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         }
         missed = 1;
         if (turn % 64 == 0)
-            loop_turn(m, UV_RUN_NOWAIT);
+            look_around(m);
         if (turn % 16 && m->waiting.spin_ns && !waiting_rests(&m->waiting, now))
             continue;
         now = clock_now_ns();
@@ -270,7 +310,7 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             sched_yield();
         if (try_drive(m)) {
             if (deadline_ns == 0) {
-                loop_turn(m, UV_RUN_NOWAIT);
+                look_around(m);
                 poll_active(m);
             } else {
                 atomic_store(&m->waiter_drives, 1);
@@ -317,6 +357,38 @@ void progress_leave_to_helper(struct mesh *m)
     wake_helper(m);
 }
 
+/* ---- For a carrier ---- */
+
+static struct mesh *mesh_of(struct domain *d)
+{
+    return (struct mesh *)d;
+}
+
+static void enter(struct domain *d)
+{
+    progress_enter(mesh_of(d));
+}
+
+static void leave(struct domain *d)
+{
+    progress_leave(mesh_of(d));
+}
+
+static void rouse_helper(struct domain *d)
+{
+    if (atomic_load(&mesh_of(d)->helper_polls))
+        uv_async_send(&mesh_of(d)->wake);
+}
+
+static void wake_helper_at_once(struct domain *d)
+{
+    rouse_helper(d);
+    wake_helper(mesh_of(d));
+}
+
+const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
+                                                 .rouse_helper = rouse_helper };
+
 /* Lie down for a while, unless it has been woken since `wakes` was read. */
 static void helper_park(struct mesh *m, unsigned wakes)
 {
@@ -343,16 +415,17 @@ static int helper_turn(struct mesh *m)
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
     if (waiting_rests(&m->waiting, begun))
         spin_ns = 0;
+    local_awake(m);
     do {
         poll_active(m);
         arm_links(m);
-        loop_turn(m, UV_RUN_NOWAIT);
+        look_around(m);
         end_turn(m);
     } while (m->domain.peers.active_count && !m->domain.done_count && !atomic_load(&m->contenders) &&
              clock_now_ns() - begun < spin_ns);
     settle(m);
     int wait_ms = uv_backend_timeout(&m->loop);
-    if (m->domain.done_count || m->unwatched)
+    if (m->domain.done_count || m->unwatched || !local_asleep(m))
         wait_ms = 0;
     atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
     progress_leave(m);
@@ -370,6 +443,8 @@ static void *helper_main(void *argument)
         int64_t now = clock_now_ns();
         if (atomic_load(&m->domain.async_works))
             async_seen = now;
+        if (m->local)
+            m->local->ops->resolve(m->local, &m->stop);
         if (!somebody_drives(m, now) && pthread_mutex_trylock(&m->lock) == 0) {
             int wait_ms = helper_turn(m);
             if (wait_ms)
@@ -400,6 +475,28 @@ comm_status progress_start(struct mesh *m)
     m->tick_due_ns = clock_now_ns() + 1000 * NANOS;
     loop_arm(m, m->tick_due_ns);
     return COMM_OK;
+}
+
+static void on_local(uv_poll_t *poll, int status, int events)
+{
+    struct mesh *m = poll->data;
+    (void)status, (void)events;
+    m->local->ops->look_around(m->local);
+}
+
+comm_status progress_watch_local(struct mesh *m)
+{
+    m->local_poll = loop_poll_new(m, m->local->fd, m);
+    if (!m->local_poll)
+        return exec_fail(COMM_ERR_NO_MEMORY, "watching the memory that is shared with this host's ranks");
+    loop_watch(m, m->local_poll, UV_READABLE, on_local);
+    return COMM_OK;
+}
+
+void progress_nap(struct mesh *m, int64_t ns)
+{
+    loop_nap(m, local_asleep(m) ? ns : 0);
+    look_around(m);
 }
 
 comm_status progress_helper(struct mesh *m)

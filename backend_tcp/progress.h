@@ -5,6 +5,9 @@
 #include "tcp.h"
 
 comm_status progress_start(struct mesh *m);
+/* What the mesh's carrier knows of its driver; and the carrier is open, so that its ranks can be heard. */
+extern const struct carrier_driver driver_of_meshes;
+comm_status progress_watch_local(struct mesh *m);
 comm_status progress_helper(struct mesh *m);
 void progress_stop(struct mesh *m);
 void progress_enter(struct mesh *m);         /* take the lock for a short time */
@@ -12,6 +15,9 @@ void progress_leave(struct mesh *m);         /* release it and hand completed wo
 void progress_leave_quietly(struct mesh *m); /* without handing over: for callers that hold locks of the core */
 void progress_leave_to_helper(struct mesh *m); /* so too, and an op that no thread waits for has begun: the helper
                                                 * should look after it */
+/* With the lock. Take in all that has come by now; or sleep before until something has, for so long at most. */
+void progress_look_around(struct mesh *m);
+void progress_nap(struct mesh *m, int64_t ns);
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
 
 #endif

@@ -1,7 +1,8 @@
-/* A mesh is one process's view of one world over TCP: a domain (domain.h) whose ports are links, one libuv loop, and
- * what it takes to get connected. Everything in it is guarded by mesh->lock, and whoever holds the lock may drive the
- * loop: a thread that waits for a work, or the mesh's helper thread when no thread waits (progress.c). Completed works
- * are handed to the core after the lock is released, so that a user's callback may call the library. */
+/* A mesh is one process's view of one world over TCP: a domain (domain.h) whose ports are links, or some of them those
+ * of another carrier (carrier.h), one libuv loop, and what it takes to get connected. Everything in it is guarded by
+ * mesh->lock, and whoever holds the lock may drive the loop: a thread that waits for a work, or the mesh's helper
+ * thread when no thread waits (progress.c). Completed works are handed to the core after the lock is released, so that
+ * a user's callback may call the library. */
 #ifndef COMM_TCP_TCP_H
 #define COMM_TCP_TCP_H
 
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <uv.h>
 
+#include "carrier.h"
 #include "domain.h"
 #include "forked.h"
 #include "waiting.h"
@@ -77,6 +79,8 @@ struct mesh {
     struct domain domain; /* first: mesh_of */
     struct forked forked;
     struct link *links;   /* [size] */
+    struct carrier *local; /* has the ports to the other ranks of this host; NULL: they are links, too */
+    uv_poll_t *local_poll;
     uint64_t world;       /* the world group's id */
     char *secret;
     void *store;
@@ -132,6 +136,12 @@ struct mesh {
 static inline struct link *link_of(struct port *p)
 {
     return (struct link *)p;
+}
+
+/* Is it one of ours, or the carrier's? */
+static inline int is_link(const struct mesh *m, const struct port *p)
+{
+    return p == &m->links[p->peer].port;
 }
 
 static inline int link_phase(const struct link *l)

@@ -69,27 +69,39 @@ static int32_t *hosts_of(const comm_group *group)
     return hosts;
 }
 
-static int32_t count_different(const int32_t *hosts, int32_t size)
+/* "2 hosts with 1 to 3 ranks each" */
+static void write_hosts(const int32_t *hosts, int32_t size, char *text, size_t room)
 {
-    int32_t count = 0;
+    int32_t count = 0, least = size, most = 0;
     for (int32_t r = 0; r < size; r++) {
-        int32_t before = 0;
-        while (before < r && hosts[before] != hosts[r])
-            before++;
-        count += before == r;
+        int32_t first = 0, ranks = 0;
+        while (hosts[first] != hosts[r])
+            first++;
+        if (first < r)
+            continue;
+        for (int32_t other = r; other < size; other++)
+            ranks += hosts[other] == hosts[r];
+        count++;
+        least = ranks < least ? ranks : least;
+        most = ranks > most ? ranks : most;
     }
-    return count;
+    if (count == 1)
+        snprintf(text, room, "1 host");
+    else if (least == most)
+        snprintf(text, room, "%d hosts with %d rank%s each", count, most, most == 1 ? "" : "s");
+    else
+        snprintf(text, room, "%d hosts with %d to %d ranks each", count, least, most);
 }
 
 static void explain(const comm_group *group, const struct backend_pair *pair, const comm_backend *taken,
                     const int32_t *hosts, const char *reasons)
 {
+    char places[80];
     if (group->rank != 0 || !comm__param_int("explain"))
         return;
-    int32_t host_count = count_different(hosts, group->size);
-    comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %d host%s: auto takes %s for %s%s%s", group->name, group->size,
-              group->size == 1 ? "" : "s", host_count, host_count == 1 ? "" : "s", taken->name, device_of(pair),
-              *reasons ? "; " : "", reasons);
+    write_hosts(hosts, group->size, places, sizeof places);
+    comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %s: auto takes %s for %s%s%s", group->name, group->size,
+              group->size == 1 ? "" : "s", places, taken->name, device_of(pair), *reasons ? "; " : "", reasons);
 }
 
 static comm_status choose(const comm_group *group, const struct backend_pair *pair, const int32_t *hosts,

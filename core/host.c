@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "auto.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -158,12 +159,12 @@ static comm_status host_store_delete(void *store, const char *key)
 
 /* ---- Parameters ---- */
 
-/* The option in the backend string, or NULL: "lanes" for the backend that the string names, "tcp.lanes" also for one
- * that it stands on, or that "auto" may take. */
+/* The option in the backend string, or NULL: "lanes" for the backend that the string names, or any that "auto" may
+ * take; "tcp.lanes" also for one that it stands on. */
 static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
     size_t length = strlen(backend);
-    int is_named = choice && strcmp(choice->backend->name, backend) == 0;
+    int is_named = choice && (comm__is_auto(choice->pair) || strcmp(choice->backend->name, backend) == 0);
     for (size_t i = 0; choice && i < choice->pair->option_count; i++) {
         const char *option = choice->pair->options[i].name;
         int is_prefixed = strncmp(option, backend, length) == 0 && option[length] == '.';

@@ -1,18 +1,59 @@
-/* Who carries frames for a domain is mostly who drives it, too. A carrier that can also belong to another one's domain
- * knows its driver by this. */
+/* A carrier moves the frames of some of a domain's ports. The rest is its driver's, which has ports of its own: links
+ * to ranks of other hosts, beside memory that is shared with those of this one. A carrier has no lock, no threads and
+ * no sleep: it does its part when the driver calls. All calls are with the domain's lock, but for `resolve`. */
 #ifndef COMM_EXEC_CARRIER_H
 #define COMM_EXEC_CARRIER_H
 
-struct domain;
+#include <comm/backend.h>
+#include <stdatomic.h>
 
+#include "domain.h"
+
+/* What a carrier asks of the driver. */
 struct carrier_driver {
     /* The domain's lock, for a thread that does not have it; for a short time. */
     void (*enter)(struct domain *d);
     void (*leave)(struct domain *d);
-    /* There is something for the helper thread alone to do. */
+    /* There is something for the helper thread alone to do: `resolve`. */
     void (*wake_helper)(struct domain *d);
     /* If the helper sleeps, it must look again at what it sleeps for. */
     void (*rouse_helper)(struct domain *d);
 };
+
+struct carrier {
+    const struct carrier_ops *ops;
+    int fd; /* once it is open: who sleeps wakes up when this is readable, and calls look_around */
+};
+
+/* What a carrier does for the driver. */
+struct carrier_ops {
+    /* What reaches outside: also before the other ranks are told where this one is. */
+    comm_status (*open)(struct carrier *c);
+    /* Write what is queued at one of its ports, and take in what has come there; 1 if something has. */
+    int (*look)(struct port *p);
+    /* The same at all of its ports, and connections that come and go. */
+    int (*look_around)(struct carrier *c);
+    /* From now on nobody looks until `fd` is readable; 0 if something is there already. `awake`: somebody looks again;
+     * costs nothing if somebody did before. */
+    int (*asleep)(struct carrier *c);
+    void (*awake)(struct carrier *c);
+    /* What is due by now; when to come again. */
+    void (*timer)(struct carrier *c, int64_t now_ns);
+    int64_t (*due_ns)(const struct carrier *c);
+    /* Find peers that are wanted, until *stop, if that is not NULL. Takes a while: without the lock. */
+    void (*resolve)(struct carrier *c, const atomic_int *stop);
+    /* Say goodbye to all who have not heard it. Returns 1 as long as there is something to deliver. */
+    int (*leave)(struct carrier *c);
+    void (*close)(struct carrier *c);
+    /* The ports, too. */
+    void (*destroy)(struct carrier *c);
+    /* In a child of fork(): close the descriptors, and nothing else. */
+    void (*close_descriptors)(struct carrier *c);
+};
+
+/* Memory that is shared with the other ranks of this host (backend_shm): takes the place of the ports to them, in a
+ * domain that has a port for each rank. */
+comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const comm_world_info *info,
+                               struct carrier **ret_carrier);
 
 #endif

@@ -175,9 +175,14 @@ const char *fault_backend_name(void)
     return name ? name : "tcp";
 }
 
-const char *fault_place(void)
+int fault_is_place(const char *text)
 {
-    return strcmp(fault_backend_name(), "shm") == 0 ? " pid " : ":";
+    const char *backend = fault_backend_name(), *number = text + strlen(text);
+    while (number > text && number[-1] >= '0' && number[-1] <= '9')
+        number--;
+    size_t before = (size_t)(number - text);
+    int is_pid = before >= 5 && strncmp(number - 5, " pid ", 5) == 0, is_address = before >= 1 && number[-1] == ':';
+    return *number && ((is_pid && strcmp(backend, "tcp") != 0) || (is_address && strcmp(backend, "shm") != 0));
 }
 
 struct crowd {
@@ -531,14 +536,9 @@ static const char *behind_rank(const char **text, int rank, char *ret_place, siz
 void check_names(const char *text, int rank, const char *file, int line)
 {
     char place[200];
-    for (const char *at = text; behind_rank(&at, rank, place, sizeof place);) {
-        const char *mark = strstr(place, fault_place()), *next;
-        while (mark && (next = strstr(mark + 1, fault_place())))
-            mark = next;
-        char digit = mark ? mark[strlen(fault_place())] : 'x';
-        if (digit >= '0' && digit <= '9')
+    for (const char *at = text; behind_rank(&at, rank, place, sizeof place);)
+        if (fault_is_place(place))
             return;
-    }
     ranks_fail(file, line, "'%s' does not name rank %d with its address", text, rank);
 }
 

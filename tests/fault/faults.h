@@ -67,8 +67,8 @@ int fault_permuted(void);
 extern const char *fault_backend;
 /* The backend that is tried: tcp, or FAULT_BACKEND in the environment. */
 const char *fault_backend_name(void);
-/* What stands before the number, at the end, of where a rank is on that backend: "127.0.0.1:40213", "vm pid 4711". */
-const char *fault_place(void);
+/* Does the text end with where a rank is, as that backend writes it: "vm 127.0.0.1:40213", "vm pid 4711"? */
+int fault_is_place(const char *text);
 /* As ranks_run; fn gets rank and size in the group under test. */
 int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank, int size, void *arg), void *arg);
 /* Inside fn: open the group under test; with options of the world's own; and close it, and the world. */

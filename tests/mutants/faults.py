@@ -112,8 +112,7 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)",
       "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
-      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return 0;",
-      "loop_turn(m, UV_RUN_NOWAIT);\n        return 0;", "link")
+      "arm_links(m);\n        return look_around(m);", "return look_around(m);", "link")
 fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
@@ -185,8 +184,13 @@ fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB,
 fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS,
       "if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);\n    wake_parked(m);",
       "wake_parked(m);", "waiting", "threads", "works")
-fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work);", ";", "waiting",
-      "threads", "works")
+fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work) &&",
+      " &&", "waiting", "threads", "works")
+fault("h", "sleeps_without_a_word_to_the_carrier", PROGRESS, "return !m->local || m->local->ops->asleep(m->local);",
+      "return 1;", "two_levels", "p2p on two levels")
+fault("h", "helper_sleeps_on_though_others_look", PROGRESS,
+      "if (atomic_load(&mesh_of(d)->helper_polls))\n        uv_async_send(&mesh_of(d)->wake);", "(void)d;",
+      "two_levels", "leave on two levels", "stop on two levels")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,
       "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
       "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")

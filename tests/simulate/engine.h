@@ -83,7 +83,7 @@ enum moment { MOMENT_ANY, MOMENT_HALF_READ, MOMENT_HALF_SENT, MOMENT_QUEUED };
 struct world {
     uint64_t seed;
     int32_t size;
-    const struct carrier *carrier;
+    const struct sim_carrier *carrier;
     struct domain **domains;
     struct team **teams; /* teams[0] is the world */
     size_t team_count;
@@ -109,7 +109,7 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- What carries frames ---- */
 
-struct carrier {
+struct sim_carrier {
     const char *name;
     struct domain *(*open)(int32_t rank); /* with idle ports to all others */
     void (*silence)(struct domain *d);    /* nothing is said any more */
@@ -134,7 +134,7 @@ struct carrier {
     void (*cut)(int32_t from, int32_t to, size_t after_bytes);
 };
 
-extern const struct carrier sockets, memory_ports;
+extern const struct sim_carrier sockets, memory_ports;
 extern const comm_backend *backend; /* tcp, with a host table of ours */
 extern comm_host host;
 

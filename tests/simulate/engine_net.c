@@ -283,7 +283,7 @@ static void net_check(const struct port *p)
                  l->rx_end);
 }
 
-const struct carrier sockets = {
+const struct sim_carrier sockets = {
     .name = "links",
     .open = net_mesh,
     .silence = net_silence,

@@ -436,7 +436,7 @@ static void ports_cut(int32_t from, int32_t to, size_t after_bytes)
         cut_pair(mp);
 }
 
-const struct carrier memory_ports = {
+const struct sim_carrier memory_ports = {
     .name = "ports",
     .open = ports_domain,
     .silence = ports_silence,

@@ -97,8 +97,8 @@ class Info(unittest.TestCase):
             self.assertEqual(backend["usable"], backend["reason"] is None, backend)
 
     def test_what_auto_takes(self):
-        self.assertEqual(json.loads(told("--json"))["auto"], {"cpu": ["shm", "tcp"]})
-        self.assertRegex(told(), r"(?m)^auto, which is the default for the cpu: .*\n  cpu +shm, tcp\n")
+        self.assertEqual(json.loads(told("--json"))["auto"], {"cpu": ["shm", "shm-tcp", "tcp"]})
+        self.assertRegex(told(), r"(?m)^auto, which is the default for the cpu: .*\n  cpu +shm, shm-tcp, tcp\n")
         self.assertEqual(json.loads(told("--json", env=ON_STANDIN))["auto"]["cuda"], ["nccl"])
 
     def test_plugins_are_loaded_and_say_why_they_cannot_be_used(self):

@@ -99,8 +99,9 @@ static void two_hosts(int rank, int size, void *arg)
 {
     (void)arg, (void)size;
     comm_group *world = world_on(rank < 2 ? "a" : "b", "cpu:auto?tcp.lanes=2"), *group, *again;
-    check_backend(world, "cpu:tcp?tcp.lanes=2");
-    check_said(rank, "group 'world' of 4 ranks on 2 hosts: auto takes tcp for cpu; near: it is for one host");
+    check_backend(world, "cpu:shm-tcp?tcp.lanes=2");
+    check_said(rank, "group 'world' of 4 ranks on 2 hosts with 2 ranks each: auto takes shm-tcp for cpu; near: it is "
+                     "for one host");
     group = members(world, rank, 0, 1);
     if (!group)
         group = members(world, rank, 2, 3);
@@ -113,6 +114,8 @@ static void two_hosts(int rank, int size, void *arg)
     if (!group)
         group = members(world, rank, 1, 2);
     check_backend(group, "cpu:tcp?tcp.lanes=2");
+    check_said(rank, "of 2 ranks on 2 hosts with 1 rank each: auto takes tcp for cpu; near: it is for one host; ");
+    check_said(rank, "; shm-tcp: no two ranks share a host");
     CHECK_OK(comm_group_close(group));
     CHECK_OK(comm_group_split(world, rank < 2, 0, NULL, &group));
     check_backend(group, "cpu:near?tcp.lanes=2");

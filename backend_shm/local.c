@@ -1,0 +1,113 @@
+/* A fabric as the carrier of another driver's domain: carrier.h. */
+#include <stdlib.h>
+
+#include "dial.h"
+#include "duplex.h"
+#include "events.h"
+#include "fabric.h"
+#include "say.h"
+
+struct local {
+    struct carrier carrier; /* first: fabric_of */
+    struct fabric fabric;
+};
+
+static struct fabric *fabric_of(struct carrier *c)
+{
+    return &((struct local *)c)->fabric;
+}
+
+static comm_status local_open(struct carrier *c)
+{
+    comm_status status = fabric_open(fabric_of(c));
+    c->fd = fabric_of(c)->epoll;
+    return status;
+}
+
+static int local_look(struct port *p)
+{
+    return duplex_look(duplex_of(p));
+}
+
+static int local_look_around(struct carrier *c)
+{
+    return fabric_look_around(fabric_of(c));
+}
+
+static int local_asleep(struct carrier *c)
+{
+    return events_asleep(fabric_of(c));
+}
+
+static void local_awake(struct carrier *c)
+{
+    events_awake(fabric_of(c));
+}
+
+static void local_timer(struct carrier *c, int64_t now_ns)
+{
+    fabric_timer(fabric_of(c), now_ns);
+}
+
+static int64_t local_due_ns(const struct carrier *c)
+{
+    return fabric_due_ns(&((const struct local *)c)->fabric);
+}
+
+static void local_resolve(struct carrier *c, const atomic_int *stop)
+{
+    if (atomic_load(&fabric_of(c)->resolving))
+        dial_resolve(fabric_of(c), stop);
+}
+
+static int local_leave(struct carrier *c)
+{
+    return fabric_leave(fabric_of(c));
+}
+
+static void local_close(struct carrier *c)
+{
+    fabric_close(fabric_of(c));
+    c->fd = -1;
+}
+
+static void local_destroy(struct carrier *c)
+{
+    fabric_finish(fabric_of(c));
+    free(c);
+}
+
+static void local_close_descriptors(struct carrier *c)
+{
+    fabric_close_descriptors(fabric_of(c));
+}
+
+static const struct carrier_ops local_ops = {
+    .open = local_open,
+    .look = local_look,
+    .look_around = local_look_around,
+    .asleep = local_asleep,
+    .awake = local_awake,
+    .timer = local_timer,
+    .due_ns = local_due_ns,
+    .resolve = local_resolve,
+    .leave = local_leave,
+    .close = local_close,
+    .destroy = local_destroy,
+    .close_descriptors = local_close_descriptors,
+};
+
+comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const comm_world_info *info,
+                               struct carrier **ret_carrier)
+{
+    struct local *local = calloc(1, sizeof *local);
+    if (!local)
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
+    local->carrier = (struct carrier){ &local_ops, -1 };
+    comm_status status = fabric_init(&local->fabric, d, driver, info);
+    if (status == COMM_OK)
+        *ret_carrier = &local->carrier;
+    else
+        local_destroy(&local->carrier);
+    return status;
+}
