@@ -534,6 +534,21 @@ def functional_collectives_are_served():
     same(tensors[1] + 0, total(8))
 
 
+def the_cpu_s_part_of_a_group_for_several_devices():
+    """As in "cpu:libcomm,cuda:nccl"; only the native layer can be one of several."""
+    if os.environ.get("TORCH_LIBCOMM_LAYER") != "native":
+        return
+    group = dist.new_group(backend="cpu:libcomm,cuda:gloo")
+    check({device.type for device in group._device_types} == {"cpu", "cuda"}, f"devices {group._device_types}")
+    check(group._get_backend(torch.device("cpu")).name() == "libcomm", "the CPU's backend is another one")
+    tensor = data(rank(), 50)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, total(50))
+    objects = [None] * size()
+    dist.all_gather_object(objects, rank(), group=group)
+    check(objects == list(range(size())), f"the objects are {objects}")
+
+
 CLAIMS = [claim for name, claim in list(globals().items())
           if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
               "rank", "size", "make_model", "main")]

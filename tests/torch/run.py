@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Run programs of this folder as ranks, with a PyTorch.
 
-    run.py PYTORCH LIBRARY COMMRUN WORK-FOLDER RANKS PROGRAM [ARGUMENT...]
+    run.py PYTORCH LAYER LIBRARY COMMRUN WORK-FOLDER RANKS PROGRAM [ARGUMENT...]
 
 PYTORCH is "debian", that of /usr/bin/python3 and the sources of the binding as they are; or "pypi", a virtual
-environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. RANKS is a list such
-as 2,4. Skips (77) and says why where there is no such PyTorch, or where it cannot be used.
+environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. LAYER is "python"
+or "native". RANKS is a list such as 2,4. Skips (77) and says why where there is no such PyTorch, or where it cannot
+be used.
 """
 import fcntl
 import os
@@ -37,16 +38,24 @@ def pypi(folder):
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
             try:
-                python = pypi_torch.make(folder / "venv", os.environ.get("TORCH_LIBCOMM_TEST_VERSION", ""))
-                subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps",
-                                "--no-build-isolation", str(BINDING)], check=True)
+                pypi_torch.make(folder / "venv", os.environ.get("TORCH_LIBCOMM_TEST_VERSION", ""))
             except (OSError, subprocess.CalledProcessError) as error:
                 skip(f"no PyTorch from PyPI: {error}")
+            install(folder / "venv")
             (folder / "made").write_text("")
-    return folder / "venv/bin/python", {}
+    return folder / "venv/bin/python", {"TORCH_LIBCOMM_CACHE": str(folder / "venv/native")}
 
 
-def main(pytorch, library, commrun, folder, ranks, program, *arguments):
+def install(venv):
+    """The wheel, and then the native layer."""
+    path = f"{venv / 'bin'}:{os.environ['PATH']}"  # the build takes the environment's meson
+    for command in (["pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation",
+                     "--force-reinstall", str(BINDING)], ["torch_libcomm.build"]):
+        subprocess.run([venv / "bin/python", "-m", *command], check=True,
+                       env={**os.environ, "PATH": path, "TORCH_LIBCOMM_CACHE": str(venv / "native")})
+
+
+def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
     with open(library, "rb") as file:
         content = file.read()
     if b"libasan" in content or b"libtsan" in content:
@@ -54,10 +63,10 @@ def main(pytorch, library, commrun, folder, ranks, program, *arguments):
     if not os.path.exists("/proc/cpuinfo"):
         skip("PyTorch itself needs /proc")
     python, variables = debian(library) if pytorch == "debian" else pypi(pathlib.Path(folder))
-    environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **variables, "TORCH_LIBCOMM_LAYER": layer, "OMP_NUM_THREADS": "1"}
     for count in ranks.split(","):
         command = [commrun, "-n", count, "--", str(python), str(HERE / program), *arguments]
-        print(f"{pytorch}, {count} ranks: {program} {' '.join(arguments)}", flush=True)
+        print(f"{pytorch}, {layer} layer, {count} ranks: {program} {' '.join(arguments)}", flush=True)
         if subprocess.run(command, env=environment, timeout=400).returncode != 0:
             return 1
     return 0

@@ -1,16 +1,36 @@
-"""torch.distributed over libcomm: init_process_group("libcomm")."""
-import os
+"""torch.distributed over libcomm: init_process_group("libcomm"), or "cpu:libcomm,cuda:nccl".
 
-import torch.distributed as dist
+Two layers do the same. The native one is a c10d::Backend in C++, compiled for the PyTorch that is installed
+(python3 -m torch_libcomm.build); the other one is a ProcessGroup in Python, for every release from 1.13 on and without
+a compiler. TORCH_LIBCOMM_LAYER=python or native chooses; otherwise it is the native one where it has been built.
+
+PyTorch is imported by the functions: it may be PyTorch that imports this module while it is imported itself.
+"""
+import os
 
 __version__ = "0.1.0"
 NAME = "libcomm"
 
 
+def layer():
+    """The layer in use: "native" or "python"."""
+    from . import build
+    wanted = os.environ.get("TORCH_LIBCOMM_LAYER", "")
+    if wanted not in ("", "python", "native"):
+        raise RuntimeError(f"libcomm: TORCH_LIBCOMM_LAYER is '{wanted}'; it can be python or native")
+    if wanted == "native" and not build.built():
+        raise RuntimeError("libcomm: the native layer has not been built for this PyTorch: "
+                           "python3 -m torch_libcomm.build")
+    return wanted or ("native" if build.built() else "python")
+
+
 def create(options, _backend_options=None):
     """What init_process_group and new_group call."""
-    from .group import Group
-    return Group.create(options)
+    if layer() == "python":
+        from .group import Group
+        return Group.create(options)
+    from . import build, world
+    return build.load().create(*world.arguments(options))
 
 
 def library_path():
@@ -21,15 +41,13 @@ def library_path():
 
 def register():
     """Make the name known to PyTorch. Newer releases call it by themselves, by the entry points of this package."""
+    import torch.distributed as dist
     if NAME.upper() in dist.Backend._plugins:
         return
     try:
         dist.Backend.register_backend(NAME, create, extended_api=True, devices=["cpu"])
     except TypeError:  # 1.13 knows no devices
         dist.Backend.register_backend(NAME, create, extended_api=True)
-    recorders = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", None)
-    if recorders is not None:
-        recorders.add(NAME)  # PyTorch's recorder cannot be attached to a group in Python; libcomm has its own records
 
 
 register()

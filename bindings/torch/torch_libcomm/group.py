@@ -1,10 +1,8 @@
 """A process group in Python: ctypes, and nothing but the public C ABI."""
 import collections
 import ctypes
-import os
 import re
 import weakref
-import zlib
 
 import torch
 import torch.distributed as dist
@@ -12,7 +10,8 @@ import torch.distributed as dist
 from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions, InitOptions, OpOptions, c_int,
                       c_size, check, failure, library, pointer)
 from .store import Store
-from .works import Work, milliseconds
+from .works import Work
+from .world import arguments, milliseconds, name_of
 
 VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
@@ -65,11 +64,8 @@ def only(tensors):
         raise RuntimeError(f"libcomm: one tensor per rank, not {len(tensors)}")
     return tensors[0]
 
-
-def name_of(text):
-    """A name as libcomm takes it for a world: at most 47 bytes, without control characters."""
-    text = "".join(letter if letter.isprintable() else "_" for letter in text)
-    return text.encode()[:47].decode(errors="ignore").encode()
+# PyTorch's recorder cannot be attached to a group in Python; libcomm has records of its own.
+getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("libcomm")
 
 
 class Group(dist.ProcessGroup):
@@ -80,21 +76,16 @@ class Group(dist.ProcessGroup):
     @classmethod
     def create(cls, options):
         """For PyTorch's _DistributedBackendOptions: a world of its own, which meets through PyTorch's store."""
-        store = options.store
-        if options.global_ranks_in_group:
-            # Groups without a common rank may have been given one and the same name, and so prefix.
-            ranks = ",".join(map(str, options.global_ranks_in_group))
-            store = dist.PrefixStore(f"{zlib.crc32(ranks.encode()):x}", store)
+        store, rank, size, timeout_ms, name, world_name, backend = arguments(options)
         ours, handle = Store(store), pointer()
-        init = InitOptions(world_size=options.group_size, rank=options.group_rank,
-                           backend=os.environ.get("COMM_BACKEND", "cpu:tcp").encode(), store=ours.handle,
-                           timeout_ms=milliseconds(options.timeout), name=name_of(options.group_id))
+        init = InitOptions(world_size=size, rank=rank, backend=backend.encode(), store=ours.handle,
+                           timeout_ms=timeout_ms, name=world_name.encode())
         try:
             check(library().comm_init(ctypes.byref(init), ctypes.byref(handle)))
         except RuntimeError:
             ours.close()
             raise
-        return cls(handle, options.group_rank, options.group_size, options.group_id, options.store, ours)
+        return cls(handle, rank, size, name, options.store, ours)
 
     def __init__(self, handle, rank, size, name, torch_store, store=None):
         super().__init__(rank, size)
@@ -171,7 +162,7 @@ class Group(dist.ProcessGroup):
         if self.my_rank not in ranks:
             return None
         handle, name = pointer(), group_name or f"{self.my_name}:split"
-        options = GroupOptions(timeout_ms=milliseconds(timeout), name=name_of(name))
+        options = GroupOptions(timeout_ms=milliseconds(timeout), name=name_of(name).encode())
         check(library().comm_group_create(self._open(), (c_int * len(ranks))(*ranks), len(ranks),
                                           ctypes.byref(options), ctypes.byref(handle)))
         group = Group(handle, ranks.index(self.my_rank), len(ranks), name, dist.PrefixStore(name, self.torch_store))

@@ -8,6 +8,7 @@ import threading
 import torch
 
 from .library import COMPLETE_FN, ERR_TIMEOUT, IN_PROGRESS, OK, c_int, check, failure, library
+from .world import milliseconds
 
 try:
     from torch.distributed import Work as TorchWork
@@ -17,17 +18,6 @@ except ImportError:
 # What is chained to a future may wait for other operations and their futures, as DDP's powerSGD does. So futures are
 # completed by threads of their own, and by as many as wait at a time; never on libcomm's threads, which move the data.
 pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
-
-
-def milliseconds(timeout):
-    """A time limit of PyTorch's as libcomm counts: a timedelta, or seconds. 0 if it is none, or unset."""
-    if not timeout:
-        return 0
-    if not isinstance(timeout, datetime.timedelta):
-        timeout = datetime.timedelta(seconds=timeout)
-    if timeout < datetime.timedelta(0):
-        return 0
-    return max(int(timeout / datetime.timedelta(milliseconds=1)), 1)
 
 
 class Work(TorchWork):

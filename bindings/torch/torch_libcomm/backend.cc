@@ -1,0 +1,1137 @@
+/* The native layer: a c10d::Backend over libcomm, so that PyTorch's own ProcessGroup can hold it beside other backends
+ * ("cpu:libcomm,cuda:nccl"). Compiled by build.py for the PyTorch that is installed, 2.1 or newer. Methods whose names
+ * differ between releases are here under each of their names, and so without `override`.
+ *
+ * libcomm's functions are not linked: build.py loads the library first, for all to see.
+ */
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <regex>
+#include <set>
+#include <thread>
+#include <unordered_map>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/utils/pybind.h>
+
+#include <comm/comm.h>
+#include <comm/store.h>
+
+namespace {
+
+using at::Tensor;
+using c10::intrusive_ptr;
+using milliseconds = std::chrono::milliseconds;
+using Tensors = std::vector<Tensor>;
+using Future = c10::ivalue::Future;
+
+/* ---- Errors and time limits ---- */
+
+/* Whoever looks for PyTorch's words for a time limit finds them. */
+std::runtime_error failure(comm_status status, const std::string &text, int64_t timeout_ms = 0)
+{
+    std::string words = "libcomm: ";
+    if (status == COMM_ERR_TIMEOUT || status == COMM_ERR_DEADLINE) {
+        words += "Operation Timed out";
+        words += timeout_ms > 0 ? " waiting " + std::to_string(timeout_ms) + "ms: " : ": ";
+    }
+    return std::runtime_error(words + text);
+}
+
+void check(comm_status status, int64_t timeout_ms = 0)
+{
+    if (status != COMM_OK)
+        throw failure(status, comm_last_error(), timeout_ms);
+}
+
+/* PyTorch's unset limit is negative; 0 is as short as can be. libcomm's 0 is the group's. */
+int64_t limit_of(milliseconds timeout)
+{
+    return timeout.count() < 0 ? 0 : std::max<int64_t>(timeout.count(), 1);
+}
+
+/* Whether the caller waits for the operation right away. Releases that do not say so wait for the work. */
+template <class Options> auto waits(const Options &options, int) -> decltype(!options.asyncOp)
+{
+    return !options.asyncOp;
+}
+template <class Options> bool waits(const Options &, long)
+{
+    return false;
+}
+
+/* ---- Threads that complete futures ---- */
+
+/* What is chained to a future may wait for other operations and their futures, as DDP's powerSGD does. So there are as
+ * many threads as wait at a time; never are they libcomm's, which move the data. */
+class Pool {
+public:
+    void run(std::function<void()> task)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        tasks_.push_back(std::move(task));
+        if (tasks_.size() > idle_)
+            std::thread([this] { serve(); }).detach();
+        else
+            wake_.notify_one();
+    }
+
+private:
+    void serve()
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        for (;;) {
+            idle_++;
+            bool found = wake_.wait_for(lock, std::chrono::seconds(10), [this] { return !tasks_.empty(); });
+            idle_--;
+            if (!found)
+                return;
+            std::function<void()> task = std::move(tasks_.front());
+            tasks_.pop_front();
+            lock.unlock();
+            task();
+            task = nullptr;
+            lock.lock();
+        }
+    }
+
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> tasks_;
+    size_t idle_ = 0;
+};
+
+Pool &pool()
+{
+    static Pool *one = new Pool; /* its threads may outlive main */
+    return *one;
+}
+
+/* ---- Works ---- */
+
+/* What an operation reads and writes: kept until it is done; then pieces are copied to where they belong. */
+struct Job {
+    c10d::OpType type;
+    const char *title;
+    Tensors outputs;
+    std::vector<Tensors> lists; /* the outputs of an operation that has a list for each input */
+    Tensors keep;
+    std::vector<std::pair<Tensor, Tensor>> copies;
+};
+
+class CommWork : public c10d::Work {
+public:
+    /* `inputs` are what profilers are told; without a title, nothing. */
+    CommWork(int rank, Job job, const char *title, const Tensors &inputs)
+        : Work(rank, job.type, title, inputs), job_(std::move(job))
+    {
+    }
+
+    ~CommWork() override
+    {
+        comm_work_release(handle_);
+    }
+
+    /* One without a handle is done. */
+    void begun(comm_work *handle)
+    {
+        handle_ = handle;
+        open_ = false;
+        if (recordFunctionEndCallback_)
+            watch();
+    }
+
+    /* Operations are added to it: a batch. */
+    void open()
+    {
+        open_ = true;
+    }
+
+    void add(Job job)
+    {
+        for (auto *tensors : { &job.outputs, &job.keep })
+            job_.keep.insert(job_.keep.end(), tensors->begin(), tensors->end());
+        for (const auto &list : job.lists)
+            job_.keep.insert(job_.keep.end(), list.begin(), list.end());
+        job_.copies.insert(job_.copies.end(), job.copies.begin(), job.copies.end());
+    }
+
+    /* What a batch is for those who called it. */
+    void give(Job job)
+    {
+        job_.type = job.type;
+        job_.outputs = std::move(job.outputs);
+        job_.lists = std::move(job.lists);
+    }
+
+    void conclude()
+    {
+        std::call_once(concluded_, [this] {
+            at::NoGradGuard no_grad;
+            for (auto &copy : job_.copies)
+                copy.first.copy_(copy.second);
+            job_.copies.clear();
+            job_.keep.clear();
+            finish();
+        });
+    }
+
+    bool isCompleted() override
+    {
+        if (!handle_)
+            return !open_;
+        int32_t done = 0;
+        if (comm_work_test(handle_, &done) == COMM_OK && done)
+            conclude();
+        return done != 0;
+    }
+
+    bool isSuccess() const override
+    {
+        return !open_ && (!handle_ || comm_work_status(handle_) == COMM_OK);
+    }
+
+    std::exception_ptr exception() const override
+    {
+        comm_status status = handle_ ? comm_work_status(handle_) : COMM_OK;
+        return status == COMM_OK || status == COMM_IN_PROGRESS ? nullptr : std::make_exception_ptr(error());
+    }
+
+    int sourceRank() const override
+    {
+        return handle_ ? comm_work_source_rank(handle_) : -1;
+    }
+
+    Tensors result() override
+    {
+        return job_.outputs;
+    }
+
+    bool wait(milliseconds timeout) override
+    {
+        if (open_)
+            throw std::runtime_error(
+                "libcomm: an operation of a batch cannot be waited for before the batch has ended");
+        if (handle_) {
+            comm_status status = comm_work_wait(handle_, timeout.count());
+            if (status == COMM_ERR_TIMEOUT && comm_work_status(handle_) == COMM_IN_PROGRESS)
+                check(status, timeout.count());
+            if (status != COMM_OK)
+                throw error();
+        }
+        conclude();
+        return true;
+    }
+
+    void synchronize() override
+    {
+        wait(milliseconds(0));
+    }
+
+    intrusive_ptr<Future> getFuture() override
+    {
+        std::unique_lock<std::mutex> lock(future_mutex_);
+        if (future_)
+            return future_;
+        auto element = c10::TensorType::get();
+        auto list = c10::ListType::create(element);
+        future_ = c10::make_intrusive<Future>(job_.lists.empty() ? list : c10::ListType::create(list));
+        auto future = future_;
+        bool told = told_ || !handle_;
+        lock.unlock();
+        if (told)
+            complete(future);
+        else
+            watch();
+        return future;
+    }
+
+    uint64_t getSequencenumber() const
+    {
+        return handle_ ? comm_work_seq(handle_) : 0;
+    }
+
+    float getDuration() const
+    {
+        return handle_ ? static_cast<float>(comm_work_duration_ns(handle_)) / 1e6f : 0;
+    }
+
+private:
+    std::runtime_error error() const
+    {
+        return failure(comm_work_status(handle_), comm_work_error(handle_), comm_work_timeout(handle_));
+    }
+
+    /* Be told of the end; once. */
+    void watch()
+    {
+        std::call_once(watched_, [this] {
+            auto *self = new intrusive_ptr<CommWork>(intrusive_ptr<CommWork>::reclaim_copy(this));
+            check(comm_work_on_complete(handle_, ended, self));
+        });
+    }
+
+    static void ended(comm_work *, comm_status, void *context)
+    {
+        auto *self = static_cast<intrusive_ptr<CommWork> *>(context);
+        pool().run([self] {
+            (*self)->tell();
+            delete self;
+        });
+    }
+
+    void tell()
+    {
+        std::unique_lock<std::mutex> lock(future_mutex_);
+        told_ = true;
+        auto future = future_;
+        lock.unlock();
+        if (future)
+            complete(future);
+        else if (comm_work_status(handle_) == COMM_OK)
+            conclude();
+        else
+            finish(exception());
+    }
+
+    void complete(const intrusive_ptr<Future> &future)
+    {
+        try {
+            if (auto failed = exception())
+                std::rethrow_exception(failed);
+            conclude();
+        } catch (...) {
+            finish(std::current_exception());
+            future->setError(std::current_exception());
+            return;
+        }
+        future->markCompleted(job_.lists.empty() ? at::IValue(job_.outputs) : at::IValue(job_.lists));
+    }
+
+    Job job_;
+    comm_work *handle_ = nullptr;
+    bool open_ = false;
+    std::once_flag concluded_, watched_;
+    std::mutex future_mutex_;
+    intrusive_ptr<Future> future_;
+    bool told_ = false;
+};
+
+/* ---- The store ---- */
+
+/* A store of PyTorch's as a comm_store. No exception may go through C: it becomes a status and a text. */
+struct TorchStore {
+    intrusive_ptr<c10d::Store> store;
+
+    template <class Call> static comm_status guard(void *context, char *error, size_t capacity, Call call)
+    {
+        try {
+            return call(*static_cast<TorchStore *>(context)->store);
+        } catch (const std::exception &problem) {
+            snprintf(error, capacity, "%s", problem.what());
+            return COMM_ERR_SYSTEM;
+        }
+    }
+
+    static std::vector<uint8_t> bytes(const void *data, size_t size)
+    {
+        auto *begin = static_cast<const uint8_t *>(data);
+        return std::vector<uint8_t>(begin, begin + size);
+    }
+
+    static comm_status give(const std::vector<uint8_t> &value, void **ret_data, size_t *ret_bytes)
+    {
+        *ret_data = comm_alloc(value.size() + 1);
+        if (!*ret_data)
+            return COMM_ERR_NO_MEMORY;
+        std::copy(value.begin(), value.end(), static_cast<uint8_t *>(*ret_data));
+        *ret_bytes = value.size();
+        return COMM_OK;
+    }
+
+    static comm_status set(void *context, const char *key, const void *data, size_t size, char *error, size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) {
+            store.set(key, bytes(data, size));
+            return COMM_OK;
+        });
+    }
+
+    static comm_status get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
+                           char *error, size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) -> comm_status {
+            auto deadline = std::chrono::steady_clock::now() + milliseconds(timeout_ms);
+            auto pause = std::chrono::microseconds(500);
+            while (!store.check({ key })) {
+                if (std::chrono::steady_clock::now() > deadline)
+                    return COMM_ERR_TIMEOUT;
+                std::this_thread::sleep_for(pause);
+                pause = std::min(pause * 2, std::chrono::microseconds(20000));
+            }
+            return give(store.get(key), ret_data, ret_bytes);
+        });
+    }
+
+    static comm_status add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                           size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) {
+            *ret_value = store.add(key, amount);
+            return COMM_OK;
+        });
+    }
+
+    static comm_status compare_set(void *context, const char *key, const void *expected, size_t expected_size,
+                                   const void *desired, size_t desired_size, void **ret_data, size_t *ret_bytes,
+                                   char *error, size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) {
+            return give(store.compareSet(key, bytes(expected, expected_size), bytes(desired, desired_size)), ret_data,
+                        ret_bytes);
+        });
+    }
+
+    static comm_status has(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
+                           size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) {
+            *ret_all = store.check(std::vector<std::string>(keys, keys + count));
+            return COMM_OK;
+        });
+    }
+
+    static comm_status remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
+    {
+        return guard(context, error, capacity, [&](c10d::Store &store) {
+            bool existed = store.deleteKey(key);
+            if (ret_existed)
+                *ret_existed = existed;
+            return COMM_OK;
+        });
+    }
+
+    static void close(void *context)
+    {
+        delete static_cast<TorchStore *>(context);
+    }
+
+    static comm_store *open(intrusive_ptr<c10d::Store> store)
+    {
+        comm_store_ops ops = {};
+        ops.struct_bytes = sizeof ops;
+        ops.name = "torch";
+        ops.set = set;
+        ops.get = get;
+        ops.add = add;
+        ops.compare_set = compare_set;
+        ops.check = has;
+        ops.remove = remove;
+        ops.close = close;
+        auto context = std::make_unique<TorchStore>(TorchStore { std::move(store) });
+        comm_store *made;
+        check(comm_store_create(&ops, context.get(), &made));
+        context.release();
+        return made;
+    }
+};
+
+/* ---- Tensors ---- */
+
+comm_dtype dtype_of(const Tensor &tensor)
+{
+    static const std::unordered_map<std::string, comm_dtype> newer = {
+        { "UInt16", COMM_DTYPE_U16 },           { "UInt32", COMM_DTYPE_U32 },
+        { "UInt64", COMM_DTYPE_U64 },           { "Float8_e4m3fn", COMM_DTYPE_F8E4M3 },
+        { "Float8_e5m2", COMM_DTYPE_F8E5M2 },
+    };
+    switch (tensor.scalar_type()) {
+    case at::kChar: return COMM_DTYPE_I8;
+    case at::kByte: return COMM_DTYPE_U8;
+    case at::kShort: return COMM_DTYPE_I16;
+    case at::kInt: return COMM_DTYPE_I32;
+    case at::kLong: return COMM_DTYPE_I64;
+    case at::kBool: return COMM_DTYPE_BOOL;
+    case at::kHalf: return COMM_DTYPE_F16;
+    case at::kBFloat16: return COMM_DTYPE_BF16;
+    case at::kFloat: return COMM_DTYPE_F32;
+    case at::kDouble: return COMM_DTYPE_F64;
+    case at::kComplexFloat: return COMM_DTYPE_C64;
+    case at::kComplexDouble: return COMM_DTYPE_C128;
+    default: break;
+    }
+    auto found = newer.find(c10::toString(tensor.scalar_type()));
+    if (found == newer.end())
+        throw std::runtime_error(std::string("libcomm: there is no dtype for ") + c10::toString(tensor.scalar_type()));
+    return found->second;
+}
+
+/* The tensor in one piece. */
+Tensor flat(const Tensor &tensor, Job &job, bool written)
+{
+    if (!tensor.device().is_cpu())
+        throw std::runtime_error("libcomm: a tensor on " + tensor.device().str() +
+                                 "; this backend serves the CPU. A group for both is 'cpu:libcomm,cuda:nccl'");
+    if (tensor.layout() != at::kStrided)
+        throw std::runtime_error("libcomm: a sparse tensor; those can be all-reduced only");
+    if (tensor.is_contiguous()) {
+        job.keep.push_back(tensor);
+        return tensor;
+    }
+    Tensor piece = tensor.contiguous();
+    job.keep.push_back(piece);
+    if (written)
+        job.copies.emplace_back(tensor, piece);
+    return piece;
+}
+
+const Tensor &only(const Tensors &tensors)
+{
+    if (tensors.size() != 1)
+        throw std::runtime_error("libcomm: one tensor per rank, not " + std::to_string(tensors.size()));
+    return tensors[0];
+}
+
+/* One piece per rank, as a _list form of libcomm takes them. */
+struct List {
+    std::vector<void *> addresses;
+    std::vector<size_t> counts;
+
+    List(const Tensors &tensors, Job &job, bool written)
+    {
+        for (const Tensor &tensor : tensors) {
+            Tensor piece = flat(tensor, job, written);
+            addresses.push_back(piece.data_ptr());
+            counts.push_back(static_cast<size_t>(piece.numel()));
+        }
+    }
+};
+
+struct Call {
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    bool wait = false;
+
+    Call() = default;
+    template <class Options> explicit Call(const Options &given) : wait(waits(given, 0))
+    {
+        options.timeout_ms = limit_of(given.timeout);
+    }
+};
+
+/* The number of a ReduceOp; PREMUL_SUM brings its factor. */
+comm_redop redop_of(const c10d::ReduceOp &op, const Tensor &tensor, Call &call, Job &job)
+{
+    if (op.op_ == c10d::ReduceOp::PREMUL_SUM) {
+        auto *supplement = static_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
+        Tensor factor = supplement->tensor_factor.defined()
+                            ? supplement->tensor_factor.to(tensor.options()).contiguous()
+                            : at::full({ 1 }, supplement->double_factor, tensor.options());
+        call.options.premul = factor.data_ptr();
+        job.keep.push_back(factor);
+    }
+    return static_cast<comm_redop>(op.op_);
+}
+
+/* ---- The backend ---- */
+
+class CommBackend;
+std::mutex backends_mutex;
+std::set<CommBackend *> backends; /* those that are open: they are closed before the interpreter ends */
+
+class CommBackend : public c10d::Backend {
+public:
+    using Lists = std::vector<Tensors>;
+    using WorkPointer = intrusive_ptr<c10d::Work>;
+
+    CommBackend(comm_group *group, comm_store *store, const std::string &name, int rank, int size, int64_t timeout_ms)
+        : Backend(rank, size), group_(group), store_(store), name_(name),
+          options_(c10::make_intrusive<Options>("libcomm", milliseconds(timeout_ms)))
+    {
+        std::lock_guard<std::mutex> lock(backends_mutex);
+        backends.insert(this);
+    }
+
+    ~CommBackend() override
+    {
+        if (PyGILState_Check()) {
+            py::gil_scoped_release release;
+            close();
+        } else {
+            close();
+        }
+    }
+
+    void close()
+    {
+        {
+            std::lock_guard<std::mutex> lock(backends_mutex);
+            backends.erase(this);
+        }
+        comm_group_close(std::exchange(group_, nullptr));
+        comm_store_close(std::exchange(store_, nullptr));
+    }
+
+    /* ---- What PyTorch asks a backend ---- */
+
+    const std::string getBackendName() const override
+    {
+        return "libcomm";
+    }
+
+    intrusive_ptr<Options> getBackendOptions()
+    {
+        return options_;
+    }
+
+    bool supportsCoalescing() const
+    {
+        return true;
+    }
+
+    bool supportsSplitting() const
+    {
+        return true;
+    }
+
+    bool supportsShrinking() const
+    {
+        return true;
+    }
+
+    void setTimeout(milliseconds timeout)
+    {
+        check(comm_group_set_timeout(open(), limit_of(timeout)));
+        options_->timeout = timeout;
+    }
+
+    void abort()
+    {
+        comm_group_abort(open(), "Backend.abort");
+    }
+
+    void shutdown()
+    {
+        close();
+    }
+
+    void setSequenceNumberForGroup() override
+    {
+    }
+
+    uint64_t getSequenceNumberForGroup() override
+    {
+        return comm_group_seq(open());
+    }
+
+    /* No rank is waited for. */
+    intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store> &, const std::vector<int> &ranks,
+                                 const intrusive_ptr<Options> &options)
+    {
+        auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+        if (mine == ranks.end())
+            return nullptr;
+        comm_group *group;
+        comm_group_options given = COMM_GROUP_OPTIONS_INIT;
+        std::string name = name_ + ":split";
+        given.timeout_ms = options ? limit_of(options->timeout) : 0;
+        given.name = name.c_str();
+        check(comm_group_create(open(), std::vector<int32_t>(ranks.begin(), ranks.end()).data(), ranks.size(), &given,
+                                &group));
+        return c10::make_intrusive<CommBackend>(group, nullptr, name, static_cast<int>(mine - ranks.begin()),
+                                                static_cast<int>(ranks.size()), comm_group_timeout(group));
+    }
+
+    intrusive_ptr<Backend> shrink(const std::vector<int64_t> &excluded, int, const intrusive_ptr<Options> &)
+    {
+        comm_group *group;
+        check(comm_group_shrink(open(), std::vector<int32_t>(excluded.begin(), excluded.end()).data(), excluded.size(),
+                                nullptr, &group));
+        return c10::make_intrusive<CommBackend>(group, nullptr, name_ + ":shrunk", comm_group_rank(group),
+                                                comm_group_size(group), comm_group_timeout(group));
+    }
+
+    /* ---- Collectives ---- */
+
+    WorkPointer broadcast(Tensors &tensors, const c10d::BroadcastOptions &given) override
+    {
+        Job job { c10d::OpType::BROADCAST, "libcomm:broadcast", tensors };
+        Call call(given);
+        Tensor piece = flat(only(tensors), job, true);
+        return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
+            return comm_broadcast(group, piece.data_ptr(), piece.numel(), dtype_of(piece),
+                                  static_cast<int32_t>(given.rootRank), &call.options, work);
+        });
+    }
+
+    WorkPointer allreduce(Tensors &tensors, const c10d::AllreduceOptions &given) override
+    {
+        if (only(tensors).is_sparse())
+            return allreduce_sparse(tensors, given);
+        Job job { c10d::OpType::ALLREDUCE, "libcomm:all_reduce", tensors };
+        Call call(given);
+        Tensor piece = flat(tensors[0], job, true);
+        comm_redop redop = redop_of(given.reduceOp, piece, call, job);
+        return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
+            return comm_all_reduce(group, piece.data_ptr(), piece.data_ptr(), piece.numel(), dtype_of(piece), redop,
+                                   &call.options, work);
+        });
+    }
+
+    /* The union of all ranks' indices. It waits: how much comes is known only when the others have said it. */
+    WorkPointer allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &given)
+    {
+        if (given.reduceOp.op_ != c10d::ReduceOp::SUM)
+            throw std::runtime_error("libcomm: sparse tensors can only be summed");
+        Tensor own = only(tensors).coalesce();
+        Tensor own_indices = own.indices().contiguous(), own_values = own.values().contiguous();
+        Tensors numbers, mine = { at::full({ 1 }, own._nnz(), at::kLong) }, indices, values;
+        for (int r = 0; r < size_; r++)
+            numbers.push_back(at::zeros({ 1 }, at::kLong));
+        gather_all(numbers, mine[0]);
+        for (int r = 0; r < size_; r++) {
+            int64_t number = numbers[r].item<int64_t>();
+            auto shape = own_values.sizes().vec();
+            shape[0] = number;
+            indices.push_back(at::empty({ own.sparse_dim(), number }, at::kLong));
+            values.push_back(at::empty(shape, own_values.options()));
+        }
+        gather_all(indices, own_indices);
+        gather_all(values, own_values);
+        Tensor total = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values), own.sizes(), own.options());
+        at::NoGradGuard no_grad;
+        tensors[0].copy_(total.coalesce());
+        return done(Job { c10d::OpType::ALLREDUCE, "libcomm:all_reduce", tensors });
+    }
+
+    WorkPointer allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &given) override
+    {
+        return together(given, { c10d::OpType::ALLREDUCE_COALESCED, "libcomm:all_reduce", tensors }, [&] {
+            for (Tensor &tensor : tensors) {
+                Tensors one = { tensor };
+                allreduce(one, given);
+            }
+        });
+    }
+
+    WorkPointer reduce(Tensors &tensors, const c10d::ReduceOptions &given) override
+    {
+        Job job { c10d::OpType::REDUCE, "libcomm:reduce", tensors };
+        Call call(given);
+        Tensor piece = flat(only(tensors), job, given.rootRank == rank_);
+        comm_redop redop = redop_of(given.reduceOp, piece, call, job);
+        return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
+            return comm_reduce(group, piece.data_ptr(), piece.data_ptr(), piece.numel(), dtype_of(piece), redop,
+                               static_cast<int32_t>(given.rootRank), &call.options, work);
+        });
+    }
+
+    WorkPointer allgather(Lists &outputs, Tensors &inputs, const c10d::AllgatherOptions &given) override
+    {
+        Job job { c10d::OpType::ALLGATHER, "libcomm:all_gather", {}, outputs };
+        Call call(given);
+        Tensor piece = flat(only(inputs), job, false);
+        List list(outputs.at(0), job, true);
+        return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
+            return comm_all_gather_list(group, piece.data_ptr(), list.addresses.data(), list.counts.data(),
+                                        dtype_of(piece), &call.options, work);
+        });
+    }
+
+    /* outputs: by rank, then by tensor. */
+    WorkPointer allgather_coalesced(Lists &outputs, Tensors &inputs, const c10d::AllgatherOptions &given) override
+    {
+        return together(given, { c10d::OpType::ALLGATHER_COALESCED, "libcomm:all_gather", {}, outputs }, [&] {
+            for (size_t i = 0; i < inputs.size(); i++) {
+                Lists list(1);
+                Tensors one = { inputs[i] };
+                for (Tensors &of_rank : outputs)
+                    list[0].push_back(of_rank.at(i));
+                allgather(list, one, given);
+            }
+        });
+    }
+
+    WorkPointer _allgather_base(Tensor &output, Tensor &input, const c10d::AllgatherOptions &given)
+    {
+        Job job { c10d::OpType::_ALLGATHER_BASE, "libcomm:_all_gather_base", { output } };
+        Call call(given);
+        Tensor piece = flat(input, job, false), target = flat(output, job, true);
+        return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
+            return comm_all_gather(group, piece.data_ptr(), target.data_ptr(), piece.numel(), dtype_of(piece),
+                                   &call.options, work);
+        });
+    }
+
+    WorkPointer allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &given)
+    {
+        return together(given, { c10d::OpType::COALESCED, "libcomm:all_gather", outputs }, [&] {
+            for (size_t i = 0; i < inputs.size(); i++)
+                _allgather_base(outputs.at(i), inputs[i], given);
+        });
+    }
+
+    WorkPointer gather(Lists &outputs, Tensors &inputs, const c10d::GatherOptions &given) override
+    {
+        Job job { c10d::OpType::GATHER, "libcomm:gather", {}, outputs };
+        Call call(given);
+        Tensor piece = flat(only(inputs), job, false);
+        List list(outputs.empty() ? Tensors() : outputs[0], job, true);
+        return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
+            return comm_gather_list(group, piece.data_ptr(), piece.numel(),
+                                    list.addresses.empty() ? nullptr : list.addresses.data(), list.counts.data(),
+                                    dtype_of(piece), static_cast<int32_t>(given.rootRank), &call.options, work);
+        });
+    }
+
+    WorkPointer gather_single(Tensor &output, Tensor &input, const c10d::GatherOptions &given)
+    {
+        Job job { c10d::OpType::GATHER, "libcomm:gather", { output } };
+        Call call(given);
+        Tensor piece = flat(input, job, false), target;
+        if (given.rootRank == rank_)
+            target = flat(output, job, true);
+        return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
+            return comm_gather(group, piece.data_ptr(), target.defined() ? target.data_ptr() : nullptr, piece.numel(),
+                               dtype_of(piece), static_cast<int32_t>(given.rootRank), &call.options, work);
+        });
+    }
+
+    WorkPointer gather_into_tensor(Tensor &output, Tensor &input, const c10d::GatherOptions &given)
+    {
+        return gather_single(output, input, given);
+    }
+
+    WorkPointer scatter(Tensors &outputs, Lists &inputs, const c10d::ScatterOptions &given) override
+    {
+        Job job { c10d::OpType::SCATTER, "libcomm:scatter", outputs };
+        Call call(given);
+        Tensor target = flat(only(outputs), job, true);
+        List list(inputs.empty() ? Tensors() : inputs[0], job, false);
+        return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
+            return comm_scatter_list(group, list.addresses.empty() ? nullptr : list.addresses.data(),
+                                     list.counts.data(), target.data_ptr(), target.numel(), dtype_of(target),
+                                     static_cast<int32_t>(given.rootRank), &call.options, work);
+        });
+    }
+
+    WorkPointer reduce_scatter(Tensors &outputs, Lists &inputs, const c10d::ReduceScatterOptions &given) override
+    {
+        Job job { c10d::OpType::REDUCE_SCATTER, "libcomm:reduce_scatter", outputs };
+        Call call(given);
+        Tensor target = flat(only(outputs), job, true);
+        List list(inputs.at(0), job, false);
+        comm_redop redop = redop_of(given.reduceOp, target, call, job);
+        return submit(std::move(job), call, outputs, [&](comm_group *group, comm_work **work) {
+            return comm_reduce_scatter_list(group, list.addresses.data(), target.data_ptr(), list.counts.data(),
+                                            dtype_of(target), redop, &call.options, work);
+        });
+    }
+
+    WorkPointer _reduce_scatter_base(Tensor &output, Tensor &input, const c10d::ReduceScatterOptions &given)
+    {
+        Job job { c10d::OpType::_REDUCE_SCATTER_BASE, "libcomm:_reduce_scatter_base", { output } };
+        Call call(given);
+        Tensor target = flat(output, job, true), piece = flat(input, job, false);
+        comm_redop redop = redop_of(given.reduceOp, target, call, job);
+        return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
+            return comm_reduce_scatter(group, piece.data_ptr(), target.data_ptr(), target.numel(), dtype_of(target),
+                                       redop, &call.options, work);
+        });
+    }
+
+    WorkPointer reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
+                                                const c10d::ReduceScatterOptions &given)
+    {
+        return together(given, { c10d::OpType::COALESCED, "libcomm:reduce_scatter", outputs }, [&] {
+            for (size_t i = 0; i < inputs.size(); i++)
+                _reduce_scatter_base(outputs.at(i), inputs[i], given);
+        });
+    }
+
+    WorkPointer alltoall(Tensors &outputs, Tensors &inputs, const c10d::AllToAllOptions &given) override
+    {
+        Job job { c10d::OpType::ALLTOALL, "libcomm:all_to_all", outputs };
+        Call call(given);
+        List sent(inputs, job, false), received(outputs, job, true);
+        comm_dtype dtype = dtype_of(inputs.at(0));
+        return submit(std::move(job), call, inputs, [&](comm_group *group, comm_work **work) {
+            return comm_all_to_all_list(group, sent.addresses.data(), sent.counts.data(), received.addresses.data(),
+                                        received.counts.data(), dtype, &call.options, work);
+        });
+    }
+
+    WorkPointer alltoall_base(Tensor &output, Tensor &input, std::vector<int64_t> &output_splits,
+                              std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &given)
+    {
+        Job job { c10d::OpType::ALLTOALL_BASE, "libcomm:all_to_all", { output } };
+        Call call(given);
+        Tensor target = flat(output, job, true), piece = flat(input, job, false);
+        std::vector<size_t> sent = split_counts(piece, input_splits), received = split_counts(target, output_splits);
+        return submit(std::move(job), call, { input }, [&](comm_group *group, comm_work **work) {
+            return comm_all_to_all_v(group, piece.data_ptr(), sent.data(), nullptr, target.data_ptr(), received.data(),
+                                     nullptr, dtype_of(piece), &call.options, work);
+        });
+    }
+
+    /* The names of newer releases. */
+    WorkPointer all_gather_single(Tensor &output, Tensor &input, const c10d::AllgatherOptions &given)
+    {
+        return _allgather_base(output, input, given);
+    }
+    WorkPointer all_gather_single_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &given)
+    {
+        return allgather_into_tensor_coalesced(outputs, inputs, given);
+    }
+    WorkPointer reduce_scatter_single(Tensor &output, Tensor &input, const c10d::ReduceScatterOptions &given)
+    {
+        return _reduce_scatter_base(output, input, given);
+    }
+    WorkPointer reduce_scatter_single_coalesced(Tensors &outputs, Tensors &inputs,
+                                                const c10d::ReduceScatterOptions &given)
+    {
+        return reduce_scatter_tensor_coalesced(outputs, inputs, given);
+    }
+    WorkPointer all_to_all_single(Tensor &output, Tensor &input, std::vector<int64_t> &output_splits,
+                                  std::vector<int64_t> &input_splits, const c10d::AllToAllOptions &given)
+    {
+        return alltoall_base(output, input, output_splits, input_splits, given);
+    }
+
+    WorkPointer barrier(const c10d::BarrierOptions &given) override
+    {
+        Call call(given);
+        return submit({ c10d::OpType::BARRIER, "libcomm:barrier" }, call, {}, [&](comm_group *group, comm_work **work) {
+            return comm_barrier(group, &call.options, work);
+        });
+    }
+
+    void monitoredBarrier(const c10d::BarrierOptions &given, bool wait_all) override
+    {
+        Call call(given);
+        comm_status status = comm_monitored_barrier(open(), &call.options);
+        if (status != COMM_ERR_TIMEOUT)
+            return check(status);
+        std::string text = comm_last_error(), limit = std::to_string(std::max<int64_t>(given.timeout.count(), 0));
+        if (rank_ != 0)
+            throw std::runtime_error("Rank " + std::to_string(rank_) +
+                                     " successfully reached monitoredBarrier, but received errors while waiting for "
+                                     "send/recv from rank 0: " + text);
+        if (given.timeout.count() == 0)
+            throw std::runtime_error("Rank 0 timed out in monitoredBarrier after 0 ms: " + text);
+        /* libcomm's text ends with "ms: 1 (world rank 4), 2 (world rank 5)". */
+        std::string missing = text.substr(text.rfind(" ms: ") + 5), ranks;
+        static const std::regex number("(?:^|, )([0-9]+)");
+        int found = 0;
+        for (std::sregex_iterator one(missing.begin(), missing.end(), number), end; one != end; ++one)
+            if (found++ == 0 || wait_all)
+                ranks += (ranks.empty() ? "" : ", ") + one->str(1);
+        throw std::runtime_error("[Rank 0]: Rank" + std::string(wait_all && found > 1 ? "s " : " ") + ranks +
+                                 " failed to pass monitoredBarrier in " + limit + " ms: " + text);
+    }
+
+    /* ---- Point-to-point ---- */
+
+    WorkPointer send(Tensors &tensors, int peer, int tag) override
+    {
+        Job job { c10d::OpType::SEND, "libcomm:send" };
+        Call call;
+        call.options.tag = tag;
+        Tensor piece = flat(only(tensors), job, false);
+        return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
+            return comm_send(group, piece.data_ptr(), piece.numel(), dtype_of(piece), peer, &call.options, work);
+        });
+    }
+
+    WorkPointer recv(Tensors &tensors, int peer, int tag) override
+    {
+        return receive(tensors, peer, tag, c10d::OpType::RECV, "libcomm:recv");
+    }
+
+    WorkPointer recvAnysource(Tensors &tensors, int tag) override
+    {
+        return receive(tensors, COMM_ANY_SOURCE, tag, c10d::OpType::RECVANYSOURCE, "libcomm:recvAnySource");
+    }
+
+    /* ---- Coalescing ---- */
+
+    void startCoalescing()
+    {
+        check(comm_coalesce_begin(open()));
+        batch_ = c10::make_intrusive<CommWork>(rank_, Job { c10d::OpType::COALESCED, "libcomm:coalesced" }, nullptr,
+                                               Tensors());
+        batch_->open();
+        batch_thread_ = std::this_thread::get_id();
+    }
+
+    WorkPointer endCoalescing()
+    {
+        intrusive_ptr<CommWork> batch = std::move(batch_);
+        batch_thread_ = std::thread::id();
+        comm_work *work;
+        check(comm_coalesce_end(open(), nullptr, &work));
+        batch->begun(work);
+        return batch;
+    }
+
+private:
+    comm_group *open() const
+    {
+        if (!group_)
+            throw std::runtime_error("libcomm: the process group '" + name_ + "' has been destroyed");
+        return group_;
+    }
+
+    bool in_batch() const
+    {
+        return batch_thread_ == std::this_thread::get_id();
+    }
+
+    /* Inside a batch no work is given: the batch's stands for all. */
+    template <class Function>
+    WorkPointer submit(Job job, const Call &call, const Tensors &inputs, Function function)
+    {
+        comm_group *group = open();
+        if (in_batch()) {
+            check(function(group, nullptr));
+            batch_->add(std::move(job));
+            return batch_;
+        }
+        bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+        const char *title = profiled ? job.title : nullptr;
+        auto made = c10::make_intrusive<CommWork>(rank_, std::move(job), title, profiled ? inputs : Tensors());
+        if (call.wait) {
+            check(function(group, nullptr), call.options.timeout_ms ? call.options.timeout_ms
+                                                                    : comm_group_timeout(group));
+            made->conclude();
+            return made;
+        }
+        comm_work *work;
+        check(function(group, &work));
+        made->begun(work);
+        return made;
+    }
+
+    /* The calls as one batch, or as a part of the one that is open. */
+    template <class Options, class Calls> WorkPointer together(const Options &given, Job job, Calls calls)
+    {
+        if (in_batch()) {
+            calls();
+            return batch_;
+        }
+        startCoalescing();
+        try {
+            calls();
+        } catch (...) {
+            comm_coalesce_cancel(group_);
+            batch_.reset();
+            batch_thread_ = std::thread::id();
+            throw;
+        }
+        batch_->give(std::move(job));
+        WorkPointer batch = endCoalescing();
+        if (waits(given, 0))
+            batch->wait(milliseconds(0));
+        return batch;
+    }
+
+    WorkPointer receive(Tensors &tensors, int peer, int tag, c10d::OpType type, const char *title)
+    {
+        Job job { type, title, tensors };
+        Call call;
+        call.options.tag = tag;
+        Tensor piece = flat(only(tensors), job, true);
+        return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
+            return comm_recv(group, piece.data_ptr(), piece.numel(), dtype_of(piece), peer, &call.options, work);
+        });
+    }
+
+    WorkPointer done(Job job)
+    {
+        auto made = c10::make_intrusive<CommWork>(rank_, std::move(job), nullptr, Tensors());
+        made->conclude();
+        return made;
+    }
+
+    void gather_all(Tensors &outputs, const Tensor &input)
+    {
+        Job job {};
+        List list(outputs, job, true);
+        check(comm_all_gather_list(open(), input.data_ptr(), list.addresses.data(), list.counts.data(),
+                                   dtype_of(input), nullptr, nullptr));
+    }
+
+    /* Rows per rank as elements per rank. */
+    std::vector<size_t> split_counts(const Tensor &tensor, const std::vector<int64_t> &splits) const
+    {
+        int64_t rows = tensor.dim() ? tensor.size(0) : 0, sum = 0;
+        std::vector<int64_t> used = splits;
+        if (used.empty()) {
+            if (rows % size_)
+                throw std::runtime_error("libcomm: " + std::to_string(rows) + " rows cannot be divided by " +
+                                         std::to_string(size_) + " ranks");
+            used.assign(size_, rows / size_);
+        }
+        std::vector<size_t> counts;
+        for (int64_t split : used) {
+            counts.push_back(static_cast<size_t>(rows ? split * (tensor.numel() / rows) : 0));
+            sum += split;
+        }
+        if (sum != rows || used.size() != static_cast<size_t>(size_))
+            throw std::runtime_error("libcomm: " + std::to_string(used.size()) + " splits of " + std::to_string(sum) +
+                                     " rows do not fit a tensor of " + std::to_string(rows));
+        return counts;
+    }
+
+    comm_group *group_;
+    comm_store *store_;
+    std::string name_;
+    intrusive_ptr<Options> options_;
+    intrusive_ptr<CommWork> batch_;
+    std::atomic<std::thread::id> batch_thread_ { std::thread::id() };
+};
+
+intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store> &store, int rank, int size, int64_t timeout_ms,
+                                    const std::string &name, const std::string &world_name, const std::string &backend)
+{
+    comm_store *ours = TorchStore::open(store);
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    options.world_size = size;
+    options.rank = rank;
+    options.backend = backend.c_str();
+    options.store = ours;
+    options.timeout_ms = timeout_ms;
+    options.name = world_name.c_str();
+    comm_group *group;
+    comm_status status = comm_init(&options, &group);
+    if (status != COMM_OK) {
+        auto error = failure(status, comm_last_error(), timeout_ms);
+        comm_store_close(ours);
+        throw error;
+    }
+    return c10::make_intrusive<CommBackend>(group, ours, name, rank, size, timeout_ms);
+}
+
+void close_all()
+{
+    for (;;) {
+        CommBackend *one;
+        {
+            std::lock_guard<std::mutex> lock(backends_mutex);
+            if (backends.empty())
+                return;
+            one = *backends.begin();
+        }
+        one->close();
+    }
+}
+
+} // namespace
+
+PYBIND11_MODULE(torch_libcomm_native, module)
+{
+    module.def("create", &create, py::call_guard<py::gil_scoped_release>());
+    module.def("close_all", &close_all, py::call_guard<py::gil_scoped_release>());
+}

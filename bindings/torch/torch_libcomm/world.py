@@ -1,0 +1,34 @@
+"""What both layers ask of PyTorch's options."""
+import datetime
+import os
+import zlib
+
+import torch.distributed as dist
+
+
+def milliseconds(timeout):
+    """A time limit of PyTorch's as libcomm counts: a timedelta, or seconds. 0 if it is none, or unset."""
+    if not timeout:
+        return 0
+    if not isinstance(timeout, datetime.timedelta):
+        timeout = datetime.timedelta(seconds=timeout)
+    if timeout < datetime.timedelta(0):
+        return 0
+    return max(int(timeout / datetime.timedelta(milliseconds=1)), 1)
+
+
+def name_of(text):
+    """A name as libcomm takes it for a world: at most 47 bytes, without control characters."""
+    text = "".join(letter if letter.isprintable() else "_" for letter in text)
+    return text.encode()[:47].decode(errors="ignore")
+
+
+def arguments(options):
+    """Of a _DistributedBackendOptions: the store, rank, size, time limit in ms, the name, that of libcomm's world, and
+    libcomm's backend."""
+    store, ranks = options.store, options.global_ranks_in_group
+    if ranks:
+        # Groups without a common rank may have been given one and the same name, and so prefix.
+        store = dist.PrefixStore(f"{zlib.crc32(','.join(map(str, ranks)).encode()):x}", store)
+    return (store, options.group_rank, options.group_size, milliseconds(options.timeout), options.group_id,
+            name_of(options.group_id), os.environ.get("COMM_BACKEND") or "cpu:tcp")
