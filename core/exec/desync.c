@@ -5,6 +5,7 @@
  *     several that are in the operation the lowest goes first, so that all of them have the same words;
  *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks
  *     that only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
+ *   - so is a send or receive: its peer may have closed the group, which it tells nobody of its own accord;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include "desync.h"
 
@@ -15,6 +16,7 @@
 #include "engine.h"
 #include "exec_group.h"
 #include "groups.h"
+#include "p2p.h"
 #include "queue.h"
 #include "say.h"
 #include "text.h"
@@ -189,6 +191,13 @@ void desync_answer(struct exec_group *g, struct port *p, const struct frame *h, 
         group_fail(g, COMM_ERR_PEER_LOST, whole);
         return;
     }
+    if ((h->flags & FRAME_ANSWER_CLOSED) && p2p_needs(g, p)) {
+        char whole[512];
+        snprintf(whole, sizeof whole, "%s has closed group '%s' before %s was done with it",
+                 text_peer(g, group_rank_of(g, p)), g->name, text_rank(g, g->rank));
+        group_fail(g, COMM_ERR_PEER_LOST, whole);
+        return;
+    }
     if (!g->asks_for)
         return;
     struct answer *a = &g->answers[group_rank_of(g, p)];
@@ -323,15 +332,34 @@ static struct exec_op *expired_of(struct exec_group *g, int64_t now_ns)
     return op ? op : expired(g->sends.head, now_ns);
 }
 
+static int is_time_to_ask(const struct exec_op *op)
+{
+    uint32_t ticks = op->group->domain->ticks - op->begun_tick;
+    return ticks >= PROBE_FIRST_TICKS && (ticks - PROBE_FIRST_TICKS) % PROBE_TICKS == 0;
+}
+
+/* The peers of the user's sends and receives, of each run of them for one peer once. */
+static void probe_peers(struct exec_group *g, const struct exec_op *list)
+{
+    int32_t asked = g->rank;
+    for (const struct exec_op *op = list; op; op = op->next)
+        if (op->op.root >= 0 && op->op.root != asked && op->op.root != g->rank && op->op.tag >= COMM_ANY_TAG &&
+            is_time_to_ask(op)) {
+            asked = op->op.root;
+            query(g, asked, 0);
+        }
+}
+
 static void probe(struct exec_group *g)
 {
     const struct exec_op *op = g->head;
-    uint32_t ticks = op ? g->domain->ticks - op->begun_tick : 0;
-    if (g->asks_for || ticks < PROBE_FIRST_TICKS || (ticks - PROBE_FIRST_TICKS) % PROBE_TICKS)
+    if (g->asks_for)
         return;
-    int32_t rank = engine_awaits(op);
+    int32_t rank = op && is_time_to_ask(op) ? engine_awaits(op) : -1;
     if (rank >= 0 && rank != g->rank)
         query(g, rank, op->op.seq);
+    probe_peers(g, g->recvs.head);
+    probe_peers(g, g->sends.head);
 }
 
 void desync_tick(struct domain *d)

@@ -53,7 +53,7 @@ struct exec_op {
     size_t element_bytes;
     uint8_t started;
     uint8_t retired;        /* completed; its memory waits for the end of the turn */
-    uint32_t begun_tick;    /* domain->ticks when a collective was submitted */
+    uint32_t begun_tick;    /* domain->ticks when it was submitted */
     /* Collectives. */
     const struct plan *plan;
     struct route route;

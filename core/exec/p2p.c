@@ -172,6 +172,7 @@ void p2p_submit(struct exec_op *op)
     int is_send = op->op.kind == COMM_OP_SEND;
     const comm_buffers *side = is_send ? &op->op.send : &op->op.recv;
     op->started = 1;
+    op->begun_tick = op->group->domain->ticks;
     op->head.kind = COMM_OP_SEND;
     op->head.tag = op->op.tag;
     op->head.signature = 0;

@@ -253,6 +253,33 @@ static void who_has_done_its_part_is_not_blamed(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* A rank that closes a group tells nobody; who waits for its message asks, after a while or at the limit. */
+static void a_message_of_one_who_has_closed_the_group(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world(), *group;
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    int32_t data = 0;
+    limit.timeout_ms = s->which ? 300 : 60000;
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    CHECK_OK(comm_barrier(group, NULL, NULL));
+    if (rank == 1) {
+        /* With or without a message that rank 0 has read but not received. */
+        if (s->seed)
+            CHECK_OK(comm_send(group, &data, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        fault_meet(s->page);
+        CHECK_STATUS(comm_recv(group, &data, 1, COMM_DTYPE_I32, 0, &limit, NULL), COMM_ERR_PEER_LOST);
+        CHECK_ERROR_SAYS("has closed ");
+        CHECK_NAMES(comm_last_error(), 0);
+    } else {
+        fault_meet(s->page);
+    }
+    (void)size;
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(fault_close(world));
+}
+
 static void nobody_is_left_to_send(int rank, int size, void *arg)
 {
     comm_group *world = fault_world();
@@ -531,6 +558,10 @@ int main(void)
         failed |= run(size, killed_but_its_child_lives, plain, "killed, but its child lives", 0, 2);
         if (size > 2)
             failed |= run(size, monitored_and_gone, plain, "a monitored barrier that timed out", 0, 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        struct scenario s = { .which = i % 2, .seed = (uint64_t)(i / 2) };
+        failed |= run(3, a_message_of_one_who_has_closed_the_group, s, "a message of one who has closed", 0, 0);
     }
     setenv("COMM_TCP_ALGO", "gather:linear", 1);
     failed |= run(3, who_has_done_its_part_is_not_blamed, plain, "who has done its part", 0, 0);

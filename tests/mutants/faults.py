@@ -475,3 +475,5 @@ fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value)
 fault("store", "closed_opener_counts_as_open", "store/file_share.c",
       "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;",
       "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
+fault("core", "nobody_asks_whether_a_sender_has_closed_the_group", DESYNC, "    probe_peers(g, g->recvs.head);\n", "",
+      "leave")
