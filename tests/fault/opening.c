@@ -274,7 +274,7 @@ static void different_backends_are_told_to_all(int rank, int size, void *arg)
 
 static void the_same_backends_in_other_words(int rank, int size, void *arg)
 {
-    static const char *const strings[] = { NULL, "tcp", "CPU:TCP", "auto" };
+    static const char *const strings[] = { NULL, "cpu:auto", "CPU:AUTO", "auto" };
     comm_group *world;
     (void)arg;
     CHECK_OK(open_at(NULL, rank, size, strings[rank], &world));
@@ -390,6 +390,7 @@ static void a_lost_store_accuses_nobody(int rank, int size, void *arg)
     uint8_t byte = 0;
     setenv("COMM_HANDOUT_BYTES", "0", 1);
     setenv("COMM_TCP_CONNECT_MS", "1000", 1);
+    setenv("COMM_BACKEND", "cpu:tcp", 1);
     open_on_server(o->url, rank, size, &world);
     fault_meet(o->page);
     if (rank == 0)
