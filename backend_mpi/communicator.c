@@ -94,6 +94,8 @@ static comm_status take_turn(struct group *g, int64_t *ret_number)
     status = get(g, key, text, sizeof text);
     if (status != COMM_OK)
         skip_turn(g, *ret_number);
+    else
+        host->store_delete(g->world->info->store, key);
     return status;
 }
 
@@ -170,6 +172,17 @@ static comm_status leave(struct group *g, comm_status status)
     if (decide(g, text))
         return fail(status, "%s", why);
     return hear(g, 0);
+}
+
+/* Rank 0, when the communicators are made: that took all members, so all have heard. */
+static void forget(struct group *g)
+{
+    static const char *const whats[] = { "come", "all", "decided", "go" };
+    char key[KEY_BYTES];
+    for (size_t i = 0; i < sizeof whats / sizeof *whats; i++) {
+        key_of(g, whats[i], 0, key);
+        host->store_delete(g->world->info->store, key);
+    }
 }
 
 /* ---- Who is where ---- */
@@ -364,6 +377,8 @@ static void *make_apart(void *context)
     if (ends)
         host->group_failed(g->info->token, g->failed, g->failed_text);
     poller_wake(g->world);
+    if (status == COMM_OK && g->info->rank == 0 && g->info->size > 1)
+        forget(g);
     return NULL;
 }
 

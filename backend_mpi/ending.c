@@ -72,6 +72,10 @@ void group_look(struct group *g, struct finished_list *list)
     mpi_unlock();
     if (error != MPI_SUCCESS || !is_over)
         return;
+    /* What that rank sent before may be here: an operation that it completes was not cut off by the end. */
+    poll_sweep(g, list);
+    if (g->begun && !g->begun->is_busy)
+        flight_advance(g->begun);
     char *text;
     g->heard_text[END_BYTES - 1] = '\0';
     comm_status status = status_that_ends((comm_status)strtol(g->heard_text, &text, 10));

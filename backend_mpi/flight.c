@@ -241,6 +241,7 @@ int flight_advance(struct flight *f)
         if (!over)
             return 0;
         comm_status (*then)(struct flight *) = f->then;
+        f->is_whole |= !then && !atomic_load(&g->ended);
         if (!then || f->mpi_error || atomic_load(&g->ended))
             return 1;
         f->then = NULL;

@@ -63,7 +63,7 @@ static void complete_truncated(struct flight *f)
 static void complete(struct flight *f)
 {
     struct group *g = f->group;
-    comm_status ended = atomic_load(&g->ended);
+    comm_status ended = f->is_whole ? COMM_OK : atomic_load(&g->ended);
     if (f->status == COMM_OK && ended == COMM_OK && flight_is_truncated(f)) {
         complete_truncated(f);
     } else if (f->status != COMM_OK) {
@@ -110,7 +110,7 @@ static int advance(struct flight *f, struct finished_list *list)
     return 1;
 }
 
-static void sweep(struct group *g, struct finished_list *list)
+void poll_sweep(struct group *g, struct finished_list *list)
 {
     struct flight *next;
     /* While `advance` lets the lock go, others can take flights out, but not this one, which is busy then. When it is
@@ -163,7 +163,7 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns)
         if (f && f->is_issued)
             advance(f, &list);
         if (round % SWEEP_EVERY == SWEEP_EVERY - 1 || deadline_ns == 0)
-            sweep(g, &list);
+            poll_sweep(g, &list);
         now_ns = host->now_ns();
         look(g, now_ns, &list);
         pthread_mutex_unlock(&g->lock);
@@ -198,7 +198,7 @@ static int poll_group(struct group *g)
     struct finished_list list;
     finished_begin(&list);
     pthread_mutex_lock(&g->lock);
-    sweep(g, &list);
+    poll_sweep(g, &list);
     look(g, now_ns, &list);
     int left = is_needed(g, now_ns);
     pthread_mutex_unlock(&g->lock);

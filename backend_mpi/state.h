@@ -65,6 +65,7 @@ struct flight {
     uint8_t is_begun;     /* by `run`; waits for its work */
     uint8_t is_issued;    /* MPI has it */
     uint8_t is_unmatched; /* a receive without a message yet */
+    uint8_t is_whole;     /* MPI was past it before the group ended */
 };
 
 enum communicator_state { COMMUNICATOR_CONNECTING, COMMUNICATOR_READY, COMMUNICATOR_FAILED };
@@ -187,6 +188,7 @@ struct finished_list {
 void finished_begin(struct finished_list *list);
 void finished_add(struct finished_list *list, struct flight *f);
 void finished_complete(struct finished_list *list); /* no lock is held: callbacks of the user may run */
+void poll_sweep(struct group *g, struct finished_list *list); /* locked: what is over? */
 comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns);
 comm_status poller_start(struct world *w);
 void poller_wake(struct world *w);

@@ -1,9 +1,11 @@
-"""Run a test program under an MPI's mpirun: launch.py IMPLEMENTATION RANKS PLUGINS [--survive] PROGRAM ARGUMENT...
+"""Run a test program under an MPI's mpirun: launch.py IMPLEMENTATION RANKS PLUGINS [--survive | --says TEXT] PROGRAM
+ARGUMENT...
 
 Each process is one rank of the program's runs of that size (tests/support/ranks.c, RANKS_LAUNCHED). SEED in an argument
 becomes a fresh number, which is printed, and RANKS the number of ranks. --survive: one rank is killed, which must not
-end the others; they say "as expected", and what mpirun thinks of it does not count. Exit status 77 (skipped) where that
-MPI, or the plugin for it, is missing.
+end the others; they say "as expected", and what mpirun thinks of it does not count. --says: the program must print
+TEXT, and the exit status does not count: operations that cannot end are left in MPI, which is not finalised then. Exit
+status 77 (skipped) where that MPI, or the plugin for it, is missing.
 """
 import os
 import pathlib
@@ -43,6 +45,8 @@ def main(arguments):
     if survives:
         command = command + SURVIVE[implementation][0]
         program = SURVIVE[implementation][1] + program[1:]
+    says = program[1] if program[0] == '--says' else None
+    program = program[2:] if says else program
     seed = str(int(time.time()))
     program = [argument.replace('=SEED', f'={seed}').replace('=RANKS', f'={ranks}') for argument in program]
     program = [seed if argument == 'SEED' else argument for argument in program]
@@ -51,7 +55,10 @@ def main(arguments):
         environment = {**os.environ, **ENVIRONMENT, 'COMM_PLUGIN_PATH': plugins, 'RANKS_LAUNCHED': folder,
                        'RANKS': ranks, 'P2P_TAG_MOST': '32767'}
         done = subprocess.run([*command, '-n', ranks, *program], env=environment, check=False, text=True,
-                              stdout=subprocess.PIPE if survives else None)
+                              stdout=subprocess.PIPE if survives or says else None)
+        if says:
+            print(done.stdout)
+            return says not in done.stdout
         if survives:
             print(done.stdout)
             return done.stdout.count('as expected') != int(ranks) - 1
