@@ -5,6 +5,8 @@ import csv
 import importlib.machinery
 import importlib.util
 import io
+import pathlib
+import shutil
 import subprocess
 import sys
 import types
@@ -49,6 +51,27 @@ class Compare(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn('--peers openmpi', done.stderr)
 
+    def test_beside_the_mpi_in_one_process(self):
+        for peer in 'openmpi', 'mpich':
+            plugin = pathlib.Path(BUILD, 'backend_mpi', f'libcomm_mpi.{peer}.so')
+            if not plugin.exists() or not shutil.which('mpicc.' + peer):
+                continue
+            with self.subTest(peer):
+                done = compare('-n', '2', '--ops', ','.join(load().OPS), '--bytes', '8,5000', '--repetitions', '1',
+                               '--backend', 'cpu:mpi', '--peers', peer, '--beside', '--rounds', '2', '--csv')
+                self.assertEqual(done.returncode, 0, done.stderr)
+                rows = list(csv.DictReader(done.stdout.splitlines()))
+                self.assertEqual({row['op'] for row in rows}, set(load().OPS))
+                self.assertEqual(len(rows), 2 * len(load().OPS) - 1)
+                self.assertTrue(all(float(row['libcomm_us']) > 0 and float(row['mpi_us']) > 0 for row in rows))
+
+    def test_beside_counts_the_cells_over_the_mark(self):
+        times = {('reduce', 8): (1.4, 0.5), ('reduce', 1024): (2.6, 1.5), ('reduce', 1 << 20): (102.9, 100)}
+        out = io.StringIO()
+        load().report_beside(times, types.SimpleNamespace(csv=False, ranks=2, peers='mpich'), out)
+        self.assertIn('| reduce | 1 MiB | 102.90 | 100.00 | +2.90 |', out.getvalue())
+        self.assertIn('1 of 3 cells add more than 1 us and 2%; reduce 1 KiB', out.getvalue())
+
     def test_a_table(self):
         done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'gloo')
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -67,6 +90,7 @@ class Compare(unittest.TestCase):
 
     def test_wrong_words(self):
         for arguments, words in ((('--ops', 'all_reduced'), "no operation 'all_reduced'; there are: all_reduce"),
+                                 (('--beside',), '--beside is for --backend cpu:mpi'),
                                  (('--peers', 'nccl'), "no peer 'nccl'; there are: openmpi-tcp")):
             done = compare(*arguments)
             self.assertEqual(done.returncode, 2)
