@@ -75,22 +75,24 @@ class Hosts(unittest.TestCase):
                               COMM_TCP_ALGO=TWO_LEVEL)
             self.assertEqual(sorted({row[0] for row in rows}), sorted(OPS))
             self.assertEqual({row[9] for row in rows}, {"0"}, rows)
-            self.assertEqual({row[1] for row in rows}, {"cpu:shm" if len(set(layout)) == 1 else "cpu:tcp"})
+            self.assertEqual({row[1] for row in rows}, {"cpu:shm" if len(set(layout)) == 1 else "cpu:shm-tcp"})
 
     def test_less_crosses_from_host_to_host(self):
         """6 ranks on 3 hosts in turn: a ring crosses with every step, 10 times the vector; two levels 4 times."""
-        def cross(**environment):
+        def cross(backend="cpu:tcp", **environment):
             before = crossed()
-            self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", "--backend=cpu:tcp",
+            self.bench([0, 1, 2, 0, 1, 2], "all_reduce", "--bytes=1000000", "--iterations=20", "--backend=" + backend,
                        **environment)
             return crossed() - before
         ring, two_level = [cross(COMM_TCP_ALGO="all_reduce:" + name) for name in ("ring", "two_level")]
         chosen = cross()
+        by_auto = cross("cpu:auto")
         one_host = cross(COMM_HOST_ID="the same")
         print(f"MB: ring {ring / 1e6:.0f}, two levels {two_level / 1e6:.0f}, by the rules {chosen / 1e6:.0f}, "
-              f"as if on one host {one_host / 1e6:.0f}")
+              f"on auto {by_auto / 1e6:.0f}, as if on one host {one_host / 1e6:.0f}")
         self.assertGreater(ring, 2.2 * two_level)
         self.assertLess(chosen, 1.1 * two_level)
+        self.assertLess(by_auto, 1.1 * two_level)
         self.assertGreater(one_host, 2.2 * two_level)
 
 
