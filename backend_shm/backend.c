@@ -11,6 +11,7 @@
 #include "message.h"
 #include "driver.h"
 #include "queue.h"
+#include "region.h"
 #include "say.h"
 #include "segment.h"
 #include "select.h"
@@ -152,6 +153,48 @@ static comm_status shm_progress(void *state, comm_work *work, int64_t deadline_n
     return driver_wait(((struct shm_group *)state)->arena, work, deadline_ns);
 }
 
+/* Memory of the user's is read through the kernel, as all memory is: nothing to be done for it. */
+struct shm_memory {
+    struct region *region; /* NULL: the user's */
+};
+
+static comm_status shm_memory_open(void *state, comm_memory_info *info, void **ret_handle)
+{
+    struct arena *a = ((struct shm_group *)state)->arena;
+    struct shm_memory *m = calloc(1, sizeof *m);
+    if (!m)
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
+    if (!info->data) {
+        driver_enter(a);
+        m->region = region_create(&a->fabric, info->bytes);
+        driver_leave(a);
+    }
+    if (!info->data && !m->region) {
+        free(m);
+        return COMM_ERR_NO_MEMORY;
+    }
+    if (m->region)
+        info->data = region_data(m->region);
+    exec_log(COMM_LOG_INFO, "rank %d: %zu bytes registered: peers read them %s", (int)a->domain.peers.rank, info->bytes,
+             m->region ? "in shared memory" : "by cross-memory attach, where the kernel allows it");
+    *ret_handle = m;
+    return COMM_OK;
+}
+
+static void shm_memory_close(void *state, void *handle, int32_t forked)
+{
+    struct arena *a = ((struct shm_group *)state)->arena;
+    struct shm_memory *m = handle;
+    if (forked)
+        return; /* a thread of the parent may have held the lock: its memory is left alone */
+    if (m->region) {
+        driver_enter(a);
+        region_release(&a->fabric, m->region);
+        driver_leave(a);
+    }
+    free(m);
+}
+
 static void shm_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
 {
     (void)context;
@@ -181,6 +224,8 @@ static const comm_backend shm_backend = {
     .submit = shm_submit,
     .run = shm_run,
     .progress = shm_progress,
+    .memory_open = shm_memory_open,
+    .memory_close = shm_memory_close,
     .describe_routes = shm_describe_routes,
     .serves_hosts = shm_serves_hosts,
 };

@@ -14,6 +14,8 @@
 #include "base/utf8.h"
 #include "descriptor.h"
 #include "events.h"
+#include "lend.h"
+#include "region.h"
 
 _Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
 
@@ -33,6 +35,8 @@ struct tx {
     struct message *message; /* to be told when it is sent; NULL: none */
     const void *owner;       /* the message's */
     void *owned;             /* payload memory to free */
+    struct ring_place place; /* of a payload that is lent; loan 0: it is not, yet */
+    uint8_t lends;           /* it is to be lent */
     uint8_t begun;           /* the header has gone */
     uint8_t is_reply;        /* counted in duplex->replies */
 };
@@ -63,8 +67,32 @@ static int tx_is_sent(const struct tx *tx)
     return tx->begun && tx->sent == tx->bytes;
 }
 
+static void lent_append(struct duplex *p, struct tx *tx)
+{
+    if (!p->lent_head)
+        port_interest(&p->port, +1);
+    tx->next = NULL;
+    *p->lent_tail = tx;
+    p->lent_tail = &tx->next;
+}
+
+/* Take it off the list of those that are lent; the loan has ended. */
+static void lent_remove(struct duplex *p, struct tx **at)
+{
+    struct tx *tx = *at;
+    *at = tx->next;
+    if (!*at)
+        p->lent_tail = at;
+    if (!p->lent_head)
+        port_interest(&p->port, -1);
+    lend_end(p, &tx->place);
+    tx_put(p, tx);
+}
+
 static void tx_drop_all(struct duplex *p)
 {
+    while (p->lent_head)
+        lent_remove(p, &p->lent_head);
     if (p->tx_head)
         port_interest(&p->port, -1);
     while (p->tx_head) {
@@ -102,11 +130,25 @@ static int has_space(struct duplex *p, uint64_t lines)
     return space >= (int64_t)lines;
 }
 
+/* Is its payload better read by the peer, in our memory? Only one that the peer has asked for: it reads that at
+ * once. */
+static uint8_t may_lend(struct duplex *p, struct tx *tx)
+{
+    return tx->message && tx->head.type == FRAME_DATA && tx->bytes &&
+           lend_suits(p, &tx->head, tx->payload, &tx->place);
+}
+
 /* Write the frame, as far as there is space. */
 static void write_frame(struct duplex *p, struct tx *tx)
 {
     uint32_t bytes;
-    while (!tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
+    if (tx->lends && !tx->begun && has_space(p, ring_frame_lines(0))) {
+        lend_begin(p, &tx->place);
+        ring_put_lent(&p->out, ring_key(&tx->head), &tx->head, &tx->place);
+        tx->begun = 1;
+        tx->sent = tx->bytes;
+    }
+    while (!tx->lends && !tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
         if (tx->begun)
             ring_put_more(&p->out, tx->payload + tx->sent, bytes);
         else
@@ -137,20 +179,49 @@ void duplex_give_credit(struct port *p)
         duplex_send(p, &h, NULL, 0, NULL);
 }
 
+static struct tx *tx_pop(struct duplex *p)
+{
+    struct tx *tx = p->tx_head;
+    p->tx_head = tx->next;
+    if (!p->tx_head) {
+        p->tx_tail = &p->tx_head;
+        port_interest(&p->port, -1);
+    }
+    return tx;
+}
+
 /* Take the frames off the queue that are sent. */
 static void note_sent(struct duplex *p)
 {
     while (p->tx_head && tx_is_sent(p->tx_head)) {
-        struct tx *tx = p->tx_head;
+        struct tx *tx = tx_pop(p);
         struct message *m = tx->message;
-        p->tx_head = tx->next;
-        if (!p->tx_head) {
-            p->tx_tail = &p->tx_head;
-            port_interest(&p->port, -1);
+        if (tx->place.loan) {
+            lent_append(p, tx);
+            continue;
         }
         tx_put(p, tx);
         if (m)
             p->port.table->events->sent(m);
+    }
+}
+
+/* The first loan that the peer has read, NULL: none. */
+static struct tx **first_taken(struct duplex *p)
+{
+    struct tx **at = &p->lent_head;
+    while (*at && !lend_is_taken(p, &(*at)->place))
+        at = &(*at)->next;
+    return *at ? at : NULL;
+}
+
+static void note_taken(struct duplex *p)
+{
+    struct tx **at;
+    while (p->port.state == PORT_UP && (at = first_taken(p))) {
+        struct message *m = (*at)->message;
+        lent_remove(p, at);
+        p->port.table->events->sent(m);
     }
 }
 
@@ -159,6 +230,8 @@ void duplex_flush(struct duplex *p)
     assert(!p->port.table->in_round);
     uint64_t before = p->out.tail;
     while (p->port.state == PORT_UP && p->tx_head) {
+        if (!p->tx_head->begun)
+            p->tx_head->lends = may_lend(p, p->tx_head);
         write_frame(p, p->tx_head);
         if (!tx_is_sent(p->tx_head))
             break;
@@ -166,6 +239,7 @@ void duplex_flush(struct duplex *p)
     }
     if (p->port.state == PORT_UP && p->out.tail != before)
         duplex_ring_bell(p);
+    note_taken(p);
     duplex_give_credit(&p->port);
 }
 
@@ -196,6 +270,15 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
         return 1; /* Nothing follows a BYE. */
     port_take_owed(port, h);
     struct tx draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owner = m ? m->owner : NULL };
+    if (port->state == PORT_UP && !p->tx_head && (draft.lends = may_lend(p, &draft))) {
+        struct tx *tx = enqueue(p, &draft);
+        if (tx)
+            write_frame(p, tx);
+        if (tx && tx->place.loan)
+            lent_append(p, tx_pop(p));
+        duplex_ring_bell(p);
+        return 0;
+    }
     if (port->state == PORT_UP && !p->tx_head) {
         write_frame(p, &draft);
         if (draft.begun)
@@ -254,7 +337,7 @@ static const char *wrong_frame(const struct frame *h, uint32_t bytes)
         return "an eager message beyond the limit";
     if ((h->type == FRAME_FAIL || h->type == FRAME_ANSWER) && h->bytes > FRAME_TEXT_MAX)
         return "a text beyond the limit";
-    if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes))
+    if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes && h->type != FRAME_DATA))
         return "a payload that is not of its frame";
     return NULL;
 }
@@ -284,8 +367,11 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
         if (bytes == 0 || bytes > sink_left(&p->port.sink))
             wrong = "more than its frame said";
     } else {
-        struct frame h = record->frame;
+        struct frame h = ring_frame(record);
+        struct ring_place place = ring_place(record);
         wrong = wrong_frame(&h, bytes);
+        if (!wrong && h.type == FRAME_DATA && h.bytes && !bytes)
+            wrong = lend_accept(p, &h, &place);
         if (!wrong)
             port_begins(&p->port, &h);
     }
@@ -308,12 +394,20 @@ int duplex_read(struct port *port)
     for (int i = 0; i < READS_MAX && port->state == PORT_UP; i++) {
         /* What was written before the socket ended is seen after that is noticed. */
         int ended = p->hung_up;
+        if (p->borrowed.loan) {
+            lend_read(p);
+            return 1;
+        }
         enum ring_found what = ring_look(&p->in, &record);
+        if (p->lent_head)
+            note_taken(p); /* before the peer's goodbye, which came later */
         if (what == RING_NOTHING && ended)
             port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
         if (what == RING_NOTHING)
             break;
         came = 1;
+        if (!p->probed)
+            lend_probe(p);
         take(p, record, what);
     }
     return came;
@@ -329,7 +423,7 @@ int duplex_has_news(struct duplex *p)
 {
     const struct ring_record *record;
     uint32_t bytes;
-    return p->hung_up || ring_look(&p->in, &record) != RING_NOTHING ||
+    return p->hung_up || p->borrowed.loan || first_taken(p) || ring_look(&p->in, &record) != RING_NOTHING ||
            (p->tx_head && has_space(p, next_record(&p->out, p->tx_head, &bytes)));
 }
 
@@ -363,6 +457,11 @@ void duplex_forget(struct port *port, const void *owner)
         port->sink.kind = SINK_DISCARD;
         port->sink.message = NULL;
     }
+    for (struct tx **at = &p->lent_head; *at;)
+        if ((*at)->owner == owner)
+            lent_remove(p, at);
+        else
+            at = &(*at)->next;
     struct tx **at = &p->tx_head;
     while (*at) {
         struct tx *tx = *at;
@@ -387,10 +486,12 @@ void duplex_forget(struct port *port, const void *owner)
 
 /* ---- Life ---- */
 
-/* The socket carries nothing once it is up: it ends, or the peer is no honest one. */
+/* Something about registered memory, or the end; or the peer is no honest one. */
 static void on_socket(struct watch *w)
 {
     struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
+    if (region_notices(p))
+        return;
     events_unwatch(p->fabric, w);
     p->hung_up = 1;
     duplex_read(&p->port);
@@ -405,6 +506,9 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
                                 .capacity = capacity, .salt = salts[mine] };
     p->in = (struct ring_in){ .shared = &p->segment.shared[theirs], .lines = p->segment.ring[theirs],
                               .capacity = capacity, .salt = salts[theirs] };
+    p->out.shared->probe_word = f->probe_word;
+    atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
+    lend_probe(p);
     p->port.state = PORT_UP;
     p->up_index = f->up_count;
     f->up[f->up_count++] = p;
@@ -434,7 +538,9 @@ void duplex_close(struct duplex *p)
     descriptor_close(&p->watch.fd);
     descriptor_close(&p->bell);
     segment_unmap(&p->segment);
+    region_unmap_all(p);
     p->port.in.type = 0;
+    p->borrowed.loan = 0;
 }
 
 void duplex_sweep(struct port *port)
@@ -442,8 +548,8 @@ void duplex_sweep(struct port *port)
     struct duplex *p = duplex_of(port);
     if (!port_is_gone(port))
         return;
-    duplex_close(p);
     tx_drop_all(p);
+    duplex_close(p);
 }
 
 void duplex_finish(struct duplex *p)

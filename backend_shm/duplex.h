@@ -21,7 +21,7 @@ static inline int duplex_look(struct duplex *p)
 {
     if (p->port.state != PORT_UP)
         return 0;
-    if (p->tx_head)
+    if (p->tx_head || p->lent_head)
         duplex_flush(p);
     return duplex_read(&p->port);
 }

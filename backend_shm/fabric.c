@@ -9,6 +9,8 @@
 #include "dial.h"
 #include "duplex.h"
 #include "events.h"
+#include "greeting.h"
+#include "region.h"
 #include "say.h"
 
 /* ---- Open ---- */
@@ -39,7 +41,7 @@ static size_t choose_ring_bytes(const comm_world_info *info)
     size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = SEGMENT_RING_MIN;
     int32_t ranks = fabric_local_ranks(info);
     if (wanted == 0)
-        wanted = ranks <= 8 ? 512 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
+        wanted = ranks <= 8 ? 256 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
     while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)
         bytes *= 2;
     return bytes < (size_t)sysconf(_SC_PAGESIZE) ? (size_t)sysconf(_SC_PAGESIZE) : bytes;
@@ -60,6 +62,8 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->store = info->store;
     f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
     f->ring_bytes = choose_ring_bytes(info);
+    f->cma_bytes = exec_host->param_int(info->options, "shm", "cma_bytes");
+    greeting_random(&f->probe_word, sizeof f->probe_word);
     f->epoll = f->bell.fd = f->listener.fd = -1;
     f->secret = strdup(info->secret ? info->secret : "");
     f->duplexes = calloc((size_t)info->size, sizeof *f->duplexes);
@@ -75,6 +79,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
         p->watch.fd = p->bell = -1;
         p->up_index = -1;
         p->tx_tail = &p->tx_head;
+        p->lent_tail = &p->lent_head;
     }
     for (int i = 0; i < SHM_PENDING_MAX; i++)
         f->pending[i].watch.fd = -1;
@@ -167,6 +172,7 @@ void fabric_finish(struct fabric *f)
     for (int32_t i = 0; f->duplexes && i < f->domain->peers.size; i++)
         duplex_finish(&f->duplexes[i]);
     duplex_pool_finish(f);
+    region_finish(f);
     free(f->duplexes);
     free(f->up);
     free(f->pending);

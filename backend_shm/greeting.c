@@ -105,23 +105,44 @@ static int take_fds(struct msghdr *message, int *ret_fds, int most)
     return count;
 }
 
-ssize_t greeting_receive(int fd, void *data, size_t bytes, int *ret_fds, int fd_count)
+static void close_all(const int *fds, int count)
+{
+    for (int i = 0; i < count; i++)
+        close(fds[i]);
+}
+
+ssize_t greeting_receive_any(int fd, void *data, size_t bytes, int *ret_fds, int *ret_count)
 {
     union control control;
     struct iovec iov = { data, bytes };
     struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
                               .msg_controllen = sizeof control };
-    int fds[GREETING_FDS_MAX];
+    *ret_count = 0;
     ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n <= 0)
         return n;
-    int count = take_fds(&message, fds, GREETING_FDS_MAX);
-    if ((size_t)n == bytes && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && count == fd_count) {
+    int count = take_fds(&message, ret_fds, GREETING_FDS_MAX);
+    int is_whole = (size_t)n == bytes && !(message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && count <= GREETING_FDS_MAX;
+    *ret_count = count <= GREETING_FDS_MAX ? count : GREETING_FDS_MAX;
+    if (is_whole)
+        return n;
+    close_all(ret_fds, *ret_count);
+    *ret_count = 0;
+    errno = message.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
+    return -1;
+}
+
+ssize_t greeting_receive(int fd, void *data, size_t bytes, int *ret_fds, int fd_count)
+{
+    int fds[GREETING_FDS_MAX], count;
+    ssize_t n = greeting_receive_any(fd, data, bytes, fds, &count);
+    if (n <= 0)
+        return n;
+    if (count == fd_count) {
         memcpy(ret_fds, fds, (size_t)count * sizeof *fds);
         return n;
     }
-    for (int i = 0; i < count && i < GREETING_FDS_MAX; i++)
-        close(fds[i]);
-    errno = message.msg_flags & MSG_CTRUNC ? EMFILE : EPROTO;
+    close_all(fds, count);
+    errno = EPROTO;
     return -1;
 }

@@ -6,7 +6,8 @@
  *     ready, with the memory and its bell  ->
  *
  * Both are on one host, under one kernel, and of one user, which the kernel vouches for; hello and answer prove that
- * each has the job's secret. Nothing but the end of the connection is said later. */
+ * each has the job's secret. Later the socket carries what region.c says of registered memory, and the connection's
+ * end. */
 #ifndef COMM_SHM_GREETING_H
 #define COMM_SHM_GREETING_H
 
@@ -64,5 +65,7 @@ pid_t greeting_peer(int fd);
 int greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count);
 /* As recv: `bytes`, if it was a whole packet with so many descriptors; 0 at the end; -1 with errno. */
 ssize_t greeting_receive(int fd, void *data, size_t bytes, int *ret_fds, int fd_count);
+/* The same with any number of descriptors up to GREETING_FDS_MAX. */
+ssize_t greeting_receive_any(int fd, void *data, size_t bytes, int *ret_fds, int *ret_count);
 
 #endif

@@ -35,7 +35,7 @@ static comm_status send_now(struct exec_group *g, const comm_op *op)
 static comm_status take(struct duplex *p, const struct exec_group *g, const comm_op *op,
                         const struct ring_record *record)
 {
-    const struct frame h = record->frame;
+    const struct frame h = ring_frame(record);
     size_t capacity = op->recv.count * op->element_bytes;
     int fits = op->tag == COMM_ANY_TAG ? h.tag >= 0 : h.tag == op->tag;
     if (h.type != FRAME_EAGER || h.kind != COMM_OP_SEND || h.group != g->id || !fits || h.bytes > capacity ||

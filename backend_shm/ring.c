@@ -14,6 +14,17 @@ void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, con
     ring_publish(r, ring_frame_lines(bytes));
 }
 
+void ring_put_lent(struct ring_out *r, uint64_t key, const struct frame *h, const struct ring_place *place)
+{
+    struct ring_record *record = ring_next(r);
+    record->key = key;
+    record->credit = h->credit;
+    record->bytes = 0;
+    record->place = *place;
+    record->frame = *h;
+    ring_publish(r, ring_frame_lines(0));
+}
+
 void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes)
 {
     struct ring_record *record = ring_next(r);

@@ -19,16 +19,28 @@
 enum {
     RING_LINE = 64,
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
+    RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
+};
+
+/* Where a lent payload lies. */
+struct ring_place {
+    uint32_t slot, loan;
+    uint64_t at;     /* in the region; else an address in the sender's process */
+    uint32_t region; /* 0: none, the kernel reads it for us */
 };
 
 /* How a record begins. A short payload is inline, so that a small message is one line to its reader; the second line,
- * with the whole header, is for who does not know yet what comes. Else the payload follows. */
+ * with the whole header, is for who does not know yet what comes. Else the payload follows; or it is lent, and the
+ * record of the DATA frame has its place instead. */
 struct ring_record {
     _Alignas(RING_LINE) _Atomic uint64_t stamp;
     uint64_t key;       /* of the header: ring_key */
     uint32_t credit;    /* the header's */
     uint32_t bytes;     /* of payload in this record */
-    uint8_t inlined[RING_INLINE];
+    union {
+        uint8_t inlined[RING_INLINE];
+        struct ring_place place;
+    };
     struct frame frame; /* the second line; a record that only goes on with a payload has none */
 };
 
@@ -39,6 +51,14 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t head;   /* by the reader: all before has been read */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
+    /* By the writer, once: a word of its memory, for the reader to try whether it can read that; and by the reader,
+     * that it can. */
+    _Alignas(RING_LINE) _Atomic uint64_t probe_at;
+    uint64_t probe_word;
+    _Atomic uint32_t can_read;
+    /* By the writer: the number of the loan in that slot, 0: none. By the reader: the loan that it has read. */
+    _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
+    _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];
 };
 
 /* The writer's end. Positions are lines since the ring was made. */
@@ -127,6 +147,8 @@ static inline void ring_publish(struct ring_out *r, uint64_t lines)
 
 /* A header, and the first `bytes` of its payload. There is space. */
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes);
+/* A header whose payload is lent. */
+void ring_put_lent(struct ring_out *r, uint64_t key, const struct frame *h, const struct ring_place *place);
 /* More of the payload. */
 void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes);
 
@@ -142,6 +164,21 @@ static inline enum ring_found ring_look(const struct ring_in *r, const struct ri
     uint64_t what = atomic_load_explicit(&record->stamp, memory_order_acquire) - ring_stamp(r->salt, r->head);
     *ret_record = record;
     return what == 0 ? RING_FRAME : what == 1 ? RING_MORE : RING_NOTHING;
+}
+
+/* The header of a record. The other rank may change it at any time, so it is copied, once, before it is looked at. */
+static inline struct frame ring_frame(const struct ring_record *record)
+{
+    struct frame h = record->frame;
+    atomic_signal_fence(memory_order_seq_cst);
+    return h;
+}
+
+static inline struct ring_place ring_place(const struct ring_record *record)
+{
+    struct ring_place place = record->place;
+    atomic_signal_fence(memory_order_seq_cst);
+    return place;
 }
 
 /* Where the payload of a record lies. */

@@ -28,36 +28,45 @@ static int open_file(void)
     return fd < 0 ? -errno : fd;
 }
 
+int segment_file(size_t bytes)
+{
+    int fd = open_file(), failed;
+    if (fd < 0)
+        return fd;
+    while ((failed = posix_fallocate(fd, 0, (off_t)bytes)) == EINTR)
+        ;
+    if (failed) {
+        close(fd);
+        return -failed;
+    }
+    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    return fd;
+}
+
 int segment_create(size_t *ring_bytes)
 {
-    int fd = open_file(), failed = fd < 0 ? -fd : ENOSPC;
-    /* Reserved now: a page that cannot be had later would kill whoever touches it. */
-    while (fd >= 0 && (failed = posix_fallocate(fd, 0, (off_t)file_bytes(*ring_bytes))) != 0) {
-        int is_small = failed == ENOSPC || failed == ENOMEM;
-        if (failed == EINTR)
-            continue;
-        if (!is_small || *ring_bytes <= SEGMENT_RING_MIN || ftruncate(fd, 0) != 0) {
-            close(fd);
-            return -failed;
-        }
+    int fd = segment_file(file_bytes(*ring_bytes));
+    while ((fd == -ENOSPC || fd == -ENOMEM) && *ring_bytes > SEGMENT_RING_MIN) {
         *ring_bytes /= 2;
+        fd = segment_file(file_bytes(*ring_bytes));
     }
-    if (fd >= 0)
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    return fd >= 0 ? fd : -failed;
+    return fd;
+}
+
+int segment_check_file(int fd, uint64_t bytes)
+{
+    struct stat s;
+    if (fstat(fd, &s) != 0)
+        return -errno;
+    int seals = fcntl(fd, F_GET_SEALS);
+    return (uint64_t)s.st_size != bytes || (seals >= 0 && !(seals & F_SEAL_SHRINK)) ? -EINVAL : 0;
 }
 
 int segment_check(int fd, size_t ring_bytes)
 {
-    struct stat s;
     if (ring_bytes < SEGMENT_RING_MIN || ring_bytes > SEGMENT_RING_MAX || (ring_bytes & (ring_bytes - 1)) != 0)
         return -EINVAL;
-    if (fstat(fd, &s) != 0)
-        return -errno;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (s.st_size != (off_t)file_bytes(ring_bytes) || (seals >= 0 && !(seals & F_SEAL_SHRINK)))
-        return -EINVAL;
-    return 0;
+    return segment_check_file(fd, file_bytes(ring_bytes));
 }
 
 static void *map(void *at, int fd, size_t bytes, size_t offset)

@@ -10,6 +10,11 @@ enum {
     SEGMENT_RING_MAX = 64 << 20,
 };
 
+/* A file of so many bytes, which are reserved: a page that cannot be had later would kill whoever touches it. It has no
+ * name and cannot shrink. A descriptor, or a negative errno. */
+int segment_file(size_t bytes);
+/* The other side's: 0 if it has so many bytes, and cannot shrink under us. */
+int segment_check_file(int fd, uint64_t bytes);
 /* Make a file for two rings of *ring_bytes, or of fewer if there is not enough memory: the bytes are then changed.
  * Returns a descriptor, or a negative errno. */
 int segment_create(size_t *ring_bytes);

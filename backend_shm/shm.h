@@ -25,9 +25,12 @@ enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
+    SHM_LENDABLE = 16,
 };
 
 struct fabric;
+struct mapping;
+struct region;
 struct tx;
 
 /* A descriptor that is waited for, and what to do when something has come there. */
@@ -64,13 +67,29 @@ struct duplex {
     int hung_up;           /* the socket has ended: what is in the ring is all that comes */
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
+    struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
     uint32_t replies;      /* queued answers to what the peer asked */
     int said_goodbye;
+    /* lend.c */
+    uint32_t loans;        /* a bit for each slot that is taken */
+    uint32_t loan;         /* the last one's number */
+    struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
+    const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
+    int probed;            /* whether this rank can read the peer's memory is known, and said */
+    pid_t pid;             /* the peer's */
+    struct mapping *mappings; /* region.c: the peer's regions */
+    int mapping_count;
     /* dial.c, until it is up. */
     uint8_t phase;         /* enum duplex_phase */
     char name[SHM_NAME_BYTES]; /* of the peer's socket; "": not known */
     int64_t give_up_ns, again_ns;
     char trouble[160];
+};
+
+/* A payload that the kernel reads for other processes. */
+struct lendable {
+    const void *payload;
+    size_t bytes;
 };
 
 struct fabric {
@@ -100,6 +119,13 @@ struct fabric {
     atomic_int resolving;   /* those for whose peer the helper asks the store */
     int64_t connect_ms;
     size_t ring_bytes;
+
+    /* lend.c */
+    uint64_t probe_word;
+    int64_t cma_bytes;
+    struct lendable lendable[SHM_LENDABLE];
+    struct region *regions; /* region.c: this rank's */
+    uint32_t regions_made;
 };
 
 struct arena {

@@ -75,14 +75,14 @@ struct bench_call {
     comm_dtype dtype;
     comm_redop redop; /* -1 if the operation does not reduce */
     size_t count;     /* the argument of the call: elements, or elements per block */
-    int in_place;
+    int in_place, wants_registered;
     char *send, *recv;                /* what the call gets; NULL where this rank has none */
     char *send_host, *recv_host;      /* the same in the CPU's memory: filled and checked there */
     size_t send_count, recv_count;    /* elements there */
     char *memory[2];                  /* what was allocated */
     size_t memory_bytes[2];
     void *device_data[2];             /* and on the device, if that is not the CPU */
-    comm_memory *device_memory[2];
+    comm_memory *registered[2];       /* by comm_mem_alloc */
     comm_op_options options;
     char premul[16];
     void *graph; /* a CUDA graph of the call, which is launched in its place; NULL: none */
@@ -95,6 +95,7 @@ struct bench_call_options {
     int32_t root;
     int in_place; /* 1, 0, or -1: as the operation likes */
     comm_device device; /* where the buffers are */
+    int registered;     /* the buffers are comm_mem_alloc's, on the CPU too */
     int on_stream;      /* the call returns when it is in `stream` */
     int captured;       /* and it is captured into a graph, which is launched */
     void *stream;

@@ -150,16 +150,21 @@ static int is_on_device(const struct bench_call *c)
 static comm_status allocate(struct bench_call *c, int index, size_t count)
 {
     size_t bytes = count * comm_dtype_bytes(c->dtype), room = (bytes + GUARD_BYTES + 4095) & ~(size_t)4095;
-    c->memory[index] = aligned_alloc(4096, room);
-    if (!c->memory[index])
-        return COMM_ERR_NO_MEMORY;
+    comm_status status = COMM_OK;
+    void *data = NULL;
+    if (c->wants_registered && !is_on_device(c))
+        status = comm_mem_alloc(c->group, room, c->options.device, &data, &c->registered[index]);
+    else if (!(data = aligned_alloc(4096, room)))
+        status = COMM_ERR_NO_MEMORY;
+    if (status != COMM_OK)
+        return status;
+    c->memory[index] = data;
     c->memory_bytes[index] = bytes;
     memset(c->memory[index], 0, bytes);
     memset(c->memory[index] + bytes, GUARD, GUARD_BYTES);
     if (!is_on_device(c))
         return COMM_OK;
-    comm_status status = comm_mem_alloc(c->group, room, c->options.device, &c->device_data[index],
-                                        &c->device_memory[index]);
+    status = comm_mem_alloc(c->group, room, c->options.device, &c->device_data[index], &c->registered[index]);
     if (status == COMM_OK)
         bench_device_copy(c->device_data[index], c->memory[index], bytes + GUARD_BYTES);
     return status;
@@ -192,6 +197,7 @@ comm_status bench_call_init(struct bench_call *c, const struct bench_op *op, com
                               .options = COMM_OP_OPTIONS_INIT };
     c->options.device = o->device;
     c->options.stream = o->stream;
+    c->wants_registered = o->registered;
     c->options.flags = o->on_stream ? COMM_OP_FLAG_ON_STREAM : 0;
     c->rank = comm_group_rank(group);
     c->ranks = comm_group_size(group);
@@ -233,8 +239,9 @@ void bench_call_finish(struct bench_call *c)
     if (c->graph)
         bench_device_destroy_graph(c->graph);
     for (int i = 0; i < 2; i++) {
-        comm_mem_release(c->device_memory[i]);
-        free(c->memory[i]);
+        if (!c->registered[i] || is_on_device(c))
+            free(c->memory[i]);
+        comm_mem_release(c->registered[i]);
     }
     memset(c, 0, sizeof *c);
 }

@@ -50,7 +50,7 @@ static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
-       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED };
+       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -63,6 +63,7 @@ static const struct argp_option options[] = {
     { "dtype", KEY_DTYPE, "TYPE", 0, "Element type (default f32)", 0 },
     { "redop", KEY_REDOP, "OP", 0, "Reduction (default sum)", 0 },
     { "root", KEY_ROOT, "RANK", 0, "Of broadcast, reduce, gather and scatter (default 0)", 0 },
+    { "registered", KEY_REGISTERED, NULL, 0, "Buffers from comm_mem_alloc, which peers may read in place", 0 },
     { "in-place", KEY_IN_PLACE, NULL, 0, "Input and output in the same memory where there is such a form", 0 },
     { "out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Never (default: all_reduce and reduce are in place)", 0 },
     { "async", KEY_ASYNC, "DEPTH", 0, "Keep so many operations in flight, each with buffers of its own", 0 },
@@ -210,6 +211,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_FACTOR: a->factor = parse_real(state, "--factor", arg, 1, 1e9); break;
     case KEY_ROOT: a->call.root = (int32_t)parse_number(state, "--root", arg, 0, INT32_MAX); break;
     case KEY_IN_PLACE: a->call.in_place = 1; break;
+    case KEY_REGISTERED: a->call.registered = 1; break;
     case KEY_OUT_OF_PLACE: a->call.in_place = 0; break;
     case KEY_MS: a->method.target_ms = parse_real(state, "--ms", arg, 0, 1e6); break;
     case KEY_ITERATIONS: a->method.iterations = parse_number(state, "--iterations", arg, 1, 100000000); break;

@@ -1,5 +1,7 @@
 #include "match.h"
 
+#include <comm/backend.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -226,7 +228,11 @@ static int send_payload(struct message *m, uint8_t type)
 
 static int is_short(const struct message *m)
 {
-    return m->bytes <= (size_t)m->port->table->matching->eager_bytes;
+    const struct matching *matching = m->port->table->matching;
+    if (m->bytes <= (size_t)matching->eager_bytes)
+        return 1;
+    return m->bytes <= (size_t)matching->eager_reduced_bytes &&
+           (comm_op_traits_of(m->head->kind)->traits & COMM_OP_TRAIT_REDUCES);
 }
 
 static int may_be_eager(const struct message *m)

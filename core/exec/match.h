@@ -53,6 +53,8 @@ enum { MATCH_ANNOUNCED_BUCKETS = 1024 };
 /* What all boxes of a process share. */
 struct matching {
     int64_t eager_bytes;
+    int64_t eager_reduced_bytes; /* the same for messages of reductions, if that is more: others of that length are
+                                  * better read by the peer in the sender's memory */
     uint64_t arrivals;
     struct unexpected *pool;
     size_t count;            /* unexpected frames of all peers */

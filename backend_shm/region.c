@@ -1,0 +1,232 @@
+#include "region.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "greeting.h"
+#include "say.h"
+#include "segment.h"
+
+enum {
+    HUGE_BYTES = 2 << 20,
+    MAPPINGS_MAX = 4096, /* of one peer: an honest one has fewer */
+};
+
+struct region {
+    struct region *next;
+    uint8_t *data, *mapped; /* `data` begins at a huge page of the file, `mapped` is what munmap takes */
+    size_t bytes, file_bytes, mapped_bytes;
+    uint32_t id;
+    int fd;
+    uint8_t *told; /* [world size] */
+};
+
+/* A peer's region. */
+struct mapping {
+    struct mapping *next;
+    const uint8_t *data;
+    size_t bytes;
+    uint32_t id;
+};
+
+enum notice_kind { NOTICE_MAP = 1, NOTICE_UNMAP };
+
+/* A packet on the socket. With MAP comes the descriptor. */
+struct notice {
+    uint32_t kind, id;
+    uint64_t bytes;
+};
+
+/* ---- The owner ---- */
+
+/* Whole huge pages if there is room for one: the kernel then needs one entry for 512 pages. Not all kernels do this for
+ * memory of a file, and none has to. */
+static void want_huge_pages(const struct region *r)
+{
+#ifdef MADV_COLLAPSE
+    if (r->file_bytes % HUGE_BYTES == 0)
+        madvise(r->data, r->file_bytes, MADV_COLLAPSE);
+#else
+    (void)r;
+#endif
+}
+
+/* Map the file at an address that is a multiple of HUGE_BYTES. */
+static int map_region(struct region *r)
+{
+    r->mapped_bytes = r->file_bytes + HUGE_BYTES;
+    r->mapped = mmap(NULL, r->mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (r->mapped == MAP_FAILED) {
+        r->mapped = NULL;
+        return 0;
+    }
+    r->data = r->mapped + (HUGE_BYTES - (uintptr_t)r->mapped % HUGE_BYTES) % HUGE_BYTES;
+    void *at = mmap(r->data, r->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd, 0);
+    return at != MAP_FAILED;
+}
+
+static void region_free(struct region *r)
+{
+    if (r->mapped)
+        munmap(r->mapped, r->mapped_bytes);
+    if (r->fd >= 0)
+        close(r->fd);
+    free(r->told);
+    free(r);
+}
+
+struct region *region_create(struct fabric *f, size_t bytes)
+{
+    struct region *r = calloc(1, sizeof *r);
+    size_t page = bytes >= HUGE_BYTES ? (size_t)HUGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
+    if (!r || !(r->told = calloc((size_t)f->domain->peers.size, 1))) {
+        free(r);
+        exec_fail(COMM_ERR_NO_MEMORY, "no memory");
+        return NULL;
+    }
+    r->bytes = bytes;
+    r->file_bytes = (bytes + page - 1) / page * page;
+    r->fd = segment_file(r->file_bytes);
+    if (r->fd < 0 || !map_region(r)) {
+        exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
+                  strerror(r->fd < 0 ? -r->fd : errno));
+        region_free(r);
+        return NULL;
+    }
+    want_huge_pages(r);
+    r->id = ++f->regions_made;
+    r->next = f->regions;
+    f->regions = r;
+    return r;
+}
+
+uint8_t *region_data(const struct region *r)
+{
+    return r->data;
+}
+
+static int tell(const struct duplex *p, enum notice_kind kind, const struct region *r)
+{
+    const struct notice n = { .kind = kind, .id = r->id, .bytes = r->file_bytes };
+    return greeting_send(p->watch.fd, &n, sizeof n, &r->fd, kind == NOTICE_MAP);
+}
+
+void region_release(struct fabric *f, struct region *r)
+{
+    struct region **at = &f->regions;
+    while (*at != r)
+        at = &(*at)->next;
+    *at = r->next;
+    /* A peer whose socket is full keeps it mapped until the world is closed. */
+    for (int32_t i = 0; i < f->domain->peers.size; i++)
+        if (r->told[i] && f->duplexes[i].port.state == PORT_UP)
+            tell(&f->duplexes[i], NOTICE_UNMAP, r);
+    region_free(r);
+}
+
+void region_finish(struct fabric *f)
+{
+    while (f->regions) {
+        struct region *r = f->regions;
+        f->regions = r->next;
+        region_free(r);
+    }
+}
+
+const struct region *region_of(struct duplex *p, const void *payload, size_t bytes)
+{
+    const uint8_t *begin = payload;
+    struct region *r = p->fabric->regions;
+    while (r && (begin < r->data || bytes > r->bytes || (size_t)(begin - r->data) > r->bytes - bytes))
+        r = r->next;
+    if (r && !r->told[p->port.peer])
+        r->told[p->port.peer] = tell(p, NOTICE_MAP, r) != 0;
+    return r && r->told[p->port.peer] ? r : NULL;
+}
+
+struct ring_place region_place(const struct region *r, const void *payload)
+{
+    return (struct ring_place){ .region = r->id, .at = (uint64_t)((const uint8_t *)payload - r->data) };
+}
+
+/* ---- The reader ---- */
+
+static struct mapping **find_mapping(struct duplex *p, uint32_t id)
+{
+    struct mapping **at = &p->mappings;
+    while (*at && (*at)->id != id)
+        at = &(*at)->next;
+    return at;
+}
+
+static int map_theirs(struct duplex *p, const struct notice *n, int fd)
+{
+    struct mapping *m = NULL;
+    if (*find_mapping(p, n->id) || p->mapping_count >= MAPPINGS_MAX || n->bytes == 0 ||
+        segment_check_file(fd, n->bytes) != 0 || !(m = calloc(1, sizeof *m)))
+        return 0;
+    void *data = mmap(NULL, (size_t)n->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) {
+        free(m);
+        return 0;
+    }
+    *m = (struct mapping){ .next = p->mappings, .data = data, .bytes = (size_t)n->bytes, .id = n->id };
+    p->mappings = m;
+    p->mapping_count++;
+    return 1;
+}
+
+static void unmap(struct duplex *p, struct mapping **at)
+{
+    struct mapping *m = *at;
+    *at = m->next;
+    p->mapping_count--;
+    munmap((void *)m->data, m->bytes);
+    free(m);
+}
+
+static int take_notice(struct duplex *p, const struct notice *n, const int *fds, int count)
+{
+    if (n->kind == NOTICE_MAP && count == 1)
+        return map_theirs(p, n, fds[0]);
+    struct mapping **at = find_mapping(p, n->id);
+    if (n->kind != NOTICE_UNMAP || count != 0 || !*at)
+        return 0;
+    if (p->borrowed.loan && p->borrowed.region == n->id)
+        return 0; /* its own loan lies there */
+    unmap(p, at);
+    return 1;
+}
+
+int region_notices(struct duplex *p)
+{
+    for (;;) {
+        struct notice n;
+        int fds[GREETING_FDS_MAX], count = 0;
+        ssize_t bytes = greeting_receive_any(p->watch.fd, &n, sizeof n, fds, &count);
+        if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+            return 1;
+        int made_sense = bytes > 0 && take_notice(p, &n, fds, count);
+        for (int i = 0; i < count; i++)
+            close(fds[i]);
+        if (!made_sense)
+            return 0;
+    }
+}
+
+const uint8_t *region_find(struct duplex *p, const struct ring_place *place, uint64_t bytes)
+{
+    const struct mapping *m = *find_mapping(p, place->region);
+    if (!m && region_notices(p))
+        m = *find_mapping(p, place->region);
+    return m && bytes <= m->bytes && place->at <= m->bytes - bytes ? m->data + place->at : NULL;
+}
+
+void region_unmap_all(struct duplex *p)
+{
+    while (p->mappings)
+        unmap(p, &p->mappings);
+}
