@@ -192,20 +192,40 @@ void progress_look_around(struct mesh *m)
     look_around(m);
 }
 
-/* Those that something is awaited from. */
+/* Those of the carrier's ports that something is awaited from. */
+static int poll_local(struct mesh *m)
+{
+    const struct port_table *peers = &m->domain.peers;
+    int came = 0;
+    for (int32_t i = 0; i < peers->active_count; i++)
+        if (!is_link(m, peers->active[i]))
+            came |= m->local->ops->look(peers->active[i]);
+    return came;
+}
+
+static int32_t count_active_links(const struct mesh *m)
+{
+    const struct port_table *peers = &m->domain.peers;
+    int32_t count = 0;
+    for (int32_t i = 0; m->local && i < peers->active_count; i++)
+        count += is_link(m, peers->active[i]);
+    return m->local ? count : peers->active_count;
+}
+
+/* All ports that something is awaited from; if those are many links, the kernel says which of them have something. */
 static int poll_active(struct mesh *m)
 {
     enum { FEW = 8 };
-    int came = 0;
-    struct port_table *peers = &m->domain.peers;
-    if (peers->active_count > FEW) {
+    const struct port_table *peers = &m->domain.peers;
+    int came = m->local && poll_local(m);
+    if (count_active_links(m) > FEW) {
         arm_links(m);
-        return look_around(m);
+        loop_turn(m, UV_RUN_NOWAIT);
+        return came;
     }
-    for (int32_t i = 0; i < peers->active_count; i++) {
-        struct port *p = peers->active[i];
-        came |= is_link(m, p) ? look_at(link_of(p)) : m->local->ops->look(p);
-    }
+    for (int32_t i = 0; i < peers->active_count; i++)
+        if (is_link(m, peers->active[i]))
+            came |= look_at(link_of(peers->active[i]));
     return came;
 }
 

@@ -112,7 +112,8 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)",
       "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
-      "arm_links(m);\n        return look_around(m);", "return look_around(m);", "link")
+      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return came;",
+      "loop_turn(m, UV_RUN_NOWAIT);\n        return came;", "link")
 fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
