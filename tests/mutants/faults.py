@@ -188,10 +188,7 @@ fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS,
 fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work) &&",
       " &&", "waiting", "threads", "works")
 fault("h", "sleeps_without_a_word_to_the_carrier", PROGRESS, "return !m->local || m->local->ops->asleep(m->local);",
-      "return 1;", "two_levels", "p2p on two levels")
-fault("h", "helper_sleeps_on_though_others_look", PROGRESS,
-      "if (atomic_load(&mesh_of(d)->helper_polls))\n        uv_async_send(&mesh_of(d)->wake);", "(void)d;",
-      "two_levels", "leave on two levels", "stop on two levels")
+      "return 1;", "waiting")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,
       "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
       "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")

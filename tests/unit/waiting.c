@@ -342,12 +342,12 @@ static void closing_wakes_the_helper(int rank, int size, void *arg)
 
 /* Rank 0 always awaits something from all the others: from so many that it does not look at each link. The others send
  * when told to. */
-static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
+static void hear_one_of_many(int rank, int size, const char *backend, uint32_t *seed)
 {
     enum { RANKS_MOST = 16, ROUNDS = 1000 };
-    struct tally tally = { .what = "heard from one of many ranks" };
+    struct tally tally = { .what = backend };
     comm_work *awaited[RANKS_MOST];
-    comm_group *world = world_of("tcp?spin_us=0&yield_us=0");
+    comm_group *world = world_of(backend);
     for (int r = 1; rank == 0 && r < size; r++)
         awaited[r] = receive(world, r, 0);
     for (int i = 0; rank == 0 && i < ROUNDS; i++) {
@@ -355,7 +355,7 @@ static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
         comm_work *work = awaited[from];
         awaited[from] = receive(world, from, 0);
         send_now(world, from, 0);
-        busy(draw(arg) % 100000);
+        busy(draw(seed) % 100000);
         double begun_ms = now_ms();
         wait_and_release(work);
         count_late(&tally, now_ms() - begun_ms);
@@ -372,6 +372,18 @@ static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void one_of_many_ranks_is_heard_at_once(int rank, int size, void *arg)
+{
+    hear_one_of_many(rank, size, "tcp?spin_us=0&yield_us=0", arg);
+}
+
+/* Those with even numbers are on one host, the others on another one. */
+static void one_of_many_ranks_here_and_there_is_heard_at_once(int rank, int size, void *arg)
+{
+    setenv("COMM_HOST_ID", rank % 2 ? "odd" : "even", 1);
+    hear_one_of_many(rank, size, "shm-tcp?tcp.spin_us=0&tcp.yield_us=0", arg);
+}
+
 int main(int argc, char **argv)
 {
     const struct ranks_options options = { .limit_s = 60, .name = "waiting" };
@@ -386,5 +398,6 @@ int main(int argc, char **argv)
            ranks_run(1, &options, what_a_call_completes_is_told_at_once, NULL) ||
            ranks_run(1, &options, a_time_limit_is_kept, NULL) ||
            ranks_run(1, &options, closing_wakes_the_helper, NULL) ||
-           ranks_run(10, &options, one_of_many_ranks_is_heard_at_once, &seed);
+           ranks_run(10, &options, one_of_many_ranks_is_heard_at_once, &seed) ||
+           ranks_run(10, &options, one_of_many_ranks_here_and_there_is_heard_at_once, &seed);
 }
