@@ -36,6 +36,9 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.matching.eager_bytes = exec_host->param_int(info->options, "shm", "eager_bytes");
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
+    comm_status status = domain_tune(&a->domain, info->tuning);
+    if (status != COMM_OK)
+        return status;
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");
     waiting_choose(&a->waiting, "shm", info->options, fabric_local_ranks(info));
     a->waiting.rest_ns = REST_NS;

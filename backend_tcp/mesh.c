@@ -126,6 +126,8 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
     gethostname(m->domain.peers.host_name, sizeof m->domain.peers.host_name - 1);
     netaddr_identity(m->host_identity);
     comm_status status = mesh_allocate(m, info->rank, info->size, info->secret);
+    if (status == COMM_OK)
+        status = domain_tune(&m->domain, info->tuning);
     if (status == COMM_OK && with_shm)
         status = carrier_create_shm(&m->domain, &driver_of_meshes, info, &m->local);
     read_parameters(m, info->options);

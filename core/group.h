@@ -54,6 +54,7 @@ struct world_backend {
 struct world {
     atomic_int references; /* open groups */
     char *name, *secret;
+    char *tuning;              /* the text of the file COMM_TUNING; NULL: none */
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;

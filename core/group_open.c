@@ -19,6 +19,7 @@
 #include "rank_check.h"
 #include "registry.h"
 #include "round_robin.h"
+#include "tuning.h"
 #include "watchdog.h"
 
 /* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
@@ -367,8 +368,12 @@ static comm_status open_world_state(const comm_group *group, const struct channe
         .options = &wb->choice,
         .device = device_of(group, channel),
         .timeout_ms = atomic_load(&world->root->timeout_ms),
+        .tuning = world->tuning,
     };
     uint64_t fail_count = comm__fail_count();
+    if (world->tuning && world->rank == 0 && comm__param_int("explain"))
+        comm__log(COMM_LOG_WARN, "world '%s': %zu rules for %s from COMM_TUNING=%s", world->name,
+                  comm__tuning_count(world->tuning, backend->name), backend->name, comm__param_text("tuning"));
     comm_status status = backend->world_open(backend->context, &wb->info, &wb->state);
     return check_opened(backend, "world_open", status, fail_count, &wb->state);
 }
@@ -595,6 +600,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     free(world->hosts);
     free(world->name);
     free(world->secret);
+    free(world->tuning);
     free(world->lost);
     free(world);
 }

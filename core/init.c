@@ -16,6 +16,7 @@
 #include "join.h"
 #include "rank_check.h"
 #include "rendezvous.h"
+#include "tuning.h"
 
 /* When the time is over, there is so much more to say why, and to hear what the others have said. */
 enum { LAST_WORDS_MS = 250 };
@@ -107,6 +108,8 @@ static comm_status choose_backends(struct world *world, const comm_init_options 
         .device = o->device,
     };
     if (status == COMM_OK)
+        status = comm__tuning_read(&world->tuning);
+    if (status == COMM_OK)
         status = comm__world_choose(&plan);
     free(ranks);
     return status == COMM_OK ? comm__world_terms(world, ret_terms) : status;
@@ -120,6 +123,7 @@ static comm_status come_together(struct world *world, const comm_init_options *o
         return status;
     comm_status able = choose_backends(world, o, j, &terms);
     j->backends = able == COMM_OK ? terms : "";
+    j->tuning = comm__tuning_mark(world->tuning);
     if (j->size > 1)
         status = comm__join(j, able);
     else
@@ -156,8 +160,9 @@ static void begin_again(struct world *world, struct joining *j)
         comm__group_unref(world->root);
     world->root = NULL;
     free(world->name);
+    free(world->tuning);
     free(world->lost);
-    world->name = NULL;
+    world->name = world->tuning = NULL;
     world->lost = NULL;
     j->number = -1;
     j->joined = 0;

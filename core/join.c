@@ -5,8 +5,8 @@
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
  *   rank/<r>    who has joined as rank r, on which host (host_id.c), and the port that shows that its process lives
  *               (lifeline.c); a second one is refused (commrun looks at these, and may set the verdict)
- *   terms       the world's size, the mark of its secret and its backends, and who said so first; whoever disagrees
- *               ends the joining for everybody
+ *   terms       the world's size, the marks of its secret and its tuning, its backends, and who said so first;
+ *               whoever disagrees ends the joining for everybody
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
  *
@@ -253,23 +253,30 @@ static unsigned mark_of(const char *secret)
     return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
 }
 
-/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|cpu:tcp". */
+/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|0|cpu:tcp". */
 struct terms {
     long size;
     const char *rank; /* "rank 1 (host a, process 7)" */
     int rank_shown;
-    const char *mark, *backends; /* "" if they are not there: a store may hold anything */
+    const char *mark, *tuning, *backends; /* "" if they are not there: a store may hold anything */
 };
 
 static struct terms read_terms(char *text)
 {
-    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .backends = "" };
-    char *rest = text, *said = strsep(&rest, "|"), *mark = strsep(&rest, "|"), *rank = strstr(said, "rank ");
+    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .tuning = "", .backends = "" };
+    char *rest = text, *said = strsep(&rest, "|"), *mark = strsep(&rest, "|"), *tuning = strsep(&rest, "|");
+    char *rank = strstr(said, "rank ");
     t.rank = rank ? rank : said;
     t.rank_shown = shown(t.rank, strlen(t.rank));
     t.mark = mark ? mark : "";
+    t.tuning = tuning ? tuning : "";
     t.backends = rest ? rest : "";
     return t;
+}
+
+static int has_tuning(const struct terms *t)
+{
+    return strcmp(t->tuning, "0") != 0;
 }
 
 static comm_status disagree(struct joining *j, const struct terms *mine, const struct terms *theirs)
@@ -286,6 +293,12 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
             text, sizeof text,
             "the ranks have different secrets: %.*s has another one than %.*s. Give all ranks the same COMM_SECRET",
             mine->rank_shown, mine->rank, theirs->rank_shown, theirs->rank);
+    else if (strcmp(theirs->tuning, mine->tuning) != 0)
+        snprintf(text, sizeof text,
+                 "the ranks have different tuning files: %.*s has %s, but %.*s has %s. Give all ranks the same "
+                 "COMM_TUNING",
+                 mine->rank_shown, mine->rank, has_tuning(mine) ? "one" : "none", theirs->rank_shown, theirs->rank,
+                 !has_tuning(theirs) ? "none" : has_tuning(mine) ? "another one" : "one");
     else
         snprintf(text, sizeof text,
                  "the ranks have different backends: %.*s has '%.*s', but %.*s has '%.*s'. Give all ranks the same "
@@ -301,18 +314,19 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
-    size_t room = strlen(j->backends) + WHO_BYTES + 64, bytes;
+    size_t room = strlen(j->backends) + WHO_BYTES + 96, bytes;
     write_who(who, "");
     char *mine = malloc(room);
     if (!mine)
         return comm__fail(COMM_ERR_NO_MEMORY, "joining a world");
-    snprintf(mine, room, "%d ranks, says rank %d (%.*s)|%04x|%s", j->size, j->rank, shown(who, strlen(who)), who,
-             mark_of(j->secret), j->backends);
+    snprintf(mine, room, "%d ranks, says rank %d (%.*s)|%04x|%" PRIx64 "|%s", j->size, j->rank,
+             shown(who, strlen(who)), who, mark_of(j->secret), j->tuning, j->backends);
     void *there;
     comm_status status = comm_store_compare_set(j->store, "terms", "", 0, mine, strlen(mine), &there, &bytes);
     if (status == COMM_OK) {
         struct terms a = read_terms(mine), b = read_terms(there);
-        if (a.size != b.size || strcmp(a.mark, b.mark) != 0 || strcmp(a.backends, b.backends) != 0)
+        if (a.size != b.size || strcmp(a.mark, b.mark) != 0 || strcmp(a.tuning, b.tuning) != 0 ||
+            strcmp(a.backends, b.backends) != 0)
             status = disagree(j, &a, &b);
         comm_free(there);
     }

@@ -13,6 +13,7 @@
 #include "base/param.h"
 #include "device.h"
 #include "op.h"
+#include "tuning.h"
 
 enum { REGISTRY_MAX = 64, TEXT_BYTES = 256 };
 
@@ -472,8 +473,10 @@ comm_status comm_backend_routes(size_t index, void (*line)(const char *text, voi
     comm_status status = entry_at(index, &e);
     if (status == COMM_OK && !line)
         status = comm__fail(COMM_ERR_INVALID, "comm_backend_routes: the function is NULL");
-    if (status == COMM_OK && e->loaded && e->backend.describe_routes)
+    if (status == COMM_OK && e->loaded && e->backend.describe_routes) {
+        comm__tuning_describe(e->backend.name, line, context);
         e->backend.describe_routes(e->backend.context, line, context);
+    }
     return status;
 }
 

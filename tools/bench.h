@@ -7,6 +7,7 @@
  *   bench_core.c     `comm-bench core`: a call without a backend
  *   bench_device.c   buffers on GPUs
  *   bench_groups.c   `comm-bench groups`: making, using and closing many groups
+ *   bench_tune.c     `comm-bench --tune`: rules for this machine
  *   bench_store*.c   `comm-bench store`: see bench_store.h
  *
  * "bytes" of a row means what it means in tools/peers/bench_common.h, so that rows can be laid side by side:
@@ -191,6 +192,22 @@ int bench_core(const struct bench_method *method, const char *only, enum bench_f
 
 /* Make, use twice and close `count` groups in each way; rows come out on rank 0, as CSV or else a table. */
 comm_status bench_groups(comm_group *world, long count, enum bench_format format);
+
+/* ---- bench_tune.c ---- */
+
+struct bench_tune_options {
+    const char *backends[2]; /* "shm" */
+    size_t backend_count;
+    const struct bench_op *const *ops;
+    size_t op_count;
+    const size_t *sizes;
+    size_t size_count;
+    struct bench_call_options call;
+    struct bench_method method; /* `repeats`: turns of all candidates */
+    FILE *out;                  /* on rank 0 */
+};
+/* Find the fastest algorithms, and write rules of them on rank 0. Every rank calls it. */
+comm_status bench_tune(comm_group *world, const struct bench_tune_options *options);
 
 /* ---- bench_report.c ---- */
 

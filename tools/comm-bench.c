@@ -1,6 +1,7 @@
 /* comm-bench: how fast is a collective here, and is it right? This file is the command line and one rank's run; bench.h
  * is the map of the rest. */
 #include <argp.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,8 @@ struct arguments {
     const char *backend, *plot, *bind;
     comm_device device; /* --device; else the world's only one */
     int32_t ranks; /* -n, 0 if not given */
-    int store_mode, kernels_mode, groups_mode, core_mode;
+    int store_mode, kernels_mode, groups_mode, core_mode, tune_mode;
+    const char *output; /* of --tune; NULL: stdout */
     long groups; /* to be made of each kind */
     const char *only; /* of core: the rows that begin so */
     struct bench_store_options store;
@@ -45,12 +47,12 @@ static const char summary[] =
     "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single "
     "iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
-static const char usage[] = "OP[,OP...]\nstore\ngroups\nkernels\ncore";
+static const char usage[] = "OP[,OP...]\n--tune [OP...]\nstore\ngroups\nkernels\ncore";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
-       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED };
+       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -76,9 +78,11 @@ static const struct argp_option options[] = {
     { "bind", KEY_BIND, "HOW", 0,
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
-    { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60)", 0 },
+    { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60; with --tune 3)", 0 },
     { "iterations", KEY_ITERATIONS, "N", 0, "Iterate so often instead", 0 },
-    { "repeats", KEY_REPEATS, "N", 0, "Repeats of the mean, of which the one in the middle is taken (default 5)", 0 },
+    { "repeats", KEY_REPEATS, "N", 0,
+      "Repeats of the mean, of which the one in the middle is taken (default 5), or turns of --tune's candidates (9)",
+      0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not", 0 },
     { NULL, 0, NULL, 0, "What to print:", 3 },
@@ -86,6 +90,10 @@ static const struct argp_option options[] = {
     { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
+    { "tune", KEY_TUNE, NULL, 0,
+      "Find the fastest algorithms of shm and tcp on this machine (--backend: of one of them), and write rules for "
+      "COMM_TUNING; OP: all", 0 },
+    { "output", 'o', "FILE", 0, "Of --tune (default: stdout)", 0 },
     { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },
     { "only", KEY_ONLY, "TEXT", 0, "comm-bench core: only the rows that begin so in --csv, such as null,blocking,1",
       0 },
@@ -229,6 +237,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_CSV: a->format = BENCH_CSV; break;
     case KEY_JSON: a->format = BENCH_JSON; break;
     case KEY_PLOT: a->plot = arg; break;
+    case KEY_TUNE: a->tune_mode = 1; break;
+    case 'o': a->output = arg; break;
     case KEY_ONLY: a->only = arg; break;
     case KEY_GROUPS: a->groups = parse_number(state, "--groups", arg, 1, 100000); break;
     case 'n': a->ranks = (int32_t)parse_number(state, "-n", arg, 1, 4096); break;
@@ -250,7 +260,11 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
             argp_error(state, "one list of operations, please ('%s' is too much)", arg);
         parse_ops(state, a, arg);
         break;
-    case ARGP_KEY_NO_ARGS: argp_error(state, "which operation?"); break;
+    case ARGP_KEY_NO_ARGS:
+        if (!a->tune_mode)
+            argp_error(state, "which operation?");
+        parse_ops(state, a, "all");
+        break;
     default: return parse_store_option(key, arg, state, a);
     }
     return 0;
@@ -261,7 +275,11 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
 {
     char error[320] = "";
     if (!a->bytes)
-        a->bytes = a->kernels_mode ? "256K" : "8:64M";
+        a->bytes = a->kernels_mode ? "256K" : a->tune_mode ? "8:16M" : "8:64M";
+    if (a->method.target_ms == 0)
+        a->method.target_ms = a->tune_mode ? 3 : 60;
+    if (a->method.repeats == 0)
+        a->method.repeats = a->tune_mode ? 9 : 5;
     a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
     for (size_t i = 0; i < a->op_count && !*error; i++)
         if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_supports(a->call.redop, a->call.dtype))
@@ -397,6 +415,28 @@ static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
     return result;
 }
 
+/* The backends of the CPU that have algorithms to choose from, or the one that the user names. */
+static int tune(comm_group *world, struct arguments *a)
+{
+    const char *given = a->backend ? strchr(a->backend, ':') : NULL, *backend = comm_group_backend(world);
+    struct bench_tune_options o = { .ops = a->ops, .op_count = a->op_count, .sizes = a->sizes,
+                                    .size_count = (size_t)a->size_count, .call = a->call, .method = a->method,
+                                    .out = stdout };
+    if (!given && strcmp(backend, "cpu:shm") == 0) /* the ranks are on one host */
+        o.backends[o.backend_count++] = "shm";
+    o.backends[o.backend_count++] = given ? given + 1 : "tcp";
+    if (comm_group_rank(world) == 0 && a->output && !(o.out = fopen(a->output, "we"))) {
+        fprintf(stderr, "comm-bench: %s: %s\n", a->output, strerror(errno));
+        return EXIT_USAGE;
+    }
+    int result = bench_tune(world, &o) == COMM_OK ? EXIT_SUCCESS : fail(world, "tuning");
+    if ((o.out == stdout ? fflush(o.out) : fclose(o.out)) != 0 && result == EXIT_SUCCESS) {
+        fprintf(stderr, "comm-bench: the rules could not be written\n");
+        result = EXIT_FAILED;
+    }
+    return result;
+}
+
 static int join_and_run(comm_init_options *init, struct arguments *a, int is_first, int32_t local_rank)
 {
     comm_group *world;
@@ -408,7 +448,9 @@ static int join_and_run(comm_init_options *init, struct arguments *a, int is_fir
     if (status != COMM_OK)
         return fail(NULL, "joining");
     int result;
-    if (!a->groups_mode)
+    if (a->tune_mode)
+        result = tune(world, a);
+    else if (!a->groups_mode)
         result = run_world(world, a, local_rank);
     else
         result = bench_groups(world, a->groups, a->format) == COMM_OK ? EXIT_SUCCESS : fail(world, "groups");
@@ -464,7 +506,7 @@ int main(int argc, char **argv)
 {
     static struct arguments a = {
         .factor = 4, .call = { .dtype = COMM_DTYPE_F32, .redop = COMM_REDOP_SUM, .in_place = -1 },
-        .method = { .target_ms = 60, .repeats = 5, .check = 1, .depth = 1 }, .bind = "auto", .groups = 1000,
+        .method = { .check = 1, .depth = 1 }, .bind = "auto", .groups = 1000,
         .store = { .clients = 16, .ops = 20000, .keys = 1000, .value_bytes = 64, .waiters = { 1, 10, 100, 1000 },
                    .waiter_counts = 4 },
     };
@@ -487,6 +529,11 @@ int main(int argc, char **argv)
         return bench_store(&a.store, a.format);
     if (a.kernels_mode)
         return bench_kernels(a.sizes, a.size_count, &a.method, a.format);
+    if (a.tune_mode) { /* "as it is" is without the user's own rules */
+        unsetenv("COMM_TUNING");
+        unsetenv("COMM_SHM_ALGO");
+        unsetenv("COMM_TCP_ALGO");
+    }
     if (a.core_mode)
         return bench_core(&a.method, a.only, a.format);
     if (!a.ranks)

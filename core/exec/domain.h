@@ -48,6 +48,7 @@ struct domain {
     struct matching matching;
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* the ranks share memory: select.h */
+    struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */
 
     /* What the end of the turn must see to. */
     struct exec_group *ready;  /* groups whose next collective may start */
@@ -68,6 +69,9 @@ struct domain {
     size_t works_out;       /* submitted and not handed back: all of them fit into `done` */
     atomic_int async_works; /* ops that no thread waits for, under way */
 };
+
+/* Take in the text of a tuning file, or NULL.  Errors  INVALID (names the line and the cause), NO_MEMORY. */
+comm_status domain_tune(struct domain *d, const char *text);
 
 static inline struct domain *domain_of(const struct port *p)
 {

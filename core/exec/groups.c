@@ -136,6 +136,8 @@ void domain_finish(struct domain *d)
     }
     matching_finish(&d->matching);
     forget_past(d);
+    select_overrides_destroy(d->tuning);
+    d->tuning = NULL;
     port_table_finish(&d->peers);
     free(d->done);
 }

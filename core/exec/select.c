@@ -178,17 +178,6 @@ static struct rule_list rules_for(int memory)
 
 /* ---- Overrides -------------------------------------------------------------------------------- */
 
-struct override {
-    const struct algo *algo;
-    size_t min_bytes, max_bytes;
-    size_t slice_bytes; /* SIZE_MAX: the rules' */
-};
-
-struct select_overrides {
-    size_t count;
-    struct override items[];
-};
-
 /* One item of the text, cut up; pointers lend from the text. */
 struct item {
     const char *text;
@@ -285,6 +274,8 @@ static int parse_item(const struct item *item, struct override *o)
     if (!o->algo)
         return -1;
     at += length;
+    o->min_ranks = o->min_hosts = 0;
+    o->max_ranks = o->max_hosts = ANY;
     o->min_bytes = 0;
     o->max_bytes = o->slice_bytes = SIZE_MAX;
     if (at < end && *at == '@') {
@@ -301,6 +292,12 @@ static int parse_item(const struct item *item, struct override *o)
     if (at < end && (at + 1 == end || parse_bytes(at + 1, (size_t)(end - at - 1), 0, &o->slice_bytes)))
         return refuse(item, "the slice must be a number of bytes, such as /512K, or /0 for none");
     return 0;
+}
+
+int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t room)
+{
+    const struct item item = { text, length, error, room };
+    return parse_item(&item, ret_override);
 }
 
 /* In an init string a comma ends the backend, so there is a second one. */
@@ -362,14 +359,31 @@ static int is_for(const struct rule *r, const struct select_query *query)
     return query->size <= r->max_size;
 }
 
-struct route select_route(const struct select_query *query, const struct select_overrides *overrides)
+static int is_meant(const struct override *o, const struct select_query *query)
 {
-    for (size_t i = 0; overrides && i < overrides->count; i++) {
-        const struct override *o = &overrides->items[i];
-        size_t slice_bytes = o->slice_bytes == SIZE_MAX ? usual_slice(o->algo, query->memory) : o->slice_bytes;
-        if (fits(query, o->algo) && query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)
-            return (struct route){ o->algo, slice_bytes };
-    }
+    return fits(query, o->algo) && query->bytes >= o->min_bytes && query->bytes <= o->max_bytes &&
+           query->size >= o->min_ranks && query->size <= o->max_ranks && query->hosts >= o->min_hosts &&
+           query->hosts <= o->max_hosts;
+}
+
+/* The first that is meant, or NULL. */
+static const struct override *find_override(const struct select_query *query, const struct select_overrides *overrides)
+{
+    for (size_t i = 0; overrides && i < overrides->count; i++)
+        if (is_meant(&overrides->items[i], query))
+            return &overrides->items[i];
+    return NULL;
+}
+
+struct route select_route(const struct select_query *query, const struct select_overrides *overrides,
+                          const struct select_overrides *tuning)
+{
+    const struct override *o = find_override(query, overrides);
+    if (!o)
+        o = find_override(query, tuning);
+    if (o)
+        return (struct route){ o->algo,
+                               o->slice_bytes == SIZE_MAX ? usual_slice(o->algo, query->memory) : o->slice_bytes };
     struct rule_list list = rules_for(query->memory);
     for (size_t i = 0; i < list.count; i++) {
         const struct rule *r = &list.rules[i];

@@ -41,10 +41,23 @@ struct select_query {
     int memory;     /* the ranks share memory */
 };
 
+/* What the user says, or a tuning file: an algorithm for so many ranks, hosts and bytes. */
+struct override {
+    const struct algo *algo;
+    int32_t min_ranks, max_ranks, min_hosts, max_hosts;
+    size_t min_bytes, max_bytes;
+    size_t slice_bytes; /* SIZE_MAX: the rules' */
+};
+
+struct select_overrides {
+    size_t count;
+    struct override items[];
+};
+
 /* The best algorithm that has what is needed. Never fails for the kinds in algo.def. `overrides` is the parsed
- * parameter or NULL. */
-struct select_overrides;
-struct route select_route(const struct select_query *query, const struct select_overrides *overrides);
+ * parameter or NULL, `tuning` what a tuning file has for this backend or NULL; the first that fits counts. */
+struct route select_route(const struct select_query *query, const struct select_overrides *overrides,
+                          const struct select_overrides *tuning);
 
 /* Parse "all_reduce:ring@64K-1M,broadcast:binomial" (or ";" for ","; first match wins; an algorithm that lacks what is
  * needed is passed over). A range includes its ends, and either may be left out; "/512K" behind sets the slices, "/0"
@@ -52,6 +65,9 @@ struct route select_route(const struct select_query *query, const struct select_
  * of what there is, to `error`. destroy(NULL) is fine. */
 struct select_overrides *select_overrides_create(const char *text, char *error, size_t room);
 void select_overrides_destroy(struct select_overrides *o);
+
+/* One item of that, for any ranks and hosts: 0, or -1 with what is wrong in `error`. */
+int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t room);
 
 /* For printing: the i-th algorithm (NULL past the end), and a line of the routing table for people. */
 const struct algo *select_algo_at(size_t index);

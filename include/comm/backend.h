@@ -389,6 +389,8 @@ typedef struct comm_world_info {
     const void *options;  /* for the host's parameter functions */
     comm_device device;   /* that this rank will use, if the user has said so; else the kind, or DEFAULT */
     int64_t timeout_ms;   /* to come together, and then the default of every operation */
+    const char *tuning;   /* the text of the file COMM_TUNING, the same on all ranks; NULL: none. Lines that begin with
+                           * the backend's name are for it: docs/tuning.md */
 } comm_world_info; /* lives as long as the world's state */
 
 typedef struct comm_group_info {

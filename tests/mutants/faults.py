@@ -351,7 +351,12 @@ fault("tcp", "listener_without_descriptors_is_not_paused", LISTEN, "    uv_poll_
 fault("tcp", "paused_listener_never_goes_on", LISTEN,
       "        loop_watch(m, m->listener_poll, UV_READABLE, on_listener);\n    }", "    }", "connect")
 fault("tcp", "override_applies_beyond_its_range", "core/exec/select.c",
-      "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes)", "query->bytes >= o->min_bytes)", "select")
+      "query->bytes >= o->min_bytes && query->bytes <= o->max_bytes &&", "query->bytes >= o->min_bytes &&",
+      "select")
+fault("core", "tuning_rule_applies_to_more_ranks", "core/exec/select.c", " && query->size <= o->max_ranks", "",
+      "tuning")
+fault("core", "ranks_may_read_different_tuning_files", "core/join.c", "strcmp(a.tuning, b.tuning) != 0 ||", "",
+      "tuning")
 fault("core", "released_inner_work_completes", "core/inner_work.c",
       "    atomic_store(&inner->completed, 1); /* whoever completes it from now on does so too late */\n", "",
       "stacked")

@@ -186,6 +186,12 @@ static void host_group_failed(void *token, comm_status status, const char *error
     world->moves++;
 }
 
+/* The core's would take the token for a group of its own. */
+static void host_rank_lost(void *token, int32_t world_rank, const char *why)
+{
+    (void)token, (void)world_rank, (void)why;
+}
+
 static void host_describe(void *token, const comm_op *op, char *text, size_t room)
 {
     const struct member *member = token;
@@ -218,6 +224,7 @@ static void host_open(void)
     host.work_received = host_work_received;
     host.work_done = host_work_done;
     host.group_failed = host_group_failed;
+    host.rank_lost = host_rank_lost;
     host.describe = host_describe;
     host.param_text = host_param_text;
     host.param_int = host_param_int;

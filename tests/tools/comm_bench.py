@@ -163,6 +163,30 @@ class Output(Bench):
                     self.assertEqual(file.read(len(begins)), begins)
 
 
+class Tuning(Bench):
+    def test_its_rules_are_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rules = f"{folder}/rules"
+            for words in ([], ["--backend", "cpu:shm"]):
+                status, out, err = run("--tune", "all_reduce,barrier,pingpong", "-n", "2", "--bytes", "8,64K,256K",
+                                       "-o", rules, *QUICK, *words)
+                self.assertEqual((status, out), (0, ""), err)
+                for backend in ("shm",) if words else ("shm", "tcp"):
+                    self.assertRegex(err, rf"(?m)^comm-bench: {backend} all_reduce 65536 B: [\d.]+ us as it is, ")
+                self.assertEqual("tcp" in err, not words)
+                with open(rules) as file:
+                    lines = file.read().splitlines()
+                self.assertRegex("\n".join(lines), r"^# Rules for COMM_TUNING, by comm-bench --tune of libcomm \d")
+                self.assertIn("# Measured with 2 ranks on 1 host: ", lines[1])
+                for line in lines[3:]:
+                    self.assertRegex(line, r"^(shm|tcp) ranks=2 hosts=1 (all_reduce|barrier):\w+(@\d*-\d*)?/\d+$")
+                self.rows("all_reduce", "-n", "2", "--bytes", "8,64K,256K", env={"COMM_TUNING": rules})
+
+    def test_what_it_cannot_do(self):
+        self.refused(["--tune", "-n", "2", "-o", "/no/such/folder/file", "--bytes", "8"], "No such file")
+        self.refused(["--tune", "-n", "2", "--backend", "cpu:mine"], "there is no backend 'mine'", status=3)
+
+
 class Launchers(Bench):
     def test_commrun(self):
         rows = self.rows("all_reduce", "--backend", "cpu:tcp", "--bytes", "8:1K",

@@ -10,6 +10,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 COMM_INFO, COMMRUN, HELLO = sys.argv[1:4]
@@ -100,6 +101,16 @@ class Info(unittest.TestCase):
         self.assertEqual(json.loads(told("--json"))["auto"], {"cpu": ["shm", "shm-tcp", "tcp"]})
         self.assertRegex(told(), r"(?m)^auto, which is the default for the cpu: .*\n  cpu +shm, shm-tcp, tcp\n")
         self.assertEqual(json.loads(told("--json", env=ON_STANDIN))["auto"]["cuda"], ["nccl"])
+
+    def test_a_tuning_file(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("# mine\n\ntcp ranks=2 all_reduce:ring # once\nshm barrier:direct\n")
+            file.flush()
+            routes = json.loads(told("--json", env={"COMM_TUNING": file.name}))["routes"]
+            self.assertEqual(routes["tcp"][:2], [f"rules of COMM_TUNING={file.name}, which go before those below:",
+                                                 "  tcp ranks=2 all_reduce:ring # once"])
+            self.assertEqual(routes["shm"][1], "  shm barrier:direct")
+        self.assertIn("COMM_TUNING=/no/such: cannot read it: ", told("--routes", env={"COMM_TUNING": "/no/such"}))
 
     def test_plugins_are_loaded_and_say_why_they_cannot_be_used(self):
         reasons = {}

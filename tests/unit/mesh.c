@@ -95,7 +95,7 @@ static struct mesh *meshes[RANKS];
 
 static struct mesh *open_mesh(int32_t rank, const char *secret)
 {
-    comm_world_info info = { sizeof info, rank, RANKS, 0, WORLD, "world", secret, NULL, &store, NULL, 0, 1000 };
+    comm_world_info info = { sizeof info, rank, RANKS, 0, WORLD, "world", secret, NULL, &store, NULL, 0, 1000, NULL };
     assert_int_equal(mesh_open(&info, 0, &meshes[rank]), COMM_OK);
     progress_enter(meshes[rank]);
     return meshes[rank];

@@ -17,7 +17,7 @@ static struct route route_with(const char *overrides, int32_t kind, int32_t size
     struct select_overrides *o = overrides ? select_overrides_create(overrides, error, sizeof error) : NULL;
     struct select_query query = { .kind = kind, .size = size, .bytes = bytes, .needs = needs };
     assert_string_equal(error, "");
-    struct route route = select_route(&query, o);
+    struct route route = select_route(&query, o, NULL);
     select_overrides_destroy(o);
     return route;
 }
@@ -25,7 +25,7 @@ static struct route route_with(const char *overrides, int32_t kind, int32_t size
 static const char *algo_on_hosts(int32_t kind, int32_t size, int32_t hosts, size_t bytes)
 {
     struct select_query query = { .kind = kind, .size = size, .hosts = hosts, .bytes = bytes };
-    return select_route(&query, NULL).algo->name;
+    return select_route(&query, NULL, NULL).algo->name;
 }
 
 static const char *algo_with(const char *overrides, size_t bytes, uint32_t needs)
@@ -48,7 +48,7 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
                     struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory };
-                    struct route route = select_route(&query, NULL);
+                    struct route route = select_route(&query, NULL, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
                     assert_int_equal(route.algo->traits & needs, needs);
