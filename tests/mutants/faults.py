@@ -5,7 +5,7 @@ Classes, by what it takes to notice a fault:
     b  flow control                            g  the store's table and queues
     c  two groups on one link                  h  lost wake-ups, which are delays
     d  many ranks                              i  matching and numbers
-    e  the words of errors                     core, tcp, store  everything else
+    e  the words of errors                     core, tcp, store, mpi  everything else
 """
 from typing import NamedTuple
 
@@ -480,3 +480,52 @@ fault("store", "closed_opener_counts_as_open", "store/file_share.c",
       "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
 fault("core", "nobody_asks_whether_a_sender_has_closed_the_group", DESYNC, "    probe_peers(g, g->recvs.head);\n", "",
       "leave")
+
+# ---- mpi ----
+
+MPI = {name: f"backend_mpi/{name}.c" for name in
+       ("match", "blocks", "issue", "direct", "types", "poll", "signals", "communicator", "ending", "library")}
+MPI_FEW = ("calls of few bytes on mpich, 3 ranks", "calls of few bytes, of MPI on mpich, 3 ranks")
+
+fault("mpi", "receive_takes_the_message_of_any_rank", MPI["match"],
+      "(op->root == COMM_ANY_SOURCE || op->root == status->MPI_SOURCE) &&", "1 &&", "p2p on mpich, 3 ranks")
+fault("mpi", "messages_that_wait_are_kept_in_no_order", MPI["match"],
+      "    a->next = NULL;\n    a->message = message;\n    a->status = *status;\n    *g->arrivals_end = a;\n"
+      "    g->arrivals_end = &a->next;",
+      "    a->next = g->arrivals;\n    a->message = message;\n    a->status = *status;\n    g->arrivals = a;",
+      "p2p on mpich, 2 ranks", "p2p on mpich, 3 ranks")
+fault("mpi", "long_message_is_received_into_a_short_buffer", MPI["match"], "    if (bytes > room) {",
+      "    if (bytes > room + 64) {", "p2p on openmpi, 2 ranks", "p2p on mpich, 2 ranks")
+fault("mpi", "message_without_memory_to_keep_it_is_waited_for", MPI["match"],
+      "        if (!has_spare(g)) {\n            fail_unmatched(g);\n            return;",
+      "        if (!has_spare(g)) {\n            return;", "memory that runs out on mpich")
+fault("mpi", "exchanges_of_all_operations_have_one_tag", MPI["blocks"],
+      "TAG_FLIGHT + (int)(f->op.seq % TAG_FLIGHTS)", "TAG_FLIGHT", "programs on mpich, 2 ranks",
+      "random programs on mpich, 3 ranks")
+fault("mpi", "last_piece_of_a_long_block_is_a_whole_one", MPI["blocks"],
+      "(int)(i + 1 < pieces ? most : bytes - i * most)", "(int)most", *MPI_FEW)
+fault("mpi", "pieces_of_a_reduction_begin_at_a_count", MPI["issue"], "from ? from + at * op->element_bytes : nothing",
+      "from ? from + at : nothing", "reductions of few elements, of MPI on mpich, 3 ranks")
+fault("mpi", "average_of_mpi_is_a_sum", MPI["issue"], "op->redop == COMM_REDOP_AVG && op->recv.count",
+      "op->redop == COMM_REDOP_AVG && !op->recv.count", "reductions of MPI on mpich, 3 ranks")
+fault("mpi", "factor_of_premul_sum_is_left_out", MPI["issue"], "if (count && multiplies)", "if (0 && multiplies)",
+      "reductions on mpich, 3 ranks")
+fault("mpi", "last_elements_of_a_cut_reduction_are_nobodys", MPI["direct"],
+      "f->part = (f->op.send.count + others) / (others + 1);", "f->part = f->op.send.count / (others + 1);",
+      "collectives on mpich, 4 ranks", "reductions on mpich, 3 ranks")
+fault("mpi", "eight_bit_floats_go_to_mpi", MPI["types"],
+      "dtype == COMM_DTYPE_F8E4M3 ||\n           dtype == COMM_DTYPE_F8E5M2", "dtype == COMM_DTYPE_F8E4M3",
+      "reductions of MPI on mpich, 3 ranks")
+fault("mpi", "poller_wakes_for_what_a_thread_waits_for", MPI["poll"],
+      "while (f && (f->is_begun || now_ns - f->waited_ns < BUSY_NS))", "while (f && f->is_begun)",
+      "between two on mpich, 2 ranks")
+fault("mpi", "handlers_of_mpi_stay", MPI["signals"], "sigaction(i, before, NULL);", "(void)before;",
+      "between two on mpich, 2 ranks")
+fault("mpi", "keys_of_a_group_stay_in_the_store", MPI["communicator"],
+      "        host->store_delete(g->world->info->store, key);\n    }\n}", "    }\n}",
+      "comm-backend-check on mpich, 2 ranks")
+fault("mpi", "news_of_an_abort_ends_nothing", MPI["ending"],
+      "    group_end(g, status, text + (*text == ' '), list);\n    host->group_failed",
+      "    (void)list;\n    host->group_failed", "what only MPI has on mpich, 3 ranks")
+fault("mpi", "library_in_the_options_is_ignored", MPI["library"], "if (!asked || !*asked || (given",
+      "if (asked || !asked || (given", "which MPI")

@@ -33,7 +33,7 @@ sys.path.insert(0, str(HERE))
 import faults  # noqa: E402
 
 SUITES = ["unit", "kernels", "simulate", "conformance", "store", "differential", "short_io", "fault", "abi", "fuzz",
-          "examples", "tools", "scripts", "compat"]
+          "examples", "tools", "scripts", "compat", "mpi"]
 GOOD = ("OK", "SKIP", "EXPECTEDFAIL")
 
 
