@@ -420,6 +420,20 @@ def ddp_learns_with_power_sgd():
         same(theirs, parameter.detach(), "all ranks have the same parameters")
 
 
+def a_work_may_be_dropped_before_its_end():
+    """The operation still writes its memory, which nobody else may have got meanwhile."""
+    group = dist.new_group(list(range(size())))
+    if rank() == 0:
+        dist.all_reduce(torch.ones(50000), async_op=True, group=group)
+        others = [torch.full((50000,), 7.0) for _ in range(20)]
+    dist.barrier()  # of another group: now the others come
+    if rank() != 0:
+        dist.all_reduce(torch.ones(50000), group=group)
+    dist.barrier()
+    dist.barrier(group=group)
+    check(rank() != 0 or all((other == 7).all() for other in others), "somebody's memory was written")
+
+
 def a_destroyed_group_is_an_exception():
     group = dist.new_group(list(range(size())))
     tensor = torch.ones(3)

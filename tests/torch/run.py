@@ -5,14 +5,15 @@
 
 PYTORCH is "debian", that of /usr/bin/python3 and the sources of the binding as they are; or "pypi", a virtual
 environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. LAYER is "python"
-or "native". RANKS is a list such as 2,4. Skips (77) and says why where there is no such PyTorch, or where it cannot
-be used.
+or "native". RANKS is a list such as 2,4; 0 is for a program that starts its ranks itself. Skips (77) and says why where
+there is no such PyTorch, or where it cannot be used.
 """
 import fcntl
 import os
 import pathlib
 import subprocess
 import sys
+import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
 BINDING = HERE.parent.parent / "bindings/torch"
@@ -23,26 +24,36 @@ def skip(why):
     sys.exit(77)
 
 
-def debian(library):
+def debian(library, folder):
+    """The sources of the binding; and what PyTorch's own tests import, which Debian does not have."""
     python = "/usr/bin/python3"
     if not os.access(python, os.X_OK) or subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
         skip("Debian's PyTorch is not installed (python3-torch)")
-    return python, {"PYTHONPATH": str(BINDING), "TORCH_LIBCOMM_LIBRARY": library}
+    packages = folder / "packages"
+    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--upgrade",
+                    "--target", str(packages), "expecttest<0.2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return python, {"PYTHONPATH": f"{BINDING}:{packages}", "TORCH_LIBCOMM_LIBRARY": library}
 
 
-def pypi(folder):
-    """The environment is made once; programs that are started at the same time wait for the first one."""
+def pypi(library, folder):
+    """The environment is made once, and the binding installed when it or libcomm has changed. Programs that are started
+    at the same time wait for the first one."""
     import pypi_torch
     folder.mkdir(parents=True, exist_ok=True)
+    sources = [library, *sorted(BINDING.glob("torch_libcomm/*.*")), BINDING / "meson.build"]
+    state = f"{zlib.crc32(b''.join(pathlib.Path(source).read_bytes() for source in sources)):x}"
+    made = folder / "made"
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "made").exists():
+        if not made.exists():
             try:
                 pypi_torch.make(folder / "venv", os.environ.get("TORCH_LIBCOMM_TEST_VERSION", ""))
             except (OSError, subprocess.CalledProcessError) as error:
                 skip(f"no PyTorch from PyPI: {error}")
+            made.write_text("")
+        if made.read_text() != state:
             install(folder / "venv")
-            (folder / "made").write_text("")
+            made.write_text(state)
     return folder / "venv/bin/python", {"TORCH_LIBCOMM_CACHE": str(folder / "venv/native")}
 
 
@@ -62,13 +73,16 @@ def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
         skip("a sanitized library cannot be loaded into a Python that is not")
     if not os.path.exists("/proc/cpuinfo"):
         skip("PyTorch itself needs /proc")
-    python, variables = debian(library) if pytorch == "debian" else pypi(pathlib.Path(folder))
+    folder = pathlib.Path(folder)
+    python, variables = debian(library, folder) if pytorch == "debian" else pypi(library, folder)
     environment = {**os.environ, **variables, "TORCH_LIBCOMM_LAYER": layer, "OMP_NUM_THREADS": "1"}
     for count in ranks.split(","):
-        command = [commrun, "-n", count, "--", str(python), str(HERE / program), *arguments]
+        start = [commrun, "-n", count, "--"] if count != "0" else []
+        command = [*start, str(python), str(HERE / program), *arguments]
         print(f"{pytorch}, {layer} layer, {count} ranks: {program} {' '.join(arguments)}", flush=True)
-        if subprocess.run(command, env=environment, timeout=400).returncode != 0:
-            return 1
+        status = subprocess.run(command, env=environment, timeout=1200).returncode
+        if status != 0:
+            return 77 if status == 77 else 1
     return 0
 
 

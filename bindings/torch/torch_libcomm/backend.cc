@@ -130,8 +130,14 @@ public:
     {
     }
 
+    /* An operation under way goes on without its work, and needs its memory until it has ended. */
     ~CommWork() override
     {
+        if (handle_ && comm_work_status(handle_) == COMM_IN_PROGRESS) {
+            auto *left = new Job(std::move(job_));
+            if (comm_work_on_complete(handle_, forget, left) != COMM_OK)
+                delete left;
+        }
         comm_work_release(handle_);
     }
 
@@ -157,14 +163,6 @@ public:
         for (const auto &list : job.lists)
             job_.keep.insert(job_.keep.end(), list.begin(), list.end());
         job_.copies.insert(job_.copies.end(), job.copies.begin(), job.copies.end());
-    }
-
-    /* What a batch is for those who called it. */
-    void give(Job job)
-    {
-        job_.type = job.type;
-        job_.outputs = std::move(job.outputs);
-        job_.lists = std::move(job.lists);
     }
 
     void conclude()
@@ -272,6 +270,13 @@ private:
             auto *self = new intrusive_ptr<CommWork>(intrusive_ptr<CommWork>::reclaim_copy(this));
             check(comm_work_on_complete(handle_, ended, self));
         });
+    }
+
+    /* To free a tensor may take Python's lock: not on a thread of libcomm's. */
+    static void forget(comm_work *, comm_status, void *context)
+    {
+        auto *left = static_cast<Job *>(context);
+        pool().run([left] { delete left; });
     }
 
     static void ended(comm_work *, comm_status, void *context)
@@ -685,6 +690,7 @@ public:
     {
         if (given.reduceOp.op_ != c10d::ReduceOp::SUM)
             throw std::runtime_error("libcomm: sparse tensors can only be summed");
+        auto work = new_work({ c10d::OpType::ALLREDUCE, "libcomm:sparse_all_reduce", tensors }, tensors);
         Tensor own = only(tensors).coalesce();
         Tensor own_indices = own.indices().contiguous(), own_values = own.values().contiguous();
         Tensors numbers, mine = { at::full({ 1 }, own._nnz(), at::kLong) }, indices, values;
@@ -703,12 +709,13 @@ public:
         Tensor total = at::sparse_coo_tensor(at::cat(indices, 1), at::cat(values), own.sizes(), own.options());
         at::NoGradGuard no_grad;
         tensors[0].copy_(total.coalesce());
-        return done(Job { c10d::OpType::ALLREDUCE, "libcomm:all_reduce", tensors });
+        work->conclude();
+        return work;
     }
 
     WorkPointer allreduce_coalesced(Tensors &tensors, const c10d::AllreduceCoalescedOptions &given) override
     {
-        return together(given, { c10d::OpType::ALLREDUCE_COALESCED, "libcomm:all_reduce", tensors }, [&] {
+        return together(given, { c10d::OpType::ALLREDUCE_COALESCED, "libcomm:all_reduce", tensors }, tensors, [&] {
             for (Tensor &tensor : tensors) {
                 Tensors one = { tensor };
                 allreduce(one, given);
@@ -743,7 +750,7 @@ public:
     /* outputs: by rank, then by tensor. */
     WorkPointer allgather_coalesced(Lists &outputs, Tensors &inputs, const c10d::AllgatherOptions &given) override
     {
-        return together(given, { c10d::OpType::ALLGATHER_COALESCED, "libcomm:all_gather", {}, outputs }, [&] {
+        return together(given, { c10d::OpType::ALLGATHER_COALESCED, "libcomm:all_gather", {}, outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++) {
                 Lists list(1);
                 Tensors one = { inputs[i] };
@@ -767,7 +774,7 @@ public:
 
     WorkPointer allgather_into_tensor_coalesced(Tensors &outputs, Tensors &inputs, const c10d::AllgatherOptions &given)
     {
-        return together(given, { c10d::OpType::COALESCED, "libcomm:all_gather", outputs }, [&] {
+        return together(given, { c10d::OpType::COALESCED, "libcomm:all_gather", outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++)
                 _allgather_base(outputs.at(i), inputs[i], given);
         });
@@ -845,7 +852,7 @@ public:
     WorkPointer reduce_scatter_tensor_coalesced(Tensors &outputs, Tensors &inputs,
                                                 const c10d::ReduceScatterOptions &given)
     {
-        return together(given, { c10d::OpType::COALESCED, "libcomm:reduce_scatter", outputs }, [&] {
+        return together(given, { c10d::OpType::COALESCED, "libcomm:reduce_scatter", outputs }, inputs, [&] {
             for (size_t i = 0; i < inputs.size(); i++)
                 _reduce_scatter_base(outputs.at(i), inputs[i], given);
         });
@@ -959,11 +966,7 @@ public:
 
     void startCoalescing()
     {
-        check(comm_coalesce_begin(open()));
-        batch_ = c10::make_intrusive<CommWork>(rank_, Job { c10d::OpType::COALESCED, "libcomm:coalesced" }, nullptr,
-                                               Tensors());
-        batch_->open();
-        batch_thread_ = std::this_thread::get_id();
+        begin_batch({ c10d::OpType::COALESCED, "libcomm:coalesced" }, {});
     }
 
     WorkPointer endCoalescing()
@@ -989,6 +992,14 @@ private:
         return batch_thread_ == std::this_thread::get_id();
     }
 
+    /* Profilers are told its title and inputs. */
+    intrusive_ptr<CommWork> new_work(Job job, const Tensors &inputs) const
+    {
+        bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+        const char *title = profiled ? job.title : nullptr;
+        return c10::make_intrusive<CommWork>(rank_, std::move(job), title, profiled ? inputs : Tensors());
+    }
+
     /* Inside a batch no work is given: the batch's stands for all. */
     template <class Function>
     WorkPointer submit(Job job, const Call &call, const Tensors &inputs, Function function)
@@ -999,9 +1010,7 @@ private:
             batch_->add(std::move(job));
             return batch_;
         }
-        bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
-        const char *title = profiled ? job.title : nullptr;
-        auto made = c10::make_intrusive<CommWork>(rank_, std::move(job), title, profiled ? inputs : Tensors());
+        auto made = new_work(std::move(job), inputs);
         if (call.wait) {
             check(function(group, nullptr), call.options.timeout_ms ? call.options.timeout_ms
                                                                     : comm_group_timeout(group));
@@ -1014,14 +1023,23 @@ private:
         return made;
     }
 
+    void begin_batch(Job job, const Tensors &inputs)
+    {
+        check(comm_coalesce_begin(open()));
+        batch_ = new_work(std::move(job), inputs);
+        batch_->open();
+        batch_thread_ = std::this_thread::get_id();
+    }
+
     /* The calls as one batch, or as a part of the one that is open. */
-    template <class Options, class Calls> WorkPointer together(const Options &given, Job job, Calls calls)
+    template <class Options, class Calls>
+    WorkPointer together(const Options &given, Job job, const Tensors &inputs, Calls calls)
     {
         if (in_batch()) {
             calls();
             return batch_;
         }
-        startCoalescing();
+        begin_batch(std::move(job), inputs);
         try {
             calls();
         } catch (...) {
@@ -1030,7 +1048,6 @@ private:
             batch_thread_ = std::thread::id();
             throw;
         }
-        batch_->give(std::move(job));
         WorkPointer batch = endCoalescing();
         if (waits(given, 0))
             batch->wait(milliseconds(0));
@@ -1046,13 +1063,6 @@ private:
         return submit(std::move(job), call, tensors, [&](comm_group *group, comm_work **work) {
             return comm_recv(group, piece.data_ptr(), piece.numel(), dtype_of(piece), peer, &call.options, work);
         });
-    }
-
-    WorkPointer done(Job job)
-    {
-        auto made = c10::make_intrusive<CommWork>(rank_, std::move(job), nullptr, Tensors());
-        made->conclude();
-        return made;
     }
 
     void gather_all(Tensors &outputs, const Tensor &input)

@@ -32,8 +32,12 @@ class Work(TorchWork):
         self.open = False  # a batch to which operations are still added
 
     def __del__(self):
-        if self.handle:
-            self.library.comm_work_release(self.handle)
+        """An operation under way goes on without its work, and needs its memory until it has ended."""
+        if not self.handle:
+            return
+        if self.library.comm_work_status(self.handle) == IN_PROGRESS:
+            tell(self.handle, Left((self.keep, self.outputs)))
+        self.library.comm_work_release(self.handle)
 
     def conclude(self):
         """Once, after success."""
@@ -111,16 +115,10 @@ class Work(TorchWork):
             self.conclude()
             self.future.set_result(self.outputs)
             return self.future
-        key = next(keys)
-        awaited[key] = self
-        try:
-            check(self.library.comm_work_on_complete(self.handle, complete_future, key))
-        except RuntimeError:
-            del awaited[key]
-            raise
+        check(tell(self.handle, self))
         return self.future
 
-    def _complete_future(self, status):
+    def completed(self, status):
         try:
             if status != OK:
                 raise self._error()
@@ -131,16 +129,36 @@ class Work(TorchWork):
         self.future.set_result(self.outputs)
 
 
-# Works whose futures are not complete, by the context that their callback gets. One function serves them all: a
-# thunk of ctypes must not be freed while it runs, as one per work would be.
+class Left:
+    """The memory of an operation whose work nobody holds any more."""
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def completed(self, _status):
+        self.memory = None
+
+
+# Who is told of the end of an operation, by the context that its callback gets. One function serves them all: a thunk
+# of ctypes must not be freed while it runs, as one per work would be.
 awaited, keys = {}, itertools.count(1)
 
 
+def tell(handle, listener):
+    """Have listener.completed(status) called by a thread of the pool when the work has completed; gives a status."""
+    key = next(keys)
+    awaited[key] = listener
+    status = library().comm_work_on_complete(handle, complete, key)
+    if status != OK:
+        del awaited[key]
+    return status
+
+
 @COMPLETE_FN
-def complete_future(_work, status, context):
+def complete(_work, status, context):
     """On whichever thread completes the work."""
-    work = awaited.pop(context)
+    listener = awaited.pop(context)
     try:
-        pool.submit(work._complete_future, status)
+        pool.submit(listener.completed, status)
     except RuntimeError:  # the interpreter is ending: nobody waits for the future any more
         pass
