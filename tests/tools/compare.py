@@ -6,11 +6,14 @@ import importlib.machinery
 import importlib.util
 import io
 import pathlib
+import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import types
 import unittest
+import xml.etree.ElementTree
 
 COMPARE, BUILD = sys.argv[1], sys.argv[2]
 
@@ -77,6 +80,39 @@ class Compare(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn('2 ranks on ', done.stdout)
         self.assertRegex(done.stdout, r'(?m)^\| all_reduce \| 64 B \| [0-9.]+ \|')
+
+    def test_columns_for_shared_memory_and_a_picture(self):
+        compare_module = load()
+        self.assertEqual(compare_module.peer_names('shm,gloo'), [*compare_module.SHARED_MEMORY, 'gloo'])
+        times = {'libcomm': {('all_reduce', 8): [1], ('all_reduce', 65536): [20]},
+                 'libcomm cpu:tcp': {('all_reduce', 8): [5], ('all_reduce', 65536): [40]},
+                 'openmpi': {('all_reduce', 8): [2], ('all_reduce', 65536): [60]},
+                 'openmpi-sm': {('all_reduce', 8): [3], ('all_reduce', 65536): [None]},
+                 'mpich': {('all_reduce', 8): [4], ('all_reduce', 65536): [50]}}
+        compare_module.add_best(times)
+        self.assertEqual(times['best peer'], {('all_reduce', 8): [2], ('all_reduce', 65536): [50]})
+        self.assertEqual(compare_module.settings_text(times), '- openmpi-sm: coll_sm_priority 100\n')
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f'{folder}/rows', 'w') as file:
+                compare_module.report(times, types.SimpleNamespace(csv=True, ranks=2), file)
+            plot = str(pathlib.Path(COMPARE).with_name('plot'))
+            done = subprocess.run([sys.executable, plot, f'{folder}/rows', folder], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for name in 'latency', 'bandwidth':
+                drawn = xml.etree.ElementTree.parse(f'{folder}/all_reduce-{name}.svg')
+                texts = [item.text for item in drawn.iter('{http://www.w3.org/2000/svg}text')]
+                self.assertEqual([text for text in texts if text in times],
+                                 [library for library in times if library != 'best peer'
+                                  and (name, library) != ('bandwidth', 'openmpi-sm')])
+
+    def test_single_calls_beside_busy_processes(self):
+        done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'openmpi', '--tail', '--busy', '1',
+                       '--csv')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = list(csv.DictReader(done.stdout.splitlines()))
+        for library in {row['library'] for row in rows}:
+            self.assertEqual([row['op'] for row in rows if row['library'] == library],
+                             ['all_reduce', 'all_reduce median', 'all_reduce p99'])
 
     def test_a_ratio_is_the_quotient_of_two_printed_cells(self):
         # In the second row the median of the ratios within one repetition would be 6.5.
