@@ -187,6 +187,8 @@ fault("h", "sleeper_with_the_lock_is_not_woken", PROGRESS,
       "wake_parked(m);", "waiting", "threads", "works")
 fault("h", "no_last_look_before_sleeping", PROGRESS, " && !has_news(m) && !exec_host->work_done(work) &&",
       " &&", "waiting", "threads", "works")
+fault("tcp", "rank_that_shares_memory_may_be_linked", LISTEN, "m->domain.peers.at[hello->from] != &l->port || ", "",
+      "mesh")
 fault("h", "sleeps_without_a_word_to_the_carrier", PROGRESS, "return !m->local || m->local->ops->asleep(m->local);",
       "return 1;", "waiting")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,

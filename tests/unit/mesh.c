@@ -272,9 +272,10 @@ static void who_lacks_the_secret_is_refused(void **state)
 static void who_wants_another_is_refused(void **state)
 {
     struct mesh *m = open_mesh(1, SECRET);
-    struct wire_hello wrong[8];
+    struct wire_hello wrong[9];
+    struct port *linked = m->domain.peers.at[2], not_a_link = *linked;
     (void)state;
-    for (size_t i = 0; i < 8; i++)
+    for (size_t i = 0; i < 9; i++)
         wrong[i] = hello_of(0, 1);
     wrong[0].world ^= 1;
     wrong[1].to = 2;
@@ -284,8 +285,10 @@ static void who_wants_another_is_refused(void **state)
     wrong[5].from = 1; /* the mesh itself */
     wrong[6].from = 3; /* connected already */
     wrong[7].version = WIRE_VERSION + 1;
+    wrong[8].from = 2; /* the port to it is another carrier's */
+    m->domain.peers.at[2] = &not_a_link;
     int third = admitted(m, 3);
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 9; i++) {
         struct shake s = begin_shake(m, wrong[i]);
         assert_int_equal(s.challenge.verdict, i == 7 ? WIRE_OTHER_VERSION : WIRE_STRANGER);
         UNTIL(is_closed(s.fd));
@@ -294,6 +297,7 @@ static void who_wants_another_is_refused(void **state)
     }
     assert_int_equal(m->links[3].port.state, PORT_UP);
     assert_true(m->links[0].port.state == PORT_IDLE && m->pending_count == 0);
+    m->domain.peers.at[2] = linked;
     close(third);
 }
 
