@@ -99,8 +99,10 @@ struct plain_call {
     void *recv;
 };
 
-/* The last such call that went to a backend of the group, checked: the next one that is like it needs other buffers and
- * a number. */
+/* Such a call that went to a backend of the group, checked: the next one that is like it needs other buffers and a
+ * number. The last ones are kept, by the kind of op: programs send and receive in turn. */
+enum { GROUP_CHECKED = 4 };
+
 struct checked {
     struct plain_call call; /* kind 0: there is none */
     struct op_extent extent;
@@ -157,7 +159,7 @@ struct comm_group {
     struct futex_lock submission;
     _Atomic uint64_t seq; /* written with the submission lock, read without */
     uint64_t peer_seq;
-    struct checked checked;
+    struct checked checked[GROUP_CHECKED];
     struct recorder recorder;
     struct pending pending;
     comm_work *free_works;

@@ -476,6 +476,11 @@ static comm_status write_down(comm_group *group, struct batch *batch, comm_op *o
     return group->round_robin ? comm__batch_add(batch, op, NULL) : comm__batch_add(batch, &routed, channel);
 }
 
+static struct checked *checked_of(comm_group *group, const struct plain_call *call)
+{
+    return &group->checked[(uint32_t)call->kind % GROUP_CHECKED];
+}
+
 /* `call` is what the op came from, if it came from one. */
 static comm_status submit_one(comm_group *group, struct channel *channel, comm_op *op, const struct plain_call *call,
                               comm_work **ret_work)
@@ -488,7 +493,7 @@ static comm_status submit_one(comm_group *group, struct channel *channel, comm_o
     comm_status status = submit_or_run(group, channel, op, &what, began, ret_work);
     if (status == COMM_OK && call && !comm__memory_any(group)) {
         struct op_place place = comm__group_op_place(group);
-        group->checked = (struct checked){ *call, comm__op_extent(op, &place), channel, what, *op };
+        *checked_of(group, call) = (struct checked){ *call, comm__op_extent(op, &place), channel, what, *op };
     }
     return unlock_submission(group, channel, status);
 }
@@ -567,6 +572,12 @@ static int is_like(const struct plain_call *a, const struct plain_call *b)
            a->send_count == b->send_count && a->recv_count == b->recv_count;
 }
 
+/* In a group of several devices the device must be said. */
+static inline int is_on(const struct checked *c, const comm_group *group, comm_device device)
+{
+    return device == c->op.device || (!device && group->channel_count == 1);
+}
+
 /* Buffers that were not looked at: may the CPU touch them? Those of the call before were. */
 static inline int may_touch(const struct checked *c, const struct plain_call *call)
 {
@@ -578,15 +589,15 @@ static inline int may_touch(const struct checked *c, const struct plain_call *ca
 }
 
 /* Submit the call as the one before, with other buffers. 0: it must be checked. */
-static int repeat(comm_group *group, const struct plain_call *call, int waits, comm_work **ret_work,
-                  comm_status *ret_status)
+static int repeat(comm_group *group, const struct plain_call *call, comm_device device, int waits,
+                  comm_work **ret_work, comm_status *ret_status)
 {
-    struct checked *c = &group->checked;
+    struct checked *c = checked_of(group, call);
     if (comm__thread.busy || comm__forked_since(group->generation))
         return 0;
     int64_t began = run_begins(group, waits);
     futex_lock_take(&group->submission);
-    if (!is_like(&c->call, call) || comm__memory_any(group) ||
+    if (!is_like(&c->call, call) || !is_on(c, group, device) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
         !op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call)) {
         futex_lock_release(&group->submission);
@@ -605,6 +616,13 @@ static int repeat(comm_group *group, const struct plain_call *call, int waits, c
     return 1;
 }
 
+/* Nothing but, perhaps, the device. */
+static inline int say_little(const comm_op_options *o)
+{
+    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->tag | o->element_bytes | o->reserved) &&
+           !o->stream && !o->premul && !o->reduce_fn && !o->reduce_context && !o->label;
+}
+
 /* Apart, so that the other way needs neither its registers nor its stack. */
 __attribute__((noinline)) static comm_status call_anew(comm_group *group, const struct plain_call *call,
                                                        const comm_op_options *options, comm_work **ret_work)
@@ -615,7 +633,7 @@ __attribute__((noinline)) static comm_status call_anew(comm_group *group, const 
                    .root = call->root,
                    .send = { .data = (void *)call->send, .count = call->send_count },
                    .recv = { .data = call->recv, .count = call->recv_count } };
-    return call_checking(group, &op, options ? NULL : call, options, ret_work);
+    return call_checking(group, &op, !options || say_little(options) ? call : NULL, options, ret_work);
 }
 
 comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call, const comm_op_options *options,
@@ -623,7 +641,8 @@ comm_status comm__group_call_plain(comm_group *group, const struct plain_call *c
 {
     comm_work *work;
     comm_status status;
-    if (!group || options || !repeat(group, call, ret_work == NULL, &work, &status))
+    int is_plain = group && (!options || say_little(options));
+    if (!is_plain || !repeat(group, call, options ? options->device : 0, ret_work == NULL, &work, &status))
         return call_anew(group, call, options, ret_work);
     if (status != COMM_OK || !work)
         return status;

@@ -181,10 +181,11 @@ static void check_refusal(comm_group *world, int fault, comm_status given, const
     uint64_t before = comm_group_seq(world);
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     comm_work *work;
+    options.label = "asked";
     /* A text of another call, which must not come back. */
     CHECK_STATUS(comm_group_set_timeout(world, 0), COMM_ERR_INVALID);
     set_fault(fault, given, text);
-    /* With options, supports is asked even if the last call was like this one. */
+    /* With a label, supports is asked even if a call before was like this one. */
     CHECK_STATUS(comm_barrier(world, fault == FAULTY_SUPPORTS ? &options : NULL, &work), expected);
     CHECK_ERROR_SAYS("barrier");
     CHECK_ERROR_SAYS("on group 'world' (rank 0 of ");

@@ -44,12 +44,17 @@ static void only_an_equal_call_is_not_checked_again(int rank, int size, void *ar
     CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, &work)));
     CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
     CHECK(ASKED(comm_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, 0, NULL, &work)));
-    CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
+    CHECK(!ASKED(comm_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, 0, NULL, &work)));
+    CHECK(!ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work)));
+    options.device = COMM_DEVICE_CPU;
+    CHECK(!ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work)));
+    options.timeout_ms = 1000;
     CHECK(ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work)));
     CHECK(!ASKED(comm_all_reduce(world, a, b, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
     CHECK(ASKED(comm_all_gather_v(world, a, b, counts, NULL, COMM_DTYPE_F64, NULL, &work)));
     CHECK(!ASKED(comm_all_reduce(world, b, a, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
-    CHECK(comm_group_seq(world) == 12);
+    CHECK(comm_group_seq(world) == 15);
     CHECK_OK(comm_group_close(world));
 }
 
