@@ -58,10 +58,8 @@ static void one_is_stopped(int rank, int size, void *arg)
     comm_op_options limit = limit_of(1200);
     comm_status status = COMM_OK;
     atomic_store(&s->page->pids[rank], getpid());
-    if (s->talked) { /* all that the operation needs is connected */
-        CHECK_OK(menu_do(world, MENU_BARRIER, WAIT_CALL, NULL));
-        CHECK_OK(menu_do(world, s->what, WAIT_CALL, NULL));
-    }
+    if (s->talked) /* all pairs: also those that only ask each other what is wrong */
+        CHECK_OK(menu_do(world, MENU_ALL_TO_ALL, WAIT_CALL, NULL));
     fault_meet(s->page);
     if (rank == stopper && !s->talked)
         stop_it(s);
