@@ -20,7 +20,11 @@ MPIRUN = {'openmpi': ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none'],
 SURVIVE = {'openmpi': (['--enable-recovery', '--mca', 'orte_abort_on_non_zero_status', '0'], []),
            'mpich': ([], ['sh', '-c', '"$0" "$@" && exit; for i in $(seq 300); do set -- "$RANKS_LAUNCHED"/over-*; '
                           '[ $# = $((RANKS - 1)) ] && exit; sleep 0.1; done'])}
+# Leaks are the MPI's if it is on the stack, which AddressSanitizer finds only by the slow way to unwind.
+SUPPRESSIONS = pathlib.Path(__file__).resolve().with_name('lsan.supp')
 ENVIRONMENT = {
+    'LSAN_OPTIONS': f'suppressions={SUPPRESSIONS}:print_suppressions=0',
+    'ASAN_OPTIONS': os.environ.get('ASAN_OPTIONS', '') + ':fast_unwind_on_malloc=0',
     'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
     'OMPI_MCA_mpi_yield_when_idle': '1', 'OMPI_MCA_btl_base_warn_component_unused': '0',
 }
