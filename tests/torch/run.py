@@ -11,6 +11,7 @@ there is no such PyTorch, or where it cannot be used.
 import fcntl
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import zlib
@@ -58,10 +59,13 @@ def pypi(library, folder):
 
 
 def install(venv):
-    """The wheel, and then the native layer."""
+    """The wheel, and then the native layer, if there is a compiler."""
     path = f"{venv / 'bin'}:{os.environ['PATH']}"  # the build takes the environment's meson
-    for command in (["pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation",
-                     "--force-reinstall", str(BINDING)], ["torch_libcomm.build"]):
+    commands = [["pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation",
+                 "--force-reinstall", str(BINDING)]]
+    if shutil.which("g++"):
+        commands.append(["torch_libcomm.build"])
+    for command in commands:
         subprocess.run([venv / "bin/python", "-m", *command], check=True,
                        env={**os.environ, "PATH": path, "TORCH_LIBCOMM_CACHE": str(venv / "native")})
 
@@ -73,6 +77,8 @@ def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
         skip("a sanitized library cannot be loaded into a Python that is not")
     if not os.path.exists("/proc/cpuinfo"):
         skip("PyTorch itself needs /proc")
+    if layer == "native" and not shutil.which("g++"):
+        skip("no g++ to compile the native layer with")
     folder = pathlib.Path(folder)
     python, variables = debian(library, folder) if pytorch == "debian" else pypi(library, folder)
     environment = {**os.environ, **variables, "TORCH_LIBCOMM_LAYER": layer, "OMP_NUM_THREADS": "1"}
