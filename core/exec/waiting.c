@@ -6,7 +6,8 @@
 #include "base/clock.h"
 #include "say.h"
 
-static const int64_t LONG_REST_NS = 100000000; /* after yielding to a program that keeps the core */
+/* After yielding to a program that kept the core; twice as long each time that it happens again soon. */
+static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MOST_NS = 320000000;
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
@@ -23,12 +24,17 @@ void waiting_choose(struct waiting *w, const char *backend, const void *options,
 }
 
 /* When that took long the core went to a program that is not waiting for anything, and that would get a whole slice at
- * every yield: then better sleep, for whoever wakes up is preferred to whoever yields. */
+ * every yield: then better sleep, for whoever wakes up is preferred to whoever yields. Is the program gone after the
+ * rest? One that only passed by costs a short rest, one that stays is tried seldom. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
     sched_yield();
-    if (clock_now_ns() - now > WAITING_LONG_LOOK_NS)
-        w->rest_until_ns = now + LONG_REST_NS;
+    if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS)
+        return;
+    int64_t longer_ns = w->long_rest_ns < LONG_REST_MOST_NS ? 2 * w->long_rest_ns : LONG_REST_MOST_NS;
+    int is_soon = now - w->rest_until_ns < w->long_rest_ns;
+    w->long_rest_ns = is_soon ? longer_ns : LONG_REST_LEAST_NS;
+    w->rest_until_ns = now + w->long_rest_ns;
 }
 
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)

@@ -15,6 +15,7 @@ struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread looks, or looks and yields, before it sleeps */
     int64_t rest_ns;           /* how long it rests after looking in vain */
     int64_t short_look_ns;     /* so long it looks while it rests */
+    int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     int vain;                  /* times in a row that spinning brought nothing */
 };

@@ -1,0 +1,54 @@
+/* How long a thread rests that has yielded its core to a program that kept it. Time is what the test says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "core/common/base/clock.h"
+#include "core/exec/waiting.h"
+
+static const int64_t MS = 1000000;
+
+/* A yield that has taken long by now: since `begun_ns`. Returns the rest. */
+static int64_t yield_since(struct waiting *w, int64_t begun_ns)
+{
+    waiting_yield(w, begun_ns);
+    return w->rest_until_ns - begun_ns;
+}
+
+static void a_program_that_stays_is_tried_seldom(void **state)
+{
+    struct waiting w = { .yield_ns = MS };
+    int64_t begun_ns = clock_now_ns() - 3600 * 1000 * MS, rest_ns = yield_since(&w, begun_ns), before_ns = 0;
+    (void)state;
+    assert_int_equal(rest_ns, 5 * MS);
+    assert_true(waiting_rests(&w, begun_ns + rest_ns - 1) && !waiting_rests(&w, begun_ns + rest_ns));
+    for (int i = 0; i < 10; i++) {
+        before_ns = rest_ns;
+        begun_ns += rest_ns + MS;
+        rest_ns = yield_since(&w, begun_ns);
+        assert_true(rest_ns == 2 * before_ns || rest_ns == 320 * MS);
+    }
+    assert_int_equal(rest_ns, 320 * MS);
+    begun_ns += 2 * rest_ns;
+    assert_int_equal(yield_since(&w, begun_ns), 5 * MS); /* it had been gone for as long as the rest */
+}
+
+static void a_short_yield_is_no_reason_to_rest(void **state)
+{
+    struct waiting w = { .yield_ns = MS };
+    (void)state;
+    waiting_yield(&w, clock_now_ns() + 1000 * MS); /* however busy this machine is */
+    assert_int_equal(w.rest_until_ns, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_program_that_stays_is_tried_seldom),
+        cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
