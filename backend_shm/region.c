@@ -15,10 +15,17 @@ enum {
     MAPPINGS_MAX = 4096, /* of one peer: an honest one has fewer */
 };
 
+/* A file in memory, from an address that is a multiple of HUGE_BYTES. */
+struct file_map {
+    uint8_t *data;
+    void *reserved; /* what munmap takes; NULL: nothing is mapped */
+    size_t reserved_bytes;
+};
+
 struct region {
     struct region *next;
-    uint8_t *data, *mapped; /* `data` begins at a huge page of the file, `mapped` is what munmap takes */
-    size_t bytes, file_bytes, mapped_bytes;
+    struct file_map map;
+    size_t bytes, file_bytes;
     uint32_t id;
     int fd;
     uint8_t *told; /* [world size] */
@@ -27,7 +34,7 @@ struct region {
 /* A peer's region. */
 struct mapping {
     struct mapping *next;
-    const uint8_t *data;
+    struct file_map map;
     size_t bytes;
     uint32_t id;
 };
@@ -40,38 +47,50 @@ struct notice {
     uint64_t bytes;
 };
 
-/* ---- The owner ---- */
+/* ---- Mapping ---- */
 
-/* Whole huge pages if there is room for one: the kernel then needs one entry for 512 pages. Not all kernels do this for
- * memory of a file, and none has to. */
-static void want_huge_pages(const struct region *r)
+/* The kernel then needs one entry for 512 pages. Not all kernels can do this with memory of a file, and none has to. */
+static void want_huge_pages(const struct file_map *m, size_t bytes)
 {
-#ifdef MADV_COLLAPSE
-    if (r->file_bytes % HUGE_BYTES == 0)
-        madvise(r->data, r->file_bytes, MADV_COLLAPSE);
-#else
-    (void)r;
+#ifndef MADV_COLLAPSE
+    enum { MADV_COLLAPSE = 25 }; /* Linux 6.1; older C libraries do not know it */
 #endif
+    if (bytes % HUGE_BYTES == 0)
+        madvise(m->data, bytes, MADV_COLLAPSE);
 }
 
-/* Map the file at an address that is a multiple of HUGE_BYTES. */
-static int map_region(struct region *r)
+static int map_file(struct file_map *m, int fd, size_t bytes, int protection)
 {
-    r->mapped_bytes = r->file_bytes + HUGE_BYTES;
-    r->mapped = mmap(NULL, r->mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (r->mapped == MAP_FAILED) {
-        r->mapped = NULL;
+    m->reserved_bytes = bytes + HUGE_BYTES;
+    m->reserved = mmap(NULL, m->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (m->reserved == MAP_FAILED) {
+        m->reserved = NULL;
         return 0;
     }
-    r->data = r->mapped + (HUGE_BYTES - (uintptr_t)r->mapped % HUGE_BYTES) % HUGE_BYTES;
-    void *at = mmap(r->data, r->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, r->fd, 0);
-    return at != MAP_FAILED;
+    m->data = (uint8_t *)m->reserved + (HUGE_BYTES - (uintptr_t)m->reserved % HUGE_BYTES) % HUGE_BYTES;
+    if (mmap(m->data, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int failed = errno;
+        munmap(m->reserved, m->reserved_bytes);
+        m->reserved = NULL;
+        errno = failed;
+        return 0;
+    }
+    want_huge_pages(m, bytes);
+    return 1;
 }
+
+static void unmap_file(struct file_map *m)
+{
+    if (m->reserved)
+        munmap(m->reserved, m->reserved_bytes);
+    m->reserved = NULL;
+}
+
+/* ---- The owner ---- */
 
 static void region_free(struct region *r)
 {
-    if (r->mapped)
-        munmap(r->mapped, r->mapped_bytes);
+    unmap_file(&r->map);
     if (r->fd >= 0)
         close(r->fd);
     free(r->told);
@@ -90,13 +109,12 @@ struct region *region_create(struct fabric *f, size_t bytes)
     r->bytes = bytes;
     r->file_bytes = (bytes + page - 1) / page * page;
     r->fd = segment_file(r->file_bytes);
-    if (r->fd < 0 || !map_region(r)) {
+    if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes, PROT_READ | PROT_WRITE)) {
         exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
                   strerror(r->fd < 0 ? -r->fd : errno));
         region_free(r);
         return NULL;
     }
-    want_huge_pages(r);
     r->id = ++f->regions_made;
     r->next = f->regions;
     f->regions = r;
@@ -105,7 +123,7 @@ struct region *region_create(struct fabric *f, size_t bytes)
 
 uint8_t *region_data(const struct region *r)
 {
-    return r->data;
+    return r->map.data;
 }
 
 static int tell(const struct duplex *p, enum notice_kind kind, const struct region *r)
@@ -140,7 +158,7 @@ const struct region *region_of(struct duplex *p, const void *payload, size_t byt
 {
     const uint8_t *begin = payload;
     struct region *r = p->fabric->regions;
-    while (r && (begin < r->data || bytes > r->bytes || (size_t)(begin - r->data) > r->bytes - bytes))
+    while (r && (begin < r->map.data || bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes))
         r = r->next;
     if (r && !r->told[p->port.peer])
         r->told[p->port.peer] = tell(p, NOTICE_MAP, r) != 0;
@@ -149,7 +167,7 @@ const struct region *region_of(struct duplex *p, const void *payload, size_t byt
 
 struct ring_place region_place(const struct region *r, const void *payload)
 {
-    return (struct ring_place){ .region = r->id, .at = (uint64_t)((const uint8_t *)payload - r->data) };
+    return (struct ring_place){ .region = r->id, .at = (uint64_t)((const uint8_t *)payload - r->map.data) };
 }
 
 /* ---- The reader ---- */
@@ -168,12 +186,11 @@ static int map_theirs(struct duplex *p, const struct notice *n, int fd)
     if (*find_mapping(p, n->id) || p->mapping_count >= MAPPINGS_MAX || n->bytes == 0 ||
         segment_check_file(fd, n->bytes) != 0 || !(m = calloc(1, sizeof *m)))
         return 0;
-    void *data = mmap(NULL, (size_t)n->bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) {
+    *m = (struct mapping){ .next = p->mappings, .bytes = (size_t)n->bytes, .id = n->id };
+    if (!map_file(&m->map, fd, m->bytes, PROT_READ)) {
         free(m);
         return 0;
     }
-    *m = (struct mapping){ .next = p->mappings, .data = data, .bytes = (size_t)n->bytes, .id = n->id };
     p->mappings = m;
     p->mapping_count++;
     return 1;
@@ -184,7 +201,7 @@ static void unmap(struct duplex *p, struct mapping **at)
     struct mapping *m = *at;
     *at = m->next;
     p->mapping_count--;
-    munmap((void *)m->data, m->bytes);
+    unmap_file(&m->map);
     free(m);
 }
 
@@ -222,7 +239,7 @@ const uint8_t *region_find(struct duplex *p, const struct ring_place *place, uin
     const struct mapping *m = *find_mapping(p, place->region);
     if (!m && region_notices(p))
         m = *find_mapping(p, place->region);
-    return m && bytes <= m->bytes && place->at <= m->bytes - bytes ? m->data + place->at : NULL;
+    return m && bytes <= m->bytes && place->at <= m->bytes - bytes ? m->map.data + place->at : NULL;
 }
 
 void region_unmap_all(struct duplex *p)
