@@ -360,7 +360,7 @@ static void draw_algorithms(uint64_t *state, char *text, size_t room)
 
 static void choose_backend(struct program *p, const char *backend, uint64_t *state)
 {
-    static const size_t eager[] = { 65536, 0, 64, 1000, 524288 }, slices[] = { 0, 0, 1000, 40000, 65536, 1000000 };
+    static const size_t eager[] = { 65536, 0, 64, 1000, 131072 }, slices[] = { 0, 0, 1000, 40000, 65536, 1000000 };
     snprintf(p->backend, sizeof p->backend, "%s", backend);
     p->eager_bytes = eager[0];
     if ((strcmp(backend, "cpu:tcp") != 0 && strcmp(backend, "cpu:shm") != 0) || random_one_in(state, 2))
