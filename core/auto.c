@@ -41,10 +41,13 @@ comm_status comm__auto_check_option(const struct backend_pair *pair, const struc
 {
     struct candidates c;
     comm_status status = find_candidates(pair, &c);
+    int is_known = 0;
     for (size_t i = 0; status == COMM_OK && i < c.count; i++)
-        if (comm__param_check(c.list[i], option->name, option->value) == COMM_OK)
-            return COMM_OK;
-    return status == COMM_OK ? comm__param_check(c.list[0], option->name, option->value) : status;
+        if (comm__param_has(c.list[i], option->name)) {
+            status = comm__param_check(c.list[i], option->name, option->value);
+            is_known = 1;
+        }
+    return status == COMM_OK && !is_known ? comm__param_check(c.list[0], option->name, option->value) : status;
 }
 
 void comm__auto_write_terms(const struct backend_pair *pair, FILE *text)

@@ -13,7 +13,7 @@ int comm__is_auto(const struct backend_pair *pair);
 
 /* The first candidate of all, for as long as it is not known where the ranks are. */
 comm_status comm__auto_first(const struct backend_pair *pair, const comm_backend **ret_backend);
-/* An option counts if one of the candidates has it. */
+/* One of the candidates must have the option, and its value must fit all that have it. */
 comm_status comm__auto_check_option(const struct backend_pair *pair, const struct backend_option *option);
 /* "auto(shm,tcp)"; a single candidate is named as if the string did */
 void comm__auto_write_terms(const struct backend_pair *pair, FILE *text);

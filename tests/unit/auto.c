@@ -220,6 +220,13 @@ static void options_are_checked(int rank, int size, void *arg)
     options.backend = "cpu:auto?nonesuch=1";
     CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("nonesuch");
+    options.backend = "cpu:auto?eager_bytes=524288"; /* fits tcp only */
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("COMM_SHM_EAGER_BYTES");
+    options.backend = "cpu:auto?interface=lo"; /* of tcp alone */
+    options.name = "another";
+    CHECK_OK(ranks_init(&options, &world));
+    CHECK_OK(comm_group_close(world));
     options.backend = "cpu:auto?tcp.nonesuch=1";
     CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("nonesuch");

@@ -131,6 +131,11 @@ const char *comm__param_backend_text(const comm_backend *backend, const char *na
     return !p ? NULL : text ? text : p->initial;
 }
 
+int comm__param_has(const comm_backend *backend, const char *name)
+{
+    return find(backend, name) != NULL;
+}
+
 comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text)
 {
     const comm_backend_param *p = find(backend, name);

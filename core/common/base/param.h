@@ -18,6 +18,8 @@ comm_status comm__param_declare(const comm_backend *backend);
 size_t comm__param_count(void);
 comm_param_info comm__param_listed(size_t index);
 
+int comm__param_has(const comm_backend *backend, const char *name);
+
 /* May a backend string set the option to `text`?  Errors  INVALID (says what there is, or what the option takes). */
 comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text);
 
