@@ -20,6 +20,9 @@ MPIRUN = {'openmpi': ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none'],
 SURVIVE = {'openmpi': (['--enable-recovery', '--mca', 'orte_abort_on_non_zero_status', '0'], []),
            'mpich': ([], ['sh', '-c', '"$0" "$@" && exit; for i in $(seq 300); do set -- "$RANKS_LAUNCHED"/over-*; '
                           '[ $# = $((RANKS - 1)) ] && exit; sleep 0.1; done'])}
+# It does so, too, when one ends without finalising MPI: the parents wait until all have ended.
+TOGETHER = ['sh', '-c', '"$0" "$@"; : > "$RANKS_LAUNCHED/ended-$$"; for i in $(seq 300); do '
+            'set -- "$RANKS_LAUNCHED"/ended-*; [ $# = $RANKS ] && exit; sleep 0.1; done']
 # Leaks are the MPI's if it is on the stack, which AddressSanitizer finds only by the slow way to unwind.
 SUPPRESSIONS = pathlib.Path(__file__).resolve().with_name('lsan.supp')
 ENVIRONMENT = {
@@ -50,7 +53,7 @@ def main(arguments):
         command = command + SURVIVE[implementation][0]
         program = SURVIVE[implementation][1] + program[1:]
     says = program[1] if program[0] == '--says' else None
-    program = program[2:] if says else program
+    program = TOGETHER + program[2:] if says else program
     seed = str(int(time.time()))
     program = [argument.replace('=SEED', f'={seed}').replace('=RANKS', f'={ranks}') for argument in program]
     program = [seed if argument == 'SEED' else argument for argument in program]
