@@ -31,4 +31,4 @@ def arguments(options):
         # Groups without a common rank may have been given one and the same name, and so prefix.
         store = dist.PrefixStore(f"{zlib.crc32(','.join(map(str, ranks)).encode()):x}", store)
     return (store, options.group_rank, options.group_size, milliseconds(options.timeout), options.group_id,
-            name_of(options.group_id), os.environ.get("COMM_BACKEND") or "cpu:tcp")
+            name_of(options.group_id), os.environ.get("COMM_BACKEND") or "cpu:auto")
