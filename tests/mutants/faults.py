@@ -5,7 +5,7 @@ Classes, by what it takes to notice a fault:
     b  flow control                            g  the store's table and queues
     c  two groups on one link                  h  lost wake-ups, which are delays
     d  many ranks                              i  matching and numbers
-    e  the words of errors                     core, tcp, store, mpi  everything else
+    e  the words of errors                     core, tcp, shm, store, mpi  everything else
 """
 from typing import NamedTuple
 
@@ -531,3 +531,32 @@ fault("mpi", "news_of_an_abort_ends_nothing", MPI["ending"],
       "    (void)list;\n    host->group_failed", "what only MPI has on mpich, 3 ranks")
 fault("mpi", "library_in_the_options_is_ignored", MPI["library"], "if (!asked || !*asked || (given",
       "if (asked || !asked || (given", "which MPI")
+
+# ---- shm: payloads that are read in the sender's memory ----
+
+LEND, REGION, DUPLEX = (f"backend_shm/{name}.c" for name in ("lend", "region", "duplex"))
+
+fault("shm", "taken_back_loan_is_received", LEND,
+      "if (atomic_load_explicit(&p->in.shared->valid[place.slot], memory_order_relaxed) != place.loan) {",
+      "if (0) {", "shm_lend")
+fault("shm", "ended_loan_stays_valid", LEND,
+      "    atomic_store_explicit(&p->out.shared->valid[place->slot], 0, memory_order_relaxed);\n", "", "shm_lend")
+fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << place->slot);", "", "shm_lend")
+fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0)",
+      "if (place->loan == 0)", "shm_lend")
+fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
+fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
+      "{ (uint8_t *)payload, 1 } };", "shm_lend")
+fault("shm", "goodbye_before_what_was_taken", DUPLEX,
+      "            note_taken(p); /* before the peer's goodbye, which came later */", "            ;", "shm_lend")
+fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)\n            lent_remove(p, at);",
+      "        if (0)\n            lent_remove(p, at);", "shm_lend")
+fault("shm", "region_is_told_once_to_all", REGION, "if (r && !r->told[p->port.peer])", "if (r && !r->told[0])", "shm")
+fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
+      "(uint64_t)s.st_size != bytes || (seals >= 0 && !(seals & F_SEAL_SHRINK))", "(uint64_t)s.st_size != bytes",
+      "shm_lend")
+fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && place->at <= m->bytes - bytes",
+      "m && place->at + bytes <= m->bytes", "shm_lend")
+fault("shm", "piece_of_a_region_is_enough", REGION,
+      "bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes",
+      "(size_t)(begin - r->map.data) >= r->bytes", "shm_lend")

@@ -306,13 +306,13 @@ static void lie(struct ring_place place, uint64_t bytes)
 static void a_slot_that_there_is_not(void **state)
 {
     (void)state;
-    lie((struct ring_place){ .slot = RING_LOANS, .loan = 1 }, 10);
+    lie((struct ring_place){ .slot = RING_LOANS, .loan = 1, .at = (uintptr_t)groups }, 1);
 }
 
 static void no_number(void **state)
 {
     (void)state;
-    lie((struct ring_place){ .loan = 0 }, 10);
+    lie((struct ring_place){ .loan = 0, .at = (uintptr_t)groups }, 1);
 }
 
 static void a_region_that_there_is_not(void **state)
