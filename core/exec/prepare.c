@@ -8,9 +8,12 @@
 #include "say.h"
 
 /* AVG of integers, and what rounds of 16- and 8-bit floats: partial results do not fit the dtype. Integers are known by
- * their bitwise reduce ops. */
-static int sums_in_a_wider_type(const comm_op *o)
+ * their bitwise reduce ops. Of two ranks there are no partial results. */
+static int sums_in_a_wider_type(const comm_op *o, int32_t ranks)
 {
+    int is_one_step = (o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_PRODUCT) && ranks == 2;
+    if (is_one_step)
+        return 0;
     int rounds = o->redop == COMM_REDOP_SUM || o->redop == COMM_REDOP_AVG || o->redop == COMM_REDOP_PRODUCT ||
                  o->redop == COMM_REDOP_PREMUL_SUM;
     int may_be_narrow = rounds && o->element_bytes < sizeof(float);
@@ -24,7 +27,7 @@ static uint32_t needs_of(const struct exec_op *op)
 {
     const comm_op *o = &op->op;
     uint32_t needs = 0;
-    if (op_reduces(op) && (sums_in_a_wider_type(o) || o->redop == COMM_REDOP_USER ||
+    if (op_reduces(op) && (sums_in_a_wider_type(o, op->group->size) || o->redop == COMM_REDOP_USER ||
                            (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
