@@ -252,7 +252,7 @@ static int print_json(void)
 /* A full disk or a closed pipe is a failure. */
 static int finish(int failed)
 {
-    if (fflush(stdout) == 0 && !failed)
+    if (fflush(stdout) == 0 && !ferror(stdout) && !failed) /* what was flushed before may have failed */
         return 0;
     fprintf(stderr, "comm-info: the output could not be written\n");
     return 1;

@@ -386,13 +386,25 @@ static void who_finds_no_server_says_so(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* A port that nobody can come to listen at: it is bound. */
+static int bound_port(int *ret_fd)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t bytes = sizeof a;
+    *ret_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(bind(*ret_fd, (struct sockaddr *)&a, bytes) == 0 && getsockname(*ret_fd, (struct sockaddr *)&a, &bytes) == 0);
+    return ntohs(a.sin_port);
+}
+
 static void nobody_there_is_an_error_with_the_address(int rank, int size, void *arg)
 {
     char url[64], words[64];
     comm_group *world;
+    int fd;
     (void)arg;
     (void)rank;
     (void)size;
+    port = bound_port(&fd);
     CHECK_STATUS(init_at(url_of_port(url), 1, 2, 100, &world), COMM_ERR_TIMEOUT);
     snprintf(words, sizeof words, "127.0.0.1 port %d: Connection refused", port);
     CHECK_ERROR_SAYS(words);
@@ -401,6 +413,7 @@ static void nobody_there_is_an_error_with_the_address(int rank, int size, void *
     CHECK_ERROR_SAYS("no-such-host.invalid");
     CHECK_STATUS(init_at("tcp://127.0.0.1:0", 0, 2, 100, &world), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("other ranks cannot find port 0");
+    close(fd);
 }
 
 /* ---- All of them ---- */
