@@ -111,13 +111,15 @@ void comm__tuning_describe(const char *backend, void (*line)(const char *text, v
         line(comm_last_error(), line_context);
         return;
     }
+    if (!text)
+        return;
     size_t count = comm__tuning_count(text, backend);
     if (count) {
         snprintf(shown, sizeof shown, "rules of COMM_TUNING=%s, which go before those below:",
                  comm__param_text("tuning"));
         line(shown, line_context);
     }
-    for (const char *at = text; at && *at; at = next_line(at)) {
+    for (const char *at = text; *at; at = next_line(at)) {
         read_name(at, name);
         if (strcmp(name, backend) != 0)
             continue;
