@@ -114,18 +114,16 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     return NULL;
 }
 
-/* All is read. Was the loan still valid then? If not, the message stays open until its operation ends. */
+/* All is read. Was the loan still valid then? */
 static void settle(struct duplex *p)
 {
     const struct ring_place place = p->borrowed;
-    p->borrowed.loan = 0;
     ring_fence();
     if (atomic_load_explicit(&p->in.shared->valid[place.slot], memory_order_relaxed) != place.loan) {
-        p->port.sink.kind = SINK_NONE;
-        p->port.sink.message = NULL;
-        p->port.in.type = 0;
+        duplex_drop_borrowed(p);
         return;
     }
+    p->borrowed.loan = 0;
     atomic_store_explicit(&p->in.shared->taken[place.slot], place.loan, memory_order_release);
     duplex_ring_bell(p);
     port_complete(&p->port);

@@ -213,7 +213,7 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
     if (n->kind != NOTICE_UNMAP || count != 0 || !*at)
         return 0;
     if (p->borrowed.loan && p->borrowed.region == n->id)
-        return 0; /* its own loan lies there */
+        duplex_drop_borrowed(p);
     unmap(p, at);
     return 1;
 }

@@ -167,6 +167,16 @@ static inline struct duplex *duplex_of(struct port *p)
     return (struct duplex *)p;
 }
 
+/* The operation of what is being read has ended at the sender: what is read of it is not used. The message stays open
+ * until the news of that end come. */
+static inline void duplex_drop_borrowed(struct duplex *p)
+{
+    p->port.sink.kind = SINK_NONE;
+    p->port.sink.message = NULL;
+    p->port.in.type = 0;
+    p->borrowed.loan = 0;
+}
+
 static inline int duplex_phase(const struct duplex *p)
 {
     return p->port.state == PORT_OPENING ? p->phase : DUPLEX_NOT_OPENING;

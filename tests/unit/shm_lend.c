@@ -280,6 +280,28 @@ static void a_region_is_read_where_it_is(void **state)
     }
 }
 
+/* Long ones are read in steps. The group of this one ends after the first, and its memory is released. */
+static void a_region_may_go_while_it_is_read(void **state)
+{
+    static uint8_t other[] = "the next message";
+    (void)state;
+    struct region *r = region_create(&sides[0].fabric, 4 << 20);
+    assert_non_null(r);
+    send_number(0, COMM_OP_ALL_REDUCE, region_data(r), 4 << 20);
+    duplex_read(&sides[1].pair->port);
+    assert_int_not_equal(sides[1].pair->borrowed.loan, 0); /* in the middle of it */
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    region_release(&sides[0].fabric, r);
+    assert_int_equal(region_notices(sides[1].pair), 1);
+    look(1);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(received_count, 0);
+    send_number(1, COMM_OP_ALL_REDUCE, other, sizeof other);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, other, sizeof other);
+}
+
 static void what_is_not_all_in_a_region_is_not_of_it(void **state)
 {
     struct region *r = region_create(&sides[0].fabric, 1000);
@@ -373,6 +395,7 @@ int main(void)
         LENT(memory_that_the_kernel_does_not_read),
         LENT(what_is_lent),
         LENT(a_region_is_read_where_it_is),
+        LENT(a_region_may_go_while_it_is_read),
         LENT(what_is_not_all_in_a_region_is_not_of_it),
         LENT(a_slot_that_there_is_not),
         LENT(no_number),
