@@ -165,16 +165,18 @@ static comm_status shm_memory_open(void *state, comm_memory_info *info, void **r
     if (!m)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
     if (!info->data) {
-        driver_enter(a);
         m->region = region_create(&a->fabric, info->bytes);
-        driver_leave(a);
     }
     if (!info->data && !m->region) {
         free(m);
         return COMM_ERR_NO_MEMORY;
     }
-    if (m->region)
+    if (m->region) {
+        driver_enter(a);
+        region_enter(&a->fabric, m->region);
+        driver_leave(a);
         info->data = region_data(m->region);
+    }
     exec_log(COMM_LOG_INFO, "rank %d: %zu bytes registered: peers read them %s", (int)a->domain.peers.rank, info->bytes,
              m->region ? "in shared memory" : "by cross-memory attach, where the kernel allows it");
     *ret_handle = m;
@@ -189,8 +191,9 @@ static void shm_memory_close(void *state, void *handle, int32_t forked)
         return; /* a thread of the parent may have held the lock: its memory is left alone */
     if (m->region) {
         driver_enter(a);
-        region_release(&a->fabric, m->region);
+        region_leave(&a->fabric, m->region);
         driver_leave(a);
+        region_destroy(m->region);
     }
     free(m);
 }

@@ -88,7 +88,7 @@ static void unmap_file(struct file_map *m)
 
 /* ---- The owner ---- */
 
-static void region_free(struct region *r)
+void region_destroy(struct region *r)
 {
     unmap_file(&r->map);
     if (r->fd >= 0)
@@ -97,7 +97,7 @@ static void region_free(struct region *r)
     free(r);
 }
 
-struct region *region_create(struct fabric *f, size_t bytes)
+struct region *region_create(const struct fabric *f, size_t bytes)
 {
     struct region *r = calloc(1, sizeof *r);
     size_t page = bytes >= HUGE_BYTES ? (size_t)HUGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
@@ -112,13 +112,17 @@ struct region *region_create(struct fabric *f, size_t bytes)
     if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes, PROT_READ | PROT_WRITE)) {
         exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
                   strerror(r->fd < 0 ? -r->fd : errno));
-        region_free(r);
+        region_destroy(r);
         return NULL;
     }
+    return r;
+}
+
+void region_enter(struct fabric *f, struct region *r)
+{
     r->id = ++f->regions_made;
     r->next = f->regions;
     f->regions = r;
-    return r;
 }
 
 uint8_t *region_data(const struct region *r)
@@ -132,7 +136,7 @@ static int tell(const struct duplex *p, enum notice_kind kind, const struct regi
     return greeting_send(p->watch.fd, &n, sizeof n, &r->fd, kind == NOTICE_MAP);
 }
 
-void region_release(struct fabric *f, struct region *r)
+void region_leave(struct fabric *f, struct region *r)
 {
     struct region **at = &f->regions;
     while (*at != r)
@@ -142,7 +146,6 @@ void region_release(struct fabric *f, struct region *r)
     for (int32_t i = 0; i < f->domain->peers.size; i++)
         if (r->told[i] && f->duplexes[i].port.state == PORT_UP)
             tell(&f->duplexes[i], NOTICE_UNMAP, r);
-    region_free(r);
 }
 
 void region_finish(struct fabric *f)
@@ -150,7 +153,7 @@ void region_finish(struct fabric *f)
     while (f->regions) {
         struct region *r = f->regions;
         f->regions = r->next;
-        region_free(r);
+        region_destroy(r);
     }
 }
 

@@ -6,9 +6,12 @@
 
 #include "shm.h"
 
-/* Allocate; NULL with an error. The lock is held for these two. */
-struct region *region_create(struct fabric *f, size_t bytes);
-void region_release(struct fabric *f, struct region *r);
+/* Allocate; NULL with an error. That and freeing may take long, and are done without the lock. */
+struct region *region_create(const struct fabric *f, size_t bytes);
+void region_destroy(struct region *r);
+/* From now on payloads there are lent; no longer, and peers forget it. With the lock. */
+void region_enter(struct fabric *f, struct region *r);
+void region_leave(struct fabric *f, struct region *r);
 uint8_t *region_data(const struct region *r);
 /* All that are left; the peers are not told. */
 void region_finish(struct fabric *f);

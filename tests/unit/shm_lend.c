@@ -260,13 +260,20 @@ static void what_is_lent(void **state)
 
 /* ---- Regions ---- */
 
+static struct region *make_region(size_t bytes)
+{
+    struct region *r = region_create(&sides[0].fabric, bytes);
+    assert_non_null(r);
+    region_enter(&sides[0].fabric, r);
+    return r;
+}
+
 static void a_region_is_read_where_it_is(void **state)
 {
     (void)state;
     atomic_store(&sides[0].pair->out.shared->can_read, 0); /* so that the kernel is not asked */
     for (int round = 0; round < 3; round++) {
-        struct region *r = region_create(&sides[0].fabric, BYTES + 10);
-        assert_non_null(r);
+        struct region *r = make_region(BYTES + 10);
         random_bytes(region_data(r), BYTES + 10);
         send_number(0, COMM_OP_ALL_REDUCE, region_data(r) + 10, BYTES);
         look(1);
@@ -274,7 +281,8 @@ static void a_region_is_read_where_it_is(void **state)
         assert_memory_equal(received, region_data(r) + 10, BYTES);
         look(0);
         assert_int_equal(sent_count, round + 1);
-        region_release(&sides[0].fabric, r);
+        region_leave(&sides[0].fabric, r);
+        region_destroy(r);
         assert_int_equal(region_notices(sides[1].pair), 1);
         assert_int_equal(sides[1].pair->mapping_count, 0);
     }
@@ -285,13 +293,13 @@ static void a_region_may_go_while_it_is_read(void **state)
 {
     static uint8_t other[] = "the next message";
     (void)state;
-    struct region *r = region_create(&sides[0].fabric, 4 << 20);
-    assert_non_null(r);
+    struct region *r = make_region(4 << 20);
     send_number(0, COMM_OP_ALL_REDUCE, region_data(r), 4 << 20);
     duplex_read(&sides[1].pair->port);
     assert_int_not_equal(sides[1].pair->borrowed.loan, 0); /* in the middle of it */
     duplex_forget(&sides[0].pair->port, &groups[0]);
-    region_release(&sides[0].fabric, r);
+    region_leave(&sides[0].fabric, r);
+    region_destroy(r);
     assert_int_equal(region_notices(sides[1].pair), 1);
     look(1);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
@@ -304,7 +312,7 @@ static void a_region_may_go_while_it_is_read(void **state)
 
 static void what_is_not_all_in_a_region_is_not_of_it(void **state)
 {
-    struct region *r = region_create(&sides[0].fabric, 1000);
+    struct region *r = make_region(1000);
     (void)state;
     assert_ptr_equal(region_of(sides[0].pair, region_data(r), 1000), r);
     assert_ptr_equal(region_of(sides[0].pair, region_data(r) + 999, 1), r);
@@ -345,7 +353,7 @@ static void a_region_that_there_is_not(void **state)
 
 static void beyond_a_region(void **state)
 {
-    struct region *r = region_create(&sides[0].fabric, 4096);
+    struct region *r = make_region(4096);
     (void)state;
     assert_non_null(region_of(sides[0].pair, region_data(r), 10));
     lie((struct ring_place){ .loan = 1, .region = 1, .at = 4090 }, 10);
@@ -353,7 +361,7 @@ static void beyond_a_region(void **state)
 
 static void far_beyond_a_region(void **state)
 {
-    struct region *r = region_create(&sides[0].fabric, 4096);
+    struct region *r = make_region(4096);
     (void)state;
     assert_non_null(region_of(sides[0].pair, region_data(r), 10));
     lie((struct ring_place){ .loan = 1, .region = 1, .at = UINT64_MAX - 4 }, 10);
