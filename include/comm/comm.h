@@ -353,7 +353,8 @@ typedef struct comm_init_options {
     int32_t world_size;     /* 0: from the URL or the launcher */
     int32_t rank;           /* read only if world_size is given */
     const char *backend;    /* "tcp", "cpu:tcp,cuda:nccl", "cpu:tcp?lanes=4"; NULL: COMM_BACKEND, else "cpu:auto",
-                             * which is shm for groups whose ranks are on one host, else tcp */
+                             * for each group by its hosts: shm on one, tcp between hosts, shm-tcp (both) where some
+                             * of several hosts' ranks share one */
     const char *rendezvous; /* "env://", "tcp://host:port?rank=0&world_size=2", "file:///path?..."; NULL: env:// */
     comm_store *store;      /* instead of rendezvous; needs rank and world_size. Keeps until the world is closed */
     int64_t timeout_ms;     /* to come together, and then the default of every operation */
