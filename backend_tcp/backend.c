@@ -1,5 +1,5 @@
 /* The tcp backend's vtable: see include/comm/backend.h for what each slot promises. */
-#include <stdio.h>
+#include <stdlib.h>
 
 #include "base/param_rows.h"
 #include "ending.h"
@@ -109,18 +109,21 @@ static const comm_backend_param *const params[] = {
 /* Asked by "auto", where there is shm for groups of one host. */
 static comm_status shm_tcp_serves_hosts(void *context, const int32_t *hosts, int32_t size)
 {
-    int several = 0, share = 0;
+    int32_t most = 0, count = 0;
     (void)context;
-    for (int32_t r = 1; r < size; r++) {
-        int32_t before = 0;
-        while (before < r && hosts[before] != hosts[r])
-            before++;
-        share |= before < r;
-        several |= hosts[r] != hosts[0];
+    for (int32_t r = 0; r < size; r++)
+        most = hosts[r] > most ? hosts[r] : most;
+    uint8_t *seen = calloc((size_t)most + 1, 1);
+    if (!seen)
+        return exec_fail(COMM_ERR_NO_MEMORY, "no memory for the hosts of %d ranks", (int)size);
+    for (int32_t r = 0; r < size; r++) {
+        count += !seen[hosts[r]];
+        seen[hosts[r]] = 1;
     }
-    if (several && share)
+    free(seen);
+    if (count > 1 && count < size)
         return COMM_OK;
-    return exec_fail(COMM_ERR_UNSUPPORTED, several ? "no two ranks share a host" : "all ranks are on one host");
+    return exec_fail(COMM_ERR_UNSUPPORTED, count > 1 ? "no two ranks share a host" : "all ranks are on one host");
 }
 
 static comm_status shm_tcp_query(void *context)

@@ -73,21 +73,24 @@ static int32_t *hosts_of(const comm_group *group)
 }
 
 /* "2 hosts with 1 to 3 ranks each" */
-static void write_hosts(const int32_t *hosts, int32_t size, char *text, size_t room)
+static void write_hosts(const comm_group *group, const int32_t *hosts, char *text, size_t room)
 {
-    int32_t count = 0, least = size, most = 0;
-    for (int32_t r = 0; r < size; r++) {
-        int32_t first = 0, ranks = 0;
-        while (hosts[first] != hosts[r])
-            first++;
-        if (first < r)
-            continue;
-        for (int32_t other = r; other < size; other++)
-            ranks += hosts[other] == hosts[r];
-        count++;
-        least = ranks < least ? ranks : least;
-        most = ranks > most ? ranks : most;
+    int32_t count = 0, least = group->size, most = 0, numbers = group->world->size;
+    int32_t *ranks = calloc((size_t)numbers, sizeof *ranks);
+    if (!ranks) {
+        snprintf(text, room, "some hosts");
+        return;
     }
+    for (int32_t r = 0; r < group->size; r++)
+        ranks[hosts[r]]++;
+    for (int32_t h = 0; h < numbers; h++) {
+        if (ranks[h] == 0)
+            continue;
+        count++;
+        least = ranks[h] < least ? ranks[h] : least;
+        most = ranks[h] > most ? ranks[h] : most;
+    }
+    free(ranks);
     if (count == 1)
         snprintf(text, room, "1 host");
     else if (least == most)
@@ -102,7 +105,7 @@ static void explain(const comm_group *group, const struct backend_pair *pair, co
     char places[80];
     if (group->rank != 0 || !comm__param_int("explain"))
         return;
-    write_hosts(hosts, group->size, places, sizeof places);
+    write_hosts(group, hosts, places, sizeof places);
     comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %s: auto takes %s for %s%s%s", group->name, group->size,
               group->size == 1 ? "" : "s", places, taken->name, device_of(pair), *reasons ? "; " : "", reasons);
 }
@@ -117,11 +120,13 @@ static comm_status choose(const comm_group *group, const struct backend_pair *pa
         return status;
     for (size_t i = 0; i < c.count; i++) {
         const comm_backend *b = c.list[i];
-        if (!b->serves_hosts || b->serves_hosts(b->context, hosts, group->size) == COMM_OK) {
+        status = b->serves_hosts ? b->serves_hosts(b->context, hosts, group->size) : COMM_OK;
+        if (status == COMM_OK) {
             *ret_backend = b;
             explain(group, pair, b, hosts, reasons);
-            return COMM_OK;
         }
+        if (status != COMM_ERR_UNSUPPORTED)
+            return status; /* it cannot say; the other ranks may have taken it */
         size_t used = strlen(reasons);
         snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", b->name, comm_last_error());
     }

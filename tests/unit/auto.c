@@ -232,6 +232,64 @@ static void options_are_checked(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("nonesuch");
 }
 
+static comm_status ask(const int32_t *hosts, int32_t size)
+{
+    const comm_backend *both;
+    CHECK_OK(near_host->backend_find("shm-tcp", &both));
+    return both->serves_hosts(both->context, hosts, size);
+}
+
+/* In time that grows with the ranks, not with their square: that would not end within the limit. */
+static void a_million_ranks_are_asked_for(int rank, int size, void *arg)
+{
+    enum { MANY = 1000000 };
+    int32_t *hosts = malloc(MANY * sizeof *hosts);
+    (void)rank, (void)size, (void)arg;
+    CHECK(hosts);
+    CHECK_OK(comm_backend_register(near_entry));
+    for (int32_t r = 0; r < MANY; r++)
+        hosts[r] = MANY - 1 - r;
+    CHECK_STATUS(ask(hosts, MANY), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("no two ranks share a host");
+    hosts[0] = hosts[MANY - 1];
+    CHECK_OK(ask(hosts, MANY));
+    for (int32_t r = 0; r < MANY; r++)
+        hosts[r] = 4000;
+    CHECK_STATUS(ask(hosts, 4096), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("all ranks are on one host");
+    hosts[4095] = 3;
+    CHECK_OK(ask(hosts, 4096));
+    free(hosts);
+}
+
+/* A rank that cannot tell must not take another backend than the others. */
+static comm_status no_memory(void *context, const int32_t *hosts, int32_t size)
+{
+    (void)context, (void)hosts, (void)size;
+    return near_host->fail(COMM_ERR_NO_MEMORY, "no memory for that");
+}
+
+static const comm_backend *short_of_memory_entry(const comm_host *host)
+{
+    static comm_backend near_one;
+    const comm_backend *found = near_entry(host);
+    if (!found)
+        return NULL;
+    near_one = *found;
+    near_one.serves_hosts = no_memory;
+    return &near_one;
+}
+
+static void a_backend_that_cannot_tell_ends_it(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    (void)rank, (void)size, (void)arg;
+    CHECK_OK(comm_backend_register(short_of_memory_entry));
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_NO_MEMORY);
+    CHECK_ERROR_SAYS("no memory for that");
+}
+
 static const struct {
     const char *name;
     void (*fn)(int rank, int size, void *arg);
@@ -245,6 +303,8 @@ static const struct {
     { "candidates must be the same", candidates_must_be_the_same, 3 },
     { "without shared memory it is tcp", without_shared_memory_it_is_tcp, 1 },
     { "options are checked", options_are_checked, 1 },
+    { "a million ranks are asked for", a_million_ranks_are_asked_for, 1 },
+    { "a backend that cannot tell ends it", a_backend_that_cannot_tell_ends_it, 1 },
 };
 
 int main(int argc, char **argv)
