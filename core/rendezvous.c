@@ -23,7 +23,8 @@ struct rendezvous {
     int32_t rank, world_size; /* -1: not known yet */
     int64_t timeout_ms;
     int64_t deadline_ns;
-    int rank_0_serves; /* the store, which ends with it */
+    int rank_of_process; /* the rank is the launcher's, so other ranks are other processes */
+    int rank_0_serves;   /* the store, which ends with it */
 };
 
 struct scheme {
@@ -97,6 +98,7 @@ static comm_status find_rank(struct rendezvous *m)
         comm_status status = comm__launch_find(&launch);
         if (status != COMM_OK)
             return comm__fail_while(status, "rendezvous at %s", m->url.base);
+        m->rank_of_process = m->rank < 0;
         if (m->rank < 0)
             m->rank = launch.rank;
         if (m->world_size < 0)
@@ -176,6 +178,24 @@ static comm_status meet_file(struct rendezvous *m, comm_store **ret_store)
     return comm_store_open(m->url.base, &options, ret_store);
 }
 
+/* Ranks that are threads of one process. A world of several ranks that cannot come together here would wait until its
+ * time is up. */
+static comm_status meet_hash(struct rendezvous *m, comm_store **ret_store)
+{
+    if (m->world_size > 1 && m->rank_of_process)
+        return comm__fail(COMM_ERR_INVALID,
+                          "rendezvous at %s: only threads of one process meet there, but rank %d of %d, from the "
+                          "environment, is a process; use env://, tcp:// or file://, or give each thread its rank "
+                          "(hash://name?rank=0&world_size=4)",
+                          m->url.base, m->rank, m->world_size);
+    if (m->world_size > 1 && strcmp(m->url.base, "hash://") == 0)
+        return comm__fail(COMM_ERR_INVALID,
+                          "rendezvous at %s: a hash store without a name is shared with nobody, so rank %d would never "
+                          "meet the other ranks of its world of %d; give it a name, the same for all: hash://name",
+                          m->url.base, m->rank, m->world_size);
+    return meet_file(m, ret_store);
+}
+
 static comm_status meet_master(struct rendezvous *m, const char *addr, const char *port_text, comm_store **ret_store)
 {
     int32_t port;
@@ -223,7 +243,7 @@ static const struct scheme schemes[] = {
     { "env", meet_env },
     { "tcp", meet_tcp },
     { "file", meet_file },
-    { "hash", meet_file }, /* ranks that are threads of one process */
+    { "hash", meet_hash },
 };
 enum { SCHEME_COUNT = sizeof schemes / sizeof *schemes };
 

@@ -51,13 +51,31 @@ static void rank_and_size_come_from_query_arguments_or_launcher(void **state)
 {
     (void)state;
     clearenv();
-    assert_meets("hash://?rank=2&world_size=3", 0, 0, 2, 3, "hash");
-    assert_meets("hash://", 1, 4, 1, 4, "hash");
-    assert_meets("hash://?rank=1", -1, 4, 1, 4, "hash");
+    assert_meets("hash://here?rank=2&world_size=3", 0, 0, 2, 3, "hash");
+    assert_meets("hash://here", 1, 4, 1, 4, "hash");
+    assert_meets("hash://here?rank=1", -1, 4, 1, 4, "hash");
+    char url[64] = "file:///tmp/comm-rendezvous-XXXXXX";
+    int fd = mkstemp(url + strlen("file://"));
+    assert_true(fd >= 0);
+    close(fd);
     ENVIRONMENT("RANK=3", "WORLD_SIZE=5");
-    assert_meets("hash://", 0, 0, 3, 5, "hash");
+    assert_meets(url, 0, 0, 3, 5, "file");
+    unlink(url + strlen("file://"));
     assert_meets("hash://?rank=0&world_size=1", 0, 0, 0, 1, "hash");
-    assert_meets("hash://?rank=4", 0, 0, 4, 5, "hash");
+    assert_meets("hash://here?rank=4", 0, 0, 4, 5, "hash");
+}
+
+static void a_hash_store_where_nobody_could_come_is_refused(void **state)
+{
+    (void)state;
+    clearenv();
+    assert_refused("hash://?rank=0&world_size=2", 0, 0, COMM_ERR_INVALID, "give it a name");
+    assert_refused("HASH://", 1, 2, COMM_ERR_INVALID, "would never meet the other ranks of its world of 2");
+    assert_meets("hash://", 0, 1, 0, 1, "hash");
+    ENVIRONMENT("RANK=3", "WORLD_SIZE=5");
+    assert_refused("hash://here", 0, 0, COMM_ERR_INVALID, "rank 3 of 5, from the environment, is a process");
+    ENVIRONMENT("RANK=0", "WORLD_SIZE=1");
+    assert_meets("hash://here", 0, 0, 0, 1, "hash");
 }
 
 static void contradictions_are_refused(void **state)
@@ -214,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rank_and_size_come_from_query_arguments_or_launcher),
+        cmocka_unit_test(a_hash_store_where_nobody_could_come_is_refused),
         cmocka_unit_test(contradictions_are_refused),
         cmocka_unit_test(what_is_missing_is_named_with_the_cure),
         cmocka_unit_test(a_world_of_one_needs_no_meeting_point),
