@@ -3,6 +3,7 @@
  *   bench_ops.c      the operations and their buffers         bench_data.c    random data, and what it must become
  *   bench_measure.c  the timing method                        bench_report.c  rows as table, CSV or JSON; progress
  *   bench_plot.c     a picture, through gnuplot               bench_spawn.c   -n: ranks without a launcher
+ *   bench_roofline.c what the memory could do at best
  *   bench_kernels.c  `comm-bench kernels`: reducing alone
  *   bench_core.c     `comm-bench core`: a call without a backend
  *   bench_device.c   buffers on GPUs
@@ -165,6 +166,7 @@ struct bench_row {
     double mean_us, least_us, most_us; /* back to back: the median, least and most of the repeats' means */
     double median_us, p99_us;          /* of single iterations */
     double algbw, busbw; /* GB/s, 1e9 */
+    double copy, update; /* GB/s of a rank's memory while all ranks do so: --roofline; 0: not measured */
     uint64_t errors;
 };
 
@@ -173,8 +175,16 @@ comm_status bench_measure(comm_group *group, const struct bench_op *op, size_t b
                           const struct bench_call_options *call_options, const struct bench_method *method,
                           struct bench_row *ret_row);
 
+double bench_now_us(void);
+
 /* Sorts `values`. The p-quantile is the smallest value that at least p of all do not exceed. */
 double bench_quantile(double *values, size_t count, double p);
+
+/* ---- bench_roofline.c ---- */
+
+/* Measure what the ranks' memory does with as many bytes as the row has; every rank calls it and gets the same. */
+comm_status bench_roofline(comm_group *group, const struct bench_call_options *call_options,
+                           const struct bench_method *method, struct bench_row *row);
 
 /* ---- bench_kernels.c ---- */
 
@@ -215,6 +225,7 @@ struct bench_report {
     enum bench_format format;
     FILE *out;
     const char *dtype, *redop; /* for JSON */
+    int roofline;              /* rows have it */
     struct bench_row *rows;
     size_t row_count, row_room;
     int progress; /* 1: stderr is a terminal */

@@ -19,7 +19,7 @@
 enum { ITERATIONS_LEAST = 4, ITERATIONS_MAX = 20000, SINGLE_LEAST = 10 };
 static const double short_us = 200; /* an operation below this is estimated again, from 20 iterations */
 
-static double now_us(void)
+double bench_now_us(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -128,9 +128,9 @@ static comm_status barrier(const struct lanes *lanes)
 
 static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
 {
-    double begin = now_us();
+    double begin = bench_now_us();
     comm_status status = iterate(lanes, iterations);
-    *ret_us = (now_us() - begin) / (double)iterations;
+    *ret_us = (bench_now_us() - begin) / (double)iterations;
     return status;
 }
 
@@ -181,9 +181,9 @@ static comm_status single_times(struct lanes *lanes, double *times, size_t room)
     struct bench_call *call = &lanes->lane[0].call;
     comm_status status = barrier(lanes);
     for (size_t i = 0; i < room && status == COMM_OK; i++) {
-        double begin = now_us();
+        double begin = bench_now_us();
         status = run(call);
-        times[i] = now_us() - begin;
+        times[i] = bench_now_us() - begin;
         wait_for_stream(call);
     }
     return status == COMM_OK ? largest(lanes, times, room) : status;

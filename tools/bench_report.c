@@ -30,10 +30,12 @@ void bench_report_begin(struct bench_report *report)
 {
     report->progress = isatty(STDERR_FILENO);
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors\n");
+        fprintf(report->out, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors%s\n",
+                report->roofline ? ",copy_GBps,of_copy,update_GBps,of_update" : "");
     else if (report->format == BENCH_TABLE)
-        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %12s %10s %10s %7s\n", "op", "backend", "ranks", "bytes",
-                "mean us", "median us", "p99 us", "alg GB/s", "bus GB/s", "errors");
+        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %12s %10s %10s %7s%s\n", "op", "backend", "ranks",
+                "bytes", "mean us", "median us", "p99 us", "alg GB/s", "bus GB/s", "errors",
+                report->roofline ? "  copy GB/s  of it  update GB/s  of it" : "");
     fflush(report->out);
 }
 
@@ -44,6 +46,22 @@ void bench_report_progress(struct bench_report *report, const char *op, size_t b
         return;
     fprintf(stderr, "\r\033[K[%zu/%zu] %s %s", done + 1, total, op, bench_bytes_text(bytes, text));
     fflush(stderr);
+}
+
+/* The row's bandwidth as a share of a roof. */
+static double share(const struct bench_row *row, double roof)
+{
+    return roof > 0 ? row->algbw / roof : 0;
+}
+
+static void print_roofline(const struct bench_report *report, const struct bench_row *row)
+{
+    double of_copy = share(row, row->copy), of_update = share(row, row->update);
+    if (report->format == BENCH_CSV)
+        fprintf(report->out, ",%.4f,%.4f,%.4f,%.4f", row->copy, of_copy, row->update, of_update);
+    else
+        fprintf(report->out, " %10.3f %4.0f %% %11.3f %4.0f %%", row->copy, 100 * of_copy, row->update,
+                100 * of_update);
 }
 
 int bench_report_row(struct bench_report *report, const struct bench_row *row)
@@ -61,31 +79,41 @@ int bench_report_row(struct bench_report *report, const struct bench_row *row)
     erase_progress(report);
     const char *quote = strchr(row->backend, ',') ? "\"" : "";
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "%s,%s%s%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu\n", row->op, quote, row->backend, quote,
+        fprintf(report->out, "%s,%s%s%s,%d,%zu,%.3f,%.3f,%.3f,%.4f,%.4f,%llu", row->op, quote, row->backend, quote,
                 row->ranks, row->bytes, row->mean_us, row->median_us, row->p99_us, row->algbw, row->busbw,
                 (unsigned long long)row->errors);
     else if (report->format == BENCH_TABLE)
-        fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu\n", row->op, row->backend,
+        fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu", row->op, row->backend,
                 row->ranks, bench_bytes_text(row->bytes, text), row->mean_us, row->median_us, row->p99_us, row->algbw,
                 row->busbw, (unsigned long long)row->errors);
+    if (report->roofline && report->format != BENCH_JSON)
+        print_roofline(report, row);
+    if (report->format != BENCH_JSON)
+        fputc('\n', report->out);
     fflush(report->out); /* a row is news: some take seconds */
     return 0;
 }
 
-static json_t *row_json(const struct bench_row *row)
+static json_t *row_json(const struct bench_report *report, const struct bench_row *row)
 {
-    return json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "op", row->op, "backend",
-                     row->backend, "ranks", (int)row->ranks, "bytes", (json_int_t)row->bytes, "iterations",
-                     (json_int_t)row->iterations, "mean_us", row->mean_us, "least_us", row->least_us, "most_us",
-                     row->most_us, "median_us", row->median_us, "p99_us", row->p99_us, "algbw_GBps", row->algbw,
-                     "busbw_GBps", row->busbw, "errors", (json_int_t)row->errors);
+    json_t *told = json_pack("{s:s, s:s, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I}", "op", row->op,
+                             "backend", row->backend, "ranks", (int)row->ranks, "bytes", (json_int_t)row->bytes,
+                             "iterations", (json_int_t)row->iterations, "mean_us", row->mean_us, "least_us",
+                             row->least_us, "most_us", row->most_us, "median_us", row->median_us, "p99_us",
+                             row->p99_us, "algbw_GBps", row->algbw, "busbw_GBps", row->busbw, "errors",
+                             (json_int_t)row->errors);
+    if (told && report->roofline)
+        json_object_update_new(told, json_pack("{s:f, s:f, s:f, s:f}", "copy_GBps", row->copy, "of_copy",
+                                               share(row, row->copy), "update_GBps", row->update, "of_update",
+                                               share(row, row->update)));
+    return told;
 }
 
 static int print_json(struct bench_report *report)
 {
     json_t *rows = json_array();
     for (size_t i = 0; i < report->row_count; i++)
-        json_array_append_new(rows, row_json(&report->rows[i]));
+        json_array_append_new(rows, row_json(report, &report->rows[i]));
     json_t *all = json_pack("{s:s, s:s, s:s, s:o}", "version", comm_version(), "dtype", report->dtype, "redop",
                             report->redop, "rows", rows);
     int failed = !all || json_dumpf(all, report->out, JSON_INDENT(1) | JSON_REAL_PRECISION(8)) != 0;

@@ -27,6 +27,7 @@ struct arguments {
     comm_device device; /* --device; else the world's only one */
     int32_t ranks; /* -n, 0 if not given */
     int store_mode, kernels_mode, groups_mode, core_mode, tune_mode;
+    int roofline;
     const char *output; /* of --tune; NULL: stdout */
     long groups; /* to be made of each kind */
     const char *only; /* of core: the rows that begin so */
@@ -52,7 +53,8 @@ static const char usage[] = "OP[,OP...]\n--tune [OP...]\nstore\ngroups\nkernels\
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
-       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE };
+       KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
+       KEY_ROOFLINE };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -85,9 +87,14 @@ static const struct argp_option options[] = {
       0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not", 0 },
+    { "roofline", KEY_ROOFLINE, NULL, 0,
+      "After each size let all ranks copy as many bytes past the caches, and update as many in place, in memory of the "
+      "same kind as the buffers (--registered), and show the algorithm bandwidth as a share of both; for sizes that "
+      "leave the caches", 0 },
     { NULL, 0, NULL, 0, "What to print:", 3 },
     { "table", KEY_TABLE, NULL, 0, "A table for people (default)", 0 },
-    { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors", 0 },
+    { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors; with "
+      "--roofline also copy_GBps,of_copy,update_GBps,of_update", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "tune", KEY_TUNE, NULL, 0,
@@ -238,6 +245,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_JSON: a->format = BENCH_JSON; break;
     case KEY_PLOT: a->plot = arg; break;
     case KEY_TUNE: a->tune_mode = 1; break;
+    case KEY_ROOFLINE: a->roofline = 1; break;
     case 'o': a->output = arg; break;
     case KEY_ONLY: a->only = arg; break;
     case KEY_GROUPS: a->groups = parse_number(state, "--groups", arg, 1, 100000); break;
@@ -365,6 +373,8 @@ static int measure_all(comm_group *world, const struct arguments *a, struct benc
                 bench_report_progress(report, op->name, bytes, done++, total);
             if (bench_measure(world, op, bytes, &a->call, &a->method, &row) != COMM_OK)
                 return fail(world, "");
+            if (a->roofline && bench_roofline(world, &a->call, &a->method, &row) != COMM_OK)
+                return fail(world, "the roofline");
             errors += row.errors;
             if (is_first && bench_report_row(report, &row) != 0)
                 return fail(world, "keeping the rows");
@@ -379,7 +389,9 @@ static int choose_device(const comm_group *world, struct arguments *a, int32_t l
     char error[256];
     comm_device device = a->device ? a->device : comm_group_device(world);
     a->call.device = device;
-    if (comm_device_kind(device) == COMM_DEVICE_CUDA) {
+    if (a->roofline && device != COMM_DEVICE_DEFAULT && comm_device_kind(device) != COMM_DEVICE_CPU) {
+        snprintf(error, sizeof error, "--roofline: the buffers are not in the CPU's memory");
+    } else if (comm_device_kind(device) == COMM_DEVICE_CUDA) {
         if (bench_device_open(&a->call.device, local_rank, &a->call.stream, error, sizeof error) == 0)
             return EXIT_SUCCESS;
     } else if (a->call.on_stream) {
@@ -398,7 +410,7 @@ static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
     if (choose_device(world, a, local_rank) != EXIT_SUCCESS)
         return EXIT_FAILED;
     struct bench_report report = { .format = a->format, .out = stdout, .dtype = comm_dtype_name(a->call.dtype),
-                                   .redop = comm_redop_name(a->call.redop) };
+                                   .redop = comm_redop_name(a->call.redop), .roofline = a->roofline };
     if (is_first)
         bench_report_begin(&report);
     int result = measure_all(world, a, &report);

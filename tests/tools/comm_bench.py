@@ -131,6 +131,29 @@ class Output(Bench):
         self.assertRegex(lines[1], r"^all_reduce +cpu:shm +2 +64K +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +0$")
         self.assertEqual(len(lines), 2)
 
+    def test_roofline(self):
+        """What memory does at best, of both kinds of buffers, behind the usual columns; a barrier has none."""
+        behind = "copy_GBps,of_copy,update_GBps,of_update"
+        for words in ([], ["--registered"], ["--registered", "--backend", "cpu:tcp"]):
+            status, out, err = run("all_reduce,all_gather,barrier", "-n", "2", "--bytes", "10,1M", "--roofline",
+                                   "--csv", *QUICK, *words)
+            self.assertEqual((status, err), (0, ""), out)
+            lines = [line.split(",") for line in out.splitlines()]
+            self.assertEqual(",".join(lines[0]), f"{HEADER},{behind}")
+            self.assertEqual([row[0] for row in lines[1:]], ["all_reduce"] * 2 + ["all_gather"] * 2 + ["barrier"])
+            for row in lines[1:-1]:
+                algbw, copy, of_copy, update, of_update = (float(row[i]) for i in (7, 10, 11, 12, 13))
+                self.assertTrue(copy > 0 and update > 0, row)
+                self.assertAlmostEqual(of_copy, algbw / copy, delta=of_copy * 0.02 + 2e-2)
+                self.assertAlmostEqual(of_update, algbw / update, delta=of_update * 0.02 + 2e-2)
+            self.assertEqual([float(value) for value in lines[-1][10:]], [0] * 4)
+        status, out, err = run("all_reduce", "-n", "2", "--bytes", "64K", "--roofline", *QUICK)
+        self.assertEqual((status, err), (0, ""))
+        self.assertRegex(out, r"errors +copy GB/s +of it +update GB/s +of it\nall_reduce .* 0( +[\d.]+ +\d+ %){2}\n$")
+        status, out, err = run("all_reduce", "-n", "1", "--bytes", "64K", "--roofline", "--json", *QUICK)
+        self.assertEqual((status, err), (0, ""))
+        self.assertLess(set(behind.split(",")), set(json.loads(out)["rows"][0]))
+
     def test_many_in_flight(self):
         for op in OPS:
             with self.subTest(op):
@@ -262,7 +285,7 @@ class Refusals(Bench):
     def test_help(self):
         status, out, err = run("--help")
         self.assertEqual((status, err), (0, ""))
-        for word in (*OPS, "--bytes", "--async", "--plot", "store"):
+        for word in (*OPS, "--bytes", "--async", "--plot", "--roofline", "store"):
             self.assertIn(word, re.sub(r"\s+", " ", out))
 
 
