@@ -77,7 +77,7 @@ static const struct argp_option options[] = {
     { "captured", KEY_CAPTURED, NULL, 0,
       "The same, but the call is captured into a CUDA graph, once, and each iteration launches the graph", 0 },
     { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
-    { "bind", KEY_BIND, "HOW", 0,
+    { "bind", KEY_BIND, "core|none|auto", 0,
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
     { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60; with --tune 3)", 0 },

@@ -39,6 +39,12 @@ env -i "$installed/bin/comm-info" | grep -q '^  nccl .*/comm/libcomm_nccl\.so' |
 for object in "$libdir/libcomm.so.0" "$libdir/comm/libcomm_nccl.so"; do
     ! readelf -d "$object" | grep NEEDED | grep -qE 'cuda|cudart|nccl' || fail "$object needs CUDA or NCCL"
 done
+for program in "$@"; do
+    [ ! -e "$build/packaging/$program.1" ] && continue # a build without Python has none
+    for page in "man/man1/$program.1" "bash-completion/completions/$program" "zsh/site-functions/_$program"; do
+        [ -s "$installed/share/$page" ] || fail "share/$page was not installed"
+    done
+done
 for text in "$source"/LICENSE "$source"/README.md "$source"/docs/*.md; do
     [ -s "$(find "$installed" -path "*/doc/libcomm/${text##*/}")" ] || fail "$text was not installed"
 done
