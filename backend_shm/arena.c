@@ -12,6 +12,7 @@
 #include "groups.h"
 #include "receive.h"
 #include "say.h"
+#include "select.h"
 
 /* ---- Open ---- */
 
@@ -32,7 +33,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     if (!domain_init(&a->domain, "shm", info->rank, info->size, &receive_events))
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %d peers", (int)info->size);
     a->domain.hosts = info->hosts;
-    a->domain.memory = 1;
+    a->domain.memory = SELECT_MEMORY_ALL;
     a->domain.matching.eager_bytes = exec_host->param_int(info->options, "shm", "eager_bytes");
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
@@ -43,7 +44,8 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     waiting_choose(&a->waiting, "shm", info->options, fabric_local_ranks(info));
     a->waiting.rest_ns = REST_NS;
     a->waiting.short_look_ns = SHORT_LOOK_NS;
-    return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, info);
+    const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->runs };
+    return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, &looks, info);
 }
 
 static void close_in_child(struct forked *f)

@@ -142,8 +142,9 @@ static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
     if (pthread_mutex_trylock(&g->arena->lock) != 0)
         return COMM_ERR_UNSUPPORTED;
     int is_message = op->kind == COMM_OP_SEND || op->kind == COMM_OP_RECV;
-    comm_status status = is_message ? message_run(g->exec, op, spin_ns)
-                                    : small_run(&g->small, g->exec, op, spin_ns);
+    struct fabric *f = &g->arena->fabric;
+    comm_status status = is_message ? message_run(f, g->exec, op, spin_ns)
+                                    : small_run(&g->small, f, g->exec, op, spin_ns);
     pthread_mutex_unlock(&g->arena->lock);
     return status;
 }
@@ -201,7 +202,7 @@ static void shm_memory_close(void *state, void *handle, int32_t forked)
 static void shm_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
 {
     (void)context;
-    select_describe(1, "COMM_SHM_ALGO", line, line_context);
+    select_describe(SELECT_MEMORY_ALL, "COMM_SHM_ALGO", line, line_context);
 }
 
 static const comm_backend_param *const params[] = {

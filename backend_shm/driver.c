@@ -183,22 +183,6 @@ static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_n
     atomic_store(&a->sleeping, 0);
 }
 
-int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns)
-{
-    enum { OFTEN = 16 };
-    struct waiting *w = &a->waiting;
-    if (turn % OFTEN && w->spin_ns)
-        return 1;
-    int64_t now = clock_now_ns();
-    if (!*until_ns)
-        *until_ns = now + (waiting_rests(w, now) && spin_ns > w->short_look_ns ? w->short_look_ns : spin_ns);
-    if (now >= *until_ns || atomic_load_explicit(&a->contenders, memory_order_relaxed))
-        return 0;
-    if (!w->spin_ns && !waiting_rests(w, now))
-        waiting_yield(w, now);
-    return 1;
-}
-
 /* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
 static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
 {

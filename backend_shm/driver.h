@@ -19,17 +19,6 @@ void driver_leave(struct arena *a);
 void driver_leave_quietly(struct arena *a);
 void driver_leave_to_helper(struct arena *a);
 
-/* For a thread that has the lock and looks whether something is there that takes a moment: look again (1), or has it
- * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */
-int driver_look_again(struct arena *a, unsigned turn, int64_t spin_ns, int64_t *until_ns);
-
-/* With the lock: an op is run at once, so the helper need not look. */
-static inline void driver_runs(struct arena *a)
-{
-    unsigned runs = atomic_load_explicit(&a->runs, memory_order_relaxed);
-    atomic_store_explicit(&a->runs, runs + 1, memory_order_relaxed);
-}
-
 /* The slot `progress` of a backend. */
 comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns);
 /* Take in all that has come by now, with the lock. Returns 1 if something has. */

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "accept.h"
+#include "base/clock.h"
 #include "descriptor.h"
 #include "dial.h"
 #include "duplex.h"
@@ -54,10 +55,11 @@ static int has_duplex(const struct domain *d, int32_t rank)
 }
 
 comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier_driver *driver,
-                        const comm_world_info *info)
+                        const struct carrier_looks *looks, const comm_world_info *info)
 {
     f->domain = d;
     f->driver = driver;
+    f->looks = *looks;
     f->world = info->id;
     f->store = info->store;
     f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
@@ -108,6 +110,22 @@ int fabric_look_around(struct fabric *f)
 {
     events_turn(f, 0);
     return fabric_look(f);
+}
+
+int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
+{
+    enum { OFTEN = 16 };
+    struct waiting *w = f->looks.waiting;
+    if (turn % OFTEN && w->spin_ns)
+        return 1;
+    int64_t now = clock_now_ns();
+    if (!*until_ns)
+        *until_ns = now + (waiting_rests(w, now) && spin_ns > w->short_look_ns ? w->short_look_ns : spin_ns);
+    if (now >= *until_ns || atomic_load_explicit(f->looks.contenders, memory_order_relaxed))
+        return 0;
+    if (!w->spin_ns && !waiting_rests(w, now))
+        waiting_yield(w, now);
+    return 1;
 }
 
 void fabric_timer(struct fabric *f, int64_t now_ns)

@@ -10,7 +10,7 @@ int32_t fabric_local_ranks(const comm_world_info *info);
 /* The duplexes become the domain's ports for ranks of this host, and for those that have none. With zeroed memory;
  * finish frees also what is half made. */
 comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier_driver *driver,
-                        const comm_world_info *info);
+                        const struct carrier_looks *looks, const comm_world_info *info);
 void fabric_finish(struct fabric *f);
 /* What reaches outside; close takes it half done. */
 comm_status fabric_open(struct fabric *f);
@@ -25,5 +25,16 @@ void fabric_timer(struct fabric *f, int64_t now_ns);
 int64_t fabric_due_ns(const struct fabric *f);
 /* Say goodbye to those who have not heard it. Returns 1 as long as there is something to deliver. */
 int fabric_leave(struct fabric *f);
+
+/* For a thread that has the lock and looks whether something is there that takes a moment: look again (1), or has it
+ * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */
+int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns);
+
+/* With the lock: an op is run at once, so the helper need not look. */
+static inline void fabric_runs(const struct fabric *f)
+{
+    unsigned runs = atomic_load_explicit(f->looks.runs, memory_order_relaxed);
+    atomic_store_explicit(f->looks.runs, runs + 1, memory_order_relaxed);
+}
 
 #endif

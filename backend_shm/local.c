@@ -5,7 +5,9 @@
 #include "duplex.h"
 #include "events.h"
 #include "fabric.h"
+#include "message.h"
 #include "say.h"
+#include "small.h"
 
 struct local {
     struct carrier carrier; /* first: fabric_of */
@@ -42,6 +44,18 @@ static int local_asleep(struct carrier *c)
 static void local_awake(struct carrier *c)
 {
     events_awake(fabric_of(c));
+}
+
+static comm_status local_run(struct carrier *c, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+{
+    struct fabric *f = fabric_of(c);
+    if (op->kind == COMM_OP_SEND || op->kind == COMM_OP_RECV) {
+        int is_here = op->root >= 0 && g->hosts && g->hosts[op->root] == g->hosts[g->rank];
+        return is_here ? message_run(f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    }
+    if (!g->at_once)
+        g->at_once = calloc(1, sizeof(struct small));
+    return g->at_once ? small_run(g->at_once, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }
 
 static void local_timer(struct carrier *c, int64_t now_ns)
@@ -88,6 +102,7 @@ static const struct carrier_ops local_ops = {
     .look_around = local_look_around,
     .asleep = local_asleep,
     .awake = local_awake,
+    .run = local_run,
     .timer = local_timer,
     .due_ns = local_due_ns,
     .resolve = local_resolve,
@@ -97,14 +112,14 @@ static const struct carrier_ops local_ops = {
     .close_descriptors = local_close_descriptors,
 };
 
-comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const comm_world_info *info,
-                               struct carrier **ret_carrier)
+comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const struct carrier_looks *looks,
+                               const comm_world_info *info, struct carrier **ret_carrier)
 {
     struct local *local = calloc(1, sizeof *local);
     if (!local)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
     local->carrier = (struct carrier){ &local_ops, -1 };
-    comm_status status = fabric_init(&local->fabric, d, driver, info);
+    comm_status status = fabric_init(&local->fabric, d, driver, looks, info);
     if (status == COMM_OK)
         *ret_carrier = &local->carrier;
     else

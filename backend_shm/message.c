@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-#include "driver.h"
 #include "duplex.h"
 #include "events.h"
+#include "fabric.h"
 
 enum { MESSAGE_BYTES = 16 << 10 };
 
@@ -47,32 +47,31 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
     return COMM_OK;
 }
 
-static comm_status receive_now(struct exec_group *g, const comm_op *op, int64_t spin_ns)
+static comm_status receive_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     if (op->root == COMM_ANY_SOURCE || g->recvs.head || g->p2p_boxes[op->root].unexpected.head)
         return COMM_ERR_UNSUPPORTED;
-    struct arena *a = arena_of(g->domain);
     struct duplex *p = duplex_of(group_port(g, op->root));
     const struct ring_record *record;
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
         return COMM_ERR_UNSUPPORTED;
-    events_awake(&a->fabric);
+    events_awake(f);
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
-            waiting_paid(&a->waiting);
+            waiting_paid(f->looks.waiting);
             return take(p, g, op, record);
         }
-        if (what == RING_MORE || !driver_look_again(a, turn, spin_ns, &until_ns))
+        if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &until_ns))
             return COMM_ERR_UNSUPPORTED;
     }
 }
 
-comm_status message_run(struct exec_group *g, const comm_op *op, int64_t spin_ns)
+comm_status message_run(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     if (g->status != COMM_OK || op->root == g->rank)
         return COMM_ERR_UNSUPPORTED;
-    driver_runs(arena_of(g->domain));
-    return op->kind == COMM_OP_SEND ? send_now(g, op) : receive_now(g, op, spin_ns);
+    fabric_runs(f);
+    return op->kind == COMM_OP_SEND ? send_now(g, op) : receive_now(f, g, op, spin_ns);
 }

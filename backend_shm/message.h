@@ -5,7 +5,8 @@
 #include "exec_group.h"
 #include "shm.h"
 
-/* The slot `run` for COMM_OP_SEND and _RECV, with the arena's lock. What is not done at once has not begun. */
-comm_status message_run(struct exec_group *g, const comm_op *op, int64_t spin_ns);
+/* The slot `run` for COMM_OP_SEND and _RECV, with the lock, to or from a rank that the fabric has a duplex to (or any
+ * source). What is not done at once has not begun. */
+comm_status message_run(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
 
 #endif

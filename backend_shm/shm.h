@@ -95,6 +95,7 @@ struct lendable {
 struct fabric {
     struct domain *domain;
     const struct carrier_driver *driver;
+    struct carrier_looks looks;
     struct duplex *duplexes; /* [size]: those of ranks of this host are ports of the domain */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;

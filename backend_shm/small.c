@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-#include "driver.h"
 #include "duplex.h"
 #include "events.h"
+#include "fabric.h"
 #include "operands.h"
 #include "prepare.h"
 #include "queue.h"
@@ -145,7 +145,7 @@ static void send_all(struct small_shape *s, const uint8_t *from)
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-static int all_are_here(struct arena *a, const struct small_shape *s, const struct ring_record **records,
+static int all_are_here(const struct fabric *f, const struct small_shape *s, const struct ring_record **records,
                         int64_t spin_ns)
 {
     uint64_t key = ring_key(&s->head);
@@ -161,10 +161,10 @@ static int all_are_here(struct arena *a, const struct small_shape *s, const stru
             here++;
         }
         if (here == s->recv_messages) {
-            waiting_paid(&a->waiting);
+            waiting_paid(f->looks.waiting);
             return 1;
         }
-        if (!driver_look_again(a, turn, spin_ns, &until_ns))
+        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
             return 0;
     }
 }
@@ -200,9 +200,8 @@ static void let_go(const struct small_shape *s, const struct ring_record **recor
     }
 }
 
-comm_status small_run(struct small *small, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
-    struct arena *a = arena_of(g->domain);
     const struct ring_record *records[SMALL_PEERS_MAX];
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
     /* Unexpected frames may be what this op would wait for. */
@@ -212,12 +211,12 @@ comm_status small_run(struct small *small, struct exec_group *g, const comm_op *
         learn(s, g, op);
     if (!s->fits || !can_send(s))
         return COMM_ERR_UNSUPPORTED;
-    events_awake(&a->fabric);
-    driver_runs(a);
+    events_awake(f);
+    fabric_runs(f);
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     s->head.seq = op->seq;
     send_all(s, send);
-    if (!all_are_here(a, s, records, spin_ns))
+    if (!all_are_here(f, s, records, spin_ns))
         return COMM_IN_PROGRESS;
     take_all(s, g, records, send, op->recv.data);
     let_go(s, records);

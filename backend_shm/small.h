@@ -39,7 +39,7 @@ struct small {
     struct small_shape shapes[SMALL_SHAPES];
 };
 
-/* The slot `run`, with the arena's lock. */
-comm_status small_run(struct small *s, struct exec_group *g, const comm_op *op, int64_t spin_ns);
+/* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
+comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
 
 #endif

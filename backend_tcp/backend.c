@@ -90,6 +90,11 @@ static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work 
     return status;
 }
 
+static comm_status shm_tcp_run(void *state, const comm_op *op, int64_t spin_ns)
+{
+    return progress_run(mesh_of(state), state, op, spin_ns);
+}
+
 static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_ns)
 {
     return progress_wait(mesh_of(state), work, deadline_ns);
@@ -98,7 +103,7 @@ static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_n
 static void tcp_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)
 {
     (void)context;
-    select_describe(0, "COMM_TCP_ALGO", line, line_context);
+    select_describe(SELECT_MEMORY_NONE, "COMM_TCP_ALGO", line, line_context);
 }
 
 static const comm_backend_param *const params[] = {
@@ -150,6 +155,7 @@ static const comm_backend shm_tcp_backend = {
     .group_abort = tcp_group_abort,
     .group_close = tcp_group_close,
     .submit = tcp_submit,
+    .run = shm_tcp_run,
     .progress = tcp_progress,
     .describe_routes = tcp_describe_routes,
     .serves_hosts = shm_tcp_serves_hosts,

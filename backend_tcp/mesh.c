@@ -19,6 +19,7 @@
 #include "receive.h"
 #include "resolve.h"
 #include "say.h"
+#include "select.h"
 #include "socket.h"
 
 /* ---- Open ---- */
@@ -128,8 +129,10 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
     comm_status status = mesh_allocate(m, info->rank, info->size, info->secret);
     if (status == COMM_OK)
         status = domain_tune(&m->domain, info->tuning);
+    m->domain.memory = with_shm ? SELECT_MEMORY_HOSTS : SELECT_MEMORY_NONE;
+    const struct carrier_looks looks = { &m->waiting, &m->contenders, &m->runs };
     if (status == COMM_OK && with_shm)
-        status = carrier_create_shm(&m->domain, &driver_of_meshes, info, &m->local);
+        status = carrier_create_shm(&m->domain, &driver_of_meshes, &looks, info, &m->local);
     read_parameters(m, info->options);
     waiting_choose(&m->waiting, "tcp", info->options, info->local_size > 0 ? info->local_size : info->size);
     m->waiting.rest_ns = REST_NS;

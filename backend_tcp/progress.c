@@ -19,6 +19,7 @@
 #include "connect.h"
 #include "desync.h"
 #include "ending.h"
+#include "exec_group.h"
 #include "link.h"
 #include "listen.h"
 #include "loop.h"
@@ -379,6 +380,16 @@ void progress_leave_to_helper(struct mesh *m)
 
 /* ---- For a carrier ---- */
 
+comm_status progress_run(struct mesh *m, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+{
+    int is_message = op->kind == COMM_OP_SEND || op->kind == COMM_OP_RECV;
+    if ((!is_message && g->host_count != 1) || pthread_mutex_trylock(&m->lock) != 0)
+        return COMM_ERR_UNSUPPORTED;
+    comm_status status = m->local->ops->run(m->local, g, op, spin_ns);
+    pthread_mutex_unlock(&m->lock);
+    return status;
+}
+
 static struct mesh *mesh_of(struct domain *d)
 {
     return (struct mesh *)d;
@@ -422,8 +433,13 @@ static void helper_park(struct mesh *m, unsigned wakes)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-static int somebody_drives(struct mesh *m, int64_t now)
+/* *runs_seen: what had been done at once when this was asked before. */
+static int somebody_drives(struct mesh *m, int64_t now, unsigned *runs_seen)
 {
+    unsigned runs_before = *runs_seen;
+    *runs_seen = atomic_load_explicit(&m->runs, memory_order_relaxed);
+    if (*runs_seen != runs_before)
+        return 1;
     int64_t patience = atomic_load(&m->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
     return now - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < patience;
 }
@@ -458,6 +474,7 @@ static void *helper_main(void *argument)
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
     int64_t async_seen = 0;
+    unsigned runs_seen = 0;
     while (!atomic_load(&m->stop)) {
         unsigned wakes = atomic_load(&m->helper_wakes);
         int64_t now = clock_now_ns();
@@ -465,7 +482,7 @@ static void *helper_main(void *argument)
             async_seen = now;
         if (m->local)
             m->local->ops->resolve(m->local, &m->stop);
-        if (!somebody_drives(m, now) && pthread_mutex_trylock(&m->lock) == 0) {
+        if (!somebody_drives(m, now, &runs_seen) && pthread_mutex_trylock(&m->lock) == 0) {
             int wait_ms = helper_turn(m);
             if (wait_ms)
                 poll(&backend, 1, wait_ms);

@@ -18,6 +18,8 @@ void progress_leave_to_helper(struct mesh *m); /* so too, and an op that no thre
 /* With the lock. Take in all that has come by now; or sleep before until something has, for so long at most. */
 void progress_look_around(struct mesh *m);
 void progress_nap(struct mesh *m, int64_t ns);
+/* The slot `run` of a mesh with a carrier, for ops that have to do with no link. */
+comm_status progress_run(struct mesh *m, struct exec_group *g, const comm_op *op, int64_t spin_ns);
 comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns);
 
 #endif

@@ -90,6 +90,7 @@ struct mesh {
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sits in the kernel: wake it by uv_async_send */
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */
+    atomic_uint runs;          /* ops that the carrier did at once */
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;

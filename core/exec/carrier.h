@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "domain.h"
+#include "waiting.h"
 
 /* What a carrier asks of the driver. */
 struct carrier_driver {
@@ -25,6 +26,13 @@ struct carrier {
     int fd; /* once it is open: who sleeps wakes up when this is readable, and calls look_around */
 };
 
+/* What of the driver concerns a thread that looks for the driver, with the lock, while it does an op at once. */
+struct carrier_looks {
+    struct waiting *waiting;
+    const atomic_int *contenders; /* threads that want the lock for a short time: make room */
+    atomic_uint *runs;            /* counts ops that were done at once, so that the helper need not look */
+};
+
 /* What a carrier does for the driver. */
 struct carrier_ops {
     /* What reaches outside: also before the other ranks are told where this one is. */
@@ -37,6 +45,8 @@ struct carrier_ops {
      * costs nothing if somebody did before. */
     int (*asleep)(struct carrier *c);
     void (*awake)(struct carrier *c);
+    /* The slot `run` of a backend, for a collective of ranks that all are the carrier's, or a send or receive. */
+    comm_status (*run)(struct carrier *c, struct exec_group *g, const comm_op *op, int64_t spin_ns);
     /* What is due by now; when to come again. */
     void (*timer)(struct carrier *c, int64_t now_ns);
     int64_t (*due_ns)(const struct carrier *c);
@@ -53,7 +63,7 @@ struct carrier_ops {
 
 /* Memory that is shared with the other ranks of this host (backend_shm): takes the place of the ports to them, in a
  * domain that has a port for each rank. */
-comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const comm_world_info *info,
-                               struct carrier **ret_carrier);
+comm_status carrier_create_shm(struct domain *d, const struct carrier_driver *driver, const struct carrier_looks *looks,
+                               const comm_world_info *info, struct carrier **ret_carrier);
 
 #endif

@@ -47,7 +47,7 @@ struct domain {
     const int32_t *hosts;    /* [peers.size] which ranks share a host; NULL: not known. The core's */
     struct matching matching;
     const char *backend;     /* whose parameters groups have: "tcp" */
-    int memory;              /* the ranks share memory: select.h */
+    int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */
 
     /* What the end of the turn must see to. */

@@ -38,6 +38,7 @@ struct exec_group {
     int32_t *rank_of;       /* [world size]; -1: not a member */
     int32_t *hosts;         /* [size] each rank's host, for plans; NULL: not known */
     int32_t host_count;     /* 0: not known */
+    int memory;             /* enum select_memory */
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */
@@ -66,6 +67,7 @@ struct exec_group {
     const void **sources;   /* [size] what the step at hand reduces */
     size_t *offsets;
     size_t offsets_bytes;
+    void *at_once;          /* what a carrier keeps for ops that it does at once: free()d with the group */
     /* desync.c, while it asks: whose deadline passed, what the others say. */
     struct exec_op *asks_for;
     int64_t answer_ms;      /* how long the others may take to answer */

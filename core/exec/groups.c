@@ -161,6 +161,15 @@ static int learn_hosts(struct exec_group *g)
     return g->hosts && seen;
 }
 
+static int memory_of(const struct exec_group *g)
+{
+    if (g->domain->memory != SELECT_MEMORY_HOSTS)
+        return g->domain->memory;
+    return g->host_count == 1         ? SELECT_MEMORY_ALL
+           : g->host_count == g->size ? SELECT_MEMORY_NONE
+                                      : SELECT_MEMORY_HOSTS;
+}
+
 comm_status group_create(struct domain *d, const comm_group_info *info, struct exec_group **ret_group)
 {
     struct exec_group *g = calloc(1, sizeof *g);
@@ -194,6 +203,7 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
         group_destroy(g);
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
+    g->memory = memory_of(g);
     g->lanes = (uint32_t)exec_host->param_int(info->options, d->backend, "lanes");
     g->slice_bytes = exec_host->param_int(info->options, d->backend, "slice_bytes");
     g->answer_ms = exec_host->param_int(info->options, d->backend, "answer_ms");
@@ -221,6 +231,7 @@ void group_destroy(struct exec_group *g)
     free(g->world_ranks);
     free(g->rank_of);
     free(g->hosts);
+    free(g->at_once);
     free(g->answers);
     free(g->sources);
     free(g->boxes);

@@ -172,7 +172,7 @@ struct rule_list {
 
 static struct rule_list rules_for(int memory)
 {
-    if (memory)
+    if (memory == SELECT_MEMORY_ALL)
         return (struct rule_list){ memory_rules, MEMORY_RULE_COUNT };
     return (struct rule_list){ rules, RULE_COUNT };
 }
@@ -443,7 +443,7 @@ const char *select_rule_at(int memory, size_t index)
     if (index >= rules_for(memory).count)
         return NULL;
     pthread_once(&once, write_rule_texts);
-    return memory ? memory_rule_texts[index] : rule_texts[index];
+    return memory == SELECT_MEMORY_ALL ? memory_rule_texts[index] : rule_texts[index];
 }
 
 void select_describe(int memory, const char *variable, void (*line)(const char *text, void *line_context),

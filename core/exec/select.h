@@ -25,6 +25,13 @@ enum {
     ALGO_LEVELS = 8,       /* makes use of plan_set_hosts */
 };
 
+/* Which of an op's ranks share memory. */
+enum select_memory {
+    SELECT_MEMORY_NONE,
+    SELECT_MEMORY_ALL,
+    SELECT_MEMORY_HOSTS, /* those of one host, and there are several hosts, of which one has several */
+};
+
 struct route {
     const struct algo *algo;
     size_t slice_bytes; /* the engine cuts the op into slices of about so many bytes (per chunk for block ops); 0: it
@@ -38,7 +45,7 @@ struct select_query {
     int32_t hosts;  /* that the ranks are on; 0: not known */
     size_t bytes;
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
-    int memory;     /* the ranks share memory */
+    int memory;     /* enum select_memory */
 };
 
 /* What the user says, or a tuning file: an algorithm for so many ranks, hosts and bytes. */
@@ -71,7 +78,7 @@ int select_override_parse(const char *text, size_t length, struct override *ret_
 
 /* For printing: the i-th algorithm (NULL past the end), and a line of the routing table for people. */
 const struct algo *select_algo_at(size_t index);
-/* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever. `memory`: for ranks that share it. */
+/* "all_reduce  -32K  recursive_doubling"; NULL past the end; for ever. `memory` is an enum select_memory. */
 const char *select_rule_at(int memory, size_t index);
 /* All of both, a call of `line` for each: a backend's describe_routes. `variable` is the one of its parameter algo. */
 void select_describe(int memory, const char *variable, void (*line)(const char *text, void *line_context),

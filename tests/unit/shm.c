@@ -1,4 +1,5 @@
-/* What is special about cpu:shm: small operations that some ranks run at once and others begin; who may connect. */
+/* What is special about cpu:shm, and cpu:shm-tcp on one host: small operations that some ranks run at once and others
+ * begin; who may connect. */
 #include <comm/comm.h>
 #include <stddef.h>
 #include <sys/socket.h>
@@ -74,10 +75,9 @@ static int64_t expected(int kind, int rank, int size, size_t n, size_t i, int ro
 /* Which ranks wait in the call changes from step to step: they all do the same operation together. */
 static void run_and_begun_are_one_operation(int rank, int size, void *arg)
 {
-    comm_group *world = ranks_world("cpu:shm");
+    comm_group *world = ranks_world(arg);
     const size_t most = 3000 * RANKS_MOST;
     int32_t *in = malloc(most * sizeof *in), *out = malloc(most * sizeof *out);
-    (void)arg;
     CHECK(in && out);
     for (int step = 0; step < 600; step++) {
         int kind = step % KINDS, root = step % size, waits = (step >> (rank % 4)) & 1;
@@ -243,8 +243,10 @@ int main(void)
     struct ranks_options threads = { .threads = 1 };
     int bad = 0;
     for (int size = 1; size <= RANKS_MOST && !bad; size++)
-        bad = ranks_run(size, NULL, run_and_begun_are_one_operation, NULL);
-    return bad || ranks_run(3, &threads, run_and_begun_are_one_operation, NULL) ||
+        bad = ranks_run(size, NULL, run_and_begun_are_one_operation, "cpu:shm") ||
+              ranks_run(size, NULL, run_and_begun_are_one_operation, "cpu:shm-tcp");
+    return bad || ranks_run(3, &threads, run_and_begun_are_one_operation, "cpu:shm") ||
+           ranks_run(3, &threads, run_and_begun_are_one_operation, "cpu:shm-tcp") ||
            ranks_run(16, NULL, many_ranks, NULL) || ranks_run(24, NULL, many_ranks, NULL) ||
            ranks_run(2, NULL, long_messages_from_anywhere, "cpu:shm") ||
            ranks_run(5, NULL, long_messages_from_anywhere, "cpu:shm") ||

@@ -140,9 +140,9 @@ static const struct {
 static void nothing_is_allocated_or_asked_of_the_kernel(int rank, int size, void *arg)
 {
     /* A rank that does not run for a while would be waited for in the kernel. */
-    comm_group *world = ranks_world("cpu:shm?spin_us=1000000");
+    comm_group *world = ranks_world(arg);
     int32_t data[2] = { 0 };
-    (void)size, (void)arg;
+    (void)size;
     CHECK(watch_calls());
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         comm_status status = COMM_OK;
@@ -174,5 +174,6 @@ int main(void)
         return SKIPPED;
     }
     prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, 0, 0, 0);
-    return ranks_run(2, NULL, nothing_is_allocated_or_asked_of_the_kernel, NULL);
+    return ranks_run(2, NULL, nothing_is_allocated_or_asked_of_the_kernel, "cpu:shm?spin_us=1000000") ||
+           ranks_run(2, NULL, nothing_is_allocated_or_asked_of_the_kernel, "cpu:shm-tcp?tcp.spin_us=1000000");
 }
