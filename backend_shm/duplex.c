@@ -30,12 +30,11 @@ enum {
 struct tx {
     struct tx *next;
     struct frame head;
-    const uint8_t *payload;
-    size_t bytes, sent;      /* of the payload */
+    struct loan loan;        /* the payload, and how it is lent */
+    size_t sent;             /* of the payload */
     struct message *message; /* to be told when it is sent; NULL: none */
     const void *owner;       /* the message's */
     void *owned;             /* payload memory to free */
-    struct ring_place place; /* of a payload that is lent; loan 0: it is not, yet */
     uint8_t lends;           /* it is to be lent */
     uint8_t begun;           /* the header has gone */
     uint8_t is_reply;        /* counted in duplex->replies */
@@ -64,7 +63,7 @@ static void tx_put(struct duplex *p, struct tx *tx)
 
 static int tx_is_sent(const struct tx *tx)
 {
-    return tx->begun && tx->sent == tx->bytes;
+    return tx->begun && tx->sent == tx->loan.bytes;
 }
 
 static void lent_append(struct duplex *p, struct tx *tx)
@@ -85,7 +84,7 @@ static void lent_remove(struct duplex *p, struct tx **at)
         p->lent_tail = at;
     if (!p->lent_head)
         port_interest(&p->port, -1);
-    lend_end(p, &tx->place);
+    lend_end(p, &tx->loan);
     tx_put(p, tx);
 }
 
@@ -112,7 +111,7 @@ static size_t piece_bytes(const struct ring_out *r)
 /* Lines that the next record of the frame takes, and its payload. */
 static uint64_t next_record(const struct ring_out *r, const struct tx *tx, uint32_t *ret_bytes)
 {
-    size_t left = tx->bytes - tx->sent, most = piece_bytes(r);
+    size_t left = tx->loan.bytes - tx->sent, most = piece_bytes(r);
     *ret_bytes = (uint32_t)(left < most ? left : most);
     return tx->begun ? 1 + ring_payload_lines(*ret_bytes) : ring_frame_lines(*ret_bytes);
 }
@@ -134,8 +133,8 @@ static int has_space(struct duplex *p, uint64_t lines)
  * once. */
 static uint8_t may_lend(struct duplex *p, struct tx *tx)
 {
-    return tx->message && tx->head.type == FRAME_DATA && tx->bytes &&
-           lend_suits(p, &tx->head, tx->payload, &tx->place);
+    return tx->message && tx->head.type == FRAME_DATA && tx->loan.bytes &&
+           lend_suits(p, &tx->head, &tx->loan);
 }
 
 /* Write the frame, as far as there is space. */
@@ -143,16 +142,16 @@ static void write_frame(struct duplex *p, struct tx *tx)
 {
     uint32_t bytes;
     if (tx->lends && !tx->begun && has_space(p, ring_frame_lines(0))) {
-        lend_begin(p, &tx->place);
-        ring_put_lent(&p->out, ring_key(&tx->head), &tx->head, &tx->place);
+        lend_begin(p, &tx->loan);
+        ring_put_lent(&p->out, ring_key(&tx->head), &tx->head, &tx->loan.place);
         tx->begun = 1;
-        tx->sent = tx->bytes;
+        tx->sent = tx->loan.bytes;
     }
     while (!tx->lends && !tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
         if (tx->begun)
-            ring_put_more(&p->out, tx->payload + tx->sent, bytes);
+            ring_put_more(&p->out, tx->loan.payload + tx->sent, bytes);
         else
-            ring_put_frame(&p->out, ring_key(&tx->head), &tx->head, tx->payload, bytes);
+            ring_put_frame(&p->out, ring_key(&tx->head), &tx->head, tx->loan.payload, bytes);
         tx->begun = 1;
         tx->sent += bytes;
     }
@@ -196,7 +195,7 @@ static void note_sent(struct duplex *p)
     while (p->tx_head && tx_is_sent(p->tx_head)) {
         struct tx *tx = tx_pop(p);
         struct message *m = tx->message;
-        if (tx->place.loan) {
+        if (tx->loan.place.loan) {
             lent_append(p, tx);
             continue;
         }
@@ -210,7 +209,7 @@ static void note_sent(struct duplex *p)
 static struct tx **first_taken(struct duplex *p)
 {
     struct tx **at = &p->lent_head;
-    while (*at && !lend_is_taken(p, &(*at)->place))
+    while (*at && !lend_is_taken(p, &(*at)->loan))
         at = &(*at)->next;
     return *at ? at : NULL;
 }
@@ -220,6 +219,7 @@ static void note_taken(struct duplex *p)
     struct tx **at;
     while (p->port.state == PORT_UP && (at = first_taken(p))) {
         struct message *m = (*at)->message;
+        m->written_back = (uint8_t)lend_take_result(p, &(*at)->loan);
         lent_remove(p, at);
         p->port.table->events->sent(m);
     }
@@ -269,12 +269,16 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
     if (p->said_goodbye)
         return 1; /* Nothing follows a BYE. */
     port_take_owed(port, h);
-    struct tx draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owner = m ? m->owner : NULL };
+    struct tx draft = { .head = *h, .loan = { .payload = payload, .bytes = bytes }, .message = m };
+    if (m) {
+        draft.owner = m->owner;
+        draft.loan.write_back = m->write_back;
+    }
     if (port->state == PORT_UP && !p->tx_head && (draft.lends = may_lend(p, &draft))) {
         struct tx *tx = enqueue(p, &draft);
         if (tx)
             write_frame(p, tx);
-        if (tx && tx->place.loan)
+        if (tx && tx->loan.place.loan)
             lent_append(p, tx_pop(p));
         duplex_ring_bell(p);
         return 0;
@@ -432,12 +436,12 @@ int duplex_has_news(struct duplex *p)
 /* Half of it is gone already: the rest must follow, or the peer could not read what comes after. 0 without memory. */
 static int keep_rest(struct tx *tx)
 {
-    uint8_t *copy = malloc(tx->bytes ? tx->bytes : 1);
+    uint8_t *copy = malloc(tx->loan.bytes ? tx->loan.bytes : 1);
     if (!copy)
         return 0;
-    if (tx->bytes)
-        memcpy(copy, tx->payload, tx->bytes);
-    tx->payload = tx->owned = copy;
+    if (tx->loan.bytes)
+        memcpy(copy, tx->loan.payload, tx->loan.bytes);
+    tx->loan.payload = tx->owned = copy;
     return 1;
 }
 

@@ -1,15 +1,23 @@
 #include "lend.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
-#include <unistd.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "duplex.h"
 #include "greeting.h"
 #include "region.h"
 
-enum { STEP_BYTES = 1 << 20 }; /* between looks at what else has come */
+enum {
+    STEP_BYTES = 1 << 20,               /* between looks at what else has come */
+    WRITE_BACK_BLOCK_BYTES = 16 << 10,  /* three streams of it fit the first cache */
+    STAGING_PLACES = 4,
+    STAGING_PLACE_BYTES = 128 << 10,
+    WRITER_PATIENCE_NS = 20000000,
+};
 
 /* ---- The sender ---- */
 
@@ -42,42 +50,128 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
            kernel_reads(p->fabric, payload, (size_t)h->bytes);
 }
 
-int lend_suits(struct duplex *p, const struct frame *h, const void *payload, struct ring_place *ret_place)
+/* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
+static int can_stage(struct duplex *p, size_t bytes)
+{
+    if (bytes > STAGING_PLACE_BYTES || p->cannot_stage)
+        return 0;
+    if (!p->staging) {
+        p->staging = region_create(p->fabric, STAGING_PLACES * STAGING_PLACE_BYTES);
+        p->cannot_stage = !p->staging;
+        if (p->staging)
+            region_enter(p->fabric, p->staging);
+    }
+    return p->staging && p->staged != (1u << STAGING_PLACES) - 1 && region_tell(p, p->staging);
+}
+
+static size_t staging_place(const struct duplex *p)
+{
+    return (size_t)__builtin_ctz(~p->staged);
+}
+
+static int is_staged(const struct duplex *p, const struct loan *l)
+{
+    return p->staging && l->place.region == region_id(p->staging);
+}
+
+/* Where the receiver may read it and write its result. */
+static int suits_write_back(struct duplex *p, struct loan *l)
+{
+    const struct region *from = NULL, *to = NULL;
+    if (p->fabric->regions && (from = region_of(p, l->payload, l->bytes)))
+        to = region_of(p, l->write_back, l->bytes);
+    if (to) {
+        l->place = region_place(from, l->payload);
+        region_write_back(&l->place, to, l->write_back);
+    } else if (can_stage(p, l->bytes)) {
+        uint8_t *copy = region_data(p->staging) + staging_place(p) * STAGING_PLACE_BYTES;
+        l->place = region_place(p->staging, copy);
+        region_write_back(&l->place, p->staging, copy);
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
 {
     const struct region *r;
     if (p->loans == (1u << RING_LOANS) - 1)
         return 0;
-    if (p->fabric->regions && (r = region_of(p, payload, (size_t)h->bytes)))
-        *ret_place = region_place(r, payload);
-    else if (suits_kernel(p, h, payload))
-        *ret_place = (struct ring_place){ .at = (uintptr_t)payload };
+    if (l->write_back && suits_write_back(p, l))
+        return 1;
+    if (p->fabric->regions && (r = region_of(p, l->payload, l->bytes)))
+        l->place = region_place(r, l->payload);
+    else if (suits_kernel(p, h, l->payload))
+        l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
     else
         return 0;
     return 1;
 }
 
-void lend_begin(struct duplex *p, struct ring_place *place)
+void lend_begin(struct duplex *p, struct loan *l)
 {
+    struct ring_place *place = &l->place;
     place->slot = (uint32_t)__builtin_ctz(~p->loans);
     p->loans |= 1u << place->slot;
-    p->loan += p->loan == UINT32_MAX ? 2 : 1; /* 0 is none */
+    p->loan = (p->loan + 1) % LOAN_WRITTEN ? (p->loan + 1) % LOAN_WRITTEN : 1; /* 0 is none */
     place->loan = p->loan;
+    if (is_staged(p, l)) {
+        p->staged |= 1u << staging_place(p);
+        memcpy(region_data(p->staging) + place->at, l->payload, l->bytes);
+    }
     atomic_store_explicit(&p->out.shared->valid[place->slot], p->loan, memory_order_relaxed);
 }
 
-int lend_is_taken(const struct duplex *p, const struct ring_place *place)
+static uint32_t taken(const struct duplex *p, const struct loan *l)
 {
-    return atomic_load_explicit(&p->out.shared->taken[place->slot], memory_order_acquire) == place->loan;
+    return atomic_load_explicit(&p->out.shared->taken[l->place.slot], memory_order_acquire);
 }
 
-void lend_end(struct duplex *p, const struct ring_place *place)
+int lend_is_taken(const struct duplex *p, const struct loan *l)
 {
-    p->loans &= ~(1u << place->slot);
-    if (!p->out.shared)
+    return (taken(p, l) & ~LOAN_WRITTEN) == l->place.loan;
+}
+
+int lend_take_result(struct duplex *p, const struct loan *l)
+{
+    if (!l->place.back_region || taken(p, l) != (l->place.loan | LOAN_WRITTEN))
+        return 0;
+    if (is_staged(p, l))
+        memcpy(l->write_back, region_data(p->staging) + l->place.at, l->bytes);
+    return 1;
+}
+
+static int is_writing(const struct duplex *p, const struct loan *l)
+{
+    return p->out.shared &&
+           atomic_load_explicit(&p->out.shared->writing[l->place.slot], memory_order_acquire) == l->place.loan;
+}
+
+/* It takes the peer some microseconds, if it runs. A process that has ended does not write. */
+static int has_stopped_writing(const struct duplex *p, const struct loan *l)
+{
+    for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l) && !p->hung_up; sched_yield())
+        if (clock_now_ns() >= until_ns)
+            return 0;
+    return 1;
+}
+
+void lend_end(struct duplex *p, const struct loan *l)
+{
+    p->loans &= ~(1u << l->place.slot);
+    if (p->out.shared) {
+        /* Before the memory is the user's again: see settle and begin_writing. */
+        atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);
+        ring_fence();
+    }
+    if (!l->place.back_region)
         return;
-    /* Before the memory is the user's again: see settle. */
-    atomic_store_explicit(&p->out.shared->valid[place->slot], 0, memory_order_relaxed);
-    ring_fence();
+    /* A place in the staging area to which somebody may yet write is not used any more. */
+    if (is_staged(p, l) && !is_writing(p, l))
+        p->staged &= ~(1u << l->place.at / STAGING_PLACE_BYTES);
+    else if (!is_staged(p, l) && !has_stopped_writing(p, l))
+        region_detach(p->fabric, l->write_back, l->bytes);
 }
 
 /* ---- The receiver ---- */
@@ -105,17 +199,25 @@ void lend_probe(struct duplex *p)
 
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
-    if (place->slot >= RING_LOANS || place->loan == 0)
+    if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_WRITTEN)
         return "a message that is read in its memory, with a number that makes no sense";
-    p->borrowed_data = place->region ? region_find(p, place, h->bytes) : NULL;
-    if (place->region ? !p->borrowed_data : p->pid <= 0)
+    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
+    p->borrowed_back = place->back_region ? region_find(p, place->back_region, place->back_at, h->bytes) : NULL;
+    if ((place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
     return NULL;
 }
 
+/* Does the result of what is read go to the sender, too? */
+static int writes_back(const struct duplex *p)
+{
+    const struct sink *s = &p->port.sink;
+    return p->borrowed_back && s->kind == SINK_REDUCE && s->message && s->message->may_write_back;
+}
+
 /* All is read. Was the loan still valid then? */
-static void settle(struct duplex *p)
+static void settle(struct duplex *p, int written)
 {
     const struct ring_place place = p->borrowed;
     ring_fence();
@@ -124,9 +226,34 @@ static void settle(struct duplex *p)
         return;
     }
     p->borrowed.loan = 0;
-    atomic_store_explicit(&p->in.shared->taken[place.slot], place.loan, memory_order_release);
+    if (written)
+        p->port.sink.message->written_back = 1;
+    atomic_store_explicit(&p->in.shared->taken[place.slot], place.loan | (written ? LOAN_WRITTEN : 0),
+                          memory_order_release);
     duplex_ring_bell(p);
     port_complete(&p->port);
+}
+
+/* Reduce a block at a time, and write the result back while it is in the cache. */
+static void reduce_and_write_back(struct duplex *p)
+{
+    struct sink *s = &p->port.sink;
+    const struct ring_place *place = &p->borrowed;
+    _Atomic uint32_t *writing = &p->in.shared->writing[place->slot];
+    size_t before = s->done;
+    atomic_store_explicit(writing, place->loan, memory_order_relaxed);
+    ring_fence();
+    int valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_relaxed) == place->loan;
+    while (valid && sink_left(s) && s->done - before < STEP_BYTES) {
+        size_t at = s->done, bytes = sink_takes(s, WRITE_BACK_BLOCK_BYTES);
+        sink_feed(s, p->port.table->bounce, p->borrowed_data + at, bytes);
+        memcpy(p->borrowed_back + at, s->dst + at, bytes);
+    }
+    atomic_store_explicit(writing, 0, memory_order_release);
+    if (!valid)
+        duplex_drop_borrowed(p);
+    else if (sink_left(s) == 0)
+        settle(p, 1);
 }
 
 static void cannot_read(struct duplex *p, size_t bytes, int error)
@@ -143,6 +270,10 @@ void lend_read(struct duplex *p)
     struct sink *s = &p->port.sink;
     uint8_t *bounce = p->port.table->bounce;
     size_t before = s->done;
+    if (writes_back(p)) {
+        reduce_and_write_back(p);
+        return;
+    }
     if (s->kind == SINK_DISCARD)
         s->done = s->total;
     while (p->borrowed_data && sink_left(s) && s->done - before < STEP_BYTES) {
@@ -162,5 +293,5 @@ void lend_read(struct duplex *p)
         sink_feed(s, bounce, window, (size_t)n);
     }
     if (sink_left(s) == 0)
-        settle(p);
+        settle(p, 0);
 }

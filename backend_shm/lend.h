@@ -4,20 +4,36 @@
  *
  * A loan has a slot in the memory that the two ranks share. The receiver writes the loan's number to `taken` when it
  * has read all. If the operation ends before that, the sender takes the loan back: it clears `valid`, and a receiver
- * that has read meanwhile throws away what it read. Its own operation ends too, by the news of the sender's end. */
+ * that has read meanwhile throws away what it read. Its own operation ends too, by the news of the sender's end.
+ *
+ * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
+ * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
+ * comes back once. Memory that is not registered is copied to a staging area first, a small region, and the result from
+ * there. The receiver says in `writing` that it writes, and then looks whether the loan is valid; the sender does it
+ * the other way round, and waits until nobody writes before the user has the memory again. */
 #ifndef COMM_SHM_LEND_H
 #define COMM_SHM_LEND_H
 
 #include "shm.h"
 
-/* Should the message with this header be lent to this peer? Then 1, and *ret_place says where its payload lies. */
-int lend_suits(struct duplex *p, const struct frame *h, const void *payload, struct ring_place *ret_place);
+/* A payload that may be lent. */
+struct loan {
+    const uint8_t *payload;
+    size_t bytes;
+    uint8_t *write_back;     /* where the receiver's result belongs; NULL: the receiver keeps it */
+    struct ring_place place; /* loan 0: it is not lent, yet */
+};
+
+/* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */
+int lend_suits(struct duplex *p, const struct frame *h, struct loan *l);
 /* Take a slot for it, and complete the place. */
-void lend_begin(struct duplex *p, struct ring_place *place);
+void lend_begin(struct duplex *p, struct loan *l);
 /* Has it been read? */
-int lend_is_taken(const struct duplex *p, const struct ring_place *place);
-/* It has been read, or is taken back; the slot is free. */
-void lend_end(struct duplex *p, const struct ring_place *place);
+int lend_is_taken(const struct duplex *p, const struct loan *l);
+/* It has: 1 if the result has been written back, and is where it belongs now. */
+int lend_take_result(struct duplex *p, const struct loan *l);
+/* It has been read, or is taken back; the slot is free, and the memory is the user's. */
+void lend_end(struct duplex *p, const struct loan *l);
 
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);

@@ -59,7 +59,7 @@ static void want_huge_pages(const struct file_map *m, size_t bytes)
         madvise(m->data, bytes, MADV_COLLAPSE);
 }
 
-static int map_file(struct file_map *m, int fd, size_t bytes, int protection)
+static int map_file(struct file_map *m, int fd, size_t bytes)
 {
     m->reserved_bytes = bytes + HUGE_BYTES;
     m->reserved = mmap(NULL, m->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -68,7 +68,7 @@ static int map_file(struct file_map *m, int fd, size_t bytes, int protection)
         return 0;
     }
     m->data = (uint8_t *)m->reserved + (HUGE_BYTES - (uintptr_t)m->reserved % HUGE_BYTES) % HUGE_BYTES;
-    if (mmap(m->data, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    if (mmap(m->data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         int failed = errno;
         munmap(m->reserved, m->reserved_bytes);
         m->reserved = NULL;
@@ -109,7 +109,7 @@ struct region *region_create(const struct fabric *f, size_t bytes)
     r->bytes = bytes;
     r->file_bytes = (bytes + page - 1) / page * page;
     r->fd = segment_file(r->file_bytes);
-    if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes, PROT_READ | PROT_WRITE)) {
+    if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes)) {
         exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
                   strerror(r->fd < 0 ? -r->fd : errno));
         region_destroy(r);
@@ -130,6 +130,11 @@ uint8_t *region_data(const struct region *r)
     return r->map.data;
 }
 
+uint32_t region_id(const struct region *r)
+{
+    return r->id;
+}
+
 static int tell(const struct duplex *p, enum notice_kind kind, const struct region *r)
 {
     const struct notice n = { .kind = kind, .id = r->id, .bytes = r->file_bytes };
@@ -139,8 +144,10 @@ static int tell(const struct duplex *p, enum notice_kind kind, const struct regi
 void region_leave(struct fabric *f, struct region *r)
 {
     struct region **at = &f->regions;
-    while (*at != r)
+    while (*at && *at != r)
         at = &(*at)->next;
+    if (!*at)
+        return; /* detached */
     *at = r->next;
     /* A peer whose socket is full keeps it mapped until the world is closed. */
     for (int32_t i = 0; i < f->domain->peers.size; i++)
@@ -157,20 +164,54 @@ void region_finish(struct fabric *f)
     }
 }
 
-const struct region *region_of(struct duplex *p, const void *payload, size_t bytes)
+static struct region *find_region(const struct fabric *f, const void *data, size_t bytes)
 {
-    const uint8_t *begin = payload;
-    struct region *r = p->fabric->regions;
+    const uint8_t *begin = data;
+    struct region *r = f->regions;
     while (r && (begin < r->map.data || bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes))
         r = r->next;
-    if (r && !r->told[p->port.peer])
+    return r;
+}
+
+int region_tell(struct duplex *p, struct region *r)
+{
+    if (!r->told[p->port.peer])
         r->told[p->port.peer] = tell(p, NOTICE_MAP, r) != 0;
-    return r && r->told[p->port.peer] ? r : NULL;
+    return r->told[p->port.peer];
+}
+
+const struct region *region_of(struct duplex *p, const void *payload, size_t bytes)
+{
+    struct region *r = find_region(p->fabric, payload, bytes);
+    return r && region_tell(p, r) ? r : NULL;
 }
 
 struct ring_place region_place(const struct region *r, const void *payload)
 {
     return (struct ring_place){ .region = r->id, .at = (uint64_t)((const uint8_t *)payload - r->map.data) };
+}
+
+void region_write_back(struct ring_place *place, const struct region *r, const void *result)
+{
+    place->back_region = r->id;
+    place->back_at = (uint64_t)((const uint8_t *)result - r->map.data);
+}
+
+void region_detach(struct fabric *f, const void *data, size_t bytes)
+{
+    struct region *r = find_region(f, data, bytes);
+    if (!r)
+        return;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), begin = (size_t)((const uint8_t *)data - r->map.data);
+    size_t from = begin / page * page, end = (begin + bytes + page - 1) / page * page;
+    void *copy = mmap(NULL, end - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy != MAP_FAILED) {
+        memcpy(copy, r->map.data + from, end - from);
+        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);
+    }
+    exec_log(COMM_LOG_WARN, "rank %d: %zu bytes of registered memory are private from now on: an operation ended while "
+             "a rank that does not run was writing there", (int)f->domain->peers.rank, r->bytes);
+    region_leave(f, r);
 }
 
 /* ---- The reader ---- */
@@ -190,7 +231,7 @@ static int map_theirs(struct duplex *p, const struct notice *n, int fd)
         segment_check_file(fd, n->bytes) != 0 || !(m = calloc(1, sizeof *m)))
         return 0;
     *m = (struct mapping){ .next = p->mappings, .bytes = (size_t)n->bytes, .id = n->id };
-    if (!map_file(&m->map, fd, m->bytes, PROT_READ)) {
+    if (!map_file(&m->map, fd, m->bytes)) {
         free(m);
         return 0;
     }
@@ -215,7 +256,7 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
     struct mapping **at = find_mapping(p, n->id);
     if (n->kind != NOTICE_UNMAP || count != 0 || !*at)
         return 0;
-    if (p->borrowed.loan && p->borrowed.region == n->id)
+    if (p->borrowed.loan && (p->borrowed.region == n->id || p->borrowed.back_region == n->id))
         duplex_drop_borrowed(p);
     unmap(p, at);
     return 1;
@@ -237,12 +278,12 @@ int region_notices(struct duplex *p)
     }
 }
 
-const uint8_t *region_find(struct duplex *p, const struct ring_place *place, uint64_t bytes)
+uint8_t *region_find(struct duplex *p, uint32_t id, uint64_t at, uint64_t bytes)
 {
-    const struct mapping *m = *find_mapping(p, place->region);
+    const struct mapping *m = *find_mapping(p, id);
     if (!m && region_notices(p))
-        m = *find_mapping(p, place->region);
-    return m && bytes <= m->bytes && place->at <= m->bytes - bytes ? m->map.data + place->at : NULL;
+        m = *find_mapping(p, id);
+    return m && bytes <= m->bytes && at <= m->bytes - bytes ? m->map.data + at : NULL;
 }
 
 void region_unmap_all(struct duplex *p)

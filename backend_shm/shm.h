@@ -26,6 +26,7 @@ enum {
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
     SHM_LENDABLE = 16,
+    SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
 struct fabric;
@@ -73,8 +74,12 @@ struct duplex {
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */
     uint32_t loan;         /* the last one's number */
+    struct region *staging; /* copies of payloads that are lent, so that the peer can write back; NULL: not made yet */
+    uint32_t staged;       /* a bit for each place there that is taken */
+    int cannot_stage;      /* there is no memory for it */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
+    uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's */
     struct mapping *mappings; /* region.c: the peer's regions */

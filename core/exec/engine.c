@@ -42,6 +42,8 @@ static void step_done(struct slot *slot)
 static void on_done(struct message *m)
 {
     struct slot *slot = ((struct step *)m)->slot;
+    if (m->written_back)
+        slot->written |= m->write_back ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN;
     step_done(slot);
     run(slot->op, slot);
 }
@@ -70,6 +72,9 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
                            .slice = slot->slice, .round = slot->round, .element_bytes = op->element_bytes };
     m->data = operand_region(op, slot, is_receive(step) ? &step->dst : &step->source, &count);
     m->bytes = count * op->element_bytes;
+    m->may_write_back = step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG;
+    if (m->may_write_back && step->kind == PLAN_STEP_SEND)
+        m->write_back = operand_region(op, slot, &step->dst, &unused);
     if (step->kind != PLAN_STEP_RECV_REDUCE)
         return;
     m->local = operand_region(op, slot, &step->source, &unused);
@@ -113,9 +118,17 @@ static int begin_slice(struct exec_op *op, struct slot *slot)
         slot->end = total;
     slot->stride = operand_largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
     slot->round = 0;
+    slot->written = 0;
     slot->first = slot->last = 0;
     slot->pending = 0;
     return 1;
+}
+
+/* Has what this message would bring been written already? */
+static int is_written(const struct slot *slot, const struct plan_step *step)
+{
+    return step->write_back == PLAN_UNLESS_WRITTEN &&
+           slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN);
 }
 
 /* Out of line: run() is called for every message and mostly has nothing to begin. */
@@ -128,21 +141,22 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
         slot->last++;
     for (uint32_t i = slot->first; i < slot->last; i++) {
         struct step *state = &slot->steps[i - slot->first];
-        if (is_message(&p->steps[i])) {
+        if (is_message(&p->steps[i]) && !is_written(slot, &p->steps[i])) {
             fill_message(op, slot, &p->steps[i], state);
             slot->pending++;
             continue;
         }
         state->message.state = MESSAGE_DONE;
-        if (g->status == COMM_OK)
+        if (g->status == COMM_OK && !is_message(&p->steps[i]))
             operand_local_step(op, slot, &p->steps[i]);
     }
     /* Receives first: their CTS should be under way while we send. */
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
-        if (is_receive(&p->steps[i]))
+        if (is_receive(&p->steps[i]) && !is_written(slot, &p->steps[i]))
             post_recv(slot, &slot->steps[i - slot->first].message);
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
-        if (p->steps[i].kind == PLAN_STEP_SEND && send_step(op, &slot->steps[i - slot->first].message))
+        if (p->steps[i].kind == PLAN_STEP_SEND && !is_written(slot, &p->steps[i]) &&
+            send_step(op, &slot->steps[i - slot->first].message))
             step_done(slot);
 }
 

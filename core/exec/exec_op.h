@@ -25,10 +25,13 @@ struct step {
     struct slot *slot;
 };
 
+enum slot_written { SLOT_WAS_WRITTEN = 1, SLOT_HAS_WRITTEN = 2 };
+
 /* One slice under way. */
 struct slot {
     struct exec_op *op;
     uint8_t active;
+    uint8_t written;        /* enum slot_written: a peer wrote its result here, this rank its own at the peer */
     uint32_t slice;
     size_t begin, end;      /* elements: of the vector, or of each block */
     uint16_t round;

@@ -229,6 +229,8 @@ static int send_payload(struct message *m, uint8_t type)
 static int is_short(const struct message *m)
 {
     const struct matching *matching = m->port->table->matching;
+    if (m->may_write_back && matching->write_back_bytes)
+        return m->bytes < (size_t)matching->write_back_bytes;
     if (m->bytes <= (size_t)matching->eager_bytes)
         return 1;
     return m->bytes <= (size_t)matching->eager_reduced_bytes &&

@@ -55,6 +55,8 @@ struct matching {
     int64_t eager_bytes;
     int64_t eager_reduced_bytes; /* the same for messages of reductions, if that is more: others of that length are
                                   * better read by the peer in the sender's memory */
+    int64_t write_back_bytes;    /* shortest message that is not eager because its result may be written back; 0: that
+                                  * makes no difference */
     uint64_t arrivals;
     struct unexpected *pool;
     size_t count;            /* unexpected frames of all peers */
@@ -107,7 +109,10 @@ struct message {
     uint8_t awaited;            /* it is counted in port->interest */
     uint8_t in_order;           /* a send that must not pass earlier ones: held back, counted in port->announced */
     uint8_t local_is_lower;
+    uint8_t may_write_back;     /* what the receiver makes of it belongs to the sender, too; the port may see to that */
+    uint8_t written_back;       /* it has */
     uint8_t *data;
+    uint8_t *write_back;        /* a send that may: where that belongs */
     size_t bytes;
     size_t came;                /* a receive: the message's bytes, which may be more */
     const uint8_t *local;       /* if `kernel`: data = what comes OP local */

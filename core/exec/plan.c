@@ -185,6 +185,31 @@ void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, stru
                                           .source = source });
 }
 
+/* Mark the send and the receive at the end of the plan. */
+static void mark(struct plan *p, enum plan_step_kind receive, enum plan_write_back write_back)
+{
+    struct plan_step *s = p->steps + p->step_count;
+    if (p->failed || p->step_count < 2 || s[-2].kind != PLAN_STEP_SEND || s[-1].kind != receive ||
+        s[-2].peer != s[-1].peer || s[-2].round != p->round || s[-1].round != p->round) {
+        p->failed = 1;
+        return;
+    }
+    s[-2].write_back = s[-1].write_back = (uint8_t)write_back;
+}
+
+void plan_may_write_back(struct plan *p, struct plan_region dst)
+{
+    use_region(p, dst);
+    mark(p, PLAN_STEP_RECV_REDUCE, PLAN_MAY_WRITE_BACK);
+    if (!p->failed)
+        p->steps[p->step_count - 2].dst = dst;
+}
+
+void plan_unless_written(struct plan *p)
+{
+    mark(p, PLAN_STEP_RECV, PLAN_UNLESS_WRITTEN);
+}
+
 void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source)
 {
     append(p, (struct plan_step){ .kind = PLAN_STEP_COPY, .peer = -1, .dst = dst, .source = source });

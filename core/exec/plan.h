@@ -44,9 +44,18 @@ enum plan_step_kind {
     PLAN_STEP_AVERAGE,      /* dst /= size if the redop is AVG: for sums made by RECV_REDUCE and REDUCE */
 };
 
+/* Two ranks that swap what they reduce, and then what came of it. Where they share memory the reducer may write its
+ * result straight to the other rank's RECV, so that the second pair of messages is not needed. */
+enum plan_write_back {
+    PLAN_NO_WRITE_BACK,
+    PLAN_MAY_WRITE_BACK, /* SEND: the peer's result belongs to dst here; RECV_REDUCE: the result goes to the peer */
+    PLAN_UNLESS_WRITTEN, /* SEND, RECV of the next round: that result, unless it was written back */
+};
+
 struct plan_step {
     uint8_t kind;
     uint8_t source_is_lower; /* RECV_REDUCE */
+    uint8_t write_back;      /* enum plan_write_back */
     uint16_t round;
     int32_t peer;            /* rank in the group; -1 for local steps */
     struct plan_region dst, source, other;
@@ -97,6 +106,12 @@ void plan_send(struct plan *p, int32_t peer, struct plan_region source);
 void plan_recv(struct plan *p, int32_t peer, struct plan_region dst);
 void plan_recv_reduce(struct plan *p, int32_t peer, struct plan_region dst, struct plan_region source,
                       int source_is_lower);
+/* The steps of the latest round, one send to and one recv_reduce from the same peer, are followed in the next round by
+ * one send of what was reduced and one recv of the peer's result, to dst: and by nothing else that has to do with
+ * either, but for an average. */
+void plan_may_write_back(struct plan *p, struct plan_region dst);
+/* The steps of the latest round are those that follow. */
+void plan_unless_written(struct plan *p);
 void plan_copy(struct plan *p, struct plan_region dst, struct plan_region source);
 void plan_reduce(struct plan *p, struct plan_region dst, struct plan_region source, struct plan_region other);
 /* dst = share 0 OP share 1 OP ... of `count` shares: this rank's, number `place`, is `mine`; share i is in scratch at

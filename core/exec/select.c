@@ -129,8 +129,8 @@ static const struct rule memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
     { all_reduce_one_shot, 16, 1 * KB, 0 },
     { all_reduce_recursive_doubling, ANY, 1 * KB, 0 },
-    { all_reduce_direct, 16, 32 * KB, 0 },
     { all_reduce_halving_doubling, 2, ALL, 256 * KB },
+    { all_reduce_direct, 16, 32 * KB, 0 },
     { all_reduce_halving_doubling, ANY, ALL, 512 * KB },
     { all_reduce_direct, ANY, ALL, 256 * KB },
 

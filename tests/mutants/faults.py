@@ -540,10 +540,10 @@ fault("shm", "taken_back_loan_is_received", LEND,
       "if (atomic_load_explicit(&p->in.shared->valid[place.slot], memory_order_relaxed) != place.loan) {",
       "if (0) {", "shm_lend")
 fault("shm", "ended_loan_stays_valid", LEND,
-      "    atomic_store_explicit(&p->out.shared->valid[place->slot], 0, memory_order_relaxed);\n", "", "shm_lend")
-fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << place->slot);", "", "shm_lend")
-fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0)",
-      "if (place->loan == 0)", "shm_lend")
+      "        atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);\n", "", "shm_lend")
+fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << l->place.slot);", "", "shm_lend")
+fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0",
+      "if (place->loan == 0", "shm_lend")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
 fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
       "{ (uint8_t *)payload, 1 } };", "shm_lend")
@@ -551,12 +551,32 @@ fault("shm", "goodbye_before_what_was_taken", DUPLEX,
       "            note_taken(p); /* before the peer's goodbye, which came later */", "            ;", "shm_lend")
 fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)\n            lent_remove(p, at);",
       "        if (0)\n            lent_remove(p, at);", "shm_lend")
-fault("shm", "region_is_told_once_to_all", REGION, "if (r && !r->told[p->port.peer])", "if (r && !r->told[0])", "shm")
+fault("shm", "region_is_told_once_to_all", REGION, "if (!r->told[p->port.peer])", "if (!r->told[0])", "shm")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
       "(uint64_t)s.st_size != bytes || (seals >= 0 && !(seals & F_SEAL_SHRINK))", "(uint64_t)s.st_size != bytes",
       "shm_lend")
-fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && place->at <= m->bytes - bytes",
-      "m && place->at + bytes <= m->bytes", "shm_lend")
+fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && at <= m->bytes - bytes",
+      "m && at + bytes <= m->bytes", "shm_lend")
 fault("shm", "piece_of_a_region_is_enough", REGION,
       "bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes",
       "(size_t)(begin - r->map.data) >= r->bytes", "shm_lend")
+fault("shm", "written_to_what_was_taken_back", LEND,
+      "int valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_relaxed) == place->loan;",
+      "int valid = 1;", "shm_lend")
+fault("shm", "writer_is_not_waited_for", LEND,
+      "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
+fault("shm", "result_stays_in_the_staging_area", LEND,
+      "memcpy(l->write_back, region_data(p->staging) + l->place.at, l->bytes);", ";", "shm_lend", "registered on shm")
+fault("shm", "staging_place_is_used_twice", LEND, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
+fault("shm", "written_back_though_not_asked", LEND,
+      "p->borrowed_back && s->kind == SINK_REDUCE && s->message && s->message->may_write_back",
+      "p->borrowed_back && s->kind == SINK_REDUCE && s->message", "shm_lend")
+fault("shm", "detached_memory_stays_shared", REGION,
+      "        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);\n", "",
+      "shm_lend")
+fault("engine", "average_is_written_back", ENGINE,
+      "step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG",
+      "step->write_back == PLAN_MAY_WRITE_BACK", "registered on shm")
+fault("engine", "written_and_sent_again", ENGINE,
+      "slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN)",
+      "slot->written & SLOT_WAS_WRITTEN && is_receive(step)", "registered on shm")

@@ -48,9 +48,28 @@ static int32_t host_log_wanted(int32_t level)
 
 static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
 
+static float local[BYTES]; /* what the receiver reduces with, if it does */
+static struct message reduction = { .may_write_back = 1 };
+static int reduces;
+
+static void add(void *dst, const void *a, const void *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ((float *)dst)[i] = ((const float *)a)[i] + ((const float *)b)[i];
+}
+
 static void on_begins(struct port *p, const struct frame *h)
 {
     (void)h;
+    if (reduces) {
+        p->sink.kind = SINK_REDUCE;
+        p->sink.dst = (uint8_t *)local;
+        p->sink.local = (const uint8_t *)local;
+        p->sink.element_bytes = sizeof *local;
+        p->sink.kernel = add;
+        p->sink.message = &reduction;
+        return;
+    }
     p->sink.kind = SINK_COPY;
     p->sink.dst = received;
     p->sink.dst_bytes = sizeof received;
@@ -106,7 +125,8 @@ static int open_sides(void **state)
     exec_host = &host;
     memset(sides, 0, sizeof sides);
     memset(received, 0, sizeof received);
-    received_count = sent_count = 0;
+    received_count = sent_count = reduces = 0;
+    reduction.written_back = 0;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
     open_side(&sides[0], 0, memory, sockets[0]);
     open_side(&sides[1], 1, memory, sockets[1]);
@@ -224,38 +244,42 @@ static void more_than_there_are_slots_go_through_the_ring(void **state)
     free(data);
 }
 
+static int suits(struct duplex *p, const struct frame *h, const uint8_t *data)
+{
+    struct loan l = { .payload = data, .bytes = (size_t)h->bytes };
+    return lend_suits(p, h, &l);
+}
+
 /* What the kernel does not read for others goes through the ring: here a page without access, which it refuses as it
  * does a device's memory. */
 static void memory_that_the_kernel_does_not_read(void **state)
 {
     uint8_t *data = mmap(NULL, 2 * 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct ring_place place;
     struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .bytes = 65536 + 100 };
     (void)state;
     assert_true(data != MAP_FAILED);
     assert_int_equal(mprotect(data + 65536, 65536, PROT_NONE), 0);
-    assert_int_equal(lend_suits(sides[0].pair, &h, data, &place), 0);
+    assert_int_equal(suits(sides[0].pair, &h, data), 0);
     h.bytes = 65536;
-    assert_int_equal(lend_suits(sides[0].pair, &h, data, &place), 1);
+    assert_int_equal(suits(sides[0].pair, &h, data), 1);
     munmap(data, 2 * 65536);
 }
 
 static void what_is_lent(void **state)
 {
     static uint8_t data[2 << 20];
-    struct ring_place place;
     struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_REDUCE, .bytes = 100000 };
     struct duplex *p = sides[0].pair;
     (void)state;
-    assert_int_equal(lend_suits(p, &h, data, &place), 0); /* a reduction: only from a region */
+    assert_int_equal(suits(p, &h, data), 0); /* a reduction: only from a region */
     h.kind = COMM_OP_BROADCAST;
-    assert_int_equal(lend_suits(p, &h, data, &place), 1);
+    assert_int_equal(suits(p, &h, data), 1);
     h.bytes = sizeof data; /* longer than cma_bytes, one way */
-    assert_int_equal(lend_suits(p, &h, data, &place), 0);
+    assert_int_equal(suits(p, &h, data), 0);
     h.kind = COMM_OP_ALL_GATHER;
-    assert_int_equal(lend_suits(p, &h, data, &place), 1);
+    assert_int_equal(suits(p, &h, data), 1);
     atomic_store(&p->out.shared->can_read, 0);
-    assert_int_equal(lend_suits(p, &h, data, &place), 0);
+    assert_int_equal(suits(p, &h, data), 0);
 }
 
 /* ---- Regions ---- */
@@ -321,6 +345,158 @@ static void what_is_not_all_in_a_region_is_not_of_it(void **state)
     assert_null(region_of(sides[0].pair, region_data(r) + 1000, 1));
 }
 
+/* ---- Written back ---- */
+
+enum { ELEMENTS = 20000 };
+
+static void send_to_be_reduced(int i, const float *payload, float *write_back)
+{
+    const size_t bytes = ELEMENTS * sizeof *payload;
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_REDUCE, .group = 7, .seq = (uint64_t)i, .bytes = bytes };
+    messages[i] = (struct message){ .owner = &groups[i % GROUPS], .write_back = (uint8_t *)write_back };
+    assert_int_equal(duplex_send(&sides[0].pair->port, &h, payload, bytes, &messages[i]), 0);
+}
+
+static void fill(float *payload)
+{
+    reduces = 1;
+    for (int i = 0; i < ELEMENTS; i++) {
+        payload[i] = (float)i;
+        local[i] = 1;
+    }
+}
+
+static void check_sums(const float *sums, float more)
+{
+    for (int i = 0; i < ELEMENTS; i++)
+        assert_true(sums[i] == (float)i + more);
+}
+
+/* Private memory goes through the staging area, and a result to memory of its own as well as over the payload. */
+static void a_result_comes_back(void **state)
+{
+    static float payload[ELEMENTS], result[ELEMENTS];
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        fill(payload);
+        send_to_be_reduced(0, payload, i % 2 ? result : payload);
+        look(1);
+        assert_int_equal(received_count, i + 1);
+        assert_int_equal(reduction.written_back, 1);
+        check_sums(local, 1);
+        look(0);
+        assert_int_equal(sent_count, i + 1);
+        assert_int_equal(messages[0].written_back, 1);
+        check_sums(i % 2 ? result : payload, 1);
+        assert_int_equal(sides[0].pair->staged, 0);
+        assert_int_equal(sides[0].pair->loans, 0);
+    }
+}
+
+static void a_result_comes_back_to_a_region(void **state)
+{
+    struct region *from = make_region(ELEMENTS * sizeof(float) + 64), *to = make_region(ELEMENTS * sizeof(float));
+    float *payload = (float *)region_data(from) + 16, *result = (float *)region_data(to);
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, result);
+    assert_null(sides[0].pair->staging);
+    look(1);
+    check_sums(result, 1); /* there before this side has looked */
+    check_sums(payload, 0);
+    look(0);
+    assert_int_equal(messages[0].written_back, 1);
+    fill(payload);
+    send_to_be_reduced(1, payload, payload); /* in place */
+    look(1);
+    check_sums(payload, 1);
+}
+
+/* The receiver may have another use for it: then it is not written back, and the sender is told so. */
+static void a_result_that_is_not_for_the_sender(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    reduction.may_write_back = 0;
+    send_to_be_reduced(0, payload, payload);
+    look(1);
+    reduction.may_write_back = 1;
+    check_sums(local, 1);
+    look(0);
+    assert_int_equal(sent_count, 1);
+    assert_int_equal(messages[0].written_back, 0);
+    check_sums(payload, 0);
+}
+
+static void what_does_not_fit_the_staging_area(void **state)
+{
+    static float payload[ELEMENTS];
+    struct duplex *p = sides[0].pair;
+    (void)state;
+    fill(payload);
+    struct frame h = { .kind = COMM_OP_ALL_REDUCE };
+    struct loan l = { .payload = (uint8_t *)payload, .bytes = (128 << 10) + 1, .write_back = (uint8_t *)payload };
+    assert_int_equal(lend_suits(p, &h, &l), 0);
+    l.bytes = 128 << 10;
+    assert_int_equal(lend_suits(p, &h, &l), 1);
+    for (int i = 0; i < 4; i++)
+        send_to_be_reduced(i, payload, payload);
+    assert_int_equal(lend_suits(p, &h, &l), 0);
+    look(1);
+    look(0);
+    assert_int_equal(sent_count, 4);
+    assert_int_equal(lend_suits(p, &h, &l), 1);
+}
+
+/* Its operation has ended before the receiver looked: its memory must not be written to. */
+static void nothing_is_written_to_what_was_taken_back(void **state)
+{
+    struct region *r = make_region(ELEMENTS * sizeof(float));
+    float *payload = (float *)region_data(r);
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    look(1);
+    check_sums(payload, 0);
+    assert_int_equal(received_count, 0);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->writing[0]), 0);
+}
+
+/* A receiver was stopped while it wrote: what it yet writes must not come to the user's memory. */
+static void a_writer_that_does_not_run(void **state)
+{
+    struct region *r = make_region(ELEMENTS * sizeof(float));
+    float *payload = (float *)region_data(r);
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    assert_int_equal(region_notices(sides[1].pair), 1);
+    float *theirs = (float *)region_find(sides[1].pair, 1, 0, ELEMENTS * sizeof(float));
+    atomic_store(&sides[0].pair->out.shared->writing[0], 1);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    theirs[5] = 77;
+    check_sums(payload, 0);
+    assert_null(region_of(sides[0].pair, payload, 4));
+    region_leave(&sides[0].fabric, r); /* as comm_mem_release does */
+    region_destroy(r);
+}
+
+/* A place in the staging area that such a receiver may write to is not used again. */
+static void a_staging_place_that_is_written_to(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    atomic_store(&sides[0].pair->out.shared->writing[0], 1);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    assert_int_equal(sides[0].pair->staged, 1);
+    assert_int_equal(sides[0].pair->loans, 0);
+}
+
 /* ---- Lies ---- */
 
 static void lie(struct ring_place place, uint64_t bytes)
@@ -367,6 +543,28 @@ static void far_beyond_a_region(void **state)
     lie((struct ring_place){ .loan = 1, .region = 1, .at = UINT64_MAX - 4 }, 10);
 }
 
+static void a_number_that_says_written(void **state)
+{
+    (void)state;
+    lie((struct ring_place){ .loan = LOAN_WRITTEN | 1, .at = (uintptr_t)groups }, 1);
+}
+
+static void a_result_for_a_region_that_there_is_not(void **state)
+{
+    struct region *r = make_region(4096);
+    (void)state;
+    assert_non_null(region_of(sides[0].pair, region_data(r), 10));
+    lie((struct ring_place){ .loan = 1, .region = 1, .back_region = 7 }, 10);
+}
+
+static void a_result_beyond_a_region(void **state)
+{
+    struct region *r = make_region(4096);
+    (void)state;
+    assert_non_null(region_of(sides[0].pair, region_data(r), 10));
+    lie((struct ring_place){ .loan = 1, .region = 1, .back_region = 1, .back_at = 4087 }, 10);
+}
+
 static void an_address_that_nobody_has(void **state)
 {
     (void)state;
@@ -405,7 +603,17 @@ int main(void)
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(what_is_not_all_in_a_region_is_not_of_it),
+        LENT(a_result_comes_back),
+        LENT(a_result_comes_back_to_a_region),
+        LENT(a_result_that_is_not_for_the_sender),
+        LENT(what_does_not_fit_the_staging_area),
+        LENT(nothing_is_written_to_what_was_taken_back),
+        LENT(a_writer_that_does_not_run),
+        LENT(a_staging_place_that_is_written_to),
         LENT(a_slot_that_there_is_not),
+        LENT(a_number_that_says_written),
+        LENT(a_result_for_a_region_that_there_is_not),
+        LENT(a_result_beyond_a_region),
         LENT(no_number),
         LENT(a_region_that_there_is_not),
         LENT(beyond_a_region),

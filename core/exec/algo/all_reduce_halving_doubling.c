@@ -40,6 +40,8 @@ static void halve_and_double(struct plan *p, enum plan_buffer from, int32_t numb
         plan_send(p, unfold(partner, pairs), range_of(p, from, partner, 2 * distance));
         plan_recv_reduce(p, unfold(partner, pairs), range_of(p, PLAN_RECV, number, 2 * distance),
                          range_of(p, from, number, 2 * distance), number < partner);
+        if (2 * distance == power)
+            plan_may_write_back(p, range_of(p, PLAN_RECV, partner, power));
         plan_next_round(p);
         from = PLAN_RECV;
     }
@@ -48,6 +50,8 @@ static void halve_and_double(struct plan *p, enum plan_buffer from, int32_t numb
         int32_t partner = number ^ distance;
         plan_send(p, unfold(partner, pairs), range_of(p, PLAN_RECV, number, 2 * distance));
         plan_recv(p, unfold(partner, pairs), range_of(p, PLAN_RECV, partner, 2 * distance));
+        if (2 * distance == power)
+            plan_unless_written(p);
         plan_next_round(p);
     }
 }
