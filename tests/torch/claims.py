@@ -389,30 +389,62 @@ def coalescing_manager_makes_one_batch():
         same(scattered[i], total(4) + (rank() + i) * size(), i)
 
 
-def a_chain_of_futures_may_wait_for_others():
-    """As DDP's powerSGD does: what follows the first all_reduce waits for a second one. One chain at a time, because
-    ranks do not complete several in the same order."""
+def chains_of_futures_call_collectives_in_one_order():
+    """As DDP's powerSGD does: what follows each all_reduce waits for a second one, and what follows that for a third,
+    while the program itself goes on with others. Each has another length, so that a wrong order is found."""
     def follow(done):
-        tensor = done.value()[0]
-        future = dist.all_reduce(tensor, async_op=True).get_future()
-        return future.wait()[0]
+        tensor = done.value()
+        tensor = tensor[0] if isinstance(tensor, list) else tensor
+        return dist.all_reduce(tensor, async_op=True).get_future().wait()[0]
 
     futures = []
-    for i in range(4):
-        futures.append(dist.all_reduce(data(rank(), 100) + i, async_op=True).get_future().then(follow))
-        futures[-1].wait()
+    for i in range(40):
+        future = dist.all_reduce(data(rank(), 10 + i) + i, async_op=True).get_future()
+        futures.append(future.then(follow).then(follow))
+        same_sum = data(rank(), 5 + i)
+        dist.all_reduce(same_sum)
+        same(same_sum, total(5 + i), i)
     for i, future in enumerate(futures):
-        same(future.value(), (total(100) + i * size()) * size(), i)
+        same(future.wait(), (total(10 + i) + i * size()) * size() * size(), i)
+
+
+def chains_start_chains_of_their_own():
+    """What a callback chains to the future of its own operation is of the next level."""
+    def sum_twice(tensor):
+        inner = dist.all_reduce(tensor, async_op=True).get_future()
+        return inner.then(lambda done: dist.all_reduce(done.value()[0], async_op=True).get_future().wait()[0])
+
+    outer = [dist.all_reduce(data(rank(), 10 + i), async_op=True).get_future() for i in range(8)]
+    outer = [future.then(lambda done: sum_twice(done.value()[0]).wait()) for future in outer]
+    for i, future in enumerate(outer):
+        same(future.wait(), total(10 + i) * size() * size(), i)
+
+
+def errors_go_along_a_chain():
+    future = dist.all_reduce(data(rank(), 10), async_op=True).get_future()
+    called = []
+
+    def fail(_done):
+        raise RuntimeError("no luck")
+
+    last = future.then(fail).then(lambda done: called.append(done) or done.value())
+    fails_with("no luck", last.wait)
+    check(len(called) == 1, "what follows a failed callback is called, and finds the error")
+    future.add_done_callback(lambda done: called.append(done.value()[0]))
+    future.then(lambda done: None).wait()
+    same(called[1], total(10))
 
 
 def ddp_learns_with_power_sgd():
+    """In several buckets: the hook calls collectives from callbacks of each."""
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
-    model = torch.nn.parallel.DistributedDataParallel(make_model())
+    model = torch.nn.Sequential(*[torch.nn.Linear(48, 48) for _ in range(6)])
+    model = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.005)
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2,
                                         min_compression_rate=0.1)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     torch.manual_seed(rank())
-    losses = train(model, torch.randn(12, 8), torch.randint(0, 3, (12,)), steps=6)
+    losses = train(model, torch.randn(12, 48), torch.randint(0, 48, (12,)), steps=12)
     check(torch.isfinite(losses).all(), f"losses {losses}")
     for parameter in model.parameters():
         theirs = parameter.detach().clone()

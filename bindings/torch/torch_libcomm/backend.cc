@@ -63,10 +63,30 @@ template <class Options> bool waits(const Options &, long)
     return false;
 }
 
+/* The name that a new group is to have; older releases do not say it. */
+template <class Options> auto name_of(const Options &options, int) -> decltype(options.group_name)
+{
+    return options.group_name;
+}
+template <class Options> std::string name_of(const Options &, long)
+{
+    return "";
+}
+
+/* As libcomm takes it. */
+std::string fitting(std::string name)
+{
+    name.resize(std::min<size_t>(name.size(), 95));
+    for (char &letter : name)
+        if (letter < ' ' || letter > '~')
+            letter = '_';
+    return name;
+}
+
 /* ---- Threads that complete futures ---- */
 
-/* What is chained to a future may wait for other operations and their futures, as DDP's powerSGD does. So there are as
- * many threads as wait at a time; never are they libcomm's, which move the data. */
+/* What C++ chains to a future may wait for other operations and their futures. So there are as many threads as wait at a
+ * time; never are they libcomm's, which move the data. What Python chains runs elsewhere (futures.py). */
 class Pool {
 public:
     void run(std::function<void()> task)
@@ -124,10 +144,21 @@ struct Job {
 
 class CommWork : public c10d::Work {
 public:
-    /* `inputs` are what profilers are told; without a title, nothing. */
-    CommWork(int rank, Job job, const char *title, const Tensors &inputs)
-        : Work(rank, job.type, title, inputs), job_(std::move(job))
+    /* `inputs` are what profilers are told; without a title, nothing. `group` tells one backend from another. */
+    CommWork(int rank, Job job, const char *title, const Tensors &inputs, uintptr_t group)
+        : Work(rank, job.type, title, inputs), job_(std::move(job)), group_(group)
     {
+    }
+
+    uintptr_t group() const
+    {
+        return group_;
+    }
+
+    bool collective() const
+    {
+        return job_.type != c10d::OpType::SEND && job_.type != c10d::OpType::RECV &&
+               job_.type != c10d::OpType::RECVANYSOURCE;
     }
 
     /* An operation under way goes on without its work, and needs its memory until it has ended. */
@@ -317,6 +348,7 @@ private:
     }
 
     Job job_;
+    uintptr_t group_;
     comm_work *handle_ = nullptr;
     bool open_ = false;
     std::once_flag concluded_, watched_;
@@ -515,12 +547,13 @@ struct List {
     }
 };
 
+/* Sends and receives have no options of PyTorch's. */
 struct Call {
     comm_op_options options = COMM_OP_OPTIONS_INIT;
-    bool wait = false;
+    bool collective = false, wait = false;
 
     Call() = default;
-    template <class Options> explicit Call(const Options &given) : wait(waits(given, 0))
+    template <class Options> explicit Call(const Options &given) : collective(true), wait(waits(given, 0))
     {
         options.timeout_ms = limit_of(given.timeout);
     }
@@ -540,6 +573,27 @@ comm_redop redop_of(const c10d::ReduceOp &op, const Tensor &tensor, Call &call, 
     return static_cast<comm_redop>(op.op_);
 }
 
+/* ---- Channels ---- */
+
+/* What is chained to futures runs on threads of level 1 and above (futures.py); its collectives are not ordered among
+ * those of the program, and go to a channel of that level. */
+thread_local size_t thread_level = 0;
+
+struct Channel {
+    explicit Channel(comm_group *of) : group(of)
+    {
+    }
+
+    bool in_batch() const
+    {
+        return batch_thread == std::this_thread::get_id();
+    }
+
+    comm_group *group;
+    intrusive_ptr<CommWork> batch;
+    std::atomic<std::thread::id> batch_thread { std::thread::id() };
+};
+
 /* ---- The backend ---- */
 
 class CommBackend;
@@ -551,10 +605,12 @@ public:
     using Lists = std::vector<Tensors>;
     using WorkPointer = intrusive_ptr<c10d::Work>;
 
+    /* The second channel is made now: the ranks must make groups of the same ranks in one order. */
     CommBackend(comm_group *group, comm_store *store, const std::string &name, int rank, int size, int64_t timeout_ms)
-        : Backend(rank, size), group_(group), store_(store), name_(name),
+        : Backend(rank, size), first_(group), store_(store), name_(name),
           options_(c10::make_intrusive<Options>("libcomm", milliseconds(timeout_ms)))
     {
+        chained(1);
         std::lock_guard<std::mutex> lock(backends_mutex);
         backends.insert(this);
     }
@@ -575,7 +631,9 @@ public:
             std::lock_guard<std::mutex> lock(backends_mutex);
             backends.erase(this);
         }
-        comm_group_close(std::exchange(group_, nullptr));
+        for (auto &channel : chained_)
+            comm_group_close(std::exchange(channel.group, nullptr));
+        comm_group_close(std::exchange(first_.group, nullptr));
         comm_store_close(std::exchange(store_, nullptr));
     }
 
@@ -609,12 +667,18 @@ public:
     void setTimeout(milliseconds timeout)
     {
         check(comm_group_set_timeout(open(), limit_of(timeout)));
+        std::lock_guard<std::mutex> lock(chained_mutex_);
+        for (auto &channel : chained_)
+            check(comm_group_set_timeout(channel.group, limit_of(timeout)));
         options_->timeout = timeout;
     }
 
     void abort()
     {
         comm_group_abort(open(), "Backend.abort");
+        std::lock_guard<std::mutex> lock(chained_mutex_);
+        for (auto &channel : chained_)
+            comm_group_abort(channel.group, "Backend.abort");
     }
 
     void shutdown()
@@ -640,9 +704,12 @@ public:
             return nullptr;
         comm_group *group;
         comm_group_options given = COMM_GROUP_OPTIONS_INIT;
-        std::string name = name_ + ":split";
+        std::string name = options ? name_of(*options, 0) : "";
+        if (name.empty())
+            name = name_ + ":split";
+        std::string world_name = fitting(name);
         given.timeout_ms = options ? limit_of(options->timeout) : 0;
-        given.name = name.c_str();
+        given.name = world_name.c_str();
         check(comm_group_create(open(), std::vector<int32_t>(ranks.begin(), ranks.end()).data(), ranks.size(), &given,
                                 &group));
         return c10::make_intrusive<CommBackend>(group, nullptr, name, static_cast<int>(mine - ranks.begin()),
@@ -918,7 +985,7 @@ public:
     void monitoredBarrier(const c10d::BarrierOptions &given, bool wait_all) override
     {
         Call call(given);
-        comm_status status = comm_monitored_barrier(open(), &call.options);
+        comm_status status = comm_monitored_barrier(channel(true).group, &call.options);
         if (status != COMM_ERR_TIMEOUT)
             return check(status);
         std::string text = comm_last_error(), limit = std::to_string(std::max<int64_t>(given.timeout.count(), 0));
@@ -971,10 +1038,11 @@ public:
 
     WorkPointer endCoalescing()
     {
-        intrusive_ptr<CommWork> batch = std::move(batch_);
-        batch_thread_ = std::thread::id();
+        Channel &on = channel(true);
+        intrusive_ptr<CommWork> batch = std::move(on.batch);
+        on.batch_thread = std::thread::id();
         comm_work *work;
-        check(comm_coalesce_end(open(), nullptr, &work));
+        check(comm_coalesce_end(on.group, nullptr, &work));
         batch->begun(work);
         return batch;
     }
@@ -982,14 +1050,30 @@ public:
 private:
     comm_group *open() const
     {
-        if (!group_)
+        if (!first_.group)
             throw std::runtime_error("libcomm: the process group '" + name_ + "' has been destroyed");
-        return group_;
+        return first_.group;
     }
 
-    bool in_batch() const
+    /* Where this thread's operations go. A peer may call the other half of a send or receive on another level. */
+    Channel &channel(bool collective)
     {
-        return batch_thread_ == std::this_thread::get_id();
+        open();
+        if (thread_level == 0)
+            return first_;
+        Channel &own = chained(thread_level);
+        return collective || own.in_batch() ? own : first_;
+    }
+
+    Channel &chained(size_t level)
+    {
+        std::lock_guard<std::mutex> lock(chained_mutex_);
+        while (chained_.size() < level) {
+            comm_group *group;
+            check(comm_group_dup(chained_.empty() ? first_.group : chained_.back().group, nullptr, &group));
+            chained_.emplace_back(group);
+        }
+        return chained_[level - 1];
     }
 
     /* Profilers are told its title and inputs. */
@@ -997,18 +1081,20 @@ private:
     {
         bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
         const char *title = profiled ? job.title : nullptr;
-        return c10::make_intrusive<CommWork>(rank_, std::move(job), title, profiled ? inputs : Tensors());
+        return c10::make_intrusive<CommWork>(rank_, std::move(job), title, profiled ? inputs : Tensors(),
+                                             reinterpret_cast<uintptr_t>(this));
     }
 
     /* Inside a batch no work is given: the batch's stands for all. */
     template <class Function>
     WorkPointer submit(Job job, const Call &call, const Tensors &inputs, Function function)
     {
-        comm_group *group = open();
-        if (in_batch()) {
+        Channel &on = channel(call.collective);
+        comm_group *group = on.group;
+        if (on.in_batch()) {
             check(function(group, nullptr));
-            batch_->add(std::move(job));
-            return batch_;
+            on.batch->add(std::move(job));
+            return on.batch;
         }
         auto made = new_work(std::move(job), inputs);
         if (call.wait) {
@@ -1025,27 +1111,29 @@ private:
 
     void begin_batch(Job job, const Tensors &inputs)
     {
-        check(comm_coalesce_begin(open()));
-        batch_ = new_work(std::move(job), inputs);
-        batch_->open();
-        batch_thread_ = std::this_thread::get_id();
+        Channel &on = channel(true);
+        check(comm_coalesce_begin(on.group));
+        on.batch = new_work(std::move(job), inputs);
+        on.batch->open();
+        on.batch_thread = std::this_thread::get_id();
     }
 
     /* The calls as one batch, or as a part of the one that is open. */
     template <class Options, class Calls>
     WorkPointer together(const Options &given, Job job, const Tensors &inputs, Calls calls)
     {
-        if (in_batch()) {
+        Channel &on = channel(true);
+        if (on.in_batch()) {
             calls();
-            return batch_;
+            return on.batch;
         }
         begin_batch(std::move(job), inputs);
         try {
             calls();
         } catch (...) {
-            comm_coalesce_cancel(group_);
-            batch_.reset();
-            batch_thread_ = std::thread::id();
+            comm_coalesce_cancel(on.group);
+            on.batch.reset();
+            on.batch_thread = std::thread::id();
             throw;
         }
         WorkPointer batch = endCoalescing();
@@ -1069,7 +1157,7 @@ private:
     {
         Job job {};
         List list(outputs, job, true);
-        check(comm_all_gather_list(open(), input.data_ptr(), list.addresses.data(), list.counts.data(),
+        check(comm_all_gather_list(channel(true).group, input.data_ptr(), list.addresses.data(), list.counts.data(),
                                    dtype_of(input), nullptr, nullptr));
     }
 
@@ -1095,12 +1183,12 @@ private:
         return counts;
     }
 
-    comm_group *group_;
+    Channel first_;
+    std::mutex chained_mutex_;
+    std::deque<Channel> chained_; /* by level, from 1 on */
     comm_store *store_;
     std::string name_;
     intrusive_ptr<Options> options_;
-    intrusive_ptr<CommWork> batch_;
-    std::atomic<std::thread::id> batch_thread_ { std::thread::id() };
 };
 
 intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store> &store, int rank, int size, int64_t timeout_ms,
@@ -1142,6 +1230,11 @@ void close_all()
 
 PYBIND11_MODULE(torch_libcomm_native, module)
 {
+    /* futures.py gives it a get_future. */
+    py::class_<CommWork, c10d::Work, intrusive_ptr<CommWork>>(module, "Work")
+        .def_property_readonly("group", &CommWork::group)
+        .def_property_readonly("collective", &CommWork::collective);
+    module.def("set_thread_level", [](size_t level) { thread_level = level; });
     module.def("create", &create, py::call_guard<py::gil_scoped_release>());
     module.def("close_all", &close_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -17,7 +17,7 @@ import zlib
 
 import torch
 
-from . import library_path
+from . import futures, library_path
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE / "backend.cc"
@@ -46,6 +46,8 @@ def load():
     spec = importlib.util.spec_from_file_location(MODULE, target())
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.Work.get_future = futures.of_native
+    futures.tell_native = module.set_thread_level
     atexit.register(module.close_all)
     return module
 

@@ -2,11 +2,13 @@
 import collections
 import ctypes
 import re
+import threading
 import weakref
 
 import torch
 import torch.distributed as dist
 
+from . import futures
 from .library import (ANY_SOURCE, ERR_TIMEOUT, OK, PREMUL_SUM, SUM, GroupOptions, InitOptions, OpOptions, c_int,
                       c_size, check, failure, library, pointer)
 from .store import Store
@@ -68,6 +70,13 @@ def only(tensors):
 getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("libcomm")
 
 
+class Channel:
+    """A group of libcomm's, and the batch that is open on it."""
+
+    def __init__(self, handle):
+        self.handle, self.batch = handle, None
+
+
 class Group(dist.ProcessGroup):
     # Before PyTorch 2.8 its C++ code may hold a Work whose Python half nobody holds; then the half must be kept here.
     WORKS_KEPT = 256 if VERSION < (2, 8) else 0
@@ -89,17 +98,40 @@ class Group(dist.ProcessGroup):
 
     def __init__(self, handle, rank, size, name, torch_store, store=None):
         super().__init__(rank, size)
-        self.handle, self.my_rank, self.my_size, self.torch_store = handle, rank, size, torch_store
-        self.my_name, self.description, self.batch = name, "undefined", None
+        self.my_rank, self.my_size, self.torch_store = rank, size, torch_store
+        self.my_name, self.description = name, "undefined"
+        # By the level of the thread that calls (futures.py). The second one is made now: the ranks must make groups of
+        # the same ranks in one order.
+        self.channels, self.channels_lock = [Channel(handle)], threading.Lock()
+        self._channel_of(1)
         self.works = collections.deque(maxlen=self.WORKS_KEPT)
         # Also before the interpreter ends: no thread of libcomm may call Python after that.
-        self._close = weakref.finalize(self, Group._close_all, handle, store)
+        self._close = weakref.finalize(self, Group._close_all, self.channels, store)
 
     @staticmethod
-    def _close_all(handle, store):
-        library().comm_group_close(handle)
+    def _close_all(channels, store):
+        while channels:
+            library().comm_group_close(channels.pop().handle)
         if store:
             store.close()
+
+    def _channel_of(self, level):
+        with self.channels_lock:
+            while len(self.channels) <= level:
+                handle = pointer()
+                check(library().comm_group_dup(self.channels[-1].handle, None, ctypes.byref(handle)))
+                self.channels.append(Channel(handle))
+            return self.channels[level]
+
+    def _channel(self, collective=True):
+        """Where this thread's operations go. A peer may call the other half of a send or receive on another level."""
+        if not self.channels:
+            raise RuntimeError(f"libcomm: the process group '{self.my_name}' has been destroyed")
+        level = futures.level()
+        if level == 0:
+            return self.channels[0]
+        own = self._channel_of(level)
+        return own if collective or own.batch is not None else self.channels[0]
 
     # ---- What PyTorch asks a group ----
 
@@ -140,14 +172,17 @@ class Group(dist.ProcessGroup):
         return self.torch_store
 
     def shutdown(self):
-        self.handle = None
         self._close()
 
     def abort(self):
-        library().comm_group_abort(self._open(), b"ProcessGroup.abort")
+        self._open()
+        for channel in self.channels:
+            library().comm_group_abort(channel.handle, b"ProcessGroup.abort")
 
     def set_timeout(self, timeout):
-        check(library().comm_group_set_timeout(self._open(), milliseconds(timeout) or -1))
+        self._open()
+        for channel in self.channels:
+            check(library().comm_group_set_timeout(channel.handle, milliseconds(timeout) or -1))
 
     _set_default_timeout = set_timeout
 
@@ -172,9 +207,7 @@ class Group(dist.ProcessGroup):
     # ---- Calling ----
 
     def _open(self):
-        if self.handle is None:
-            raise RuntimeError(f"libcomm: the process group '{self.my_name}' has been destroyed")
-        return self.handle
+        return self._channel().handle
 
     @staticmethod
     def _options(given=None, tag=0):
@@ -190,11 +223,13 @@ class Group(dist.ProcessGroup):
         return self._call(call, outputs, keep, finish, arguments, options, wait)
 
     def _call(self, call, outputs, keep, finish, arguments, options, wait):
-        function, group = getattr(library(), call), self._open()
-        if self.batch is not None:
-            work = Work(outputs, (keep, options), finish, leader=self.batch)
+        collective = call not in ("comm_send", "comm_recv")
+        channel = self._channel(collective)
+        function, group, batch = getattr(library(), call), channel.handle, channel.batch
+        if batch is not None:
+            work = Work(outputs, (keep, options), finish, leader=batch)
             check(function(group, *arguments, ctypes.byref(options), None))
-            self.batch.keep.append(work)
+            batch.keep.append(work)
             return work
         if wait:
             status = function(group, *arguments, ctypes.byref(options), None)
@@ -203,9 +238,9 @@ class Group(dist.ProcessGroup):
                               options.timeout_ms or library().comm_group_timeout(group))
             if finish:
                 finish()
-            return Work(outputs)
+            return Work(outputs, group=id(self))
         handle = pointer()
-        work = Work(outputs, (keep, options), finish)
+        work = Work(outputs, (keep, options), finish, group=id(self) if collective else None)
         check(function(group, *arguments, ctypes.byref(options), ctypes.byref(handle)))
         work.handle = handle
         self.works.append(work)
@@ -410,26 +445,29 @@ class Group(dist.ProcessGroup):
     # ---- Coalescing ----
 
     def _start_coalescing(self, _device=None):
-        check(library().comm_coalesce_begin(self._open()))
-        self.batch = Work([], keep=[])
-        self.batch.open = True
+        channel = self._channel()
+        check(library().comm_coalesce_begin(channel.handle))
+        channel.batch = Work([], keep=[], group=id(self))
+        channel.batch.open = True
 
     def _end_coalescing(self, reqs=None):
         """2.x takes the one work; 1.13 waits for each of those that the calls inside have returned."""
-        batch, self.batch, handle = self.batch, None, pointer()
+        channel, handle = self._channel(), pointer()
+        batch, channel.batch = channel.batch, None
         batch.open, members = False, batch.keep
         batch.finish = lambda: [member.conclude() for member in members]
-        check(library().comm_coalesce_end(self._open(), None, ctypes.byref(handle)))
+        check(library().comm_coalesce_end(channel.handle, None, ctypes.byref(handle)))
         batch.handle = handle
         self.works.append(batch)
         return batch
 
     def _together(self, calls, outputs, opts=None):
         """The calls as one batch, or as a part of the one that is open."""
-        if self.batch is not None:
+        batch = self._channel().batch
+        if batch is not None:
             for call in calls:
                 call()
-            return Work(outputs, leader=self.batch)
+            return Work(outputs, leader=batch)
         self._start_coalescing()
         try:
             for call in calls:

@@ -64,6 +64,7 @@ def signatures():
     return {
         "comm_init": (c_int, ctypes.POINTER(InitOptions), ctypes.POINTER(pointer)),
         "comm_group_create": (c_int, pointer, pointer, c_size, ctypes.POINTER(GroupOptions), ctypes.POINTER(pointer)),
+        "comm_group_dup": (c_int, pointer, ctypes.POINTER(GroupOptions), ctypes.POINTER(pointer)),
         "comm_group_close": (c_int, pointer),
         "comm_group_abort": (c_int, pointer, c_text),
         "comm_group_seq": (ctypes.c_uint64, pointer),

@@ -7,6 +7,7 @@ import threading
 
 import torch
 
+from .futures import Future
 from .library import COMPLETE_FN, ERR_TIMEOUT, IN_PROGRESS, OK, c_int, check, failure, library
 from .world import milliseconds
 
@@ -15,18 +16,19 @@ try:
 except ImportError:
     from torch._C._distributed_c10d import Work as TorchWork
 
-# What is chained to a future may wait for other operations and their futures, as DDP's powerSGD does. So futures are
-# completed by threads of their own, and by as many as wait at a time; never on libcomm's threads, which move the data.
+# Futures are completed by threads of their own, never by libcomm's, which move the data. What Python chains to them runs
+# elsewhere (futures.py); what C++ chains, here.
 pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
 
 
 class Work(TorchWork):
     """A comm_work. `finish` is called once after success: it copies results where they belong. `keep` is what libcomm
-    reads and writes until then. A work without a handle is done, or part of a batch, whose own work is `leader`."""
+    reads and writes until then. A work without a handle is done, or part of a batch, whose own work is `leader`.
+    `group` is that of a collective."""
 
-    def __init__(self, outputs, keep=None, finish=None, leader=None):
+    def __init__(self, outputs, keep=None, finish=None, leader=None, group=None):
         super().__init__()
-        self.outputs, self.keep, self.finish, self.leader = outputs, keep, finish, leader
+        self.outputs, self.keep, self.finish, self.leader, self.group = outputs, keep, finish, leader, group
         self.handle, self.future, self.lock = None, None, threading.Lock()
         self.library = library()  # at the end of a program the module may be gone before its works
         self.open = False  # a batch to which operations are still added
@@ -110,7 +112,7 @@ class Work(TorchWork):
         with self.lock:
             if self.future:
                 return self.future
-            self.future = torch.futures.Future()
+            self.future = torch.futures.Future() if self.group is None else Future(self.group)
         if not self.handle:
             self.conclude()
             self.future.set_result(self.outputs)
