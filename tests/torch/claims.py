@@ -595,6 +595,18 @@ def the_cpu_s_part_of_a_group_for_several_devices():
     check(objects == list(range(size())), f"the objects are {objects}")
 
 
+def the_library_finds_what_it_needs_in_the_wheel():
+    import torch_libcomm
+    own = os.path.dirname(os.path.realpath(torch_libcomm.library_path()))
+    if own != os.path.dirname(os.path.realpath(torch_libcomm.__file__)):
+        return  # the sources are tried, with the library of the build folder
+    with open("/proc/self/maps") as maps:
+        files = {line.split()[-1] for line in maps if "/" in line}
+    for name in ("libcomm.so", "libuv.so", "libsodium.so", "libxxhash.so"):
+        found = {file for file in files if os.path.basename(file).startswith(name)}
+        check(found and all(os.path.dirname(file) == own for file in found), f"{name} comes from {found}, not {own}")
+
+
 CLAIMS = [claim for name, claim in list(globals().items())
           if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
               "rank", "size", "make_model", "main")]

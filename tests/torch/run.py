@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import zlib
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -41,7 +42,8 @@ def pypi(library, folder):
     at the same time wait for the first one."""
     import pypi_torch
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [library, *sorted(BINDING.glob("torch_libcomm/*.*")), BINDING / "meson.build"]
+    sources = [library, *sorted(BINDING.glob("torch_libcomm/*.*")), BINDING / "meson.build",
+               BINDING / "make_wheel.py"]
     state = f"{zlib.crc32(b''.join(pathlib.Path(source).read_bytes() for source in sources)):x}"
     made = folder / "made"
     with open(folder / "lock", "w") as lock:
@@ -59,15 +61,22 @@ def pypi(library, folder):
 
 
 def install(venv):
-    """The wheel, and then the native layer, if there is a compiler."""
-    path = f"{venv / 'bin'}:{os.environ['PATH']}"  # the build takes the environment's meson
-    commands = [["pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation",
-                 "--force-reinstall", str(BINDING)]]
+    """The wheel as it would be published, and then the native layer, if there is a compiler."""
+    environment = {**os.environ, "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",  # the build takes this meson
+                   "TORCH_LIBCOMM_CACHE": str(venv / "native"), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+    def python(*arguments):
+        subprocess.run([venv / "bin/python", "-m", *map(str, arguments)], check=True, env=environment)
+
+    sys.path.insert(0, str(BINDING))
+    import make_wheel
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        python("pip", "-q", "wheel", "--no-deps", "--no-build-isolation", "-w", folder, BINDING)
+        wheel = make_wheel.make(next(folder.glob("*.whl")), folder / "made", folder / "work")
+        python("pip", "-q", "install", "--no-deps", "--force-reinstall", wheel)
     if shutil.which("g++"):
-        commands.append(["torch_libcomm.build"])
-    for command in commands:
-        subprocess.run([venv / "bin/python", "-m", *command], check=True,
-                       env={**os.environ, "PATH": path, "TORCH_LIBCOMM_CACHE": str(venv / "native")})
+        python("torch_libcomm.build")
 
 
 def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
