@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d
 
 # Why a test does not pass, and is not meant to.
 KNOWN = {
-    "test_ddp_logging_data_cpu": "wants the name that C++ has for the backend: 'custom' for all that are not PyTorch's own",
+    "test_ddp_logging_data_cpu": "wants C++ to know the backend by name, which says 'custom' for all but PyTorch's own",
 }
 
 

@@ -16,8 +16,8 @@ try:
 except ImportError:
     from torch._C._distributed_c10d import Work as TorchWork
 
-# Futures are completed by threads of their own, never by libcomm's, which move the data. What Python chains to them runs
-# elsewhere (futures.py); what C++ chains, here.
+# Futures are completed by threads of their own, never by libcomm's, which move the data. What Python chains to them
+# runs elsewhere (futures.py); what C++ chains, here.
 pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
 
 
