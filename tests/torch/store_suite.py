@@ -68,8 +68,8 @@ def fetch(folder):
 
 
 def await_workers(port, count, timeout):
-    """As PyTorch's server does, when its own client has joined. A client cannot ask for that key: VALIDATE, then ADD of 0
-    (docs/store_protocol.md)."""
+    """As PyTorch's server does, when its own client has joined. A client cannot ask for that key: it takes VALIDATE,
+    then ADD of 0 (docs/store_protocol.md)."""
     deadline = time.monotonic() + timeout.total_seconds()
     with socket.create_connection(("localhost", port)) as connection:
         connection.sendall(struct.pack("<BI", 0, 0x3C85F7CE))

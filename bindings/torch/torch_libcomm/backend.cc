@@ -85,8 +85,8 @@ std::string fitting(std::string name)
 
 /* ---- Threads that complete futures ---- */
 
-/* What C++ chains to a future may wait for other operations and their futures. So there are as many threads as wait at a
- * time; never are they libcomm's, which move the data. What Python chains runs elsewhere (futures.py). */
+/* What C++ chains to a future may wait for other operations and their futures. So there are as many threads as wait at
+ * a time; never are they libcomm's, which move the data. What Python chains runs elsewhere (futures.py). */
 class Pool {
 public:
     void run(std::function<void()> task)
