@@ -1,5 +1,5 @@
-"""README.md is true: its program is examples/hello.c, as is the one in comm.h; its ratios are those of its columns;
-its links lead somewhere. readme.py SOURCE-FOLDER
+"""README.md is true: its programs are files of examples/, which the suite "examples" runs, and comm.h has hello.c; its
+ratios are those of its columns. The links of all texts lead somewhere. readme.py SOURCE-FOLDER
 """
 import pathlib
 import re
@@ -11,15 +11,22 @@ RATIO = re.compile(r"([0-9.]+) \(([0-9.]+)x\)$")
 problems = []
 
 
-def body(program):
-    """Without the comment at its top."""
-    return program[program.index("#include"):].strip()
+def body(name):
+    """A program of examples/ without the comment at its top."""
+    program = (ROOT / "examples" / name).read_text()
+    return re.search(r"(?ms)^(#include|import) .*", program)[0].strip()
 
 
-def check_hello():
-    hello = body((ROOT / "examples/hello.c").read_text())
-    if body(README.split("```c\n")[1].split("```")[0]) != hello:
-        problems.append("README.md: the program under Hello is not examples/hello.c")
+def check_programs():
+    """The blocks of C and Python are four files, in this order."""
+    blocks = [block.strip() for block in re.findall(r"(?s)```(?:c|python)\n(.*?)```", README)]
+    names = ["hello.c", "async.c", "store.c", "hello.py"]
+    if len(blocks) != len(names):
+        problems.append(f"README.md: {len(blocks)} programs in place of {len(names)}")
+    for name, block in zip(names, blocks):
+        if block != body(name):
+            problems.append(f"README.md: the program that should be examples/{name} differs from it")
+    hello = body("hello.c")
     header = (ROOT / "include/comm/comm.h").read_text().split("*/")[0]
     if hello not in re.sub(r"(?m)^ \*(     )?", "", header):
         problems.append("include/comm/comm.h: the program at the top is not examples/hello.c")
@@ -42,13 +49,24 @@ def check_ratios():
     return ratios
 
 
+def anchors(text):
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"(?m)^#+ (.*)", text)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 def check_links():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        if "://" not in target and not (ROOT / target).exists():
-            problems.append(f"README.md: there is no {target}")
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]
+    for path in texts:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", path.read_text()):
+            to = path.parent / target if target else path
+            if "://" in target:
+                continue
+            if not to.exists() or anchor and anchor not in anchors(to.read_text()):
+                problems.append(f"{path.relative_to(ROOT)}: the link {target}#{anchor} leads nowhere")
 
 
-check_hello()
+check_programs()
 count = check_ratios()
 check_links()
 print("\n".join(problems))
