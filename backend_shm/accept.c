@@ -54,7 +54,8 @@ static void answer_hello(struct pending_conn *c, const struct greeting_hello *he
         pending_end(c, 1);
         return;
     }
-    struct greeting_answer answer = { .verdict = judge(f, hello), .version = GREETING_VERSION };
+    struct greeting_answer answer = { .verdict = judge(f, hello), .version = GREETING_VERSION,
+                                      .node = segment_node() };
     greeting_token(f->secret, 'A', f->name, hello, answer.token);
     int sent = greeting_send(c->watch.fd, &answer, sizeof answer, &f->bell.fd, 1);
     if (!sent || answer.verdict != GREETING_WELCOME) {

@@ -29,7 +29,7 @@ static comm_status shm_query(void *context)
 {
     size_t ring_bytes = SEGMENT_RING_MIN;
     (void)context;
-    int fd = segment_create(&ring_bytes);
+    int fd = segment_create(&ring_bytes, NULL);
     if (fd < 0)
         return exec_fail(COMM_ERR_UNSUPPORTED,
                          "ranks cannot share memory here: neither memfd_create nor a file in /dev/shm gives %zu "

@@ -118,12 +118,15 @@ static void await_peer(struct duplex *p)
 }
 
 /* The peer has welcomed us: make the memory, and hand it over. */
-static void hand_over(struct duplex *p, int bell)
+static void hand_over(struct duplex *p, int bell, int32_t their_node)
 {
     struct fabric *f = p->fabric;
     struct greeting_ready ready = { 0 };
     size_t ring_bytes = f->ring_bytes;
-    int fd = segment_create(&ring_bytes), failed = fd < 0 ? fd : segment_map(&p->segment, fd, ring_bytes);
+    const int32_t node = segment_node(), they_are_higher = p->port.peer > f->domain->peers.rank;
+    const int32_t nodes[2] = { they_are_higher ? their_node : node, they_are_higher ? node : their_node };
+    int fd = segment_create(&ring_bytes, node == their_node ? NULL : nodes);
+    int failed = fd < 0 ? fd : segment_map(&p->segment, fd, ring_bytes);
     p->bell = bell;
     if (failed) {
         descriptor_close(&fd);
@@ -179,7 +182,7 @@ static void on_answer(struct watch *w)
                                                      : "it belongs to another world, or has closed it");
         return;
     }
-    hand_over(p, bell);
+    hand_over(p, bell, answer.node);
 }
 
 static void greet(struct duplex *p)

@@ -40,6 +40,8 @@ struct greeting_hello {
 
 struct greeting_answer {
     uint32_t verdict, version;
+    int32_t node; /* NUMA; -1: not known */
+    uint32_t reserved;
     uint8_t token[GREETING_TOKEN_BYTES];
 };
 

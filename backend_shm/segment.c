@@ -2,9 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* What comes before the rings. */
@@ -28,11 +30,10 @@ static int open_file(void)
     return fd < 0 ? -errno : fd;
 }
 
-int segment_file(size_t bytes)
+/* Take the pages, and let nobody take them away. */
+static int reserve(int fd, size_t bytes)
 {
-    int fd = open_file(), failed;
-    if (fd < 0)
-        return fd;
+    int failed;
     while ((failed = posix_fallocate(fd, 0, (off_t)bytes)) == EINTR)
         ;
     if (failed) {
@@ -43,12 +44,47 @@ int segment_file(size_t bytes)
     return fd;
 }
 
-int segment_create(size_t *ring_bytes)
+int segment_file(size_t bytes)
 {
-    int fd = segment_file(file_bytes(*ring_bytes));
+    int fd = open_file();
+    return fd < 0 ? fd : reserve(fd, bytes);
+}
+
+int32_t segment_node(void)
+{
+    unsigned cpu, node;
+    return syscall(SYS_getcpu, &cpu, &node, NULL) == 0 ? (int32_t)node : -1;
+}
+
+/* Pages of this part of the file shall come from that node. Containers may forbid it. */
+static void place(int fd, size_t bytes, size_t offset, int32_t node)
+{
+    enum { NODES_MAX = 1024, BITS = 8 * sizeof(unsigned long) };
+    unsigned long mask[NODES_MAX / BITS] = { 0 };
+    if (node < 0 || node >= NODES_MAX)
+        return;
+    mask[(size_t)node / BITS] = 1ul << (size_t)node % BITS;
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_SHARED, fd, (off_t)offset);
+    if (at == MAP_FAILED)
+        return;
+    syscall(SYS_mbind, at, bytes, MPOL_PREFERRED, mask, (unsigned long)NODES_MAX, 0);
+    munmap(at, bytes);
+}
+
+static int create(size_t ring_bytes, const int32_t nodes[2])
+{
+    int fd = open_file();
+    for (size_t i = 0; fd >= 0 && nodes && i < 2; i++)
+        place(fd, ring_bytes, head_bytes() + i * ring_bytes, nodes[i]);
+    return fd < 0 ? fd : reserve(fd, file_bytes(ring_bytes));
+}
+
+int segment_create(size_t *ring_bytes, const int32_t nodes[2])
+{
+    int fd = create(*ring_bytes, nodes);
     while ((fd == -ENOSPC || fd == -ENOMEM) && *ring_bytes > SEGMENT_RING_MIN) {
         *ring_bytes /= 2;
-        fd = segment_file(file_bytes(*ring_bytes));
+        fd = create(*ring_bytes, nodes);
     }
     return fd;
 }

@@ -50,7 +50,7 @@ static const uint64_t salts[2] = { 0x1111222233334444u, 0x5555666677778888u };
 static int open_pair(void **state)
 {
     size_t bytes = SEGMENT_RING_MIN;
-    int fd = segment_create(&bytes);
+    int fd = segment_create(&bytes, NULL);
     (void)state;
     exec_host = &host;
     memset(&domain, 0, sizeof domain);

@@ -120,7 +120,7 @@ static void open_side(struct side *s, int rank, int memory, int socket)
 static int open_sides(void **state)
 {
     size_t bytes = SEGMENT_RING_MIN;
-    int memory = segment_create(&bytes), sockets[2];
+    int memory = segment_create(&bytes, NULL), sockets[2];
     (void)state;
     exec_host = &host;
     memset(sides, 0, sizeof sides);

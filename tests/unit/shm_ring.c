@@ -5,9 +5,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -24,7 +26,7 @@ struct ends {
 static void open_ends(struct ends *writer, struct ends *reader)
 {
     size_t bytes = SEGMENT_RING_MIN;
-    int fd = segment_create(&bytes);
+    int fd = segment_create(&bytes, NULL);
     assert_true(fd >= 0);
     assert_int_equal(segment_check(fd, bytes), 0);
     assert_int_equal(segment_map(&writer->segment, fd, bytes), 0);
@@ -155,7 +157,7 @@ static void a_reader_who_lies_is_noticed(void **state)
 static void memory_that_does_not_fit_is_refused(void **state)
 {
     size_t bytes = SEGMENT_RING_MIN;
-    int fd = segment_create(&bytes), small = memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = segment_create(&bytes, NULL), small = memfd_create("small", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     (void)state;
     assert_true(fd >= 0 && small >= 0);
     assert_int_equal(segment_check(fd, bytes), 0);
@@ -169,6 +171,51 @@ static void memory_that_does_not_fit_is_refused(void **state)
     close(small);
 }
 
+/* The policy of what is mapped at this address, as the kernel says it; 0 if it does not tell. */
+static int policy_of(const void *at, char *text, size_t capacity)
+{
+    char line[512], begin[32];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/numa_maps", "r");
+    snprintf(begin, sizeof begin, "%lx ", (unsigned long)(uintptr_t)at);
+    while (maps && !found && fgets(line, sizeof line, maps))
+        if (strncmp(line, begin, strlen(begin)) == 0) {
+            snprintf(text, capacity, "%s", line + strlen(begin));
+            found = 1;
+        }
+    if (maps)
+        fclose(maps);
+    return found;
+}
+
+/* Each ring where its reader runs. This machine may have one node only: what is tried is that the kernel is told. */
+static void rings_are_where_their_readers_are(void **state)
+{
+    static const int32_t cases[][2] = { { 0, -1 }, { -1, 0 }, { 0, 0 }, { 100000, -1 } };
+    char policy[512];
+    (void)state;
+    assert_true(segment_node() >= 0);
+    if (syscall(SYS_get_mempolicy, NULL, NULL, 0ul, NULL, 0ul) != 0)
+        skip(); /* a container's rules forbid it, or the kernel has no NUMA */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t bytes = SEGMENT_RING_MIN;
+        struct segment s;
+        int fd = segment_create(&bytes, cases[i]);
+        assert_true(fd >= 0);
+        assert_int_equal(segment_map(&s, fd, bytes), 0);
+        for (int ring = 0; ring < 2; ring++) {
+            memset(s.ring[ring], 1, bytes);
+            if (!policy_of(s.ring[ring], policy, sizeof policy))
+                skip();
+            int wanted = cases[i][ring] == 0;
+            if (wanted != (strncmp(policy, "prefer", 6) == 0))
+                fail_msg("ring %d of case %zu: %s", ring, i, policy);
+        }
+        segment_unmap(&s);
+        close(fd);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +223,7 @@ int main(void)
         cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
+        cmocka_unit_test(rings_are_where_their_readers_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
