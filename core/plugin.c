@@ -1,6 +1,7 @@
 /* Backends in shared objects: where they are looked for, and how they are opened. They are never closed again. */
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,15 +33,39 @@ comm_status comm__plugin_load(const char *path, const char *variant_of, const co
     return comm__registry_add(entry, path, variant_of, ret_backend);
 }
 
-/* The folder of libcomm itself, for $libdir/comm. */
-static int library_folder(char *folder, size_t room)
+/* The file that libcomm is in: the shared library or, as *ret_is_program says, a program that is linked with the static
+ * one. The loader knows a program only by the name that it was called by, which may be relative to another folder. */
+static int own_file(char file[PATH_MAX], int *ret_is_program)
 {
     Dl_info info;
     const comm_host *here = &comm__host;
-    if (!dladdr(here, &info) || !info.dli_fname)
+    const char *name = dladdr(here, &info) ? info.dli_fname : NULL;
+    *ret_is_program = !name || strcmp(name, program_invocation_name) == 0;
+    if (!*ret_is_program)
+        return snprintf(file, PATH_MAX, "%s", name) < PATH_MAX;
+    ssize_t length = readlink("/proc/self/exe", file, PATH_MAX - 1);
+    file[length > 0 ? length : 0] = '\0';
+    return length > 0;
+}
+
+/* The folder comm/ beside the shared library. A program may have it beside itself, or where `meson install` puts the
+ * plugins for programs that it installs. */
+static int each_own_folder(int (*visit)(const char *folder, void *context), void *context)
+{
+    static const char *const beside[] = { "comm", LIBDIR_FROM_PROGRAMS "/comm" };
+    char file[PATH_MAX], folder[PATH_MAX];
+    int is_program, result = 0;
+    char *slash = own_file(file, &is_program) ? strrchr(file, '/') : NULL;
+    if (!slash)
         return 0;
-    const char *slash = strrchr(info.dli_fname, '/');
-    return slash && snprintf(folder, room, "%.*s/comm", (int)(slash - info.dli_fname), info.dli_fname) < (int)room;
+    *slash = '\0';
+    for (int i = 0; i <= is_program && !result; i++) {
+        int length = beside[i][0] == '/' ? snprintf(folder, sizeof folder, "%s", beside[i])
+                                         : snprintf(folder, sizeof folder, "%s/%s", file, beside[i]);
+        if (length < (int)sizeof folder)
+            result = visit(folder, context);
+    }
+    return result;
 }
 
 /* Call `visit` with each folder until it returns non-zero, and return that. secure_getenv: a setuid program must not
@@ -60,7 +85,7 @@ static int each_folder(int (*visit)(const char *folder, void *context), void *co
         }
         list += length + (list[length] == ':');
     }
-    return library_folder(folder, sizeof folder) ? visit(folder, context) : 0;
+    return each_own_folder(visit, context);
 }
 
 struct search {

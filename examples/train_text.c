@@ -15,6 +15,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#ifndef SOURCE_FROM_HERE
+#define SOURCE_FROM_HERE "." /* without libcomm's own build: what lies beside the program */
+#endif
+
 /* A text that grows as files are added to it. */
 struct buffer {
     uint8_t *data;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Install into a fresh folder, and build and run a program against it as a stranger would:
+# Install into a fresh folder, and build and run the examples against it as a stranger would:
 # consumer.sh pkg-config|cmake BUILD-FOLDER PREFIX SOURCE-FOLDER VERSION PROGRAM...
 set -u
 how=$1 build=$2 prefix=$3 source=$4 version=$5
@@ -65,44 +65,49 @@ run()
     echo "$how, $2: $(head -1 "$work/output")"
 }
 
-cp "$source/examples/hello.c" "$work/hello.c"
-cd "$work" || exit 1
+cp -R "$installed/share/doc/libcomm/examples" "$work/examples"
+cd "$work/examples" || exit 1
 if [ "$how" = pkg-config ]; then
     export PKG_CONFIG_PATH=$libdir/pkgconfig
     # pkgconf finds the prefix from where the .pc file lies.
     flags() { pkg-config --define-prefix "$@" libcomm; }
     [ "$(pkg-config --modversion libcomm)" = "$version" ] || fail "pkg-config has another version than $version"
-    libdir_flag=-L$libdir
-    gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag $(flags --cflags --libs) -o shared ||
-        fail "linking with the shared library"
-    gcc -std=c11 -Wall -Wextra -Werror hello.c -I"$installed/include" $libdir_flag \
-        $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o static ||
+    strict="-O2 -Wall -Wextra -Werror"
+    make PKG_CONFIG="pkg-config --define-prefix" CFLAGS="$strict -I$installed/include" LDFLAGS="-L$libdir" \
+        >"$work/log" 2>&1 || fail "make: $(cat "$work/log")"
+    gcc -std=c11 $strict hello.c -I"$installed/include" "-L$libdir" \
+        $(flags --static --cflags --libs | sed 's/-lcomm\>/-l:libcomm.a/') -o hello_static ||
         fail "linking with the static library"
-    # A plugin, as docs/backends.md says: the headers only.
-    gcc -std=c11 -O2 -Wall -Wextra -Werror -fPIC -shared $(flags --cflags) -I"$installed/include" \
-        "$installed"/share/doc/libcomm/backend_skeleton.c -o libcomm_skeleton.so -pthread ||
-        fail "compiling the example backend"
-    COMM_PLUGIN_PATH=$work "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" all_reduce \
-        --backend 'cpu:skeleton?most_bytes=64K' --bytes 64 --iterations 2 --repeats 1 >"$work/output" 2>&1 ||
-        fail "the example backend: $(cat "$work/output")"
-    "$installed/bin/comm-backend-check" -n 2 --only local ./libcomm_skeleton.so >"$work/output" 2>&1 ||
-        fail "the example backend: $(cat "$work/output")"
+    # Nothing is shared; the linker warns that names are resolved by what is.
+    gcc -std=c11 $strict -static hello.c $(flags --static --cflags --libs) -o "$installed/bin/hello_bare" \
+        2>"$work/log" || fail "linking statically: $(cat "$work/log")"
+    [ -z "$(readelf -d "$installed/bin/hello_bare" | grep NEEDED)" ] || fail "a static program needs libraries"
+    run "$installed/bin/hello_bare" static
 else
-    cat >CMakeLists.txt <<'CMAKE'
+    cmake -G Ninja -S . -B . -DCMAKE_PREFIX_PATH="$installed" >"$work/log" 2>&1 && cmake --build . >>"$work/log" 2>&1 ||
+        fail "$(cat "$work/log")"
+    mkdir "$work/later" && cat >"$work/later/CMakeLists.txt" <<'CMAKE'
 cmake_minimum_required(VERSION 3.16)
-project(consumer C)
-find_package(libcomm 0.1 CONFIG REQUIRED)
-add_executable(shared hello.c)
-target_link_libraries(shared PRIVATE libcomm::shared)
-add_executable(static hello.c)
-target_link_libraries(static PRIVATE libcomm::static)
+project(later C)
 find_package(libcomm 9 CONFIG QUIET)
 if(libcomm_FOUND)
   message(FATAL_ERROR "a request for version 9 was met")
 endif()
 CMAKE
-    cmake -G Ninja -S . -B . -DCMAKE_PREFIX_PATH="$installed" >log 2>&1 && cmake --build . >>log 2>&1 ||
-        fail "$(cat log)"
+    cmake -G Ninja -S "$work/later" -B "$work/later" -DCMAKE_PREFIX_PATH="$installed" >"$work/log" 2>&1 ||
+        fail "$(cat "$work/log")"
 fi
-run ./shared shared
-run ./static static
+run ./hello shared
+run ./hello_static static
+# A program that has libcomm in itself finds the plugins from where it lies, also if it is called by its bare name.
+cp hello_static "$installed/bin/hello_static"
+env -i PATH="$installed/bin:$PATH" COMM_BACKEND='cpu:chaos?of=tcp' commrun -n 2 -- hello_static >"$work/output" 2>&1 ||
+    fail "a plugin for a static program: $(cat "$work/output")"
+"$installed/bin/commrun" -n 2 -- ./train_bytes --steps 2 hello.c >"$work/output" 2>&1 ||
+    fail "train_bytes: $(cat "$work/output")"
+readelf -d libcomm_lightgbm.so | grep -q 'NEEDED.*libcomm\.so\.0' || fail "the adapter for LightGBM needs no libcomm"
+COMM_PLUGIN_PATH=$PWD "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" all_reduce \
+    --backend 'cpu:skeleton?most_bytes=64K' --bytes 64 --iterations 2 --repeats 1 >"$work/output" 2>&1 ||
+    fail "the example backend: $(cat "$work/output")"
+"$installed/bin/comm-backend-check" -n 2 --only local ./libcomm_skeleton.so >"$work/output" 2>&1 ||
+    fail "the example backend: $(cat "$work/output")"
