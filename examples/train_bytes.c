@@ -164,10 +164,10 @@ static int train(struct trainer *trainer)
     double first_loss = 0.0, last_loss = 0.0;
 
     if (trainer->rank == 0) {
-        printf("%d %s over %s; %zu bytes of %s; %zu parameters, their gradients in %zu buckets\n", trainer->ranks,
-               trainer->ranks == 1 ? "rank" : "ranks", comm_group_backend(trainer->world), trainer->text.bytes,
-               options->path ? options->path : "libcomm's own sources", trainer->model.parameter_count,
-               trainer->buckets.count);
+        printf("%d %s over %s; %zu bytes of %s; %zu parameters, their gradients in %zu buckets; %zu steps\n",
+               trainer->ranks, trainer->ranks == 1 ? "rank" : "ranks", comm_group_backend(trainer->world),
+               trainer->text.bytes, options->path ? options->path : "libcomm's own sources",
+               trainer->model.parameter_count, trainer->buckets.count, options->steps);
         printf("  step      loss    bytes/s  communicating    not hidden   (per step, on rank 0)\n");
     }
     for (size_t step = 1; step <= options->steps; step++) {
