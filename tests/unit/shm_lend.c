@@ -410,6 +410,8 @@ static void a_result_comes_back_to_a_region(void **state)
     send_to_be_reduced(1, payload, payload); /* in place */
     look(1);
     check_sums(payload, 1);
+    look(0);
+    assert_int_equal(sent_count, 2);
 }
 
 /* The receiver may have another use for it: then it is not written back, and the sender is told so. */
