@@ -890,8 +890,8 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
  * Buffers that many operations use can be made known to a group's backend once: so that peers can read them directly
  * (shared memory), for RDMA, for NCCL's windows. What this gains depends on the backend; a backend that gains nothing
  * ignores it, so a program need not ask. Results are the same with and without it. shm: peers map the memory of
- * comm_mem_alloc and reduce and copy right from there; that of comm_mem_register is read as any other memory is,
- * through the kernel where it allows that. At log level info the library says which.
+ * comm_mem_alloc, reduce and copy right from there, and write results of all_reduce there; that of comm_mem_register is
+ * read as any other memory is, through the kernel where it allows that. At log level info the library says which.
  *
  * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie
  * within one piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.
