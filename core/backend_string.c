@@ -126,7 +126,7 @@ static comm_status parse(const char *whole, char *copy, char *quote, struct back
             *rest++ = '\0';
         strcpy(quote, text); /* as long as the whole: text is about to be cut */
         if (s->count == BACKEND_PAIRS_MAX)
-            return refuse(whole, quote, "is one pair too many: there are not so many devices");
+            return refuse(whole, quote, "is one pair more than there are kinds of device");
         comm_status status = parse_pair(whole, quote, text, &s->pairs[s->count++]);
         if (status == COMM_OK)
             status = check_devices(whole, quote, s);

@@ -130,8 +130,8 @@ comm_status comm_coalesce_begin(comm_group *group)
     if (status != COMM_OK)
         return status;
     if (comm__batch_of(group))
-        return comm__fail(COMM_ERR_INVALID, "comm_coalesce_begin on group '%s': this thread has begun already",
-                          group->name);
+        return comm__fail(COMM_ERR_INVALID, "comm_coalesce_begin on group '%s': this thread has an open batch on it "
+                          "already", group->name);
     pthread_mutex_lock(&group->batch_lock);
     struct batch *batch = group->free_batches;
     if (batch)
@@ -222,7 +222,7 @@ static struct batch *take_open(const comm_group *group)
 
 static comm_status fail_none(const comm_group *group, const char *call)
 {
-    return comm__fail(COMM_ERR_INVALID, "%s: nothing was begun by this thread on %s%s%s", call,
+    return comm__fail(COMM_ERR_INVALID, "%s: this thread has no open batch on %s%s%s", call,
                       group ? "group '" : "", group ? group->name : "a NULL group", group ? "'" : "");
 }
 

@@ -449,7 +449,8 @@ static comm_status check_groups(comm_group *const *groups, const char *const *na
                               groups[i]->name);
     }
     if (!ranks && dims > 1)
-        return comm__fail(COMM_ERR_INVALID, "%s: ranks is NULL; with %zu groups it must say who is where", call, dims);
+        return comm__fail(COMM_ERR_INVALID, "%s: ranks is NULL; with %zu groups it must list the ranks of the mesh",
+                          call, dims);
     return check_names(call, names, dims);
 }
 

@@ -118,8 +118,8 @@ static comm_status fail_claimed(const struct joining *j, const char *who, size_t
     if (bytes >= same && memcmp(who, mine, same) == 0)
         return comm__fail(
             COMM_ERR_INVALID,
-            "rank %d has joined already, in this process. After a world that did not come together, begin "
-            "with another name or a fresh store than %s",
+            "rank %d has joined already, in this process. If an earlier comm_init failed, use another name "
+            "for the world, or another store than %s",
             j->rank, comm_store_url(j->names));
     return comm__fail(COMM_ERR_INVALID,
                       "rank %d has joined already (%.*s). Either two processes have this rank, or the store %s holds "
@@ -403,7 +403,7 @@ static void write_missing(struct joining *j, const struct round *round, char *te
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
     snprintf(text, room, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
-             used ? missing : "none; the last one has not said so yet",
+             used ? missing : "none; the last rank has not reported it yet",
              used >= sizeof missing - 16 ? " ..." : "");
 }
 

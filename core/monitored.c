@@ -268,7 +268,7 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
     } while (status == COMM_OK && inbox->message.number < m->number);
     comm__group_rank_text(group, 0, leader);
     if (status == COMM_ERR_TIMEOUT)
-        return timed_out(group, m, "no word from %s within %" PRId64 " ms", leader, timeout_ms);
+        return timed_out(group, m, "no answer from %s within %" PRId64 " ms", leader, timeout_ms);
     if (status != COMM_OK || inbox->message.status == COMM_OK)
         return status;
     int32_t missing = inbox->message.missing_rank;

@@ -55,7 +55,7 @@ static void abandon_all(comm_group *group)
         if (bytes > REASON_BYTES_MAX)
             bytes = utf8_cut(group->ended_text, REASON_BYTES_MAX);
         snprintf(text, sizeof text,
-                 "%.*s; backend '%s' has not let go of the operation: its buffers may be in use until the "
+                 "%.*s; backend '%s' has not completed the operation: its buffers may be in use until the "
                  "group is closed",
                  (int)bytes, group->ended_text, work->channel->backend->name);
         comm__work_abandon(work, group->ended, text); /* unless the backend completes it at this moment */

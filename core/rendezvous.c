@@ -299,7 +299,7 @@ static comm_status meet_user(const struct user_scheme *scheme, const char *url, 
     error[sizeof error - 1] = '\0';
     if (status != COMM_OK)
         return comm__fail(status, "rendezvous at %s%s: %s", url, status == COMM_ERR_TIMEOUT ? " timed out" : "",
-                          error[0] ? error : "its handler failed and said nothing");
+                          error[0] ? error : "its handler failed and gave no reason");
     if (!*ret_store || m->rank < 0 || m->world_size < 1 || m->rank >= m->world_size) {
         comm_store_close(*ret_store);
         return comm__fail(COMM_ERR_INVALID, "rendezvous at %s: its handler gave %s, rank %d of %d", url,

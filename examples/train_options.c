@@ -125,7 +125,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (options->path) {
-            argp_error(state, "one file, please, not '%s' as well", text);
+            argp_error(state, "only one file can be given, not '%s' as well", text);
             return EINVAL;
         }
         options->path = text;

@@ -52,7 +52,7 @@ comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t co
     if (missing_count == 0) /* they have come just now */
         return store_fail_timeout(wait, keys, count, note);
     if (looked_at < count) {
-        snprintf(text, sizeof text, "%zu more were not looked at%s%s", count - looked_at, note ? "; " : "",
+        snprintf(text, sizeof text, "%zu more were not checked%s%s", count - looked_at, note ? "; " : "",
                  note ? note : "");
         note = text;
     }

@@ -249,7 +249,7 @@ comm_status store_fail_queue_timeout(const struct store_wait *wait, const char *
 
 comm_status store_fail_barrier(const struct store_wait *wait, const char *key, int64_t came, int32_t world_size)
 {
-    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s timed out after %lld ms: %lld of %d came", key,
+    return comm__fail(COMM_ERR_TIMEOUT, "barrier '%s' in %s timed out after %lld ms: %lld of %d have come", key,
                       wait->handle->url, store_wait_ms(wait), (long long)came, (int)world_size);
 }
 

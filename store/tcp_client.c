@@ -199,7 +199,7 @@ comm_status tcp_lose(struct tcp_store *t)
 
 static comm_status lacks(const struct tcp_store *t, enum wire_query query)
 {
-    return comm__fail(COMM_ERR_UNSUPPORTED, "the server at %s port %d is a PyTorch that has no %s query", t->peer.host,
+    return comm__fail(COMM_ERR_UNSUPPORTED, "the server at %s port %d is a PyTorch without the query %s", t->peer.host,
                       t->peer.port, wire_query_name(query));
 }
 

@@ -303,7 +303,7 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, const struct stor
         return status;
     if (ready > WIRE_NOT_READY || canceled != WIRE_WAIT_CANCELED ||
         (hello == HELLO_MODERN && wire_u32(reply) != nonce))
-        return comm__fail(COMM_ERR_PROTOCOL, "the answer to the greeting is none of a store's");
+        return comm__fail(COMM_ERR_PROTOCOL, "the answer to the greeting is not that of a store");
     c->ordered = ready == WIRE_READY;
     return COMM_OK;
 }

@@ -341,7 +341,7 @@ static void settle(struct connection *c)
         return;
     }
     if (watch(c) != 0)
-        connection_drop(c, "the event loop does not take it");
+        connection_drop(c, "the event loop cannot watch it");
 }
 
 /* Those who were waiting for what the last requests did get their reply, and their turn. */
@@ -377,7 +377,8 @@ static int take_input(struct connection *c, const uint8_t *data, size_t bytes)
         return -1;
     }
     if (is_stalled(c) && c->held.bytes > unasked_bytes_max + (c->client.values_sent ? c->long_bytes : 0)) {
-        connection_drop(c, "it asks on and does not read its replies: %zu B wait for it", c->unsent.bytes - c->sent);
+        connection_drop(c, "it sends requests and does not read the replies: %zu B wait for it",
+                        c->unsent.bytes - c->sent);
         return -1;
     }
     return execute_held(c);
@@ -457,7 +458,7 @@ static void connection_create(struct tcp_server *server, int fd)
     server->connections = c;
     server->open++;
     if (watch(c) != 0)
-        connection_drop(c, "the event loop does not take it");
+        connection_drop(c, "the event loop cannot watch it");
 }
 
 static void on_store_listener(uv_poll_t *poll, int status, int events);

@@ -79,7 +79,7 @@ static enum wire_verdict detect_dialect(struct wire_parser *p, const uint8_t *da
     } else if (data[0] <= BYTE_MAX_2_1) {
         p->dialect = WIRE_DIALECT_OLD;
     } else {
-        return bad(p, "the first byte is none of a store client's", data[0]);
+        return bad(p, "the first byte is not that of a store client", data[0]);
     }
     return WIRE_COMPLETE;
 }

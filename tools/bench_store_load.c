@@ -201,7 +201,7 @@ static int run_loop(struct worker *w)
     while (w->done < w->ops) {
         int n = epoll_wait(w->epoll, events, EVENTS, SILENCE_MS);
         if (n == 0)
-            snprintf(w->error, sizeof w->error, "the server said nothing for %d s", SILENCE_MS / 1000);
+            snprintf(w->error, sizeof w->error, "the server has not answered for %d s", SILENCE_MS / 1000);
         if (n == 0 || (n < 0 && errno != EINTR))
             return -1;
         for (int i = 0; i < n; i++)

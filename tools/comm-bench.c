@@ -265,7 +265,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         break;
     case ARGP_KEY_ARG:
         if (state->arg_num > 0)
-            argp_error(state, "one list of operations, please ('%s' is too much)", arg);
+            argp_error(state, "give one list of operations; unexpected argument '%s'", arg);
         parse_ops(state, a, arg);
         break;
     case ARGP_KEY_NO_ARGS:
@@ -503,7 +503,7 @@ static int run_spawned(const struct bench_spawned *self, void *context)
 static int run_launched(const comm_launch_info *launch, struct arguments *a)
 {
     if (strcmp(launch->launcher, "none") == 0) {
-        fprintf(stderr, "comm-bench: no launcher is here: give -n RANKS, or run it as "
+        fprintf(stderr, "comm-bench: no launcher has started this process: give -n RANKS, or run it as "
                         "commrun -n RANKS comm-bench ...\n");
         return EXIT_USAGE;
     }

@@ -478,9 +478,9 @@ static int number(struct argp_state *state, const char *name, const char *text, 
 static void check_options(struct options *o, struct argp_state *state)
 {
     if (!o->program)
-        argp_error(state, "which program? commrun -n 4 program arguments...");
+        argp_error(state, "no program is given: commrun -n 4 program arguments...");
     if (o->local_count == 0)
-        argp_error(state, "how many ranks? commrun -n 4 %s", o->program ? o->program[0] : "program");
+        argp_error(state, "the number of ranks is missing: commrun -n 4 %s", o->program ? o->program[0] : "program");
     if (o->node_count > 1 && !o->rendezvous)
         argp_error(state, "--nnodes needs --rendezvous HOST:PORT, where node 0 can be reached");
     if (o->node_rank >= o->node_count)

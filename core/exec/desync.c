@@ -292,12 +292,12 @@ static void verdict(struct exec_group *g)
     if (*v.missing)
         text_add(text, sizeof text, ": %s", v.missing);
     else if (!collective && op->op.root == g->rank)
-        text_add(text, sizeof text, ": its peer is %s itself, which has not called the other side",
+        text_add(text, sizeof text, ": its peer is %s itself, which has not called the matching send or receive",
                  text_rank(g, g->rank));
     else if (!collective)
         text_add(text, sizeof text, ": no rank has sent a message that fits");
     else
-        text_add(text, sizeof text, ": all ranks are in it");
+        text_add(text, sizeof text, ": all ranks have called it");
     if (v.unnamed)
         text_add(text, sizeof text, "; and %d more", v.unnamed);
     text_add(text, sizeof text, "%s", v.waits);

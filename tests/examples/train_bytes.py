@@ -138,7 +138,7 @@ def bad_input_is_one_error(program):
                  ([pipe], "is not a regular file"),
                  (["--batch", "0"], "--batch takes a whole number"), (["--bogus"], "unrecognized option"),
                  (["--batch"], "requires an argument"), (["--help=x"], "doesn't allow an argument"),
-                 (["--lr", "x"], "--lr takes a number"), ([program.text, "again"], "one file, please"),
+                 (["--lr", "x"], "--lr takes a number"), ([program.text, "again"], "only one file can be given"),
                  ([program.text, "--backend", "cpu:nosuch"], "there is no backend 'nosuch'")]
         if os.path.exists("/proc/self/mem"):
             cases.append((["/proc/self/mem"], "cannot be read"))

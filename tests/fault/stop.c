@@ -247,7 +247,7 @@ static void who_waits_for_whom(int rank, int size, void *arg)
 static void messages_that_do_not_come(int rank, int size, void *arg)
 {
     static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits",
-                                         "which has not called the other side", "rank 1 (" };
+                                         "which has not called the matching send or receive", "rank 1 (" };
     struct scenario *s = arg;
     comm_group *world = fault_world(), *g[4];
     comm_op_options limit = limit_of(300);

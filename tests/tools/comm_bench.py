@@ -239,13 +239,13 @@ class Launchers(Bench):
 
 class Refusals(Bench):
     def test_without_a_launcher(self):
-        self.refused(["all_reduce"], "no launcher is here: give -n RANKS")
+        self.refused(["all_reduce"], "no launcher has started this process: give -n RANKS")
 
     def test_arguments(self):
         for words, said in ((["all_reduce", "-n", "0"], "'0' is not a number from 1"),
                             (["all_reduce", "-n", "two"], "'two' is not a number"),
                             (["-n", "2"], "which operation?"),
-                            (["all_reduce", "broadcast", "-n", "2"], "'broadcast' is too much"),
+                            (["all_reduce", "broadcast", "-n", "2"], "unexpected argument 'broadcast'"),
                             (["all_redude", "-n", "2"], "there is no operation 'all_redude'"),
                             (["all_reduce,,barrier", "-n", "2"], "there is no operation ''"),
                             (["all_reduce", "-n", "2", "--bytes", "1T"], "'1T' is not a number of bytes"),

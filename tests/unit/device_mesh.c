@@ -240,7 +240,7 @@ static void groups_make_a_mesh(int rank, int size, void *arg)
     CHECK(comm_mesh_dims(line) == 1 && comm_mesh_size(line, 0) == 3);
     CHECK_OK(comm_mesh_destroy(line));
     CHECK_STATUS(comm_mesh_from_groups(groups, dp_tp, 2, NULL, &none), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS("it must say who is where");
+    CHECK_ERROR_SAYS("it must list the ranks of the mesh");
     CHECK_STATUS(comm_mesh_from_groups(groups, dp_tp, 2, wrong, &none), COMM_ERR_INVALID);
     CHECK_STATUS(comm_mesh_from_groups(groups, dp_tp, 2, twice, &none), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("rank 0 is in the mesh twice");

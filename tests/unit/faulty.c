@@ -97,7 +97,7 @@ static void what_a_backend_never_completes_ends_all_the_same(int rank, int size,
         await(works[i]);
         CHECK_STATUS(comm_work_wait(works[i], 0), COMM_ERR_DEADLINE);
         CHECK_ERROR_SAYS("timed out: not finished within 50 ms");
-        CHECK_ERROR_SAYS("has not let go of the operation");
+        CHECK_ERROR_SAYS("has not completed the operation");
     }
     comm_work_release(works[0]);
     comm_work_release(works[1]);

@@ -673,7 +673,7 @@ static void who_is_late_for_a_monitored_barrier_is_told(int rank, int size, void
     CHECK_OK(comm_barrier(world, NULL, NULL));
     if (rank == 1) { /* rank 0 is not in another one */
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);
-        CHECK_ERROR_SAYS("no word from rank 0");
+        CHECK_ERROR_SAYS("no answer from rank 0");
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
     if (rank == 2) { /* rank 0 is: the answer comes long before the limit of this group, 30 min */

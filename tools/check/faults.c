@@ -32,7 +32,7 @@ static void check_end(comm_status status, comm_status expected, enum rule rule, 
     if (status != expected)
         finding(rule, "%s: the work ended with %s (%s), not with %s", when, comm_status_name(status),
                 status == COMM_OK ? "" : comm_last_error(), comm_status_name(expected));
-    if (strstr(comm_last_error(), "has not let go of the operation") && !has(COMM_BACKEND_CANNOT_CANCEL))
+    if (strstr(comm_last_error(), "has not completed the operation") && !has(COMM_BACKEND_CANNOT_CANCEL))
         finding(RULE_abort_ends, "%s: a second after group_abort the backend had not completed the work", when);
 }
 

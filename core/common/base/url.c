@@ -86,7 +86,7 @@ comm_status comm__url_parse(const char *text, struct comm__url *ret_url)
         url->scheme[i] = (char)(text + i == rest ? '\0' : tolower((unsigned char)text[i]));
     const char *fragment = strchr(text, '#');
     if (fragment)
-        return comm__fail(COMM_ERR_INVALID, "URL '%s': it ends with a fragment, '%s', which means nothing here", text,
+        return comm__fail(COMM_ERR_INVALID, "URL '%s': it ends with a fragment, '%s', which is not allowed here", text,
                           fragment);
 
     size_t base = strcspn(text, "?");
@@ -164,7 +164,7 @@ comm_status comm__url_host_port(const struct comm__url *url, char host[URL_HOST_
     port++;
     size_t digits = strcspn(port, "/");
     if (port[digits] == '/' && port[digits + 1] != '\0')
-        return comm__fail(COMM_ERR_INVALID, "URL '%s': a path, '%s', means nothing here", url->base, port + digits);
+        return comm__fail(COMM_ERR_INVALID, "URL '%s': a path, '%s', is not allowed here", url->base, port + digits);
     if (!parse_digits(port, digits, 65535, ret_port))
         return comm__fail(COMM_ERR_INVALID, "URL '%s': '%.*s' is not a port, a number from 0 to 65535", url->base,
                           (int)digits, port);
