@@ -607,18 +607,14 @@ def the_library_finds_what_it_needs_in_the_wheel():
         check(found and all(os.path.dirname(file) == own for file in found), f"{name} comes from {found}, not {own}")
 
 
-CLAIMS = [claim for name, claim in list(globals().items())
-          if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
-              "rank", "size", "make_model", "main")]
-
-
-def main():
+def run(claims):
+    """Those that are named by the arguments, or all."""
     torch.set_num_threads(1)
     if VERSION < (2, 5):
-        import torch_libcomm  # newer releases find it by its entry point, or by TORCH_LIBCOMM_TEST
+        import torch_libcomm  # newer releases find it by its entry point
     dist.init_process_group("libcomm", timeout=LIMIT)
     chosen = sys.argv[1:]
-    for claim in CLAIMS:
+    for claim in claims:
         if chosen and claim.__name__ not in chosen:
             continue
         try:
@@ -634,4 +630,6 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run([claim for name, claim in list(globals().items())
+         if inspect.isfunction(claim) and not inspect.signature(claim).parameters and name not in (
+             "rank", "size", "make_model")])

@@ -1,4 +1,12 @@
-"""The time of dist.all_reduce by size: speed.py [BACKEND]. The least and the median of 7 means; run it as ranks."""
+"""The time of dist.all_reduce by size, beside that of the C call: speed.py [BACKEND]
+
+The least and the median of 7 means; run it as ranks. With libcomm, and a PyTorch of 2.1 or newer, each line says two
+times more, and how many times their sum dist.all_reduce takes. The C call is comm_all_reduce, called through ctypes on
+a world of its own; what a call through ctypes costs is taken off: it is that of a function that does nothing.
+PyTorch's own time is that of dist.all_reduce on a group of its backend "fake", which does nothing.
+"""
+import ctypes
+import os
 import sys
 import time
 
@@ -6,27 +14,64 @@ import torch
 import torch.distributed as dist
 
 
-def mean(tensor, calls):
-    """In microseconds."""
+def best(call, calls):
+    """The least and the median of 7 means, in microseconds."""
+    means = []
     for _ in range(20):
-        dist.all_reduce(tensor)
-    tensor.fill_(1)
-    begin = time.perf_counter()
-    for _ in range(calls):
-        dist.all_reduce(tensor)
-    return (time.perf_counter() - begin) / calls * 1e6
+        call()
+    for _ in range(7):
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        means.append((time.perf_counter() - begin) / calls * 1e6)
+    return min(means), sorted(means)[3]
+
+
+def c_world(size, rank):
+    """A function that gives a call of comm_all_reduce on a world of its own, and what any call costs."""
+    from torch_libcomm.library import InitOptions, check, library, pointer
+    from torch_libcomm.store import Store
+    handle = pointer()
+    c_world.store = Store(dist.PrefixStore("speed", dist.distributed_c10d._get_default_store()))  # as long as the world
+    options = InitOptions(world_size=size, rank=rank, backend=(os.environ.get("COMM_BACKEND") or "cpu:auto").encode(),
+                          store=c_world.store.handle, timeout_ms=60000, name=b"speed")
+    check(library().comm_init(ctypes.byref(options), ctypes.byref(handle)))
+    f32, redop_sum, arguments = 12, 0, [pointer, pointer, pointer, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, pointer,
+                                        pointer]
+    sum_up, nothing = (ctypes.CFUNCTYPE(ctypes.c_int, *arguments)((name, library()))
+                       for name in ("comm_all_reduce", "comm_version"))
+
+    def caller(function, tensor):
+        given = handle, tensor.data_ptr(), tensor.data_ptr(), tensor.numel(), f32, redop_sum, None, None
+        return lambda: function(*given)
+
+    return lambda tensor: caller(sum_up, tensor), best(caller(nothing, torch.zeros(2)), 2000)[0]
 
 
 def main():
     backend = sys.argv[1] if len(sys.argv) > 1 else "libcomm"
     torch.set_num_threads(1)
     dist.init_process_group(backend)
-    for size, calls in ((8, 2000), (1024, 2000), (65536, 300), (1 << 20, 50)):
-        tensor = torch.ones(size // 4)
-        means = sorted(mean(tensor, calls) for _ in range(7))
-        if dist.get_rank() == 0:
-            print(f"{backend}, {dist.get_world_size()} ranks, {size} bytes: {means[0]:.1f} us, median {means[3]:.1f}",
-                  flush=True)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    c_call, pair = None, torch.zeros(2)
+    if backend == "libcomm" and hasattr(torch._C._distributed_c10d, "FakeProcessGroup"):
+        from torch.testing._internal.distributed import fake_pg  # registers it
+        fake = dist.new_group(list(range(size)), backend="fake")
+        pytorch = best(lambda: dist.all_reduce(pair, group=fake), 2000)[0]
+        c_call, by_ctypes = c_world(size, rank)
+    for length, calls in ((8, 2000), (1024, 2000), (65536, 300), (1 << 20, 50)):
+        tensor = torch.zeros(length // 4)
+        dist.barrier()
+        least, median = best(lambda: dist.all_reduce(tensor), calls)
+        text = f"{backend}, {size} ranks, {length} bytes: {least:.1f} us, median {median:.1f}"
+        if c_call:
+            dist.barrier()
+            bare = best(c_call(tensor), calls)[0] - by_ctypes
+            text += (f"; C call {bare:.1f} + PyTorch {pytorch:.1f} = {bare + pytorch:.1f}: "
+                     f"{least / (bare + pytorch):.2f} times")
+        if rank == 0:
+            print(text, flush=True)
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -42,9 +42,10 @@ def flat(tensor):
                            "such as 'cpu:libcomm,cuda:nccl', needs the native layer: python3 -m torch_libcomm.build")
     if tensor.layout != torch.strided:
         raise RuntimeError(f"libcomm: a tensor of layout {tensor.layout}; sparse tensors can be all-reduced only")
-    if tensor.is_contiguous():
+    lazy = tensor.is_neg() or tensor.is_conj()  # the memory has other values than those that are read
+    if tensor.is_contiguous() and not lazy:
         return tensor, None
-    piece = tensor.contiguous()
+    piece = (tensor.resolve_conj().resolve_neg() if lazy else tensor).contiguous()
     return piece, lambda: tensor.copy_(piece)
 
 

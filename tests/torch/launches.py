@@ -1,0 +1,187 @@
+"""How programs begin, end and break off: launches.py [CLAIM...]. It starts its ranks itself."""
+import inspect
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+
+VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+SIZE = 2
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def free_port():
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return listening.getsockname()[1]
+
+
+def begin(**options):
+    if VERSION < (2, 5):
+        import torch_libcomm  # newer releases find it by its entry point
+    dist.init_process_group("libcomm", **options)
+
+
+def add_up():
+    tensor = torch.full((3,), float(dist.get_rank() + 1))
+    dist.all_reduce(tensor)
+    check(float(tensor[0]) == sum(range(1, dist.get_world_size() + 1)), f"the sum is {tensor}")
+
+
+def start(function, *arguments, context="fork"):
+    """A process for each rank: function(rank, ...)."""
+    make = multiprocessing.get_context(context).Process
+    ranks = [make(target=function, args=(rank, *arguments)) for rank in range(SIZE)]
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def codes(ranks, limit_s=60):
+    """Their exit statuses, when all have ended."""
+    deadline = time.monotonic() + limit_s
+    for rank in ranks:
+        rank.join(max(deadline - time.monotonic(), 0))
+    stuck = [rank for rank in ranks if rank.is_alive()]
+    for rank in stuck:
+        rank.kill()
+        rank.join()
+    check(not stuck, f"{len(stuck)} ranks have not ended")
+    return [rank.exitcode for rank in ranks]
+
+
+# ---- Beginning ----------------------------------------------------------------------------------
+
+
+def by_url(rank, url):
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    add_up()
+    dist.destroy_process_group()
+
+
+def every_url_is_a_meeting_point():
+    for url in (f"file://{tempfile.mktemp()}", f"tcp://127.0.0.1:{free_port()}"):
+        check(codes(start(by_url, url)) == [0] * SIZE, url)
+
+
+def by_environment(rank, port):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(SIZE), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    begin()
+    add_up()
+    dist.destroy_process_group()
+
+
+def the_environment_is_a_meeting_point():
+    check(codes(start(by_environment, free_port())) == [0] * SIZE, "env://")
+
+
+def by_store(rank, path):
+    for i in range(20):
+        begin(store=dist.FileStore(f"{path}{i}", SIZE), rank=rank, world_size=SIZE)
+        add_up()
+        dist.destroy_process_group()
+    stores = dist.PrefixStore("again", dist.FileStore(path, SIZE))
+    begin(store=stores, rank=rank, world_size=SIZE)
+    add_up()  # and ends without destroying it
+
+
+def a_process_begins_many_times():
+    check(codes(start(by_store, tempfile.mktemp())) == [0] * SIZE, "20 times")
+
+
+def spawned_processes_are_ranks():
+    check(codes(start(by_url, f"file://{tempfile.mktemp()}", context="spawn")) == [0] * SIZE, "spawn")
+
+
+def alone(_rank):
+    begin(store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    dist.barrier()
+    check(tensor.tolist() == [1, 1, 1], f"{tensor}")
+    dist.destroy_process_group()
+
+
+def a_world_of_one_rank():
+    check(codes(start(alone)) == [0] * SIZE, "one rank")
+
+
+# ---- Breaking off -------------------------------------------------------------------------------
+
+
+def one_fails(rank, url, texts):
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    add_up()
+    if rank == 1:
+        sys.stderr = open(os.devnull, "w")
+        raise ValueError("this rank gives up")
+    try:
+        for _ in range(1000000):
+            add_up()
+    except RuntimeError as error:
+        texts.put(str(error))
+        sys.exit(7)
+
+
+def an_exception_in_one_rank_is_told_to_the_others():
+    texts = multiprocessing.get_context("fork").SimpleQueue()
+    ended = codes(start(one_fails, f"file://{tempfile.mktemp()}", texts))
+    check(ended == [7, 1], f"exit statuses {ended}")
+    text = texts.get()
+    check("rank 1" in text, f"the text is: {text}")
+
+
+ELASTIC = """
+import os, sys, torch, torch.distributed as dist
+{imports}
+dist.init_process_group("libcomm")
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
+    os._exit(3)
+for _ in range(50):
+    dist.all_reduce(tensor)
+dist.barrier()
+print("rank", dist.get_rank(), "after", os.environ["TORCHELASTIC_RESTART_COUNT"], "restarts")
+dist.destroy_process_group()
+"""
+
+
+def torchrun_starts_again_after_a_death():
+    if VERSION < (2, 0):
+        return  # Debian's torchrun does not run under its own Python
+    with tempfile.TemporaryDirectory() as folder:
+        program = os.path.join(folder, "program.py")
+        with open(program, "w") as file:
+            file.write(ELASTIC.format(imports="import torch_libcomm" if VERSION < (2, 5) else ""))
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(SIZE), "--max-restarts", "1",
+                   "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", program]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    check(done.returncode == 0, done.stdout + done.stderr)
+    for rank in range(SIZE):
+        check(f"rank {rank} after 1 restarts" in done.stdout, done.stdout + done.stderr)
+
+
+def main():
+    torch.set_num_threads(1)
+    helpers = (check, free_port, begin, add_up, start, codes, main)
+    for claim in [one for one in globals().values() if inspect.isfunction(one) and one not in helpers
+                  and not inspect.signature(one).parameters]:
+        if not sys.argv[1:] or claim.__name__ in sys.argv[1:]:
+            claim()
+            print(claim.__name__.replace("_", " "), flush=True)
+
+
+if __name__ == "__main__":
+    main()
