@@ -4,6 +4,7 @@
 set -u
 how=$1 build=$2 prefix=$3 source=$4 version=$5
 shift 5
+examples=()
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
@@ -66,6 +67,10 @@ run()
 }
 
 cp -R "$installed/share/doc/libcomm/examples" "$work/examples"
+for example in "$source"/examples/*.c "$source"/examples/*.py; do
+    [ -e "$work/examples/${example##*/}" ] || fail "$example was not installed"
+    [[ $example == *.py || $example == *train_* ]] || examples+=("$(basename "$example" .c)")
+done
 cd "$work/examples" || exit 1
 if [ "$how" = pkg-config ]; then
     export PKG_CONFIG_PATH=$libdir/pkgconfig
@@ -97,6 +102,9 @@ CMAKE
     cmake -G Ninja -S "$work/later" -B "$work/later" -DCMAKE_PREFIX_PATH="$installed" >"$work/log" 2>&1 ||
         fail "$(cat "$work/log")"
 fi
+for example in "${examples[@]}"; do
+    [ -e "$example" ] || [ -e "libcomm_${example#*_}.so" ] || fail "$example was not built"
+done
 run ./hello shared
 run ./hello_static static
 # A program that has libcomm in itself finds the plugins from where it lies, also if it is called by its bare name.
