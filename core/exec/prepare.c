@@ -211,8 +211,9 @@ const char *prepare_op(struct exec_op *op)
     op->largest_block = operand_largest_block(op);
     if (op_reduces(op))
         op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
-    size_t bytes = op->total * op->element_bytes * (op_has_blocks(op) ? (size_t)g->size : 1);
-    struct select_query query = { op->op.kind, g->size, g->host_count, bytes, needs_of(op), g->memory };
+    uint32_t needs = needs_of(op);
+    size_t known = needs & ALGO_UNEVEN ? 0 : op->total * (op_has_blocks(op) ? (size_t)g->size : 1);
+    struct select_query query = { op->op.kind, g->size, g->host_count, known * op->element_bytes, needs, g->memory };
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";

@@ -106,12 +106,8 @@ static const struct rule rules[] = {
     { reduce_binomial, ANY, 8 * KB, 0 },
     { reduce_direct_gather, ANY, ALL, 4 * MB },
 
-    { gather_linear, 16, ALL, 0 },
-    { gather_binomial, ANY, 64 * KB, 0 },
     { gather_linear, ANY, ALL, 0 },
 
-    { scatter_linear, 16, ALL, 0 },
-    { scatter_binomial, ANY, 64 * KB, 0 },
     { scatter_linear, ANY, ALL, 0 },
 
     { all_to_all_direct, 16, ALL, 0 },

@@ -38,7 +38,8 @@ struct route {
                          * does not */
 };
 
-/* What select must know of an op. `bytes`: of the vector; of all blocks together for block ops. */
+/* What select must know of an op, the same on all ranks. `bytes`: of the vector; of all blocks together for block ops;
+ * 0 where a rank knows only its own blocks (ALGO_UNEVEN). */
 struct select_query {
     int32_t kind;
     int32_t size;

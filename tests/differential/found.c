@@ -85,6 +85,41 @@ static int claim_early_message_meets_no_room(void)
     return ranks_run(2, NULL, early_message_meets_no_room, NULL);
 }
 
+/* ---- Many ranks, each of which knows only its own blocks: they choose one algorithm all the same ---- */
+
+static void blocks_that_one_rank_knows(int rank, int size, void *arg)
+{
+    enum { MANY = 40, LONG = 2 << 20 };
+    size_t counts[MANY], own[MANY] = { 0 };
+    int32_t out[MANY], in = rank;
+    comm_group *world = ranks_world(arg);
+    for (int r = 0; r < size; r++)
+        counts[r] = 1;
+    for (int32_t root = 0; root < size; root += size - 1) {
+        memset(out, -1, sizeof out);
+        CHECK_OK(rank == root
+                     ? comm_gather_v(world, &in, 1, out, counts, NULL, COMM_DTYPE_I32, root, NULL, NULL)
+                     : comm_gather(world, &in, NULL, 1, COMM_DTYPE_I32, root, NULL, NULL));
+        for (int r = 0; rank == root && r < size; r++)
+            CHECK(out[r] == r);
+        CHECK_OK(rank == root
+                     ? comm_scatter_v(world, out, counts, NULL, &in, 1, COMM_DTYPE_I32, root, NULL, NULL)
+                     : comm_scatter(world, NULL, &in, 1, COMM_DTYPE_I32, root, NULL, NULL));
+        CHECK(in == rank);
+    }
+    /* Two ranks have much for each other, the others have nothing. */
+    uint8_t *send = malloc(LONG), *recv = calloc(LONG, 1);
+    CHECK(send && recv);
+    memset(send, rank + 1, LONG);
+    if (rank < 2)
+        own[1 - rank] = LONG;
+    CHECK_OK(comm_all_to_all_v(world, send, own, NULL, recv, own, NULL, COMM_DTYPE_U8, NULL, NULL));
+    CHECK(rank > 1 || (recv[0] == 2 - rank && recv[LONG - 1] == 2 - rank));
+    CHECK_OK(comm_group_close(world));
+    free(send);
+    free(recv);
+}
+
 /* ---- Calls that wait, between begin and end: what they wait for would only be written down ---- */
 
 static void waiting_calls_are_refused_in_a_batch(int rank, int size, void *arg)
@@ -115,6 +150,12 @@ static int claim_waiting_calls_are_refused_in_a_batch(void)
     return ranks_run(2, NULL, waiting_calls_are_refused_in_a_batch, NULL);
 }
 
+static int claim_many_ranks_choose_alike(void)
+{
+    return ranks_run(20, NULL, blocks_that_one_rank_knows, "cpu:tcp") ||
+           ranks_run(20, NULL, blocks_that_one_rank_knows, "cpu:shm");
+}
+
 static int claim_one_rank_gives_one_form(void)
 {
     return ranks_run(1, NULL, one_rank_gives_one_form, NULL);
@@ -134,6 +175,7 @@ int main(int argc, char **argv)
     } claims[] = {
         { "one_rank_gives_one_form", claim_one_rank_gives_one_form },
         { "last_slice_is_shorter", claim_last_slice_is_shorter },
+        { "many_ranks_choose_alike", claim_many_ranks_choose_alike },
         { "early_message_meets_no_room", claim_early_message_meets_no_room },
         { "waiting_calls_are_refused_in_a_batch", claim_waiting_calls_are_refused_in_a_batch },
     };
