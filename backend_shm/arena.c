@@ -38,7 +38,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
     a->domain.matching.write_back_bytes = SHM_WRITE_BACK_BYTES;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
-    comm_status status = domain_tune(&a->domain, info->tuning);
+    comm_status status = domain_tune(&a->domain, "shm", info->tuning);
     if (status != COMM_OK)
         return status;
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");

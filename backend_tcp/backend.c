@@ -106,6 +106,14 @@ static void tcp_describe_routes(void *context, void (*line)(const char *text, vo
     select_describe(SELECT_MEMORY_NONE, "COMM_TCP_ALGO", line, line_context);
 }
 
+/* Its groups of one host take the algorithms that shm would, those of one rank per host tcp's. */
+static void shm_tcp_describe_routes(void *context, void (*line)(const char *text, void *line_context),
+                                    void *line_context)
+{
+    (void)context;
+    select_describe(SELECT_MEMORY_HOSTS, "COMM_TCP_ALGO", line, line_context);
+}
+
 static const comm_backend_param *const params[] = {
 #include "param.def"
     NULL
@@ -157,7 +165,7 @@ static const comm_backend shm_tcp_backend = {
     .submit = tcp_submit,
     .run = shm_tcp_run,
     .progress = tcp_progress,
-    .describe_routes = tcp_describe_routes,
+    .describe_routes = shm_tcp_describe_routes,
     .serves_hosts = shm_tcp_serves_hosts,
 };
 

@@ -128,7 +128,7 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
     netaddr_identity(m->host_identity);
     comm_status status = mesh_allocate(m, info->rank, info->size, info->secret);
     if (status == COMM_OK)
-        status = domain_tune(&m->domain, info->tuning);
+        status = domain_tune(&m->domain, with_shm ? "shm-tcp" : "tcp", info->tuning);
     m->domain.memory = with_shm ? SELECT_MEMORY_HOSTS : SELECT_MEMORY_NONE;
     const struct carrier_looks looks = { &m->waiting, &m->contenders, &m->runs };
     if (status == COMM_OK && with_shm)

@@ -78,7 +78,8 @@ static comm_status add_candidate(struct tuner *t, const char *algorithm, size_t 
     memset(c, 0, sizeof *c);
     if (algorithm)
         snprintf(c->name, sizeof c->name, "%.24s/%zu", algorithm, slice_bytes);
-    snprintf(backend, sizeof backend, "cpu:%s%s%s%s%s", t->backend, algorithm ? "?algo=" : "",
+    const char *option = strcmp(t->backend, "shm-tcp") == 0 ? "?tcp.algo=" : "?algo="; /* it has none of its own */
+    snprintf(backend, sizeof backend, "cpu:%s%s%s%s%s", t->backend, algorithm ? option : "",
              algorithm ? t->op->name : "", algorithm ? ":" : "", c->name);
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     options.backend = backend;
@@ -98,6 +99,13 @@ static int32_t count_hosts(const comm_group *world)
     return most + 1;
 }
 
+/* A tree of a rooted operation is only right if all ranks call the plain form, which a rule cannot know. */
+static int is_safe(const char *op, const char *algorithm)
+{
+    int is_tree = strcmp(algorithm, "binomial") == 0;
+    return !is_tree || (strcmp(op, "gather") != 0 && strcmp(op, "scatter") != 0);
+}
+
 static comm_status make_candidates(struct tuner *t)
 {
     static const size_t slices[] = { 0, 128 << 10, 512 << 10, 2 << 20 };
@@ -107,7 +115,8 @@ static comm_status make_candidates(struct tuner *t)
     comm_status status = algorithms.count ? add_candidate(t, NULL, 0) : COMM_OK;
     for (size_t i = 0; i < algorithms.count; i++)
         for (size_t k = 0; k < slice_count && status == COMM_OK; k++)
-            if (hosts > 1 || strncmp(algorithms.names[i], "two_level", 9) != 0)
+            if ((hosts > 1 || strncmp(algorithms.names[i], "two_level", 9) != 0) &&
+                is_safe(t->op->name, algorithms.names[i]))
                 status = add_candidate(t, algorithms.names[i], slices[k]);
     return status;
 }

@@ -98,8 +98,8 @@ static const struct argp_option options[] = {
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "tune", KEY_TUNE, NULL, 0,
-      "Find the fastest algorithms of shm and tcp on this machine (--backend: of one of them), and write rules for "
-      "COMM_TUNING; OP: all", 0 },
+      "Find the fastest algorithms of shm (on several hosts: shm-tcp) and tcp here (--backend: of one of them), and "
+      "write rules for COMM_TUNING; OP: all", 0 },
     { "output", 'o', "FILE", 0, "Of --tune (default: stdout)", 0 },
     { "groups", KEY_GROUPS, "N", 0, "comm-bench groups: how many of each kind (default 1000)", 0 },
     { "only", KEY_ONLY, "TEXT", 0, "comm-bench core: only the rows that begin so in --csv, such as null,blocking,1",
@@ -434,8 +434,8 @@ static int tune(comm_group *world, struct arguments *a)
     struct bench_tune_options o = { .ops = a->ops, .op_count = a->op_count, .sizes = a->sizes,
                                     .size_count = (size_t)a->size_count, .call = a->call, .method = a->method,
                                     .out = stdout };
-    if (!given && strcmp(backend, "cpu:shm") == 0) /* the ranks are on one host */
-        o.backends[o.backend_count++] = "shm";
+    if (!given && (strcmp(backend, "cpu:shm") == 0 || strcmp(backend, "cpu:shm-tcp") == 0)) /* as auto has chosen */
+        o.backends[o.backend_count++] = backend + 4;
     o.backends[o.backend_count++] = given ? given + 1 : "tcp";
     if (comm_group_rank(world) == 0 && a->output && !(o.out = fopen(a->output, "we"))) {
         fprintf(stderr, "comm-bench: %s: %s\n", a->output, strerror(errno));

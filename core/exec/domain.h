@@ -70,8 +70,9 @@ struct domain {
     atomic_int async_works; /* ops that no thread waits for, under way */
 };
 
-/* Take in the text of a tuning file, or NULL.  Errors  INVALID (names the line and the cause), NO_MEMORY. */
-comm_status domain_tune(struct domain *d, const char *text);
+/* Take in the rules of a tuning file that are for the backend; `text` may be NULL.  Errors  INVALID (names the line and
+ * the cause), NO_MEMORY. */
+comm_status domain_tune(struct domain *d, const char *backend, const char *text);
 
 static inline struct domain *domain_of(const struct port *p)
 {

@@ -50,9 +50,10 @@ static const char *const op_names[] = {
 
 /* The first rule wins whose op is meant, whose limits are not exceeded, and whose algorithm has the traits that are
  * needed. Each op ends with rules without limits that between them have every trait that is ever needed of it. `bytes`
- * is as in select_query. The rules of two levels are for several hosts with two ranks each on average, and limit the
- * hosts. They were found on 2 and 3 hosts with 2 ranks each, links of 1 Gbit/s and 0.2 ms, ranks in order and in turn.
- */
+ * is as in select_query. What one rank alone knows must not count: ranks may call the plain form of gather and scatter
+ * beside the uneven ones, so both take what all forms can. The rules of two levels are for several hosts with two ranks
+ * each on average, and limit the hosts. They were found on 2 and 3 hosts with 2 ranks each, links of 1 Gbit/s and
+ * 0.2 ms, ranks in order and in turn. */
 struct rule {
     int algo;
     int32_t max_size; /* ranks; of two levels: hosts */
@@ -156,8 +157,62 @@ static const struct rule memory_rules[] = {
     { barrier_dissemination, ANY, ALL, 0 },
 };
 
+/* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is
+ * what goes between hosts: as few rounds and messages as can be, then as few bytes. Found on 2 and 3 hosts with 1 to 3
+ * ranks each, in order and in turn, over loopback (no limit but the cores) and links of 1 Gbit/s. */
+static const struct rule level_rules[] = {
+    { all_reduce_two_level_leaders, 2, 64 * KB, 0 },
+    { all_reduce_two_level_leaders, 8, 4 * KB, 0 },
+    { all_reduce_recursive_doubling, ANY, 16 * KB, 0 },
+    { all_reduce_two_level, 16, ALL, 512 * KB },
+    { all_reduce_halving_doubling, ANY, 1 * MB, 0 },
+    { all_reduce_ring, ANY, ALL, 4 * MB },
+    { all_reduce_one_shot, 8, 2 * KB, 0 },
+    { all_reduce_direct, ANY, ALL, 4 * MB },
+
+    { reduce_scatter_two_level, 4, ALL, 1 * MB },
+    { reduce_scatter_circulant, ANY, 32 * KB, 0 },
+    { reduce_scatter_two_level, ANY, ALL, 1 * MB },
+    { reduce_scatter_ring, ANY, ALL, 1 * MB },
+    { reduce_scatter_direct, ANY, ALL, 1 * MB },
+
+    { all_gather_bruck, ANY, 4 * KB, 0 },
+    { all_gather_two_level, 16, ALL, 1 * MB },
+    { all_gather_bruck, ANY, 80 * KB, 0 },
+    { all_gather_two_level, ANY, ALL, 1 * MB },
+    { all_gather_ring, ANY, ALL, 1 * MB },
+
+    { broadcast_two_level, ANY, 64 * KB, 0 },
+    { broadcast_two_level_chain, 2, 512 * KB, 0 },
+    { broadcast_two_level_chain, 2, ALL, 512 * KB },
+    { broadcast_two_level_chain, 16, 1 * MB, 64 * KB },
+    { broadcast_two_level_chain, 16, ALL, 512 * KB },
+    { broadcast_binomial, ANY, 64 * KB, 0 },
+    { broadcast_scatter_ring, ANY, ALL, 4 * MB },
+
+    { reduce_two_level, ANY, 64 * KB, 0 },
+    { reduce_two_level_chain, 2, 512 * KB, 0 },
+    { reduce_two_level_chain, 2, ALL, 512 * KB },
+    { reduce_two_level_chain, 16, 1 * MB, 64 * KB },
+    { reduce_two_level_chain, 16, ALL, 512 * KB },
+    { reduce_binomial, ANY, 8 * KB, 0 },
+    { reduce_direct_gather, ANY, ALL, 4 * MB },
+
+    { gather_linear, ANY, ALL, 0 },
+
+    { scatter_linear, ANY, ALL, 0 },
+
+    { all_to_all_bruck, ANY, 4 * KB, 0 },
+    { all_to_all_direct, 64, 2 * MB, 0 },
+    { all_to_all_pairwise, ANY, ALL, 0 },
+
+    { barrier_two_level, ANY, ALL, 0 },
+    { barrier_dissemination, ANY, ALL, 0 },
+};
+
 enum {
     RULE_COUNT = sizeof rules / sizeof *rules,
+    LEVEL_RULE_COUNT = sizeof level_rules / sizeof *level_rules,
     MEMORY_RULE_COUNT = sizeof memory_rules / sizeof *memory_rules,
 };
 
@@ -166,10 +221,13 @@ struct rule_list {
     size_t count;
 };
 
+/* `memory` is an enum select_memory. */
 static struct rule_list rules_for(int memory)
 {
     if (memory == SELECT_MEMORY_ALL)
         return (struct rule_list){ memory_rules, MEMORY_RULE_COUNT };
+    if (memory == SELECT_MEMORY_HOSTS)
+        return (struct rule_list){ level_rules, LEVEL_RULE_COUNT };
     return (struct rule_list){ rules, RULE_COUNT };
 }
 
@@ -348,11 +406,18 @@ static int fits(const struct select_query *query, const struct algo *algo)
     return algo->kind == query->kind && (algo->traits & query->needs) == query->needs;
 }
 
+/* Are there hosts with several ranks? Without shared memory it must be so on average. */
+static int has_levels(const struct select_query *query)
+{
+    int share = query->memory == SELECT_MEMORY_HOSTS || query->hosts <= query->size / 2;
+    return query->hosts > 1 && share;
+}
+
 /* Is the rule for so many ranks, on so many hosts? */
 static int is_for(const struct rule *r, const struct select_query *query)
 {
     if (algos[r->algo].traits & ALGO_LEVELS)
-        return query->hosts > 1 && query->hosts <= query->size / 2 && query->hosts <= r->max_size;
+        return has_levels(query) && query->hosts <= r->max_size;
     return query->size <= r->max_size;
 }
 
@@ -393,7 +458,15 @@ struct route select_route(const struct select_query *query, const struct select_
 /* ---- For printing ----------------------------------------------------------------------------- */
 
 enum { RULE_TEXT_BYTES = 128 };
-static char rule_texts[RULE_COUNT][RULE_TEXT_BYTES], memory_rule_texts[MEMORY_RULE_COUNT][RULE_TEXT_BYTES];
+static char rule_texts[RULE_COUNT][RULE_TEXT_BYTES], memory_rule_texts[MEMORY_RULE_COUNT][RULE_TEXT_BYTES],
+    level_rule_texts[LEVEL_RULE_COUNT][RULE_TEXT_BYTES];
+
+static char (*texts_for(int memory))[RULE_TEXT_BYTES]
+{
+    return memory == SELECT_MEMORY_ALL     ? memory_rule_texts
+           : memory == SELECT_MEMORY_HOSTS ? level_rule_texts
+                                           : rule_texts;
+}
 
 static void put_bytes(char *text, size_t room, size_t bytes, const char *none)
 {
@@ -422,10 +495,10 @@ static void write_rule_text(const struct rule *r, char *text)
 
 static void write_rule_texts(void)
 {
-    for (size_t i = 0; i < RULE_COUNT; i++)
-        write_rule_text(&rules[i], rule_texts[i]);
-    for (size_t i = 0; i < MEMORY_RULE_COUNT; i++)
-        write_rule_text(&memory_rules[i], memory_rule_texts[i]);
+    static const int all[] = { SELECT_MEMORY_NONE, SELECT_MEMORY_ALL, SELECT_MEMORY_HOSTS };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        for (size_t i = 0; i < rules_for(all[k]).count; i++)
+            write_rule_text(&rules_for(all[k]).rules[i], texts_for(all[k])[i]);
 }
 
 const struct algo *select_algo_at(size_t index)
@@ -439,7 +512,7 @@ const char *select_rule_at(int memory, size_t index)
     if (index >= rules_for(memory).count)
         return NULL;
     pthread_once(&once, write_rule_texts);
-    return memory == SELECT_MEMORY_ALL ? memory_rule_texts[index] : rule_texts[index];
+    return texts_for(memory)[index];
 }
 
 void select_describe(int memory, const char *variable, void (*line)(const char *text, void *line_context),

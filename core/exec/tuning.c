@@ -103,13 +103,13 @@ static comm_status parse_text(char *text, const char *backend, struct select_ove
     return COMM_OK;
 }
 
-comm_status domain_tune(struct domain *d, const char *text)
+comm_status domain_tune(struct domain *d, const char *backend, const char *text)
 {
     if (!text)
         return COMM_OK;
     char *copy = strdup(text);
     d->tuning = calloc(1, sizeof *d->tuning + count_lines(text) * sizeof *d->tuning->items);
-    comm_status status = copy && d->tuning ? parse_text(copy, d->backend, d->tuning)
+    comm_status status = copy && d->tuning ? parse_text(copy, backend, d->tuning)
                                            : exec_fail(COMM_ERR_NO_MEMORY, "no memory for the tuning file");
     free(copy);
     return status;

@@ -411,10 +411,17 @@ fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
       "groups")
 fault("core", "group_hosts_are_the_first_of_the_world", "core/group.c", "group->world->hosts[group->world_ranks[r]]",
       "group->world->hosts[r]", "groups")
-fault("tcp", "two_levels_for_one_rank_per_host", "core/exec/select.c", "query->hosts <= query->size / 2 && ", "",
-      "select")
+fault("tcp", "two_levels_for_one_rank_per_host", "core/exec/select.c",
+      "query->memory == SELECT_MEMORY_HOSTS || query->hosts <= query->size / 2", "1", "select")
 fault("tcp", "two_level_rules_ignore_the_number_of_hosts", "core/exec/select.c",
-      "query->size / 2 && query->hosts <= r->max_size;", "query->size / 2;", "select")
+      "has_levels(query) && query->hosts <= r->max_size;", "has_levels(query);", "select")
+fault("d", "uneven_blocks_choose_by_their_own_bytes", "core/exec/prepare.c", "needs & ALGO_UNEVEN ? 0 : ", "",
+      "many ranks choose alike")
+fault("tcp", "leaders_keep_all_sums_in_one_place", "core/exec/algo/all_reduce_two_level_leaders.c",
+      "plan_slot(slot + h * p->size, 0, p->size)", "plan_slot(slot, 0, p->size)", "simulate")
+fault("tcp", "uneven_hosts_have_no_levels_in_memory", "core/exec/select.c",
+      "query->memory == SELECT_MEMORY_HOSTS || query->hosts <= query->size / 2", "query->hosts <= query->size / 2",
+      "select")
 fault("tcp", "two_level_part_is_for_another_host", "core/exec/algo/all_reduce_two_level.c",
       "cut(sum, p->host_count, h)", "cut(sum, p->host_count, host)", "simulate")
 fault("tcp", "two_level_gather_has_one_part", "core/exec/algo/all_gather_two_level.c",

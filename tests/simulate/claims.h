@@ -27,6 +27,7 @@ static const struct claim claims[] = {
     { "all_reduce", "halving_doubling", ANY, ANY, ANY, ORDER },
     { "all_reduce", "ring", TWICE_P_LESS_1, TWICE_P_LESS_1, ANY, EVEN },
     { "all_reduce", "two_level", ANY, TWICE_P_LESS_1, TWICE_P_LESS_1, ORDER | BY_HOST },
+    { "all_reduce", "two_level_leaders", ANY, ANY, P_TIMES_P_LESS_1, ORDER | BY_HOST },
     { "reduce_scatter", "direct", ONE, P_LESS_1, ANY, ORDER | EVEN },
     { "reduce_scatter", "ring", P_LESS_1, P_LESS_1, ANY, EVEN },
     { "reduce_scatter", "circulant", LOG_P, P_LESS_1, ANY, EVEN },

@@ -43,8 +43,8 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
     for (size_t a = 0; (algo = select_algo_at(a)); a++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                for (uint32_t wanted = 0; wanted < 8 * ALGO_AGREED; wanted++) {
-                    int memory = (wanted & 4 * ALGO_AGREED) != 0;
+                for (uint32_t wanted = 0; wanted < 12 * ALGO_AGREED; wanted++) {
+                    int memory = (int)(wanted / (4 * ALGO_AGREED)); /* enum select_memory */
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
                     struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory };
@@ -103,6 +103,42 @@ static void two_levels_are_for_hosts_with_several_ranks(void **state)
     assert_string_equal(algo_on_hosts(COMM_OP_ALL_REDUCE, 640, 16, 4 << 20), "two_level");
     assert_string_equal(algo_with("all_reduce:two_level", 8, 0), "two_level");
     assert_string_equal(algo_with("all_reduce:two_level", 8, ALGO_ONE_ROUNDING), "one_shot");
+}
+
+/* Ranks that share memory on their hosts: wherever one host has several. */
+static void ranks_that_share_memory_on_their_hosts_have_rules_of_their_own(void **state)
+{
+    static const struct {
+        int32_t kind, size, hosts;
+        size_t bytes;
+        const char *algo;
+        size_t slice_bytes;
+    } cases[] = {
+        { COMM_OP_ALL_REDUCE, 4, 2, 8, "two_level_leaders", 0 },
+        { COMM_OP_ALL_REDUCE, 3, 2, 64 << 10, "two_level_leaders", 0 },
+        { COMM_OP_ALL_REDUCE, 3, 2, (64 << 10) + 1, "two_level", 512 << 10 },
+        { COMM_OP_ALL_REDUCE, 64, 8, 4 << 10, "two_level_leaders", 0 },
+        { COMM_OP_ALL_REDUCE, 64, 9, 4 << 10, "recursive_doubling", 0 },
+        { COMM_OP_ALL_REDUCE, 6, 3, 16 << 10, "recursive_doubling", 0 },
+        { COMM_OP_ALL_REDUCE, 640, 17, 16 << 20, "ring", 4 << 20 },
+        { COMM_OP_REDUCE_SCATTER, 4, 2, 32, "two_level", 1 << 20 },
+        { COMM_OP_REDUCE_SCATTER, 10, 5, 32, "circulant", 0 },
+        { COMM_OP_ALL_GATHER, 4, 2, 32, "bruck", 0 },
+        { COMM_OP_ALL_GATHER, 4, 2, 8 << 10, "two_level", 1 << 20 },
+        { COMM_OP_BROADCAST, 4, 2, 256 << 10, "two_level_chain", 0 },
+        { COMM_OP_BROADCAST, 6, 3, 256 << 10, "two_level_chain", 64 << 10 },
+        { COMM_OP_REDUCE, 3, 2, 4 << 20, "two_level_chain", 512 << 10 },
+        { COMM_OP_ALL_TO_ALL, 4, 2, 32, "bruck", 0 },
+        { COMM_OP_BARRIER, 3, 2, 0, "two_level", 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct select_query query = { .kind = cases[i].kind, .size = cases[i].size, .hosts = cases[i].hosts,
+                                      .bytes = cases[i].bytes, .memory = SELECT_MEMORY_HOSTS };
+        struct route route = select_route(&query, NULL, NULL);
+        assert_string_equal(route.algo->name, cases[i].algo);
+        assert_int_equal(route.slice_bytes, cases[i].slice_bytes);
+    }
 }
 
 static void an_override_holds_in_its_range_with_both_ends(void **state)
@@ -211,7 +247,7 @@ static void names_are_unique_and_rules_can_be_printed(void **state)
         for (size_t k = 0; k < i && (b = select_algo_at(k)); k++)
             assert_false(a->kind == b->kind && strcmp(a->name, b->name) == 0);
     }
-    for (int memory = 0; memory < 2; memory++) {
+    for (int memory = SELECT_MEMORY_NONE; memory <= SELECT_MEMORY_HOSTS; memory++) {
         for (rules = 0; (rule = select_rule_at(memory, rules)); rules++)
             assert_true(strlen(rule) > 20 && strlen(rule) < 120);
         assert_true(rules > 9);
@@ -286,6 +322,7 @@ int main(void)
         cmocka_unit_test(larger_vectors_take_algorithms_that_send_less),
         cmocka_unit_test(more_ranks_take_other_algorithms),
         cmocka_unit_test(two_levels_are_for_hosts_with_several_ranks),
+        cmocka_unit_test(ranks_that_share_memory_on_their_hosts_have_rules_of_their_own),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
         cmocka_unit_test(a_semicolon_separates_as_a_comma_does),

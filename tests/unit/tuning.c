@@ -17,7 +17,7 @@ static void tune(struct domain *d, const char *backend, const char *text)
     exec_host = &comm__host;
     memset(d, 0, sizeof *d);
     CHECK(domain_init(d, backend, 0, 2, NULL));
-    CHECK_OK(domain_tune(d, text));
+    CHECK_OK(domain_tune(d, backend, text));
 }
 
 static const char *route(const struct domain *d, const char *overrides, struct select_query query)
@@ -86,7 +86,7 @@ static void what_is_wrong_is_said_with_its_line(int rank, int size, void *arg)
         static struct domain d;
         memset(&d, 0, sizeof d);
         CHECK(domain_init(&d, "tcp", 0, 2, NULL));
-        CHECK_STATUS(domain_tune(&d, cases[i].text), COMM_ERR_INVALID);
+        CHECK_STATUS(domain_tune(&d, "tcp", cases[i].text), COMM_ERR_INVALID);
         CHECK_ERROR_SAYS(cases[i].words);
         domain_finish(&d);
     }
