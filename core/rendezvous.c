@@ -190,8 +190,9 @@ static comm_status meet_hash(struct rendezvous *m, comm_store **ret_store)
                           m->url.base, m->rank, m->world_size);
     if (m->world_size > 1 && strcmp(m->url.base, "hash://") == 0)
         return comm__fail(COMM_ERR_INVALID,
-                          "rendezvous at %s: a hash store without a name is shared with nobody, so rank %d would never "
-                          "meet the other ranks of its world of %d; give it a name, the same for all: hash://name",
+                          "rendezvous at %s: a hash store without a name is shared with no other rank, so rank %d "
+                          "would never meet the other ranks of its world of %d; give it a name, the same for "
+                          "all: hash://name",
                           m->url.base, m->rank, m->world_size);
     return meet_file(m, ret_store);
 }

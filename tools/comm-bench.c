@@ -70,7 +70,7 @@ static const struct argp_option options[] = {
     { "registered", KEY_REGISTERED, NULL, 0, "Buffers from comm_mem_alloc, which peers may read in place", 0 },
     { "in-place", KEY_IN_PLACE, NULL, 0, "Input and output in the same memory where there is such a form", 0 },
     { "out-of-place", KEY_OUT_OF_PLACE, NULL, 0, "Never (default: all_reduce and reduce are in place)", 0 },
-    { "async", KEY_ASYNC, "DEPTH", 0, "Keep so many operations in flight, each with buffers of its own", 0 },
+    { "async", KEY_ASYNC, "DEPTH", 0, "Keep DEPTH operations in flight, each with buffers of its own", 0 },
     { "on-stream", KEY_ON_STREAM, NULL, 0,
       "On a device: a call returns when it is enqueued. The mean is then the time on the stream, median and p99 the "
       "host's time for a call", 0 },
@@ -80,7 +80,7 @@ static const struct argp_option options[] = {
     { "bind", KEY_BIND, "core|none|auto", 0,
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
-    { "ms", KEY_MS, "MS", 0, "Iterate for about so long in each repeat (default 60; with --tune 3)", 0 },
+    { "ms", KEY_MS, "MS", 0, "Time of each repeat, roughly (default 60; with --tune 3)", 0 },
     { "iterations", KEY_ITERATIONS, "N", 0, "Iterate so often instead", 0 },
     { "repeats", KEY_REPEATS, "N", 0,
       "Repeats of the mean, of which the one in the middle is taken (default 5), or turns of --tune's candidates (9)",

@@ -28,7 +28,7 @@
  *
  * How to read this file. A function's comment says what it does for the caller, then, in this
  * order and only where there is something to say:
- *   Shapes    what the buffers hold.          Order    who must call it, and in what order.
+ *   Shapes    what the buffers hold.          Order    which ranks must call it, and in what order.
  *   Memory    *borrows* during the call, *keeps* until the named event, *takes* (the library
  *             owns it now), *gives* (the caller owns it), *lends* (valid until the named event).
  *   Threads   *any*, or *one at a time* per object.      Errors   which, and what they mean here.
@@ -370,7 +370,7 @@ typedef struct comm_init_options {
 /* Come together with the other ranks and give the world group. With NULL options the rank, the world
  * size and the meeting point are those of the launcher: commrun, torchrun, mpirun, srun, or plain
  * RANK WORLD_SIZE MASTER_ADDR MASTER_PORT. (c10d's init_process_group; but the world is a handle, and a
- * process may hold several.) While it waits it logs who is missing; so does its TIMEOUT error.
+ * process may hold several.) While it waits it logs the missing ranks; its TIMEOUT error names them, too.
  * When it succeeds, the backends of all ranks are open, and this rank knows the others' addresses: from then on the
  * store's server may stop (a world of more than 1024 ranks, or with COMM_HANDOUT_BYTES=0, asks it when two ranks first
  * talk). When one rank cannot take part, it fails on all with that rank's reason. Ranks that wait notice a rank whose
@@ -755,7 +755,7 @@ COMM_API comm_status comm_all_to_all_list(comm_group *group, const void *const *
 /* Returns once every rank of the group has called it. */
 COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work);
 
-/* A barrier for finding out who is missing: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that
+/* A barrier that finds the missing ranks: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that
  * have not come, and one of them on the ranks that have. It leaves the group usable. Uses point-to-point messages with
  * a tag of its own. (c10d's monitored_barrier with wait_all_ranks.)
  * All ranks call it equally often. A rank that comes after rank 0 has given up gets TIMEOUT, too: when rank 0 is in its

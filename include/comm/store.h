@@ -46,9 +46,9 @@ typedef struct comm_store_options {
     int32_t serve;         /* tcp: 1 runs the server in this process, on a thread of its own, until the store is closed
                             * */
     int64_t timeout_ms;    /* to open, and then the handle's own; 0: 5 minutes */
-    int32_t world_size;    /* 0: not known. tcp: who gives it is counted as joined, and with serve, open returns once so
-                              many have joined. file: how many will open it; more are refused, and the last to close
-                              removes the file */
+    int32_t world_size;    /* 0: not known. tcp: a client that gives it is counted as joined; with serve, open returns
+                              when world_size clients have joined. file: how many will open it; more are refused, and
+                              the last to close removes the file */
     int32_t listen_fd_plus_one; /* tcp, serve: an already listening socket, plus one; the store takes it */
     const char *bind;      /* tcp, serve: the address to listen on; NULL: the URL's host if it is one, else all */
     int32_t multi_tenant;  /* tcp, serve: 1 shares the server with this process's other such stores at the same address
@@ -162,7 +162,7 @@ COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int3
 
 /* Collectives of byte strings over a store, for before there is a group, or after it has ended. Every rank calls with
  * the same key, root and world_size. Each use needs a fresh key: the parts stay at "KEY/<rank>" and "KEY/<rank>/uses"
- * (comm_store_delete). They are as slow as the store. A barrier that names who is missing is an all_gather of
+ * (comm_store_delete). They are as slow as the store. A barrier that names the missing ranks is an all_gather of
  * nothing.
  * Results are as those of the byte strings of comm.h: all_gather and gather (at the root; NULL elsewhere) give the
  * strings one after the other, and their lengths. all_sum wraps around. (c10d's store collectives.)
