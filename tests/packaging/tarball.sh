@@ -12,6 +12,9 @@ fail()
     exit 1
 }
 
+for tool in make pkg-config; do
+    command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
+done
 archive=$("$source/packaging/tarball" "$build" "$work") || fail "$archive"
 try()
 {
