@@ -6,6 +6,7 @@ import copy
 import datetime
 import inspect
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -435,6 +436,20 @@ def compiling_a_function_with_collectives():
     check(torch.equal(step(torch.ones(4)), torch.full((4,), 2.0 * size() + 1)))
 
 
+def compiling_with_inductor():
+    """Only when it is asked for: it takes minutes on a busy machine. Inductor calls a C++ compiler."""
+    import torch.distributed._functional_collectives as functional
+
+    @torch.compile(fullgraph=True)
+    def step(tensor):
+        return functional.all_reduce(tensor * 2, "sum", dist.group.WORLD) + 1
+
+    check(torch.equal(step(torch.ones(4)), torch.full((4,), 2.0 * size() + 1)))
+    model = torch.compile(DistributedDataParallel(make_model()))
+    model(batch_of(rank())).square().mean().backward()
+    same_gradients(model, mean_gradients())
+
+
 @feature
 def compiling_a_ddp_model():
     model = torch.compile(DistributedDataParallel(make_model()), backend="aot_eager")
@@ -486,6 +501,11 @@ def main():
     chosen = sys.argv[2:]
     torch.set_num_threads(1)
     failed = []
+    if "compiling_with_inductor" in chosen:
+        if not shutil.which("g++"):
+            print("skipped: no g++")
+            sys.exit(77)
+        FEATURES.append(compiling_with_inductor)
     for function in FEATURES:
         if chosen and function.__name__ not in chosen:
             continue

@@ -142,6 +142,27 @@ def an_exception_in_one_rank_is_told_to_the_others():
     check("rank 1" in text, f"the text is: {text}")
 
 
+def calls_what_others_do_not(rank, url, texts):
+    os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    dist.set_debug_level_from_env()
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    add_up()
+    try:
+        dist.all_reduce(torch.ones(3 + rank))
+    except RuntimeError as error:
+        texts.put(str(error))
+
+
+def the_debug_level_detail_finds_mismatches():
+    """In PyTorch's words where PyTorch's wrapper can be put around our backend; libcomm finds them at every level."""
+    texts = multiprocessing.get_context("fork").SimpleQueue()
+    check(codes(start(calls_what_others_do_not, f"file://{tempfile.mktemp()}", texts)) == [0] * SIZE, "an error")
+    native = os.environ.get("TORCH_LIBCOMM_LAYER") == "native"
+    for _ in range(SIZE):
+        text = texts.get()
+        check(("Detected mismatch between collectives" if native else "disagree") in text, f"the text is: {text}")
+
+
 ELASTIC = """
 import os, sys, torch, torch.distributed as dist
 {imports}
