@@ -11,7 +11,7 @@
 #include "message.h"
 #include "driver.h"
 #include "queue.h"
-#include "region.h"
+#include "registered.h"
 #include "say.h"
 #include "segment.h"
 #include "select.h"
@@ -154,49 +154,15 @@ static comm_status shm_progress(void *state, comm_work *work, int64_t deadline_n
     return driver_wait(((struct shm_group *)state)->arena, work, deadline_ns);
 }
 
-/* Memory of the user's is read through the kernel, as all memory is: nothing to be done for it. */
-struct shm_memory {
-    struct region *region; /* NULL: the user's */
-};
-
 static comm_status shm_memory_open(void *state, comm_memory_info *info, void **ret_handle)
 {
-    struct arena *a = ((struct shm_group *)state)->arena;
-    struct shm_memory *m = calloc(1, sizeof *m);
-    if (!m)
-        return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
-    if (!info->data) {
-        m->region = region_create(&a->fabric, info->bytes);
-    }
-    if (!info->data && !m->region) {
-        free(m);
-        return COMM_ERR_NO_MEMORY;
-    }
-    if (m->region) {
-        driver_enter(a);
-        region_enter(&a->fabric, m->region);
-        driver_leave(a);
-        info->data = region_data(m->region);
-    }
-    exec_log(COMM_LOG_INFO, "rank %d: %zu bytes registered: peers read them %s", (int)a->domain.peers.rank, info->bytes,
-             m->region ? "in shared memory" : "by cross-memory attach, where the kernel allows it");
-    *ret_handle = m;
-    return COMM_OK;
+    return registered_open(&((struct shm_group *)state)->arena->fabric, info, ret_handle);
 }
 
 static void shm_memory_close(void *state, void *handle, int32_t forked)
 {
-    struct arena *a = ((struct shm_group *)state)->arena;
-    struct shm_memory *m = handle;
-    if (forked)
-        return; /* a thread of the parent may have held the lock: its memory is left alone */
-    if (m->region) {
-        driver_enter(a);
-        region_leave(&a->fabric, m->region);
-        driver_leave(a);
-        region_destroy(m->region);
-    }
-    free(m);
+    if (!forked) /* a thread of the parent may have held the lock: its memory is left alone */
+        registered_close(&((struct shm_group *)state)->arena->fabric, handle);
 }
 
 static void shm_describe_routes(void *context, void (*line)(const char *text, void *line_context), void *line_context)

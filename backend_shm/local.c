@@ -6,6 +6,7 @@
 #include "events.h"
 #include "fabric.h"
 #include "message.h"
+#include "registered.h"
 #include "say.h"
 #include "small.h"
 
@@ -58,6 +59,16 @@ static comm_status local_run(struct carrier *c, struct exec_group *g, const comm
     return g->at_once ? small_run(g->at_once, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }
 
+static comm_status local_memory_open(struct carrier *c, comm_memory_info *info, void **ret_handle)
+{
+    return registered_open(fabric_of(c), info, ret_handle);
+}
+
+static void local_memory_close(struct carrier *c, void *handle)
+{
+    registered_close(fabric_of(c), handle);
+}
+
 static void local_timer(struct carrier *c, int64_t now_ns)
 {
     fabric_timer(fabric_of(c), now_ns);
@@ -103,6 +114,8 @@ static const struct carrier_ops local_ops = {
     .asleep = local_asleep,
     .awake = local_awake,
     .run = local_run,
+    .memory_open = local_memory_open,
+    .memory_close = local_memory_close,
     .timer = local_timer,
     .due_ns = local_due_ns,
     .resolve = local_resolve,

@@ -95,6 +95,19 @@ static comm_status shm_tcp_run(void *state, const comm_op *op, int64_t spin_ns)
     return progress_run(mesh_of(state), state, op, spin_ns);
 }
 
+static comm_status shm_tcp_memory_open(void *state, comm_memory_info *info, void **ret_handle)
+{
+    struct carrier *local = mesh_of(state)->local;
+    return local->ops->memory_open(local, info, ret_handle);
+}
+
+static void shm_tcp_memory_close(void *state, void *handle, int32_t forked)
+{
+    struct carrier *local = mesh_of(state)->local;
+    if (!forked) /* a thread of the parent may have held the lock: its memory is left alone */
+        local->ops->memory_close(local, handle);
+}
+
 static comm_status tcp_progress(void *state, comm_work *work, int64_t deadline_ns)
 {
     return progress_wait(mesh_of(state), work, deadline_ns);
@@ -165,6 +178,8 @@ static const comm_backend shm_tcp_backend = {
     .submit = tcp_submit,
     .run = shm_tcp_run,
     .progress = tcp_progress,
+    .memory_open = shm_tcp_memory_open,
+    .memory_close = shm_tcp_memory_close,
     .describe_routes = shm_tcp_describe_routes,
     .serves_hosts = shm_tcp_serves_hosts,
 };

@@ -2,6 +2,7 @@
  * begin; who may connect. */
 #include <comm/comm.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -252,5 +253,8 @@ int main(void)
            ranks_run(5, NULL, long_messages_from_anywhere, "cpu:shm") ||
            ranks_run(3, &threads, long_messages_from_anywhere, "cpu:shm") ||
            ranks_run(3, NULL, long_messages_from_anywhere, "cpu:shm?cma_bytes=0") ||
+           ranks_run(3, NULL, long_messages_from_anywhere, "cpu:shm-tcp") ||
+           setenv("RANKS_HOSTS", "aba", 1) != 0 || ranks_run(4, NULL, long_messages_from_anywhere, "cpu:shm-tcp") ||
+           unsetenv("RANKS_HOSTS") != 0 ||
            ranks_run(3, NULL, a_root_runs_ahead, NULL) || ranks_run(2, NULL, strangers_get_nothing, NULL);
 }

@@ -1,5 +1,6 @@
 /* "auto" on several hosts with several ranks each, which COMM_HOST_ID pretends: ranks of one host share memory, those
  * of different ones are linked by TCP, and all of it is one group. Usage: two_levels [CASE]. */
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,42 @@ static void groups_of_both_kinds(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Is this address in memory that other processes can map? */
+static int is_shared(const void *data)
+{
+    unsigned long long begin, end;
+    char line[512], rights[8];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps);
+    while (!found && fgets(line, sizeof line, maps))
+        found = sscanf(line, "%llx-%llx %7s", &begin, &end, rights) == 3 && (uintptr_t)data >= begin &&
+                (uintptr_t)data < end && rights[3] == 's';
+    fclose(maps);
+    return found;
+}
+
+/* Ranks of this host read it in place, those of others get it over TCP. */
+static void registered_memory_is_shared(int rank, int size, void *arg)
+{
+    enum { COUNT = 300000 };
+    comm_group *world = world_on(arg, rank, NULL);
+    for (int turn = 0; turn < 3; turn++) {
+        comm_memory *memory;
+        void *data;
+        CHECK_OK(comm_mem_alloc(world, COUNT * sizeof(int32_t), COMM_DEVICE_DEFAULT, &data, &memory));
+        CHECK(is_shared(data));
+        int32_t *values = data;
+        for (int32_t i = 0; i < COUNT; i++)
+            values[i] = i % 1000 + rank;
+        CHECK_OK(comm_all_reduce(world, values, values, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+        for (int32_t i = 0; i < COUNT; i++)
+            CHECK(values[i] == i % 1000 * size + size * (size - 1) / 2);
+        CHECK_OK(comm_mem_release(memory));
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 static void tcp_by_name_is_tcp_only(int rank, int size, void *arg)
 {
     comm_group *world = world_on(arg, rank, "cpu:tcp");
@@ -168,6 +205,7 @@ static const struct {
     { "3, 3 and 2", local_ranks_share_memory, "aaabbbcc" },
     { "3, 3 and 2 mixed", local_ranks_share_memory, "abcabcab" },
     { "groups", groups_of_both_kinds, "aabbab" },
+    { "registered memory", registered_memory_is_shared, "aabba" },
     { "tcp by name", tcp_by_name_is_tcp_only, "aabb" },
     { "one host by name", one_host_by_name, "aaa" },
     { "options", options_reach_both, "aab" },
