@@ -2,7 +2,7 @@
  *
  * A thread makes them from when the group is opened: all members must take part, but two that exchange a message must
  * not depend on what the others do. It calls MPI, which blocks, when all members have come, as they tell each other by
- * the store: so a member that never comes leaves nobody inside MPI, and groups that share ranks can be made in any
+ * the store: so a member that never comes leaves no other inside MPI, and groups that share ranks can be made in any
  * order.
  *
  * The members are found among the processes of MPI_COMM_WORLD, by what each rank has written on its card. Processes

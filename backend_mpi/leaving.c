@@ -36,7 +36,7 @@ void leaving_add(struct group *g, int keeps)
     int error = mpi.Ibarrier(g->own, &l->request);
     mpi_unlock();
     if (error != MPI_SUCCESS || keeps) {
-        start_leak(); /* with `keeps`, the request is MPI's: nobody asks for it */
+        start_leak(); /* with `keeps`, the request is MPI's: it is not tested any more */
         free(l);
         return;
     }

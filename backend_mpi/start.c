@@ -1,5 +1,5 @@
 /* MPI in this process. If the program has initialised it, it is the program's, and is not finalised. Else a thread
- * initialises it: MPI_Init waits for all processes of the job, and opening a world must wait for nobody. It is
+ * initialises it: MPI_Init waits for all processes of the job, and opening a world must not wait for other ranks. It is
  * finalised at exit, unless something is left in it that would make that wait for ever. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -117,7 +117,7 @@ static struct communicator *parent_of(const struct communicator *c)
     return NULL;
 }
 
-/* Nobody else uses it meanwhile: what is submitted is queued. Both are called with its group's lock. */
+/* No other thread uses it meanwhile: what is submitted is queued. Both are called with its group's lock. */
 void communicator_borrow(struct communicator *p)
 {
     p->borrowed = 1;

@@ -177,7 +177,7 @@ static comm_status publish(const char *path, int32_t port, const char *token)
                           temporary, strerror(errno));
     int failed = write(fd, text, (size_t)length) != length;
     failed |= close(fd) != 0;
-    /* Renaming replaces what a crashed job may have left, and nobody reads half a file. */
+    /* Renaming replaces what a crashed job may have left, and no rank reads half a file. */
     if (failed || rename(temporary, path) != 0) {
         int error = errno;
         unlink(temporary);
@@ -187,7 +187,7 @@ static comm_status publish(const char *path, int32_t port, const char *token)
     return COMM_OK;
 }
 
-/* 1 if a file of this user's is there and makes sense. Somebody else's file in a common folder is not to be trusted. */
+/* 1 if a file of this user's is there and makes sense. Another user's file in a common folder is not to be trusted. */
 static int read_published(const char *path, int32_t *ret_port, char token[BOOTSTRAP_TOKEN_BYTES])
 {
     char text[BOOTSTRAP_FILE_BYTES];

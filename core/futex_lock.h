@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { FUTEX_LOCK_FREE = 0, FUTEX_LOCK_HELD = 1, FUTEX_LOCK_AWAITED = 2 }; /* AWAITED: held, and somebody sleeps */
+enum { FUTEX_LOCK_FREE = 0, FUTEX_LOCK_HELD = 1, FUTEX_LOCK_AWAITED = 2 }; /* AWAITED: held, and a thread sleeps */
 
 struct futex_lock {
     _Atomic uint32_t word; /* a futex */

@@ -455,7 +455,7 @@ comm_status comm_group_records(const comm_group *group, comm_record *ret_records
         return status;
     /* reading takes its lock, and writes down what works have not yet; the group stays what it was */
     comm_group *g = (comm_group *)group;
-    /* in a child nobody else is there, and the lock may be held for ever */
+    /* a child of fork has no other thread, and the lock may be held for ever */
     int is_parent = !comm__forked_since(g->generation);
     if (is_parent)
         futex_lock_take(&g->submission);

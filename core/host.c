@@ -102,7 +102,7 @@ static comm_status look_after_others(struct world *world)
 {
     comm_status status = COMM_OK;
     if (pthread_mutex_trylock(&world->looking) != 0)
-        return COMM_OK; /* somebody else does */
+        return COMM_OK; /* another thread does */
     if (world->joining)
         status = comm__join_look(world->joining);
     pthread_mutex_unlock(&world->looking);

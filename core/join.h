@@ -31,7 +31,7 @@ struct joining {
     char *verdict;  /* of the latest round; its payload follows the NUL */
     size_t verdict_bytes;
     struct lifeline lifeline;
-    struct watch *watches; /* LIFELINE_WATCHES_MAX, once somebody has to be waited for */
+    struct watch *watches; /* LIFELINE_WATCHES_MAX, once this rank has to wait for others */
 };
 
 /* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts.
@@ -48,7 +48,7 @@ comm_status comm__join_confirm(struct joining *j, comm_status able, const void *
  * One at a time. */
 comm_status comm__join_look(struct joining *j);
 
-/* A world of one rank needs nobody: what comm__join would set, without a store. */
+/* For a world of one rank: what comm__join would set, without a store. */
 comm_status comm__join_alone(struct joining *j);
 
 /* Free what a joining holds, but for `store`. */

@@ -90,7 +90,7 @@ static comm_status post_work(comm_group *group, int32_t peer, int32_t tag, const
     return status;
 }
 
-/* The same, and nobody waits for it. */
+/* The same, without waiting for it. */
 static comm_status post(comm_group *group, int32_t peer, int32_t tag, const struct message *message)
 {
     comm_work *work;

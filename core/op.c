@@ -1,5 +1,5 @@
-/* Checks an op before it gets its number, so that a wrong argument disturbs nobody. The texts are for the person who
- * made the call. */
+/* Checks an op before it gets its number, so that a wrong argument has no effect on other ranks. The texts are for the
+ * person who made the call. */
 #include "op.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* The works of a group that a backend has: what flush waits for, close ends, and the watchdog looks at.
  *
  * There are two ways to them. Flush has a list in the order of submission. It belongs to the submission lock; a work
- * that is done stays in it until it is used again or somebody looks, so that completing needs no lock. The others go
+ * that is done stays in it until it is used again or the list is read, so that completing needs no lock. The others go
  * through the whole pool, in no order, without any lock: the watchdog may not wait for one, and is in no hurry. */
 #ifndef COMM_CORE_PENDING_H
 #define COMM_CORE_PENDING_H

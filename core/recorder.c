@@ -1,5 +1,5 @@
 /* The flight record is always on: an op costs one cache line and one reading of the processor's counter at its
- * beginning, and its end is written when its work is used again or when somebody reads. */
+ * beginning, and its end is written when its work is used again or the record is read. */
 #include "recorder.h"
 
 #include <stdlib.h>

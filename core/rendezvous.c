@@ -1,7 +1,7 @@
 /* Turns a URL into a store, a rank and a world size. One row per scheme; users add theirs at run time.
  *
  * Who am I is answered before where do we meet: by the URL's query, else by the arguments, else by the launcher. Here
- * nobody waits for the whole world to come: comm_init does that, and says who is missing while it waits. */
+ * nobody waits for the whole world to come: comm_init does that, and logs the missing ranks while it waits. */
 #include "rendezvous.h"
 
 #include <pthread.h>
@@ -222,7 +222,7 @@ static comm_status meet_env(struct rendezvous *m, comm_store **ret_store)
                           "rendezvous at env://: the environment variable %s is not set, though %s is; set both",
                           has_addr ? "MASTER_PORT" : "MASTER_ADDR", has_addr ? "MASTER_ADDR" : "MASTER_PORT");
     if (m->world_size == 1)
-        return comm_store_open("hash://", NULL, ret_store); /* there is nobody to meet */
+        return comm_store_open("hash://", NULL, ret_store); /* a world of one meets no other rank */
     struct comm__launch launch;
     comm_status status = comm__launch_find(&launch);
     if (status != COMM_OK)

@@ -16,8 +16,8 @@ struct round_robin {
 void comm__round_robin_destroy(struct round_robin *rr);
 
 /* The group to submit to next: of a round-robin group the one whose turn it is, or the first one for what takes no
- * turn; any other group is its own. Until comm__turn_end nobody else takes the turn, which is given to the next group
- * only if something was submitted: `submitted` collectives. */
+ * turn; any other group is its own. Until comm__turn_end no other thread takes the turn, which is given to the next
+ * group only if something was submitted: `submitted` collectives. */
 comm_group *comm__turn_begin(comm_group *group, int takes_turn);
 void comm__turn_end(comm_group *group, int takes_turn, size_t submitted);
 

@@ -113,7 +113,7 @@ static comm_status find_channel(const comm_group *group, const comm_op *op, stru
     return refuse(group, op, status, "%s", text);
 }
 
-/* Say where the buffers are if the user has not, and drop what means nothing there. */
+/* Say where the buffers are if the user has not, and drop what has no meaning there. */
 static void settle_device(const comm_group *group, const struct channel *channel, comm_op *op)
 {
     if (comm_device_kind(op->device) == COMM_DEVICE_DEFAULT) {
@@ -289,7 +289,7 @@ static comm_status check_open(const comm_group *group, const comm_op *op)
                : COMM_OK;
 }
 
-/* Submit, and have the watchdog look after what nobody waits for. Holds the submission lock. */
+/* Submit, and have the watchdog look after works for which no thread waits. Holds the submission lock. */
 static comm_status submit_held(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent)
 {

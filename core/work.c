@@ -155,7 +155,7 @@ void comm_work_release(comm_work *work)
 {
     if (!work)
         return;
-    /* The only reference is ours, and nobody can come by another: the work is done, or was never begun. */
+    /* The only reference is ours, and no other thread can get one: the work is done, or was never begun. */
     uint32_t state = atomic_load_explicit(&work->state, memory_order_acquire);
     if (state / WORK_REFERENCE > 1)
         state = atomic_fetch_sub_explicit(&work->state, WORK_REFERENCE, memory_order_acq_rel);
@@ -357,7 +357,8 @@ static void complete(comm_work *work, comm_status status, const char *error)
     comm_work_release(work);
 }
 
-/* The end of most works: it went well, and there is nobody to tell. One exchange says so and gives the reference up. */
+/* The end of most works: it went well, and neither a waiter nor a callback is to be told. One exchange says so and
+ * gives the reference up. */
 static int complete_quietly(comm_work *work)
 {
     if (work->is_hooked || work->parent)
@@ -464,7 +465,7 @@ static void sleep_until(comm_work *work, int64_t deadline_ns)
             deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Move data along failed, though it may not: nobody knows what has become of the works, so the backend must end
+/* Move data along failed, though it may not: the state of the works is unknown, so the backend must end
  * them. */
 static void progress_failed(comm_group *group, const struct channel *channel, comm_status status, uint64_t fail_count)
 {

@@ -23,7 +23,7 @@ struct arena {
 
 enum {
     WORK_DONE = 1,        /* its result may be read */
-    WORK_SLEEPERS = 2,    /* somebody sleeps on the word, which is a futex */
+    WORK_SLEEPERS = 2,    /* a thread sleeps on the word, which is a futex */
     WORK_BY_BACKEND = 4,  /* who completes it, or has */
     WORK_BY_CORE = 8,
     WORK_PENDING = 16,    /* a backend has it, and it is not done */

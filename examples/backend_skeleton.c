@@ -163,7 +163,8 @@ static void *run_ops(void *state)
 
 /* ---- Slots ---- */
 
-/* Local: nobody is waited for. A backend that listens would open its socket here and set its address in the store. */
+/* Local: no other rank is waited for. A backend that listens would open its socket here and set its address in the
+ * store. */
 static comm_status world_open(void *context, const comm_world_info *info, void **ret_world)
 {
     struct world *w = calloc(1, sizeof *w);

@@ -49,7 +49,7 @@ void buckets_begin(struct buckets *buckets)
     buckets->exposed_ns = 0;
 }
 
-/* Start the sum of one bucket. On a GPU it follows the copy in the same stream: nobody waits for that. */
+/* Start the sum of one bucket. On a GPU it follows the copy in the same stream: the CPU does not wait for that. */
 static comm_status start(struct buckets *buckets, struct bucket *bucket)
 {
     const struct device *device = buckets->device;

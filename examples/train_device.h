@@ -13,8 +13,8 @@ struct device {
     comm_memory *memory;
 };
 
-/* Use the GPU of this local rank; CUDA's runtime is opened here, so that nobody else needs it. Before comm_init.
- * 0, or -1 with a sentence in `error`. */
+/* Use the GPU of this local rank; CUDA's runtime is opened here, so that runs on the CPU do not need it. Before
+ * comm_init. 0, or -1 with a sentence in `error`. */
 int device_open(struct device *device, int32_t local_rank, char *error, size_t room);
 /* Memory for the gradients, from the group's backend. */
 comm_status device_allocate(struct device *device, comm_group *group, size_t bytes);

@@ -69,7 +69,7 @@ static int append_file(struct buffer *buffer, const char *path)
 {
     struct stat status;
 
-    /* Without O_NONBLOCK, opening a pipe that nobody writes to would hang. */
+    /* Without O_NONBLOCK, opening a pipe without a writer would hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return complain("%s: %s", path, strerror(errno));

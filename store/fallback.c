@@ -2,7 +2,7 @@
  * here is the kind's own if it has one; views and the public calls go through them.
  *
  * The keys that a fallback needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of
- * a barrier (PyTorch's names), "KEY/appending" while somebody appends, "KEY/queue/..." of a queue. */
+ * a barrier (PyTorch's names), "KEY/appending" while a process appends, "KEY/queue/..." of a queue. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,7 +109,7 @@ static comm_status status_of_key(const char *key, const char *suffix)
     return strlen(key) + strlen(suffix) > LIMIT_STORE_KEY_BYTES ? COMM_ERR_INVALID : COMM_ERR_NO_MEMORY;
 }
 
-/* Words that nobody else in the world uses. */
+/* A text that no other process uses. */
 static void make_nonce(char nonce[64])
 {
     uint64_t random = 0;
@@ -145,7 +145,7 @@ static struct store_wait at_once(const struct store_wait *wait)
     return soon;
 }
 
-/* One try, alone: *ret_done is 0 if somebody set the value meanwhile. */
+/* One try, alone: *ret_done is 0 if another process set the value meanwhile. */
 static comm_status append_once(comm_store *s, const char *key, const void *data, size_t bytes,
                                const struct store_wait *wait, int *ret_done)
 {
@@ -332,7 +332,7 @@ static comm_status push_as(comm_store *s, const char *key, const char *item, siz
     struct store_wait grace = store_grace(wait); /* a number without an item holds up who pops it */
     status = s->kind->compare_set(s, at, "", 0, item, bytes, &grace, &now, &now_bytes);
     *ret_done = status == COMM_OK && equals(now, now_bytes, item, bytes);
-    if (status == COMM_OK && !*ret_done) /* given up: nobody will look there again */
+    if (status == COMM_OK && !*ret_done) /* given up: no process will look there again */
         status = s->kind->remove(s, at, &grace, &(int32_t){ 0 });
     free(now);
     free(at);
@@ -379,7 +379,7 @@ static comm_status pop_at(comm_store *s, const char *at, const struct store_wait
     memmove(data, (char *)data + 1, bytes); /* and the NUL */
     *ret_data = data;
     *ret_bytes = bytes - 1;
-    s->kind->remove(s, at, &grace, &(int32_t){ 0 }); /* if that fails, a key is left over that nobody looks at */
+    s->kind->remove(s, at, &grace, &(int32_t){ 0 }); /* if that fails, a key is left over that is never read */
     return COMM_OK;
 }
 

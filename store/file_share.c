@@ -6,8 +6,8 @@
  * are not gone properly have crashed, then the file is left over from another job, and whoever comes is told so: its
  * keys would send him to ranks that are no more.
  *
- * Nobody sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the others
- * no more than their time limit. */
+ * No thread sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the
+ * others no more than their time limit. */
 #include "file_share.h"
 
 #include <errno.h>
@@ -309,7 +309,7 @@ comm_status file_enter(struct file_share *f, enum file_access access, const stru
 
 /* ---- Writing ---- */
 
-/* Nobody writes now, so who wrote the torn record is gone, and its call has never returned. */
+/* No process writes now, so the one that wrote the torn record is gone, and its call has never returned. */
 static comm_status cut_torn(struct file_share *f)
 {
     if (f->torn == 0)
@@ -448,7 +448,7 @@ comm_status file_share_open(struct file_share *f, const char *path, int32_t worl
     return file_leave(f, status);
 }
 
-/* All of the world came, and nobody is left. */
+/* The whole world has opened the file, and all have closed it. */
 static int is_last(const struct file_share *f, int32_t world_size)
 {
     size_t left = 0;
@@ -462,7 +462,7 @@ static void sign_out(struct file_share *f, int32_t world_size)
     char number[24];
     struct store_wait wait = { clock_now_ns(), clock_deadline_ns(CLOSE_MS), NULL };
     if (file_enter(f, FILE_WRITE, &wait) != COMM_OK)
-        return; /* deleted, damaged or locked: there is nobody to tell */
+        return; /* deleted, damaged or locked: the caller cannot be told */
     int bytes = snprintf(number, sizeof number, "%zu", f->number);
     if (is_last(f, world_size))
         unlink(f->path);

@@ -12,7 +12,7 @@
 struct hash_store {
     comm_store base;
     struct hash_store *next; /* guarded by names_lock */
-    char *name;              /* "" is shared with nobody */
+    char *name;              /* "" is not shared */
     pthread_mutex_t lock;    /* guards the table */
     pthread_cond_t changed;
     struct table *table;
@@ -60,7 +60,7 @@ static comm_status sleep_until(struct hash_store *h, const struct store_wait *wa
 static comm_status hash_set(comm_store *s, const char *key, const void *data, size_t bytes,
                             const struct store_wait *wait)
 {
-    (void)wait; /* here and below: nobody holds the lock for longer than a moment */
+    (void)wait; /* here and below: no thread holds the lock for longer than a moment */
     struct hash_store *h = enter(s);
     return leave(h, table_set(h->table, text(key), (struct table_bytes){ data, bytes }));
 }

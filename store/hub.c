@@ -1,8 +1,8 @@
 /* The table and the waits of a tcp store's server; see hub.h.
  *
  * A WAIT counts down, as PyTorch's does: each key that is missing when it comes gets one waiter, and a key that
- * is there once is not looked at again. A BARRIER is a waiter with a number. Awaited keys that nobody has set live in a
- * hash table of their own, seeded so that strangers cannot choose keys that collide. */
+ * is there once is not looked at again. A BARRIER is a waiter with a number. Awaited keys that no client has set are in
+ * a hash table of their own, seeded so that strangers cannot choose keys that collide. */
 #include "hub.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@
 
 enum { MULTI_GET_TURN_BYTES = 1 << 20 }; /* then others have their turn */
 
-/* A key that somebody waits for. */
+/* A key for which a client waits. */
 struct hub_awaited {
     struct hub_awaited *next; /* in its bucket */
     struct hub_waiter *first, *last;
@@ -116,7 +116,7 @@ static void waiter_link(struct hub_awaited *a, struct hub_waiter *w)
     a->last = w;
 }
 
-/* Take it out of its key's queue; the key itself is dropped by the caller when nobody is left. */
+/* Take it out of its key's queue; the key itself is dropped by the caller when no waiter is left. */
 static void waiter_unlink(struct hub_waiter *w)
 {
     struct hub_awaited *a = w->awaited;
@@ -203,7 +203,7 @@ static void wake(struct hub *hub, struct wire_bytes key)
         awaited_drop(hub, a);
 }
 
-/* The queue got an item, or one that was meant for somebody who left: release one who waits for the queue. */
+/* The queue got an item, or one that was meant for a client that left: release one who waits for the queue. */
 static void wake_one(struct hub *hub, struct wire_bytes key)
 {
     if (hub->awaited_count == 0)
@@ -226,7 +226,7 @@ static void wake_one(struct hub *hub, struct wire_bytes key)
         awaited_drop(hub, a);
 }
 
-/* The client was released by a push and will not pop: nobody else would be told of that item. */
+/* The client was released by a push and will not pop: without this, no other client would be told of that item. */
 static void pass_on(struct hub *hub, struct hub_client *client)
 {
     struct wire_bytes key = { client->queue_key, client->queue_key_bytes };

@@ -30,7 +30,7 @@ struct hub_client {
     size_t queue_key_bytes;
 };
 
-/* A CHECK of this one key is answered READY, though nobody can see the key otherwise. It tells our client that this
+/* A CHECK of this one key is answered READY, though no other query sees the key. It tells our client that this
  * server keeps the order of requests behind a WAIT, so that it may send WAIT and GET in one go; PyTorch's servers
  * answer NOT_READY. PyTorch's clients put "/" before every key, so none can mean this one. */
 #define HUB_ORDERED_KEY "libcomm/ordered"

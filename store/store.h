@@ -75,7 +75,7 @@ struct comm_store {
 
 enum { STORE_CLOSED = 1 };          /* comm_store_close was called */
 enum {
-    STORE_TIMEOUT_MS = 300000, /* unless somebody says otherwise */
+    STORE_TIMEOUT_MS = 300000, /* unless an option says otherwise */
     STORE_GRACE_MS = 300,      /* to end a call in good order when its time is over: comm/store.h promises 500 in all */
 };
 

@@ -72,7 +72,7 @@ static comm_status poll_for(struct tcp_conn *c, const struct store_wait *wait, s
         if (n > 0 && fds[0].revents)
             return COMM_OK;
         if (n > 0 && fds[1].revents) {
-            eventfd_t ignored; /* somebody closes a handle; the loop asks whether it is ours */
+            eventfd_t ignored; /* a handle is being closed; the loop asks whether it is ours */
             eventfd_read(c->wake_fd, &ignored);
         }
     }

@@ -160,7 +160,7 @@ static int resolve(const struct tcp_peer *peer, const struct store_wait *wait, s
 
 /* ---- Connecting ---- */
 
-/* Why nobody was reached, in the last round. */
+/* Why no address could be connected to, in the last round. */
 struct refusal {
     char text[256];
     int undecided; /* another answer than "connection refused" */

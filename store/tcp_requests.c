@@ -15,7 +15,7 @@ enum {
     MULTI_SET_BYTES = 16 << 20, /* of one MULTI_SET: servers limit a request */
     KEY_BYTES_MAX = 1 << 20,    /* of a listed key: PyTorch's older servers know no limit */
 };
-#define LIST_BYTES_MAX ((size_t)1 << 30) /* of all listed keys: nobody wants more in one block */
+#define LIST_BYTES_MAX ((size_t)1 << 30) /* of all listed keys, in one block */
 
 /* ---- Presence ---- */
 

@@ -6,8 +6,8 @@
  *
  * Quick requests share one connection, `quick`, and have their turn on it one after the other, each for one round trip.
  * A call that has to wait takes that connection away with it; whoever comes next gets a spare or a new one. So one
- * thread needs one connection, and a waiting thread blocks nobody. A connection is only taken away after the server has
- * answered on it: what was set before is then in force, whichever connection is used next.
+ * thread needs one connection, and a waiting thread blocks no other. A connection is only taken away after the server
+ * has answered on it: what was set before is then in force, whichever connection is used next.
  *
  * A call's time limit holds for all that it does: for its turn, for a new connection and the greeting on it, for
  * request and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the
@@ -25,7 +25,7 @@
 
 enum {
     TCP_BATCH_BYTES = 256 << 10, /* of requests that are sent before their replies are read; a server reads that much
-                                    while nobody reads its replies */
+                                    while its replies are not read */
 };
 
 /* What a PyTorch server of the modern dialect may have or lack; ours has all. */
@@ -43,7 +43,7 @@ struct tcp_store {
 
     pthread_mutex_t lock; /* guards what follows; never held for long */
     pthread_cond_t changed; /* `busy` has become 0, or a handle is being closed */
-    int busy;               /* somebody has his turn: `quick` and `features` are his */
+    int busy;               /* a thread has its turn: `quick` and `features` are that thread's */
     struct tcp_conn *quick;
     struct tcp_conn *spares;
     int spare_count;

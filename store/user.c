@@ -1,7 +1,7 @@
 /* A store of the user's: comm_store_ops behind the interface of a kind.
  *
  * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a
- * handle can be closed while somebody waits, whatever the user's store is made of. None of his functions can be ended,
+ * handle can be closed while a thread waits, whatever the user's store is made of. None of his functions can be ended,
  * but none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
 #include <stdio.h>
 #include <stdlib.h>

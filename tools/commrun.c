@@ -84,7 +84,7 @@ static void on_drain_over(uv_timer_t *timer)
 {
     struct run *run = timer->data;
     spawn_sweep(run);
-    /* Nobody is left to write, unless a process got out of reach. What is in the pipes is read before they close. */
+    /* No process is left to write, unless one got out of reach. What is in the pipes is read before they close. */
     uv_timer_start(timer, on_drain_over, KILL_DRAIN_MS, 0);
     static int sweeps;
     if (++sweeps > 1)

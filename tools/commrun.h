@@ -1,7 +1,8 @@
 /* commrun's parts. One thread, the loop's, owns everything here; commrun_nodes.c has threads of its own and says so.
  *
  *   commrun.c           the command line, and the life of a run: start, wait, end all, report
- *   commrun_spawn.c     one rank: environment, processor binding, fork, exec; and making sure that nobody stays behind
+ *   commrun_spawn.c     one rank: environment, processor binding, fork, exec; and making sure that no process stays
+ *                       behind
  *   commrun_output.c    lines with prefixes, log files, last words
  *   commrun_waiting.c   ranks that wait in comm_init for one that has ended
  *   commrun_nodes.c     several hosts: who has which ranks, and failures known everywhere */

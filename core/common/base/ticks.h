@@ -1,5 +1,5 @@
 /* Time at the cost of one instruction: the processor's counter, if it runs evenly, else CLOCK_MONOTONIC. A tick becomes
- * nanoseconds when somebody reads it. */
+ * nanoseconds when it is read. */
 #ifndef COMM_CORE_TICKS_H
 #define COMM_CORE_TICKS_H
 
