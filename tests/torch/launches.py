@@ -174,7 +174,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and dist.get_rank() == 1:
 for _ in range(50):
     dist.all_reduce(tensor)
 dist.barrier()
-print("rank", dist.get_rank(), "after", os.environ["TORCHELASTIC_RESTART_COUNT"], "restarts")
+line = "rank %d after %s restarts\\n" % (dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"])
+os.write(1, line.encode())  # at once: the ranks share the pipe
 dist.destroy_process_group()
 """
 
