@@ -1,7 +1,7 @@
 /* Whole vectors in memory of different kinds, each rank choosing its own: private, from comm_mem_alloc, in the middle
  * of it, in place or not; of lengths around those at which a backend changes its way. Two operations are under way at a
  * time, on two groups in which the ranks have different places. What lies beside the vectors must stay as it is.
- * Usage: registered BACKEND [SEED [CASES [RANKS]]]. */
+ * Usage: registered BACKEND [SEED or "fresh" [CASES [RANKS]]]. */
 #include <comm/comm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct setup s = { .backend = argv[1], .seed = (uint64_t)time(NULL), .cases = argc > 3 ? atoi(argv[3]) : 8 };
-    if (argc > 2)
+    if (argc > 2 && strcmp(argv[2], "fresh") != 0)
         s.seed = strtoull(argv[2], NULL, 10);
     printf("seed %llu\n", (unsigned long long)s.seed);
     struct ranks_options options = { .limit_s = 100, .name = "registered" };
