@@ -126,8 +126,8 @@ static void on_pending(struct watch *w)
         answer_hello(c, &hello);
 }
 
-/* A free place. If there is none, of those who have not even said who they are the one that has been silent for
- * longest makes room: a crowd that says nothing must not keep the ranks out. */
+/* A free place. If there is none, the oldest connection that has sent no hello yet is closed: many silent connections
+ * must not keep the ranks out. */
 static struct pending_conn *pending_new(struct fabric *f)
 {
     struct pending_conn *oldest = NULL;

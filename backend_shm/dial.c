@@ -1,5 +1,5 @@
 /* Going out: a peer that is wanted is looked up in the store, and greeted at its socket. A pair is connected when it
- * first talks. If both sides begin at once, the lower rank's connection wins. Who connects makes the memory. */
+ * first talks. If both sides begin at once, the lower rank's connection wins. The connector makes the memory. */
 #include "dial.h"
 
 #include <errno.h>

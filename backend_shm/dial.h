@@ -18,7 +18,7 @@ void dial_describe_trouble(const struct port *p, char *text, size_t capacity);
 /* Fill in `where` of a peer that was never talked to, if that can be known at once. */
 void dial_find_place(struct port *p);
 
-/* Ask the store for those who are wanted, until *stop, if that is not NULL. Without the lock: it takes a while. */
+/* Ask the store for the peers that are wanted, until *stop, if that is not NULL. Without the lock: it takes a while. */
 void dial_resolve(struct fabric *f, const atomic_int *stop);
 /* We are connecting to the peer: it has not proved anything yet. */
 int dial_under_way(const struct duplex *p);

@@ -138,7 +138,7 @@ static void on_due(struct arena *a, int64_t now)
     a->domain.due_ns = INT64_MAX; /* it is among them */
 }
 
-/* Milliseconds until `until_ns`, rounded up, so that nobody wakes up before the time. */
+/* Milliseconds until `until_ns`, rounded up, so that no thread wakes up before the time. */
 static int millis_until(int64_t until_ns, int64_t now)
 {
     return until_ns <= now ? 0 : (int)((until_ns - now) / NANOS + 1);
@@ -183,7 +183,7 @@ static void sleep_in_kernel(struct arena *a, comm_work *work, int64_t deadline_n
     atomic_store(&a->sleeping, 0);
 }
 
-/* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
+/* Drive until something is done, the deadline passes or another thread wants the lock. The lock is held. */
 static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
 {
     int64_t now = clock_now_ns(), idle_since = now;
@@ -266,7 +266,7 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
             driver_leave(a);
             wake_parked(a);
         } else if (deadline_ns) {
-            /* Somebody else drives, and moves our data too. */
+            /* Another thread drives, and moves our data too. */
             int64_t a_while = clock_now_ns() + NANOS;
             park(a, work, a_while < deadline_ns ? a_while : deadline_ns);
         }
@@ -376,7 +376,7 @@ static int helper_turn(struct arena *a)
     if (a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
         wait_ms = 0;
     a->helper_until_ns = now + wait_ms * NANOS;
-    atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
+    atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     driver_leave(a);
     return wait_ms;
 }

@@ -1,4 +1,4 @@
-/* The arena's lock and who drives under it: see driver.c. */
+/* The arena's lock, and the thread that drives under it: see driver.c. */
 #ifndef COMM_SHM_DRIVER_H
 #define COMM_SHM_DRIVER_H
 
@@ -12,8 +12,8 @@ comm_status driver_helper(struct arena *a);
 /* End the helper. */
 void driver_stop(struct arena *a);
 
-/* A short visit. leave hands over what is done; quietly: the next one who lets go does. to_helper: works were begun
- * that perhaps no thread waits for. */
+/* A short visit. driver_leave hands completed works to the core; after driver_leave_quietly the next thread that
+ * releases the lock does it. to_helper: works were begun that perhaps no thread waits for. */
 void driver_enter(struct arena *a);
 void driver_leave(struct arena *a);
 void driver_leave_quietly(struct arena *a);

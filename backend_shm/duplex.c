@@ -3,8 +3,9 @@
  *
  * Only duplex_flush and duplex_read tell that something was sent or has come, and only a driver calls those two.
  *
- * Who sleeps says so in the memory that it shares with each peer (ring_shared.asleep), then looks once more. Who writes
- * does it the other way round; so one of the two notices, and nobody makes a system call while the other is awake. */
+ * A rank that goes to sleep says so in the memory that it shares with each peer (ring_shared.asleep), then looks once
+ * more. A sender writes first and looks at that word afterwards. So one of the two notices the other, and there is no
+ * system call while both are awake. */
 #include "duplex.h"
 
 #include <stdlib.h>

@@ -23,11 +23,11 @@ int fabric_look(struct fabric *f);
 int fabric_look_around(struct fabric *f);
 void fabric_timer(struct fabric *f, int64_t now_ns);
 int64_t fabric_due_ns(const struct fabric *f);
-/* Say goodbye to those who have not heard it. Returns 1 as long as there is something to deliver. */
+/* Say goodbye to the peers that have not heard it. Returns 1 as long as there is something to deliver. */
 int fabric_leave(struct fabric *f);
 
-/* For a thread that has the lock and looks whether something is there that takes a moment: look again (1), or has it
- * looked for spin_ns, or does it keep somebody from running (0)? `turn` counts from 1, *until_ns begins at 0. */
+/* For a thread that has the lock and looks for something that takes a moment to come: look again (1), or stop (0),
+ * because it has looked for spin_ns or another thread wants the lock? `turn` counts from 1, *until_ns begins at 0. */
 int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns);
 
 /* With the lock: an op is run at once, so the helper need not look. */

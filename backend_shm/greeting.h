@@ -1,6 +1,6 @@
 /* What two ranks say to each other over their socket before they share memory, one packet each:
  *
- *     who connects          who listens
+ *     connector             acceptor
  *     hello            ->
  *                      <-   answer, with its bell
  *     ready, with the memory and its bell  ->

@@ -167,7 +167,7 @@ void lend_end(struct duplex *p, const struct loan *l)
     }
     if (!l->place.back_region)
         return;
-    /* A place in the staging area to which somebody may yet write is not used any more. */
+    /* A place in the staging area to which the receiver may still write is not used again. */
     if (is_staged(p, l) && !is_writing(p, l))
         p->staged &= ~(1u << l->place.at / STAGING_PLACE_BYTES);
     else if (!is_staged(p, l) && !has_stopped_writing(p, l))

@@ -9,8 +9,9 @@
  * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
  * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
  * comes back once. Memory that is not registered is copied to a staging area first, a small region, and the result from
- * there. The receiver says in `writing` that it writes, and then looks whether the loan is valid; the sender does it
- * the other way round, and waits until nobody writes before the user has the memory again. */
+ * there. The receiver says in `writing` that it writes, and then looks whether the loan is valid; the sender first
+ * makes the loan invalid, then looks at `writing`, and waits until the receiver has stopped before the user has the
+ * memory again. */
 #ifndef COMM_SHM_LEND_H
 #define COMM_SHM_LEND_H
 

@@ -2,9 +2,9 @@
  * the other reads; neither ever holds anything that the other waits for.
  *
  * The memory is cut into lines of 64 bytes and mapped twice in a row, so that no record has to be cut at its end. A
- * record begins with a stamp, which is written last: who sees the stamp sees the record, and no other word need be
- * read. A stamp is made of the record's position, which never repeats, and of a random number, so that what is left of
- * an earlier lap is never taken for one.
+ * record begins with a stamp, which is written last: a reader that sees the stamp sees the whole record, and need read
+ * no other word. A stamp is made of the record's position, which never repeats, and of a random number, so that what is
+ * left of an earlier lap is never taken for one.
  *
  * The other rank is not trusted: what it wrote is copied before it is checked, and checked before it is used. */
 #ifndef COMM_SHM_RING_H
@@ -34,8 +34,8 @@ struct ring_place {
 };
 
 /* How a record begins. A short payload is inline, so that a small message is one line to its reader; the second line,
- * with the whole header, is for who does not know yet what comes. Else the payload follows; or it is lent, and the
- * record of the DATA frame has its place instead. */
+ * with the whole header, is for a reader that does not know yet which message comes. Else the payload follows; or it is
+ * lent, and the record of the DATA frame has its place instead. */
 struct ring_record {
     _Alignas(RING_LINE) _Atomic uint64_t stamp;
     uint64_t key;       /* of the header: ring_key */
@@ -90,7 +90,7 @@ static inline uint64_t ring_stamp(uint64_t salt, uint64_t position)
     return salt + 2 * position;
 }
 
-/* What a reader who knows which message comes compares, instead of the whole header. */
+/* What a reader that knows which message comes compares, instead of the whole header. */
 static inline uint64_t ring_key(const struct frame *h)
 {
     const uint64_t odd = 0x9e3779b97f4a7c15u;

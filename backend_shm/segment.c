@@ -30,7 +30,7 @@ static int open_file(void)
     return fd < 0 ? -errno : fd;
 }
 
-/* Take the pages, and let nobody take them away. */
+/* Allocate the pages, and seal the size, so that no process can take them away. */
 static int reserve(int fd, size_t bytes)
 {
     int failed;
