@@ -66,8 +66,8 @@ static void attempt_failed(struct link *l, const char *why)
     connect_next(l);
 }
 
-/* The same for an error of the system's. A refusal counts: a rank listens before it publishes where, so once nobody
- * listens at any of its addresses, it has ended. */
+/* The same for an error of the system's. A refusal counts: a rank listens before it publishes where, so once none of
+ * its addresses has a listener, it has ended. */
 static void connect_failed(struct link *l, int error)
 {
     int refusals = error == ECONNREFUSED ? l->refusals + 1 : 0;

@@ -167,8 +167,8 @@ static void on_pending(uv_poll_t *poll, int status, int events)
     }
 }
 
-/* A free place. If there is none, of those who have not even said who they are the one that has been silent for
- * longest makes room: a crowd that says nothing must not keep the ranks out. */
+/* A free place. If there is none, the oldest connection that has sent no hello yet is closed: many silent connections
+ * must not keep the ranks out. */
 static struct pending_conn *pending_new(struct mesh *m)
 {
     struct pending_conn *oldest = NULL;
@@ -184,7 +184,8 @@ static struct pending_conn *pending_new(struct mesh *m)
     return oldest;
 }
 
-/* No more file descriptors: who comes waits in the queue for a moment, for meanwhile the listener stays readable. */
+/* No more file descriptors. The listener stays readable, so it is not watched for a moment; a rank that connects
+ * meanwhile waits in its queue. */
 static void pause_listening(struct mesh *m, int error)
 {
     if (!m->listening_paused)

@@ -8,7 +8,7 @@ comm_status listen_open(struct mesh *m);
 void listen_close(struct mesh *m); /* not the descriptor */
 void listen_timer(struct mesh *m, int64_t now_ns); /* handshakes that take too long; a pause that is over */
 int64_t listen_due_ns(const struct mesh *m, int64_t now_ns);
-/* Is a peer proving who it is? It takes the connection for good once it has sent its proof. */
+/* Has a peer sent its hello, but not yet its proof? It takes the connection for good once it has sent the proof. */
 int listen_is_proving(const struct mesh *m);
 
 #endif

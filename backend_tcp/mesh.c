@@ -158,8 +158,8 @@ static int awaits_its_peer(const struct link *l)
     return l->tx_head && l->port.state == PORT_OPENING;
 }
 
-/* Is there somebody to say goodbye to, or something to deliver first? A peer that is shaking hands takes the
- * connection for good once it has sent its proof, so it is waited for too. */
+/* Is there a peer to say goodbye to, or something to deliver first? A peer that is shaking hands takes the connection
+ * for good once it has sent its proof, so it is waited for too. */
 static int still_leaving(const struct mesh *m)
 {
     for (int32_t i = 0; i < m->domain.peers.size; i++)

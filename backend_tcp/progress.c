@@ -85,7 +85,7 @@ void progress_enter(struct mesh *m)
     atomic_fetch_sub(&m->contenders, 1);
 }
 
-/* What is queued goes out when the socket takes it: let epoll look after that where nobody else will. */
+/* What is queued goes out when the socket takes it: let epoll watch for that, as perhaps no thread drives. */
 static void arm_links(struct mesh *m)
 {
     for (int32_t i = 0; i < m->domain.peers.active_count; i++) {
@@ -176,7 +176,7 @@ static int look_around(struct mesh *m)
     return m->local && m->local->ops->look_around(m->local);
 }
 
-/* Nobody looks until something happens that the loop watches; 0 if that would be missed. */
+/* From now on no thread looks until something happens that the loop watches; 0 if something is there already. */
 static int local_asleep(struct mesh *m)
 {
     return !m->local || m->local->ops->asleep(m->local);
@@ -262,7 +262,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
         m->local->ops->look_around(m->local);
 }
 
-/* Drive until something is done, the deadline passes or somebody wants the lock. The lock is held. */
+/* Drive until something is done, the deadline passes or another thread wants the lock. The lock is held. */
 static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
     int64_t now = clock_now_ns(), idle_since = now;
@@ -342,7 +342,7 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
             progress_leave(m);
             wake_parked(m);
         } else if (deadline_ns) {
-            /* Somebody else drives, and moves our data too. */
+            /* Another thread drives, and moves our data too. */
             int64_t a_while = clock_now_ns() + NANOS;
             park(m, work, a_while < deadline_ns ? a_while : deadline_ns);
         }
@@ -463,7 +463,7 @@ static int helper_turn(struct mesh *m)
     int wait_ms = uv_backend_timeout(&m->loop);
     if (m->domain.done_count || m->unwatched || !local_asleep(m))
         wait_ms = 0;
-    atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: who changes something after us knows it */
+    atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     progress_leave(m);
     return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }

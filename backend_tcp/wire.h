@@ -11,7 +11,7 @@
 #define WIRE_VERSION 1u
 
 enum {
-    WIRE_HELLO_BYTES = 64,     /* connector -> acceptor: who am I, whom do I want, nonce */
+    WIRE_HELLO_BYTES = 64,     /* connector -> acceptor: sender's rank, rank it wants, nonce */
     WIRE_CHALLENGE_BYTES = 72, /* acceptor -> connector: verdict, nonce, proof of the secret */
     WIRE_PROOF_BYTES = 32,     /* connector -> acceptor: proof of the secret; frames may follow at once */
     WIRE_NONCE_BYTES = 32,
