@@ -57,8 +57,8 @@ static void key_of(const struct group *g, const char *what, int number, char key
 
 /* Turns: the world makes one communicator at a time. MPICH gives two that threads make at once out of the same
  * processes numbers that do not agree, and under a serialised MPI nothing else could go on meanwhile. Rank 0 of each
- * group draws a number; who has its turn gives the next one its turn. A number that is not wanted any more is
- * skipped. */
+ * group draws a number; the group whose turn it is passes the turn on to the next number. A number that is not wanted
+ * any more is skipped. */
 static void pass_turn(struct group *g, int64_t number)
 {
     int32_t is_skipped = 1;
@@ -185,7 +185,7 @@ static void forget(struct group *g)
     }
 }
 
-/* ---- Who is where ---- */
+/* ---- Which rank is where ---- */
 
 struct card {
     int mpi_rank; /* -1: alone */

@@ -2,8 +2,8 @@
  * order of ranks and with one rounding. So are those that MPI cannot do as libcomm promises, and all in small groups,
  * where messages are faster than MPI's collectives.
  *
- * Little data is sent whole to all who need the result. Much is cut into a part per rank: each reduces its own, and the
- * results are sent on. */
+ * Little data is sent whole to all ranks that need the result. Much is cut into a part per rank: each reduces its own,
+ * and the results are sent on. */
 #include <string.h>
 
 #include "state.h"

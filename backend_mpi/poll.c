@@ -1,4 +1,4 @@
-/* Who notices that operations are over: threads that wait for them, and one thread per world for the rest, which also
+/* The end of operations is noticed by the threads that wait for them; for the rest, by one thread per world, which also
  * looks after ranks that have gone. */
 #include <sched.h>
 #include <signal.h>

@@ -48,7 +48,7 @@ struct flight {
     int request_count, request_room, done_count; /* done: the first ones */
     int receive_count;                           /* the first ones are receives, which MPI can cancel */
     comm_status (*then)(struct flight *f);       /* what follows when all requests are done; may begin new ones */
-    MPI_Status received;    /* of a receive: who sent it, with which tag */
+    MPI_Status received;    /* of a receive: its sender and tag */
     size_t received_bytes;
     int mpi_error; /* of a request */
     comm_status status;
