@@ -1,4 +1,4 @@
-/* How the ranks of a group tell each other that it has ended, and ask who is late.
+/* How the ranks of a group tell each other that it has ended, and ask which rank is late.
  *
  * NCCL has no way for it: a rank whose peer has ended waits until its own time limit. All of it goes through the
  * world's store. One thread per world listens.
@@ -120,7 +120,7 @@ int alarm_name_the_ended(struct group *g, char *text, size_t room)
     return 1;
 }
 
-/* ---- A rank that is late: who else waits, and who does not ---- */
+/* ---- A rank that is late: which others wait, and which do not ---- */
 
 static void collect_answers(struct group *g, int64_t number, char **answers)
 {

@@ -60,8 +60,8 @@ static comm_work *next_work(struct group *g)
     return work;
 }
 
-/* Who is late, or lost. A connection also breaks when a living rank has ended the group: then that rank's reason
- * counts. */
+/* Find out which rank is late, or lost. A connection also breaks when a living rank has ended the group: then that
+ * rank's reason counts. */
 static void find_out_who(struct group *g)
 {
     char what[TEXT_BYTES / 2], answer[TEXT_BYTES / 2] = "";

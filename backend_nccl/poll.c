@@ -1,5 +1,5 @@
-/* Who notices that operations are over: threads that wait for them, and one thread per world for the rest. It also
- * watches over time limits, and over errors that NCCL reports later. */
+/* The end of operations is noticed by the threads that wait for them; for the rest, by one thread per world. It also
+ * watches time limits, and errors that NCCL reports later. */
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>
