@@ -24,7 +24,7 @@ struct carrier_driver {
 
 struct carrier {
     const struct carrier_ops *ops;
-    int fd; /* once it is open: who sleeps wakes up when this is readable, and calls look_around */
+    int fd; /* once it is open: a sleeping thread wakes up when this is readable, and calls look_around */
 };
 
 /* What of the driver concerns a thread that looks for the driver, with the lock, while it does an op at once. */
@@ -42,8 +42,8 @@ struct carrier_ops {
     int (*look)(struct port *p);
     /* The same at all of its ports, and connections that come and go. */
     int (*look_around)(struct carrier *c);
-    /* From now on nobody looks until `fd` is readable; 0 if something is there already. `awake`: somebody looks again;
-     * costs nothing if somebody did before. */
+    /* From now on no thread looks until `fd` is readable; 0 if something is there already. `awake`: a thread looks
+     * again; costs nothing if one did already. */
     int (*asleep)(struct carrier *c);
     void (*awake)(struct carrier *c);
     /* The slot `run` of a backend, for a collective of ranks that all are the carrier's, or a send or receive. */
@@ -56,7 +56,7 @@ struct carrier_ops {
     int64_t (*due_ns)(const struct carrier *c);
     /* Find peers that are wanted, until *stop, if that is not NULL. Takes a while: without the lock. */
     void (*resolve)(struct carrier *c, const atomic_int *stop);
-    /* Say goodbye to all who have not heard it. Returns 1 as long as there is something to deliver. */
+    /* Say goodbye to all peers that have not heard it. Returns 1 as long as there is something to deliver. */
     int (*leave)(struct carrier *c);
     void (*close)(struct carrier *c);
     /* The ports, too. */

@@ -1,11 +1,12 @@
-/* Who is missing? Three occasions to ask the other ranks what they are doing in a group:
+/* Which rank is missing? Three occasions to ask the other ranks what they are doing in a group:
  *
- *   - an operation's time is over: everybody is asked, and the group ends with a text that says who has not come, what
- *     they are doing instead, and who waits for whom. The first rank to finish its question tells the others, and of
- *     several that are in the operation the lowest goes first, so that all of them have the same words;
+ *   - an operation's time is over: every rank is asked, and the group ends with a text that says which ranks have not
+ *     come, what they are doing instead, and which rank waits for which. The first rank to finish its question tells
+ *     the others, and of several that are in the operation the lowest goes first, so that all of them have the same
+ *     words;
  *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks
  *     that only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
- *   - so is a send or receive: its peer may have closed the group, which it tells nobody of its own accord;
+ *   - so is a send or receive: its peer may have closed the group, which a rank says only when asked;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include "desync.h"
 

@@ -33,7 +33,7 @@ struct past_group {
     uint64_t id;
     uint64_t seq;           /* closed here: its last collective */
     int32_t from;           /* told: by that world rank, which may turn out not to be a member */
-    struct reason why;      /* closed here before it ended: the status is OK and the text says who has closed it */
+    struct reason why;      /* closed here before it ended: OK, and the text names the rank that closed it */
 };
 
 struct completion {

@@ -79,8 +79,8 @@ static int is_missed(const struct exec_group *g, const struct port *p)
     return (p->state != PORT_LEFT && p->heard) || (g->head && engine_needs(g->head, p)) || p2p_needs(g, p);
 }
 
-/* It talked to this rank and is gone without a goodbye. One that has left, or was never heard, concerns only who needs
- * it. */
+/* It talked to this rank and is gone without a goodbye. One that has left, or was never heard, concerns only operations
+ * that need it. */
 static int is_dead(const struct port *p)
 {
     return p->state == PORT_LOST && p->heard;

@@ -15,7 +15,7 @@ void group_destroy(struct exec_group *g);
 struct exec_group *group_find(struct domain *d, uint64_t id);
 /* It is open from now on; and has ended, if another rank has said so already. Frames that came before find it. */
 void group_enter(struct exec_group *g);
-/* It is closed from now on; why it ended, if it did, is kept for those who ask. */
+/* It is closed from now on; why it ended, if it did, is kept for ranks that ask. */
 void group_leave(struct exec_group *g);
 
 /* Take in what the members have said already. */

@@ -37,7 +37,7 @@ struct unexpected {
     struct unexpected_list *list; /* that it stands in */
     struct port *port;
     struct frame head;
-    uint64_t arrival;        /* counts up over all senders: who was first, for a receive from any source */
+    uint64_t arrival;        /* counts up over all senders: a receive from any source takes the lowest */
     uint8_t complete;        /* the payload is here; that of a peer that is lost may never be */
     uint8_t *data;           /* inline_data or heap */
     struct message *claimed; /* posted while the payload was still coming */
@@ -86,7 +86,7 @@ enum message_state {
     MESSAGE_DONE,
 };
 
-/* Who messages belong to. */
+/* The owner of messages: it is told what becomes of them. */
 struct message_user {
     /* It is sent, or received: of `came` bytes. Not called if match_send or match_post has said so. */
     void (*done)(struct message *m);

@@ -61,7 +61,7 @@ struct port_ops {
     void (*find_place)(struct port *p);
 };
 
-/* Who is told. */
+/* What a port reports, and to whom. */
 struct port_events {
     /* A message begins: EAGER or DATA. Says in p->sink where its payload goes. */
     void (*begins)(struct port *p, const struct frame *h);

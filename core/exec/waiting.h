@@ -20,7 +20,7 @@ struct waiting {
     int vain;                  /* times in a row that spinning brought nothing */
 };
 
-enum { WAITING_LONG_LOOK_NS = 1000000 }; /* who has not looked for so long did not run */
+enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not looked for so long did not run */
 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
  * more than we need to look again: then a thread yields between looks. */

@@ -1,5 +1,5 @@
-/* Direct: a reduce-scatter and an all-gather, each in one round with all peers at once. Rank r is sent chunk r of
- * everybody, reduces them in rank order with one rounding, and sends the result to everybody.
+/* Direct: a reduce-scatter and an all-gather, each in one round with all peers at once. Rank r is sent chunk r of every
+ * rank, reduces them in rank order with one rounding, and sends the result to every rank.
  *
  * Rounds 2. Bytes per rank: 2 n (p - 1) / p, the least possible. Wins for medium vectors between up to about 16 hosts,
  * and wherever one rounding is needed; with more peers p - 1 messages that arrive together overrun the switch. */

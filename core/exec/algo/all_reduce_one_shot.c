@@ -1,5 +1,5 @@
 /* One shot. Every rank sends its whole vector to every other and reduces them all itself, in rank order. One rounding,
- * and the same bits everywhere because everybody does the same arithmetic.
+ * and the same bits on all ranks, because each does the same arithmetic.
  *
  * Rounds 1. Bytes per rank: (p - 1) n, and p n of scratch. Wins for a few hundred bytes between few hosts, where a
  * message's start costs more than its bytes. */

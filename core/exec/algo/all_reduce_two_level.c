@@ -1,6 +1,6 @@
 /* Two levels. The vector is cut into layers, as many as the smallest host has ranks; on each host one member owns each
- * layer, and a layer is cut into a part for each host. The members of a host send each layer to its owner, who sums it
- * (a reduce-scatter on the host); the owners of a layer on all hosts do the same with its parts, and send each other
+ * layer, and a layer is cut into a part for each host. The members of a host send each layer to its owner, which sums
+ * it (a reduce-scatter on the host); the owners of a layer on all hosts do the same with its parts, and send each other
  * the sums (a direct all_reduce across hosts, one per layer, all at the same time); then each owner sends its layer to
  * its host.
  *

@@ -1,5 +1,5 @@
-/* Two levels. The members of a host send their vectors to its first one, who sums them; the first ones send each other
- * their sums, and sum these; then each sends the result to its host.
+/* Two levels. The members of a host send their vectors to its first member, which sums them; the first members send
+ * each other their sums, and sum these; then each sends the result to its host.
  *
  * Rounds 3, one of them across hosts. Bytes: n (2 (p - h) + h (h - 1)) by all p ranks together on h hosts, of which n h
  * (h - 1) go from one host to another. Wins for short vectors where ranks of one host share memory: fewest messages and

@@ -1,4 +1,4 @@
-/* Direct. All messages at once; each rank begins with its next neighbour, so that not everybody sends to rank 0 first.
+/* Direct. All messages at once; each rank begins with its next neighbour, so that not all ranks send to rank 0 first.
  *
  * Rounds 1. Bytes per rank: p - 1 blocks. Lengths may differ and need to be known only to the two concerned. Wins for
  * all but tiny blocks while the switch takes p - 1 messages that arrive together. */

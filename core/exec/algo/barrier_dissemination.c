@@ -1,5 +1,5 @@
-/* Dissemination. In round k every rank tells the one 2^k further that it and all whom it has heard of are there; after
- * ceil(log2 p) rounds each has heard of everybody. The messages are empty.
+/* Dissemination. In round k every rank tells the rank 2^k further that it and all ranks that it has heard of are there;
+ * after ceil(log2 p) rounds each has heard of every rank. The messages are empty.
  *
  * Rounds ceil(log2 p), for every size. Source: Hensgen, Finkel, Manber 1988. */
 #include "plan.h"

@@ -1,5 +1,5 @@
-/* Scatter and all-gather, both direct: the root sends every rank its chunk, then everybody sends its chunk to everybody
- * but the root.
+/* Scatter and all-gather, both direct: the root sends every rank its chunk, then every rank sends its chunk to every
+ * rank but the root.
  *
  * Rounds 2. Bytes sent: 2 n (p - 1) / p by the root, about n by the others. Wins for medium vectors between up to about
  * 16 hosts. */

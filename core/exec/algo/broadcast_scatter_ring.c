@@ -1,5 +1,5 @@
 /* Scatter and all-gather (van de Geijn). Ranks are numbered from the root on and chunk c is number c's. A binomial tree
- * halves the vector on its way down, so that everybody gets its own chunk and those of the subtree below; then chunks
+ * halves the vector on its way down, so that every rank gets its own chunk and those of the subtree below; then chunks
  * go round a ring, except to ranks that have them already.
  *
  * Rounds ceil(log2 p) + p - 1. Bytes sent: at most 2 n (p - 1) / p. Wins for large vectors between many ranks, where a

@@ -1,5 +1,5 @@
-/* Two chains. One rank of each host, its head, passes the vector on to the next host's and to the next rank on its
- * own, who passes it on there.
+/* Two chains. One rank of each host, its head, passes the vector on to the next host's and to the next rank on its own,
+ * which passes it on there.
  *
  * Rounds h + m - 2 for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible, and
  * no host sends or receives it more than once: cut into many slices, that is as fast as the network. Wins for large

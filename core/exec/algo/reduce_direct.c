@@ -1,6 +1,6 @@
 #include "plan.h"
 
-/* Direct. Every rank sends its vector to the root, who reduces them in rank order with one rounding.
+/* Direct. Every rank sends its vector to the root, which reduces them in rank order with one rounding.
  *
  * Rounds 1. Bytes at the root: (p - 1) n, and p n of scratch. Wins for small vectors between ranks that share
  * memory. */

@@ -1,4 +1,4 @@
-/* Direct reduce-scatter, then a gather. Rank r is sent chunk r of everybody, reduces them in rank order with one
+/* Direct reduce-scatter, then a gather. Rank r is sent chunk r of every rank, reduces them in rank order with one
  * rounding, and sends the result to the root.
  *
  * Rounds 2. Bytes per rank: about n; the root receives 2 n (p - 1) / p, where a tree would give it n log2(p). Wins for

@@ -1,5 +1,5 @@
 /* Circulant. The blocks lie in scratch so that slot i is for rank + i. A round hands the far half of the slots that are
- * still open to the rank to which they are the near half, who adds them to its own; what is open shrinks from s to
+ * still open to the rank to which they are the near half, which adds them to its own; what is open shrinks from s to
  * ceil(s / 2) slots, until only this rank's own block is left.
  *
  * Rounds ceil(log2 p), for every size. Bytes per rank: p - 1 blocks, the least possible, and a copy of all blocks at

@@ -1,4 +1,4 @@
-/* Direct. Every rank sends each block to its owner, who reduces what arrives in rank order with one rounding.
+/* Direct. Every rank sends each block to its owner, which reduces what arrives in rank order with one rounding.
  *
  * Rounds 1. Bytes per rank: n (p - 1) / p of all blocks, the least possible. Wins between up to about 16 hosts. */
 #include "plan.h"

@@ -1,5 +1,5 @@
 /* Two chains: a broadcast's backwards. On each host the sum goes from the last member to the head (the root on its own
- * host, the first rank on the others), then from the last host's head to the root; everybody adds its share on the
+ * host, the first rank on the others), then from the last host's head to the root; every rank adds its share on the
  * way. Only the root has a RECV: the others sum in scratch.
  *
  * Rounds m + h - 2 for h hosts with up to m ranks. Across hosts the vector goes h - 1 times, the least possible, and
