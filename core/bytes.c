@@ -34,7 +34,7 @@ static comm_status check_call(const comm_group *group, const char *call, const c
     return status;
 }
 
-/* Memory that is never NULL for 0 bytes, with a NUL after the data for those who want to print it. */
+/* Memory that is never NULL for 0 bytes, with a NUL after the data, so that it can be printed as text. */
 static void *allocate(size_t bytes)
 {
     char *memory = bytes < PTRDIFF_MAX ? malloc(bytes + 1) : NULL;

@@ -1,5 +1,5 @@
 /* Groups from groups. No messages: every member computes the same id from the parent, the list of ranks, and how often
- * that list was used before; only split has to ask who wants what. */
+ * that list was used before; only split has to ask the ranks for their colours. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -641,7 +641,7 @@ static int settles(const comm_group *group, int (*has)(const comm_group *))
 
 static int end_works(comm_group *group)
 {
-    futex_lock_take(&group->submission); /* who is submitting is through */
+    futex_lock_take(&group->submission); /* a thread that was submitting is through */
     futex_lock_release(&group->submission);
     size_t unfinished = comm__pending_count(group);
     if (unfinished > 0) {

@@ -199,8 +199,8 @@ static comm_status open_world(struct world *world, const comm_init_options *o, s
     return status;
 }
 
-/* The world is open here; or it is not, for the last error's reason. Once all ranks are, they know where everybody
- * is. */
+/* The world is open here; or it is not, for the last error's reason. Once it is open on all ranks, each knows where
+ * every other one is. */
 static comm_status confirm(struct world *world, struct joining *j, comm_status able)
 {
     size_t own_bytes, bytes;

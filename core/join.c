@@ -3,23 +3,23 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    who has joined as rank r, on which host (host_id.c), and the port that shows that its process lives
+ *   rank/<r>    the process that has joined as rank r, its host (host_id.c), and the port that shows that it lives
  *               (lifeline.c); a second one is refused (commrun looks at these, and may set the verdict)
- *   terms       the world's size, the marks of its secret and its tuning, its backends, and who said so first;
- *               whoever disagrees ends the joining for everybody
+ *   terms       the world's size, the marks of its secret and its tuning, its backends, and the process that said so
+ *               first; a rank that disagrees ends the joining for all
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
  *
  * There are two rounds: in the first each rank shows up, in the second it says that its backends are open. Each has
  *   joined, opened    how many have come; the last one sets
- *   verdict, outcome  "ok", a NUL and what all should know (the nonce and who shares a host; where
- *                     everybody is), or "<status> <why there will be no world>"; the first one holds
- *   all, open         the same, for those who wait: PyTorch 1.13's server wakes nobody after a compare_set
+ *   verdict, outcome  "ok", a NUL and what all should know (the nonce and which ranks share a host; where
+ *                     each rank is), or "<status> <why there will be no world>"; the first one holds
+ *   all, open         the same, for ranks that wait: PyTorch 1.13's server wakes no client after a compare_set
  * and in the second
  *   card/<r>          what rank r's backends have published
  *
  * The numbers let a program open one world after the other on a store that outlives them (commrun's, torchrun's). Only
- * the processes of the last world may open the next one: anybody else is a second process that claims the same rank, or
+ * the processes of the last world may open the next one: any other is a second process that claims the same rank, or
  * comes to a store that an earlier run has left behind. */
 #include "join.h"
 
@@ -45,7 +45,7 @@
 enum {
     WHO_BYTES = 160,      /* "host h, process 17|<process id>-<claim>" */
     WHO_SHOWN = 120,      /* of what a store says, at most */
-    CHECKED_AT_ONCE = 64, /* ranks, to find those who are missing */
+    CHECKED_AT_ONCE = 64, /* ranks, to find those that are missing */
     BACKENDS_SHOWN = 160,
     FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
     CARDS_MAX = 1024,     /* ranks; the last one to open fetches the cards of so many for all */
@@ -53,14 +53,14 @@ enum {
 };
 
 struct round {
-    const char *member; /* the key of one who has come, without its rank */
+    const char *member; /* the key of a rank that has come, without its number */
     const char *count, *verdict, *all;
     const char *done; /* "3 of 4 ranks have ..." */
     int refusals_count;
 };
 
-/* A closed port on another host may be a firewall's word. In the second round all have come, and who is not open yet
- * should be soon: then it tells something. */
+/* A refused connection to another host may be a firewall's answer, so it does not count in the first round. In the
+ * second round all ranks have joined, and one that is not open yet should be soon: there a refusal counts. */
 static const struct round showing_up = { "rank", "joined", "verdict", "all", "joined", 0 };
 static const struct round opening = { "card", "opened", "outcome", "open", "opened the world", 1 };
 
@@ -80,7 +80,7 @@ static int64_t left_ms(const struct joining *j)
     return ms == 0 ? 1 : ms; /* 0 would be the store's default */
 }
 
-/* ---- Who is it? ---- */
+/* ---- The name of this process ---- */
 
 /* Pids and host names repeat among containers; with this number they do not. (A child of fork has another pid.) */
 static uint32_t process_id(void)
@@ -163,8 +163,8 @@ static comm_status find_number(struct joining *j)
 
 /* ---- Joining ---- */
 
-/* The key holds who we are, our host, then our lifeline: from the moment that a rank counts as there, others can watch
- * it. */
+/* The key holds this process's name, its host, then its lifeline: from the moment that a rank counts as there, others
+ * can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
     char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
@@ -185,7 +185,8 @@ static comm_status claim_rank(struct joining *j)
     return status;
 }
 
-/* What "all" says; takes `verdict`. No text of ours is longer than this, but the store may be anybody's. */
+/* What "all" says; takes `verdict`. No text of ours is longer than this, but another program's store may hold
+ * anything. */
 static comm_status take_verdict(struct joining *j, char *verdict, size_t bytes)
 {
     j->joined = j->heard = 1;
@@ -209,7 +210,7 @@ static const void *payload(const struct joining *j, size_t *ret_bytes)
     return j->verdict + before;
 }
 
-/* The first verdict holds, for those who wait and those who come. */
+/* The first verdict holds, for ranks that wait and ranks that come later. */
 static comm_status decide(struct joining *j, const struct round *round, const char *verdict, size_t verdict_bytes)
 {
     void *there;
@@ -246,8 +247,8 @@ static comm_status refuse(struct joining *j, const struct round *round, comm_sta
     return status == COMM_OK ? comm__fail(able, "%s", text) : status;
 }
 
-/* Sixteen bits of the secret's hash: enough to notice that two ranks have different ones, and too few to be of use to
- * somebody who guesses. */
+/* Sixteen bits of the secret's hash: enough to notice that two ranks have different ones, and too few to help an
+ * attacker who guesses the secret. */
 static unsigned mark_of(const char *secret)
 {
     return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
@@ -310,7 +311,7 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
 }
 
 /* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would wait
- * for each other's connections in vain; and with different backends nobody would be at the other end. */
+ * for each other's connections in vain; and ranks with different backends would not reach each other at all. */
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
@@ -417,7 +418,7 @@ static comm_status give_up(struct joining *j, const struct round *round)
     return decide_against(j, round, COMM_ERR_TIMEOUT, text); /* or all have come at the last moment */
 }
 
-/* Who is missing is said by the lowest rank that is there. */
+/* The lowest rank that is there says which ranks are missing. */
 static int speaks(struct joining *j, const struct round *round)
 {
     for (int32_t r = 0; r < j->rank; r++)
@@ -440,10 +441,10 @@ static void say_who_is_missing(struct joining *j, const struct round *round)
     comm__log(level, "world '%s' (rank %d): %s", j->name, j->rank, text);
 }
 
-/* ---- Who has ended? ----
+/* ---- Which rank has ended? ----
  *
- * A rank watches the next seven, and those 8, 16, 32 ... further: so in a small world everybody watches everybody, and
- * in a large one each is watched by several who need not all be waiting yet. */
+ * A rank watches the next seven, and those 8, 16, 32 ... further: so in a small world every rank watches every other,
+ * and in a large one each is watched by several, which need not all be waiting yet. */
 
 static int32_t watched_rank(const struct joining *j, int i)
 {
@@ -604,7 +605,7 @@ static comm_status fetch(struct joining *j, const char *member, const char *more
     return status;
 }
 
-/* The hosts of those who have made these claims. */
+/* The hosts of the ranks that have made these claims. */
 static comm_status write_hosts(struct joining *j, const struct fetched *claims, char **ret_text)
 {
     uint64_t *ids = calloc((size_t)j->size, sizeof *ids);

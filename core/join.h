@@ -9,7 +9,7 @@
 #include "lifeline.h"
 
 enum { JOIN_NONCE_BYTES = 16, JOIN_NONCE_TEXT = 2 * JOIN_NONCE_BYTES + 1 };
-enum { JOIN_LOOK_MS = 500 }; /* who waits looks after the others so often */
+enum { JOIN_LOOK_MS = 500 }; /* a waiting rank looks after the others so often */
 
 /* One comm_init under way. */
 struct joining {
@@ -25,7 +25,7 @@ struct joining {
     int served;     /* by rank 0: the store */
     int joined;     /* the rank is counted in, or has heard that there will be no world */
     char nonce[JOIN_NONCE_TEXT];
-    /* [size] the number of each rank's host (host_id.h); who needs it longer takes it and leaves NULL */
+    /* [size] the number of each rank's host (host_id.h); a caller that needs it longer takes it and leaves NULL */
     int32_t *hosts;
     int heard;      /* there is a verdict */
     char *verdict;  /* of the latest round; its payload follows the NUL */
@@ -44,8 +44,8 @@ comm_status comm__join(struct joining *j, comm_status able);
 comm_status comm__join_confirm(struct joining *j, comm_status able, const void *card, size_t bytes,
                                const void **ret_cards, size_t *ret_bytes);
 
-/* In between, by who waits for something while its backends open, every JOIN_LOOK_MS: fails if there will be no world.
- * One at a time. */
+/* In between, called every JOIN_LOOK_MS by a thread that waits for something while its backends open: fails if there
+ * will be no world. One at a time. */
 comm_status comm__join_look(struct joining *j);
 
 /* For a world of one rank: what comm__join would set, without a store. */

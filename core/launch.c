@@ -1,8 +1,9 @@
 /* Finds rank and world size in the environment that launchers leave. One row per launcher; add one, and it is known.
  *
  * Launchers nest (srun starts mpirun, mpirun starts torchrun), and the variables of the outer ones stay in the
- * environment. The order of the rows says who wins: torchrun is only ever the inner one; commrun clears the other
- * launchers' rank variables for its ranks, so where they are set beside COMM_LAUNCHER they come from inside. */
+ * environment. The order of the rows decides which launcher wins: torchrun is only ever the inner one; commrun clears
+ * the other launchers' rank variables for its ranks, so where they are set beside COMM_LAUNCHER they come from
+ * inside. */
 #include "launch.h"
 
 #include <errno.h>

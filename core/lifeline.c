@@ -1,8 +1,8 @@
 /* Each rank that joins listens at a port of its own, says in the store where, and closes it when it has come together
- * with the others, or has given up. The rank does not accept: the kernel completes the connections. Who has waited for
- * a moment connects to a few other ranks (join.c says to which), and holds the connection: it ends with the process.
- * Works whatever the store is, and costs nothing as long as no rank has to wait. What it cannot tell: that a process is
- * stopped. A host that is cut off is noticed by keepalive. */
+ * with the others, or has given up. The rank does not accept: the kernel completes the connections. A rank that has
+ * waited for a moment connects to a few others (join.c says to which), and holds the connection: it ends with the
+ * process. Works whatever the store is, and costs nothing as long as no rank has to wait. What it cannot tell: that a
+ * process is stopped. A host that is cut off is noticed by keepalive. */
 #include "lifeline.h"
 
 #include <netinet/tcp.h>

@@ -7,7 +7,7 @@
 
 enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MAX = 8, LIFELINE_WATCHES_MAX = 40 };
 
-/* What a rank holds out to those who watch it: a port that is open for as long as it is coming together with the
+/* What a rank offers to the ranks that watch it: a port that is open for as long as it is coming together with the
  * others. */
 struct lifeline {
     int listener; /* -1: none, for want of descriptors; then other ranks cannot watch this one */

@@ -1,4 +1,5 @@
-/* The monitored barrier: rank 0 hears from everybody, then answers everybody; on timeout it knows who did not come.
+/* The monitored barrier: rank 0 hears from every rank, then answers every rank; on timeout it knows which ranks did not
+ * come.
  *
  * Messages are point-to-point, with tags of the library's own. They are numbered by barrier, because a barrier that
  * timed out leaves messages behind: a rank that comes late to one that rank 0 has given up is told so as soon as rank 0
@@ -166,7 +167,7 @@ void comm__monitor_hush(comm_group *group)
 
 /* ---- Rank 0 ---- */
 
-/* Take in one message; who comes to a barrier that is over is told so. */
+/* Take in one message; if its barrier is over, its sender is told so. */
 static comm_status take(comm_group *group, struct monitor *m, int64_t deadline_ns)
 {
     int32_t source;

@@ -1,6 +1,6 @@
 /* The lifelines of joining (lifeline.c) stay open if the world has a backend without NOTICES_LOSS. A check connects to
- * the rank's lifeline, or looks at the connection of an earlier check: it ends with the process. Nobody accepts, so
- * each connection is kept. */
+ * the rank's lifeline, or looks at the connection of an earlier check: it ends with the process. The rank does not
+ * accept, so each connection is kept. */
 #include "rank_check.h"
 
 #include <poll.h>

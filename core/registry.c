@@ -103,7 +103,7 @@ static comm_status read_vtable(const comm_backend *theirs, const char *origin, c
     memset(ret_backend, 0, sizeof *ret_backend);
     memcpy(ret_backend, theirs, theirs->struct_bytes < sizeof *theirs ? theirs->struct_bytes : sizeof *theirs);
     if (ret_backend->struct_bytes > sizeof *ret_backend)
-        ret_backend->struct_bytes = sizeof *ret_backend; /* who stands on it reads no further */
+        ret_backend->struct_bytes = sizeof *ret_backend; /* a backend on top of this one reads no further */
     if (!theirs->name || !*theirs->name ||
         theirs->name[strspn(theirs->name, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(theirs->name) > 63 ||
         strcmp(theirs->name, "auto") == 0)

@@ -1,7 +1,7 @@
 /* Turns a URL into a store, a rank and a world size. One row per scheme; users add theirs at run time.
  *
- * Who am I is answered before where do we meet: by the URL's query, else by the arguments, else by the launcher. Here
- * nobody waits for the whole world to come: comm_init does that, and logs the missing ranks while it waits. */
+ * Rank and world size are found before the store: in the URL's query, else in the arguments, else from the launcher.
+ * Nothing here waits for the whole world to come: comm_init does that, and logs the missing ranks while it waits. */
 #include "rendezvous.h"
 
 #include <pthread.h>
@@ -42,7 +42,7 @@ struct user_scheme {
 static pthread_mutex_t user_lock = PTHREAD_MUTEX_INITIALIZER; /* guards user_schemes; entries are never removed */
 static struct user_scheme *user_schemes;
 
-/* ---- Who am I ---- */
+/* ---- Rank and world size ---- */
 
 static comm_status take_arguments(struct rendezvous *m, int32_t rank, int32_t world_size)
 {
@@ -158,7 +158,7 @@ static comm_status meet_tcp(struct rendezvous *m, comm_store **ret_store)
     options.multi_tenant = 1;
     options.timeout_ms = m->timeout_ms;
     if (strcmp(host, "localhost") == 0)
-        options.bind = "127.0.0.1"; /* who says localhost does not mean to serve the network */
+        options.bind = "127.0.0.1"; /* a user who says localhost does not mean to serve the network */
     comm_store *store;
     status = comm_store_open(m->url.base, &options, &store);
     if (status != COMM_OK)

@@ -269,7 +269,7 @@ static comm_status hand_over(comm_group *group, struct channel *channel, comm_op
     for (size_t i = 0; i < count; i++)
         if (is_clear)
             take_back(group, works[i], status);
-        else /* who knows whether it was started */
+        else /* it may have been started */
             comm__work_abandon(works[i], status, comm_last_error());
     return status;
 }
@@ -415,7 +415,7 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
     return COMM_OK;
 }
 
-/* The op of a caller who waits, or not. `what` and `began` are for its record, if it is run. *ret_work is NULL if the
+/* The op of a caller that waits, or not. `what` and `began` are for its record, if it is run. *ret_work is NULL if the
  * op is over. Holds the submission lock. */
 static inline comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op,
                                         const struct record_what *what, int64_t began, comm_work **ret_work)

@@ -52,7 +52,7 @@ static void *watch(void *argument)
     (void)argument;
     pthread_mutex_lock(&lock);
     while (!stops) {
-        /* First, so that who submits while we look comes to us. */
+        /* First, so that a thread that submits while we look calls comm__watch_from. */
         atomic_store(&comm__watchdog_wakes_ns, INT64_MAX);
         comm_group *group = find_overdue(&due_ns);
         if (!group) {
@@ -122,7 +122,7 @@ void comm__watch_from(comm_group *group, int64_t due_ns)
     pthread_mutex_unlock(&lock);
 }
 
-/* Holds the lock, and gives it up while the thread ends; it is at work for nobody, so that takes no time. */
+/* Holds the lock, and gives it up while the thread ends; no group is left that it works for, so that takes no time. */
 static void stop(void)
 {
     stops = 1;

@@ -1,20 +1,20 @@
-/* The watchdog: sees to it that works end which nobody waits for and whose backend does not end them, and that a group
- * which one of its backends has ended ends on the others. One thread for the process, from the first group that needs
- * it until the last of them is closed. */
+/* The watchdog: ends works that no thread waits for and that their backend does not end, and ends a group on all of its
+ * backends once one of them has ended it. One thread for the process, from the first group that needs it until the last
+ * of them is closed. */
 #ifndef COMM_CORE_WATCHDOG_H
 #define COMM_CORE_WATCHDOG_H
 
 #include "group.h"
 
-/* How long after a work's deadline a backend that keeps deadlines may take to end the group itself: it knows who is
- * missing, and has to ask the other ranks for that. */
+/* How long after a work's deadline a backend that keeps deadlines may take to end the group itself: it knows which rank
+ * is missing, and has to ask the other ranks for that. */
 #define WATCHDOG_VERDICT_NS ((int64_t)3000000000)
 
 /* How long after the end of a group a backend may take to complete its works itself. */
 #define WATCHDOG_GRACE_NS ((int64_t)1000000000)
 
-/* When the watchdog would next look without being told: INT64_MAX while it does not sleep at all, so that who submits
- * then tells it. */
+/* When the watchdog would next look without being told: INT64_MAX while it does not sleep at all, so that a thread that
+ * submits then tells it. */
 extern _Atomic int64_t comm__watchdog_wakes_ns;
 
 /* The group may have to be looked after at `due_ns`. */

@@ -293,7 +293,7 @@ static int names_op(const comm_work *work, const char *text)
     return strncmp(text, name, strlen(name)) == 0 && strstr(text, group) != NULL;
 }
 
-/* The text of a work that failed: what and where, who says so, and what it says. */
+/* The text of a work that failed: what failed and where, the backend that says so, and its text. */
 static char *failure_text(const comm_work *work, const char *error)
 {
     char who[COMM_ERROR_BYTES / 2], text[COMM_ERROR_BYTES];
@@ -314,8 +314,9 @@ static void wake(comm_work *work)
     syscall(SYS_futex, &work->state, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* The work is done from here on, whereupon who waits may close the group: what close must wait for is announced before.
- * A function that is set by now is called here, a later one by who sets it; likewise with the descriptor. */
+/* The work is done from here on. A thread that waits for it may then close the group, so what close must wait for is
+ * announced before. A callback that is set by now is called here, a later one by the thread that sets it; likewise with
+ * the descriptor. */
 static void publish(comm_work *work)
 {
     uint32_t state = atomic_load_explicit(&work->state, memory_order_relaxed);

@@ -1,9 +1,10 @@
 /* Works: one operation under way or done. They come from their group's pool, are completed exactly once, and go back to
  * the pool when the last reference is gone; the group's memory stays as long as one of them is out.
  *
- * All that several threads decide about a work is in one word: who completes it, whether it is done, who must be told,
- * and how many references there are: one of the caller's handle (or of the call that waits), one of the backend's until
- * it has completed the work. Fields without a note are written before submit and only read afterwards. */
+ * All that several threads decide about a work is in one word: which side completes it, whether it is done, what must
+ * be told of it, and how many references there are: one of the caller's handle (or of the call that waits), one of the
+ * backend's until it has completed the work. Fields without a note are written before submit and only read
+ * afterwards. */
 #ifndef COMM_CORE_WORK_H
 #define COMM_CORE_WORK_H
 
@@ -24,7 +25,7 @@ struct arena {
 enum {
     WORK_DONE = 1,        /* its result may be read */
     WORK_SLEEPERS = 2,    /* a thread sleeps on the word, which is a futex */
-    WORK_BY_BACKEND = 4,  /* who completes it, or has */
+    WORK_BY_BACKEND = 4,  /* the side that completes it, or has */
     WORK_BY_CORE = 8,
     WORK_PENDING = 16,    /* a backend has it, and it is not done */
     WORK_PROMISED = 32,   /* comm_work_on_complete has been called ... */
