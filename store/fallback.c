@@ -181,8 +181,8 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
     return status;
 }
 
-/* compare_set alone does not do: of two who append the same bytes, both would find what they wanted, and only one's
- * would be there. So one at a time, by a key that says who. */
+/* compare_set alone is not enough: if two clients appended the same bytes, both would find what they wanted, but only
+ * the bytes of one would be there. So clients append one at a time, by a key that names the one whose turn it is. */
 static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes,
                                   const struct store_wait *wait)
 {
@@ -289,7 +289,7 @@ comm_status store_call_multi_set(comm_store *s, const char *const *keys, size_t 
 /* ---- Queues ----
  *
  * Two counters give out numbers, "pushed" and "popped", and the n-th push and the n-th pop meet at the key of number n.
- * Who pops and gives up leaves a mark there, and the push that finds it takes another number. */
+ * A pop that gives up leaves a mark there, and the push that finds it takes another number. */
 
 #define QUEUE_PUSHED "/queue/pushed"
 #define QUEUE_POPPED "/queue/popped"
@@ -329,7 +329,7 @@ static comm_status push_as(comm_store *s, const char *key, const char *item, siz
     char *at = key_beside(key, suffix);
     if (!at)
         return status_of_key(key, suffix);
-    struct store_wait grace = store_grace(wait); /* a number without an item holds up who pops it */
+    struct store_wait grace = store_grace(wait); /* a number without an item holds up its pop */
     status = s->kind->compare_set(s, at, "", 0, item, bytes, &grace, &now, &now_bytes);
     *ret_done = status == COMM_OK && equals(now, now_bytes, item, bytes);
     if (status == COMM_OK && !*ret_done) /* given up: no process will look there again */

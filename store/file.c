@@ -1,5 +1,5 @@
-/* The file store: a table, and behind it the file that all ranks share (file_share.c). Who waits looks again and again,
- * for a file cannot wake anybody. */
+/* The file store: a table, and behind it the file that all ranks share (file_share.c). A waiting thread looks again and
+ * again, for a file cannot wake it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* The file of a file store; see file_share.h.
  *
  * Locks are those of open file descriptions (F_OFD_SETLK), which end with their process, and work on network file
- * systems too. One byte far behind the data is locked by who reads or writes. Each opener also keeps a byte of its own
- * locked for as long as it lives: so an opener that has not said goodbye and whose byte is free has crashed. If all who
- * are not gone properly have crashed, then the file is left over from another job, and whoever comes is told so: its
- * keys would send him to ranks that are no more.
+ * systems too. A reader or writer locks one byte far behind the data. Each opener also keeps a byte of its own locked
+ * for as long as it lives: so an opener that has not said goodbye and whose byte is free has crashed. If all openers
+ * that have not closed the file have crashed, then it is left over from another job, and a new opener is told so: its
+ * keys would lead it to ranks that have ended.
  *
  * No thread sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the
  * others no more than their time limit. */
@@ -25,13 +25,13 @@
 #include "base/log.h"
 
 static const off_t LOCK_AT = (off_t)1 << 61;          /* the byte to lock */
-static const off_t WAITING_AT = ((off_t)1 << 61) + 1; /* locked, for reading, by all who try to lock that one */
+static const off_t WAITING_AT = ((off_t)1 << 61) + 1; /* locked, for reading, by all that try to lock that one */
 static const off_t ALIVE_AT = ((off_t)1 << 61) + 2;   /* and from here on, one byte for each opener */
 enum {
     CHUNK_BYTES = 64 << 10, /* read at once, unless a record is longer */
     PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
     PAUSE_MOST_NS = 250000,
-    AFTER_YOU_NS = 300000, /* longer than that, so that one of those who wait gets it */
+    AFTER_YOU_NS = 300000, /* longer than that, so that a waiting process gets it */
     CLOSE_MS = 1000,       /* for the lock, to say goodbye */
     NAMED_MAX = 8,         /* openers that a text names */
 };
@@ -48,7 +48,7 @@ static int set_lock(int fd, short type, off_t at)
     return result;
 }
 
-/* By anybody but ourselves. */
+/* By another opener than this one. */
 static int is_locked(int fd, off_t at)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1 };
@@ -119,8 +119,8 @@ static comm_status try_locks(struct file_share *f, enum file_access access, cons
     return status;
 }
 
-/* Who comes lets those who wait already go first, once: else a process that writes all the time would have the lock all
- * the time. */
+/* A process that wants the lock lets those that wait already go first, once: else one that writes all the time would
+ * have the lock all the time. */
 static comm_status take_locks(struct file_share *f, enum file_access access, const struct store_wait *wait)
 {
     struct timespec pause = { 0, AFTER_YOU_NS };
@@ -389,7 +389,7 @@ static comm_status open_once(struct file_share *f, const struct store_wait *wait
     return status == COMM_OK ? status : file_leave(f, status);
 }
 
-/* Who has it open, who has crashed? */
+/* Which openers live, which have crashed? */
 static comm_status check_openers(struct file_share *f, int32_t world_size)
 {
     size_t alive = 0, crashed = 0;

@@ -1,5 +1,5 @@
 /* The file of a file store, shared by processes on one or several hosts: opening, locking, reading what others wrote,
- * writing, and who else has it open. file.c makes a store of it. */
+ * writing, and which other processes have it open. file.c makes a store of it. */
 #ifndef COMM_STORE_FILE_SHARE_H
 #define COMM_STORE_FILE_SHARE_H
 
@@ -43,7 +43,7 @@ comm_status file_leave(struct file_share *f, comm_status status);
 /* Inside, with FILE_WRITE: put a record into the file, and what it says into the table. */
 comm_status file_append(struct file_share *f, enum file_kind kind, struct table_bytes key, struct table_bytes value);
 
-/* Inside: who has the file open, and who is gone without closing it, in words. */
+/* Inside: a text that names the processes that have the file open, and those that ended without closing it. */
 void file_say_who(const struct file_share *f, char *text, size_t room);
 
 #endif

@@ -1,4 +1,4 @@
-/* The hash store: a table in this process, shared by all who open the same name. */
+/* The hash store: a table in this process, shared by all callers that open the same name. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static struct hash_store *enter(comm_store *s)
     return h;
 }
 
-/* After a change: all who wait look again. */
+/* After a change: all waiting threads look again. */
 static comm_status leave(struct hash_store *h, comm_status status)
 {
     pthread_cond_broadcast(&h->changed);
@@ -279,8 +279,8 @@ static comm_status hash_new(const char *url, const char *name, int64_t timeout_m
     return COMM_OK;
 }
 
-/* The table of that name, with a reference; made if it is not there. names_lock is held, so that two who open one
- * name at the same moment get one table. A table whose last handle is being closed is passed over. */
+/* The table of that name, with a reference; made if it is not there. names_lock is held, so that two threads that open
+ * one name at the same moment get one table. A table whose last handle is being closed is passed over. */
 static comm_status find_or_make(const char *url, const char *name, int64_t timeout_ms, struct hash_store **ret_store)
 {
     for (struct hash_store *h = *name ? names : NULL; h; h = h->next)

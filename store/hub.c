@@ -180,7 +180,7 @@ static void release(struct hub *hub, struct hub_waiter *w)
     ready_push(hub, client);
 }
 
-/* The key holds a value now: release all who wait for that, and the barriers that it completes. */
+/* The key holds a value now: release all clients that wait for that, and the barriers that it completes. */
 static void wake(struct hub *hub, struct wire_bytes key)
 {
     if (hub->awaited_count == 0)
@@ -203,7 +203,7 @@ static void wake(struct hub *hub, struct wire_bytes key)
         awaited_drop(hub, a);
 }
 
-/* The queue got an item, or one that was meant for a client that left: release one who waits for the queue. */
+/* The queue got an item, or one that was meant for a client that left: release one client that waits for the queue. */
 static void wake_one(struct hub *hub, struct wire_bytes key)
 {
     if (hub->awaited_count == 0)

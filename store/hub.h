@@ -1,4 +1,4 @@
-/* What a tcp store's server knows: the table, and who waits for which key. It executes requests and says which
+/* What a tcp store's server knows: the table, and which client waits for which key. It executes requests and says which
  * clients have been woken; sockets are tcp_server.c's affair. Owned by the server's thread; nothing here blocks. */
 #ifndef COMM_STORE_HUB_H
 #define COMM_STORE_HUB_H
@@ -9,7 +9,7 @@
 
 struct hub;
 
-/* One place in the queue of those who wait for a key. */
+/* One place in the queue of clients that wait for a key. */
 struct hub_waiter {
     struct hub_waiter *prev, *next;
     struct hub_awaited *awaited; /* NULL when it no longer waits */

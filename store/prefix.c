@@ -16,7 +16,8 @@ struct view {
     char *prefix; /* "name/", or "" */
 };
 
-/* prefix + key (free). The key alone was checked; a server closes the connection of who sends it too long a one. */
+/* prefix + key (free). The key alone was checked; a server closes the connection of a client that sends too long a
+ * key. */
 static comm_status whole(const comm_store *s, const char *key, char **ret_whole)
 {
     const struct view *v = (const struct view *)s;

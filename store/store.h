@@ -144,8 +144,8 @@ struct store_wait store_wait_of(const comm_store *s, int64_t timeout_ms);
 comm_status store_check_key(const char *what, const char *key);
 comm_status store_check_value(const char *what, const char *key, const void *data, size_t bytes);
 
-/* One more reference, and one less: the last one closes. store_try_ref is for who finds the store without holding a
- * reference: 0 if the last one has gone. */
+/* One more reference, and one less: the last one closes. store_try_ref is for a thread that finds the store without
+ * holding a reference: 0 if the last one has gone. */
 void store_ref(comm_store *s);
 int store_try_ref(comm_store *s);
 void store_release(comm_store *s);

@@ -11,7 +11,7 @@ struct tcp_conn {
     struct tcp_conn *prev_open, *next_open; /* in the store's list of all, guarded by its lock */
     int fd;
     int wake_fd; /* an eventfd in every poll */
-    int64_t look_ms; /* look so often whether the handle is being closed; 0: who closes it wakes us */
+    int64_t look_ms; /* look so often whether the handle is being closed; 0: the thread that closes it wakes us */
     enum wire_dialect dialect;
     int ordered; /* the server is ours: it keeps the order of requests behind a WAIT */
     struct wire_buffer out;
@@ -46,9 +46,9 @@ struct tcp_peer {
     int hello; /* which greeting it understood, plus one; 0: not known yet */
 };
 
-/* Connect and agree on a dialect, again and again until the deadline: all addresses of the host are tried, then
- * there is a pause. TIMEOUT names the host, the address and the last refusal. PEER_LOST: it was reached before, and now
- * nobody listens there. ABORTED comes without a text. */
+/* Connect and agree on a dialect, again and again until the deadline: all addresses of the host are tried, then there
+ * is a pause. TIMEOUT names the host, the address and the last refusal. PEER_LOST: it was reached before, and now
+ * nothing listens there. ABORTED comes without a text. */
 comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struct tcp_conn **ret_conn);
 
 #endif

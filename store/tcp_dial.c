@@ -47,8 +47,8 @@ enum {
 
 /* ---- Resolving ---- */
 
-/* getaddrinfo knows no deadline, so names are resolved on a thread that may be left behind: the last of the two who
- * lets go frees this. */
+/* getaddrinfo knows no deadline, so names are resolved on a thread that may be left behind: the last of the two threads
+ * to let go frees this. */
 struct resolution {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -308,8 +308,8 @@ static comm_status greet(struct tcp_conn *c, enum hello hello, const struct stor
     return COMM_OK;
 }
 
-/* Connect and greet once. Refusals are noted; *ret_understood is 0 if somebody is there who did not like the
- * greeting. */
+/* Connect and greet once. Refusals are noted; *ret_understood is 0 if the connection was made but the greeting
+ * failed. */
 static struct tcp_conn *dial_once(const struct tcp_peer *peer, enum hello hello, const struct store_wait *wait,
                                   struct refusal *refusal, int *ret_understood)
 {

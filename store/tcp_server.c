@@ -344,7 +344,7 @@ static void settle(struct connection *c)
         connection_drop(c, "the event loop cannot watch it");
 }
 
-/* Those who were waiting for what the last requests did get their reply, and their turn. */
+/* Clients that were waiting for what the last requests did get their reply, and their turn. */
 static void serve_ready(struct tcp_server *server)
 {
     for (struct hub_client *client; (client = hub_take_ready(server->hub));) {

@@ -81,7 +81,7 @@ void tcp_shared_leave(struct tcp_shared *shared)
         at = &(*at)->next;
     if (last) {
         *at = shared->next;
-        tcp_server_stop(shared->server); /* under the lock: who comes next finds the port free */
+        tcp_server_stop(shared->server); /* under the lock: the next opener finds the port free */
         free(shared);
     }
     pthread_mutex_unlock(&lock);

@@ -6,8 +6,8 @@
 
 struct tcp_shared;
 
-/* Serve on `bind_to` (as for tcp_listen) and *port, or join those who do so already in this process. Sets *port to the
- * real one. Gives *ret_shared (tcp_shared_leave). */
+/* Serve on `bind_to` (as for tcp_listen) and *port, or join the handles that do so already in this process. Sets *port
+ * to the real one. Gives *ret_shared (tcp_shared_leave). */
 comm_status tcp_shared_serve(const char *bind_to, int32_t *port, struct tcp_shared **ret_shared);
 
 /* The last one to leave ends the server. NULL is fine. */

@@ -13,8 +13,8 @@
  * request and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the
  * answer also shows whether the keys were not there or the server does not answer.
  *
- * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of those who joined, has
- * none. */
+ * Every user key has "/" in front on the wire, as PyTorch's clients do it; "init/", the count of the clients that
+ * joined, has none. */
 #ifndef COMM_STORE_TCP_STORE_H
 #define COMM_STORE_TCP_STORE_H
 
