@@ -84,7 +84,8 @@ static int wait_for_all(pid_t *pids, int32_t ranks)
         if (WIFSIGNALED(state))
             fprintf(stderr, "comm-bench: rank %d was ended by signal %d (%s)\n", rank, WTERMSIG(state),
                     strsignal(WTERMSIG(state)));
-        /* Wrong results are known to all ranks, which end by themselves; whatever else happened, nobody should wait. */
+        /* Wrong results are known to all ranks, which end by themselves; after any other failure the others are
+         * ended. */
         for (int32_t r = 0; r < ranks && (WIFSIGNALED(state) || result != 1); r++)
             if (pids[r])
                 kill(pids[r], SIGTERM);

@@ -82,7 +82,7 @@ void bench_wake_finish(struct bench_wake *wake)
     free(wake->fds);
 }
 
-/* Read one reply byte from every waiter; 0, or -1 if somebody was not answered in time, or wrongly. */
+/* Read one reply byte from every waiter; 0, or -1 if one was not answered in time, or wrongly. */
 static int read_all(const struct bench_wake *wake)
 {
     struct epoll_event events[EVENTS];

@@ -471,7 +471,7 @@ static int join_and_run(comm_init_options *init, struct arguments *a, int is_fir
     return result;
 }
 
-/* Rank 0 has the words of a failure that all ranks share. A launcher ends everybody when the first rank fails, so the
+/* Rank 0 has the words of a failure that all ranks share. A launcher ends all ranks when the first one fails, so the
  * others stay for a moment: rank 0 must have spoken by then. */
 static void leave_after_rank_0(int status, void *context)
 {

@@ -1,8 +1,8 @@
 /* commrun: start a program as the ranks of a world, and end all of them together.
  *
  * It serves the ranks' store itself, on a port that the system chooses: there is no port to find, and none to lose to
- * somebody else. The first failure decides the exit status and the report; what the other ranks do once they are
- * told to end is not news. The report comes once, and last. */
+ * another program. The first failure decides the exit status and the report; what the other ranks do once they are told
+ * to end is not news. The report comes once, and last. */
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -155,7 +155,7 @@ static int list_ranks(const struct run *run, int running, char *text, size_t roo
     return count;
 }
 
-/* Does anybody wait for one that has ended? */
+/* Does a rank wait for one that has ended? */
 static void on_waiting(uv_timer_t *timer)
 {
     struct run *run = timer->data;

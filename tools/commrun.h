@@ -5,7 +5,7 @@
  *                       behind
  *   commrun_output.c    lines with prefixes, log files, last words
  *   commrun_waiting.c   ranks that wait in comm_init for one that has ended
- *   commrun_nodes.c     several hosts: who has which ranks, and failures known everywhere */
+ *   commrun_nodes.c     several hosts: which ranks each has, and failures known everywhere */
 #ifndef COMM_TOOLS_COMMRUN_H
 #define COMM_TOOLS_COMMRUN_H
 
@@ -21,7 +21,7 @@ enum {
     COMMRUN_LAST_LINES = 10,      /* of a failed rank's stderr, shown once more at the end */
     COMMRUN_LAST_BYTES = 4096,
     COMMRUN_GRACE_MS = 5000, /* from SIGTERM to SIGKILL */
-    COMMRUN_WAITING_MS = 1000, /* between looks whether anybody waits for a rank that has ended */
+    COMMRUN_WAITING_MS = 1000, /* between looks whether a rank waits for one that has ended */
     COMMRUN_TEXT_BYTES = 8192,
 };
 

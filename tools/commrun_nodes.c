@@ -1,4 +1,4 @@
-/* Several hosts, one commrun on each: who has which ranks, and an end that all of them learn.
+/* Several hosts, one commrun on each: which ranks each has, and an end that all of them learn.
  *
  * Everything goes through the store that node 0 serves, under commrun/. A node says how many ranks it brings, and reads
  * the others' numbers. One key, commrun/outcome, ends the run: the first failure writes it, or the last node to finish

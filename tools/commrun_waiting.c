@@ -1,6 +1,6 @@
 /* A rank that has ended well, but had not joined the world that others wait to come together: it will not come any
- * more. Who waits is to be seen in the store (the keys are those of core/join.c); it is told there, and so ends with
- * the reason instead of its time limit. */
+ * more. The store shows which ranks wait (the keys are those of core/join.c). They are told there, and so end with the
+ * reason instead of their time limit. */
 #include <stdlib.h>
 #include <string.h>
 

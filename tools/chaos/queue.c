@@ -199,7 +199,7 @@ static size_t list_ops(struct group *g, const struct batch *batch, const comm_op
         ops[count] = &op->op;
         works[count++] = op->inner;
     }
-    pthread_cond_broadcast(&g->changed); /* who waits can help the other backend now */
+    pthread_cond_broadcast(&g->changed); /* a waiting thread can help the other backend now */
     pthread_mutex_unlock(&g->lock);
     return count;
 }

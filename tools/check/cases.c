@@ -38,7 +38,7 @@ const struct check_case check_cases[] = {
       .most = 3 },
     { .section = "faults", .name = "close", .what = "close with operations pending", .run = faults_close, .least = 2,
       .most = 3 },
-    { .section = "faults", .name = "dropped_works", .what = "works that nobody waits for",
+    { .section = "faults", .name = "dropped_works", .what = "works that no thread waits for",
       .run = faults_dropped_works, .least = 1, .most = 3 },
     { .section = "faults", .name = "fork", .what = "a child of fork() lets go", .run = faults_fork, .least = 2,
       .most = 2, .alone = true },

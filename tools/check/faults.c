@@ -115,7 +115,7 @@ void faults_killed_rank(void)
         small_free(&s);
 }
 
-/* Rank 0 has operations that nobody else comes to, and aborts. Then the others come, and must hear of it. */
+/* Rank 0 has operations that no other rank comes to, and aborts. Then the others come, and must hear of it. */
 void faults_abort(void)
 {
     comm_group *world = open_world(NULL), *group;
@@ -218,7 +218,7 @@ void faults_dropped_works(void)
 
 /* ---- fork() ---- */
 
-/* The child has one thread, and everybody's locks as they were. */
+/* The child has one thread, and the locks of all threads as they were. */
 static void child_lets_go(comm_group *group, comm_group *world)
 {
     (void)comm_group_close(group);

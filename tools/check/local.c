@@ -100,7 +100,7 @@ static void exchange(comm_group *world, size_t bytes, int round)
     memset(out, self_rank() * 16 + round, bytes);
     must(comm_send(world, out, bytes, COMM_DTYPE_U8, to, NULL, &sent), "a send");
     snprintf(key, sizeof key, "sent/%d", round);
-    meet(world, key); /* nobody receives before all have sent */
+    meet(world, key); /* no rank receives before all have sent */
     must(comm_recv(world, in, bytes, COMM_DTYPE_U8, from, NULL, &received), "a receive");
     must(comm_work_wait(received, 0), "a receive");
     must(comm_work_wait(sent, 0), "a send");

@@ -16,7 +16,7 @@
 struct block {
     char *base, *data;
     size_t mapped, bytes; /* without the page behind it */
-    enum rule rule;       /* broken by who touches it now */
+    enum rule rule;       /* broken by an access from now on */
     int ended;
     char what[160];
 };
@@ -37,7 +37,7 @@ static size_t page_bytes(void)
     return bytes;
 }
 
-/* ---- Who touches what has ended ---- */
+/* ---- Accesses to memory that has ended ---- */
 
 static int was_write(const void *context)
 {

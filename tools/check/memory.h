@@ -1,4 +1,4 @@
-/* Memory that tells who touches it when nobody may: it is taken away after its time, and an access is a finding. */
+/* Memory that finds forbidden accesses: it is taken away after its time, and an access is a finding. */
 #ifndef COMM_CHECK_MEMORY_H
 #define COMM_CHECK_MEMORY_H
 
@@ -12,7 +12,7 @@ void memory_begin(void);
 /* `bytes` that end where a page ends behind which nothing can be read, for what a backend is lent. `what` is for
  * findings: "the comm_op of all_reduce #3". */
 void *lent_take(size_t bytes, const char *what);
-/* From now on nobody may touch it: `rule` is broken by who does. NULL is fine. */
+/* From now on it must not be touched: an access breaks `rule`. NULL is fine. */
 void lent_end(void *memory, enum rule rule);
 
 /* The programs' buffers (gpu_buffer, gpu_buffer_free) are such memory too. memory_holds: is it one of

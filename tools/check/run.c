@@ -537,7 +537,7 @@ static int run_alone(void)
     return report_end();
 }
 
-/* Rank 0 may serve the store: nobody leaves before all are through. */
+/* Rank 0 may serve the store: no rank leaves before all are through. */
 static void leave_together(void)
 {
     comm_group *last;

@@ -374,7 +374,7 @@ static const comm_backend *finder_entry(const comm_host *host)
     return NULL;
 }
 
-/* What the core logs and returns to nobody. */
+/* What the core logs, but does not return to any caller. */
 static void on_log(int32_t level, const char *text, void *context)
 {
     (void)context;

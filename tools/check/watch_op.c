@@ -10,7 +10,7 @@ enum { GIVEN, REFUSED, BACK };
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows; before a group's lock */
 static struct watched *open_groups;
 
-/* What a completed operation has received: nobody may change it before the program gives the buffer back. */
+/* What a completed operation has received: it must not change before the program gives the buffer back. */
 enum { RECEIPTS = 256, BLOCKS_MOST = CHECK_RANKS_MOST };
 struct receipt {
     const void *blocks[BLOCKS_MOST];

@@ -79,7 +79,7 @@ class Channel:
 
 
 class Group(dist.ProcessGroup):
-    # Before PyTorch 2.8 its C++ code may hold a Work whose Python half nobody holds; then the half must be kept here.
+    # Before PyTorch 2.8 its C++ code may hold a Work without holding its Python half; then the half must be kept here.
     WORKS_KEPT = 256 if VERSION < (2, 8) else 0
     supports_splitting = supports_coalescing = True
 

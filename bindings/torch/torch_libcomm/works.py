@@ -132,7 +132,7 @@ class Work(TorchWork):
 
 
 class Left:
-    """The memory of an operation whose work nobody holds any more."""
+    """The memory of an operation whose work has no reference left."""
 
     def __init__(self, memory):
         self.memory = memory
@@ -141,7 +141,7 @@ class Left:
         self.memory = None
 
 
-# Who is told of the end of an operation, by the context that its callback gets. One function serves them all: a thunk
+# The listeners to the end of an operation, by the context that its callback gets. One function serves them all: a thunk
 # of ctypes must not be freed while it runs, as one per work would be.
 awaited, keys = {}, itertools.count(1)
 
@@ -162,5 +162,5 @@ def complete(_work, status, context):
     listener = awaited.pop(context)
     try:
         pool.submit(listener.completed, status)
-    except RuntimeError:  # the interpreter is ending: nobody waits for the future any more
+    except RuntimeError:  # the interpreter is ending: no thread waits for the future any more
         pass
