@@ -131,7 +131,7 @@ static comm_status run_op(const struct group *g, const comm_op *op)
     for (int32_t r = 0; r < g->size; r++)
         host->free_memory(pieces[r]);
     free(pieces);
-    /* Who is at this operation has done with the one before. */
+    /* A rank that is at this operation has finished the one before. */
     write_key(g, op->seq - 1, g->rank, key);
     if (status == COMM_OK && op->seq > 1)
         status = host->store_delete(g->store, key);

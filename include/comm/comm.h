@@ -640,7 +640,7 @@ COMM_API comm_status comm_mesh_groups(const comm_mesh *mesh, comm_group **ret_gr
  * comm_mesh_dims). */
 COMM_API int32_t comm_mesh_local_rank(const comm_mesh *mesh, int32_t dim);
 COMM_API comm_status comm_mesh_coordinates(const comm_mesh *mesh, int32_t *ret_coordinates);
-/* Who stands where: another rank's coordinates in this view (NOT_FOUND if it is not in it), the rank at coordinates,
+/* Places of other ranks: the coordinates of one in this view (NOT_FOUND if it is not in it), the rank at coordinates,
  * and all ranks of the view in row-major order (room for comm_mesh_rank_count). */
 COMM_API comm_status comm_mesh_coordinates_of(const comm_mesh *mesh, int32_t world_rank, int32_t *ret_coordinates);
 COMM_API comm_status comm_mesh_rank_at(const comm_mesh *mesh, const int32_t *coordinates, int32_t *ret_world_rank);
@@ -827,7 +827,7 @@ COMM_API comm_status comm_scatter_bytes(comm_group *group, const void *const *se
                                         size_t *ret_bytes);
 COMM_API comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, int32_t peer,
                                      const comm_op_options *options);
-/* ret_source may be NULL; it tells who sent it when peer is COMM_ANY_SOURCE. */
+/* ret_source may be NULL; it gets the sender's rank, for a peer of COMM_ANY_SOURCE. */
 COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,
                                      size_t *ret_bytes, int32_t *ret_source);
 
@@ -947,7 +947,7 @@ COMM_API comm_status comm_group_records(const comm_group *group, comm_record *re
 /* Hooks: be told of every operation of a group, and of its end.
  *   SUBMIT     an operation has its number and goes to the backend next, on the thread that called
  *   COMPLETE   it has completed, or the backend refused it: once for each SUBMIT, on whichever thread completes it,
- *              before those who wait for it go on
+ *              before threads that wait for it go on
  *   END        the group has ended (abort, a lost peer, a deadline ...); before the backends are told
  * A batch gives the events of each of its operations. A call for byte strings gives those of its two operations, under
  * their names ("all_gather"). The library's own messages (monitored_barrier) give none.

@@ -61,7 +61,7 @@ typedef struct comm_store_options {
  *   tcp://host:port      IPv6 in brackets; port 0 (serve only) lets the system choose: see comm_store_port
  *   file:///path         a regular file that all processes can reach, made if it is not there; %20 is a blank;
  *                        ?world_size=N stands for the option. It grows with every change, and a new opener reads it all
- *   hash://name          shared by all who open that name in this process, as long as one of them has it open;
+ *   hash://name          shared by all openers of that name in this process, as long as one of them has it open;
  *                        hash:// alone is a fresh one
  * A file whose openers have all died without closing it is left from a crashed job, and refused; the text names them.
  * Memory  gives *ret_store (comm_store_close).
@@ -132,7 +132,7 @@ COMM_API comm_status comm_store_wait(comm_store *store, const char *const *keys,
 COMM_API comm_status comm_store_delete(comm_store *store, const char *key, int32_t *ret_existed);
 
 /* How many keys there are, without queues. A prefix store counts the whole inner store; a tcp store counts "init/",
- * where those who gave a world_size are counted.  Errors  UNSUPPORTED (see above). */
+ * where openers with a world_size are counted.  Errors  UNSUPPORTED (see above). */
 COMM_API comm_status comm_store_num_keys(comm_store *store, int64_t *ret_count);
 
 /* All keys of this view, without its prefix, in no order.
@@ -156,7 +156,7 @@ COMM_API comm_status comm_store_queue_pop(comm_store *store, const char *key, in
                                           size_t *ret_bytes);
 COMM_API comm_status comm_store_queue_len(comm_store *store, const char *key, int64_t *ret_count);
 
-/* Wait until `world_size` callers have come to `key`. Each use needs a fresh key; who gave up stays counted.
+/* Wait until `world_size` callers have come to `key`. Each use needs a fresh key; a caller that gave up stays counted.
  * Errors  TIMEOUT says how many came. */
 COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int32_t world_size, int64_t timeout_ms);
 
