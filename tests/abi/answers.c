@@ -121,7 +121,7 @@ static const comm_backend *answers_entry(const comm_host *given)
     return &backend;
 }
 
-/* ---- Who has which side; a barrier's dtype ---- */
+/* ---- Which side each rank has; a barrier's dtype ---- */
 
 static void all_kinds(comm_group *g, int32_t *send, int32_t *recv, int32_t root)
 {

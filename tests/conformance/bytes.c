@@ -113,7 +113,7 @@ static void collectives(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* Rank 0 hears from everybody in any order, each string after the other from one rank, by tag or whoever comes. */
+/* Rank 0 hears from every rank in any order, each string after the other from one rank, by tag or whoever comes. */
 static void messages(int rank, int size, void *arg)
 {
     enum { EACH = 6 };
@@ -165,7 +165,7 @@ static comm_work *send_tagged(comm_group *g, const void *data, size_t count, com
 }
 
 /* Two strings of one rank that are under way at once, as two of its threads may send them: each is its length, then its
- * bytes. Who takes any tag gets the bytes that belong to the length. */
+ * bytes. A receiver that takes any tag gets the bytes that belong to the length. */
 static void strings_do_not_mix(int rank, int size, void *arg)
 {
     static const char *const strings[] = { "three", "four!" }; /* of one length */
@@ -197,14 +197,14 @@ static void strings_do_not_mix(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* All who are missing are named; the group goes on, and so do its other operations meanwhile. */
+/* All missing ranks are named; the group goes on, and so do its other operations meanwhile. */
 static void monitored_barriers(int rank, int size, void *arg)
 {
     const struct suite *suite = arg;
     comm_group *world = ranks_world(suite->backend);
     comm_op_options brief = COMM_OP_OPTIONS_INIT, any = on_cpu;
-    brief.timeout_ms = 1500; /* those who come must come in this time on a busy machine */
-    /* A receive of anything from anybody is not for the barrier's own messages. */
+    brief.timeout_ms = 1500; /* the ranks that come must do so in this time on a busy machine */
+    /* A receive of any tag from any source is not for the barrier's own messages. */
     int32_t anything = -1;
     comm_work *work;
     any.tag = COMM_ANY_TAG;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The two-level algorithms on hosts that are network name spaces: hosts.py COMM-BENCH. Nothing but the name space tells
-the ranks who shares a host. Skips (77) where none may be made. comm-bench checks the results."""
+the ranks which of them share a host. Skips (77) where none may be made. comm-bench checks the results."""
 import os
 import subprocess
 import sys

@@ -186,7 +186,7 @@ struct envelope {
     uint32_t zero;
 };
 
-/* Everybody but rank 0 sends; rank 0 also to itself. The receives are of all four kinds. */
+/* Every rank but 0 sends; rank 0 also to itself. The receives are of all four kinds. */
 static void wildcards(int rank, int size, void *arg)
 {
     enum { EACH = 60 };
@@ -551,7 +551,7 @@ static void to_oneself(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* Everybody sends to everybody and then receives from everybody, all in one batch: no order of these can block. */
+/* Every rank sends to every rank and then receives from every rank, all in one batch: no order of these can block. */
 static void batches_cannot_block(int rank, int size, void *arg)
 {
     enum { MOST = 300000 };

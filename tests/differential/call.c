@@ -91,7 +91,7 @@ static struct reduction reduction_of(const struct call *c, int32_t block)
     return r;
 }
 
-/* ---- Who has what ---- */
+/* ---- What each rank has ---- */
 
 static bool is_root(const struct call *c)
 {

@@ -1,6 +1,6 @@
-/* Connections that cannot be made: the error says who could not reach whom, at which address, and why; and an address
- * that does not answer does not keep a rank from the next one. Rank 1 puts another page about itself into the store
- * before anybody asks. The linker puts our accept4 in place of the library's (--wrap). */
+/* Connections that cannot be made: the error says which rank could not reach which, at which address, and why; and an
+ * address that does not answer does not keep a rank from the next one. Rank 1 puts another page about itself into the
+ * store before any rank asks. The linker puts our accept4 in place of the library's (--wrap). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -211,7 +211,8 @@ static void the_next_address_is_tried(int rank, int size, void *arg)
 
 /* ---- Only one of the two can reach the other ---- */
 
-/* what rank `which % 2` publishes leads nowhere: nobody takes the connection, or (from here on) nobody answers */
+/* what rank `which % 2` publishes leads nowhere: the connection is never made, or (from here on) is made and never
+ * answered */
 enum { UNANSWERED = 2 };
 
 static void only_one_can_reach_the_other(int rank, int size, void *arg)
@@ -248,7 +249,7 @@ static void only_one_can_reach_the_other(int rank, int size, void *arg)
     (void)size;
 }
 
-/* ---- No descriptor for who comes ---- */
+/* ---- No descriptor for a new connection ---- */
 
 enum { VAIN_ACCEPTS = 4 };
 
@@ -314,7 +315,7 @@ static void who_comes_waits_for_a_descriptor(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* ---- A stranger who says nothing ---- */
+/* ---- A connection that stays silent ---- */
 
 static void a_silent_stranger_is_sent_away(int rank, int size, void *arg)
 {
@@ -344,7 +345,7 @@ static int run(void (*fn)(int, int, void *), int which, const char *name)
 int main(void)
 {
     int failed = 0, status;
-    setenv("COMM_HANDOUT_BYTES", "0", 1); /* or nobody would ask the store */
+    setenv("COMM_HANDOUT_BYTES", "0", 1); /* or no rank would ask the store */
     pid_t aside = fork(); /* it takes long, and does nothing */
     if (aside == 0)
         return run(a_silent_stranger_is_sent_away, 0, "a silent stranger is sent away");

@@ -52,7 +52,7 @@ enum { FAULT_NOTICE_MS = 2000 }; /* a death or a disagreement, also where nothin
 uint64_t fault_seed(void);
 uint64_t fault_random(uint64_t *state);
 
-/* Memory of this process that is in use, and a port of the loopback where nobody listens. */
+/* Memory of this process that is in use, and a port of the loopback without a listener. */
 long fault_resident_kib(void);
 int fault_free_port(void);
 

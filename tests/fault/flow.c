@@ -132,8 +132,8 @@ static void check_short(int op, int32_t rank, int32_t size, const int32_t *out)
         CHECK(out[0] == last + rank);
 }
 
-/* Everybody sends to everybody until no more may be sent unasked; then come short collectives, to which rank 0 or rank
- * 1 is late. */
+/* Every rank sends to every rank until no more may be sent unasked; then come short collectives, to which rank 0 or
+ * rank 1 is late. */
 static void credit_is_used_up(int rank, int size, void *arg)
 {
     enum { FILL = PORT_CREDIT_WINDOW / 32768 + 4, BYTES = 32768, RANKS = 3 };
@@ -334,7 +334,7 @@ static void the_first_to_come_is_taken(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* ---- Who is awaited ---- */
+/* ---- Awaited links ---- */
 
 /* Each link that something is awaited from knows its place among them. */
 static void check_places(comm_group *world)

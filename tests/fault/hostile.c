@@ -1,5 +1,5 @@
 /* Strangers at the port that ranks listen on, and a rank that has the secret but lies. Strangers are refused and
- * disturb nobody. A liar's connection ends with PROTOCOL and a text that names it; groups that it is not in go on;
+ * disturb no rank. A liar's connection ends with PROTOCOL and a text that names it; groups that it is not in go on;
  * nothing crashes or grows without limit.
  *
  * The liar is a real rank of the world: once it is connected, it takes the connection to rank 0 away from its library
@@ -147,7 +147,7 @@ static int send_frame(int fd, const struct frame *h, const void *payload, size_t
 
 /* ---- The honest side ---- */
 
-/* The same, and everybody is connected. */
+/* The same, and all ranks are connected. */
 static comm_group *join_and_meet(void)
 {
     comm_group *world = fault_world();
@@ -263,7 +263,7 @@ static void strangers_come(comm_group *world, uint64_t seed)
         say_anything(port, &random);
     say_http(port);
     strange_handshakes(world, port);
-    /* More who say nothing than there is room for: those who come after them must get in all the same. */
+    /* More silent connections than there is room for: those that come after them must get in all the same. */
     for (int i = 0; i < HALF_OPEN; i++)
         idle[i] = dial(port);
     for (int i = 0; i < HALF_OPEN - TCP_PENDING_CONNS_MAX; i++)
@@ -446,7 +446,7 @@ static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum l
         h = message(world, FRAME_QUERY, 0);
         flood(fd, h, 0, 1000000, 0);
         break;
-    case HALF_A_MESSAGE: /* of one that nobody has asked for; then the connection ends */
+    case HALF_A_MESSAGE: /* of one that no receive is posted for; then the connection ends */
         h = message(world, FRAME_EAGER, 5000);
         h.tag = 99;
         send_frame(fd, &h, junk, 2000);
@@ -508,8 +508,8 @@ static void liar(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* A receive from anybody has its message announced, and then the sender leaves: others of the group are there, but they
- * cannot bring it. */
+/* A receive from any source has its message announced, and then the sender leaves: others of the group are there, but
+ * they cannot bring it. */
 static void announced_and_left(int rank, int size, void *arg)
 {
     struct scenario *s = arg;

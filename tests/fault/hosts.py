@@ -88,7 +88,7 @@ class Hosts(two_hosts.TwoHosts):
     def join_two_of_three(self):
         ranks = [self.start(i, i, 3) for i in range(2)]
         said = 0
-        while said < 5:  # who says so has looked after the others each time
+        while said < 5:  # a rank that says so has looked after the others each time
             said += "2 of 3 ranks have joined, missing: 2" in ranks[0].stderr.readline()
         return ranks
 

@@ -1,4 +1,4 @@
-/* One rank is killed with SIGKILL: before anybody has talked, between two operations, or in the middle of one. Every
+/* One rank is killed with SIGKILL: before any rank has talked, between two operations, or in the middle of one. Every
  * survivor's pending and every later operation ends with PEER_LOST and a text that names the rank and its address;
  * other groups go on. */
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Ends that somebody wants: abort while others are blocked, close with work unfinished, leaving early, fork and exec;
+/* Ends that a program wants: abort while others are blocked, close with work unfinished, leaving early, fork and exec;
  * and what must not be left behind: descriptors, memory. */
 #include <dirent.h>
 #include <fcntl.h>
@@ -52,7 +52,7 @@ static void abort_while_blocked(int rank, int size, void *arg)
             abort();
         comm_work *work;
         comm_status status = COMM_OK;
-        /* Who needs nothing from the last rank goes on until it is blocked too. */
+        /* A rank that needs nothing from the last one goes on until it is blocked too. */
         for (int first = 1; status == COMM_OK; first = 0) {
             status = menu_begin(world, s->what, NULL, &work);
             if (status != COMM_OK)
@@ -114,7 +114,7 @@ static void close_with_work_unfinished(int rank, int size, void *arg)
 
 /* ---- Leaving early ---- */
 
-/* Everybody does the same and closes when it is through, however far the others are. */
+/* Every rank does the same and closes when it is through, however far the others are. */
 static void everybody_leaves_when_done(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -223,7 +223,7 @@ static void a_collective_without_one_who_has_left(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* Rank 1 has done its part of a gather, and closed the group. Rank 2 is the one who is missing. */
+/* Rank 1 has done its part of a gather, and closed the group. Rank 2 is the one that is missing. */
 static void who_has_done_its_part_is_not_blamed(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -253,7 +253,7 @@ static void who_has_done_its_part_is_not_blamed(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* A rank that closes a group tells nobody; who waits for its message asks, after a while or at the limit. */
+/* A rank that closes a group does not say so; a rank that waits for its message asks, after a while or at the limit. */
 static void a_message_of_one_who_has_closed_the_group(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -293,7 +293,7 @@ static void nobody_is_left_to_send(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* A monitored barrier that timed out leaves nothing that disturbs those who are still at work. */
+/* A monitored barrier that timed out leaves nothing that disturbs ranks that are still at work. */
 static void monitored_and_gone(int rank, int size, void *arg)
 {
     struct scenario *s = arg;

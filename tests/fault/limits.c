@@ -69,7 +69,8 @@ static void some_have_little(int rank, int size, void *arg)
         _exit(0); /* a leak checker needs descriptors, too */
 }
 
-/* Who had joined told the others why: then all have the same text, after the part that says who each is. */
+/* A rank that had joined told the others why: then all have the same text, after the part that names the rank
+ * itself. */
 static int check_texts(const struct scenario *s, int size)
 {
     const char *told = NULL;

@@ -180,7 +180,7 @@ static void wrong_order(int rank, int size, void *arg)
     comm_work *works[2] = { NULL, NULL };
     comm_status status[2];
     call_fn order[2] = { rank == s->odd ? barrier : all_reduce, rank == s->odd ? all_reduce : barrier };
-    /* Who comes late may be told at once. */
+    /* A rank that comes late may be told at once. */
     for (int i = 0; i < 2; i++)
         status[i] = order[i](world, NULL, &works[i]);
     for (int i = 0; i < 2; i++)
@@ -197,8 +197,8 @@ static void wrong_order(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* One calls on a copy of the group what the others call on the group: nobody is wrong within a group, so it takes the
- * time limit, and the text says where the odd one is. */
+/* One calls on a copy of the group what the others call on the group: within each group the calls agree, so it takes
+ * the time limit, and the text says where the odd one is. */
 static void wrong_group(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
@@ -225,7 +225,7 @@ static void wrong_group(int rank, int size, void *arg)
         fault_meet(s->page);
     }
     (void)size;
-    fault_meet(s->page); /* who leaves first would be missed in the copy */
+    fault_meet(s->page); /* a rank that leaves first would be missed in the copy */
     comm_work_release(work);
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(fault_close(world));

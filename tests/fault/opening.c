@@ -466,7 +466,7 @@ static void listen_for(int32_t level, const char *text, void *context)
     }
 }
 
-/* Processes 0 and 1 are ranks 1 and 3; the others come when somebody has said that they are missing. */
+/* Processes 0 and 1 are ranks 1 and 3; the others come when one of these has said that they are missing. */
 static void who_is_missing_is_said_without_rank_0(int rank, int size, void *arg)
 {
     struct scenario *s = arg;

@@ -1,5 +1,5 @@
-/* Why a group ended is told also to those who have not opened it yet, or have closed it: the first reason counts, and
- * who gave it is named, although that rank may have closed the group and left the world long before. */
+/* Why a group ended is told also to ranks that have not opened it yet, or have closed it: the first reason counts, and
+ * the rank that gave it is named, although that rank may have closed the group and left the world long before. */
 #include <signal.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 struct scenario {
     struct page *page;
-    int leaves; /* those who know the reason close their world before the late rank opens the group */
+    int leaves; /* ranks that know the reason close their world before the late rank opens the group */
     int late;   /* the rank that is held up */
     uint64_t seed;
 };
@@ -33,7 +33,7 @@ static comm_status make(comm_group *world, comm_group **ret_group)
     return comm_group_create(world, members, MEMBERS, &o, ret_group);
 }
 
-/* Everybody is connected with everybody. */
+/* Every rank is connected with every other. */
 static comm_group *meet(void)
 {
     comm_group *world = fault_world();
@@ -168,8 +168,8 @@ static void a_moment(uint64_t *random)
         ;
 }
 
-/* One aborts, or calls something else; each makes the group and goes at a moment of its own, and nobody waits for
- * anybody. */
+/* One aborts, or calls something else; each makes the group and goes at a moment of its own, without waiting for
+ * another. */
 static void everybody_hears_the_reason(int rank, int size, void *arg)
 {
     struct scenario *s = arg;

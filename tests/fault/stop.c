@@ -1,5 +1,5 @@
 /* Ranks that are stopped, late, or busy elsewhere when an operation's time is over. All ranks get DEADLINE with the
- * same text: who is missing, where it is, and what it does instead. */
+ * same text: which rank is missing, where it is, and what it does instead. */
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ static comm_op_options limit_of(int64_t timeout_ms)
     return o;
 }
 
-/* Everybody who was waiting must have the same words; the descriptions of their own operations before them may
+/* All ranks that were waiting must have the same words; the descriptions of their own operations before them may
  * differ. */
 static void all_say_the_same(struct page *page, int rank, int size, int but)
 {
@@ -242,7 +242,7 @@ static void who_waits_for_whom(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
-/* ---- Messages that nobody sends or takes ---- */
+/* ---- Messages that are not sent or not received ---- */
 
 static void messages_that_do_not_come(int rank, int size, void *arg)
 {

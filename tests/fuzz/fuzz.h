@@ -28,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { FUZZ_ARENA_BYTES = 1 << 20 };
 
-/* A copy of the bytes that ends where a page begins that nobody may touch: reading one byte too many is a fault. Valid
- * until the next call. */
+/* A copy of the bytes that ends where a page begins that must not be touched: reading one byte too many is a fault.
+ * Valid until the next call. */
 static inline const uint8_t *fuzz_before_the_cliff(const uint8_t *data, size_t bytes)
 {
     static uint8_t *arena;

@@ -119,7 +119,7 @@ static void unmade(int rank, int size, void *arg)
         CHECK_OK(comm_group_create(world, ranks, 3, NULL, &all));
         CHECK_STATUS(comm_group_connect(all, COMM_DEVICE_DEFAULT, 300), COMM_ERR_TIMEOUT);
     }
-    CHECK_OK(comm_group_close(all)); /* leaves nobody inside MPI */
+    CHECK_OK(comm_group_close(all)); /* leaves no rank inside MPI */
     check_sum(world);
     if (rank == 1) { /* too late: the others have left */
         CHECK_OK(comm_group_create(world, ranks, 3, NULL, &all));
@@ -131,7 +131,7 @@ static void unmade(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* The reason of an abort reaches those who wait. */
+/* The reason of an abort reaches ranks that wait. */
 static void aborted(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(backend), *all;
@@ -236,7 +236,7 @@ static void set_flag(comm_work *work, comm_status status, void *context)
 }
 
 /* A thread that waits moves the data itself: the poller, which would look 10000 times a second, leaves it its core. The
- * poller does look after what nobody waits for any more. */
+ * poller does look after operations that no thread waits for any more. */
 static void waiting(int rank, int size, void *arg)
 {
     enum { FEW = 1000 };

@@ -1,4 +1,4 @@
-"""The faults that mutants.py plants. Each could have been written by somebody; none crashes at once.
+"""The faults that mutants.py plants. Each is a plausible mistake; none crashes at once.
 
 Classes, by what it takes to notice a fault:
     a  where a read or a write stops           f  small overruns

@@ -71,7 +71,7 @@ static comm_status until_it_ends(comm_group *group, int32_t *vector)
     return status;
 }
 
-/* The group has ended, and says so again; the memory is nobody's any more. */
+/* The group has ended, and says so again; no operation uses the memory any more. */
 static void leave(comm_group *world, int32_t *vector)
 {
     CHECK(all_reduce(world, vector) != COMM_OK);
@@ -237,7 +237,7 @@ static void one_does_not_call(int rank, int size, void *arg)
     leave(world, vector);
 }
 
-/* The same, but nobody has connected yet. */
+/* The same, but no rank has connected yet. */
 static void one_does_not_connect(int rank, int size, void *arg)
 {
     struct run *run = arg;

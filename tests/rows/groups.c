@@ -38,7 +38,7 @@ static void world(const struct place *p)
     options.rendezvous = "warp://host:1";
     GIVES(COMM_ERR_NOT_FOUND, comm_init(&options, &none));
     SAYS("warp");
-    if (p->rank == 0) { /* nobody listens on port 1 */
+    if (p->rank == 0) { /* port 1 has no listener */
         options.rendezvous = "tcp://127.0.0.1:1";
         options.rank = 1;
         options.world_size = 2;

@@ -43,7 +43,7 @@ static void mismatch(const struct place *p)
     OK(comm_group_close(group));
 }
 
-/* A deadline names who has not come. */
+/* A deadline names the rank that has not come. */
 static void deadline(const struct place *p)
 {
     comm_op_options options = COMM_OP_OPTIONS_INIT;
@@ -52,7 +52,7 @@ static void deadline(const struct place *p)
     options.timeout_ms = 200;
     if (p->rank == 0 && p->size > 1) {
         GIVES(COMM_ERR_DEADLINE, comm_barrier(group, &options, NULL));
-        SAYS("rank 1"); /* who has not come */
+        SAYS("rank 1"); /* which has not come */
     }
     OK(comm_barrier(p->world, NULL, NULL));
     OK(comm_group_close(group));

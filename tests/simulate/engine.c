@@ -4,8 +4,8 @@
  *     simulate_engine SEED [COUNT]   that run alone, as it was; or so many from there
  *     simulate_engine all [SECONDS]  more of the same seeds, then fresh ones for so long (600)
  *
- * A seed decides everything: the number of ranks, groups, algorithms, operations, sizes, faults,
- * and who goes on when. */
+ * A seed decides everything: the number of ranks, groups, algorithms, operations, sizes, faults, and which rank goes on
+ * when. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -98,7 +98,7 @@ struct world {
     int32_t fault_rank, fault_peer; /* of fault_team */
     uint64_t fault_after;           /* moves */
     int fault_done;
-    uint64_t moves;      /* whatever happens adds to it; who waits for nothing is stuck */
+    uint64_t moves;      /* whatever happens adds to it; while it stands still, all ranks are stuck */
     int failed;
 };
 
@@ -151,12 +151,12 @@ size_t some_of(size_t bytes);
 /* The `open` of all ports: this end and the other are to come up, each at a time of its own. */
 void world_want(struct port *p);
 
-/* ---- engine_world.c: ranks, groups, and who goes on ---- */
+/* ---- engine_world.c: ranks, groups, and which rank goes on ---- */
 void world_open(void);
 void world_close(void);
 struct team *team_new(const int32_t *world_ranks, int32_t size, const char *name);
 void member_open(struct member *member);
-/* Let everybody go on until all is done; complains about who is stuck. */
+/* Let the ranks go on until all is done; complains about those that are stuck. */
 void world_run(void);
 /* Nothing moves any more: is everything given back? */
 void world_check_quiet(void);

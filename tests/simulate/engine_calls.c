@@ -25,7 +25,7 @@ struct collective {
     int in_place, rank_order;
     uint64_t content;
     uint8_t factor[16];
-    uint8_t **reduced; /* [size]: the result's block r, once somebody has asked; of a vector only [0] */
+    uint8_t **reduced; /* [size]: the result's block r, once a caller has asked; of a vector only [0] */
     int32_t parts_left;
 };
 

@@ -1,4 +1,5 @@
-/* The ranks of one run: their groups, who goes on next, faults, and what must hold when nothing moves any more. */
+/* The ranks of one run: their groups, which of them goes on next, faults, and what must hold when nothing moves any
+ * more. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -555,7 +556,7 @@ static void strike(void)
     }
 }
 
-/* ---- Who is stuck ---- */
+/* ---- Ranks that are stuck ---- */
 
 static void describe_port(const struct port *p)
 {
@@ -618,7 +619,7 @@ static void submit_all(void)
         }
 }
 
-/* Everybody does all that can be done, without whims. Returns 0 if that was nothing. */
+/* Every rank does all that it can do, and no random choice delays it. Returns 0 if that was nothing. */
 static int sweep(void)
 {
     uint64_t before = world->moves;

@@ -231,7 +231,7 @@ static void expect(struct world *w, int32_t rank, const struct element *at, cons
     memset(w->is_result[rank] + offset, 1, count);
 }
 
-/* The reduction of everybody's block `block` (-1: of the vectors), in rank order, as the definition has it. */
+/* The reduction of block `block` of every rank (-1: of the vectors), in rank order, as the definition has it. */
 static void reduce_all(struct world *w, int32_t block, size_t count, struct element *ret_data)
 {
     for (int32_t r = 0; r < w->setting->size; r++) {

@@ -1,6 +1,6 @@
 /* Can the simulator fail? Every algorithm is built right, then one thing in one rank's plan is made wrong (or, for a
- * missing wait, in everybody's), and some run must say so. A fault that nothing notices is a hole in the simulator, and
- * fails this test. */
+ * missing wait, in the plans of all ranks), and some run must say so. A fault that nothing notices is a hole in the
+ * simulator, and fails this test. */
 #include <comm/backend.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,7 +146,7 @@ static int round_skipped(struct plan *plans, int32_t rank, size_t at)
     return 1;
 }
 
-/* Nobody waits for the messages of the round before. */
+/* No rank waits for the messages of the round before. */
 static int wait_forgotten_by_all(struct plan *plans, int32_t rank, size_t at)
 {
     int32_t round = plans[rank].steps[at].round, messages_before = 0;

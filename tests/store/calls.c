@@ -224,7 +224,7 @@ void fail_late(const struct run *r, const char *when)
                (int)r->took_ms, r->text);
 }
 
-/* All at once. Who is late has once more a chance: the machine may be loaded. */
+/* All at once. A call that is late gets a second chance: the machine may be loaded. */
 void check_all(const char *when, comm_store *handles[2][CALL_COUNT])
 {
     static struct run runs[2][CALL_COUNT];

@@ -1,4 +1,4 @@
-/* The part of the suite in which somebody waits: woken, out of time, or closed; and several threads at once. */
+/* The part of the suite in which a client waits: woken, out of time, or closed; and several threads at once. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -234,7 +234,7 @@ static void many_missing_keys_make_a_short_text(struct pair *p)
     CHECK(strlen(comm_last_error()) < 900);
 }
 
-/* More than a server's table of awaited keys begins with, by two who wait for them in different order. */
+/* More than a server's table of awaited keys begins with, by two clients that wait for them in different order. */
 static void over_a_thousand_awaited_keys(struct pair *p)
 {
     enum { COUNT = 1500 };
@@ -267,7 +267,7 @@ static void an_empty_queue_times_out(struct pair *p)
         CHECK_ERROR_SAYS("jobs'");
     }
     CHECK(data == (void *)8 && bytes == 4711);
-    CHECK_OK(comm_store_queue_push(p->a, "jobs", "x", 1)); /* nothing is lost to those who gave up */
+    CHECK_OK(comm_store_queue_push(p->a, "jobs", "x", 1)); /* nothing is lost to clients that gave up */
     CHECK_OK(comm_store_queue_pop(p->a, "jobs", LONG_MS, &data, &bytes));
     CHECK(bytes == 1 && *(char *)data == 'x');
     comm_free(data);

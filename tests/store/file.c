@@ -236,7 +236,7 @@ static void garbage_is_an_error_at_once(void)
             CHECK_STATUS(try_open(0, &store), COMM_ERR_PROTOCOL);
             CHECK_ERROR_SAYS(rows[i].words);
             CHECK_ERROR_SAYS(path);
-            CHECK(file_bytes() == (off_t)rows[i].count); /* somebody's file: not touched */
+            CHECK(file_bytes() == (off_t)rows[i].count); /* another program's file: not touched */
         } else {
             CHECK_OK(try_open(0, &store));
             comm_store_close(store);
@@ -324,7 +324,7 @@ static void a_deleted_file_is_found(void)
         fresh_path();
         comm_store *store = open_store(2), *other;
         struct waiter w;
-        start(&w, store); /* for ever, if nobody tells it */
+        start(&w, store); /* for ever, unless it is told */
         if (replace) {
             char name[300];
             snprintf(name, sizeof name, "%s.new", path);
@@ -434,7 +434,7 @@ static void *open_and_close(void *context)
             CHECK_ERROR_SAYS("in use");
             continue;
         }
-        CHECK_OK(comm_store_set(store, "k", "v", 1)); /* never in a file that somebody has removed */
+        CHECK_OK(comm_store_set(store, "k", "v", 1)); /* never in a file that has been removed */
         comm_store_close(store);
         atomic_fetch_add(opened, 1);
     }
@@ -534,7 +534,7 @@ static void those_who_live_go_on_when_one_crashes(void)
     kill(child, SIGKILL);
     join_child(child, SIGKILL);
     check_text(store, "child's", "v");
-    CHECK_STATUS(comm_store_wait(store, &key, 1, SHORT_MS), COMM_ERR_TIMEOUT); /* and says who is gone */
+    CHECK_STATUS(comm_store_wait(store, &key, 1, SHORT_MS), COMM_ERR_TIMEOUT); /* and names the process that is gone */
     snprintf(who, sizeof who, ":%d", (int)child);
     CHECK_ERROR_SAYS("gone without closing it");
     CHECK_ERROR_SAYS(who);
@@ -544,7 +544,7 @@ static void those_who_live_go_on_when_one_crashes(void)
     check_text(again, "child's", "v");
     comm_store_close(again);
     comm_store_close(store);
-    CHECK(file_bytes() == -1); /* the world came, and nobody is left */
+    CHECK(file_bytes() == -1); /* the world came, and has gone */
 }
 
 /* The kernel ends the write in the middle, and then the process: the file may not grow any more. */
@@ -711,7 +711,7 @@ static void a_stopped_process_costs_the_others_their_time_limit(void)
     CHECK_ERROR_SAYS(path);
     CHECK_OK(comm_store_clone(store, &handle));
     start(&w, handle);
-    comm_store_close(handle); /* who waits for the lock can be ended, too */
+    comm_store_close(handle); /* a thread that waits for the lock can be ended, too */
     pthread_join(w.thread, NULL);
     CHECK_STATUS(w.status, COMM_ERR_ABORTED);
     kill(child, SIGCONT);

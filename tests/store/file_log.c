@@ -120,7 +120,7 @@ static void what_makes_no_sense_is_bad(void)
     const char *why = "";
     header[12] = FILE_SET;
     header[16] = 1;
-    header[23] = 0x7f; /* a value of 2 GiB: refused before anybody waits for it or makes room */
+    header[23] = 0x7f; /* a value of 2 GiB: refused before a reader waits for it or makes room */
     CHECK(file_decode(header, sizeof header, &back, &taken, &why) == FILE_BAD && strstr(why, "too long"));
     CHECK(file_decode("\x09\0\0\0refcount/\x01\0\0\0"
                       "1",

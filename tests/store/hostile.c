@@ -129,7 +129,7 @@ static int greet(const struct server *server)
     return fd;
 }
 
-/* ---- Good clients, who work all the time ---- */
+/* ---- Good clients, which work all the time ---- */
 
 struct worker {
     pthread_t thread;
@@ -380,8 +380,8 @@ static void deaf(const struct server *server, struct worker workers[GOOD_CLIENTS
     free(all);
 }
 
-/* Slow is not deaf: who reads in the end gets all that it has asked for, in order; the server has not kept it all
- * meanwhile. */
+/* Slow is not deaf: a client that reads in the end gets all that it has asked for, in order; the server has not kept it
+ * all meanwhile. */
 static void slow_reader(const struct server *server, struct worker workers[GOOD_CLIENTS])
 {
     enum { TIMES = 100 };
@@ -459,8 +459,8 @@ static void ask(int fd, const char *request, const char *reply)
     lines_hear(fd, reply);
 }
 
-/* Clients of PyTorch's kind wait for a queue, are woken, and then pop. Who is woken and does not pop, because it
- * leaves, gives up or asks for something else, passes the wake-up on: else the item would lie there and the other
+/* Clients of PyTorch's kind wait for a queue, are woken, and then pop. A client that is woken and does not pop, because
+ * it leaves, gives up or asks for something else, passes the wake-up on: else the item would lie there and the other
  * wait. */
 static void woken_poppers_that_do_not_pop(const struct server *server)
 {

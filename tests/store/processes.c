@@ -43,7 +43,7 @@ static comm_store *open_store(int rank)
     return view;
 }
 
-/* Who serves leaves last. */
+/* The rank that serves leaves last. */
 static void close_store(comm_store *store, int rank, int size)
 {
     comm_store *meeting = ranks_store();
@@ -107,7 +107,7 @@ static void passing(comm_store *store, int rank, int size)
     }
 }
 
-/* Everybody pushes and everybody pops: each item reaches one. */
+/* Every rank pushes and pops: each item reaches one. */
 static void queueing(comm_store *store, int rank, int size)
 {
     for (int i = 0; i < ROUNDS; i++) {

@@ -286,7 +286,7 @@ static void what_pytorch_may_have(void)
         { 'c', "10 02.. '/q'" }, { 's', "01.." },
         { 'c', "0f 02.. '/q'" }, { 's', "01.. 01.. 'v'" },
         { 'c', "0f 02.. '/q'" }, { 's', "00.." },
-        /* Somebody else was quicker: wait again, and never again on a connection that has waited for a queue. */
+        /* Another client was quicker: wait again, and never again on a connection that has waited for a queue. */
         { 'c', "06 01.. 02.. '/q'" }, { 's', "00" }, { 'c', "0f 02.. '/q'" }, { 's', "00.." }, { 'e', "" },
         { 'A', "" }, { 'H', "01" },
         { 'C', "06 01.. 02.. '/q'" }, { 'S', "00" }, { 'C', "0f 02.. '/q'" }, { 'S', "01.. 01.. 'v'" }, { 'E', "" },
@@ -426,7 +426,7 @@ static void pytorch_1_13(void)
         { 'C', "08 02.. '/k'" }, { 'S', "01.." },
         { 'C', "00 02.. '/a' 01.. 'x' 00 02.. '/b' 02.. 'yz'" },
         { 'C', "05 " TWO_KEYS }, { 'S', "00" }, { 'C', "02 02.. '/a' 02 02.. '/b'" }, { 'S', "01.. 'x' 02.. 'yz'" },
-        { 'C', "05 01.. 02.. '/k'" }, { 'E', "" }, /* it cannot be told that nobody waits any more */
+        { 'C', "05 01.. 02.. '/k'" }, { 'E', "" }, /* it cannot be told that the wait is over */
         { 'A', "" }, { 'C', GREETING_1_13 }, { 'S', "01" },
         { 'C', "04 01.. 02.. '/k'" }, { 'S', "01" }, /* is it the key, or the server? */
         { 'C', "06" }, { 'S', "04.." },
@@ -525,7 +525,7 @@ static void a_server_that_is_silent(void)
     end(s, server);
 }
 
-/* Somebody answers, but no store does. */
+/* There is an answer, but not from a store. */
 static void no_store_at_all(void)
 {
     struct server *server;

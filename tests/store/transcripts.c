@@ -8,7 +8,7 @@
 #include "lines.h"
 #include "ranks.h"
 
-/* Who speaks: C the client, S the server to it, c and s the same on a second connection. '-': silence on the first
+/* The speaker: C the client, S the server to it, c and s the same on a second connection. '-': silence on the first
  * connection. 'x': the server closes the first connection. */
 struct line {
     char who;
@@ -249,7 +249,7 @@ static const struct dialogue dialogues[] = {
         { 'S', "00" },
         { 'C', "0f 02.. '/q'" },
         { 'S', "01.. 01.. 'a'" },
-        /* The first is no longer in the queue of those who wait for /q. */
+        /* The first is no longer in the queue of clients that wait for /q. */
         { 'C', "06 01.. 02.. '/k'" },
         { '-', "" },
         { 'c', "0e 02.. '/q' 01.. 'b'" },

@@ -1,4 +1,4 @@
-/* A store of the user's, as somebody would write one who knows only comm/store.h: a list under a lock. */
+/* A store of the user's, as it would be written from comm/store.h alone: a list under a lock. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

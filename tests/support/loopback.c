@@ -1,7 +1,7 @@
-/* The simplest backend that is right: whoever comes last to a collective does all of it, for everybody, one rank after
- * the other, from copies of what the ranks send. It uses comm/backend.h and nothing else, so it also shows that the ABI
- * suffices. It has no threads and no progress slot: the core sleeps until the last one has come. Deadlines are left to
- * the core. */
+/* The simplest backend that is right: the rank that comes last to a collective does all of it, for every rank, one
+ * after the other, from copies of what the ranks send. It uses comm/backend.h and nothing else, so it also shows that
+ * the ABI suffices. It has no threads and no progress slot: the core sleeps until the last one has come. Deadlines are
+ * left to the core. */
 #include "loopback.h"
 
 #include <pthread.h>

@@ -262,7 +262,7 @@ static int run_processes(int size, const struct ranks_options *o, void (*fn)(int
         return 1;
     }
     char url[300];
-    /* a store file that nobody alive has open is taken for one of a crashed job, and ranks may die here */
+    /* a store file that no living process has open is taken for one of a crashed job, and ranks may die here */
     comm_store *keep;
     snprintf(url, sizeof url, "file://%s/store", folder);
     if (comm_store_open(url, NULL, &keep) != COMM_OK) {

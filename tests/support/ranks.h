@@ -21,7 +21,7 @@
 #include <string.h>
 
 struct ranks_options {
-    int limit_s;       /* then everybody is killed; 0: 60. With sanitizers it is four times as long */
+    int limit_s;       /* then all ranks are killed; 0: 60. With sanitizers it is four times as long */
     int threads;       /* 1: threads of this process, which share a hash:// store; 0: processes and a file:// store */
     uint64_t may_fail; /* bit r: rank r may end as it likes (tests that kill ranks) */
     const char *name;  /* in messages; NULL: "ranks" */

@@ -35,7 +35,7 @@ def remove_hosts():
 
 
 def lose(host, address):
-    """What the host sends to the address is lost, and nobody is told: the entry in its table of neighbours is wrong."""
+    """What the host sends to the address is lost without an error: the entry in its table of neighbours is wrong."""
     ip("-n", NAMES[host], "neigh", "replace", address, "lladdr", BOGUS, "dev", "veth0", "nud", "permanent")
 
 

@@ -135,7 +135,7 @@ class Launchers(unittest.TestCase):
         self.assertEqual(ranks, [(f"slurm {r}/3\n", "", 0) for r in range(3)])
 
     def test_a_stale_meeting_file_is_passed_over(self):
-        # A job of the same name leaves a file with a port where nobody listens: rank 1 comes before rank 0.
+        # A job of the same name leaves a file with a port without a listener: rank 1 comes before rank 0.
         lone = self.slurm(1, SLURM_STEP_NUM_NODES="1")
         late = subprocess.Popen([PLACE], env={**BARE, **self.slurm(0, SLURM_STEP_NUM_NODES="1")},
                                 stdout=subprocess.PIPE)

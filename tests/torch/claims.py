@@ -453,7 +453,7 @@ def ddp_learns_with_power_sgd():
 
 
 def a_work_may_be_dropped_before_its_end():
-    """The operation still writes its memory, which nobody else may have got meanwhile."""
+    """The operation still writes its memory, which must not be reused meanwhile."""
     group = dist.new_group(list(range(size())))
     if rank() == 0:
         dist.all_reduce(torch.ones(50000), async_op=True, group=group)

@@ -63,7 +63,7 @@ static void abort_ends_the_wait(int rank, int size, void *arg)
     (void)rank, (void)size, (void)arg;
     comm_group *world = ranks_world("xpu:pretend");
     pthread_t thread;
-    pretend_expected = 2; /* nobody else comes */
+    pretend_expected = 2; /* no other rank comes */
     CHECK(pthread_create(&thread, NULL, abort_when_connecting, world) == 0);
     CHECK_STATUS(comm_group_connect(world, COMM_DEVICE_XPU, COMM_TIMEOUT_INFINITE), COMM_ERR_ABORTED);
     CHECK_ERROR_SAYS("changed my mind");
@@ -145,7 +145,7 @@ static void a_group_says_what_it_can_do(int rank, int size, void *arg)
     CHECK(comm_group_supports(world, COMM_OP_ALL_REDUCE, COMM_DTYPE_END, COMM_REDOP_SUM, cpu) == 0);
     CHECK(comm_group_supports(world, COMM_OP_ALL_REDUCE, COMM_DTYPE_F32, COMM_REDOP_END, cpu) == 0);
     CHECK(comm_group_supports(NULL, COMM_OP_BARRIER, 0, 0, cpu) == 0);
-    CHECK(comm_group_seq(world) == 0); /* nobody was asked */
+    CHECK(comm_group_seq(world) == 0); /* no backend was asked */
     CHECK_OK(comm_group_close(world));
 }
 

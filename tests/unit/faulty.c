@@ -1,5 +1,5 @@
 /* What a faulty backend does to the core: every fault becomes a status with a text that says which backend, no work is
- * lost, none is completed twice, and nobody waits for ever. Ranks are threads. */
+ * lost, none is completed twice, and no thread waits for ever. Ranks are threads. */
 #include <comm/comm.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -314,7 +314,7 @@ static void an_op_is_whole_when_the_backend_looks_at_it(int rank, int size, void
     CHECK_OK(comm_coalesce_begin(world));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     CHECK_OK(comm_coalesce_end(world, NULL, NULL));
-    CHECK_OK(comm_barrier(world, NULL, NULL)); /* nobody changes the fault before all are through */
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* no rank changes the fault before all are through */
     CHECK_OK(comm_group_close(world));
 }
 

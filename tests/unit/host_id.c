@@ -118,7 +118,7 @@ static void many_ranks_take_little_text(void **state)
     free(again);
 }
 
-/* The text comes from a store, which may be anybody's. */
+/* The text comes from a store, which may be another program's. */
 static void a_wrong_text_is_refused(void **state)
 {
     static const char *const wrong[] = { "",       "4",        "4*",       "4*0",     "3*0,",       "5*0,",

@@ -15,8 +15,8 @@ enum { TIMEOUT_MS = 30000, NEVER_MS = 600000 };
 
 /* ---- Support ---- */
 
-static int port; /* where nobody listens, for tcp:// with a fixed one */
-static int to_others[2]; /* a pipe from whoever knows to whoever waits */
+static int port; /* without a listener, for tcp:// with a fixed one */
+static int to_others[2]; /* a pipe from a rank that knows to one that waits */
 
 static void find_port(int family)
 {
@@ -367,7 +367,7 @@ static void who_waits_says_who_is_missing(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* Rank 0, who serves, comes when rank 1 has said that nobody does. */
+/* Rank 0, which serves, comes when rank 1 has said that there is no server. */
 static void who_finds_no_server_says_so(int rank, int size, void *arg)
 {
     char x, url[64], words[64];
@@ -386,7 +386,7 @@ static void who_finds_no_server_says_so(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* A port that nobody can come to listen at: it is bound. */
+/* A port that no other socket can listen at: it is bound. */
 static int bound_port(int *ret_fd)
 {
     struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

@@ -306,7 +306,7 @@ static int32_t all_have_heard(const comm_work *work)
     return heard == peer_count;
 }
 
-/* By a thread that never sleeps, for who sleeps has told epoll before what it wants. */
+/* By a thread that never sleeps: one that sleeps has told epoll before what it wants. */
 static void who_spins_writes_to_all_awaited_links(int count)
 {
     static comm_host host;
@@ -707,7 +707,7 @@ static void replies_are_bounded(void **state)
         for (int i = 0; i < REPLIES; i++)
             link_send_text(s.port, &h, "busy", 1);
         for (int i = 0; i < REPLIES; i++)
-            link_send_text(s.port, &h, "news", 0); /* nobody asked: not counted */
+            link_send_text(s.port, &h, "news", 0); /* not a reply: not counted */
         assert_int_equal(s.port->state, PORT_UP);
         assert_int_equal(s.link->replies, REPLIES);
         if (round)

@@ -681,7 +681,7 @@ static void who_is_late_for_a_monitored_barrier_is_told(int rank, int size, void
         CHECK_ERROR_SAYS("rank 0 says");
     }
     CHECK_OK(comm_monitored_barrier(world, NULL));
-    /* Who has given up for himself has come all the same. */
+    /* A rank that has given up for itself has come all the same. */
     if (rank == 1)
         CHECK_STATUS(comm_monitored_barrier(world, &brief), COMM_ERR_TIMEOUT);
     CHECK_OK(comm_barrier(world, NULL, NULL));

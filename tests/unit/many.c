@@ -18,8 +18,8 @@ static void check_all_reduce(comm_group *world, size_t count, int rank, int size
         CHECK(values[i] == size * (size - 1) / 2 + size * (int32_t)i);
 }
 
-/* Everybody waits for everybody, by algorithms that have a message of each rank to each other,
- * and by those that the rules choose. */
+/* Every rank waits for every other, by algorithms that have a message of each rank to each other, and by those that the
+ * rules choose. */
 static void all_to_all_ranks(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);

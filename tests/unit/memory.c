@@ -1,4 +1,4 @@
-/* Memory that backends know: who gets a handle with which op, whose it is, and when it ends. */
+/* Memory that backends know: which backend gets a handle with which op, to which it belongs, and when it ends. */
 #include <comm/backend.h>
 #include <string.h>
 #include <sys/wait.h>

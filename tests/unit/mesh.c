@@ -349,7 +349,7 @@ static void strangers_are_bounded(void **state)
     struct mesh *m = open_mesh(1, SECRET);
     int crowd[CROWD];
     (void)state;
-    struct shake unproven = begin_shake(m, hello_of(3, 1)); /* the oldest of all, but it has said who it is */
+    struct shake unproven = begin_shake(m, hello_of(3, 1)); /* the oldest of all, but it has sent its hello */
     for (int i = 0; i < CROWD; i++) {
         crowd[i] = dial(m);
         UNTIL((int)m->refused + m->pending_count == i + 2);
@@ -529,7 +529,7 @@ static void of_two_connections_one_is_left(void **state)
             random = random * 1664525u + 1013904223u;
             for (unsigned i = random >> 29; i; i--)
                 turn(m[random >> 28 & 1]);
-            if (low->port.state == PORT_UP && high->port.state == PORT_UP) { /* who connected is told nothing more */
+            if (low->port.state == PORT_UP && high->port.state == PORT_UP) { /* the connector is told nothing more */
                 struct frame h = { .type = FRAME_CREDIT };
                 link_send(&low->port, &h, NULL, 0, NULL);
                 link_send(&high->port, &h, NULL, 0, NULL);

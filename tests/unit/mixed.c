@@ -75,7 +75,7 @@ static void a_device_that_is_not_said_or_not_there_is_refused(int rank, int size
 
 /* ---- Without a backend for the CPU ---- */
 
-/* What needs one says so on every rank, and nobody waits. */
+/* What needs one says so on every rank, and no rank waits. */
 static void without_the_cpu_what_needs_it_says_what_to_add(int rank, int size, void *arg)
 {
     (void)arg;

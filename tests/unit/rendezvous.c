@@ -1,5 +1,5 @@
-/* comm_rendezvous: who am I, where do we meet, and what the refusals say. The launchers' ways of meeting are tried by
- * tests/tools/launchers.py on real processes. */
+/* comm_rendezvous: rank and world size, the store to meet at, and what the refusals say. The launchers' ways of meeting
+ * are tried by tests/tools/launchers.py on real processes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

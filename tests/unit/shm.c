@@ -1,5 +1,5 @@
 /* What is special about cpu:shm, and cpu:shm-tcp on one host: small operations that some ranks run at once and others
- * begin; who may connect. */
+ * begin; which processes may connect. */
 #include <comm/comm.h>
 #include <stddef.h>
 #include <stdlib.h>

@@ -94,7 +94,7 @@ static int has(const int32_t *ranks, size_t count, int32_t rank)
     return 0;
 }
 
-/* The recipe of comm_group_lost_ranks: nobody tells the survivors who died, and they do not ask each other. */
+/* The recipe of comm_group_lost_ranks: the survivors are not told which ranks died, and do not ask each other. */
 static comm_group *shrink_by_the_recipe(comm_group *group, int32_t *lost, size_t room, size_t *ret_count)
 {
     comm_group *rest = NULL;

@@ -19,7 +19,7 @@
 #endif
 
 enum { WARM_UP = 3000, ROUNDS = 20000, ALLOWED = 0, DISPATCHED = 1, SKIPPED = 77,
-       SELDOM = 2 /* who waits for a rank that does not run asks the kernel now and then what has become of it */ };
+       SELDOM = 2 /* a rank that waits for one that does not run asks the kernel now and then about it */ };
 
 /* ---- malloc ---- */
 

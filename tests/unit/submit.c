@@ -203,7 +203,7 @@ static void *close_it(void *group)
     return NULL;
 }
 
-/* Close waits for who is in run; what goes on then is aborted by the close. An abort does not wait. */
+/* Close waits for a thread that is in run; what goes on then is aborted by the close. An abort does not wait. */
 static void groups_end_while_an_operation_runs(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;

@@ -1,6 +1,6 @@
-/* Threads that wait, submit, call back, abort and close at the same time, and works that nobody waits for: on tcp, with
- * ranks as processes, where the test does not say otherwise. Most of what can go wrong here shows as a rank that is
- * killed when its time is over, or in a sanitizer's report. */
+/* Threads that wait, submit, call back, abort and close at the same time, and works that no thread waits for: on tcp,
+ * with ranks as processes, where the test does not say otherwise. Most of what can go wrong here shows as a rank that
+ * is killed when its time is over, or in a sanitizer's report. */
 #include <comm/comm.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +12,7 @@
 #include "ranks.h"
 #include "waits.h"
 
-/* ---- Nobody waits ---- */
+/* ---- No thread waits ---- */
 
 static void long_messages_travel_while_nobody_waits(int rank, int size, void *arg)
 {
@@ -159,7 +159,7 @@ static void close_waits_for_callbacks(int rank, int size, void *arg)
         CHECK_OK(comm_recv(group, NULL, 0, COMM_DTYPE_BYTE, 1, NULL, &work));
         CHECK_OK(comm_work_on_complete(work, dawdle, &late));
         CHECK_OK(comm_barrier(world, NULL, NULL));
-        while (!atomic_load(&late.entered)) /* in the helper thread: nobody else is there to complete it */
+        while (!atomic_load(&late.entered)) /* in the helper thread: no other is there to complete it */
             sched_yield();
         comm_work_release(work);
     } else {
@@ -220,7 +220,7 @@ static void callbacks_cannot_wait(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(f.world));
 }
 
-/* The answers of rank 0 are sends that nobody waits for; it may close before the others have them. */
+/* The answers of rank 0 are sends that no thread waits for; it may close before the others have them. */
 static void closing_may_follow_a_monitored_barrier_at_once(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world("cpu:loopback");
@@ -243,7 +243,7 @@ static void *abort_group(void *context)
     return NULL;
 }
 
-/* Who is told of the abort may close the world when the thread that aborts is not back yet. */
+/* A thread that is told of the abort may close the world when the thread that aborts is not back yet. */
 static void closing_may_follow_an_abort_at_once(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;

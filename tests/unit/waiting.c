@@ -276,7 +276,7 @@ static void who_does_not_read_is_told(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* ---- Nobody waits ---- */
+/* ---- No thread waits ---- */
 
 /* Each round finds the helper thread asleep. */
 static void what_a_call_completes_is_told_at_once(int rank, int size, void *arg)

@@ -141,7 +141,7 @@ static void every_order_of_steps(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* ---- Who completes ---- */
+/* ---- The completing side ---- */
 
 static void a_second_completion_changes_nothing(int rank, int size, void *arg)
 {

@@ -186,7 +186,7 @@ static void a_callback_cannot_wait_nor_close(int rank, int size, void *arg)
 
 struct seen {
     atomic_int submitted, completed, ended;
-    char last[32]; /* the op of the last SUBMIT: the hook runs on the calling thread, so nobody else writes it */
+    char last[32]; /* the op of the last SUBMIT: the hook runs on the calling thread, so no other thread writes it */
     pthread_t caller;
     comm_group *group;
     _Atomic int64_t received; /* of the last receive: source * 1000 + count */
@@ -362,7 +362,7 @@ static void a_work_answers_every_question(int rank, int size, void *arg)
     CHECK(comm_work_timeout(works[0]) == comm_group_timeout(world) && comm_work_seq(works[0]) == 2);
     CHECK_OK(comm_work_fd(works[0], &fd));
     struct pollfd poller = { fd, POLLIN, 0 };
-    CHECK(poll(&poller, 1, 30000) == 1); /* nobody drives it but the backend */
+    CHECK(poll(&poller, 1, 30000) == 1); /* only the backend drives it */
     CHECK_OK(comm_work_status(works[0]));
     CHECK_OK(comm_work_test(works[0], &done));
     CHECK(done == 1 && sum == (int64_t)size * (size - 1) / 2);
@@ -539,7 +539,7 @@ static void let_go(comm_work *work, comm_status status, void *context)
     comm_work_release(work);
 }
 
-/* Fire and forget: nobody but the callback has the work. */
+/* Fire and forget: only the callback has the work. */
 static void a_callback_may_release_its_work(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;

@@ -149,7 +149,7 @@ void point_await(struct point *point);
 bool host_waits(const char *call);
 
 /* capture.c, locked */
-/* False, with a violation: this call may not be made while somebody captures. */
+/* False, with a violation: this call may not be made during a capture. */
 bool capture_allows(const char *call);
 void capture_push(cuda_stream stream, struct node *node, struct standin_chain *chain);
 /* The stream waits for an event: it joins the event's capture, or stays in its own. Not CUDA_OK: a violation. */

@@ -1,4 +1,4 @@
-/* Who comes before whom: vector clocks, and the accesses to memory that are not known to be over. */
+/* What happens before what: vector clocks, and the accesses to memory that are not known to be over. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

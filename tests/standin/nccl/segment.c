@@ -157,7 +157,7 @@ void peers_check(struct ncclComm *comm)
     }
 }
 
-/* Not NCCL_OK: nobody needs to wait any longer. */
+/* Not NCCL_OK: no rank needs to wait any longer. */
 static nccl_status sleep_in_call(struct ncclComm *comm, uint32_t seen)
 {
     struct ncclComm *parent = comm->parent;

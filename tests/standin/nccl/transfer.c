@@ -127,7 +127,8 @@ static int move_all(struct ncclComm *comm, struct transfer *transfers, int count
     return left;
 }
 
-/* Before the sleep; who reads meanwhile is seen, or rings. False: there is a send that does not sleep yet. */
+/* Before the sleep; a receiver that reads meanwhile is seen, or rings. False: there is a send that does not sleep
+ * yet. */
 static bool announce_sleep(struct ncclComm *comm, const struct transfer *transfers, int count)
 {
     bool may_sleep = true;
