@@ -329,7 +329,7 @@ static void *thread_main(void *context)
         c->state = COMMUNICATOR_READY;
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-    return NULL; /* whoever sees READY may join this thread with the lock held */
+    return NULL; /* a thread that sees READY may join this one with the lock held */
 }
 
 /* ---- With the group's lock ---- */

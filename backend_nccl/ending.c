@@ -93,7 +93,7 @@ static void *ender_main(void *context)
         find_out_who(g);
     comm_status status = atomic_load(&g->ended);
     if (!asks && status == COMM_ERR_PEER_LOST)
-        alarm_look_for_lost(g); /* whoever told it has not said which ranks */
+        alarm_look_for_lost(g); /* the rank that told it has not said which ranks */
     if (!g->told)
         alarm_raise(g); /* before the connections break: the others shall hear the reason first */
     for (struct communicator *c = g->communicators; c; c = c->next)

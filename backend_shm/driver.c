@@ -1,4 +1,4 @@
-/* The arena's lock and whoever drives under it.
+/* The arena's lock, and the thread that drives under it.
  *
  * A thread that waits for a work drives: it looks at the rings in a tight loop, yields after a while, and at last
  * sleeps in the kernel; its peers know that it sleeps, and ring. When no thread waits the helper thread looks after the

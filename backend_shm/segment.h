@@ -10,8 +10,8 @@ enum {
     SEGMENT_RING_MAX = 64 << 20,
 };
 
-/* A file of so many bytes, which are reserved: a page that cannot be had later would kill whoever touches it. It has no
- * name and cannot shrink. A descriptor, or a negative errno. */
+/* A file of so many bytes, which are reserved: a page that cannot be had later would kill the process that touches it.
+ * It has no name and cannot shrink. A descriptor, or a negative errno. */
 int segment_file(size_t bytes);
 /* The other side's: 0 if it has so many bytes, and cannot shrink under us. */
 int segment_check_file(int fd, uint64_t bytes);

@@ -1,7 +1,7 @@
 /* An arena is one process's view of one world over shared memory: a domain (domain.h), its ports, and the threads that
- * wait. Everything in an arena is guarded by arena->lock, and whoever holds the lock may drive: a thread that waits for
- * a work, or the helper thread when no thread waits (driver.c). Completed works are handed to the core after the lock
- * is released, so that a user's callback may call the library.
+ * wait. Everything in an arena is guarded by arena->lock, and the thread that holds the lock may drive: a thread that
+ * waits for a work, or the helper thread when no thread waits (driver.c). Completed works are handed to the core after
+ * the lock is released, so that a user's callback may call the library.
  *
  * The ports are duplexes. A duplex is this rank and one peer: two rings, and a socket that ends when the peer's process
  * does. All duplexes of a domain with what it takes to get connected are a fabric, which has no lock and no threads: it
@@ -40,7 +40,7 @@ struct watch {
     int fd; /* -1: none */
 };
 
-/* A connection that came in and has not proved yet whose it is. */
+/* A connection that came in and has not proved yet which rank it is of. */
 struct pending_conn {
     struct watch watch; /* first */
     struct fabric *fabric;

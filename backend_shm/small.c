@@ -1,4 +1,4 @@
-/* Small collectives at once. A plan of one round is known by heart: what goes to whom and comes from whom is looked up
+/* Small collectives at once. A plan of one round is kept: what goes to which rank and comes from which is looked up
  * once per shape of op. A call then writes its records, looks until those of the others are there, and takes them out
  * of the rings straight to where they belong, or reduces them there.
  *

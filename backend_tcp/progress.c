@@ -1,4 +1,4 @@
-/* The mesh's lock and whoever drives the loop under it.
+/* The mesh's lock, and the thread that drives the loop under it.
  *
  * A thread that waits for a work drives: it reads the links that something is awaited from (active) in a tight loop,
  * yields after a while, and at last sleeps in the kernel. When no thread waits the helper thread looks after the mesh:

@@ -1,8 +1,8 @@
 /* A mesh is one process's view of one world over TCP: a domain (domain.h) whose ports are links, or some of them those
  * of another carrier (carrier.h), one libuv loop, and what it takes to get connected. Everything in it is guarded by
- * mesh->lock, and whoever holds the lock may drive the loop: a thread that waits for a work, or the mesh's helper
- * thread when no thread waits (progress.c). Completed works are handed to the core after the lock is released, so that
- * a user's callback may call the library. */
+ * mesh->lock, and the thread that holds the lock may drive the loop: a thread that waits for a work, or the mesh's
+ * helper thread when no thread waits (progress.c). Completed works are handed to the core after the lock is released,
+ * so that a user's callback may call the library. */
 #ifndef COMM_TCP_TCP_H
 #define COMM_TCP_TCP_H
 

@@ -1,4 +1,4 @@
-/* The driver is found among the libraries of the process, as whoever uses CUDA has loaded it. It is looked for when the
+/* The driver is found among the libraries of the process, loaded by the code that uses CUDA. It is looked for when the
  * process has loaded something since the last look; the dynamic linker counts. */
 #include "cuda_memory.h"
 

@@ -149,7 +149,7 @@ struct comm_group {
     atomic_int closing;
 
     _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */
-    atomic_int ending;     /* whoever sets it writes ended_text and ended_ns */
+    atomic_int ending;     /* the thread that sets it writes ended_text and ended_ns */
     int64_t ended_ns;
     /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
     atomic_int untold;

@@ -84,7 +84,7 @@ void comm__inner_work_release(comm_work *work)
         return;
     struct inner_work *inner = (struct inner_work *)work;
     struct inner_works *works = &work->group->inner_works;
-    atomic_store(&inner->completed, 1); /* whoever completes it from now on does so too late */
+    atomic_store(&inner->completed, 1); /* a completion from now on comes too late */
     pthread_mutex_lock(&works->lock);
     inner->next_free = works->free;
     works->free = inner;

@@ -637,7 +637,7 @@ static comm_status tell_start(struct joining *j, const struct fetched *claims)
     if (start) {
         memcpy(start, claims->values[j->size], nonce_bytes);
         sprintf(start + nonce_bytes, " %s", hosts);
-        /* In this order: whoever knows that all are here finds the next world if it joins again. */
+        /* In this order: a rank that knows that all are here finds the next world if it joins again. */
         status = comm_store_add(j->names, "worlds", 1, &worlds);
     }
     if (status == COMM_OK)

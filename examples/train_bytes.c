@@ -109,7 +109,7 @@ static int prepare(struct trainer *trainer)
     return 0;
 }
 
-/* Choose this rank's samples of a step. Sample i of a step is the same, whoever takes it. */
+/* Choose this rank's samples of a step. Sample i of a step is the same on every rank. */
 static void choose_samples(struct trainer *trainer, size_t step)
 {
     size_t window = trainer->options.window;

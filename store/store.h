@@ -8,8 +8,9 @@
  * Every call is told until when, and for which handle, by a store_wait. It is made once, when the user calls, and goes
  * down to whatever may block: a lock, a connection, a reply, a step of a call that is made of several. No layer has a
  * time limit of its own that could reach beyond it. When the handle is closed, the kind's `interrupt` is called: wake
- * whoever waits in the store; each then asks store_wait_closed, and returns through store_fail_closed or waits on. (Two
- * handles, a store and a view of it, can wait in one store; closing one does not end the waits of the other.) */
+ * the threads that wait in the store; each then asks store_wait_closed, and returns through store_fail_closed or waits
+ * on. (Two handles, a store and a view of it, can wait in one store; closing one does not end the waits of the
+ * other.) */
 #ifndef COMM_STORE_STORE_H
 #define COMM_STORE_STORE_H
 

@@ -5,9 +5,9 @@
  *   tcp_dial.c      finding the server and greeting it;  tcp_conn.c  bytes with a deadline
  *
  * Quick requests share one connection, `quick`, and have their turn on it one after the other, each for one round trip.
- * A call that has to wait takes that connection away with it; whoever comes next gets a spare or a new one. So one
- * thread needs one connection, and a waiting thread blocks no other. A connection is only taken away after the server
- * has answered on it: what was set before is then in force, whichever connection is used next.
+ * A call that has to wait takes that connection away with it; the next call gets a spare or a new one. So one thread
+ * needs one connection, and a waiting thread blocks no other. A connection is only taken away after the server has
+ * answered on it: what was set before is then in force, whichever connection is used next.
  *
  * A call's time limit holds for all that it does: for its turn, for a new connection and the greeting on it, for
  * request and reply. When the time of a waiting call is over, it asks the server to cancel, within store_grace: the

@@ -107,7 +107,7 @@ static comm_status wait_on(struct tcp_request *r, enum tail tail, const char *ke
     if (tail == TAIL_POP && !c->ordered)
         keep = 0; /* PyTorch's server goes on counting this connection as one that waits for the queue */
     if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)
-        status = COMM_IN_PROGRESS; /* it cannot say; whoever names the keys will see */
+        status = COMM_IN_PROGRESS; /* it cannot say; the caller, which names the missing keys, finds out */
     if (!keep) {
         tcp_close_conn(r->t, c);
         c = NULL;

@@ -1,8 +1,8 @@
 /* A store of the user's: comm_store_ops behind the interface of a kind.
  *
  * A function of the user's that waits cannot be woken, so it is asked for a short time only, again and again: then a
- * handle can be closed while a thread waits, whatever the user's store is made of. None of his functions can be ended,
- * but none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
+ * handle can be closed while a thread waits, whatever the user's store is made of. None of the user's functions can be
+ * ended, but none is called when the time is over, whatever call of ours is made of it (but see store_grace). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +76,7 @@ static comm_status ended(comm_store *s, const struct store_wait *wait, const cha
                                    : store_fail_missing(s, keys, count, wait, *error ? error : NULL);
 }
 
-/* May one of his functions be called? */
+/* May one of the user's functions be called? */
 static comm_status in_time(comm_store *s, const char *what, const struct store_wait *wait)
 {
     if (!store_wait_over(wait))

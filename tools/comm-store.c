@@ -423,7 +423,7 @@ static char *make_doc(void)
     return doc;
 }
 
-/* With room for whoever forgets that he has an IPv6 address in MASTER_ADDR. */
+/* Adds the brackets that an IPv6 address in MASTER_ADDR lacks. */
 static const char *default_url(char *room, size_t bytes)
 {
     const char *url = getenv("COMM_STORE_URL"), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");

@@ -291,7 +291,7 @@ static int fork_rank(struct run *run, struct rank *rank, const struct child *chi
         run_fail(run, 1, "starting rank %d: fork: %s", rank->rank, strerror(error));
         return -1;
     }
-    setpgid(pid, pid); /* whoever comes first: before this returns, the group must exist */
+    setpgid(pid, pid); /* in the child, too: whichever is first, the group exists before this returns */
     rank->pid = pid;
     rank->running = 1;
     run->running++;

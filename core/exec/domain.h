@@ -1,6 +1,6 @@
-/* A domain is one process's view of one world: a port to each peer, and all the groups that were opened from the
- * world. All of it is guarded by the lock of whoever embeds it (struct mesh), and whoever holds the lock may drive the
- * ports. */
+/* A domain is one process's view of one world: a port to each peer, and all the groups that were opened from the world.
+ * All of it is guarded by the lock of the object that embeds it (struct mesh), and the thread that holds the lock may
+ * drive the ports. */
 #ifndef COMM_EXEC_DOMAIN_H
 #define COMM_EXEC_DOMAIN_H
 

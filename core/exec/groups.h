@@ -4,8 +4,8 @@
 
 #include "exec_group.h"
 
-/* The domain is zeroed before. 0 without memory; what there is by then is freed by finish. The ports belong to whoever
- * carries frames. */
+/* The domain is zeroed before. 0 without memory; what there is by then is freed by finish. The ports belong to the
+ * carrier of frames. */
 int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t size, const struct port_events *events);
 void domain_finish(struct domain *d);
 

@@ -139,7 +139,7 @@ void match_release(struct port *p);
 
 /* The first unexpected frame with this receive's key, or NULL. */
 struct unexpected *match_find_unexpected(const struct message *m);
-/* Wait for a message of m->port's, or of any port's if that is NULL; whoever calls finds out which one. */
+/* Wait for a message of m->port's, or of any port's if that is NULL; the caller finds out which one. */
 void match_await(struct message *m);
 /* Post a receive that knows its key. `u`, unless NULL, is its message and of a fitting length. Returns 1 if the
  * message has been received; else user->done will be called. */

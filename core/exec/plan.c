@@ -1,6 +1,6 @@
 /* The builder of plans: appends steps and remembers the first failure, so that an algorithm needs no error checks. It
- * knows no algorithm and executes nothing; see plan.h for what a plan means. Callers: algo/, and whoever keeps plans.
- */
+ * knows no algorithm and executes nothing; see plan.h for what a plan means. Callers: algo/, and the code that keeps
+ * plans. */
 #include "plan.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* What this code says, to whoever called and to the log; and the host table, through which it says it. */
+/* What this code says, to the caller and to the log; and the host table, through which it says it. */
 #ifndef COMM_EXEC_SAY_H
 #define COMM_EXEC_SAY_H
 

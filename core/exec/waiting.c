@@ -24,8 +24,9 @@ void waiting_choose(struct waiting *w, const char *backend, const void *options,
 }
 
 /* When that took long the core went to a program that is not waiting for anything, and that would get a whole slice at
- * every yield: then better sleep, for whoever wakes up is preferred to whoever yields. Is the program gone after the
- * rest? One that only passed by costs a short rest, one that stays is tried seldom. */
+ * every yield: then better sleep, for the scheduler prefers a thread that wakes up to one that yields. After the rest
+ * the thread tries again: a program that ran only briefly costs one short rest, one that stays doubles the rest each
+ * time. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
     sched_yield();

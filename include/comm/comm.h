@@ -663,8 +663,8 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *          ranks. Each rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label,
  *          premul and reduce_fn. With COMM_REDOP_USER on BYTE, element_bytes must be the same, too.
  * Waiting  with ret_work == NULL the call returns when its part is over: the result is in memory, on a device, too, and
- *          the buffers can be used by anyone. With COMM_OP_FLAG_ON_STREAM it returns when the operation has been
- *          enqueued.
+ *          the buffers can be used by any thread or stream. With COMM_OP_FLAG_ON_STREAM it returns when the operation
+ *          has been enqueued.
  * Memory   with ret_work == NULL the call waits and borrows everything. Otherwise it keeps the data buffers until the
  *          work completes, borrows all arrays and options, and gives *ret_work (comm_work_release).
  * Threads  any. Calls on one group from several threads are taken in arrival order.
@@ -818,7 +818,7 @@ COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, 
 /* As above at the root; elsewhere both are NULL. */
 COMM_API comm_status comm_gather_bytes(comm_group *group, const void *send, size_t send_bytes, int32_t root,
                                        const comm_op_options *options, void **ret_data, size_t **ret_bytes);
-/* The root's `data` reaches everyone else as *ret_data; at the root *ret_data is a copy. */
+/* The root's `data` reaches every other rank as *ret_data; at the root *ret_data is a copy. */
 COMM_API comm_status comm_broadcast_bytes(comm_group *group, const void *data, size_t bytes, int32_t root,
                                           const comm_op_options *options, void **ret_data, size_t *ret_bytes);
 /* At the root, send[r] of send_bytes[r] goes to rank r; elsewhere both may be NULL. */

@@ -360,7 +360,7 @@ fault("core", "tuning_rule_applies_to_more_ranks", "core/exec/select.c", " && qu
 fault("core", "ranks_may_read_different_tuning_files", "core/join.c", "strcmp(a.tuning, b.tuning) != 0 ||", "",
       "tuning")
 fault("core", "released_inner_work_completes", "core/inner_work.c",
-      "    atomic_store(&inner->completed, 1); /* whoever completes it from now on does so too late */\n", "",
+      "    atomic_store(&inner->completed, 1); /* a completion from now on comes too late */\n", "",
       "stacked")
 fault("core", "inner_work_completes_twice", "core/inner_work.c", "    if (atomic_exchange(&inner->completed, 1)) {",
       "    if (atomic_exchange(&inner->completed, 1) > 1) {", "stacked")

@@ -1,5 +1,5 @@
-/* Findings on their way from a rank to whoever reads them: a rank writes one line per fact, in one write(2); the parent
- * sorts and explains them. Under a launcher a rank has no parent and explains them itself. */
+/* Findings on their way from a rank to their reader: a rank writes one line per fact, in one write(2); the parent sorts
+ * and explains them. Under a launcher a rank has no parent and explains them itself. */
 #include <jansson.h>
 #include <pthread.h>
 #include <stdarg.h>
