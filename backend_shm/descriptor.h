@@ -14,7 +14,7 @@ static inline void descriptor_close(int *fd)
         close(closing);
 }
 
-/* Whoever sleeps behind this bell wakes up. */
+/* The thread that sleeps at this bell wakes up. */
 static inline void bell_ring(int bell)
 {
     const uint64_t once = 1;

@@ -88,7 +88,7 @@ struct mesh {
     /* progress.c */
     pthread_mutex_t lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
-    atomic_int sleeping;    /* the driver sits in the kernel: wake it by uv_async_send */
+    atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by uv_async_send */
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */
     atomic_uint runs;          /* ops that the carrier did at once */
     pthread_mutex_t park_lock;
@@ -96,7 +96,7 @@ struct mesh {
     atomic_int parked;
     pthread_cond_t helper_park; /* the helper's own: a waiting thread that woke it at each op would pay two switches */
     atomic_int helper_parked;
-    atomic_uint helper_wakes;   /* counts, so that a wake-up just before the helper lies down is not lost */
+    atomic_uint helper_wakes;   /* counts, so that a wake-up just before the helper sleeps is not lost */
     pthread_t helper;
     int helper_runs;
     atomic_int helper_polls;  /* it waits for what it has asked the kernel for */

@@ -94,7 +94,8 @@ static struct layout *layout_create(const int32_t *shape, size_t axis_count, int
     return layout;
 }
 
-/* Takes `group` with a memory reference of its own: a group that is closed too early must not become a wild pointer. */
+/* Takes `group` with a memory reference of its own: a group that is closed too early must not leave a dangling
+ * pointer. */
 static struct dimension *dimension_create(const char *name, uint32_t axes, comm_group *group, int is_owned)
 {
     struct dimension *d = calloc(1, sizeof *d);

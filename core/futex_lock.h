@@ -1,5 +1,5 @@
-/* The submission lock of a group: one atomic exchange in, a plain store out. Whoever finds it held spins for a moment,
- * then sleeps. Not fair, and not for a thread that holds it already. */
+/* The submission lock of a group: one atomic exchange in, a plain store out. A thread that finds it held spins for a
+ * moment, then sleeps. Not fair, and not for a thread that holds it already. */
 #ifndef COMM_CORE_FUTEX_LOCK_H
 #define COMM_CORE_FUTEX_LOCK_H
 
@@ -23,8 +23,8 @@ static inline void futex_lock_take(struct futex_lock *lock)
         comm__futex_lock_wait(lock);
 }
 
-/* The look is before the store, as the group may be freed right after it. Whoever comes to wait in between is not seen,
- * and sleeps until its time is over: see comm__futex_lock_wait. */
+/* The look is before the store, as the group may be freed right after it. A thread that begins to wait in between is
+ * not seen, and sleeps until its time is over: see comm__futex_lock_wait. */
 static inline void futex_lock_release(struct futex_lock *lock)
 {
     uint32_t seen = atomic_load_explicit(&lock->word, memory_order_relaxed);

@@ -73,8 +73,8 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
 static int remember_end(comm_group *group, comm_status status, const char *text)
 {
     if (atomic_exchange(&group->ending, 1)) {
-        /* Another thread is writing the reason, which takes a moment. Whoever is told of a failed operation must find
-         * the group ended. */
+        /* Another thread is writing the reason, which takes a moment. A thread that is told of a failed operation must
+         * find the group ended. */
         while (atomic_load_explicit(&group->ended, memory_order_acquire) == COMM_OK)
             sched_yield();
         return 0;
@@ -90,7 +90,7 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 {
     if (!remember_end(group, status, text))
         return;
-    /* Whoever has ended it knows; the group's other backends do not, nor one that stands on that one. */
+    /* The backend that has ended it knows; the group's other backends do not, nor one that stands on that one. */
     if (!from && (group->channel_count > 1 || comm__inner_works_any(&group->inner_works))) {
         atomic_store(&group->untold, 1);
         comm__watch_from(group, 0);
@@ -116,7 +116,7 @@ void comm__group_abort(comm_group *group, comm_status status, const char *text)
 {
     char copy[COMM_ERROR_BYTES];
     snprintf(copy, sizeof copy, "%s", text); /* it may be this thread's error text, which a backend may overwrite */
-    /* Whoever waits for the works that this ends may close the group next, when we are not out of it yet. */
+    /* A thread that waits for the works that this ends may close the group next, while this call is still in it. */
     comm__group_stay(group);
     remember_end(group, status, copy);
     for (size_t i = 0; i < group->channel_count; i++)

@@ -1,8 +1,8 @@
-/* What the core does when a backend does not end its works in time. A work that is not complete when
- * it is due, which is some time after its deadline if its backend keeps deadlines, ends its group. A work that is
- * not complete a grace period after its group has ended is completed without the backend, which then keeps its
- * reference to it: should it complete the work after all, that does no harm. Whoever waits applies these rules to what
- * it waits for; the watchdog applies them to the rest. */
+/* What the core does when a backend does not end its works in time. A work that is not complete when it is due, which
+ * is some time after its deadline if its backend keeps deadlines, ends its group. A work that is not complete a grace
+ * period after its group has ended is completed without the backend, which then keeps its reference to it: should it
+ * complete the work after all, that does no harm. A waiting thread applies these rules to what it waits for; the
+ * watchdog applies them to the rest. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

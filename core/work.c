@@ -436,7 +436,7 @@ int comm__work_take_back(comm_work *work, comm_status status)
         return 0;
     work->status = status;
     atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
-    /* Whoever flushes the group may wait for it already. */
+    /* A thread that flushes the group may wait for it already. */
     if (atomic_fetch_or(&work->state, WORK_DONE) & WORK_SLEEPERS)
         wake(work);
     comm_work_release(work);

@@ -174,7 +174,7 @@ def prose(page, paragraph):
 
 def man(help_, version):
     about = PAGES[help_.name]
-    # Whoever packages libcomm says the time of the release, so that two builds give the same page.
+    # The packager gives the time of the release, so that two builds give the same page.
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
     day = (datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc) if seconds else
            datetime.datetime.now(datetime.timezone.utc)).date()

@@ -110,7 +110,7 @@ void comm_store_close(comm_store *s)
         return;
     unsigned calls = atomic_fetch_or(&s->calls, STORE_CLOSED);
     while (s->owner_pid == (int32_t)getpid() && (calls = atomic_load(&s->calls)) > STORE_CLOSED) {
-        /* Whoever is inside is woken until all have left. */
+        /* The threads that are inside are woken until all have left. */
         struct timespec pause = { 0, 1000000 };
         if (s->kind->interrupt)
             s->kind->interrupt(s);

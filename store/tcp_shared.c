@@ -1,5 +1,5 @@
-/* The servers that this process has in common, by port. Whoever asks for a port that is served already becomes one more
- * user of it: two worlds of one process can then meet at one address, as in PyTorch's multi-tenant stores. */
+/* The servers that this process has in common, by port. A caller that asks for a port that is served already becomes
+ * one more user of it: two worlds of one process can then meet at one address, as in PyTorch's multi-tenant stores. */
 #include "tcp_shared.h"
 
 #include <assert.h>

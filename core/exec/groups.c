@@ -92,7 +92,7 @@ static void end_as_told(struct exec_group *g)
 void group_end_if_lost(struct exec_group *g, const struct port *p)
 {
     char text[768];
-    /* Whoever said so may be lying: its news count for groups that it is in, which it could end anyway. */
+    /* The rank that said so may be lying: its word counts only for groups that it is in, which it could end anyway. */
     int32_t rank = group_rank_of(g, p), by = p->said_lost_by ? g->rank_of[p->said_lost_by - 1] : -1;
     if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
         return;

@@ -1,13 +1,12 @@
-/* A port is this rank's end of what connects it with one peer. Whoever carries frames (a TCP link, memory shared with
- * the peer, the simulator) embeds a struct port and fills in port_ops; messages, groups and errors know nothing else
- * of it.
+/* A port is this rank's end of what connects it with one peer. A carrier of frames (a TCP link, memory shared with the
+ * peer, the simulator) embeds a struct port and fills in port_ops; messages, groups and errors know nothing else of it.
  *
  * Sending calls nothing back: `send` takes what it can and queues the rest. What was sent and what has come is told
  * through port_events, and only by the driver (progress.c); so no operation is told anything while it is in the middle
  * of sending.
  *
  * A port that fails only says so (port_lose). Groups are told at the end of the turn (ending.c), so that no operation
- * is completed under the feet of the code that is sending for it. */
+ * is completed while code further up the stack is still sending for it. */
 #ifndef COMM_EXEC_PORT_H
 #define COMM_EXEC_PORT_H
 

@@ -11,8 +11,8 @@
 
 #include <comm/comm.h>
 
-/* Open a world for this thread (`backend`: a backend string, or NULL). Whoever launched the process says which rank it
- * is. On failure comm_last_error() says why. */
+/* Open a world for this thread (`backend`: a backend string, or NULL). The launcher says which rank it is. On failure
+ * comm_last_error() says why. */
 COMM_API comm_status comm_lightgbm_begin(const char *backend, int32_t *ret_rank, int32_t *ret_size);
 COMM_API void comm_lightgbm_end(void);
 /* This thread's world, or NULL. */

@@ -544,7 +544,7 @@ static void *wait_for_ever(void *argument)
     return NULL;
 }
 
-/* Whoever waits is told, and all later calls are, at once. */
+/* Waiting calls are told, and all later ones are, at once. */
 static void killed(void)
 {
     struct server server = server_start(0);

@@ -513,7 +513,7 @@ static int same_connection(int a, int b)
     return strcmp(text[0], text[1]) == 0 && strcmp(text[2], text[3]) == 0;
 }
 
-/* Whoever goes on first, and how far: one connection is left, the same at both sides. */
+/* Whichever side goes on first, and how far: one connection is left, the same at both sides. */
 static void of_two_connections_one_is_left(void **state)
 {
     (void)state;

@@ -29,7 +29,7 @@ static int32_t list_of(unsigned bits, int32_t *ranks)
     return count;
 }
 
-/* Whoever dies does so when all have left what they were in: this test is about what comes after. */
+/* A rank dies only when all have left what they were in: this test is about what comes after. */
 static void die_if(unsigned bits, int rank, comm_group *group)
 {
     CHECK_OK(comm_store_barrier(comm_group_store(group), "before the death", comm_group_size(group), 0));

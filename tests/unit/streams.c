@@ -81,7 +81,7 @@ static comm_status scaled(comm_group *group, float *in, float *out, const comm_o
     return comm_all_reduce(group, in, out, 1, COMM_DTYPE_F32, COMM_REDOP_PREMUL_SUM, options, ret_work);
 }
 
-/* Whoever reads the page dies. */
+/* A read of the page ends the process. */
 static void a_scalar_on_the_device_is_not_touched(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;

@@ -116,7 +116,7 @@ def library():
 
 
 def failure(status, text, timeout_ms=0):
-    """The exception for a status and its text. Whoever looks for PyTorch's words for a time limit finds them."""
+    """The exception for a status and its text. A time limit has PyTorch's words, for programs that look for them."""
     text = text.decode(errors="replace") if isinstance(text, bytes) else text
     if status in (ERR_TIMEOUT, ERR_DEADLINE):
         limit = f" waiting {timeout_ms}ms" if timeout_ms > 0 else ""
