@@ -197,13 +197,20 @@ void lend_probe(struct duplex *p)
         atomic_store_explicit(&shared->can_read, 1, memory_order_release);
 }
 
+static int is_valid(const struct duplex *p, const struct ring_place *place)
+{
+    return atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire) == place->loan;
+}
+
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
     if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_WRITTEN)
         return "a message that is read in its memory, with a number that makes no sense";
     p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
     p->borrowed_back = place->back_region ? region_find(p, place->back_region, place->back_at, h->bytes) : NULL;
-    if ((place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back))
+    int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back);
+    /* The memory of a loan that was taken back may be gone already; lend_read drops it. */
+    if (missing && is_valid(p, place))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
     return NULL;
@@ -270,6 +277,10 @@ void lend_read(struct duplex *p)
     struct sink *s = &p->port.sink;
     uint8_t *bounce = p->port.table->bounce;
     size_t before = s->done;
+    if (!is_valid(p, &p->borrowed)) {
+        duplex_drop_borrowed(p);
+        return;
+    }
     if (writes_back(p)) {
         reduce_and_write_back(p);
         return;

@@ -334,6 +334,26 @@ static void a_region_may_go_while_it_is_read(void **state)
     assert_memory_equal(received, other, sizeof other);
 }
 
+/* The receiver hears of the region's release before it comes to the message. */
+static void a_region_may_go_before_it_is_read(void **state)
+{
+    static uint8_t other[] = "the next message";
+    (void)state;
+    struct region *r = make_region(65536);
+    send_number(0, COMM_OP_ALL_REDUCE, region_data(r), 65536);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    region_leave(&sides[0].fabric, r);
+    region_destroy(r);
+    assert_int_equal(region_notices(sides[1].pair), 1);
+    look(1);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(received_count, 0);
+    send_number(1, COMM_OP_ALL_REDUCE, other, sizeof other);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, other, sizeof other);
+}
+
 static void what_is_not_all_in_a_region_is_not_of_it(void **state)
 {
     struct region *r = make_region(1000);
@@ -504,6 +524,8 @@ static void a_staging_place_that_is_written_to(void **state)
 static void lie(struct ring_place place, uint64_t bytes)
 {
     struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .group = 7, .bytes = bytes };
+    if (place.slot < RING_LOANS)
+        atomic_store(&sides[0].pair->out.shared->valid[place.slot], place.loan);
     ring_put_lent(&sides[0].pair->out, ring_key(&h), &h, &place);
     while (duplex_read(&sides[1].pair->port))
         ;
@@ -604,6 +626,7 @@ int main(void)
         LENT(what_is_lent),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
+        LENT(a_region_may_go_before_it_is_read),
         LENT(what_is_not_all_in_a_region_is_not_of_it),
         LENT(a_result_comes_back),
         LENT(a_result_comes_back_to_a_region),
