@@ -52,8 +52,12 @@ static float local[BYTES]; /* what the receiver reduces with, if it does */
 static struct message reduction = { .may_write_back = 1 };
 static int reduces;
 
+static void (*meanwhile)(void); /* what the sender does while the receiver reads */
+
 static void add(void *dst, const void *a, const void *b, size_t count)
 {
+    if (meanwhile)
+        meanwhile();
     for (size_t i = 0; i < count; i++)
         ((float *)dst)[i] = ((const float *)a)[i] + ((const float *)b)[i];
 }
@@ -126,6 +130,7 @@ static int open_sides(void **state)
     memset(sides, 0, sizeof sides);
     memset(received, 0, sizeof received);
     received_count = sent_count = reduces = 0;
+    meanwhile = NULL;
     reduction.written_back = 0;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
     open_side(&sides[0], 0, memory, sockets[0]);
@@ -487,6 +492,25 @@ static void nothing_is_written_to_what_was_taken_back(void **state)
     assert_int_equal(atomic_load(&sides[0].pair->out.shared->writing[0]), 0);
 }
 
+static void take_back(void)
+{
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+}
+
+static void what_is_taken_back_meanwhile_is_not_received(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    reduction.may_write_back = 0;
+    send_to_be_reduced(0, payload, payload);
+    meanwhile = take_back;
+    look(1);
+    reduction.may_write_back = 1;
+    assert_int_equal(received_count, 0);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+}
+
 /* A receiver was stopped while it wrote: what it yet writes must not come to the user's memory. */
 static void a_writer_that_does_not_run(void **state)
 {
@@ -633,6 +657,7 @@ int main(void)
         LENT(a_result_that_is_not_for_the_sender),
         LENT(what_does_not_fit_the_staging_area),
         LENT(nothing_is_written_to_what_was_taken_back),
+        LENT(what_is_taken_back_meanwhile_is_not_received),
         LENT(a_writer_that_does_not_run),
         LENT(a_staging_place_that_is_written_to),
         LENT(a_slot_that_there_is_not),
