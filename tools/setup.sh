@@ -11,7 +11,8 @@ test_packages="libcmocka-dev"
 
 # To run all of the tests: those that need an absent one of these skip and say so.
 optional_packages="g++ clang cmake binutils iproute2 gnuplot-nox openmpi-bin libopenmpi-dev mpich libmpich-dev \
-python3-torch python3-pip python3-venv python3-dev universal-ctags man-db mandoc zsh make debhelper lintian"
+python3-torch python3-pip python3-venv python3-dev universal-ctags man-db mandoc zsh make \
+build-essential debhelper lintian"
 
 say()
 {
