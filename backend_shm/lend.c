@@ -161,7 +161,7 @@ void lend_end(struct duplex *p, const struct loan *l)
 {
     p->loans &= ~(1u << l->place.slot);
     if (p->out.shared) {
-        /* Before the memory is the user's again: see settle and begin_writing. */
+        /* Before the memory is the user's again: see settle and reduce_and_write_back. */
         atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);
         ring_fence();
     }
@@ -220,7 +220,8 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
 static int writes_back(const struct duplex *p)
 {
     const struct sink *s = &p->port.sink;
-    return p->borrowed_back && s->kind == SINK_REDUCE && s->message && s->message->may_write_back;
+    return p->borrowed_data && p->borrowed_back && s->kind == SINK_REDUCE && s->message &&
+           s->message->may_write_back;
 }
 
 /* All is read. Was the loan still valid then? */

@@ -576,8 +576,10 @@ fault("shm", "result_stays_in_the_staging_area", LEND,
       "memcpy(l->write_back, region_data(p->staging) + l->place.at, l->bytes);", ";", "shm_lend", "registered on shm")
 fault("shm", "staging_place_is_used_twice", LEND, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
 fault("shm", "written_back_though_not_asked", LEND,
-      "p->borrowed_back && s->kind == SINK_REDUCE && s->message && s->message->may_write_back",
-      "p->borrowed_back && s->kind == SINK_REDUCE && s->message", "shm_lend")
+      "s->kind == SINK_REDUCE && s->message &&\n           s->message->may_write_back",
+      "s->kind == SINK_REDUCE && s->message", "shm_lend")
+fault("shm", "written_back_from_where_nothing_is_mapped", LEND, "return p->borrowed_data && p->borrowed_back",
+      "return p->borrowed_back", "shm_lend")
 fault("shm", "detached_memory_stays_shared", REGION,
       "        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);\n", "",
       "shm_lend")

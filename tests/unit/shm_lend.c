@@ -613,6 +613,16 @@ static void a_result_beyond_a_region(void **state)
     lie((struct ring_place){ .loan = 1, .region = 1, .back_region = 1, .back_at = 4087 }, 10);
 }
 
+/* The kernel is to read the payload, at an address that there is not, and the result is for a region. */
+static void a_result_of_what_is_not_in_a_region(void **state)
+{
+    struct region *r = make_region(4096);
+    (void)state;
+    assert_non_null(region_of(sides[0].pair, region_data(r), 10));
+    reduces = 1;
+    lie((struct ring_place){ .loan = 1, .at = 8, .back_region = 1 }, 400);
+}
+
 static void an_address_that_nobody_has(void **state)
 {
     (void)state;
@@ -664,6 +674,7 @@ int main(void)
         LENT(a_number_that_says_written),
         LENT(a_result_for_a_region_that_there_is_not),
         LENT(a_result_beyond_a_region),
+        LENT(a_result_of_what_is_not_in_a_region),
         LENT(no_number),
         LENT(a_region_that_there_is_not),
         LENT(beyond_a_region),
