@@ -114,7 +114,7 @@ void lend_begin(struct duplex *p, struct loan *l)
     struct ring_place *place = &l->place;
     place->slot = (uint32_t)__builtin_ctz(~p->loans);
     p->loans |= 1u << place->slot;
-    p->loan = (p->loan + 1) % LOAN_WRITTEN ? (p->loan + 1) % LOAN_WRITTEN : 1; /* 0 is none */
+    p->loan = p->loan == LOAN_WRITTEN - 1 ? 1 : p->loan + 1; /* 0 is none */
     place->loan = p->loan;
     if (is_staged(p, l)) {
         p->staged |= 1u << staging_place(p);
@@ -229,7 +229,7 @@ static void settle(struct duplex *p, int written)
 {
     const struct ring_place place = p->borrowed;
     ring_fence();
-    if (atomic_load_explicit(&p->in.shared->valid[place.slot], memory_order_relaxed) != place.loan) {
+    if (!is_valid(p, &place)) {
         duplex_drop_borrowed(p);
         return;
     }
@@ -251,7 +251,7 @@ static void reduce_and_write_back(struct duplex *p)
     size_t before = s->done;
     atomic_store_explicit(writing, place->loan, memory_order_relaxed);
     ring_fence();
-    int valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_relaxed) == place->loan;
+    int valid = is_valid(p, place);
     while (valid && sink_left(s) && s->done - before < STEP_BYTES) {
         size_t at = s->done, bytes = sink_takes(s, WRITE_BACK_BLOCK_BYTES);
         sink_feed(s, p->port.table->bounce, p->borrowed_data + at, bytes);

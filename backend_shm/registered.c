@@ -15,10 +15,7 @@ comm_status registered_open(struct fabric *f, comm_memory_info *info, void **ret
     struct registered *m = calloc(1, sizeof *m);
     if (!m)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
-    if (!info->data) {
-        m->region = region_create(f, info->bytes);
-    }
-    if (!info->data && !m->region) {
+    if (!info->data && !(m->region = region_create(f, info->bytes))) {
         free(m);
         return COMM_ERR_NO_MEMORY;
     }

@@ -544,8 +544,7 @@ fault("mpi", "library_in_the_options_is_ignored", MPI["library"], "if (!asked ||
 LEND, REGION, DUPLEX = (f"backend_shm/{name}.c" for name in ("lend", "region", "duplex"))
 
 fault("shm", "taken_back_loan_is_received", LEND,
-      "if (atomic_load_explicit(&p->in.shared->valid[place.slot], memory_order_relaxed) != place.loan) {",
-      "if (0) {", "shm_lend")
+      "if (!is_valid(p, &place)) {", "if (0) {", "shm_lend")
 fault("shm", "ended_loan_stays_valid", LEND,
       "        atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);\n", "", "shm_lend")
 fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << l->place.slot);", "", "shm_lend")
@@ -568,8 +567,7 @@ fault("shm", "piece_of_a_region_is_enough", REGION,
       "bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes",
       "(size_t)(begin - r->map.data) >= r->bytes", "shm_lend")
 fault("shm", "written_to_what_was_taken_back", LEND,
-      "int valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_relaxed) == place->loan;",
-      "int valid = 1;", "shm_lend")
+      "int valid = is_valid(p, place);", "int valid = 1;", "shm_lend")
 fault("shm", "writer_is_not_waited_for", LEND,
       "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
 fault("shm", "result_stays_in_the_staging_area", LEND,
