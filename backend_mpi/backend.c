@@ -21,10 +21,10 @@ static void cond_init_monotonic(pthread_cond_t *cond)
 /* Are there more ranks than cores on this host? mpirun often binds each rank to a core, which is then its own. */
 static int is_crowded(int32_t ranks)
 {
-    enum { BOUND_MOST = 2 }; /* the threads of a core */
+    enum { BOUND_MAX = 2 }; /* the threads of a core */
     cpu_set_t allowed;
     int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-    if (cores <= BOUND_MOST)
+    if (cores <= BOUND_MAX)
         cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return ranks < 1 || ranks > cores;
 }
@@ -109,7 +109,7 @@ static comm_status mpi_group_open(void *world, const comm_group_info *info, void
     g->suspect = g->lost = -1;
     g->native_ops = (int)host->param_int(info->options, "mpi", "native_ops");
     g->direct_ranks = (int)host->param_int(info->options, "mpi", "direct_ranks");
-    g->most_count = host->param_int(info->options, "mpi", "most_count");
+    g->max_count = host->param_int(info->options, "mpi", "max_count");
     comm_status status = communicator_start(g);
     if (status != COMM_OK) {
         group_free(g);

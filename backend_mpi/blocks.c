@@ -7,9 +7,9 @@
 
 MPI_Request *request_next(struct flight *f)
 {
-    if (f->request_count == f->request_room) {
-        int room = f->request_room * 2;
-        MPI_Request *more = malloc((size_t)room * sizeof *more);
+    if (f->request_count == f->request_capacity) {
+        int capacity = f->request_capacity * 2;
+        MPI_Request *more = malloc((size_t)capacity * sizeof *more);
         if (!more) {
             fail(COMM_ERR_NO_MEMORY, "the requests of an operation");
             return NULL;
@@ -18,14 +18,14 @@ MPI_Request *request_next(struct flight *f)
         if (f->requests != f->few)
             free(f->requests);
         f->requests = more;
-        f->request_room = room;
+        f->request_capacity = capacity;
     }
     return &f->requests[f->request_count++];
 }
 
 void *flight_memory(struct flight *f, size_t bytes)
 {
-    void *memory = f->block_count < BLOCKS_MOST ? malloc(bytes ? bytes : 1) : NULL;
+    void *memory = f->block_count < BLOCKS_MAX ? malloc(bytes ? bytes : 1) : NULL;
     if (memory)
         f->blocks[f->block_count++] = memory;
     else
@@ -42,21 +42,21 @@ comm_status begun(int error, const char *call, MPI_Request *request)
 
 static comm_status room_for_types(struct flight *f)
 {
-    if (f->type_count < f->type_room)
+    if (f->type_count < f->type_capacity)
         return COMM_OK;
-    int room = f->type_room ? 2 * f->type_room : 4;
-    MPI_Datatype *types = realloc(f->types, (size_t)room * sizeof *types);
+    int capacity = f->type_capacity ? 2 * f->type_capacity : 4;
+    MPI_Datatype *types = realloc(f->types, (size_t)capacity * sizeof *types);
     if (!types)
         return fail(COMM_ERR_NO_MEMORY, "the types of an operation");
     f->types = types;
-    f->type_room = room;
+    f->type_capacity = capacity;
     return COMM_OK;
 }
 
 /* `bytes` bytes, in pieces that an int can count. */
 static comm_status type_for(struct flight *f, size_t bytes, MPI_Datatype *ret_type)
 {
-    size_t most = (size_t)f->group->most_count, pieces = (bytes + most - 1) / most;
+    size_t most = (size_t)f->group->max_count, pieces = (bytes + most - 1) / most;
     comm_status status = room_for_types(f);
     if (status != COMM_OK)
         return status;
@@ -87,7 +87,7 @@ comm_status counted(struct flight *f, size_t bytes, int *ret_count, MPI_Datatype
 {
     *ret_count = (int)bytes;
     *ret_type = MPI_BYTE;
-    if (bytes <= (size_t)f->group->most_count)
+    if (bytes <= (size_t)f->group->max_count)
         return COMM_OK;
     *ret_count = 1;
     return type_for(f, bytes, ret_type);

@@ -24,7 +24,7 @@ static int is_stopping(const struct group *g)
     return atomic_load(&g->ended) || atomic_load(&g->closing);
 }
 
-static comm_status get_value(struct group *g, const char *key, int can_stop, char *text, size_t room)
+static comm_status get_value(struct group *g, const char *key, int can_stop, char *text, size_t capacity)
 {
     void *data, *token = can_stop ? g->info->token : NULL;
     size_t bytes;
@@ -34,15 +34,15 @@ static comm_status get_value(struct group *g, const char *key, int can_stop, cha
     while (status == COMM_ERR_TIMEOUT && !(can_stop && is_stopping(g)));
     if (status != COMM_OK)
         return status;
-    snprintf(text, room, "%.*s", (int)bytes, (const char *)data);
+    snprintf(text, capacity, "%.*s", (int)bytes, (const char *)data);
     host->free_memory(data);
     return COMM_OK;
 }
 
 /* Ends when the group does, or is closed. */
-static comm_status get(struct group *g, const char *key, char *text, size_t room)
+static comm_status get(struct group *g, const char *key, char *text, size_t capacity)
 {
-    return get_value(g, key, 1, text, room);
+    return get_value(g, key, 1, text, capacity);
 }
 
 static comm_status set(struct group *g, const char *key, const char *text)
@@ -243,7 +243,7 @@ static comm_status find_members(struct group *g, int *ranks, int *ret_alone)
 static comm_status make_in_world(struct group *g, const int *ranks)
 {
     MPI_Group all, members;
-    int tag = (int)(g->info->id % (uint64_t)start_tag_most());
+    int tag = (int)(g->info->id % (uint64_t)start_tag_max());
     int error = mpi.Comm_group(MPI_COMM_WORLD, &all);
     if (error != MPI_SUCCESS)
         return fail_mpi(error, "MPI_Comm_group");

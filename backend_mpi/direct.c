@@ -8,7 +8,7 @@
 
 #include "state.h"
 
-enum { WHOLE_MOST_BYTES = 65536 }; /* of all ranks together */
+enum { WHOLE_MAX_BYTES = 65536 }; /* of all ranks together */
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -191,7 +191,7 @@ comm_status direct_issue(struct flight *f)
     int rank = f->group->info->rank;
     if (f->op.kind == COMM_OP_REDUCE_SCATTER)
         return issue(f, others * f->op.recv.count * f->op.element_bytes, send_block, recv_own_block, fold_block);
-    if (bytes <= WHOLE_MOST_BYTES / (others + 1) || (f->op.kind == COMM_OP_REDUCE && others == 1))
+    if (bytes <= WHOLE_MAX_BYTES / (others + 1) || (f->op.kind == COMM_OP_REDUCE && others == 1))
         return issue(f, needs_result(f, rank) ? others * bytes : 0, send_whole, recv_whole, fold_whole);
     f->part = (f->op.send.count + others) / (others + 1);
     return issue(f, others * part_of(f, rank, &first) * f->op.element_bytes, send_part, recv_own_part, fold_part);

@@ -6,7 +6,7 @@
 
 #include "state.h"
 
-enum { CHECK_NS = 1000000000, CHECK_MOST = 16, TELL_NS = 200000000, LET_GO_NS = 1000000000 };
+enum { CHECK_NS = 1000000000, CHECK_MAX = 16, TELL_NS = 200000000, LET_GO_NS = 1000000000 };
 
 /* ---- Telling ---- */
 
@@ -145,7 +145,7 @@ void group_check_ranks(struct group *g)
     if (now_ns - g->checked_ns < CHECK_NS)
         return;
     g->checked_ns = now_ns;
-    for (int i = 0; i < CHECK_MOST && i < g->info->size; i++) {
+    for (int i = 0; i < CHECK_MAX && i < g->info->size; i++) {
         pthread_mutex_lock(&g->lock);
         int rank = g->suspect >= 0 ? g->suspect : find_suspect(g, now_ns);
         int is_idle = !g->pending || atomic_load(&g->ended);

@@ -37,7 +37,7 @@ static struct flight *flight_make(struct group *g, const comm_op *op, comm_work 
     f->work = work;
     f->received.MPI_SOURCE = -1;
     f->requests = f->few;
-    f->request_room = FEW_REQUESTS;
+    f->request_capacity = FEW_REQUESTS;
     comm_op_copy(&f->op, op);
     return f;
 }
@@ -114,7 +114,7 @@ int flight_is_truncated(const struct flight *f)
 
 static comm_status refuse_tag(const struct flight *f)
 {
-    int most = start_tag_most();
+    int most = start_tag_max();
     if (!is_peer(&f->op) || most < 0 || f->op.tag <= most)
         return COMM_OK;
     return fail(COMM_ERR_UNSUPPORTED, "tag %d: this MPI's tags end at %d (MPI_TAG_UB)", f->op.tag, most);

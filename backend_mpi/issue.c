@@ -104,7 +104,7 @@ static comm_status broadcast(struct flight *f)
     struct group *g = f->group;
     int is_root = g->info->rank == f->op.root;
     const comm_buffers *side = is_root ? &f->op.send : &f->op.recv;
-    size_t bytes = side->count * f->op.element_bytes, most = (size_t)g->most_count, at = 0;
+    size_t bytes = side->count * f->op.element_bytes, most = (size_t)g->max_count, at = 0;
     comm_status status = COMM_OK;
     if (g->info->size <= g->direct_ranks && (bytes <= SMALL_BYTES || g->info->size == 2))
         return exchange(f, is_root ? send_whole : nothing_at, is_root ? nothing_at : recv_from_root);
@@ -142,7 +142,7 @@ static comm_status all_gather_uneven(struct flight *f)
         comm_op_block(&op->recv, element, (int32_t)r, &count);
         whole += count * element;
     }
-    if (whole > (size_t)g->most_count)
+    if (whole > (size_t)g->max_count)
         return exchange(f, send_whole, recv_block);
     int is_packed = !op->recv.list && !op->recv.offsets, *numbers = flight_memory(f, 2 * size * sizeof *numbers);
     f->scratch = is_packed ? op->recv.data : flight_memory(f, whole);
@@ -252,7 +252,7 @@ static comm_status reduce_pieces(struct flight *f, char *from, char *to, size_t 
     const comm_op *op = &f->op;
     MPI_Datatype type = type_of(op->dtype);
     MPI_Op by = op_of(g, op->redop, op->dtype);
-    size_t most = (size_t)g->most_count, at = 0;
+    size_t most = (size_t)g->max_count, at = 0;
     comm_status status;
     do {
         size_t now = count - at < most ? count - at : most;
@@ -300,7 +300,7 @@ static comm_status reduce_scatter(struct flight *f)
         if (!to)
             return COMM_ERR_NO_MEMORY;
     }
-    if (whole > (size_t)g->most_count)
+    if (whole > (size_t)g->max_count)
         return reduce_scatter_by_ranks(f, to);
     int is_uneven = (op->flags & COMM_OP_FLAG_UNEVEN) != 0;
     int *counts = is_uneven ? flight_memory(f, size * sizeof *counts) : NULL;

@@ -35,16 +35,16 @@ static comm_status keep_what_fits(struct flight *f)
 static comm_status take(struct flight *f, MPI_Message *message, const MPI_Status *status)
 {
     static char nothing[16];
-    size_t bytes = bytes_of(status), room = f->op.recv.count * f->op.element_bytes;
+    size_t bytes = bytes_of(status), capacity = f->op.recv.count * f->op.element_bytes;
     char *to = f->op.recv.data ? f->op.recv.data : nothing;
     int count;
     MPI_Datatype type;
     f->is_unmatched = 0;
     f->received = *status;
     f->received_bytes = bytes;
-    if (bytes > room) {
+    if (bytes > capacity) {
         to = f->scratch = flight_memory(f, bytes);
-        f->then = room ? keep_what_fits : NULL;
+        f->then = capacity ? keep_what_fits : NULL;
     }
     comm_status described = to ? counted(f, bytes, &count, &type) : COMM_ERR_NO_MEMORY;
     MPI_Request *request = described == COMM_OK ? request_next(f) : NULL;

@@ -40,10 +40,10 @@ comm_status status_that_ends(comm_status status)
     return status > COMM_ERR_PEER_LOST ? COMM_ERR_BACKEND : status;
 }
 
-void say_rank(const struct group *g, int rank, char *text, size_t room)
+void say_rank(const struct group *g, int rank, char *text, size_t capacity)
 {
     if (g->info->world_ranks[rank] == rank)
-        snprintf(text, room, "rank %d", rank);
+        snprintf(text, capacity, "rank %d", rank);
     else
-        snprintf(text, room, "rank %d (world rank %d)", rank, g->info->world_ranks[rank]);
+        snprintf(text, capacity, "rank %d (world rank %d)", rank, g->info->world_ranks[rank]);
 }

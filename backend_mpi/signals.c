@@ -17,7 +17,7 @@ struct span {
 
 struct spans {
     struct span *all;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 static struct {
@@ -36,13 +36,13 @@ static int is_in(const struct spans *spans, uintptr_t address)
 /* Without memory for it an object is in no list, and a handler in it stays. */
 static void add(struct spans *spans, struct span span)
 {
-    if (spans->count == spans->room) {
-        size_t room = spans->room ? 2 * spans->room : 64;
-        struct span *more = realloc(spans->all, room * sizeof *more);
+    if (spans->count == spans->capacity) {
+        size_t capacity = spans->capacity ? 2 * spans->capacity : 64;
+        struct span *more = realloc(spans->all, capacity * sizeof *more);
         if (!more)
             return;
         spans->all = more;
-        spans->room = room;
+        spans->capacity = capacity;
     }
     spans->all[spans->count++] = span;
 }

@@ -207,7 +207,7 @@ static comm_status begin(const comm_world_info *info)
     return status;
 }
 
-comm_status start_begin(const comm_world_info *info, char *card, size_t room)
+comm_status start_begin(const comm_world_info *info, char *card, size_t capacity)
 {
     comm_status status = COMM_OK;
     pthread_mutex_lock(&start.lock);
@@ -225,7 +225,8 @@ comm_status start_begin(const comm_world_info *info, char *card, size_t room)
         status = fail_mpi(mpi.Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
     start.worlds += status == COMM_OK;
     pthread_mutex_unlock(&start.lock);
-    snprintf(card, room, "%d %s %s", size == 1 && info->size > 1 ? -1 : rank, VARIANT_NAME[0] == 'O' ? "open" : "mpich",
+    snprintf(card, capacity, "%d %s %s", size == 1 && info->size > 1 ? -1 : rank,
+             VARIANT_NAME[0] == 'O' ? "open" : "mpich",
              job_name());
     return status;
 }
@@ -258,7 +259,7 @@ comm_status start_wait(const struct group *g)
     return status;
 }
 
-int start_tag_most(void)
+int start_tag_max(void)
 {
     return atomic_load(&tag_most);
 }

@@ -19,7 +19,7 @@
 /* Tags on group->own. MPI has at least 32768. */
 enum { TAG_END = 0, TAG_LIBRARY = 8, TAG_FLIGHT = 16384, TAG_FLIGHTS = 16384 };
 
-enum { TEXT_BYTES = 1024, KEY_BYTES = 64, FEW_REQUESTS = 8, BLOCKS_MOST = 6, END_BYTES = TEXT_BYTES + 32 };
+enum { TEXT_BYTES = 1024, KEY_BYTES = 64, FEW_REQUESTS = 8, BLOCKS_MAX = 6, END_BYTES = TEXT_BYTES + 32 };
 
 extern const comm_host *host;
 
@@ -45,7 +45,7 @@ struct flight {
     comm_work *work; /* NULL in the slot `run` */
     comm_op op;
     MPI_Request few[FEW_REQUESTS], *requests;
-    int request_count, request_room, done_count; /* done: the first ones */
+    int request_count, request_capacity, done_count; /* done: the first ones */
     int receive_count;                           /* the first ones are receives, which MPI can cancel */
     comm_status (*then)(struct flight *f);       /* what follows when all requests are done; may begin new ones */
     MPI_Status received;    /* of a receive: its sender and tag */
@@ -53,10 +53,10 @@ struct flight {
     int mpi_error; /* of a request */
     comm_status status;
     char *text; /* of `status`, when it is an error */
-    void *blocks[BLOCKS_MOST]; /* memory that lives as long as the flight */
+    void *blocks[BLOCKS_MAX]; /* memory that lives as long as the flight */
     int block_count;
     MPI_Datatype *types;
-    int type_count, type_room;
+    int type_count, type_capacity;
     char *scratch;
     size_t part; /* elements that a rank reduces */
     int64_t began_ns;
@@ -105,7 +105,7 @@ struct group {
     int checked_rank, suspect; /* suspect: it was gone at the last look, too */
 
     int native_ops, direct_ranks;
-    int64_t most_count;
+    int64_t max_count;
 };
 
 /* say.c */
@@ -113,7 +113,7 @@ void pause_for(int64_t ns); /* less than a second */
 comm_status fail(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 comm_status fail_mpi(int error, const char *call); /* COMM_OK for MPI_SUCCESS */
 comm_status status_that_ends(comm_status status);  /* BACKEND in place of one that ends no group */
-void say_rank(const struct group *g, int rank, char *text, size_t room);
+void say_rank(const struct group *g, int rank, char *text, size_t capacity);
 
 /* library.c */
 comm_status library_query(void *context);
@@ -124,9 +124,10 @@ void signals_keep(void);
 void signals_give_back(void);
 
 /* start.c */
-comm_status start_begin(const comm_world_info *info, char *card, size_t room); /* card: where this process is in MPI */
+/* card: where this process is in MPI. */
+comm_status start_begin(const comm_world_info *info, char *card, size_t capacity);
 comm_status start_wait(const struct group *g);   /* until MPI is initialised */
-int start_tag_most(void); /* -1: MPI is not initialised yet */
+int start_tag_max(void); /* -1: MPI is not initialised yet */
 void start_world_closed(void);
 void start_leak(void);    /* MPI has something of ours that will not end: it is not finalised */
 void mpi_lock(void);      /* around calls of MPI; it does nothing where MPI takes several at a time */

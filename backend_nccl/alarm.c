@@ -109,14 +109,14 @@ void alarm_look_for_lost(const struct group *g)
     ended_peer(g);
 }
 
-int alarm_name_the_ended(struct group *g, char *text, size_t room)
+int alarm_name_the_ended(struct group *g, char *text, size_t capacity)
 {
     char who[64];
     int rank = ended_peer(g);
     if (rank < 0)
         return 0;
     say_rank(g, rank, who, sizeof who);
-    snprintf(text, room, "; lost %s: %s", who, host->last_error());
+    snprintf(text, capacity, "; lost %s: %s", who, host->last_error());
     return 1;
 }
 
@@ -141,7 +141,7 @@ static void collect_answers(struct group *g, int64_t number, char **answers)
     }
 }
 
-static void say_answers(const struct group *g, char *const *answers, char *text, size_t room)
+static void say_answers(const struct group *g, char *const *answers, char *text, size_t capacity)
 {
     int said = 0;
     for (int32_t rank = 0; rank < g->info->size && said < SAID_MAX; rank++) {
@@ -153,12 +153,12 @@ static void say_answers(const struct group *g, char *const *answers, char *text,
         const char *what = answers[rank] ? answers[rank] : "does not answer: it is stopped, or gets no CPU time";
         if (!answers[rank] && has_ended(g, rank))
             what = "does not answer: its process has ended";
-        snprintf(text + used, room - used, "; %s %s", who, what);
+        snprintf(text + used, capacity - used, "; %s %s", who, what);
         said++;
     }
 }
 
-void alarm_ask(struct group *g, const char *what, char *answer, size_t room)
+void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity)
 {
     *answer = '\0';
     if (!g->world->has_listener || g->info->size == 1)
@@ -167,9 +167,9 @@ void alarm_ask(struct group *g, const char *what, char *answer, size_t room)
     int64_t number = answers && store_answers(g->world) ? append_alarm(g, 'L', COMM_OK, what) : 0;
     if (number) {
         collect_answers(g, number, answers);
-        say_answers(g, answers, answer, room);
+        say_answers(g, answers, answer, capacity);
     } else {
-        snprintf(answer, room, "; the store does not answer, so the other ranks cannot be asked");
+        snprintf(answer, capacity, "; the store does not answer, so the other ranks cannot be asked");
     }
     for (int32_t rank = 0; answers && rank < g->info->size; rank++)
         free(answers[rank]);

@@ -227,18 +227,18 @@ static comm_status connect(struct communicator *c)
 
 static comm_status reserve(struct communicator *c, size_t bytes)
 {
-    size_t room = c->scratch_bytes ? c->scratch_bytes : 1 << 20;
-    while (room < bytes)
-        room *= 2;
+    size_t capacity = c->scratch_bytes ? c->scratch_bytes : 1 << 20;
+    while (capacity < bytes)
+        capacity *= 2;
     if (c->scratch_bytes >= bytes)
         return COMM_OK;
     if (c->scratch_count == SCRATCHES_MAX)
         return fail(COMM_ERR_NO_MEMORY, "%zu bytes of scratch memory", bytes);
-    cuda_status status = cuda.Malloc(&c->scratches[c->scratch_count], room);
+    cuda_status status = cuda.Malloc(&c->scratches[c->scratch_count], capacity);
     if (status != CUDA_OK)
         return fail_cuda(status, "cudaMalloc of scratch memory for an operation in place");
     c->scratch_count++;
-    c->scratch_bytes = room;
+    c->scratch_bytes = capacity;
     return COMM_OK;
 }
 

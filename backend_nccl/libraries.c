@@ -41,12 +41,12 @@ static int take(void *object, const char *name, void *function, size_t bytes)
     return symbol != NULL;
 }
 
-static void path_of(const void *function, size_t bytes, char *path, size_t room)
+static void path_of(const void *function, size_t bytes, char *path, size_t capacity)
 {
     void *address;
     Dl_info info;
     memcpy(&address, function, bytes);
-    snprintf(path, room, "%s", dladdr(address, &info) && info.dli_fname ? info.dli_fname : "?");
+    snprintf(path, capacity, "%s", dladdr(address, &info) && info.dli_fname ? info.dli_fname : "?");
 }
 
 static comm_status open_cuda(void)

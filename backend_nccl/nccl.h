@@ -155,8 +155,8 @@ comm_status fail_cuda(cuda_status status, const char *call);
 comm_status fail_nccl(const struct communicator *c, nccl_status status, const char *call);
 comm_status status_that_ends(comm_status status); /* BACKEND in place of one that ends no group */
 comm_status status_of_nccl(nccl_status status);
-void say_rank(const struct group *g, int rank, char *text, size_t room);
-void say_communicator(const struct communicator *c, char *text, size_t room);
+void say_rank(const struct group *g, int rank, char *text, size_t capacity);
+void say_communicator(const struct communicator *c, char *text, size_t capacity);
 
 /* types.c */
 nccl_type type_of(comm_dtype dtype, size_t *ret_parts);
@@ -226,9 +226,9 @@ void group_finish_ending(struct group *g); /* wait until the group is over; no l
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 void alarm_raise(struct group *g);
 void alarm_look_for_lost(const struct group *g); /* for comm_group_lost_ranks */
-int alarm_name_the_ended(struct group *g, char *text, size_t room); /* 1: a rank's process has ended; `text` says
+int alarm_name_the_ended(struct group *g, char *text, size_t capacity); /* 1: a rank's process has ended; `text` says
                                                                      * which */
-void alarm_ask(struct group *g, const char *what, char *answer, size_t room);
+void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity);
 comm_status listener_start(struct world *w);
 void listener_stop(struct world *w);
 

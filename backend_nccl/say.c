@@ -46,20 +46,21 @@ comm_status status_of_nccl(nccl_status status)
     }
 }
 
-void say_rank(const struct group *g, int rank, char *text, size_t room)
+void say_rank(const struct group *g, int rank, char *text, size_t capacity)
 {
     if (g->info->world_ranks[rank] == rank)
-        snprintf(text, room, "rank %d", rank);
+        snprintf(text, capacity, "rank %d", rank);
     else
-        snprintf(text, room, "rank %d (world rank %d)", rank, g->info->world_ranks[rank]);
+        snprintf(text, capacity, "rank %d (world rank %d)", rank, g->info->world_ranks[rank]);
 }
 
-void say_communicator(const struct communicator *c, char *text, size_t room)
+void say_communicator(const struct communicator *c, char *text, size_t capacity)
 {
     if (c->source < 0)
-        snprintf(text, room, "the communicator of %d ranks on cuda:%d", c->size, c->device);
+        snprintf(text, capacity, "the communicator of %d ranks on cuda:%d", c->size, c->device);
     else
-        snprintf(text, room, "the communicator from rank %d to rank %d on cuda:%d", c->source, c->target, c->device);
+        snprintf(text, capacity, "the communicator from rank %d to rank %d on cuda:%d", c->source, c->target,
+                 c->device);
 }
 
 static const char *cure_of(nccl_status status, const char *text)

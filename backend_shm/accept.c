@@ -38,10 +38,10 @@ static enum greeting_verdict judge(const struct fabric *f, const struct greeting
         return GREETING_OTHER_VERSION;
     if (hello->world != f->world || hello->to != peers->rank || hello->from < 0 || hello->from >= peers->size ||
         hello->from == peers->rank)
-        return GREETING_STRANGER;
+        return GREETING_OTHER_WORLD;
     const struct duplex *p = &f->duplexes[hello->from];
     if (p->port.state == PORT_UP || port_is_gone(&p->port))
-        return GREETING_STRANGER;
+        return GREETING_OTHER_WORLD;
     return dial_under_way(p) && peers->rank < hello->from ? GREETING_DUPLICATE : GREETING_WELCOME;
 }
 

@@ -41,14 +41,14 @@ void connect_end(struct link *l)
 }
 
 /* The store has said where a peer is, or why it cannot. */
-static void resolved(struct mesh *m, int32_t peer, char *page, const char *error)
+static void resolved(struct mesh *m, int32_t peer, char *endpoint, const char *error)
 {
     struct link *l = &m->links[peer];
     if (link_phase(l) != LINK_RESOLVING || m->domain.peers.closing > 1)
         return;
-    if (page && endpoint_read(l, page))
+    if (endpoint && endpoint_read(l, endpoint))
         connect_next(l);
-    else if (page)
+    else if (endpoint)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
     else /* It has published one, or its comm_init would have failed. */
         port_lose(&l->port, COMM_ERR_PEER_LOST,

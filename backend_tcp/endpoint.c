@@ -60,21 +60,22 @@ static void note_own_place(struct mesh *m, const char *addresses)
  * implied. */
 comm_status endpoint_publish(struct mesh *m)
 {
-    char key[32], page[4096];
-    int used = snprintf(page, sizeof page, "%s\n%s\n%d\n", m->domain.peers.host_name, m->host_identity,
+    char key[32], endpoint[4096];
+    int used = snprintf(endpoint, sizeof endpoint, "%s\n%s\n%d\n", m->domain.peers.host_name, m->host_identity,
                         (int)m->tcp_port);
-    int listed = netaddr_list(page + used, sizeof page - (size_t)used, interface_wanted, m->interfaces);
+    int listed = netaddr_list(endpoint + used, sizeof endpoint - (size_t)used, interface_wanted, m->interfaces);
     if (listed < 0)
         return exec_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
-    note_own_place(m, page + used);
+    note_own_place(m, endpoint + used);
     snprintf(key, sizeof key, "tcp/%d", (int)m->domain.peers.rank);
-    return exec_host->store_set(m->store, key, page, (size_t)(used + listed));
+    return exec_host->store_set(m->store, key, endpoint, (size_t)(used + listed));
 }
 
-int endpoint_read(struct link *l, char *page)
+int endpoint_read(struct link *l, char *endpoint)
 {
     enum { CANDIDATES_MAX = 32 };
-    char *rest = page, *host = strsep(&rest, "\n"), *identity = strsep(&rest, "\n"), *port_text = strsep(&rest, "\n");
+    char *rest = endpoint, *host = strsep(&rest, "\n"), *identity = strsep(&rest, "\n");
+    char *port_text = strsep(&rest, "\n");
     int port = port_text ? atoi(port_text) : 0;
     free(l->candidates);
     l->candidates = calloc(CANDIDATES_MAX, sizeof *l->candidates);

@@ -306,11 +306,11 @@ static void read_failed(struct link *l, ssize_t n)
 
 /* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as
  * recv, and *ret_direct, how many bytes have a place; *ret_room, how many could have come. */
-static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct, size_t *ret_room)
+static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct, size_t *ret_capacity)
 {
     struct sink *s = &l->port.sink;
     int pieces = 0;
-    *ret_direct = *ret_room = 0;
+    *ret_direct = *ret_capacity = 0;
     if (l->port.in.type && l->rx_end == 0 && sink_left(s) > DIRECT_BYTES) {
         uint8_t *window = sink_window(s, l->port.table->bounce, ret_direct);
         iov[pieces++] = (struct iovec){ window, *ret_direct };
@@ -318,7 +318,7 @@ static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct
     if (!*ret_direct || *ret_direct == sink_left(s))
         iov[pieces++] = (struct iovec){ l->rx + l->rx_end, TCP_RX_BYTES - l->rx_end };
     for (int i = 0; i < pieces; i++)
-        *ret_room += iov[i].iov_len;
+        *ret_capacity += iov[i].iov_len;
     return pieces == 1 ? recv(l->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT) : readv(l->fd, iov, pieces);
 }
 
@@ -329,8 +329,8 @@ int link_read(struct port *p)
     int came = 0;
     for (int turn = 0; turn < 16 && p->state == PORT_UP; turn++) {
         struct iovec iov[2];
-        size_t direct, room;
-        ssize_t n = read_once(l, iov, &direct, &room);
+        size_t direct, capacity;
+        ssize_t n = read_once(l, iov, &direct, &capacity);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -350,7 +350,7 @@ int link_read(struct port *p)
         }
         l->rx_end += got;
         parse(l);
-        if ((size_t)n < room)
+        if ((size_t)n < capacity)
             break; /* The socket is empty. */
     }
     return came;

@@ -50,10 +50,10 @@ static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
     if (hello->world != m->world || hello->to != m->domain.peers.rank || hello->from < 0 ||
         hello->from >= m->domain.peers.size ||
         hello->from == m->domain.peers.rank)
-        return WIRE_STRANGER;
+        return WIRE_OTHER_WORLD;
     const struct link *l = &m->links[hello->from];
     if (m->domain.peers.at[hello->from] != &l->port || l->port.state == PORT_UP || port_is_gone(&l->port))
-        return WIRE_STRANGER;
+        return WIRE_OTHER_WORLD;
     return ours_goes_first(l) ? WIRE_DUPLICATE : WIRE_WELCOME;
 }
 

@@ -15,7 +15,7 @@ struct inquiry {
     int32_t peer;
     resolver_fn tell;
     int64_t give_up_ns;
-    char *page;
+    char *endpoint;
     char error[256];
 };
 
@@ -31,23 +31,23 @@ struct resolver {
 };
 
 /* In larger worlds the store would be asked while the caller holds the mesh's lock. In smaller ones all ranks have all
- * pages, unless COMM_HANDOUT_BYTES is small: then the store gets a millisecond to answer. */
+ * endpoints, unless COMM_HANDOUT_BYTES is small: then the store gets a millisecond to answer. */
 enum { HANDED_OUT_RANKS_MAX = 1024 };
 
 void resolver_recall(struct port *p)
 {
     struct link *l = link_of(p);
-    char key[32], *page;
+    char key[32], *endpoint;
     void *data = NULL;
     size_t bytes = 0;
     snprintf(key, sizeof key, "tcp/%d", (int)p->peer);
     if (l->mesh->domain.peers.size > HANDED_OUT_RANKS_MAX ||
         exec_host->store_get(l->mesh->store, NULL, key, 1, &data, &bytes) != COMM_OK)
         return;
-    page = strndup(data, bytes);
-    if (page)
-        endpoint_read(l, page);
-    free(page);
+    endpoint = strndup(data, bytes);
+    if (endpoint)
+        endpoint_read(l, endpoint);
+    free(endpoint);
     exec_host->free_memory(data);
 }
 
@@ -61,7 +61,7 @@ static int ask_store(struct mesh *m, struct inquiry *q, int64_t wait_ms)
     size_t bytes = 0;
     snprintf(key, sizeof key, "tcp/%d", (int)q->peer);
     comm_status status = exec_host->store_get(m->store, NULL, key, wait_ms, &data, &bytes);
-    if (status == COMM_OK && !(q->page = strndup(data, bytes)))
+    if (status == COMM_OK && !(q->endpoint = strndup(data, bytes)))
         snprintf(q->error, sizeof q->error, "no memory");
     exec_host->free_memory(data);
     if (status != COMM_OK)
@@ -116,8 +116,8 @@ static void on_done(uv_async_t *done)
     pthread_mutex_unlock(&r->lock);
     while (q) {
         struct inquiry *next = q->next;
-        q->tell(r->mesh, q->peer, q->page, q->error);
-        free(q->page);
+        q->tell(r->mesh, q->peer, q->endpoint, q->error);
+        free(q->endpoint);
         free(q);
         q = next;
     }
@@ -180,7 +180,7 @@ void resolver_free(struct mesh *m)
     while (r->asked) {
         struct inquiry *q = r->asked;
         r->asked = q->next;
-        free(q->page);
+        free(q->endpoint);
         free(q);
     }
     pthread_mutex_destroy(&r->lock);

@@ -6,9 +6,9 @@
 
 #include "tcp.h"
 
-/* Ask the store for a peer's page. 0 without memory; else `answered` gets the page, to take apart, or NULL and why
+/* Ask the store for a peer's endpoint. 0 without memory; else `answered` gets its text, to take apart, or NULL and why
  * there is none. */
-typedef void (*resolver_fn)(struct mesh *m, int32_t peer, char *page, const char *error);
+typedef void (*resolver_fn)(struct mesh *m, int32_t peer, char *endpoint, const char *error);
 int resolver_ask(struct mesh *m, int32_t peer, resolver_fn answered);
 /* Fill in where a peer is from what was handed out when the world opened; of a larger world, nothing. */
 void resolver_recall(struct port *p);

@@ -73,12 +73,12 @@ static int32_t *hosts_of(const comm_group *group)
 }
 
 /* "2 hosts with 1 to 3 ranks each" */
-static void write_hosts(const comm_group *group, const int32_t *hosts, char *text, size_t room)
+static void write_hosts(const comm_group *group, const int32_t *hosts, char *text, size_t capacity)
 {
     int32_t count = 0, least = group->size, most = 0, numbers = group->world->size;
     int32_t *ranks = calloc((size_t)numbers, sizeof *ranks);
     if (!ranks) {
-        snprintf(text, room, "some hosts");
+        snprintf(text, capacity, "some hosts");
         return;
     }
     for (int32_t r = 0; r < group->size; r++)
@@ -92,11 +92,11 @@ static void write_hosts(const comm_group *group, const int32_t *hosts, char *tex
     }
     free(ranks);
     if (count == 1)
-        snprintf(text, room, "1 host");
+        snprintf(text, capacity, "1 host");
     else if (least == most)
-        snprintf(text, room, "%d hosts with %d rank%s each", count, most, most == 1 ? "" : "s");
+        snprintf(text, capacity, "%d hosts with %d rank%s each", count, most, most == 1 ? "" : "s");
     else
-        snprintf(text, room, "%d hosts with %d to %d ranks each", count, least, most);
+        snprintf(text, capacity, "%d hosts with %d to %d ranks each", count, least, most);
 }
 
 static void explain(const comm_group *group, const struct backend_pair *pair, const comm_backend *taken,

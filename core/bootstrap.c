@@ -37,14 +37,15 @@ enum {
     /* One try to reach what the file says: long enough for a busy rank 0, short enough to get past a stale file. */
     BOOTSTRAP_TRY_MS = 2000,
     BOOTSTRAP_POLL_FIRST_US = 500,
-    BOOTSTRAP_POLL_MOST_US = 20000,
+    BOOTSTRAP_POLL_MAX_US = 20000,
     /* Below the ports that the system gives to outgoing connections (32768 and up). */
     BOOTSTRAP_PORT_FIRST = 15000,
     BOOTSTRAP_PORT_COUNT = 16000,
 };
 
-/* All ranks of a job meet in the same order, so the n-th meeting of one is the n-th of all. */
-static atomic_int meetings;
+/* Calls of comm__bootstrap_open so far. All ranks of a job make them in the same order, so the n-th of one rank is the
+ * n-th of all. */
+static atomic_int bootstrap_count;
 
 static comm_status fail_without_point(const struct comm__launch *launch, const char *why)
 {
@@ -81,18 +82,18 @@ static int read_stat(int pid, char name[32], int *ret_parent, uint64_t *ret_star
 
 /* Hydra tells its ranks no name of the job; but all of them on this host descend from one of its proxies, however
  * many wrapper scripts are in between. Without /proc (a bare chroot) the nearest ancestor has to be it. */
-static int name_job_by_proxy(char *job, size_t room)
+static int name_job_by_proxy(char *job, size_t capacity)
 {
     int pid = getppid(), parent = 0;
     char name[32];
     uint64_t started;
     if (!read_stat(getpid(), name, &parent, &started)) {
-        snprintf(job, room, "hydra-%d", pid);
+        snprintf(job, capacity, "hydra-%d", pid);
         return 1;
     }
     while (pid > 1 && read_stat(pid, name, &parent, &started)) {
         if (strcmp(name, "hydra_pmi_proxy") == 0) {
-            snprintf(job, room, "hydra-%d.%" PRIu64, pid, started);
+            snprintf(job, capacity, "hydra-%d.%" PRIu64, pid, started);
             return 1;
         }
         pid = parent;
@@ -138,8 +139,8 @@ static comm_status meet_at(const char *url, const char *token, const struct comm
     return COMM_OK;
 }
 
-static comm_status meet_on_slurm_hosts(const struct comm__launch *launch, int meeting, int64_t deadline_ns,
-                                       comm_store **ret_store)
+static comm_status bootstrap_slurm(const struct comm__launch *launch, int ordinal, int64_t deadline_ns,
+                                   comm_store **ret_store)
 {
     const char *list = getenv("SLURM_STEP_NODELIST");
     if (!list)
@@ -152,7 +153,7 @@ static comm_status meet_on_slurm_hosts(const struct comm__launch *launch, int me
     comm__slurm_first_host(list, host, sizeof host);
     if (!host[0] || strchr(host, ':'))
         return fail_without_point(launch, "the first host of SLURM_STEP_NODELIST cannot be read");
-    snprintf(token, sizeof token, "%s/%d", launch->job, meeting);
+    snprintf(token, sizeof token, "%s/%d", launch->job, ordinal);
     int port = BOOTSTRAP_PORT_FIRST + (int)(XXH3_64bits(token, strlen(token)) % BOOTSTRAP_PORT_COUNT);
     snprintf(url, sizeof url, "tcp://%s:%d", host, port);
     comm_status status = meet_at(url, token, launch, deadline_ns, ret_store);
@@ -263,12 +264,12 @@ static comm_status join_on_host(const char *path, int64_t deadline_ns, const str
                               "TMPDIR the same for all ranks?)",
                               launch->rank, launch->world_size, (double)(clock_now_ns() - began_ns) / 1e9, path, last);
         usleep(pause_us);
-        pause_us = pause_us * 2 > BOOTSTRAP_POLL_MOST_US ? BOOTSTRAP_POLL_MOST_US : pause_us * 2;
+        pause_us = pause_us * 2 > BOOTSTRAP_POLL_MAX_US ? BOOTSTRAP_POLL_MAX_US : pause_us * 2;
     }
 }
 
-static comm_status meet_on_host(const struct comm__launch *launch, int meeting, int64_t deadline_ns,
-                                comm_store **ret_store)
+static comm_status bootstrap_local(const struct comm__launch *launch, int ordinal, int64_t deadline_ns,
+                                   comm_store **ret_store)
 {
     char job[LAUNCH_JOB_BYTES], path[BOOTSTRAP_PATH_BYTES];
     snprintf(job, sizeof job, "%s", launch->job);
@@ -276,7 +277,7 @@ static comm_status meet_on_host(const struct comm__launch *launch, int meeting, 
         return fail_without_point(launch, "the launcher's environment has no name for this job");
     const char *folder = getenv("TMPDIR");
     int length = snprintf(path, sizeof path, "%s/libcomm-%u-%016" PRIx64 "-%d", folder && *folder ? folder : "/tmp",
-                          (unsigned)geteuid(), XXH3_64bits(job, strlen(job)), meeting);
+                          (unsigned)geteuid(), XXH3_64bits(job, strlen(job)), ordinal);
     if (length >= (int)sizeof path)
         return fail_without_point(launch, "the path in TMPDIR is too long");
     return launch->rank == 0 ? serve_on_host(path, deadline_ns, launch, ret_store)
@@ -285,10 +286,10 @@ static comm_status meet_on_host(const struct comm__launch *launch, int meeting, 
 
 comm_status comm__bootstrap_open(const struct comm__launch *launch, int64_t deadline_ns, comm_store **ret_store)
 {
-    int meeting = atomic_fetch_add_explicit(&meetings, 1, memory_order_relaxed);
+    int ordinal = atomic_fetch_add_explicit(&bootstrap_count, 1, memory_order_relaxed);
     if (launch->hosts == 1)
-        return meet_on_host(launch, meeting, deadline_ns, ret_store);
+        return bootstrap_local(launch, ordinal, deadline_ns, ret_store);
     if (strcmp(launch->launcher, "slurm") == 0 && launch->job[0])
-        return meet_on_slurm_hosts(launch, meeting, deadline_ns, ret_store);
+        return bootstrap_slurm(launch, ordinal, deadline_ns, ret_store);
     return fail_without_point(launch, "they may be on several hosts");
 }

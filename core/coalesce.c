@@ -19,7 +19,7 @@ struct batch {
     comm_op **pointers;   /* to the ops, for the submission */
     struct arena *arrays; /* of each op */
     comm_work **works;    /* one for each op, from the submission on */
-    size_t count, room;
+    size_t count, capacity;
     /* What its end was given for all of it; limit_ns is BATCH_LIMIT if that was nothing. */
     int64_t limit_ns;
     void *stream;
@@ -153,24 +153,24 @@ comm_status comm_coalesce_begin(comm_group *group)
 
 static comm_status make_room(struct batch *batch)
 {
-    if (batch->count < batch->room)
+    if (batch->count < batch->capacity)
         return COMM_OK;
-    size_t room = batch->room ? batch->room * 2 : 8;
-    comm_op *ops = realloc(batch->ops, room * sizeof *ops);
+    size_t capacity = batch->capacity ? batch->capacity * 2 : 8;
+    comm_op *ops = realloc(batch->ops, capacity * sizeof *ops);
     if (ops)
         batch->ops = ops;
-    comm_op **pointers = ops ? realloc(batch->pointers, room * sizeof *pointers) : NULL;
+    comm_op **pointers = ops ? realloc(batch->pointers, capacity * sizeof *pointers) : NULL;
     if (pointers)
         batch->pointers = pointers;
-    comm_work **works = pointers ? realloc(batch->works, room * sizeof *works) : NULL;
+    comm_work **works = pointers ? realloc(batch->works, capacity * sizeof *works) : NULL;
     if (works)
         batch->works = works;
-    struct arena *arrays = works ? realloc(batch->arrays, room * sizeof *arrays) : NULL;
+    struct arena *arrays = works ? realloc(batch->arrays, capacity * sizeof *arrays) : NULL;
     if (!arrays)
-        return comm__fail(COMM_ERR_NO_MEMORY, "a batch of %zu operations", room);
-    memset(arrays + batch->room, 0, (room - batch->room) * sizeof *arrays);
+        return comm__fail(COMM_ERR_NO_MEMORY, "a batch of %zu operations", capacity);
+    memset(arrays + batch->capacity, 0, (capacity - batch->capacity) * sizeof *arrays);
     batch->arrays = arrays;
-    batch->room = room;
+    batch->capacity = capacity;
     return COMM_OK;
 }
 
@@ -448,7 +448,7 @@ void comm__batch_free_all(comm_group *group)
     while (group->free_batches) {
         struct batch *batch = group->free_batches;
         group->free_batches = batch->next;
-        for (size_t i = 0; i < batch->room; i++)
+        for (size_t i = 0; i < batch->capacity; i++)
             free(batch->arrays[i].memory);
         free(batch->arrays);
         free(batch->ops);

@@ -28,16 +28,16 @@ const char *comm_device_name(comm_device device)
     return name_of(comm_device_kind(device));
 }
 
-void comm__device_text(comm_device device, char *text, size_t room)
+void comm__device_text(comm_device device, char *text, size_t capacity)
 {
     const char *name = comm_device_name(device);
     char index[16] = "";
     if (comm_device_index(device) >= 0)
         snprintf(index, sizeof index, ":%d", comm_device_index(device));
     if (name)
-        snprintf(text, room, "%s%s", name, index);
+        snprintf(text, capacity, "%s%s", name, index);
     else
-        snprintf(text, room, "%d (unknown)", device);
+        snprintf(text, capacity, "%d (unknown)", device);
 }
 
 int32_t comm__device_kind_of(const char *name, size_t length)

@@ -15,6 +15,6 @@ comm_status comm__device_kinds(const char *names, uint32_t *ret_kinds);
 int32_t comm__device_kind_of(const char *name, size_t length);
 
 /* "cuda:1", or "cuda" without an index. */
-void comm__device_text(comm_device device, char *text, size_t room);
+void comm__device_text(comm_device device, char *text, size_t capacity);
 
 #endif

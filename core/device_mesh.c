@@ -239,12 +239,12 @@ static comm_status check_names(const char *call, const char *const *names, size_
 }
 
 /* "2 x 3 x 4" */
-static void write_shape(const int32_t *shape, size_t count, char *text, size_t room)
+static void write_shape(const int32_t *shape, size_t count, char *text, size_t capacity)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (size_t i = 0; i < count && used < room; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%d", i ? " x " : "", shape[i]);
+    for (size_t i = 0; i < count && used < capacity; i++)
+        used += (size_t)snprintf(text + used, capacity - used, "%s%d", i ? " x " : "", shape[i]);
 }
 
 /* The product of a shape must be `places`. */
@@ -510,12 +510,12 @@ comm_status comm_mesh_from_groups(comm_group *const *groups, const char *const *
 /* ---- Views ---- */
 
 /* All names that a view can be asked for, for an error. */
-static void write_names(const comm_mesh *mesh, char *text, size_t room)
+static void write_names(const comm_mesh *mesh, char *text, size_t capacity)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int32_t i = 0; i < mesh->count && used < room; i++)
-        used += (size_t)snprintf(text + used, room - used, "%s%s", i ? ", " : "",
+    for (int32_t i = 0; i < mesh->count && used < capacity; i++)
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", i ? ", " : "",
                                  mesh->dimensions[i]->name ? mesh->dimensions[i]->name : "(none)");
 }
 

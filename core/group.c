@@ -33,10 +33,10 @@ void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES])
     comm__op_place_text(&place, text);
 }
 
-void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room)
+void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t capacity)
 {
     struct op_place place = comm__group_op_place(group);
-    comm__op_describe(op, &place, text, room);
+    comm__op_describe(op, &place, text, capacity);
 }
 
 /* ---- Can it be used, and how it ends ---- */
@@ -346,15 +346,15 @@ comm_status comm_group_hosts(const comm_group *group, int32_t *ret_hosts)
     return COMM_OK;
 }
 
-comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t room, size_t *ret_count)
+comm_status comm_group_lost_ranks(const comm_group *group, int32_t *ret_ranks, size_t capacity, size_t *ret_count)
 {
-    if (!group || !ret_count || (!ret_ranks && room))
+    if (!group || !ret_count || (!ret_ranks && capacity))
         return comm__fail(COMM_ERR_INVALID, "comm_group_lost_ranks: an argument is NULL");
     size_t count = 0;
     for (int32_t r = 0; r < group->size; r++) {
         if (!atomic_load_explicit(&group->world->lost[group->world_ranks[r]], memory_order_acquire))
             continue;
-        if (count < room)
+        if (count < capacity)
             ret_ranks[count] = r;
         count++;
     }
@@ -424,16 +424,16 @@ int32_t comm_group_count(const comm_group *world)
 }
 
 /* The caller's records are shorter or longer than ours: `record_bytes` each. */
-static comm_status give_records(struct recorder *recorder, char *to, size_t record_bytes, size_t room,
+static comm_status give_records(struct recorder *recorder, char *to, size_t record_bytes, size_t capacity,
                                 size_t *ret_count)
 {
     const size_t own = sizeof(comm_record), kept = record_bytes < own ? record_bytes : own;
-    if (room > recorder->most)
-        room = recorder->most;
-    comm_record *records = malloc((room + 1) * own);
+    if (capacity > recorder->most)
+        capacity = recorder->most;
+    comm_record *records = malloc((capacity + 1) * own);
     if (!records)
-        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_records: %zu records", room);
-    *ret_count = comm__recorder_read(recorder, records, room);
+        return comm__fail(COMM_ERR_NO_MEMORY, "comm_group_records: %zu records", capacity);
+    *ret_count = comm__recorder_read(recorder, records, capacity);
     for (size_t i = 0; i < *ret_count; i++, to += record_bytes) {
         memset(to, 0, record_bytes);
         memcpy(to, &records[i], kept);
@@ -442,10 +442,10 @@ static comm_status give_records(struct recorder *recorder, char *to, size_t reco
     return COMM_OK;
 }
 
-comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t record_bytes, size_t room,
+comm_status comm_group_records(const comm_group *group, comm_record *ret_records, size_t record_bytes, size_t capacity,
                                size_t *ret_count)
 {
-    if (!group || !ret_count || (!ret_records && room))
+    if (!group || !ret_count || (!ret_records && capacity))
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: an argument is NULL");
     if (record_bytes == 0 || record_bytes > 65536)
         return comm__fail(COMM_ERR_INVALID, "comm_group_records: record_bytes is %zu; give sizeof(comm_record)",
@@ -461,9 +461,9 @@ comm_status comm_group_records(const comm_group *group, comm_record *ret_records
         futex_lock_take(&g->submission);
     comm__works_settle(g);
     if (record_bytes == sizeof *ret_records)
-        *ret_count = comm__recorder_read(&g->recorder, ret_records, room);
+        *ret_count = comm__recorder_read(&g->recorder, ret_records, capacity);
     else
-        status = give_records(&g->recorder, (char *)ret_records, record_bytes, room, ret_count);
+        status = give_records(&g->recorder, (char *)ret_records, record_bytes, capacity, ret_count);
     if (is_parent)
         futex_lock_release(&g->submission);
     return status;

@@ -233,7 +233,7 @@ struct op_place comm__group_op_place(const comm_group *group);
 /* "group 'g' (rank 2 of 8, world rank 5)": comm__op_place_text. */
 void comm__group_place(const comm_group *group, char text[OP_PLACE_BYTES]);
 /* "all_reduce #12 on group 'g' (rank 2 of 8, world rank 5)": comm__op_describe. */
-void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t room);
+void comm__group_describe(const comm_group *group, const comm_op *op, char *text, size_t capacity);
 /* "rank 2", or "rank 2 (world rank 5)" where the world has another number for it. */
 enum { GROUP_RANK_BYTES = 64 };
 void comm__group_rank_text(const comm_group *group, int32_t rank, char text[GROUP_RANK_BYTES]);
@@ -263,7 +263,7 @@ struct group_plan {
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group);
 
 /* Why no channel fits a device, and what to do: INVALID (the group has several devices) or UNSUPPORTED (none such). */
-comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t room);
+comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t capacity);
 /* "cuda:nccl": what to add to the backend string for buffers on the device. */
 enum { CURE_BYTES = 64 };
 void comm__device_cure(comm_device device, char text[CURE_BYTES]);

@@ -271,17 +271,17 @@ void comm__device_cure(comm_device device, char text[CURE_BYTES])
                                         : "BACKEND");
 }
 
-comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t room)
+comm_status comm__group_no_channel(const comm_group *group, comm_device device, char *text, size_t capacity)
 {
     char name[DEVICE_NAME_BYTES + 16], cure[CURE_BYTES];
     if (device == COMM_DEVICE_DEFAULT) {
-        snprintf(text, room, "the group has several devices (%s); say in options->device where the buffers are",
+        snprintf(text, capacity, "the group has several devices (%s); say in options->device where the buffers are",
                  group->backend_text);
         return COMM_ERR_INVALID;
     }
     comm__device_text(device, name, sizeof name);
     comm__device_cure(device, cure);
-    snprintf(text, room, "the group has no backend for device %s; it was opened with '%s'%s%s%s", name,
+    snprintf(text, capacity, "the group has no backend for device %s; it was opened with '%s'%s%s%s", name,
              group->backend_text, comm_device_name(device) ? ": add " : "", comm_device_name(device) ? cure : "",
              comm_device_name(device) ? " to the backend string" : "");
     return COMM_ERR_UNSUPPORTED;

@@ -81,9 +81,9 @@ static void host_group_failed(void *group_token, comm_status status, const char 
     comm__group_end(group_token, NULL, status, error);
 }
 
-static void host_describe(void *group_token, const comm_op *op, char *text, size_t room)
+static void host_describe(void *group_token, const comm_op *op, char *text, size_t capacity)
 {
-    comm__group_describe(group_token, op, text, room);
+    comm__group_describe(group_token, op, text, capacity);
 }
 
 /* What backends know as their store. While the world opens, what they set is noted on this rank's card; what is on

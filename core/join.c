@@ -167,12 +167,12 @@ static comm_status find_number(struct joining *j)
  * can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
-    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_PAGE_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
+    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_ENDPOINT_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
     comm_status status = make_nonce(claim);
     if (status != COMM_OK)
         return status;
     write_who(who, claim);
-    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 "\n%s", who, comm__host_id(), j->lifeline.page);
+    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 "\n%s", who, comm__host_id(), j->lifeline.endpoint);
     snprintf(key, sizeof key, "rank/%d", j->rank);
     void *there;
     size_t bytes;
@@ -315,12 +315,12 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
-    size_t room = strlen(j->backends) + WHO_BYTES + 96, bytes;
+    size_t capacity = strlen(j->backends) + WHO_BYTES + 96, bytes;
     write_who(who, "");
-    char *mine = malloc(room);
+    char *mine = malloc(capacity);
     if (!mine)
         return comm__fail(COMM_ERR_NO_MEMORY, "joining a world");
-    snprintf(mine, room, "%d ranks, says rank %d (%.*s)|%04x|%" PRIx64 "|%s", j->size, j->rank,
+    snprintf(mine, capacity, "%d ranks, says rank %d (%.*s)|%04x|%" PRIx64 "|%s", j->size, j->rank,
              shown(who, strlen(who)), who, mark_of(j->secret), j->tuning, j->backends);
     void *there;
     comm_status status = comm_store_compare_set(j->store, "terms", "", 0, mine, strlen(mine), &there, &bytes);
@@ -385,14 +385,14 @@ static int is_there(struct joining *j, const struct round *round, int32_t first,
 }
 
 /* "61 of 64 ranks have joined, missing: 3, 17, 40". Asks about many ranks at once, and not further than it can say. */
-static void write_missing(struct joining *j, const struct round *round, char *text, size_t room)
+static void write_missing(struct joining *j, const struct round *round, char *text, size_t capacity)
 {
     char missing[256] = "", why[300];
     size_t used = 0;
     int64_t joined = 0;
     snprintf(why, sizeof why, "%s", comm_last_error()); /* of waiting for them: it had more time to be right */
     if (comm_store_add(j->store, round->count, 0, &joined) != COMM_OK) {
-        snprintf(text, room, "the store does not say who has %s (%s)", round->done, why);
+        snprintf(text, capacity, "the store does not say who has %s (%s)", round->done, why);
         return;
     }
     for (int32_t first = 0; first < j->size && used < sizeof missing - 16; first += CHECKED_AT_ONCE) {
@@ -403,7 +403,7 @@ static void write_missing(struct joining *j, const struct round *round, char *te
             if (!is_there(j, round, r, r + 1))
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
-    snprintf(text, room, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
+    snprintf(text, capacity, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
              used ? missing : "none; the last rank has not reported it yet",
              used >= sizeof missing - 16 ? " ..." : "");
 }
@@ -463,8 +463,8 @@ static int begin_watch(struct joining *j, int32_t rank, struct watch *w)
         comm_store_get(j->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
         return 0;
     /* a store's values end with a NUL */
-    const char *host = strchr(claim, '\n'), *page = host ? strchr(host + 1, '\n') : NULL;
-    comm__watch_begin(w, page ? page + 1 : "");
+    const char *host = strchr(claim, '\n'), *endpoint = host ? strchr(host + 1, '\n') : NULL;
+    comm__watch_begin(w, endpoint ? endpoint + 1 : "");
     comm_free(claim);
     return 1;
 }

@@ -228,7 +228,7 @@ comm_status comm_launch_query(comm_launch_info *ret_info)
     return comm__give_struct(ret_info, &info, sizeof info, "comm_launch_query", "comm_launch_info");
 }
 
-void comm__slurm_first_host(const char *list, char *host, size_t room)
+void comm__slurm_first_host(const char *list, char *host, size_t capacity)
 {
     size_t prefix = strcspn(list, ",[");
     size_t digits = 0;
@@ -243,10 +243,10 @@ void comm__slurm_first_host(const char *list, char *host, size_t room)
         tail++;
     }
     size_t suffix = strcspn(tail, ",[");
-    int written = snprintf(host, room, "%.*s%.*s%.*s", (int)prefix, list, (int)digits, list + prefix + 1,
+    int written = snprintf(host, capacity, "%.*s%.*s%.*s", (int)prefix, list, (int)digits, list + prefix + 1,
                            digits ? (int)suffix : 0, tail);
     /* "rack[1-2]n[1-8]" has two ranges; the rule above would cut it short, and a wrong host is worse than none. */
-    if (written < 0 || (size_t)written >= room || tail[digits ? suffix : 0] == '[')
+    if (written < 0 || (size_t)written >= capacity || tail[digits ? suffix : 0] == '[')
         host[0] = '\0';
 }
 

@@ -20,7 +20,7 @@ comm_status comm__launch_find(struct comm__launch *ret_launch);
 
 /* What Slurm writes into its variables. The first host of a list such as "node[007-012,20],login1"; empty if it makes
  * no sense. The number of tasks on node `index` of "2(x3),1"; -1 if it makes no sense. */
-void comm__slurm_first_host(const char *list, char *host, size_t room);
+void comm__slurm_first_host(const char *list, char *host, size_t capacity);
 int32_t comm__slurm_tasks_on(const char *tasks_per_node, int32_t index);
 
 #endif

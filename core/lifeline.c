@@ -17,13 +17,14 @@ void comm__lifeline_open(struct lifeline *l)
 {
     char identity[NETADDR_IDENTITY_BYTES];
     int port = 0;
-    l->page[0] = '\0';
+    l->endpoint[0] = '\0';
     l->listener = netaddr_listen(BACKLOG, &port);
     if (l->listener < 0)
         return;
     netaddr_identity(identity);
-    int used = snprintf(l->page, sizeof l->page, "%s\n%d\n", identity, port);
-    (void)netaddr_list(l->page + used, sizeof l->page - (size_t)used, NULL, NULL); /* without: for our own host */
+    int used = snprintf(l->endpoint, sizeof l->endpoint, "%s\n%d\n", identity, port);
+    /* Without an address, the endpoint is for ranks of this host. */
+    (void)netaddr_list(l->endpoint + used, sizeof l->endpoint - (size_t)used, NULL, NULL);
 }
 
 void comm__lifeline_close(struct lifeline *l)
@@ -35,10 +36,10 @@ void comm__lifeline_close(struct lifeline *l)
 
 /* ---- Watching ---- */
 
-void comm__watch_begin(struct watch *w, const char *page)
+void comm__watch_begin(struct watch *w, const char *endpoint)
 {
-    char identity[NETADDR_IDENTITY_BYTES], copy[LIFELINE_PAGE_BYTES];
-    snprintf(copy, sizeof copy, "%s", page);
+    char identity[NETADDR_IDENTITY_BYTES], copy[LIFELINE_ENDPOINT_BYTES];
+    snprintf(copy, sizeof copy, "%s", endpoint);
     netaddr_identity(identity);
     *w = (struct watch){ .begun = 1, .fd = -1 };
     char *rest = copy, *theirs = strsep(&rest, "\n"), *port_text = strsep(&rest, "\n");

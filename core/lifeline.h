@@ -5,19 +5,19 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-enum { LIFELINE_PAGE_BYTES = 1024, LIFELINE_ADDRESSES_MAX = 8, LIFELINE_WATCHES_MAX = 40 };
+enum { LIFELINE_ENDPOINT_BYTES = 1024, LIFELINE_ADDRESSES_MAX = 8, LIFELINE_WATCHES_MAX = 40 };
 
 /* What a rank offers to the ranks that watch it: a port that is open for as long as it is coming together with the
  * others. */
 struct lifeline {
     int listener; /* -1: none, for want of descriptors; then other ranks cannot watch this one */
-    char page[LIFELINE_PAGE_BYTES]; /* where it is; for the store */
+    char endpoint[LIFELINE_ENDPOINT_BYTES]; /* where it is; for the store */
 };
 
 void comm__lifeline_open(struct lifeline *l);
 void comm__lifeline_close(struct lifeline *l);
 
-/* One rank that we watch. Zeroed, then begun with its page. */
+/* One rank that we watch. Zeroed, then begun with its endpoint. */
 struct watch {
     int begun;
     int same_host;
@@ -29,7 +29,7 @@ struct watch {
     int refused;     /* one of these found it closed */
 };
 
-void comm__watch_begin(struct watch *w, const char *page);
+void comm__watch_begin(struct watch *w, const char *endpoint);
 void comm__watch_end(struct watch *w);
 /* Look once, without waiting. 1 if its process has ended, or has given up coming together. */
 int comm__watch_look(struct watch *w);

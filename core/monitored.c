@@ -219,7 +219,7 @@ __attribute__((format(printf, 3, 4))) static comm_status timed_out(const comm_gr
     return comm__fail(COMM_ERR_TIMEOUT, "monitored_barrier #%" PRIu64 " on %s timed out: %s", m->number, where, text);
 }
 
-static void write_missing(const comm_group *group, const struct monitor *m, char *names, size_t room)
+static void write_missing(const comm_group *group, const struct monitor *m, char *names, size_t capacity)
 {
     char name[GROUP_RANK_BYTES];
     size_t used = 0;
@@ -227,12 +227,12 @@ static void write_missing(const comm_group *group, const struct monitor *m, char
     for (int32_t r = 1; r < group->size; r++) {
         if (m->heard[r] >= m->number)
             continue;
-        if (used + GROUP_RANK_BYTES >= room) {
-            snprintf(names + used, room - used, ", ...");
+        if (used + GROUP_RANK_BYTES >= capacity) {
+            snprintf(names + used, capacity - used, ", ...");
             return;
         }
         comm__group_rank_text(group, r, name);
-        used += (size_t)snprintf(names + used, room - used, "%s%s", used ? ", " : "", name + strlen("rank "));
+        used += (size_t)snprintf(names + used, capacity - used, "%s%s", used ? ", " : "", name + strlen("rank "));
     }
 }
 

@@ -39,14 +39,14 @@ static const char *described_name(const comm_op *op)
     return name ? name : "an unknown operation";
 }
 
-void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t room)
+void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t capacity)
 {
     char number[24] = "", where[OP_PLACE_BYTES];
     const char *label = op && op->label ? op->label : "", *quote = *label ? "'" : "";
     if (op && op->group_seq)
         snprintf(number, sizeof number, " #%" PRIu64, op->group_seq);
     comm__op_place_text(place, where);
-    snprintf(text, room, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number,
+    snprintf(text, capacity, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number,
              where);
 }
 

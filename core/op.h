@@ -16,7 +16,7 @@ struct op_place {
 enum { OP_PLACE_BYTES = 200, OP_DESCRIBED_BYTES = 360 };
 void comm__op_place_text(const struct op_place *place, char text[OP_PLACE_BYTES]);
 /* "all_reduce #12 on group ...", without the number while the op has none. NULL is "idle". */
-void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t room);
+void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t capacity);
 
 /* "all_reduce"; NULL for an unknown kind. */
 const char *comm__op_name(int32_t kind);

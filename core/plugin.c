@@ -91,7 +91,7 @@ static int each_folder(int (*visit)(const char *folder, void *context), void *co
 struct search {
     const char *name;
     char *places;
-    size_t room;
+    size_t capacity;
     char path[PATH_MAX];
 };
 
@@ -99,7 +99,7 @@ static int look_in(const char *folder, void *context)
 {
     struct search *s = context;
     size_t used = strlen(s->places);
-    snprintf(s->places + used, s->room - used, "%s%s", used ? ", " : "", folder);
+    snprintf(s->places + used, s->capacity - used, "%s%s", used ? ", " : "", folder);
     int length = snprintf(s->path, sizeof s->path, "%s/" PREFIX "%s" SUFFIX, folder, s->name);
     return length < (int)sizeof s->path && access(s->path, R_OK) == 0;
 }
@@ -217,9 +217,9 @@ static comm_status find_variant(const char *name, const comm_backend **ret_backe
     return status;
 }
 
-comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t room)
+comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t capacity)
 {
-    struct search s = { .name = name, .places = places, .room = room };
+    struct search s = { .name = name, .places = places, .capacity = capacity };
     if (!each_folder(look_in, &s))
         return find_variant(name,
                             ret_backend); /* NOT_FOUND: the caller knows what else there is, and writes the text */

@@ -104,7 +104,7 @@ void comm__lifelines_keep(struct world *world, struct lifeline *joined)
     joined->listener = -1;
     enlist(l);
     key_of(world->rank, key);
-    comm__cards_note(&world->cards, owner, key, l->own.page, strlen(l->own.page));
+    comm__cards_note(&world->cards, owner, key, l->own.endpoint, strlen(l->own.endpoint));
     world->lifelines = l;
 }
 
@@ -123,13 +123,13 @@ void comm__lifelines_finish(struct world *world)
 static void begin(struct world *world, int32_t rank, struct watch *w)
 {
     char key[32];
-    void *page;
+    void *endpoint;
     size_t bytes;
     key_of(rank, key);
-    if (comm__cards_find(&world->cards, owner, key, &page, &bytes) != COMM_OK)
+    if (comm__cards_find(&world->cards, owner, key, &endpoint, &bytes) != COMM_OK)
         return;
-    comm__watch_begin(w, page);
-    free(page);
+    comm__watch_begin(w, endpoint);
+    free(endpoint);
 }
 
 static int has_ended(struct watch *w)

@@ -9,21 +9,21 @@
 #include "base/utf8.h"
 
 /* A group of a thousand that does little should not cost 32 KB: the ring grows until it has its full size. */
-enum { ROOM_AT_FIRST = 16 };
+enum { CAPACITY_AT_FIRST = 16 };
 
-static struct record_slot *slots_create(uint64_t room)
+static struct record_slot *slots_create(uint64_t capacity)
 {
-    struct record_slot *slots = aligned_alloc(_Alignof(struct record_slot), room * sizeof *slots);
+    struct record_slot *slots = aligned_alloc(_Alignof(struct record_slot), capacity * sizeof *slots);
     if (slots)
-        memset(slots, 0, room * sizeof *slots);
+        memset(slots, 0, capacity * sizeof *slots);
     return slots;
 }
 
 comm_status comm__recorder_init(struct recorder *r, size_t most)
 {
     comm__ticks_begin();
-    *r = (struct recorder){ .most = most, .room = ROOM_AT_FIRST };
-    r->slots = slots_create(r->room);
+    *r = (struct recorder){ .most = most, .capacity = CAPACITY_AT_FIRST };
+    r->slots = slots_create(r->capacity);
     return r->slots ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "a flight record of %zu operations", most);
 }
 
@@ -36,18 +36,18 @@ void comm__recorder_finish(struct recorder *r)
 /* Record n is still in slot n - 1. Without memory the ring stays as small as it is. */
 void comm__recorder_grow(struct recorder *r)
 {
-    struct record_slot *slots = slots_create(r->room * 2);
-    record_label *labels = slots && r->labels ? realloc(r->labels, r->room * 2 * sizeof *labels) : NULL;
+    struct record_slot *slots = slots_create(r->capacity * 2);
+    record_label *labels = slots && r->labels ? realloc(r->labels, r->capacity * 2 * sizeof *labels) : NULL;
     if (labels)
         r->labels = labels;
     if (!slots || (r->labels && !labels)) {
         free(slots);
         return;
     }
-    memcpy(slots, r->slots, r->room * sizeof *slots);
+    memcpy(slots, r->slots, r->capacity * sizeof *slots);
     free(r->slots);
     r->slots = slots;
-    r->room *= 2;
+    r->capacity *= 2;
 }
 
 static void copy_label(record_label to, const char *label)
@@ -63,7 +63,7 @@ static void copy_label(record_label to, const char *label)
 void comm__recorder_label(struct recorder *r, struct record_slot *slot, const char *label)
 {
     if (!r->labels)
-        r->labels = malloc(r->room * sizeof *r->labels);
+        r->labels = malloc(r->capacity * sizeof *r->labels);
     if (!r->labels)
         return;
     copy_label(r->labels[slot - r->slots], label);
@@ -105,11 +105,11 @@ static void give(const struct recorder *r, const struct record_slot *slot, const
         memcpy(ret_record->label, r->labels[slot - r->slots], sizeof ret_record->label);
 }
 
-size_t comm__recorder_read(const struct recorder *r, comm_record *ret_records, size_t room)
+size_t comm__recorder_read(const struct recorder *r, comm_record *ret_records, size_t capacity)
 {
-    uint64_t shown = r->most < r->room ? r->most : r->room;
+    uint64_t shown = r->most < r->capacity ? r->most : r->capacity;
     size_t kept = (size_t)(r->written < shown ? r->written : shown);
-    size_t count = kept < room ? kept : room;
+    size_t count = kept < capacity ? kept : capacity;
     const struct now now = { ticks_now(), clock_wall_ns(), comm__ns_per_tick() };
     for (size_t i = 0; i < count; i++) {
         uint64_t number = r->written - count + 1 + i;

@@ -29,7 +29,7 @@ typedef char record_label[sizeof((comm_record *)0)->label];
 struct recorder {
     struct record_slot *slots;
     record_label *labels; /* of the slots; NULL until an op has one */
-    uint64_t room;        /* slots there are: a power of two */
+    uint64_t capacity;        /* slots there are: a power of two */
     uint64_t most;        /* records that are shown */
     uint64_t written;     /* ops so far */
 };
@@ -43,7 +43,7 @@ void comm__recorder_label(struct recorder *r, struct record_slot *slot, const ch
 
 static inline struct record_slot *recorder_slot(const struct recorder *r, uint64_t number)
 {
-    return &r->slots[(number - 1) & (r->room - 1)];
+    return &r->slots[(number - 1) & (r->capacity - 1)];
 }
 
 /* Field by field: a copy of what was just written in smaller pieces would wait for them. */
@@ -61,7 +61,7 @@ static inline void record_what(struct record_what *ret_what, const comm_op *op)
 /* The next slot, without what is said of the op. */
 static inline struct record_slot *recorder_next(struct recorder *r, uint64_t seq, int64_t ticks)
 {
-    if (r->written == r->room && r->room < r->most)
+    if (r->written == r->capacity && r->capacity < r->most)
         comm__recorder_grow(r);
     uint64_t number = ++r->written;
     struct record_slot *slot = recorder_slot(r, number);
@@ -87,7 +87,7 @@ static inline struct record_slot *recorder_begin(struct recorder *r, const comm_
 void comm__recorder_end(struct recorder *r, uint64_t number, comm_status status, int64_t ticks);
 
 /* Copy the last ones, oldest first. Times are CLOCK_REALTIME. */
-size_t comm__recorder_read(const struct recorder *r, comm_record *ret_records, size_t room);
+size_t comm__recorder_read(const struct recorder *r, comm_record *ret_records, size_t capacity);
 
 /* What a record says of an op that begins: for hooks, which are told before anything is written. */
 void comm__record_fill(comm_record *record, const comm_op *op, int64_t now_ns);

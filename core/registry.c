@@ -154,7 +154,7 @@ static struct entry *entry_for(const char *name, const char *origin)
     return known ? known : new_entry(name, origin);
 }
 
-static void write_traits(uint32_t traits, char *text, size_t room)
+static void write_traits(uint32_t traits, char *text, size_t capacity)
 {
     static const struct {
         uint32_t bit;
@@ -166,7 +166,7 @@ static void write_traits(uint32_t traits, char *text, size_t room)
     size_t used = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (traits & all[i].bit)
-            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", all[i].name);
+            used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", all[i].name);
 }
 
 static comm_status add_entry(const comm_backend *backend, uint32_t kinds, const char *origin, struct entry **ret_entry)

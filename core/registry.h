@@ -32,7 +32,7 @@ void comm__registry_refused(const char *name, const char *origin, const char *re
  * variant of it that can be used (NOT_FOUND: none there); call `found` with each plugin file there is, with its NAME or
  * NAME.VARIANT. `places` gets the folders for an error text. */
 comm_status comm__plugin_load(const char *path, const char *variant_of, const comm_backend **ret_backend);
-comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t room);
+comm_status comm__plugin_find(const char *name, const comm_backend **ret_backend, char *places, size_t capacity);
 void comm__plugin_each(void (*found)(const char *name, const char *path, void *context), void *context);
 
 /* host.c: what backends get from us. */

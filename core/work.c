@@ -278,10 +278,10 @@ static void complete_parent(comm_work *work)
     comm__work_complete(parent, failed ? failed->status : COMM_OK, failed ? failed->error : NULL);
 }
 
-void comm__work_describe(const comm_work *work, char *text, size_t room)
+void comm__work_describe(const comm_work *work, char *text, size_t capacity)
 {
     comm_op op = { .kind = work->kind, .group_seq = work->seq };
-    comm__group_describe(work->group, &op, text, room);
+    comm__group_describe(work->group, &op, text, capacity);
 }
 
 /* Does the text name the operation already, with whatever label? */
@@ -379,12 +379,12 @@ static int complete_quietly(comm_work *work)
 }
 
 /* A status that cannot end a work, or not with that text. */
-static comm_status strange(comm_status status, const char *error, char *text, size_t room)
+static comm_status strange(comm_status status, const char *error, char *text, size_t capacity)
 {
     if (status == COMM_OK)
-        snprintf(text, room, "it completed it with COMM_OK and the error text '%s'", error);
+        snprintf(text, capacity, "it completed it with COMM_OK and the error text '%s'", error);
     else
-        snprintf(text, room, "it completed it with the status %d, which is no error%s%s", status, error ? ": " : "",
+        snprintf(text, capacity, "it completed it with the status %d, which is no error%s%s", status, error ? ": " : "",
                  error ? error : "");
     return COMM_ERR_BACKEND;
 }

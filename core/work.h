@@ -109,7 +109,7 @@ void comm__work_received(comm_work *work, int32_t source, int32_t tag, size_t co
 int comm__work_abandon(comm_work *work, comm_status status, const char *error);
 
 /* "all_reduce #12 on group 'world' (rank 2 of 8)" */
-void comm__work_describe(const comm_work *work, char *text, size_t room);
+void comm__work_describe(const comm_work *work, char *text, size_t capacity);
 
 /* When the core does what the backend has not done (overdue.c). */
 int64_t comm__work_due_ns(const comm_work *work);

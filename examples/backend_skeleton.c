@@ -28,7 +28,7 @@ struct group {
     void *store, *token;
     uint64_t id;
     int32_t rank, size;
-    int64_t most_bytes;
+    int64_t max_bytes;
     pthread_t thread;
     pthread_mutex_t lock; /* guards what follows. Never held while a work is completed: the user may be called then */
     pthread_cond_t changed;
@@ -192,7 +192,7 @@ static comm_status group_open(void *world, const comm_group_info *info, void **r
     g->id = info->id;
     g->rank = info->rank;
     g->size = info->size;
-    g->most_bytes = host->param_int(info->options, "skeleton", "most_bytes");
+    g->max_bytes = host->param_int(info->options, "skeleton", "max_bytes");
     g->last = &g->first;
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->changed, NULL);
@@ -256,8 +256,8 @@ static comm_status supports(void *state, const comm_op *op)
         return host->fail(COMM_ERR_UNSUPPORTED, text);
     }
     size_t bytes = (op->send.count > op->recv.count ? op->send.count : op->recv.count) * op->element_bytes;
-    if (bytes > (size_t)g->most_bytes) {
-        snprintf(text, sizeof text, "%zu bytes are more than most_bytes, which is %" PRId64, bytes, g->most_bytes);
+    if (bytes > (size_t)g->max_bytes) {
+        snprintf(text, sizeof text, "%zu bytes are more than max_bytes, which is %" PRId64, bytes, g->max_bytes);
         return host->fail(COMM_ERR_UNSUPPORTED, text);
     }
     return COMM_OK;
@@ -310,10 +310,10 @@ static void describe_routes(void *context, void (*line)(const char *text, void *
 
 /* ---- The table ---- */
 
-static const comm_backend_param most_bytes = {
-    sizeof most_bytes, COMM_PARAM_BYTES, "most_bytes", "1M", 0, (int64_t)1 << 30, "longer buffers are refused"
+static const comm_backend_param max_bytes = {
+    sizeof max_bytes, COMM_PARAM_BYTES, "max_bytes", "1M", 0, (int64_t)1 << 30, "longer buffers are refused"
 };
-static const comm_backend_param *const params[] = { &most_bytes, NULL };
+static const comm_backend_param *const params[] = { &max_bytes, NULL };
 
 static const comm_backend backend = {
     COMM_BACKEND_INIT,

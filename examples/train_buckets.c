@@ -16,19 +16,19 @@ int64_t clock_ns(void)
 int buckets_create(struct buckets *buckets, comm_group *world, const struct device *device, float *gradients,
                    size_t gradient_count, size_t bucket_bytes)
 {
-    size_t room = bucket_bytes / sizeof(float);
+    size_t capacity = bucket_bytes / sizeof(float);
 
     memset(buckets, 0, sizeof *buckets);
     buckets->world = world;
     buckets->device = device;
     buckets->gradients = gradients;
-    buckets->count = (gradient_count + room - 1) / room;
+    buckets->count = (gradient_count + capacity - 1) / capacity;
     buckets->buckets = calloc(buckets->count, sizeof *buckets->buckets);
     if (!buckets->buckets)
         return -1;
     size_t end = gradient_count;
     for (size_t b = 0; b < buckets->count; b++) {
-        buckets->buckets[b].count = end < room ? end : room;
+        buckets->buckets[b].count = end < capacity ? end : capacity;
         end -= buckets->buckets[b].count;
         buckets->buckets[b].offset = end;
     }

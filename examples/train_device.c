@@ -39,13 +39,13 @@ static int take(void *object, const char *name, void *function)
     return symbol != NULL;
 }
 
-int device_open(struct device *device, int32_t local_rank, char *error, size_t room)
+int device_open(struct device *device, int32_t local_rank, char *error, size_t capacity)
 {
     int count = 0;
 
     void *object = open_runtime();
     if (!object) {
-        snprintf(error, room, "--device cuda needs the CUDA runtime: %s. Install it, or name its file in "
+        snprintf(error, capacity, "--device cuda needs the CUDA runtime: %s. Install it, or name its file in "
                  "COMM_NCCL_CUDART; comm-info says what libcomm finds", dlerror());
         return -1;
     }
@@ -56,7 +56,7 @@ int device_open(struct device *device, int32_t local_rank, char *error, size_t r
         !take(object, "cudaStreamSynchronize", &cuda.stream_synchronize) ||
         !take(object, "cudaMemcpyAsync", &cuda.memcpy_async) ||
         !take(object, "cudaGetErrorString", &cuda.get_error_string)) {
-        snprintf(error, room, "--device cuda: what was found is no CUDA runtime");
+        snprintf(error, capacity, "--device cuda: what was found is no CUDA runtime");
         return -1;
     }
     unsigned int status = cuda.get_device_count(&count);
@@ -66,7 +66,7 @@ int device_open(struct device *device, int32_t local_rank, char *error, size_t r
     if (status == 0)
         status = cuda.stream_create(&device->stream, NON_BLOCKING);
     if (status != 0) {
-        snprintf(error, room, "--device cuda: no GPU can be used: %s", cuda.get_error_string(status));
+        snprintf(error, capacity, "--device cuda: no GPU can be used: %s", cuda.get_error_string(status));
         return -1;
     }
     device->device = comm_device_at(COMM_DEVICE_CUDA, index);

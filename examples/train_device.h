@@ -15,7 +15,7 @@ struct device {
 
 /* Use the GPU of this local rank; CUDA's runtime is opened here, so that runs on the CPU do not need it. Before
  * comm_init. 0, or -1 with a sentence in `error`. */
-int device_open(struct device *device, int32_t local_rank, char *error, size_t room);
+int device_open(struct device *device, int32_t local_rank, char *error, size_t capacity);
 /* Memory for the gradients, from the group's backend. */
 comm_status device_allocate(struct device *device, comm_group *group, size_t bytes);
 void device_close(struct device *device);

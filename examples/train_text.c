@@ -22,7 +22,7 @@
 /* A text that grows as files are added to it. */
 struct buffer {
     uint8_t *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
 };
 
 __attribute__((format(printf, 1, 2))) static int complain(const char *format, ...)
@@ -41,15 +41,15 @@ __attribute__((format(printf, 1, 2))) static int complain(const char *format, ..
 static int append(struct buffer *buffer, int fd)
 {
     while (buffer->bytes < TEXT_BYTES_MAX) {
-        if (buffer->bytes == buffer->room) {
-            size_t room = buffer->room ? buffer->room * 2 : 65536;
-            uint8_t *data = realloc(buffer->data, room);
+        if (buffer->bytes == buffer->capacity) {
+            size_t capacity = buffer->capacity ? buffer->capacity * 2 : 65536;
+            uint8_t *data = realloc(buffer->data, capacity);
             if (!data)
                 return ENOMEM;
             buffer->data = data;
-            buffer->room = room;
+            buffer->capacity = capacity;
         }
-        size_t want = buffer->room - buffer->bytes;
+        size_t want = buffer->capacity - buffer->bytes;
         if (want > TEXT_BYTES_MAX - buffer->bytes)
             want = TEXT_BYTES_MAX - buffer->bytes;
         ssize_t got = read(fd, buffer->data + buffer->bytes, want);

@@ -69,11 +69,11 @@ static comm_status no_memory(const struct call *c)
 /* "KEY/<rank>" for the ranks first .. first + count - 1: pointers and texts in one block. */
 static char **keys_create(const struct call *c, int32_t first, int32_t count)
 {
-    size_t room = strlen(c->key) + 13;
-    char **keys = malloc((size_t)count * (sizeof *keys + room));
+    size_t capacity = strlen(c->key) + 13;
+    char **keys = malloc((size_t)count * (sizeof *keys + capacity));
     for (int32_t i = 0; keys && i < count; i++) {
-        keys[i] = (char *)(keys + count) + (size_t)i * room;
-        snprintf(keys[i], room, "%s/%d", c->key, first + i);
+        keys[i] = (char *)(keys + count) + (size_t)i * capacity;
+        snprintf(keys[i], capacity, "%s/%d", c->key, first + i);
     }
     return keys;
 }
@@ -81,12 +81,12 @@ static char **keys_create(const struct call *c, int32_t first, int32_t count)
 /* The first thing that is written, when all arguments are right. */
 static comm_status join(const struct call *c)
 {
-    size_t room = strlen(c->key) + OUR_KEY_BYTES + 1;
-    char *uses = malloc(room);
+    size_t capacity = strlen(c->key) + OUR_KEY_BYTES + 1;
+    char *uses = malloc(capacity);
     int64_t times = 0;
     if (!uses)
         return no_memory(c);
-    snprintf(uses, room, "%s/%d/uses", c->key, c->rank);
+    snprintf(uses, capacity, "%s/%d/uses", c->key, c->rank);
     comm_status status = c->store->kind->add(c->store, uses, 1, &c->wait, &times);
     free(uses);
     if (status == COMM_OK && times > 1)

@@ -18,7 +18,7 @@
 
 enum {
     PAUSE_FIRST_NS = 500000,
-    PAUSE_MOST_NS = 10000000,
+    PAUSE_MAX_NS = 10000000,
     MISSING_NAMED_MAX = 16, /* keys that a timeout looks at one by one */
     AT_ONCE_MS = 1000,      /* for a value that is there already */
 };
@@ -28,10 +28,10 @@ enum {
 /* Sleep a little, then longer each time, but not past the deadline. */
 static void pause_until(int64_t *pause_ns, int64_t deadline_ns)
 {
-    int64_t left = deadline_ns == DEADLINE_NEVER ? PAUSE_MOST_NS : deadline_ns - clock_now_ns();
+    int64_t left = deadline_ns == DEADLINE_NEVER ? PAUSE_MAX_NS : deadline_ns - clock_now_ns();
     struct timespec pause = { 0, *pause_ns < left ? *pause_ns : left > 0 ? left : 1 };
     nanosleep(&pause, NULL);
-    *pause_ns = *pause_ns * 2 < PAUSE_MOST_NS ? *pause_ns * 2 : PAUSE_MOST_NS;
+    *pause_ns = *pause_ns * 2 < PAUSE_MAX_NS ? *pause_ns * 2 : PAUSE_MAX_NS;
 }
 
 comm_status store_fail_missing(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,

@@ -13,7 +13,7 @@
 #include "store.h"
 #include "view.h"
 
-enum { PAUSE_FIRST_NS = 500000, PAUSE_MOST_NS = 10000000, WHO_BYTES = 700 };
+enum { PAUSE_FIRST_NS = 500000, PAUSE_MAX_NS = 10000000, WHO_BYTES = 700 };
 
 struct file_store {
     comm_store base;
@@ -71,7 +71,7 @@ static comm_status look_until(comm_store *s, enum file_access access, const stru
             return COMM_IN_PROGRESS;
         struct timespec pause = { 0, pause_ns < left ? pause_ns : left };
         nanosleep(&pause, NULL);
-        pause_ns = pause_ns * 2 < PAUSE_MOST_NS ? pause_ns * 2 : PAUSE_MOST_NS;
+        pause_ns = pause_ns * 2 < PAUSE_MAX_NS ? pause_ns * 2 : PAUSE_MAX_NS;
     }
 }
 

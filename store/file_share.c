@@ -30,7 +30,7 @@ static const off_t ALIVE_AT = ((off_t)1 << 61) + 2;   /* and from here on, one b
 enum {
     CHUNK_BYTES = 64 << 10, /* read at once, unless a record is longer */
     PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
-    PAUSE_MOST_NS = 250000,
+    PAUSE_MAX_NS = 250000,
     AFTER_YOU_NS = 300000, /* longer than that, so that a waiting process gets it */
     CLOSE_MS = 1000,       /* for the lock, to say goodbye */
     NAMED_MAX = 8,         /* openers that a text names */
@@ -60,7 +60,7 @@ static int is_alive(const struct file_share *f, size_t opener)
     return opener == f->number || is_locked(f->fd, ALIVE_AT + (off_t)opener);
 }
 
-void file_say_who(const struct file_share *f, char *text, size_t room)
+void file_say_who(const struct file_share *f, char *text, size_t capacity)
 {
     size_t alive = 0, crashed = 0, used = 0;
     *text = '\0';
@@ -71,17 +71,17 @@ void file_say_who(const struct file_share *f, char *text, size_t room)
             if (o->closed || is_alive(f, i) == gone)
                 continue;
             *(gone ? &crashed : &alive) += 1;
-            if (named == NAMED_MAX || used + 100 > room)
+            if (named == NAMED_MAX || used + 100 > capacity)
                 continue;
-            used += (size_t)snprintf(text + used, room - used, "%s%.60s",
+            used += (size_t)snprintf(text + used, capacity - used, "%s%.60s",
                                      named++ ? ", "
                                      : gone  ? "; gone without closing it: "
                                              : "the file is open in ",
                                      o->who);
         }
         size_t count = gone ? crashed : alive;
-        if (count > named && used + 40 < room)
-            used += (size_t)snprintf(text + used, room - used, " and %zu more", count - named);
+        if (count > named && used + 40 < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, " and %zu more", count - named);
     }
 }
 
@@ -130,8 +130,8 @@ static comm_status take_locks(struct file_share *f, enum file_access access, con
     while (status == COMM_IN_PROGRESS) {
         nanosleep(&pause, NULL);
         pause.tv_nsec = pause.tv_nsec == AFTER_YOU_NS ? PAUSE_FIRST_NS : pause.tv_nsec * 2;
-        if (pause.tv_nsec > PAUSE_MOST_NS)
-            pause.tv_nsec = PAUSE_MOST_NS;
+        if (pause.tv_nsec > PAUSE_MAX_NS)
+            pause.tv_nsec = PAUSE_MAX_NS;
         status = try_locks(f, access, wait, 1);
     }
     return status;
@@ -157,13 +157,13 @@ static comm_status fail_damaged(const struct file_share *f, const char *why)
 
 static comm_status add_opener(struct file_share *f, struct table_bytes who)
 {
-    if (f->opener_count == f->opener_room) {
-        size_t room = f->opener_room ? f->opener_room * 2 : 16;
-        struct file_opener *openers = realloc(f->openers, room * sizeof *openers);
+    if (f->opener_count == f->opener_capacity) {
+        size_t capacity = f->opener_capacity ? f->opener_capacity * 2 : 16;
+        struct file_opener *openers = realloc(f->openers, capacity * sizeof *openers);
         if (!openers)
-            return comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu openers of %s", room, f->path);
+            return comm__fail(COMM_ERR_NO_MEMORY, "no memory for %zu openers of %s", capacity, f->path);
         f->openers = openers;
-        f->opener_room = room;
+        f->opener_capacity = capacity;
     }
     char *copy = strndup(who.data, who.bytes);
     if (!copy)
@@ -257,21 +257,21 @@ static comm_status take_records(struct file_share *f, const char *data, size_t b
 /* Take in what others have written, up to `end`. */
 static comm_status read_log(struct file_share *f, off_t end)
 {
-    size_t room = CHUNK_BYTES < end - f->read_to ? CHUNK_BYTES : (size_t)(end - f->read_to), needed = 1;
-    char *data = malloc(room);
+    size_t capacity = CHUNK_BYTES < end - f->read_to ? CHUNK_BYTES : (size_t)(end - f->read_to), needed = 1;
+    char *data = malloc(capacity);
     comm_status status = data ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "no memory to read %s", f->path);
     while (status == COMM_OK && f->read_to + (off_t)needed <= end) {
-        if (needed > room) {
+        if (needed > capacity) {
             char *more = realloc(data, needed);
             if (!more) {
                 status = comm__fail(COMM_ERR_NO_MEMORY, "no memory for a record of %zu B of %s", needed, f->path);
                 break;
             }
             data = more;
-            room = needed;
+            capacity = needed;
         }
         size_t bytes = 0;
-        status = read_some(f, data, room, &bytes);
+        status = read_some(f, data, capacity, &bytes);
         if (status == COMM_OK && bytes < needed)
             status = fail_damaged(f, "it has become shorter while it was read");
         if (status == COMM_OK)

@@ -22,7 +22,7 @@ struct file_share {
     off_t torn;    /* bytes of a torn record behind it */
     struct table *table;
     struct file_opener *openers;
-    size_t opener_count, opener_room;
+    size_t opener_count, opener_capacity;
     size_t number; /* of ours among them */
 };
 
@@ -44,6 +44,6 @@ comm_status file_leave(struct file_share *f, comm_status status);
 comm_status file_append(struct file_share *f, enum file_kind kind, struct table_bytes key, struct table_bytes value);
 
 /* Inside: a text that names the processes that have the file open, and those that ended without closing it. */
-void file_say_who(const struct file_share *f, char *text, size_t room);
+void file_say_who(const struct file_share *f, char *text, size_t capacity);
 
 #endif

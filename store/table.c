@@ -25,7 +25,7 @@ struct queue_item {
 /* A key with its value (data, bytes, room) or with its queue (first, last, count). */
 struct entry {
     void *data;
-    size_t bytes, room; /* room counts the NUL */
+    size_t bytes, capacity; /* room counts the NUL */
     struct queue_item *first, *last;
     size_t count;
     size_t key_bytes;
@@ -224,7 +224,7 @@ comm_status table_set(struct table *t, struct table_bytes key, struct table_byte
     free(entry->data);
     entry->data = data;
     entry->bytes = value.bytes;
-    entry->room = value.bytes + 1;
+    entry->capacity = value.bytes + 1;
     return COMM_OK;
 }
 
@@ -303,13 +303,13 @@ comm_status table_append(struct table *t, struct table_bytes key, struct table_b
     comm_status status = check_bytes(key, bytes);
     if (status != COMM_OK)
         return status;
-    if (bytes + 1 > entry->room) {
-        size_t room = bytes + 1 > entry->room * 2 ? bytes + 1 : entry->room * 2;
-        void *data = realloc(entry->data, room);
+    if (bytes + 1 > entry->capacity) {
+        size_t capacity = bytes + 1 > entry->capacity * 2 ? bytes + 1 : entry->capacity * 2;
+        void *data = realloc(entry->data, capacity);
         if (!data)
             return comm__fail(COMM_ERR_NO_MEMORY, "store: no memory for a value of %zu B", bytes);
         entry->data = data;
-        entry->room = room;
+        entry->capacity = capacity;
     }
     if (value.bytes)
         memcpy((char *)entry->data + entry->bytes, value.data, value.bytes);

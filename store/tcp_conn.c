@@ -99,17 +99,17 @@ comm_status tcp_conn_send(struct tcp_conn *c, const struct store_wait *wait)
             status = lost(strerror(errno));
     }
     c->out.bytes = 0;
-    if (c->out.room > OUT_KEEP_BYTES)
+    if (c->out.capacity > OUT_KEEP_BYTES)
         wire_buffer_finish(&c->out);
     return status;
 }
 
 /* One recv into `data`; *ret_bytes >= 1. */
-static comm_status receive(struct tcp_conn *c, const struct store_wait *wait, void *data, size_t room,
+static comm_status receive(struct tcp_conn *c, const struct store_wait *wait, void *data, size_t capacity,
                            size_t *ret_bytes)
 {
     for (;;) {
-        ssize_t n = recv(c->fd, data, room, 0);
+        ssize_t n = recv(c->fd, data, capacity, 0);
         if (n > 0) {
             *ret_bytes = (size_t)n;
             return COMM_OK;

@@ -31,7 +31,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "hub.h"
+#include "tcp_state.h"
 #include "tcp_conn.h"
 #include "tcp_listen.h"
 
@@ -262,7 +262,7 @@ static void put_check_ordered(struct tcp_conn *c)
 {
     wire_put_query(&c->out, c->dialect, WIRE_CHECK);
     wire_put_u64(&c->out, 1);
-    wire_put_string(&c->out, HUB_ORDERED_KEY, sizeof HUB_ORDERED_KEY - 1);
+    wire_put_string(&c->out, STATE_ORDERED_KEY, sizeof STATE_ORDERED_KEY - 1);
 }
 
 static comm_status greet(struct tcp_conn *c, enum hello hello, const struct store_wait *wait)

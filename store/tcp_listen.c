@@ -81,7 +81,7 @@ static int process_has_socket(const char *pid, uint64_t inode)
 }
 
 /* "; process 123 (python3) has it", or nothing if it cannot be told: other users' processes are hidden from us. */
-static void describe_owner(int32_t port, char *text, size_t room)
+static void describe_owner(int32_t port, char *text, size_t capacity)
 {
     text[0] = '\0';
     uint64_t inode = listening_inode("/proc/net/tcp", port);
@@ -101,7 +101,7 @@ static void describe_owner(int32_t port, char *text, size_t room)
                 name[strcspn(name, "\n")] = '\0';
             fclose(file);
         }
-        snprintf(text, room, "; process %.32s (%.32s) has it", entry->d_name, name);
+        snprintf(text, capacity, "; process %.32s (%.32s) has it", entry->d_name, name);
     }
     closedir(dir);
 }

@@ -1,4 +1,4 @@
-/* The store server's event loop and connections; hub.c executes the requests.
+/* The store server's event loop and connections; tcp_state.c executes the requests.
  *
  * One thread, one libuv loop. Everything below the first section is owned by that thread. Bytes are read into one large
  * buffer that all connections share and are parsed in place; a connection has memory of its own only while a request is
@@ -28,7 +28,7 @@
 #include "base/descriptors.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "hub.h"
+#include "tcp_state.h"
 #include "wire.h"
 
 enum {
@@ -55,7 +55,7 @@ struct tcp_server {
     int loop_ready;
     int listen_fd; /* -1 when closed */
     int accept_paused; /* it has been said */
-    struct hub *hub;
+    struct state *state;
     struct connection *connections;
     uint8_t *input;
     struct wire_buffer reply; /* to the connection that is being served */
@@ -64,7 +64,7 @@ struct tcp_server {
 };
 
 struct connection {
-    struct hub_client client; /* first: the hub's clients are our connections */
+    struct state_client client; /* first: the state's clients are our connections */
     uv_poll_t poll;
     struct tcp_server *server;
     struct connection *prev, *next;
@@ -93,7 +93,7 @@ static void on_connection_closed(uv_handle_t *handle)
 
 static void free_held(struct tcp_server *server, struct wire_buffer *buffer)
 {
-    server->held_bytes -= buffer->room;
+    server->held_bytes -= buffer->capacity;
     wire_buffer_finish(buffer);
 }
 
@@ -102,7 +102,7 @@ static void connection_close(struct connection *c)
     struct tcp_server *server = c->server;
     if (c->fd < 0)
         return;
-    hub_leave(server->hub, &c->client);
+    state_leave(server->state, &c->client);
     *(c->prev ? &c->prev->next : &server->connections) = c->next;
     if (c->next)
         c->next->prev = c->prev;
@@ -143,12 +143,12 @@ __attribute__((format(printf, 2, 3))) static void connection_drop(struct connect
 static int keep(struct connection *c, struct wire_buffer *buffer, const uint8_t *data, size_t bytes)
 {
     struct tcp_server *server = c->server;
-    size_t room = buffer->room;
+    size_t capacity = buffer->capacity;
     if (wire_reserve(buffer, bytes) != 0) {
         connection_drop(c, "no memory for %zu B of it", bytes);
         return -1;
     }
-    server->held_bytes += buffer->room - room;
+    server->held_bytes += buffer->capacity - capacity;
     if (server->held_bytes > held_bytes_max) {
         connection_drop(c, "the unfinished requests and unread replies of all clients hold %zu MiB",
                         server->held_bytes >> 20);
@@ -162,7 +162,7 @@ static int keep(struct connection *c, struct wire_buffer *buffer, const uint8_t 
 static void forget_front(struct tcp_server *server, struct wire_buffer *buffer, size_t bytes)
 {
     buffer->bytes -= bytes;
-    if (buffer->bytes == 0 && buffer->room > KEEP_BYTES)
+    if (buffer->bytes == 0 && buffer->capacity > KEEP_BYTES)
         free_held(server, buffer);
     else if (buffer->bytes > 0 && bytes > 0)
         memmove(buffer->data, buffer->data + bytes, buffer->bytes);
@@ -213,7 +213,7 @@ static int flush_reply(struct connection *c)
     }
     if ((size_t)n < bytes && keep(c, &c->unsent, reply->data + n, bytes - (size_t)n) != 0)
         return -1;
-    if (reply->room > REPLY_KEEP_BYTES)
+    if (reply->capacity > REPLY_KEEP_BYTES)
         wire_buffer_finish(reply);
     return 0;
 }
@@ -259,7 +259,7 @@ static ssize_t execute(struct connection *c, const uint8_t *data, size_t bytes)
             done += request.bytes;
             continue;
         }
-        comm_status status = hub_execute(server->hub, &c->client, &request, &server->reply);
+        comm_status status = state_execute(server->state, &c->client, &request, &server->reply);
         if (status < COMM_OK) {
             server->reply.failed = 0;
             if (flush_reply(c) == 0)
@@ -285,7 +285,7 @@ static int look_for_cancel(struct connection *c)
 {
     struct wire_request request;
     if (c->parser.dialect == WIRE_DIALECT_OLD && c->held.bytes > 0) {
-        hub_cancel(c->server->hub, &c->client);
+        state_cancel(c->server->state, &c->client);
         c->waiting = 0;
         return 0;
     }
@@ -302,7 +302,7 @@ static int look_for_cancel(struct connection *c)
         if (request.query != WIRE_CANCEL_WAIT)
             continue;
         if (c->cancels_passed++ >= c->cancels_answered) {
-            hub_cancel(c->server->hub, &c->client);
+            state_cancel(c->server->state, &c->client);
             wire_put_u8(&c->server->reply, WIRE_WAIT_CANCELED);
             c->cancels_answered++;
             c->waiting = 0;
@@ -347,7 +347,7 @@ static void settle(struct connection *c)
 /* Clients that were waiting for what the last requests did get their reply, and their turn. */
 static void serve_ready(struct tcp_server *server)
 {
-    for (struct hub_client *client; (client = hub_take_ready(server->hub));) {
+    for (struct state_client *client; (client = state_take_ready(server->state));) {
         struct connection *c = (struct connection *)client;
         c->waiting = 0;
         wire_parser_rewind(&c->parser);
@@ -389,10 +389,10 @@ static void on_readable(struct connection *c)
     struct tcp_server *server = c->server;
     struct wire_buffer *held = &c->held;
     int in_place = held->bytes > READ_IN_PLACE_BYTES;
-    if (in_place && held->room - held->bytes < INPUT_BYTES && keep(c, held, NULL, INPUT_BYTES) != 0)
+    if (in_place && held->capacity - held->bytes < INPUT_BYTES && keep(c, held, NULL, INPUT_BYTES) != 0)
         return;
     uint8_t *to = in_place ? held->data + held->bytes : server->input;
-    ssize_t n = recv(c->fd, to, in_place ? held->room - held->bytes : INPUT_BYTES, 0);
+    ssize_t n = recv(c->fd, to, in_place ? held->capacity - held->bytes : INPUT_BYTES, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n < 0) {
@@ -549,7 +549,7 @@ static void server_destroy(struct tcp_server *server)
     }
     if (server->listen_fd >= 0)
         close(server->listen_fd);
-    hub_destroy(server->hub);
+    state_destroy(server->state);
     wire_buffer_finish(&server->reply);
     free(server->input);
     free(server);
@@ -557,7 +557,7 @@ static void server_destroy(struct tcp_server *server)
 
 static comm_status server_init(struct tcp_server *server)
 {
-    comm_status status = hub_create(&server->hub);
+    comm_status status = state_create(&server->state);
     if (status != COMM_OK)
         return status;
     server->input = malloc(INPUT_BYTES);

@@ -12,7 +12,7 @@
 #include "store.h"
 #include "view.h"
 
-enum { ERROR_ROOM = 512, SLICE_MS = 100 };
+enum { ERROR_CAPACITY = 512, SLICE_MS = 100 };
 
 struct user_store {
     comm_store base;
@@ -27,9 +27,9 @@ static struct user_store *user(comm_store *s)
     return (struct user_store *)s;
 }
 
-static comm_status result(comm_store *s, comm_status status, char error[ERROR_ROOM])
+static comm_status result(comm_store *s, comm_status status, char error[ERROR_CAPACITY])
 {
-    error[ERROR_ROOM - 1] = '\0';
+    error[ERROR_CAPACITY - 1] = '\0';
     if (status == COMM_OK)
         return status;
     if (status > COMM_OK)
@@ -69,9 +69,9 @@ static int goes_on(const struct store_wait *wait)
 
 /* The time is up, or the handle was closed. */
 static comm_status ended(comm_store *s, const struct store_wait *wait, const char *const *keys, size_t count,
-                         char error[ERROR_ROOM])
+                         char error[ERROR_CAPACITY])
 {
-    error[ERROR_ROOM - 1] = '\0';
+    error[ERROR_CAPACITY - 1] = '\0';
     return store_wait_closed(wait) ? store_fail_closed(wait)
                                    : store_fail_missing(s, keys, count, wait, *error ? error : NULL);
 }
@@ -88,7 +88,7 @@ static comm_status in_time(comm_store *s, const char *what, const struct store_w
 static comm_status user_set(comm_store *s, const char *key, const void *data, size_t bytes,
                             const struct store_wait *wait)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "set", wait);
     if (status != COMM_OK)
         return status;
@@ -98,7 +98,7 @@ static comm_status user_set(comm_store *s, const char *key, const void *data, si
 static comm_status user_get(comm_store *s, const char *key, const struct store_wait *wait, void **ret_data,
                             size_t *ret_bytes)
 {
-    char error[ERROR_ROOM];
+    char error[ERROR_CAPACITY];
     void *data;
     size_t bytes;
     comm_status status = in_time(s, "get", wait);
@@ -118,7 +118,7 @@ static comm_status user_get(comm_store *s, const char *key, const struct store_w
 static comm_status user_add(comm_store *s, const char *key, int64_t amount, const struct store_wait *wait,
                             int64_t *ret_value)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "add", wait);
     if (status != COMM_OK)
         return status;
@@ -129,7 +129,7 @@ static comm_status user_compare_set(comm_store *s, const char *key, const void *
                                     const void *desired, size_t desired_bytes, const struct store_wait *wait,
                                     void **ret_data, size_t *ret_bytes)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     void *data = NULL;
     size_t bytes = 0;
     comm_status status = in_time(s, "compare_set", wait);
@@ -143,7 +143,7 @@ static comm_status user_compare_set(comm_store *s, const char *key, const void *
 static comm_status user_check(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait,
                               int32_t *ret_all)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "check", wait);
     if (status != COMM_OK)
         return status;
@@ -152,7 +152,7 @@ static comm_status user_check(comm_store *s, const char *const *keys, size_t cou
 
 static comm_status user_remove(comm_store *s, const char *key, const struct store_wait *wait, int32_t *ret_existed)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "remove", wait);
     if (status != COMM_OK)
         return status;
@@ -161,7 +161,7 @@ static comm_status user_remove(comm_store *s, const char *key, const struct stor
 
 static comm_status user_wait(comm_store *s, const char *const *keys, size_t count, const struct store_wait *wait)
 {
-    char error[ERROR_ROOM];
+    char error[ERROR_CAPACITY];
     comm_status status;
     do {
         *error = '\0';
@@ -173,7 +173,7 @@ static comm_status user_wait(comm_store *s, const char *const *keys, size_t coun
 static comm_status user_append(comm_store *s, const char *key, const void *data, size_t bytes,
                                const struct store_wait *wait)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "append", wait);
     if (status != COMM_OK)
         return status;
@@ -182,7 +182,7 @@ static comm_status user_append(comm_store *s, const char *key, const void *data,
 
 static comm_status user_num_keys(comm_store *s, const struct store_wait *wait, int64_t *ret_count)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "num_keys", wait);
     if (status != COMM_OK)
         return status;
@@ -191,7 +191,7 @@ static comm_status user_num_keys(comm_store *s, const struct store_wait *wait, i
 
 static comm_status user_list_keys(comm_store *s, const struct store_wait *wait, char ***ret_keys, size_t *ret_count)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "list_keys", wait);
     if (status != COMM_OK)
         return status;
@@ -201,7 +201,7 @@ static comm_status user_list_keys(comm_store *s, const struct store_wait *wait, 
 static comm_status user_queue_push(comm_store *s, const char *key, const void *data, size_t bytes,
                                    const struct store_wait *wait)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "queue_push", wait);
     if (status != COMM_OK)
         return status;
@@ -211,7 +211,7 @@ static comm_status user_queue_push(comm_store *s, const char *key, const void *d
 static comm_status user_queue_pop(comm_store *s, const char *key, const struct store_wait *wait, int32_t may_wait,
                                   void **ret_data, size_t *ret_bytes)
 {
-    char error[ERROR_ROOM];
+    char error[ERROR_CAPACITY];
     void *data;
     size_t bytes;
     comm_status status;
@@ -222,7 +222,7 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
         status = user(s)->ops.queue_pop(user(s)->context, key, may_wait ? slice_ms(wait) : COMM_STORE_NO_WAIT, &data,
                                         &bytes, error, sizeof error);
     } while (status == COMM_ERR_TIMEOUT && may_wait && goes_on(wait));
-    error[ERROR_ROOM - 1] = '\0';
+    error[ERROR_CAPACITY - 1] = '\0';
     if (status == COMM_ERR_TIMEOUT)
         return store_wait_closed(wait) ? store_fail_closed(wait)
                                        : store_fail_queue_timeout(wait, key, *error ? error : NULL);
@@ -231,7 +231,7 @@ static comm_status user_queue_pop(comm_store *s, const char *key, const struct s
 
 static comm_status user_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count)
 {
-    char error[ERROR_ROOM] = "";
+    char error[ERROR_CAPACITY] = "";
     comm_status status = in_time(s, "queue_len", wait);
     if (status != COMM_OK)
         return status;

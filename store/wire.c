@@ -254,18 +254,18 @@ int wire_reserve(struct wire_buffer *b, size_t bytes)
 {
     if (b->failed)
         return -1;
-    if (b->room - b->bytes >= bytes)
+    if (b->capacity - b->bytes >= bytes)
         return 0;
-    size_t room = b->room ? b->room : 256;
-    while (room - b->bytes < bytes)
-        room *= 2;
-    uint8_t *data = realloc(b->data, room);
+    size_t capacity = b->capacity ? b->capacity : 256;
+    while (capacity - b->bytes < bytes)
+        capacity *= 2;
+    uint8_t *data = realloc(b->data, capacity);
     if (!data) {
         b->failed = 1;
         return -1;
     }
     b->data = data;
-    b->room = room;
+    b->capacity = capacity;
     return 0;
 }
 

@@ -122,7 +122,7 @@ const char *wire_query_name(enum wire_query query);
 /* A growing buffer to encode into. Running out of memory is remembered in `failed`, and later puts do nothing. */
 struct wire_buffer {
     uint8_t *data;
-    size_t bytes, room;
+    size_t bytes, capacity;
     int failed;
 };
 

@@ -36,7 +36,7 @@ int bench_parse_bytes(const char *text, size_t *ret_bytes);
 
 /* A comma-separated list of numbers and ranges FROM:TO. A range multiplies by `factor` (over 1) and always ends
  * with TO. Writes at most BENCH_SIZES_MAX; returns how many, or -1 with a sentence in `error`. */
-int bench_parse_sizes(const char *text, double factor, size_t *ret_sizes, char *error, size_t room);
+int bench_parse_sizes(const char *text, double factor, size_t *ret_sizes, char *error, size_t capacity);
 
 /* ---- bench_ops.c ---- */
 
@@ -123,7 +123,7 @@ comm_status bench_reduce_values(const struct bench_call *call, void *values, siz
 
 /* Open CUDA, and use the device, or if it has no index the one of this local rank. 0, or -1 with a sentence in `error`.
  * The others end the program when CUDA fails. */
-int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t room);
+int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t capacity);
 void bench_device_copy(void *to, const void *from, size_t bytes); /* either may be on the device */
 void bench_device_wait(void *stream);
 /* What comes into the stream between the two becomes a graph. */
@@ -227,7 +227,7 @@ struct bench_report {
     const char *dtype, *redop; /* for JSON */
     int roofline;              /* rows have it */
     struct bench_row *rows;
-    size_t row_count, row_room;
+    size_t row_count, row_capacity;
     int progress; /* 1: stderr is a terminal */
 };
 void bench_report_begin(struct bench_report *report);
@@ -243,11 +243,11 @@ const char *bench_bytes_text(size_t bytes, char text[24]);
 /* ---- bench_plot.c ---- */
 
 /* Can a picture be written there? Better known before the measurement. 0, or -1 with a sentence in `error`. */
-int bench_plot_possible(const char *path, char *error, size_t room);
+int bench_plot_possible(const char *path, char *error, size_t capacity);
 
 /* Draw time and bus bandwidth over size with gnuplot; the kind of picture is the file's ending (png, svg, pdf).
  * 0, or -1 with a sentence in `error`. */
-int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t room);
+int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t capacity);
 
 /* ---- bench_spawn.c ---- */
 

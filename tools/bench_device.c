@@ -23,17 +23,17 @@ static struct {
     unsigned int (*graph_exec_destroy)(void *executable);
 } cuda;
 
-static int take(void *object, const char *name, void *function, char *error, size_t room)
+static int take(void *object, const char *name, void *function, char *error, size_t capacity)
 {
     void *symbol = dlsym(object, name);
     memcpy(function, &symbol, sizeof symbol); /* ISO C has no cast from object to function pointer */
     if (!symbol)
-        snprintf(error, room, "the CUDA runtime has no %s", name);
+        snprintf(error, capacity, "the CUDA runtime has no %s", name);
     return symbol != NULL;
 }
 
 /* The library that the nccl backend takes, too. */
-static int open_cuda(char *error, size_t room)
+static int open_cuda(char *error, size_t capacity)
 {
     const char *given = getenv("COMM_NCCL_CUDART");
     const char *names[] = { "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so" };
@@ -41,27 +41,27 @@ static int open_cuda(char *error, size_t room)
     for (size_t i = 0; !(given && *given) && !object && i < sizeof names / sizeof *names; i++)
         object = dlopen(names[i], RTLD_NOW);
     if (!object) {
-        snprintf(error, room, "the CUDA runtime is missing: %s; comm-info says more", dlerror());
+        snprintf(error, capacity, "the CUDA runtime is missing: %s; comm-info says more", dlerror());
         return 0;
     }
-    return take(object, "cudaGetDeviceCount", &cuda.get_device_count, error, room) &&
-           take(object, "cudaSetDevice", &cuda.set_device, error, room) &&
-           take(object, "cudaStreamCreateWithFlags", &cuda.stream_create, error, room) &&
-           take(object, "cudaStreamSynchronize", &cuda.stream_synchronize, error, room) &&
-           take(object, "cudaMemcpy", &cuda.memcpy, error, room) &&
-           take(object, "cudaGetErrorString", &cuda.get_error_string, error, room) &&
-           take(object, "cudaStreamBeginCapture", &cuda.stream_begin_capture, error, room) &&
-           take(object, "cudaStreamEndCapture", &cuda.stream_end_capture, error, room) &&
-           take(object, "cudaGraphInstantiateWithFlags", &cuda.graph_instantiate, error, room) &&
-           take(object, "cudaGraphLaunch", &cuda.graph_launch, error, room) &&
-           take(object, "cudaGraphDestroy", &cuda.graph_destroy, error, room) &&
-           take(object, "cudaGraphExecDestroy", &cuda.graph_exec_destroy, error, room);
+    return take(object, "cudaGetDeviceCount", &cuda.get_device_count, error, capacity) &&
+           take(object, "cudaSetDevice", &cuda.set_device, error, capacity) &&
+           take(object, "cudaStreamCreateWithFlags", &cuda.stream_create, error, capacity) &&
+           take(object, "cudaStreamSynchronize", &cuda.stream_synchronize, error, capacity) &&
+           take(object, "cudaMemcpy", &cuda.memcpy, error, capacity) &&
+           take(object, "cudaGetErrorString", &cuda.get_error_string, error, capacity) &&
+           take(object, "cudaStreamBeginCapture", &cuda.stream_begin_capture, error, capacity) &&
+           take(object, "cudaStreamEndCapture", &cuda.stream_end_capture, error, capacity) &&
+           take(object, "cudaGraphInstantiateWithFlags", &cuda.graph_instantiate, error, capacity) &&
+           take(object, "cudaGraphLaunch", &cuda.graph_launch, error, capacity) &&
+           take(object, "cudaGraphDestroy", &cuda.graph_destroy, error, capacity) &&
+           take(object, "cudaGraphExecDestroy", &cuda.graph_exec_destroy, error, capacity);
 }
 
-int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t room)
+int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream, char *error, size_t capacity)
 {
     int count = 0, index = comm_device_index(*device);
-    if (!open_cuda(error, room))
+    if (!open_cuda(error, capacity))
         return -1;
     unsigned int status = cuda.get_device_count(&count);
     if (index < 0)
@@ -71,7 +71,7 @@ int bench_device_open(comm_device *device, int32_t local_rank, void **ret_stream
     if (status == 0)
         status = cuda.stream_create(ret_stream, NON_BLOCKING);
     if (status != 0) {
-        snprintf(error, room, "cuda:%d of %d: %s", index, count, cuda.get_error_string(status));
+        snprintf(error, capacity, "cuda:%d of %d: %s", index, count, cuda.get_error_string(status));
         return -1;
     }
     *device = comm_device_at(COMM_DEVICE_CUDA, index);

@@ -28,54 +28,55 @@ static comm_store *counted(void *context)
     return counter->inner;
 }
 
-static comm_status pass(comm_status status, char *error, size_t room)
+static comm_status pass(comm_status status, char *error, size_t capacity)
 {
     if (status != COMM_OK)
-        snprintf(error, room, "%s", comm_last_error());
+        snprintf(error, capacity, "%s", comm_last_error());
     return status;
 }
 
-static comm_status count_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status count_set(void *context, const char *key, const void *data, size_t bytes, char *error,
+                             size_t capacity)
 {
-    return pass(comm_store_set(counted(context), key, data, bytes), error, room);
+    return pass(comm_store_set(counted(context), key, data, bytes), error, capacity);
 }
 
 static comm_status count_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                             char *error, size_t room)
+                             char *error, size_t capacity)
 {
-    return pass(comm_store_get(counted(context), key, timeout_ms, ret_data, ret_bytes), error, room);
+    return pass(comm_store_get(counted(context), key, timeout_ms, ret_data, ret_bytes), error, capacity);
 }
 
 static comm_status count_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
-                             size_t room)
+                             size_t capacity)
 {
-    return pass(comm_store_add(counted(context), key, amount, ret_value), error, room);
+    return pass(comm_store_add(counted(context), key, amount, ret_value), error, capacity);
 }
 
 static comm_status count_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                      const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                                     char *error, size_t room)
+                                     char *error, size_t capacity)
 {
     return pass(comm_store_compare_set(counted(context), key, expected, expected_bytes, desired, desired_bytes,
                                        ret_data, ret_bytes),
-                error, room);
+                error, capacity);
 }
 
 static comm_status count_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                               size_t room)
+                               size_t capacity)
 {
-    return pass(comm_store_check(counted(context), keys, count, ret_all), error, room);
+    return pass(comm_store_check(counted(context), keys, count, ret_all), error, capacity);
 }
 
-static comm_status count_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+static comm_status count_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
-    return pass(comm_store_delete(counted(context), key, ret_existed), error, room);
+    return pass(comm_store_delete(counted(context), key, ret_existed), error, capacity);
 }
 
 static comm_status count_wait(void *context, const char *const *keys, size_t count, int64_t timeout_ms, char *error,
-                              size_t room)
+                              size_t capacity)
 {
-    return pass(comm_store_wait(counted(context), keys, count, timeout_ms), error, room);
+    return pass(comm_store_wait(counted(context), keys, count, timeout_ms), error, capacity);
 }
 
 static comm_status open_counted(comm_group *world, struct counter *counter, comm_group **ret_world)

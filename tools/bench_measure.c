@@ -175,18 +175,18 @@ static comm_status check(struct bench_call *call, uint64_t *ret_errors)
     return status;
 }
 
-/* Times of single iterations: the slowest rank's, sorted. `room` of them are measured into `times`. */
-static comm_status single_times(struct lanes *lanes, double *times, size_t room)
+/* Times of single iterations: the slowest rank's, sorted. `capacity` of them are measured into `times`. */
+static comm_status single_times(struct lanes *lanes, double *times, size_t capacity)
 {
     struct bench_call *call = &lanes->lane[0].call;
     comm_status status = barrier(lanes);
-    for (size_t i = 0; i < room && status == COMM_OK; i++) {
+    for (size_t i = 0; i < capacity && status == COMM_OK; i++) {
         double begin = bench_now_us();
         status = run(call);
         times[i] = bench_now_us() - begin;
         wait_for_stream(call);
     }
-    return status == COMM_OK ? largest(lanes, times, room) : status;
+    return status == COMM_OK ? largest(lanes, times, capacity) : status;
 }
 
 static int compare_doubles(const void *a, const void *b)

@@ -149,12 +149,12 @@ static int is_on_device(const struct bench_call *c)
 /* Memory for `count` elements (at least one byte, so that every side a rank has is an address) and a guard behind. */
 static comm_status allocate(struct bench_call *c, int index, size_t count)
 {
-    size_t bytes = count * comm_dtype_bytes(c->dtype), room = (bytes + GUARD_BYTES + 4095) & ~(size_t)4095;
+    size_t bytes = count * comm_dtype_bytes(c->dtype), capacity = (bytes + GUARD_BYTES + 4095) & ~(size_t)4095;
     comm_status status = COMM_OK;
     void *data = NULL;
     if (c->wants_registered && !is_on_device(c))
-        status = comm_mem_alloc(c->group, room, c->options.device, &data, &c->registered[index]);
-    else if (!(data = aligned_alloc(4096, room)))
+        status = comm_mem_alloc(c->group, capacity, c->options.device, &data, &c->registered[index]);
+    else if (!(data = aligned_alloc(4096, capacity)))
         status = COMM_ERR_NO_MEMORY;
     if (status != COMM_OK)
         return status;
@@ -164,7 +164,7 @@ static comm_status allocate(struct bench_call *c, int index, size_t count)
     memset(c->memory[index] + bytes, GUARD, GUARD_BYTES);
     if (!is_on_device(c))
         return COMM_OK;
-    status = comm_mem_alloc(c->group, room, c->options.device, &c->device_data[index], &c->registered[index]);
+    status = comm_mem_alloc(c->group, capacity, c->options.device, &c->device_data[index], &c->registered[index]);
     if (status == COMM_OK)
         bench_device_copy(c->device_data[index], c->memory[index], bytes + GUARD_BYTES);
     return status;

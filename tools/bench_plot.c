@@ -66,17 +66,17 @@ static void print_plot(FILE *out, const struct bench_row *rows, size_t count, in
     fputc('\n', out);
 }
 
-int bench_plot_possible(const char *path, char *error, size_t room)
+int bench_plot_possible(const char *path, char *error, size_t capacity)
 {
     if (!terminal_for(path)) {
-        snprintf(error, room, "%s: a plot's name must end with .png, .svg or .pdf", path);
+        snprintf(error, capacity, "%s: a plot's name must end with .png, .svg or .pdf", path);
         return -1;
     }
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), made = fd >= 0;
     if (!made && errno == EEXIST)
         fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) {
-        snprintf(error, room, "the plot cannot be written to %s: %s", path, strerror(errno));
+        snprintf(error, capacity, "the plot cannot be written to %s: %s", path, strerror(errno));
         return -1;
     }
     close(fd);
@@ -85,7 +85,7 @@ int bench_plot_possible(const char *path, char *error, size_t room)
     return 0;
 }
 
-int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t room)
+int bench_plot(const char *path, const struct bench_row *rows, size_t count, char *error, size_t capacity)
 {
     const char *terminal = terminal_for(path);
     if (!terminal || count == 0)
@@ -94,7 +94,7 @@ int bench_plot(const char *path, const struct bench_row *rows, size_t count, cha
     void (*old)(int) = signal(SIGPIPE, SIG_IGN);
     FILE *out = popen("exec gnuplot >/dev/null 2>&1", "w");
     if (!out) {
-        snprintf(error, room, "cannot start gnuplot: %s", strerror(errno));
+        snprintf(error, capacity, "cannot start gnuplot: %s", strerror(errno));
         signal(SIGPIPE, old);
         return -1;
     }
@@ -112,9 +112,10 @@ int bench_plot(const char *path, const struct bench_row *rows, size_t count, cha
     int result = pclose(out);
     signal(SIGPIPE, old);
     if (WIFEXITED(result) && WEXITSTATUS(result) == 127)
-        snprintf(error, room, "%s is not drawn: gnuplot is not installed (Debian: apt-get install gnuplot-nox)", path);
+        snprintf(error, capacity, "%s is not drawn: gnuplot is not installed (Debian: apt-get install gnuplot-nox)",
+                 path);
     else if (result != 0)
-        snprintf(error, room, "%s is not drawn: gnuplot ended with status %d", path,
+        snprintf(error, capacity, "%s is not drawn: gnuplot ended with status %d", path,
                  WIFEXITED(result) ? WEXITSTATUS(result) : 128 + WTERMSIG(result));
     return result ? -1 : 0;
 }

@@ -67,13 +67,13 @@ static void print_roofline(const struct bench_report *report, const struct bench
 int bench_report_row(struct bench_report *report, const struct bench_row *row)
 {
     char text[24];
-    if (report->row_count == report->row_room) {
-        size_t room = report->row_room ? 2 * report->row_room : 64;
-        struct bench_row *rows = realloc(report->rows, room * sizeof *rows);
+    if (report->row_count == report->row_capacity) {
+        size_t capacity = report->row_capacity ? 2 * report->row_capacity : 64;
+        struct bench_row *rows = realloc(report->rows, capacity * sizeof *rows);
         if (!rows)
             return -1;
         report->rows = rows;
-        report->row_room = room;
+        report->row_capacity = capacity;
     }
     report->rows[report->row_count++] = *row;
     erase_progress(report);

@@ -48,18 +48,18 @@ static comm_status allocate(comm_group *group, const struct bench_call_options *
 {
     char **const data[2] = { &p->to, &p->from };
     p->bytes = (bytes + LINE - 1) / LINE * LINE;
-    size_t room = (p->bytes + 4095) & ~(size_t)4095;
+    size_t capacity = (p->bytes + 4095) & ~(size_t)4095;
     for (int i = 0; i < 2; i++) {
         void *memory = NULL;
         comm_status status = COMM_OK;
         if (o->registered)
-            status = comm_mem_alloc(group, room, COMM_DEVICE_CPU, &memory, &p->registered[i]);
-        else if (!(memory = aligned_alloc(4096, room)))
+            status = comm_mem_alloc(group, capacity, COMM_DEVICE_CPU, &memory, &p->registered[i]);
+        else if (!(memory = aligned_alloc(4096, capacity)))
             status = COMM_ERR_NO_MEMORY;
         if (status != COMM_OK)
             return status;
         *data[i] = memory;
-        memset(memory, 1, room);
+        memset(memory, 1, capacity);
     }
     return COMM_OK;
 }

@@ -8,12 +8,12 @@
 
 #include "bench.h"
 
-static int refuse(char *error, size_t room, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static int refuse(char *error, size_t room, const char *format, ...)
+static int refuse(char *error, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int refuse(char *error, size_t capacity, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error, room, format, arguments);
+    vsnprintf(error, capacity, format, arguments);
     va_end(arguments);
     return -1;
 }
@@ -46,22 +46,22 @@ int bench_parse_bytes(const char *text, size_t *ret_bytes)
 }
 
 /* One item of the list: a number or a range, appended to sizes[*count]. */
-static int parse_item(char *item, double factor, size_t *sizes, int *count, char *error, size_t room)
+static int parse_item(char *item, double factor, size_t *sizes, int *count, char *error, size_t capacity)
 {
     size_t from, to;
     char *colon = strchr(item, ':');
     if (colon)
         *colon = '\0';
     if (bench_parse_bytes(item, &from) != 0)
-        return refuse(error, room, "'%s' is not a number of bytes (such as 8, 64K or 1M)", item);
+        return refuse(error, capacity, "'%s' is not a number of bytes (such as 8, 64K or 1M)", item);
     to = from;
     if (colon && bench_parse_bytes(colon + 1, &to) != 0)
-        return refuse(error, room, "'%s' is not a number of bytes (such as 8, 64K or 1M)", colon + 1);
+        return refuse(error, capacity, "'%s' is not a number of bytes (such as 8, 64K or 1M)", colon + 1);
     if (colon && (from == 0 || from > to))
-        return refuse(error, room, "the range %s:%s must go upwards from at least 1", item, colon + 1);
+        return refuse(error, capacity, "the range %s:%s must go upwards from at least 1", item, colon + 1);
     for (;;) {
         if (*count == BENCH_SIZES_MAX)
-            return refuse(error, room, "more than %d sizes", BENCH_SIZES_MAX);
+            return refuse(error, capacity, "more than %d sizes", BENCH_SIZES_MAX);
         sizes[(*count)++] = from;
         if (from == to)
             return 0;
@@ -71,16 +71,16 @@ static int parse_item(char *item, double factor, size_t *sizes, int *count, char
     }
 }
 
-int bench_parse_sizes(const char *text, double factor, size_t *ret_sizes, char *error, size_t room)
+int bench_parse_sizes(const char *text, double factor, size_t *ret_sizes, char *error, size_t capacity)
 {
     if (!(factor > 1))
-        return refuse(error, room, "a range needs a factor over 1");
+        return refuse(error, capacity, "a range needs a factor over 1");
     char *copy = strdup(text), *rest = copy, *item;
     if (!copy)
-        return refuse(error, room, "out of memory");
+        return refuse(error, capacity, "out of memory");
     int count = 0, result = 0;
     while (result == 0 && (item = strsep(&rest, ",")))
-        result = parse_item(item, factor, ret_sizes, &count, error, room);
+        result = parse_item(item, factor, ret_sizes, &count, error, capacity);
     free(copy);
     return result == 0 ? count : -1;
 }

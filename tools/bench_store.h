@@ -40,7 +40,7 @@ struct bench_server {
 };
 /* Start ours, or the PyTorch's of `python` (NULL: ours), on a port that the system chooses. 0, or -1 with a sentence in
  * `error`. */
-int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room);
+int bench_server_start(struct bench_server *server, const char *python, char *error, size_t capacity);
 /* When all servers have been started: keep off their core. */
 void bench_server_leave_room(void);
 /* CPU time that its threads have had, in microseconds; 0 where that is not told. */
@@ -80,9 +80,9 @@ struct bench_load_result {
     long wrong; /* replies that were not what they must be */
 };
 /* Put the keys that the loads read. */
-int bench_load_fill(const struct bench_load *load, char *error, size_t room);
+int bench_load_fill(const struct bench_load *load, char *error, size_t capacity);
 /* Each client sends a request when it has the reply to the one before. 0, or -1 with a sentence in `error`. */
-int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room);
+int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t capacity);
 
 /* ---- bench_store_wake.c ---- */
 
@@ -92,9 +92,10 @@ struct bench_wake {
     int waiters, setter, epoll, runs;
     int *fds; /* of the waiters */
 };
-int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, int waiters, char *error, size_t room);
+int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, int waiters, char *error,
+                       size_t capacity);
 /* All wait for one fresh key, which is set: microseconds from there until the last one has heard of it. */
-int bench_wake_run(struct bench_wake *wake, double *ret_us, char *error, size_t room);
+int bench_wake_run(struct bench_wake *wake, double *ret_us, char *error, size_t capacity);
 void bench_wake_finish(struct bench_wake *wake);
 
 #endif

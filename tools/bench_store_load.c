@@ -53,7 +53,7 @@ struct worker {
 
 /* ---- Connections ---- */
 
-static int allow_descriptors(int count, char *error, size_t room)
+static int allow_descriptors(int count, char *error, size_t capacity)
 {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= (rlim_t)count)
@@ -61,7 +61,7 @@ static int allow_descriptors(int count, char *error, size_t room)
     limit.rlim_cur = (rlim_t)count > limit.rlim_max ? limit.rlim_max : (rlim_t)count;
     if (limit.rlim_cur == (rlim_t)count && setrlimit(RLIMIT_NOFILE, &limit) == 0)
         return 0;
-    snprintf(error, room, "%d descriptors are needed and %llu allowed (ulimit -n)", count,
+    snprintf(error, capacity, "%d descriptors are needed and %llu allowed (ulimit -n)", count,
              (unsigned long long)limit.rlim_max);
     return -1;
 }
@@ -80,7 +80,7 @@ static int send_all(int fd, const char *data, size_t bytes)
     return 0;
 }
 
-static int connect_client(const struct bench_load *load, char *error, size_t room)
+static int connect_client(const struct bench_load *load, char *error, size_t capacity)
 {
     struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)load->port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -90,7 +90,7 @@ static int connect_client(const struct bench_load *load, char *error, size_t roo
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0 && send_all(fd, hello, bytes) == 0)
         return fd;
-    snprintf(error, room, "connecting to 127.0.0.1:%d: %s", load->port, strerror(errno));
+    snprintf(error, capacity, "connecting to 127.0.0.1:%d: %s", load->port, strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;
@@ -284,7 +284,7 @@ static void add_up(const struct worker *workers, int count, double *times, struc
 
 /* Each worker with its share of the load. */
 static int prepare_workers(const struct bench_load *load, struct worker *workers, int count, pthread_barrier_t *start,
-                           char *error, size_t room)
+                           char *error, size_t capacity)
 {
     for (int i = 0; i < count; i++) {
         struct worker *w = &workers[i];
@@ -294,14 +294,14 @@ static int prepare_workers(const struct bench_load *load, struct worker *workers
         w->first_index = i * load->clients;
         w->start = start;
         if (worker_init(w) != 0) {
-            snprintf(error, room, "%s", w->error);
+            snprintf(error, capacity, "%s", w->error);
             return -1;
         }
     }
     return 0;
 }
 
-static int run_workers(struct worker *workers, int count, char *error, size_t room)
+static int run_workers(struct worker *workers, int count, char *error, size_t capacity)
 {
     pthread_t threads[THREADS_MAX];
     int started = 0, result = 0;
@@ -313,23 +313,23 @@ static int run_workers(struct worker *workers, int count, char *error, size_t ro
         pthread_join(threads[i], NULL);
     for (int i = 0; i < count; i++) {
         if (workers[i].error[0]) {
-            snprintf(error, room, "%s", workers[i].error);
+            snprintf(error, capacity, "%s", workers[i].error);
             result = -1;
         }
     }
     return result;
 }
 
-int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t room)
+int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_result, char *error, size_t capacity)
 {
     struct worker workers[THREADS_MAX] = { { .epoll = -1 }, { .epoll = -1 } };
     pthread_barrier_t start;
     int count = load->clients < THREADS_MAX ? 1 : THREADS_MAX, result = -1;
     double *times = malloc((size_t)(load->ops + 1) * sizeof *times);
     pthread_barrier_init(&start, NULL, (unsigned)count);
-    if (times && allow_descriptors(load->clients + SPARE_DESCRIPTORS, error, room) == 0 &&
-        prepare_workers(load, workers, count, &start, error, room) == 0)
-        result = run_workers(workers, count, error, room);
+    if (times && allow_descriptors(load->clients + SPARE_DESCRIPTORS, error, capacity) == 0 &&
+        prepare_workers(load, workers, count, &start, error, capacity) == 0)
+        result = run_workers(workers, count, error, capacity);
     if (result == 0)
         add_up(workers, count, times, ret_result);
     for (int i = 0; i < count; i++)
@@ -339,11 +339,11 @@ int bench_load_run(const struct bench_load *load, struct bench_load_result *ret_
     return result;
 }
 
-int bench_load_fill(const struct bench_load *load, char *error, size_t room)
+int bench_load_fill(const struct bench_load *load, char *error, size_t capacity)
 {
     char key[BENCH_KEY_BYTES], reply;
     char *value = malloc(load->value_bytes + 1), *request = malloc(BENCH_REQUEST_BYTES + load->value_bytes);
-    int fd = value && request ? connect_client(load, error, room) : -1, result = fd < 0 ? -1 : 0;
+    int fd = value && request ? connect_client(load, error, capacity) : -1, result = fd < 0 ? -1 : 0;
     if (value)
         make_value(value, load->value_bytes);
     for (long i = 0; i < load->keys && result == 0; i++) {
@@ -353,7 +353,7 @@ int bench_load_fill(const struct bench_load *load, char *error, size_t room)
     }
     size_t n = request ? bench_wire_check(&load->wire, request, key_text("value", load->keys - 1, key)) : 0;
     if (result == 0 && (send_all(fd, request, n) != 0 || receive_all(fd, &reply, 1) != 0 || reply != 0)) {
-        snprintf(error, room, "the server did not take %d keys", load->keys);
+        snprintf(error, capacity, "the server did not take %d keys", load->keys);
         result = -1;
     }
     if (fd >= 0)

@@ -94,12 +94,12 @@ static int version_is_old(const char *version)
     return sscanf(version, "%d.%d", &major, &minor) == 2 && (major < 2 || (major == 2 && minor < 2));
 }
 
-int bench_server_start(struct bench_server *server, const char *python, char *error, size_t room)
+int bench_server_start(struct bench_server *server, const char *python, char *error, size_t capacity)
 {
     int in[2], out[2];
     *server = (struct bench_server){ .name = python ? "pytorch" : "libcomm", .lifeline = -1 };
     if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) {
-        snprintf(error, room, "pipe: %s", strerror(errno));
+        snprintf(error, capacity, "pipe: %s", strerror(errno));
         return -1;
     }
     fflush(NULL);
@@ -122,7 +122,7 @@ int bench_server_start(struct bench_server *server, const char *python, char *er
     if (said)
         return 0;
     bench_server_stop(server);
-    snprintf(error, room, "%s's server did not start%s", python ? "PyTorch" : "libcomm",
+    snprintf(error, capacity, "%s's server did not start%s", python ? "PyTorch" : "libcomm",
              python ? " (Debian: apt-get install python3-torch)" : "");
     return -1;
 }

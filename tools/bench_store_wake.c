@@ -50,7 +50,8 @@ static void allow_descriptors(int count)
     setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, int waiters, char *error, size_t room)
+int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, int waiters, char *error,
+                       size_t capacity)
 {
     *wake = (struct bench_wake){ .wire = load->wire, .setter = -1, .epoll = epoll_create1(EPOLL_CLOEXEC) };
     wake->fds = calloc((size_t)waiters, sizeof *wake->fds);
@@ -67,7 +68,7 @@ int bench_wake_prepare(struct bench_wake *wake, const struct bench_load *load, i
     }
     if (wake->waiters == waiters)
         return 0;
-    snprintf(error, room, "%d of %d clients could connect: %s", wake->waiters, waiters, strerror(errno));
+    snprintf(error, capacity, "%d of %d clients could connect: %s", wake->waiters, waiters, strerror(errno));
     return -1;
 }
 
@@ -122,12 +123,12 @@ static int wake_once(const struct bench_wake *wake, const char *key, double *ret
     return 0;
 }
 
-int bench_wake_run(struct bench_wake *wake, double *ret_us, char *error, size_t room)
+int bench_wake_run(struct bench_wake *wake, double *ret_us, char *error, size_t capacity)
 {
     char key[BENCH_KEY_BYTES];
     snprintf(key, sizeof key, "wake%d.%d", wake->waiters, wake->runs++);
     if (wake_once(wake, key, ret_us) == 0)
         return 0;
-    snprintf(error, room, "a client was not woken within %d s, or was told something else", PATIENCE_MS / 1000);
+    snprintf(error, capacity, "a client was not woken within %d s, or was told something else", PATIENCE_MS / 1000);
     return -1;
 }

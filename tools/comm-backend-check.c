@@ -139,10 +139,10 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &settings);
     if (settings.lists)
         return list();
-    if (settings.ranks > CHECK_RANKS_MOST || (settings.only && !is_known_case(settings.only))) {
+    if (settings.ranks > CHECK_RANKS_MAX || (settings.only && !is_known_case(settings.only))) {
         fprintf(stderr, "comm-backend-check: %s; --list tells what there is, and a case has at most %d ranks\n",
                 settings.only && !is_known_case(settings.only) ? "there is no such case" : "too many ranks",
-                CHECK_RANKS_MOST);
+                CHECK_RANKS_MAX);
         return 2;
     }
     take_backend(&settings);

@@ -66,18 +66,18 @@ struct value {
 
 static int read_stdin(struct value *v)
 {
-    size_t room = 0;
+    size_t capacity = 0;
     for (;;) {
-        if (v->bytes == room) {
-            room = room ? room * 2 : 65536;
-            char *more = realloc(v->data, room);
+        if (v->bytes == capacity) {
+            capacity = capacity ? capacity * 2 : 65536;
+            char *more = realloc(v->data, capacity);
             if (!more) {
-                fprintf(stderr, "comm-store: no memory for a value of %zu B\n", room);
+                fprintf(stderr, "comm-store: no memory for a value of %zu B\n", capacity);
                 return EXIT_ERROR;
             }
             v->data = more;
         }
-        ssize_t n = read(STDIN_FILENO, v->data + v->bytes, room - v->bytes);
+        ssize_t n = read(STDIN_FILENO, v->data + v->bytes, capacity - v->bytes);
         if (n < 0 && errno != EINTR) {
             perror("comm-store: reading the value from stdin");
             return EXIT_ERROR;
@@ -424,20 +424,20 @@ static char *make_doc(void)
 }
 
 /* Adds the brackets that an IPv6 address in MASTER_ADDR lacks. */
-static const char *default_url(char *room, size_t bytes)
+static const char *default_url(char *text, size_t bytes)
 {
     const char *url = getenv("COMM_STORE_URL"), *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     if (url && *url)
         return url;
     if (!host || !*host || !port || !*port)
         return NULL;
-    snprintf(room, bytes, strchr(host, ':') && *host != '[' ? "tcp://[%s]:%s" : "tcp://%s:%s", host, port);
-    return room;
+    snprintf(text, bytes, strchr(host, ':') && *host != '[' ? "tcp://[%s]:%s" : "tcp://%s:%s", host, port);
+    return text;
 }
 
 static int run(const struct arguments *a, const struct command *command)
 {
-    char room[300];
+    char text[300];
     comm_store *store;
     comm_store_options o = COMM_STORE_OPTIONS_INIT;
     if (a->word_count - 1 < command->least || (command->most >= 0 && a->word_count - 1 > command->most)) {
@@ -447,7 +447,7 @@ static int run(const struct arguments *a, const struct command *command)
     }
     if (command->run == do_serve)
         return do_serve(NULL, a);
-    const char *url = a->url ? a->url : default_url(room, sizeof room);
+    const char *url = a->url ? a->url : default_url(text, sizeof text);
     if (!url) {
         fprintf(stderr,
                 "comm-store: which store? Give --store URL, or set COMM_STORE_URL, or MASTER_ADDR and MASTER_PORT\n");

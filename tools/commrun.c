@@ -120,7 +120,7 @@ void run_check_ended(struct run *run)
 
 /* ---- Ranks that end ---- */
 
-static void describe_end(const struct run *run, const struct rank *rank, char *text, size_t room)
+static void describe_end(const struct run *run, const struct rank *rank, char *text, size_t capacity)
 {
     char host[65] = "", where[96] = "";
     gethostname(host, sizeof host - 1);
@@ -128,16 +128,16 @@ static void describe_end(const struct run *run, const struct rank *rank, char *t
         snprintf(where, sizeof where, " on node %d (%s)", run->options.node_rank, host);
     int status = rank->wait_status;
     if (WIFSIGNALED(status))
-        snprintf(text, room, "rank %d%s (pid %d) was killed by signal %d (SIG%s%s)", rank->rank, where, rank->pid,
+        snprintf(text, capacity, "rank %d%s (pid %d) was killed by signal %d (SIG%s%s)", rank->rank, where, rank->pid,
                  WTERMSIG(status), sigabbrev_np(WTERMSIG(status)) ? sigabbrev_np(WTERMSIG(status)) : "?",
                  WCOREDUMP(status) ? ", core dumped" : "");
     else
-        snprintf(text, room, "rank %d%s (pid %d) exited with status %d", rank->rank, where, rank->pid,
+        snprintf(text, capacity, "rank %d%s (pid %d) exited with status %d", rank->rank, where, rank->pid,
                  WEXITSTATUS(status));
 }
 
 /* "0, 3, 4": this host's ranks that are running, or those that ended well; how many. */
-static int list_ranks(const struct run *run, int running, char *text, size_t room)
+static int list_ranks(const struct run *run, int running, char *text, size_t capacity)
 {
     int count = 0;
     size_t used = 0;
@@ -146,10 +146,10 @@ static int list_ranks(const struct run *run, int running, char *text, size_t roo
         const struct rank *rank = &run->ranks[i];
         if (!rank->pid || rank->running != running || (!running && rank->wait_status != 0))
             continue;
-        if (used + 16 < room)
-            used += (size_t)snprintf(text + used, room - used, "%s%d", count ? ", " : "", rank->rank);
-        else if (used + 4 < room)
-            used += (size_t)snprintf(text + used, room - used, "...");
+        if (used + 16 < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d", count ? ", " : "", rank->rank);
+        else if (used + 4 < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "...");
         count++;
     }
     return count;

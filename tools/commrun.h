@@ -49,7 +49,7 @@ struct stream {
     int fd; /* where it goes: 1 or 2 */
     int open;
     char *line; /* the line that is not whole yet */
-    size_t bytes, room;
+    size_t bytes, capacity;
 };
 
 struct rank {
@@ -115,7 +115,7 @@ int output_open(struct rank *rank);
 void output_read(struct stream *stream, int fd);
 void output_close(struct stream *stream);
 void output_finish(struct rank *rank);
-void output_last_words(const struct rank *rank, char *text, size_t room);
+void output_last_words(const struct rank *rank, char *text, size_t capacity);
 void output_stdin_start(struct run *run);
 
 /* commrun_waiting.c */

@@ -39,17 +39,17 @@ static int fail_store(struct run *run, const char *what)
     return -1;
 }
 
-static void list_missing(struct run *run, char *text, size_t room)
+static void list_missing(struct run *run, char *text, size_t capacity)
 {
     size_t used = 0;
     text[0] = '\0';
-    for (int node = 0; node < run->options.node_count && used + 16 < room; node++) {
+    for (int node = 0; node < run->options.node_count && used + 16 < capacity; node++) {
         char key[NODE_KEY_BYTES];
         const char *keys[] = { key };
         int32_t there = 0;
         node_key(key, "ranks", node);
         if (comm_store_check(run->store, keys, 1, &there) == COMM_OK && !there)
-            used += (size_t)snprintf(text + used, room - used, "%s%d", used ? ", " : "", node);
+            used += (size_t)snprintf(text + used, capacity - used, "%s%d", used ? ", " : "", node);
     }
 }
 

@@ -81,9 +81,9 @@ static void take(struct stream *s, const char *data, size_t bytes)
         if (s->bytes == 0 && newline) {
             show(s, data, part);
         } else {
-            if (s->bytes + part > s->room) {
-                s->room = (s->bytes + part) * 2;
-                s->line = realloc(s->line, s->room);
+            if (s->bytes + part > s->capacity) {
+                s->capacity = (s->bytes + part) * 2;
+                s->line = realloc(s->line, s->capacity);
                 if (!s->line)
                     abort();
             }
@@ -180,14 +180,14 @@ void output_finish(struct rank *rank)
     free(rank->err.line);
 }
 
-void output_last_words(const struct rank *rank, char *text, size_t room)
+void output_last_words(const struct rank *rank, char *text, size_t capacity)
 {
     size_t used = 0;
     for (size_t i = 0; i < COMMRUN_LAST_LINES; i++) {
         const char *line = rank->last[(rank->last_next + i) % COMMRUN_LAST_LINES];
-        if (!line || used + strlen(line) + 16 > room)
+        if (!line || used + strlen(line) + 16 > capacity)
             continue;
-        used += (size_t)snprintf(text + used, room - used, "\n  %s", line);
+        used += (size_t)snprintf(text + used, capacity - used, "\n  %s", line);
     }
 }
 

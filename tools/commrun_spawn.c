@@ -139,10 +139,10 @@ static void put_number(char **env, size_t *count, const char *name, int value)
 
 static char **make_environment(const struct run *run, const struct rank *rank)
 {
-    size_t count = 0, room = run->options.extra_count + 32;
+    size_t count = 0, capacity = run->options.extra_count + 32;
     for (char **e = environ; *e; e++)
-        room++;
-    char **env = calloc(room, sizeof *env);
+        capacity++;
+    char **env = calloc(capacity, sizeof *env);
     if (!env)
         abort();
     for (char **e = environ; *e; e++) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEP_ROOM_FIRST = 16 };
+enum { STEP_CAPACITY_FIRST = 16 };
 
 void plan_init(struct plan *p, int32_t rank, int32_t size, int32_t root)
 {
@@ -144,15 +144,15 @@ static void append(struct plan *p, struct plan_step step)
         p->failed = 1;
     if (p->failed)
         return;
-    if (p->step_count == p->step_room) {
-        size_t room = p->step_room ? 2 * p->step_room : STEP_ROOM_FIRST;
-        struct plan_step *steps = realloc(p->steps, room * sizeof *steps);
+    if (p->step_count == p->step_capacity) {
+        size_t capacity = p->step_capacity ? 2 * p->step_capacity : STEP_CAPACITY_FIRST;
+        struct plan_step *steps = realloc(p->steps, capacity * sizeof *steps);
         if (!steps) {
             p->failed = 1;
             return;
         }
         p->steps = steps;
-        p->step_room = room;
+        p->step_capacity = capacity;
     }
     step.round = p->round;
     p->steps[p->step_count++] = step;

@@ -68,7 +68,7 @@ struct plan {
     int32_t host_least, host_most; /* ranks on the host that has fewest, and on the one that has most */
     int32_t *host_of, *place, *members, *host; /* tables of plan_set_hosts, in one piece of memory; NULL: one host */
     struct plan_step *steps; /* in order of rounds */
-    size_t step_count, step_room;
+    size_t step_count, step_capacity;
     uint16_t round;          /* being appended to; afterwards: how many there are */
     int32_t scratch_slots;   /* how many the regions need */
     uint8_t ranged;          /* some region of SEND or RECV has several chunks: a block op can then not be sliced */

@@ -238,13 +238,13 @@ struct item {
     const char *text;
     size_t length;
     char *error;
-    size_t room;
+    size_t capacity;
 };
 
 /* Complain about an item; always -1. */
 static int refuse(const struct item *item, const char *what)
 {
-    snprintf(item->error, item->room, "'%.*s': %s", (int)item->length, item->text, what);
+    snprintf(item->error, item->capacity, "'%.*s': %s", (int)item->length, item->text, what);
     return -1;
 }
 
@@ -284,14 +284,14 @@ static int parse_bytes(const char *text, size_t length, size_t empty, size_t *re
 }
 
 /* Write what there is: the ops if `op` is NULL, else the algorithms for it. */
-static void list_names(const char *op, size_t op_length, char *text, size_t room)
+static void list_names(const char *op, size_t op_length, char *text, size_t capacity)
 {
     size_t used = 0;
-    for (size_t i = 0; i < ALGO_COUNT && used < room; i++) {
+    for (size_t i = 0; i < ALGO_COUNT && used < capacity; i++) {
         const char *name = op ? algos[i].name : op_names[i];
         if (op ? !same(op_names[i], op, op_length) : i > 0 && algos[i].kind == algos[i - 1].kind)
             continue;
-        used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ", " : "", name);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", name);
     }
 }
 
@@ -349,28 +349,28 @@ static int parse_item(const struct item *item, struct override *o)
     return 0;
 }
 
-int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t room)
+int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t capacity)
 {
-    const struct item item = { text, length, error, room };
+    const struct item item = { text, length, error, capacity };
     return parse_item(&item, ret_override);
 }
 
 /* In an init string a comma ends the backend, so there is a second one. */
 #define SEPARATORS ",;"
 
-struct select_overrides *select_overrides_create(const char *text, char *error, size_t room)
+struct select_overrides *select_overrides_create(const char *text, char *error, size_t capacity)
 {
     size_t count = 0;
     for (const char *c = text; *c; c++)
         count += strchr(SEPARATORS, *c) != NULL;
     struct select_overrides *o = calloc(1, sizeof *o + (count + 1) * sizeof *o->items);
     if (!o) {
-        snprintf(error, room, "out of memory");
+        snprintf(error, capacity, "out of memory");
         return NULL;
     }
     const char *at = text, *end = text + strlen(text);
     while (*text) {
-        struct item item = { at, word(at, end, SEPARATORS), error, room };
+        struct item item = { at, word(at, end, SEPARATORS), error, capacity };
         if (parse_item(&item, &o->items[o->count++])) {
             select_overrides_destroy(o);
             return NULL;
@@ -468,16 +468,16 @@ static char (*texts_for(int memory))[RULE_TEXT_BYTES]
                                            : rule_texts;
 }
 
-static void put_bytes(char *text, size_t room, size_t bytes, const char *none)
+static void put_bytes(char *text, size_t capacity, size_t bytes, const char *none)
 {
     if (bytes == 0 || bytes == SIZE_MAX)
-        snprintf(text, room, "%s", none);
+        snprintf(text, capacity, "%s", none);
     else if (bytes % MB == 0)
-        snprintf(text, room, "%zuM", bytes / MB);
+        snprintf(text, capacity, "%zuM", bytes / MB);
     else if (bytes % KB == 0)
-        snprintf(text, room, "%zuK", bytes / KB);
+        snprintf(text, capacity, "%zuK", bytes / KB);
     else
-        snprintf(text, room, "%zu", bytes);
+        snprintf(text, capacity, "%zu", bytes);
 }
 
 static void write_rule_text(const struct rule *r, char *text)

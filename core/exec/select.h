@@ -71,11 +71,11 @@ struct route select_route(const struct select_query *query, const struct select_
  * needed is passed over). A range includes its ends, and either may be left out; "/512K" behind sets the slices, "/0"
  * means none. On a malformed text or an unknown op or algorithm returns NULL and writes what is wrong, with the list
  * of what there is, to `error`. destroy(NULL) is fine. */
-struct select_overrides *select_overrides_create(const char *text, char *error, size_t room);
+struct select_overrides *select_overrides_create(const char *text, char *error, size_t capacity);
 void select_overrides_destroy(struct select_overrides *o);
 
 /* One item of that, for any ranks and hosts: 0, or -1 with what is wrong in `error`. */
-int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t room);
+int select_override_parse(const char *text, size_t length, struct override *ret_override, char *error, size_t capacity);
 
 /* For printing: the i-th algorithm (NULL past the end), and a line of the routing table for people. */
 const struct algo *select_algo_at(size_t index);

@@ -46,33 +46,33 @@ struct limits {
     int32_t min_ranks, max_ranks, min_hosts, max_hosts;
 };
 
-static int parse_limit(const char *word, struct limits *l, char *error, size_t room)
+static int parse_limit(const char *word, struct limits *l, char *error, size_t capacity)
 {
     int failed = strncmp(word, "ranks=", 6) == 0 ? parse_range(word + 6, &l->min_ranks, &l->max_ranks)
                                                  : parse_range(word + 6, &l->min_hosts, &l->max_hosts);
     if (failed)
-        snprintf(error, room, "'%s': a range is a number from 1, or two, such as 2, 3-8 or 9-", word);
+        snprintf(error, capacity, "'%s': a range is a number from 1, or two, such as 2, 3-8 or 9-", word);
     return failed;
 }
 
 /* 1: a rule; 0: none for this backend; -1: what is wrong is in `error`. */
-static int parse_line(char *line, const char *backend, struct override *o, char *error, size_t room)
+static int parse_line(char *line, const char *backend, struct override *o, char *error, size_t capacity)
 {
     struct limits l = { 0, INT32_MAX, 0, INT32_MAX };
     char *word = next_word(&line);
     if (!word || strcmp(word, backend) != 0)
         return 0;
     while ((word = next_word(&line)) && (strncmp(word, "ranks=", 6) == 0 || strncmp(word, "hosts=", 6) == 0))
-        if (parse_limit(word, &l, error, room))
+        if (parse_limit(word, &l, error, capacity))
             return -1;
     if (!word) {
-        snprintf(error, room, "the rule is missing: OPERATION:ALGORITHM[@MIN-MAX][/SLICE]");
+        snprintf(error, capacity, "the rule is missing: OPERATION:ALGORITHM[@MIN-MAX][/SLICE]");
         return -1;
     }
-    if (select_override_parse(word, strlen(word), o, error, room))
+    if (select_override_parse(word, strlen(word), o, error, capacity))
         return -1;
     if ((word = next_word(&line))) {
-        snprintf(error, room, "'%s': a rule ends the line", word);
+        snprintf(error, capacity, "'%s': a rule ends the line", word);
         return -1;
     }
     o->min_ranks = l.min_ranks;

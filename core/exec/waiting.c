@@ -7,7 +7,7 @@
 #include "say.h"
 
 /* After yielding to a program that kept the core; twice as long each time that it happens again soon. */
-static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MOST_NS = 320000000;
+static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MAX_NS = 320000000;
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
@@ -32,7 +32,7 @@ void waiting_yield(struct waiting *w, int64_t now)
     sched_yield();
     if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS)
         return;
-    int64_t longer_ns = w->long_rest_ns < LONG_REST_MOST_NS ? 2 * w->long_rest_ns : LONG_REST_MOST_NS;
+    int64_t longer_ns = w->long_rest_ns < LONG_REST_MAX_NS ? 2 * w->long_rest_ns : LONG_REST_MAX_NS;
     int is_soon = now - w->rest_until_ns < w->long_rest_ns;
     w->long_rest_ns = is_soon ? longer_ns : LONG_REST_LEAST_NS;
     w->rest_until_ns = now + w->long_rest_ns;

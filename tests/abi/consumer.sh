@@ -116,7 +116,7 @@ env -i PATH="$installed/bin:$PATH" COMM_BACKEND='cpu:chaos?of=tcp' commrun -n 2 
     fail "train_bytes: $(cat "$work/output")"
 readelf -d libcomm_lightgbm.so | grep -q 'NEEDED.*libcomm\.so\.0' || fail "the adapter for LightGBM needs no libcomm"
 COMM_PLUGIN_PATH=$PWD "$installed/bin/commrun" -n 2 -- "$installed/bin/comm-bench" all_reduce \
-    --backend 'cpu:skeleton?most_bytes=64K' --bytes 64 --iterations 2 --repeats 1 >"$work/output" 2>&1 ||
+    --backend 'cpu:skeleton?max_bytes=64K' --bytes 64 --iterations 2 --repeats 1 >"$work/output" 2>&1 ||
     fail "the example backend: $(cat "$work/output")"
 "$installed/bin/comm-backend-check" -n 2 --only local ./libcomm_skeleton.so >"$work/output" 2>&1 ||
     fail "the example backend: $(cat "$work/output")"

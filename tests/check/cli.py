@@ -34,7 +34,7 @@ expect(run("nobody"), 2, "there is no backend 'nobody'")
 expect(run("./nowhere.so"), 2, "nowhere.so")
 
 # By name, by path, in a backend string, with options.
-for backend, most in ("skeleton", "1048576"), (SKELETON, "1048576"), ("cpu:skeleton?most_bytes=4K", "4096"):
+for backend, most in ("skeleton", "1048576"), (SKELETON, "1048576"), ("cpu:skeleton?max_bytes=4K", "4096"):
     text = expect(run("--only", "table", backend), 0, "CHECKS_SIGNATURES", "broadcast all_reduce all_gather barrier",
                   "premul_sum", f"about {most} B").stdout
     report = json.loads(expect(run("--json", "--only", "table", backend), 0).stdout)

@@ -47,7 +47,7 @@ for block in blocks("c"):
 check_links()
 header = (source / "include/comm/backend.h").read_text() + (source / "include/comm/comm.h").read_text()
 for name in sorted(set(re.findall(r"\b(?:COMM_[A-Z_]+|comm_[a-z_]+)\b", guide))):
-    known = name in header or name in ("COMM_PLUGIN_PATH", "COMM_LOG", "COMM_SKELETON_MOST_BYTES")
+    known = name in header or name in ("COMM_PLUGIN_PATH", "COMM_LOG", "COMM_SKELETON_MAX_BYTES")
     if not known:
         problems.append(f"docs/backends.md names {name}, which the headers do not have")
 for call in sorted(set(re.findall(r"host->(\w+)", guide))):

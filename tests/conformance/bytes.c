@@ -12,7 +12,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RANKS_MOST = 9 };
+enum { RANKS_MAX = 9 };
 
 /* In a world that serves GPUs, too, the buffers' device must be said. */
 static const comm_op_options on_cpu = { .struct_bytes = sizeof on_cpu, .device = COMM_DEVICE_CPU };
@@ -28,13 +28,13 @@ struct suite {
 static size_t string_bytes(uint64_t key, int from, int to)
 {
     static const size_t lengths[] = { 0, 0, 1, 2, 15, 16, 1000, 4097, 70001, 400000 };
-    uint64_t state = key + (uint64_t)(from * RANKS_MOST + to);
+    uint64_t state = key + (uint64_t)(from * RANKS_MAX + to);
     return lengths[reference_random(&state) % (reference_random(&state) % 4 == 0 ? 10 : 7)];
 }
 
 static void write_string(uint64_t key, int from, int to, uint8_t *at, size_t bytes)
 {
-    uint64_t state = key ^ (uint64_t)(from * RANKS_MOST + to + 1) * 7919;
+    uint64_t state = key ^ (uint64_t)(from * RANKS_MAX + to + 1) * 7919;
     for (size_t i = 0; i < bytes; i++)
         at[i] = (uint8_t)(i % 8 == 0 ? reference_random(&state) : at[i - 1] * 5u + 1);
 }
@@ -69,8 +69,8 @@ static void check_strings(const char *what, uint64_t key, int size, void *data, 
 static void collectives_round(uint64_t key, comm_group *g)
 {
     int rank = comm_group_rank(g), size = comm_group_size(g), root = (int)(key % (uint64_t)size);
-    size_t bytes, length, *lengths, part_bytes[RANKS_MOST];
-    uint8_t *mine = string_of(key, rank, 0, &bytes), *parts[RANKS_MOST] = { NULL };
+    size_t bytes, length, *lengths, part_bytes[RANKS_MAX];
+    uint8_t *mine = string_of(key, rank, 0, &bytes), *parts[RANKS_MAX] = { NULL };
     void *data;
     CHECK_OK(comm_all_gather_bytes(g, bytes ? mine : NULL, bytes, NULL, &data, &lengths));
     check_strings("all_gather_bytes", key, size, data, lengths);
@@ -127,7 +127,7 @@ static void messages(int rank, int size, void *arg)
         CHECK_OK(comm_send_bytes(world, string, bytes, 0, &options));
         free(string);
     }
-    int next[RANKS_MOST] = { 0 };
+    int next[RANKS_MAX] = { 0 };
     for (int i = 0; rank == 0 && i < EACH * (size - 1); i++) {
         void *data;
         size_t bytes;

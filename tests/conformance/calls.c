@@ -100,9 +100,9 @@ static bool reduces(enum kind kind)
 /* About a limit: all blocks, a part of each, or a few among short ones. */
 static void draw_long(uint64_t *state, struct one *c, int32_t size)
 {
-    enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 1 << 20 };
+    enum { MAX_BYTES = 12 << 20, MAX_REDUCED = 1 << 20 };
     size_t element = comm_dtype_bytes(c->dtype), count = draw_about_limit(state, element), parts = (size_t)size;
-    size_t most = reduces(c->kind) ? MOST_REDUCED / parts : MOST_BYTES / element / parts;
+    size_t most = reduces(c->kind) ? MAX_REDUCED / parts : MAX_BYTES / element / parts;
     if (c->form == PLAIN)
         c->count = count < most ? count : most;
     if (c->form == PLAIN && count * parts < most && below(state, 3) == 0)
@@ -136,8 +136,8 @@ struct one draw_one(uint64_t *state, int32_t size, comm_device device)
     c.layout = draw(state);
     if (c.kind >= ALL_GATHER && c.kind <= ALL_TO_ALL)
         c.form = (enum form)below(state, 3);
-    for (int i = 0; i < RANKS_MOST; i++)
-        for (int j = 0; j < RANKS_MOST; j++)
+    for (int i = 0; i < RANKS_MAX; i++)
+        for (int j = 0; j < RANKS_MAX; j++)
             c.counts[i][j] = below(state, 4) == 0 ? 0 : draw_count(state) % 5000;
     if (below(state, reduces(c.kind) ? 20 : 8) == 0)
         draw_long(state, &c, size);
@@ -163,7 +163,7 @@ static size_t moved(const struct one *c, int32_t from, int32_t to)
 /* What `from` has for `to`, for operations that only move: any bits, whatever the dtype. */
 static void write_moving(const struct one *c, uint8_t *at, int32_t from, int32_t to, size_t count)
 {
-    uint64_t state = c->layout + (uint64_t)(from * RANKS_MOST + to);
+    uint64_t state = c->layout + (uint64_t)(from * RANKS_MAX + to);
     size_t bytes = count * comm_dtype_bytes(c->dtype);
     for (size_t i = 0; i < bytes; i += 8) {
         uint64_t word = draw(&state);
@@ -206,7 +206,7 @@ static double reduced(const struct one *c, int32_t size, size_t i)
  * number of elements from the first to the end of the last. */
 static size_t lay_out(const size_t *counts, int32_t blocks, uint64_t layout, size_t *ret_offsets)
 {
-    int32_t order[RANKS_MOST];
+    int32_t order[RANKS_MAX];
     size_t at = 0;
     for (int32_t r = 0; r < blocks; r++)
         order[r] = r;
@@ -275,11 +275,11 @@ static void fill_expected(const struct one *c, struct memory *m, int32_t rank, i
         m->recv_counts[b] = moved(c, reduces(c->kind) ? rank : source_of(c, b, rank, size), rank);
     m->recv_bytes = lay_out(m->recv_counts, blocks, layout_of(c, rank, false), m->recv_offsets) * element;
     size_t skew = MARGIN + skew_of(c, c->layout / 16);
-    m->recv_room = skew + m->recv_bytes + MARGIN;
-    m->recv_memory = gpu_buffer(c->device, m->recv_room);
-    m->expected = malloc(m->recv_room);
-    memset(m->recv_memory, POISON, m->recv_room);
-    memset(m->expected, POISON, m->recv_room);
+    m->recv_capacity = skew + m->recv_bytes + MARGIN;
+    m->recv_memory = gpu_buffer(c->device, m->recv_capacity);
+    m->expected = malloc(m->recv_capacity);
+    memset(m->recv_memory, POISON, m->recv_capacity);
+    memset(m->expected, POISON, m->recv_capacity);
     m->recv = m->recv_memory + skew;
     for (int32_t to = 0; c->kind == REDUCE_SCATTER && to < rank; to++)
         first += moved(c, 0, to);
@@ -440,7 +440,7 @@ void compare(const struct one *c, comm_group *g, struct memory *m, int number)
     comm_work_release(m->sent);
     if (inside)
         memcpy(m->recv, inside, m->recv_bytes);
-    for (size_t i = 0; i < m->recv_room; i++)
+    for (size_t i = 0; i < m->recv_capacity; i++)
         if (m->recv_memory[i] != m->expected[i])
             ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: byte %td of %zu is %02x, not %02x", number, rank,
                        what, (ptrdiff_t)i - (ptrdiff_t)skew, m->recv_bytes, m->recv_memory[i], m->expected[i]);

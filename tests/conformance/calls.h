@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { POISON = 0xa5, MARGIN = 64, RANKS_MOST = 16 };
+enum { POISON = 0xa5, MARGIN = 64, RANKS_MAX = 16 };
 
 enum form { PLAIN, UNEVEN, LIST };
 
@@ -34,7 +34,7 @@ struct one {
     comm_dtype dtype;
     comm_redop redop;
     size_t count;                          /* plain forms */
-    size_t counts[RANKS_MOST][RANKS_MOST]; /* [from][to] of all_to_all; else [0] */
+    size_t counts[RANKS_MAX][RANKS_MAX]; /* [from][to] of all_to_all; else [0] */
     int32_t root;
     bool in_place;
     bool rank_order;
@@ -45,10 +45,10 @@ struct one {
 struct memory {
     uint8_t *send_memory, *send, *send_copy;
     uint8_t *recv_memory, *recv, *expected; /* expected is as long as recv_memory */
-    size_t send_bytes, recv_bytes, recv_room;
-    void *send_list[RANKS_MOST], *recv_list[RANKS_MOST];
-    size_t send_counts[RANKS_MOST], recv_counts[RANKS_MOST];
-    size_t send_offsets[RANKS_MOST], recv_offsets[RANKS_MOST];
+    size_t send_bytes, recv_bytes, recv_capacity;
+    void *send_list[RANKS_MAX], *recv_list[RANKS_MAX];
+    size_t send_counts[RANKS_MAX], recv_counts[RANKS_MAX];
+    size_t send_offsets[RANKS_MAX], recv_offsets[RANKS_MAX];
     uint8_t factor[16];
     comm_op_options options;
     comm_work *sent; /* of SEND_RECV, until compare */

@@ -11,7 +11,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { POISON = 0xa5, MARGIN = 64, WAIT_MS = 60000, RANKS_MOST = 9 };
+enum { POISON = 0xa5, MARGIN = 64, WAIT_MS = 60000, RANKS_MAX = 9 };
 
 struct suite {
     const char *backend;
@@ -40,24 +40,24 @@ static void write_message(uint8_t *at, size_t bytes, uint64_t key)
     }
 }
 
-/* A buffer of `room` bytes with a margin that must stay as it is. */
-static uint8_t *poisoned(size_t room)
+/* A buffer of `capacity` bytes with a margin that must stay as it is. */
+static uint8_t *poisoned(size_t capacity)
 {
-    uint8_t *buffer = malloc(room + MARGIN);
-    memset(buffer, POISON, room + MARGIN);
+    uint8_t *buffer = malloc(capacity + MARGIN);
+    memset(buffer, POISON, capacity + MARGIN);
     return buffer;
 }
 
 /* The first `bytes` are the message's, the rest is untouched. */
-static void check_message(const char *what, const uint8_t *got, size_t room, size_t bytes, uint64_t key)
+static void check_message(const char *what, const uint8_t *got, size_t capacity, size_t bytes, uint64_t key)
 {
-    uint8_t *wanted = poisoned(room), *whole = malloc(bytes + 8);
+    uint8_t *wanted = poisoned(capacity), *whole = malloc(bytes + 8);
     write_message(whole, bytes, key);
-    memcpy(wanted, whole, bytes < room ? bytes : room);
-    for (size_t i = 0; i < room + MARGIN; i++)
+    memcpy(wanted, whole, bytes < capacity ? bytes : capacity);
+    for (size_t i = 0; i < capacity + MARGIN; i++)
         if (got[i] != wanted[i])
             ranks_fail(__FILE__, __LINE__, "%s: byte %zu of a message of %zu in room for %zu is %02x, not %02x", what,
-                       i, bytes, room, got[i], wanted[i]);
+                       i, bytes, capacity, got[i], wanted[i]);
     free(wanted);
     free(whole);
 }
@@ -103,11 +103,11 @@ static void finish_recv(comm_work *work, int32_t source, int32_t tag, size_t byt
 /* ---- Random traffic with named sources and tags ---- */
 
 enum { MESSAGES = 80, TAGS = 3 };
-static int32_t tags[TAGS] = { 0, 7, INT32_MAX }; /* P2P_TAG_MOST: where a backend has fewer */
+static int32_t tags[TAGS] = { 0, 7, INT32_MAX }; /* P2P_TAG_MAX: where a backend has fewer */
 
 struct message {
     int32_t from, to, tag;
-    size_t bytes, room;
+    size_t bytes, capacity;
     uint64_t key;
     uint8_t *data;
     comm_work *work;
@@ -135,32 +135,32 @@ static void traffic_round(uint64_t *state, uint64_t *own, comm_group *g)
         struct message m = { .from = (int32_t)below(state, (size_t)size), .to = (int32_t)below(state, (size_t)size) };
         m.tag = tags[below(state, TAGS)];
         m.bytes = draw_bytes(state);
-        m.room = m.bytes + (below(state, 3) == 0 ? below(state, 100) : 0);
+        m.capacity = m.bytes + (below(state, 3) == 0 ? below(state, 100) : 0);
         m.key = reference_random(state);
         for (int side = 0; side < 2; side++) {
             if (rank != (side ? m.to : m.from))
                 continue;
             mine[count] = m;
-            mine[count].data = side ? poisoned(m.room) : malloc(m.bytes + 1);
+            mine[count].data = side ? poisoned(m.capacity) : malloc(m.bytes + 1);
             if (!side)
                 write_message(mine[count].data, m.bytes, m.key);
-            mine[count++].room = side ? m.room : SIZE_MAX; /* marks a send */
+            mine[count++].capacity = side ? m.capacity : SIZE_MAX; /* marks a send */
         }
     }
     /* To oneself, a send and a receive have the same pair and tag; each keeps its own order. */
     for (size_t n = 0; n < count; n++) {
         struct message *m = &mine[next_to_post(own, mine, count)];
         m->posted = true;
-        m->work = m->room == SIZE_MAX ? isend(g, m->data, m->bytes, m->to, m->tag)
-                                      : irecv(g, m->data, m->room, m->from, m->tag);
+        m->work = m->capacity == SIZE_MAX ? isend(g, m->data, m->bytes, m->to, m->tag)
+                                      : irecv(g, m->data, m->capacity, m->from, m->tag);
     }
     for (; count > 0; count--) {
         struct message *m = &mine[below(own, count)];
-        if (m->room == SIZE_MAX) {
+        if (m->capacity == SIZE_MAX) {
             finish(m->work);
         } else {
             finish_recv(m->work, m->from, m->tag, m->bytes);
-            check_message("traffic", m->data, m->room, m->bytes, m->key);
+            check_message("traffic", m->data, m->capacity, m->bytes, m->key);
         }
         free(m->data);
         *m = mine[count - 1];
@@ -203,9 +203,9 @@ static void wildcards(int rank, int size, void *arg)
         works[i] = isend(world, &sent[i], sizeof sent[i], 0, tags[t]);
     }
     /* The counts per source and tag, so that rank 0 can also ask by name. */
-    uint32_t all[RANKS_MOST * TAGS];
+    uint32_t all[RANKS_MAX * TAGS];
     CHECK_OK(comm_all_gather(world, numbers, all, TAGS, COMM_DTYPE_U32, NULL, NULL));
-    uint32_t next[RANKS_MOST][TAGS] = { { 0 } };
+    uint32_t next[RANKS_MAX][TAGS] = { { 0 } };
     for (int i = 0; rank == 0 && i < EACH * size; i++) {
         /* Named ones only as long as such a message is left. */
         int32_t from = (int32_t)below(&own, (size_t)size), t = (int32_t)below(&own, TAGS);
@@ -219,9 +219,9 @@ static void wildcards(int rank, int size, void *arg)
             continue;
         }
         struct envelope got;
-        size_t room = below(&own, 2) ? sizeof got : sizeof padding;
+        size_t capacity = below(&own, 2) ? sizeof got : sizeof padding;
         comm_work *work =
-            irecv(world, padding, room, any_source ? COMM_ANY_SOURCE : from, any_tag ? COMM_ANY_TAG : tags[t]);
+            irecv(world, padding, capacity, any_source ? COMM_ANY_SOURCE : from, any_tag ? COMM_ANY_TAG : tags[t]);
         CHECK_OK(comm_work_wait(work, WAIT_MS));
         memcpy(&got, padding, sizeof got);
         CHECK(comm_work_received_count(work) == sizeof got);
@@ -284,31 +284,31 @@ static void post_three(comm_group *g, const uint8_t *data, size_t bytes, comm_wo
     ret_works[2] = isend(g, "*", 1, 0, 3);
 }
 
-static void finish_truncated(comm_work *work, int32_t source, size_t bytes, size_t room)
+static void finish_truncated(comm_work *work, int32_t source, size_t bytes, size_t capacity)
 {
     char numbers[2][24];
     CHECK_STATUS(comm_work_wait(work, WAIT_MS), COMM_ERR_TRUNCATED);
     CHECK(comm_work_source_rank(work) == source && comm_work_tag(work) == 3);
-    CHECK(comm_work_received_count(work) == room);
+    CHECK(comm_work_received_count(work) == capacity);
     snprintf(numbers[0], sizeof numbers[0], "%zu", bytes);
-    snprintf(numbers[1], sizeof numbers[1], "%zu", room);
+    snprintf(numbers[1], sizeof numbers[1], "%zu", capacity);
     CHECK(strstr(comm_work_error(work), numbers[0]) && strstr(comm_work_error(work), numbers[1]));
     comm_work_release(work);
 }
 
 /* A longer message fills the room, says so, and disturbs nothing after it; posted before and after the message came. */
-static void truncate_one(comm_group *g, size_t bytes, size_t room, bool late)
+static void truncate_one(comm_group *g, size_t bytes, size_t capacity, bool late)
 {
     int32_t rank = comm_group_rank(g), from = comm_group_size(g) - 1;
-    uint8_t *data = malloc(bytes + 8), *got = poisoned(room), *whole = poisoned(bytes), *star = poisoned(1);
+    uint8_t *data = malloc(bytes + 8), *got = poisoned(capacity), *whole = poisoned(bytes), *star = poisoned(1);
     comm_work *sends[3] = { NULL }, *recvs[3] = { NULL };
-    write_message(data, bytes, bytes + room);
+    write_message(data, bytes, bytes + capacity);
     if (late && rank == from)
         post_three(g, data, bytes, sends);
     if (late)
         CHECK_OK(comm_barrier(g, NULL, NULL));
     if (rank == 0) {
-        recvs[0] = irecv(g, got, room, from, 3);
+        recvs[0] = irecv(g, got, capacity, from, 3);
         recvs[1] = irecv(g, whole, bytes, COMM_ANY_SOURCE, 3);
         recvs[2] = irecv(g, star, 1, from, COMM_ANY_TAG);
     }
@@ -317,11 +317,11 @@ static void truncate_one(comm_group *g, size_t bytes, size_t room, bool late)
     if (!late && rank == from)
         post_three(g, data, bytes, sends);
     if (rank == 0) {
-        finish_truncated(recvs[0], from, bytes, room);
+        finish_truncated(recvs[0], from, bytes, capacity);
         finish_recv(recvs[1], from, 3, bytes);
         finish_recv(recvs[2], from, 3, 1);
-        check_message("truncated", got, room, bytes, bytes + room);
-        check_message("after a truncated one", whole, bytes, bytes, bytes + room);
+        check_message("truncated", got, capacity, bytes, bytes + capacity);
+        check_message("after a truncated one", whole, bytes, bytes, bytes + capacity);
         CHECK(star[0] == '*' && star[1] == POISON);
     }
     for (int i = 0; rank == from && i < 3; i++)
@@ -372,7 +372,7 @@ static long resident_kb(void)
 /* 96 MiB come before their receives: the sender waits, the receiver does not grow, and collectives go on. */
 static void unexpected_messages_are_bounded(int rank, int size, void *arg)
 {
-    enum { COUNT = 3000, BYTES = 32768, MOST_KB = 48 * 1024 };
+    enum { COUNT = 3000, BYTES = 32768, MAX_KB = 48 * 1024 };
     const struct suite *suite = arg;
     comm_group *world = ranks_world(suite->backend);
     comm_work **works = calloc(COUNT, sizeof *works);
@@ -390,7 +390,7 @@ static void unexpected_messages_are_bounded(int rank, int size, void *arg)
     if (!suite->threads) {
         if (rank == 1)
             CHECK(comm_work_status(works[COUNT - 1]) == COMM_IN_PROGRESS);
-        if (rank == 0 && resident_kb() - before_kb > MOST_KB)
+        if (rank == 0 && resident_kb() - before_kb > MAX_KB)
             ranks_fail(__FILE__, __LINE__, "from %ld to %ld KiB", before_kb, resident_kb());
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -554,12 +554,12 @@ static void to_oneself(int rank, int size, void *arg)
 /* Every rank sends to every rank and then receives from every rank, all in one batch: no order of these can block. */
 static void batches_cannot_block(int rank, int size, void *arg)
 {
-    enum { MOST = 300000 };
+    enum { COUNT_MAX = 300000 };
     const struct suite *suite = arg;
     comm_group *world = ranks_world(suite->backend);
     for (int round = 0; round < 3; round++) {
-        size_t bytes = round == 0 ? 10 : round == 1 ? 5000 : MOST;
-        uint8_t *out = malloc(bytes + 8), *in[RANKS_MOST];
+        size_t bytes = round == 0 ? 10 : round == 1 ? 5000 : COUNT_MAX;
+        uint8_t *out = malloc(bytes + 8), *in[RANKS_MAX];
         write_message(out, bytes, (uint64_t)rank);
         comm_work *work = NULL;
         int32_t sum;
@@ -615,8 +615,8 @@ int main(int argc, char **argv)
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
-    if (getenv("P2P_TAG_MOST"))
-        tags[TAGS - 1] = atoi(getenv("P2P_TAG_MOST"));
+    if (getenv("P2P_TAG_MAX"))
+        tags[TAGS - 1] = atoi(getenv("P2P_TAG_MAX"));
     if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;

@@ -17,7 +17,7 @@
 #include "loopback.h"
 #include "ranks.h"
 
-enum { GROUPS_MOST = 9, THREADS_MOST = 3, FLYING_MOST = 6, WAIT_MS = 60000 };
+enum { GROUPS_MAX = 9, THREADS_MAX = 3, FLYING_MAX = 6, WAIT_MS = 60000 };
 
 struct suite {
     const char *backend;
@@ -27,14 +27,14 @@ struct suite {
 };
 
 struct subset {
-    int32_t ranks[RANKS_MOST]; /* of the world */
+    int32_t ranks[RANKS_MAX]; /* of the world */
     int32_t size;
     comm_group *group; /* NULL: this rank is none of them */
 };
 
 struct program {
     const struct suite *suite;
-    struct subset groups[GROUPS_MOST];
+    struct subset groups[GROUPS_MAX];
     int group_count, thread_count;
     int rank;
 };
@@ -50,7 +50,7 @@ struct lane {
 /* Some of `parent`'s ranks in any order; or the list of an earlier group again, which makes another group. */
 static void draw_subset(uint64_t *state, const struct subset *parent, struct subset *ret)
 {
-    int32_t rest[RANKS_MOST], left = parent->size;
+    int32_t rest[RANKS_MAX], left = parent->size;
     memcpy(rest, parent->ranks, sizeof rest);
     ret->size = 1 + (int32_t)below(state, (size_t)left);
     for (int32_t i = 0; i < ret->size; i++) {
@@ -70,7 +70,7 @@ static int32_t index_of(const struct subset *s, int32_t world_rank)
 
 static void create(const struct subset *parent, struct subset *s, int rank)
 {
-    int32_t ranks[RANKS_MOST], own = index_of(s, rank);
+    int32_t ranks[RANKS_MAX], own = index_of(s, rank);
     s->group = NULL;
     if (!parent->group) /* not even in the parent */
         return;
@@ -96,7 +96,7 @@ static void draw_groups(uint64_t *state, struct program *p, comm_group *world, i
         g[0].ranks[r] = r;
     g[0].size = size;
     g[0].group = world;
-    p->group_count = 4 + (int)below(state, GROUPS_MOST - 3);
+    p->group_count = 4 + (int)below(state, GROUPS_MAX - 3);
     for (int i = 1; i < p->group_count; i++) {
         const struct subset *parent = &g[below(state, (size_t)i)];
         if (below(state, 3) == 0) {
@@ -202,7 +202,7 @@ static void *lane_main(void *argument)
     gpu_thread();
     uint64_t state = p->suite->seed * 31 + (uint64_t)(lane->index * 77 + p->groups[0].size);
     uint64_t own = state + (uint64_t)p->rank * 999;
-    struct flying *flying = calloc(FLYING_MOST, sizeof *flying);
+    struct flying *flying = calloc(FLYING_MAX, sizeof *flying);
     int count = 0;
     for (int step = 0; step < p->suite->steps; step++) {
         uint64_t mine = draw(&state), how = draw(&mine) % 8;
@@ -216,7 +216,7 @@ static void *lane_main(void *argument)
         struct one c = draw_one(&mine, s->size, device);
         if (!s->group)
             continue;
-        while (count == FLYING_MOST || (count > 0 && below(&own, 3) == 0))
+        while (count == FLYING_MAX || (count > 0 && below(&own, 3) == 0))
             land(flying, &count, (int)below(&own, (size_t)count), &own);
         struct flying *f = &flying[count];
         *f = (struct flying){ .group = s->group, .call = c, .number = step };
@@ -246,8 +246,8 @@ static void rank_main(int rank, int size, void *arg)
     comm_group *world = ranks_world(suite->backend);
     calls_begin(world);
     draw_groups(&state, &p, world, size);
-    p.thread_count = 1 + (int)below(&state, THREADS_MOST);
-    struct lane lanes[THREADS_MOST];
+    p.thread_count = 1 + (int)below(&state, THREADS_MAX);
+    struct lane lanes[THREADS_MAX];
     for (int t = 0; t < p.thread_count; t++) {
         lanes[t] = (struct lane){ .program = &p, .index = t };
         CHECK(pthread_create(&lanes[t].id, NULL, lane_main, &lanes[t]) == 0);

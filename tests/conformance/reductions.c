@@ -22,7 +22,7 @@
 #include "ranks.h"
 #include "reference.h"
 
-enum { RANKS_MOST = 9, POISON = 0xa5 };
+enum { RANKS_MAX = 9, POISON = 0xa5 };
 
 struct suite {
     const char *backend;
@@ -42,8 +42,8 @@ struct reduction {
     int32_t root;
     bool rank_order, on_gpu;
     comm_device device;
-    uint8_t *inputs[RANKS_MOST];
-    uint8_t factors[RANKS_MOST][REFERENCE_ELEMENT_MOST];
+    uint8_t *inputs[RANKS_MAX];
+    uint8_t factors[RANKS_MAX][REFERENCE_ELEMENT_MAX];
 };
 
 /* ---- Data: the same on all ranks ---- */
@@ -124,7 +124,7 @@ static struct number input(const struct reduction *r, int rank, size_t i)
     struct number n = reference_load(r->dtype, r->inputs[rank] + i * comm_dtype_bytes(r->dtype));
     if (r->redop != COMM_REDOP_PREMUL_SUM)
         return n;
-    uint8_t product[REFERENCE_ELEMENT_MOST]; /* rounded to the dtype before it is summed */
+    uint8_t product[REFERENCE_ELEMENT_MAX]; /* rounded to the dtype before it is summed */
     n = reference_combine(COMM_REDOP_PRODUCT, r->dtype, n, reference_load(r->dtype, r->factors[rank]));
     reference_store(r->dtype, n, product);
     return reference_load(r->dtype, product);
@@ -165,7 +165,7 @@ static void check(const struct reduction *r, comm_group *g, const uint8_t *got, 
     bool untouched = size == 1 && r->redop != COMM_REDOP_PREMUL_SUM && r->redop != COMM_REDOP_MIN &&
                      r->redop != COMM_REDOP_MAX && r->dtype != COMM_DTYPE_BOOL;
     for (size_t i = 0; i < count; i++) {
-        uint8_t wanted[REFERENCE_ELEMENT_MOST];
+        uint8_t wanted[REFERENCE_ELEMENT_MAX];
         double magnitude;
         struct number n = expected(r, size, first + i, &magnitude), m = reference_load(r->dtype, got + i * bytes);
         reference_store(r->dtype, n, wanted);
@@ -203,12 +203,12 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
 static void all_ranks_agree(const struct reduction *r, comm_group *g, const uint8_t *recv, size_t bytes)
 {
     comm_op_options options = COMM_OP_OPTIONS_INIT;
-    uint64_t hash = 14695981039346656037u, *hashes = gpu_buffer(r->device, (RANKS_MOST + 1) * sizeof *hashes);
+    uint64_t hash = 14695981039346656037u, *hashes = gpu_buffer(r->device, (RANKS_MAX + 1) * sizeof *hashes);
     options.device = r->device;
     for (size_t i = 0; i < bytes; i++)
         hash = (hash ^ recv[i]) * 1099511628211u;
-    hashes[RANKS_MOST] = hash;
-    CHECK_OK(comm_all_gather(g, hashes + RANKS_MOST, hashes, 1, COMM_DTYPE_U64, &options, NULL));
+    hashes[RANKS_MAX] = hash;
+    CHECK_OK(comm_all_gather(g, hashes + RANKS_MAX, hashes, 1, COMM_DTYPE_U64, &options, NULL));
     for (int32_t i = 0; i < comm_group_size(g); i++)
         if (hashes[i] != hash)
             ranks_fail(__FILE__, __LINE__, "all_reduce of %s %s, %zu elements: other bits than on rank %d",
@@ -347,11 +347,11 @@ static void check_structs(const struct structs *s, const uint8_t *recv, size_t f
 static void reduce_structs(comm_group *g, size_t bytes, size_t block)
 {
     int32_t rank = comm_group_rank(g), size = comm_group_size(g), root = size / 2;
-    size_t count = block * (size_t)size, counts[RANKS_MOST], mine = 0;
+    size_t count = block * (size_t)size, counts[RANKS_MAX], mine = 0;
     struct structs s = { bytes, 0 };
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     uint8_t *send = malloc(count * bytes + 1), *recv = malloc(count * bytes + 1);
-    const void *list[RANKS_MOST];
+    const void *list[RANKS_MAX];
     options.reduce_fn = keep_lower;
     options.reduce_context = &s;
     options.element_bytes = (uint32_t)bytes;
@@ -409,7 +409,7 @@ static void refusals(int rank, int size, void *arg)
     comm_op_options o = COMM_OP_OPTIONS_INIT;
     o.device = suite->on_gpu ? gpu_device() : COMM_DEVICE_DEFAULT;
     o.reduce_fn = keep_lower;
-    double *send = gpu_buffer(o.device, 4 * RANKS_MOST * sizeof *send), *recv = send + 2 * RANKS_MOST;
+    double *send = gpu_buffer(o.device, 4 * RANKS_MAX * sizeof *send), *recv = send + 2 * RANKS_MAX;
     int64_t *came = (int64_t *)send, *sum = (int64_t *)recv;
     o.premul = &came;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
@@ -456,7 +456,7 @@ int main(int argc, char **argv)
     }
     printf("seed %llu\n", (unsigned long long)suite.seed);
     fflush(stdout);
-    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MOST;
+    int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MAX;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0 ||
             (!suite.on_gpu && ranks_run(size, &options, structs, &suite) != 0)) /* NCCL cannot reduce them */

@@ -12,7 +12,7 @@
 #include "random.h"
 #include "ranks.h"
 
-enum { BESIDE = 4096, BYTES_MOST = 3 << 20, SIDES = 2, GROUPS = 2 };
+enum { BESIDE = 4096, BYTES_MAX = 3 << 20, SIDES = 2, GROUPS = 2 };
 
 struct setup {
     const char *backend;
@@ -84,7 +84,7 @@ static void draw(struct operation *o, uint64_t *state)
     o->is_reduce = random_below(state, 5) == 0;
     size_t which = random_below(state, 10), element = bytes_of(o->dtype);
     o->count = which < 8 ? limits[which] / element + random_below(state, 5) - 2
-                         : random_below(state, BYTES_MOST / element);
+                         : random_below(state, BYTES_MAX / element);
 }
 
 /* This rank's own choice. */
@@ -139,7 +139,7 @@ static void finish(comm_group *g, struct operation *o, int32_t root)
 
 static void open_areas(comm_group *g, struct area areas[SIDES][2])
 {
-    const size_t bytes = BYTES_MOST + 3 * BESIDE;
+    const size_t bytes = BYTES_MAX + 3 * BESIDE;
     for (int side = 0; side < SIDES; side++) {
         void *data;
         areas[side][0] = (struct area){ .data = malloc(bytes) };

@@ -6,15 +6,15 @@
 #include "gpu.h"
 #include "ranks.h"
 
-enum { WAVE_MOST = 4 };
+enum { WAVE_MAX = 4 };
 enum mode { WAITING, ASYNC, COALESCED };
 
 struct wave {
     size_t count;
-    struct one cases[WAVE_MOST];
-    struct memory memory[WAVE_MOST];
-    comm_work *works[WAVE_MOST];
-    bool refused[WAVE_MOST];
+    struct one cases[WAVE_MAX];
+    struct memory memory[WAVE_MAX];
+    comm_work *works[WAVE_MAX];
+    bool refused[WAVE_MAX];
     bool may_refuse;
 };
 
@@ -46,7 +46,7 @@ static void run_wave(uint64_t *state, comm_group *g, int number, bool may_refuse
     struct wave *w = calloc(1, sizeof *w);
     enum mode mode = (enum mode)below(state, 3);
     w->may_refuse = may_refuse;
-    w->count = mode == WAITING ? 1 : 1 + below(state, WAVE_MOST);
+    w->count = mode == WAITING ? 1 : 1 + below(state, WAVE_MAX);
     comm_device device = draw_device(state);
     for (size_t i = 0; i < w->count; i++) {
         struct one *c = &w->cases[i];
@@ -71,7 +71,7 @@ static void run_wave(uint64_t *state, comm_group *g, int number, bool may_refuse
 /* The ranks of the same parity, the last one first. */
 static comm_group *part_of(comm_group *world, int rank)
 {
-    int32_t ranks[RANKS_MOST];
+    int32_t ranks[RANKS_MAX];
     size_t count = 0;
     comm_group *part;
     comm_status status = comm_group_split(world, rank % 2, -rank, NULL, &part);

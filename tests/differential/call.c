@@ -26,7 +26,7 @@ static void region_make_blocks(struct region *r, const size_t *counts, int32_t s
                                size_t shift, uint64_t *random)
 {
     size_t at = 0;
-    int32_t order[RANKS_MOST];
+    int32_t order[RANKS_MAX];
     r->counts = malloc((size_t)size * sizeof *r->counts);
     r->offsets = malloc((size_t)size * sizeof *r->offsets);
     memcpy(r->counts, counts, (size_t)size * sizeof *r->counts);
@@ -153,7 +153,7 @@ static size_t buffer_count(const struct call *c, bool sending)
     case MESSAGE:
         if (sending)
             return c->half == SENDING_HALF ? s->count : unchanged;
-        return c->half == RECEIVING_HALF ? s->room : unchanged;
+        return c->half == RECEIVING_HALF ? s->capacity : unchanged;
     default:
         return unchanged;
     }
@@ -220,7 +220,7 @@ static void expect(struct call *c)
         break;
     case MESSAGE:
         if (c->half == RECEIVING_HALF)
-            expect_block(c, c->recv_at, s->root, 0, s->count < s->room ? s->count : s->room);
+            expect_block(c, c->recv_at, s->root, 0, s->count < s->capacity ? s->count : s->capacity);
         break;
     case ALL_REDUCE:
     case REDUCE_SCATTER:
@@ -241,7 +241,7 @@ static void expect(struct call *c)
 static void make_side(struct call *c, bool sending, uint64_t *random)
 {
     const struct step *s = c->step;
-    size_t element = program_element(s), counts[RANKS_MOST];
+    size_t element = program_element(s), counts[RANKS_MAX];
     size_t shift = random_below(random, 4) * element; /* elements need not lie better than their type asks for */
     struct region *r = sending ? &c->send : &c->recv;
     if (has_blocks(c, sending)) {
@@ -303,7 +303,7 @@ static void drop_empty(struct call *c, uint64_t *random)
         return;
     if (s->count == 0)
         c->send_at = NULL;
-    if (s->kind == MESSAGE ? s->room == 0 : s->count == 0)
+    if (s->kind == MESSAGE ? s->capacity == 0 : s->count == 0)
         c->recv_at = NULL;
 }
 
@@ -370,7 +370,7 @@ static comm_status receive(struct call *c, comm_group *g, comm_work **work)
 {
     const struct step *s = c->step;
     c->options.tag = s->naming == BY_SOURCE ? COMM_ANY_TAG : s->tag;
-    return comm_recv(g, c->recv_at, s->room, s->dtype, s->naming == BY_TAG ? COMM_ANY_SOURCE : s->root, &c->options,
+    return comm_recv(g, c->recv_at, s->capacity, s->dtype, s->naming == BY_TAG ? COMM_ANY_SOURCE : s->root, &c->options,
                      work);
 }
 
@@ -453,12 +453,12 @@ comm_status call_submit(struct call *c, comm_group *g, comm_work **work)
 
 /* ---- Checking ---- */
 
-static bool same_image(const struct region *r, const char *name, char *text, size_t room)
+static bool same_image(const struct region *r, const char *name, char *text, size_t capacity)
 {
     for (size_t i = 0; i < r->bytes; i++)
         if (r->memory[i] != r->image[i]) {
             ptrdiff_t at = r->memory + i - r->data;
-            snprintf(text, room, "%s: byte %td of %td is %02x, not %02x", name, at,
+            snprintf(text, capacity, "%s: byte %td of %td is %02x, not %02x", name, at,
                      (ptrdiff_t)r->bytes - (r->data - r->memory) - MARGIN, r->memory[i], r->image[i]);
             return false;
         }
@@ -473,19 +473,19 @@ static uint64_t hash_of(const uint8_t *bytes, size_t count)
     return random_mix(hash);
 }
 
-bool call_check(struct call *c, char *text, size_t room, uint64_t *ret_hash)
+bool call_check(struct call *c, char *text, size_t capacity, uint64_t *ret_hash)
 {
     *ret_hash = 0;
     if (c->reduced) {
         struct reduction r = reduction_of(c, c->reduced_block);
         const struct region *region = c->step->in_place && c->step->kind == REDUCE_SCATTER ? &c->send : &c->recv;
         size_t bytes = c->reduced_count * program_element(c->step);
-        if (!reference_check(&r, c->reduced, c->reduced_count, text, room))
+        if (!reference_check(&r, c->reduced, c->reduced_count, text, capacity))
             return false;
         memcpy(in_image(region, c->reduced), c->reduced, bytes);
         *ret_hash = hash_of(c->reduced, bytes);
     }
-    return same_image(&c->send, "send", text, room) && same_image(&c->recv, "recv", text, room);
+    return same_image(&c->send, "send", text, capacity) && same_image(&c->recv, "recv", text, capacity);
 }
 
 void call_finish(struct call *c)

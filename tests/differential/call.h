@@ -39,7 +39,7 @@ void call_prepare(struct call *c, const struct step *step, comm_device device, e
 /* Hand it to the library. */
 comm_status call_submit(struct call *c, comm_group *group, comm_work **ret_work);
 /* Is the result right? Says in `text` why not. *ret_hash is of a reduction's result, else 0. */
-bool call_check(struct call *c, char *text, size_t room, uint64_t *ret_hash);
+bool call_check(struct call *c, char *text, size_t capacity, uint64_t *ret_hash);
 void call_finish(struct call *c);
 
 /* Does this rank do anything in the step? */

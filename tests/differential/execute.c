@@ -20,7 +20,7 @@
 #include "random.h"
 #include "ranks.h"
 
-enum { PENDING_MOST = 40, WINDOW_MOST = 12, BATCH_MOST = 16, WORKERS_MOST = 2, PATIENCE_S = 60 };
+enum { PENDING_MAX = 40, WINDOW_MAX = 12, BATCH_MAX = 16, WORKERS_MAX = 2, PATIENCE_S = 60 };
 
 struct lane;
 
@@ -33,8 +33,8 @@ struct pending {
     enum telling telling;
     int group;
     int count;
-    struct call calls[BATCH_MOST];
-    bool left_out[BATCH_MOST];
+    struct call calls[BATCH_MAX];
+    bool left_out[BATCH_MAX];
     pthread_mutex_t lock; /* of what the callback tells */
     pthread_cond_t told;
     int fired;
@@ -51,8 +51,8 @@ struct rank_state {
     const struct program *program;
     int rank;
     bool slow;
-    comm_group *groups[GROUPS_MOST]; /* NULL: not a member */
-    _Atomic uint64_t hashes[STEPS_MOST]; /* of a reduction's result on this rank; 0: none */
+    comm_group *groups[GROUPS_MAX]; /* NULL: not a member */
+    _Atomic uint64_t hashes[STEPS_MAX]; /* of a reduction's result on this rank; 0: none */
 };
 
 /* What the threads of a lane share. */
@@ -68,11 +68,11 @@ struct lane {
     int number;
     pthread_t thread;
     uint64_t random; /* this rank's own */
-    struct pending *pending[PENDING_MOST];
+    struct pending *pending[PENDING_MAX];
     int pending_count;
     const struct step *step; /* under way */
-    struct digest *digests[GROUPS_MOST];
-    size_t digest_counts[GROUPS_MOST];
+    struct digest *digests[GROUPS_MAX];
+    size_t digest_counts[GROUPS_MAX];
 };
 
 /* ---- Failing ---- */
@@ -243,7 +243,7 @@ static comm_status await(struct pending *p)
 
 static bool is_truncated(const struct call *c)
 {
-    return c->step->kind == MESSAGE && c->half == RECEIVING_HALF && c->step->room < c->step->count;
+    return c->step->kind == MESSAGE && c->half == RECEIVING_HALF && c->step->capacity < c->step->count;
 }
 
 static void keep_digest(struct lane *lane, const struct call *c, uint64_t hash)
@@ -271,7 +271,7 @@ static void check_facts(struct lane *lane, const struct pending *p, comm_status 
              comm_status_name(status));
     if (p->count != 1 || s->batch || s->kind != MESSAGE || c->half != RECEIVING_HALF)
         return;
-    size_t got = s->count < s->room ? s->count : s->room;
+    size_t got = s->count < s->capacity ? s->count : s->capacity;
     if (comm_work_source_rank(p->work) != s->root || comm_work_tag(p->work) != s->tag ||
         comm_work_received_count(p->work) != got)
         fail(lane, s, "received %zu elements from %d with tag %d, not %zu from %d with tag %d",
@@ -331,7 +331,7 @@ static void finish_one(struct lane *lane, int index)
 
 static void finish_together(struct lane *lane)
 {
-    comm_work *works[PENDING_MOST + 1];
+    comm_work *works[PENDING_MAX + 1];
     bool fails = false;
     int count = lane->pending_count;
     for (int i = 0; i < count; i++) {
@@ -551,8 +551,8 @@ static void gather_bytes(struct lane *lane, const struct step *s, comm_group *g)
 static void scatter_bytes(struct lane *lane, const struct step *s, comm_group *g)
 {
     int32_t rank = comm_group_rank(g), size = comm_group_size(g);
-    size_t lengths[RANKS_MOST], bytes = 0;
-    void *strings[RANKS_MOST], *data = NULL;
+    size_t lengths[RANKS_MAX], bytes = 0;
+    void *strings[RANKS_MAX], *data = NULL;
     bool at_root = rank == s->root;
     for (int32_t r = 0; at_root && r < size; r++)
         strings[r] = make_string(s, s->root, r, &lengths[r]);
@@ -604,24 +604,24 @@ static bool fans_in(const struct step *s, int32_t rank)
 
 static void receive_fan(struct lane *lane, const struct step *s, comm_group *g, int32_t senders)
 {
-    size_t room = (s->count + 2) * sizeof(uint8_t);
-    uint8_t *buffers[RANKS_MOST];
-    comm_work *works[RANKS_MOST];
-    bool seen[RANKS_MOST] = { false };
+    size_t capacity = (s->count + 2) * sizeof(uint8_t);
+    uint8_t *buffers[RANKS_MAX];
+    comm_work *works[RANKS_MAX];
+    bool seen[RANKS_MAX] = { false };
     comm_op_options o = COMM_OP_OPTIONS_INIT;
     o.tag = s->tag;
     o.device = device_of_cpu(lane);
     for (int32_t i = 0; i < senders; i++) {
-        buffers[i] = malloc(room);
-        memset(buffers[i], 0xa5, room);
-        must(lane, s, comm_recv(g, buffers[i], room, COMM_DTYPE_BYTE, COMM_ANY_SOURCE, &o, &works[i]), "comm_recv");
+        buffers[i] = malloc(capacity);
+        memset(buffers[i], 0xa5, capacity);
+        must(lane, s, comm_recv(g, buffers[i], capacity, COMM_DTYPE_BYTE, COMM_ANY_SOURCE, &o, &works[i]), "comm_recv");
     }
     for (int32_t i = senders - 1; i >= 0; i--) {
         must(lane, s, comm_work_wait(works[i], 0), "receiving from any source");
         int32_t source = comm_work_source_rank(works[i]);
         if (source < 0 || source >= comm_group_size(g) || !fans_in(s, source) || seen[source])
             fail(lane, s, "a message comes from rank %d, which %s", source,
-                 source >= 0 && source < RANKS_MOST && seen[source] ? "sent one only" : "did not send");
+                 source >= 0 && source < RANKS_MAX && seen[source] ? "sent one only" : "did not send");
         seen[source] = true;
         check_string(lane, s, source, s->root, buffers[i], comm_work_received_count(works[i]));
         comm_work_release(works[i]);
@@ -650,7 +650,7 @@ static void fan_in(struct lane *lane, const struct step *s, comm_group *g)
 /* A group of some of the group's ranks; NULL if this rank is not in it. */
 static comm_group *make_child(struct lane *lane, const struct step *s, comm_group *g)
 {
-    int32_t size = comm_group_size(g), rank = comm_group_rank(g), list[RANKS_MOST], count = 0;
+    int32_t size = comm_group_size(g), rank = comm_group_rank(g), list[RANKS_MAX], count = 0;
     comm_group *child = NULL;
     comm_status status;
     switch (random_key(s->key, 1) % 3) {
@@ -698,7 +698,7 @@ static void use_child(struct lane *lane, const struct step *s, comm_group *g)
     if (mine != sum)
         fail(lane, s, "the sum of the child's world ranks is %d, not %d", mine, sum);
     if (chance(lane, 2)) /* what is under way on the parent does not matter to the child */
-        finish_some(lane, (int)random_below(&lane->random, WINDOW_MOST));
+        finish_some(lane, (int)random_below(&lane->random, WINDOW_MAX));
     must(lane, s, comm_group_close(child), "closing a child");
 }
 
@@ -746,7 +746,7 @@ static bool is_mine(const struct lane *lane, const struct step *s)
 static void run_step(struct lane *lane, int *next)
 {
     const struct program *p = lane->state->program;
-    const struct step *s = &p->steps[*next], *batch[BATCH_MOST];
+    const struct step *s = &p->steps[*next], *batch[BATCH_MAX];
     int count = 0;
     lane->step = s;
     for (; s->batch && *next < p->step_count && p->steps[*next].batch == s->batch; ++*next)
@@ -820,14 +820,14 @@ static void *run_lane(void *context)
     gpu_thread();
     lane->step = &lane->state->program->steps[0];
     while (take_step(lane))
-        finish_some(lane, (int)random_below(&lane->random, WINDOW_MOST));
+        finish_some(lane, (int)random_below(&lane->random, WINDOW_MAX));
     finish_some(lane, 0);
     return NULL;
 }
 
 static void merge_digests(struct lane *into, struct lane *from)
 {
-    for (int i = 0; i < GROUPS_MOST; i++) {
+    for (int i = 0; i < GROUPS_MAX; i++) {
         size_t count = into->digest_counts[i], more = from->digest_counts[i];
         if (more == 0)
             continue;
@@ -842,14 +842,14 @@ static void merge_digests(struct lane *into, struct lane *from)
 static void run_lanes(struct rank_state *state, uint64_t *random)
 {
     const struct program *p = state->program;
-    struct lane lanes[LANES_MOST][WORKERS_MOST];
-    struct queue queues[LANES_MOST];
-    int workers[LANES_MOST];
+    struct lane lanes[LANES_MAX][WORKERS_MAX];
+    struct queue queues[LANES_MAX];
+    int workers[LANES_MAX];
     memset(lanes, 0, sizeof lanes);
     for (int i = 0; i < p->lane_count; i++) {
         pthread_mutex_init(&queues[i].lock, NULL);
         queues[i].next = 0;
-        workers[i] = 1 + (int)random_below(random, WORKERS_MOST);
+        workers[i] = 1 + (int)random_below(random, WORKERS_MAX);
         for (int k = 0; k < workers[i]; k++)
             lanes[i][k] = (struct lane){
                 .state = state, .queue = &queues[i], .number = i, .random = random_key(*random, (uint64_t)(i * 10 + k))
@@ -907,7 +907,7 @@ static bool is_member(const struct group_def *g, int rank)
 static comm_status make_by_list(const struct program *p, const struct making *m, comm_group *parent, int rank,
                                 comm_group **ret_group)
 {
-    int32_t ranks[RANKS_MOST];
+    int32_t ranks[RANKS_MAX];
     for (int i = m->first; i < m->first + m->count; i++) {
         const struct group_def *g = &p->groups[i];
         for (int32_t r = 0; r < g->size; r++)
@@ -921,7 +921,7 @@ static comm_status make_by_list(const struct program *p, const struct making *m,
 /* Which of the groups of this making is this one? Its members must be the expected ones. */
 static int find_group(const struct program *p, const struct making *m, const comm_group *group)
 {
-    int32_t ranks[RANKS_MOST];
+    int32_t ranks[RANKS_MAX];
     CHECK_OK(comm_group_ranks(group, ranks));
     for (int i = m->first; i < m->first + m->count; i++)
         if (p->groups[i].size == comm_group_size(group) &&

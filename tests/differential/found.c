@@ -11,11 +11,11 @@
 
 static void one_rank_gives_one_form(int rank, int size, void *arg)
 {
-    enum { MOST = 1200000 };
-    static const size_t counts[] = { 1, 5000, MOST };
+    enum { COUNT_MAX = 1200000 };
+    static const size_t counts[] = { 1, 5000, COUNT_MAX };
     static const comm_redop redops[] = { COMM_REDOP_MIN, COMM_REDOP_MAX };
-    uint16_t *nan = malloc(MOST * sizeof *nan);
-    uint8_t *truth = malloc(MOST);
+    uint16_t *nan = malloc(COUNT_MAX * sizeof *nan);
+    uint8_t *truth = malloc(COUNT_MAX);
     comm_group *world = ranks_world("cpu:tcp");
     (void)rank, (void)size, (void)arg;
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {

@@ -79,7 +79,7 @@ static int32_t members_of(const struct making *m, int32_t size, int32_t color, i
 static void make_by_split(struct program *p, struct making *m, uint64_t *state)
 {
     const struct group_def *parent = &p->groups[m->parent];
-    int32_t ranks[RANKS_MOST], colors = 1 + (int32_t)random_below(state, 3);
+    int32_t ranks[RANKS_MAX], colors = 1 + (int32_t)random_below(state, 3);
     for (int32_t r = 0; r < parent->size; r++) {
         m->color[r] = (int32_t)random_below(state, (size_t)colors + 1) - (random_one_in(state, 3) ? 1 : 0);
         m->key[r] = (int32_t)random_below(state, 5) - 2;
@@ -94,7 +94,7 @@ static void make_by_split(struct program *p, struct making *m, uint64_t *state)
 static void make_by_subgroups(struct program *p, struct making *m, uint64_t *state)
 {
     const struct group_def *parent = &p->groups[m->parent];
-    int32_t ranks[RANKS_MOST];
+    int32_t ranks[RANKS_MAX];
     do
         m->group_size = 1 + (int32_t)random_below(state, (size_t)parent->size);
     while (parent->size % m->group_size != 0);
@@ -111,8 +111,8 @@ static void make_groups(struct program *p, uint64_t *state)
     for (int32_t r = 0; r < p->size; r++)
         p->groups[0].world_ranks[r] = r;
     p->group_count = 1;
-    size_t makings = random_below(state, MAKINGS_MOST + 1);
-    while ((size_t)p->making_count < makings && p->group_count + RANKS_MOST <= GROUPS_MOST) {
+    size_t makings = random_below(state, MAKINGS_MAX + 1);
+    while ((size_t)p->making_count < makings && p->group_count + RANKS_MAX <= GROUPS_MAX) {
         struct making *m = &p->makings[p->making_count++];
         m->how = (enum how)random_below(state, 4);
         if (m->how == BY_SPLIT && !p->has_cpu)
@@ -195,7 +195,7 @@ static bool may_be_long(const struct step *s, uint64_t *state)
  * each part is about the limit. */
 static void draw_long(const struct program *p, struct step *s, int32_t size, uint64_t *state)
 {
-    enum { MOST_BYTES = 12 << 20, MOST_REDUCED = 3 << 20 };
+    enum { MAX_BYTES = 12 << 20, MAX_REDUCED = 3 << 20 };
     size_t element = program_element(s), count = draw_about_limit(p, state, element), parts = (size_t)size;
     if (s->form != PLAIN) {
         s->longest = count;
@@ -204,7 +204,7 @@ static void draw_long(const struct program *p, struct step *s, int32_t size, uin
         return;
     }
     s->count = random_one_in(state, 3) ? count * parts : count;
-    size_t most = program_reduces(s->kind) ? MOST_REDUCED / parts : MOST_BYTES / element / parts;
+    size_t most = program_reduces(s->kind) ? MAX_REDUCED / parts : MAX_BYTES / element / parts;
     if (s->count > most)
         s->count = count < most ? count : most;
 }
@@ -222,7 +222,7 @@ size_t program_element(const struct step *s)
 /* One in some of the user's reductions is of structs. */
 static void draw_struct(struct step *s, uint64_t *state)
 {
-    static const size_t sizes[] = { 1, 3, 7, 24, REFERENCE_STRUCT_MOST };
+    static const size_t sizes[] = { 1, 3, 7, 24, REFERENCE_STRUCT_MAX };
     if (s->redop != COMM_REDOP_USER || !random_one_in(state, 3))
         return;
     s->dtype = COMM_DTYPE_BYTE;
@@ -255,7 +255,7 @@ static void suit_gpu(struct step *s)
     if (s->on_gpu && s->kind == MESSAGE) {
         s->naming = s->naming == BY_TAG ? BY_SOURCE : s->naming;
         s->tag = 0;
-        s->room = s->count;
+        s->capacity = s->count;
     }
 }
 
@@ -283,9 +283,9 @@ static struct step draw_step(const struct program *p, int number, const struct s
     s.offsets = s.form == LIST || random_one_in(state, 2);
     s.naming = (enum naming)random_below(state, 3);
     s.tag = s.naming == BY_TAG || s.kind == FAN_IN ? 1000 + number : (int32_t)random_below(state, 3);
-    s.room = s.count + (random_one_in(state, 2) ? 0 : random_below(state, 100));
+    s.capacity = s.count + (random_one_in(state, 2) ? 0 : random_below(state, 100));
     if (s.kind == MESSAGE && s.count > 0 && random_one_in(state, 10))
-        s.room = random_below(state, s.count);
+        s.capacity = random_below(state, s.count);
     suit_gpu(&s);
     s.key = random_key(p->seed, (uint64_t)number);
     return s;
@@ -294,7 +294,7 @@ static struct step draw_step(const struct program *p, int number, const struct s
 /* Steps that may be in a batch: not those that wait in any case, and no expected error, which would be the batch's. */
 static bool may_coalesce(const struct step *s)
 {
-    return s->kind <= MESSAGE && !(s->kind == MESSAGE && s->room < s->count);
+    return s->kind <= MESSAGE && !(s->kind == MESSAGE && s->capacity < s->count);
 }
 
 static void make_steps(struct program *p, int steps)
@@ -311,7 +311,7 @@ static void make_steps(struct program *p, int steps)
             s->peer %= size;
             s->count %= (size_t)300000 / program_element(s) + 1;
             s->longest = s->count > 0 ? s->longest : 0;
-            s->room = s->count + s->room % 100;
+            s->capacity = s->count + s->capacity % 100;
             suit_gpu(s);
             s->batch = batch;
             left--;
@@ -336,7 +336,7 @@ static void make_steps(struct program *p, int steps)
 /* ---- The backend's options ---- */
 
 /* One algorithm per operation, for some, that must then be used wherever it can be; appended to an init string. */
-static void draw_algorithms(uint64_t *state, char *text, size_t room)
+static void draw_algorithms(uint64_t *state, char *text, size_t capacity)
 {
     static const char *const algorithms[][5] = {
         { "all_reduce:recursive_doubling", "all_reduce:one_shot", "all_reduce:direct", "all_reduce:halving_doubling",
@@ -350,10 +350,10 @@ static void draw_algorithms(uint64_t *state, char *text, size_t room)
         { "all_to_all:direct", "all_to_all:pairwise", "all_to_all:bruck" },
     };
     size_t used = 0;
-    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms && used < room; i++) {
+    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms && used < capacity; i++) {
         size_t choice = random_below(state, 5);
         if (algorithms[i][choice] && random_one_in(state, 2))
-            used += (size_t)snprintf(text + used, room - used, "%s%s", used ? ";" : "&algo=",
+            used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ";" : "&algo=",
                                      algorithms[i][choice]);
     }
 }
@@ -381,7 +381,7 @@ void program_make(struct program *p, uint64_t seed, int32_t size, int steps, con
     p->seed = random_key(seed, (uint64_t)size);
     p->size = size;
     uint64_t state = p->seed;
-    p->lane_count = 1 + (int)random_below(&state, LANES_MOST);
+    p->lane_count = 1 + (int)random_below(&state, LANES_MAX);
     p->hurried = random_one_in(&state, 2);
     p->has_gpu = gpu_in(backend);
     p->has_cpu = !p->has_gpu || strstr(backend, "cpu");
@@ -394,7 +394,7 @@ size_t program_count(const struct step *s, int32_t from, int32_t to)
 {
     if (s->form == PLAIN)
         return s->count;
-    uint64_t random = random_key(s->key, (uint64_t)(from * RANKS_MOST + to) + 7777);
+    uint64_t random = random_key(s->key, (uint64_t)(from * RANKS_MAX + to) + 7777);
     if (s->longest > 0 && random_mix(random) % s->long_one_in == 0)
         return random % 4 == 0 ? random % s->longest : s->longest - random % 2;
     return random % 4 == 0 ? 0 : random % 4 == 1 ? s->count : (random >> 8) % (s->count + 1);
@@ -416,7 +416,7 @@ void program_print_step(const struct program *p, const struct step *s, FILE *out
     if (s->longest)
         fprintf(out, " and blocks of about %zu", s->longest);
     if (s->kind == MESSAGE || s->kind == MESSAGE_BYTES)
-        fprintf(out, " peer %d tag %d room %zu naming %d", s->peer, s->tag, s->room, s->naming);
+        fprintf(out, " peer %d tag %d room %zu naming %d", s->peer, s->tag, s->capacity, s->naming);
     fprintf(out, "%s%s%s", s->in_place ? " in place" : "", s->offsets ? " offsets" : "", s->on_gpu ? " on GPUs" : "");
     if (s->batch)
         fprintf(out, " batch %d", s->batch);

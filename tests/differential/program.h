@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { RANKS_MOST = 9, GROUPS_MOST = 24, MAKINGS_MOST = 6, LANES_MOST = 3, STEPS_MOST = 2000 };
+enum { RANKS_MAX = 9, GROUPS_MAX = 24, MAKINGS_MAX = 6, LANES_MAX = 3, STEPS_MAX = 2000 };
 
 /* ---- Groups ---- */
 
@@ -21,16 +21,16 @@ struct making {
     enum how how;
     int parent;
     int first, count;          /* the groups that it makes: several, without common ranks, by split and subgroups */
-    int32_t list[RANKS_MOST];   /* BY_LIST: ranks of the parent */
+    int32_t list[RANKS_MAX];   /* BY_LIST: ranks of the parent */
     int32_t list_size;
     int32_t group_size;        /* BY_SUBGROUPS */
-    int32_t color[RANKS_MOST]; /* BY_SPLIT, by rank of the parent; -1 joins none */
-    int32_t key[RANKS_MOST];
+    int32_t color[RANKS_MAX]; /* BY_SPLIT, by rank of the parent; -1 joins none */
+    int32_t key[RANKS_MAX];
 };
 
 struct group_def {
     int32_t size;
-    int32_t world_ranks[RANKS_MOST];
+    int32_t world_ranks[RANKS_MAX];
     int lane; /* the thread that drives it */
 };
 
@@ -79,7 +79,7 @@ struct step {
     size_t long_one_in;
     int32_t root, peer, tag;
     enum naming naming;
-    size_t room;  /* MESSAGE: how much is received; less than count is an error that is expected */
+    size_t capacity;  /* MESSAGE: how much is received; less than count is an error that is expected */
     uint64_t key; /* of the data */
 };
 
@@ -87,9 +87,9 @@ struct program {
     uint64_t seed;
     int32_t size;
     int making_count, group_count, lane_count, step_count;
-    struct making makings[MAKINGS_MOST];
-    struct group_def groups[GROUPS_MOST];
-    struct step steps[STEPS_MOST];
+    struct making makings[MAKINGS_MAX];
+    struct group_def groups[GROUPS_MAX];
+    struct step steps[STEPS_MAX];
     char backend[480]; /* with options */
     size_t eager_bytes, slice_bytes; /* of these options; 0: none */
     bool hurried;      /* no delays */

@@ -109,12 +109,12 @@ int main(int argc, char **argv)
                           .seconds = 1000000,
                           .steps = 60,
                           .limit_s = 120,
-                          .last_step = STEPS_MOST };
+                          .last_step = STEPS_MAX };
     const struct argp argp = { options, parse, NULL, "Random programs against a sequential reference.", NULL, NULL,
                                NULL };
     argp_parse(&argp, argc, argv, 0, NULL, &s);
-    if (s.size < 0 || s.size > RANKS_MOST || s.steps < 1 || s.steps > STEPS_MOST) {
-        fprintf(stderr, "a world has 1 to %d ranks, a program 1 to %d steps\n", RANKS_MOST, STEPS_MOST);
+    if (s.size < 0 || s.size > RANKS_MAX || s.steps < 1 || s.steps > STEPS_MAX) {
+        fprintf(stderr, "a world has 1 to %d ranks, a program 1 to %d steps\n", RANKS_MAX, STEPS_MAX);
         return 2;
     }
     if (strstr(s.backend, "loopback") && (!s.threads || comm_backend_register(loopback_entry) != COMM_OK)) {
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     fflush(stdout);
     time_t begin = time(NULL);
     int done = 0;
-    uint64_t sizes = gpu_in(s.backend) ? 8 : RANKS_MOST;
+    uint64_t sizes = gpu_in(s.backend) ? 8 : RANKS_MAX;
     for (; done < s.programs && time(NULL) - begin < s.seconds; done++) {
         uint64_t seed = s.seed + (uint64_t)done;
         if (run_program(&s, seed, s.size ? s.size : 1 + (int32_t)(seed % sizes)))

@@ -9,9 +9,9 @@
 
 /* Elements are made and checked in pieces of this many, so that nothing large is allocated; operand i depends on its
  * place only, so pieces can be made alone. A piece is a whole number of 8-byte words for every type. */
-enum { PIECE = 2048, ELEMENT_MOST = 16 };
+enum { PIECE = 2048, ELEMENT_MAX = 16 };
 
-char reference_user_contexts[REFERENCE_STRUCT_MOST + 1];
+char reference_user_contexts[REFERENCE_STRUCT_MAX + 1];
 
 /* ---- Bytes ---- */
 
@@ -189,7 +189,7 @@ static void user_elements(const uint8_t *in, uint8_t *inout, size_t count, size_
 void reference_user(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
 {
     size_t element = (size_t)((char *)context - reference_user_contexts);
-    if (element > REFERENCE_STRUCT_MOST || (dtype != COMM_DTYPE_BYTE && element != comm_dtype_bytes(dtype)))
+    if (element > REFERENCE_STRUCT_MAX || (dtype != COMM_DTYPE_BYTE && element != comm_dtype_bytes(dtype)))
         abort();
     user_elements(in, inout, count, element);
 }
@@ -248,7 +248,7 @@ static uint64_t integer_result(const struct reduction *r, uint8_t *const *operan
     uint64_t result = 0;
     for (int32_t rank = 0; rank < r->size; rank++) {
         uint64_t value = read_bits(operands[rank] + i * bytes, bytes), factor = 1;
-        uint8_t raw[ELEMENT_MOST];
+        uint8_t raw[ELEMENT_MAX];
         if (r->dtype == COMM_DTYPE_BOOL) {
             result = rank == 0 ? value != 0 : combine_bool(r->redop, result, value != 0);
             continue;
@@ -303,7 +303,7 @@ static struct number float_result(const struct reduction *r, const struct layout
     for (int32_t rank = 0; rank < r->size; rank++) {
         struct number n = read_number(r, l, operands[rank] + i * element);
         if (r->redop == COMM_REDOP_PREMUL_SUM) {
-            uint8_t raw[ELEMENT_MOST];
+            uint8_t raw[ELEMENT_MAX];
             reference_factor(r, rank, raw);
             struct number factor = read_number(r, l, raw);
             grown += magnitude(n) * magnitude(factor);
@@ -400,19 +400,19 @@ static void ordered_bits(const struct reduction *r, uint8_t *const *operands, si
 
 /* ---- Checking ---- */
 
-static bool same_bits(uint64_t got, uint64_t want, size_t i, char *text, size_t room)
+static bool same_bits(uint64_t got, uint64_t want, size_t i, char *text, size_t capacity)
 {
     if (got != want)
-        snprintf(text, room, "element %zu has the bits %#llx, not %#llx", i, (unsigned long long)got,
+        snprintf(text, capacity, "element %zu has the bits %#llx, not %#llx", i, (unsigned long long)got,
                  (unsigned long long)want);
     return got == want;
 }
 
 static bool check_user(const struct reduction *r, uint8_t *const *operands, const uint8_t *got, size_t i, char *text,
-                       size_t room)
+                       size_t capacity)
 {
     size_t element = r->element;
-    uint8_t so_far[REFERENCE_STRUCT_MOST], next[REFERENCE_STRUCT_MOST];
+    uint8_t so_far[REFERENCE_STRUCT_MAX], next[REFERENCE_STRUCT_MAX];
     bool right = true;
     memcpy(so_far, operands[0] + i * element, element);
     for (int32_t rank = 1; rank < r->size; rank++) {
@@ -422,33 +422,33 @@ static bool check_user(const struct reduction *r, uint8_t *const *operands, cons
     }
     for (size_t at = 0; right && at < element; at += 8) {
         size_t word = element - at < 8 ? element - at : 8;
-        right = same_bits(read_bits(got + at, word), read_bits(so_far + at, word), i, text, room);
+        right = same_bits(read_bits(got + at, word), read_bits(so_far + at, word), i, text, capacity);
     }
     return right;
 }
 
 static bool check_float(const struct reduction *r, const struct layout *l, uint8_t *const *operands,
-                        const uint8_t *at, size_t i, char *text, size_t room)
+                        const uint8_t *at, size_t i, char *text, size_t capacity)
 {
     uint64_t bits = 0;
     if (r->redop == COMM_REDOP_MIN || r->redop == COMM_REDOP_MAX)
-        return same_bits(read_bits(at, (size_t)l->bytes), extreme_bits(r, l, operands, i), i, text, room);
+        return same_bits(read_bits(at, (size_t)l->bytes), extreme_bits(r, l, operands, i), i, text, capacity);
     if (has_exact_order(r)) {
         ordered_bits(r, operands, i, &bits);
-        return same_bits(read_bits(at, (size_t)l->bytes), bits, i, text, room);
+        return same_bits(read_bits(at, (size_t)l->bytes), bits, i, text, capacity);
     }
     long double grown;
     struct number want = float_result(r, l, operands, i, &grown), got = read_number(r, l, at);
     long double allowed_re = tolerance(r, l, want.re, grown), allowed_im = tolerance(r, l, want.im, grown);
     if (close_enough(got.re, want.re, allowed_re) && close_enough(got.im, want.im, allowed_im))
         return true;
-    snprintf(text, room, "element %zu is %.12Lg%+.12Lgi, not %.12Lg%+.12Lgi (%Lg may be lost)", i, got.re, got.im,
+    snprintf(text, capacity, "element %zu is %.12Lg%+.12Lgi, not %.12Lg%+.12Lgi (%Lg may be lost)", i, got.re, got.im,
              want.re, want.im, allowed_re);
     return false;
 }
 
 static bool check_piece(const struct reduction *r, uint8_t *const *operands, const uint8_t *got, size_t count,
-                        size_t first, char *text, size_t room)
+                        size_t first, char *text, size_t capacity)
 {
     const struct layout *l = layout_of(r->dtype);
     size_t element = r->element;
@@ -464,13 +464,13 @@ static bool check_piece(const struct reduction *r, uint8_t *const *operands, con
             right = same_bits(read_bits(at, element), integer_result(r, operands, i), i, what, sizeof what);
         if (right)
             continue;
-        snprintf(text, room, "from element %zu on: %s", first, what);
+        snprintf(text, capacity, "from element %zu on: %s", first, what);
         return false;
     }
     return true;
 }
 
-bool reference_check(const struct reduction *r, const void *got, size_t count, char *text, size_t room)
+bool reference_check(const struct reduction *r, const void *got, size_t count, char *text, size_t capacity)
 {
     size_t element = r->element;
     uint8_t *operands[16];
@@ -482,7 +482,7 @@ bool reference_check(const struct reduction *r, const void *got, size_t count, c
         size_t here = count - at < PIECE ? count - at : PIECE;
         for (int32_t rank = 0; rank < r->size; rank++)
             operand_piece(r, rank, at, here, operands[rank]);
-        right = check_piece(r, operands, (const uint8_t *)got + at * element, here, at, text, room);
+        right = check_piece(r, operands, (const uint8_t *)got + at * element, here, at, text, capacity);
     }
     free(memory);
     return right;

@@ -29,11 +29,11 @@ void reference_operand(const struct reduction *r, int32_t rank, size_t count, vo
 void reference_factor(const struct reduction *r, int32_t rank, void *dst);
 /* For COMM_REDOP_USER: associative, not commutative;
  * the context must be reference_user_contexts + the size of an element. */
-enum { REFERENCE_STRUCT_MOST = 40 };
+enum { REFERENCE_STRUCT_MAX = 40 };
 void reference_user(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
-extern char reference_user_contexts[REFERENCE_STRUCT_MOST + 1];
+extern char reference_user_contexts[REFERENCE_STRUCT_MAX + 1];
 
 /* Is `got` a right result? If not, say in `text` which element is not, and why. */
-bool reference_check(const struct reduction *r, const void *got, size_t count, char *text, size_t room);
+bool reference_check(const struct reduction *r, const void *got, size_t count, char *text, size_t capacity);
 
 #endif

@@ -34,14 +34,14 @@ static void it_computes(int rank, int size, void *arg)
 
 static void it_refuses(int rank, int size, void *arg)
 {
-    comm_group *world = ranks_world("cpu:skeleton?most_bytes=1K");
+    comm_group *world = ranks_world("cpu:skeleton?max_bytes=1K");
     uint8_t bytes[2000] = { 0 };
     (void)rank, (void)size, (void)arg;
     CHECK_STATUS(comm_reduce(world, bytes, bytes, 1, COMM_DTYPE_U8, COMM_REDOP_SUM, 0, NULL, NULL),
                  COMM_ERR_UNSUPPORTED);
     CHECK_ERROR_SAYS("backend 'skeleton': it can broadcast");
     CHECK_STATUS(comm_broadcast(world, bytes, sizeof bytes, COMM_DTYPE_U8, 0, NULL, NULL), COMM_ERR_UNSUPPORTED);
-    CHECK_ERROR_SAYS("2000 bytes are more than most_bytes, which is 1024");
+    CHECK_ERROR_SAYS("2000 bytes are more than max_bytes, which is 1024");
     CHECK_OK(comm_broadcast(world, bytes, 1000, COMM_DTYPE_U8, 0, NULL, NULL));
     CHECK_OK(comm_group_close(world));
 }

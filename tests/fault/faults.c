@@ -306,7 +306,7 @@ int fault_run(int size, const struct ranks_options *options, void (*fn)(int rank
 comm_group *fault_world_with(comm_init_options *options)
 {
     comm_group *group;
-    int32_t ranks[FAULT_RANKS_MOST];
+    int32_t ranks[FAULT_RANKS_MAX];
     comm_group_options o = COMM_GROUP_OPTIONS_INIT;
     if (!fault_permuted()) {
         options->backend = fault_backend ? fault_backend : fault_backend_name();
@@ -340,7 +340,7 @@ comm_status fault_close(comm_group *group)
 
 enum { SMALL = 16, LARGE = 1 << 21, MESSAGE = 1 << 20 }; /* floats */
 
-static float *room(int which)
+static float *buffer(int which)
 {
     /* Ranks may be threads. The memory is kept until the process ends, where leak checkers find it. */
     static _Thread_local float *rooms[2];
@@ -363,9 +363,9 @@ static comm_status pass_on(comm_group *group, size_t count, const comm_op_option
     comm_status status = comm_coalesce_begin(group);
     if (status != COMM_OK)
         return status;
-    status = comm_send(group, room(0), count, COMM_DTYPE_F32, (rank + 1) % size, options, NULL);
+    status = comm_send(group, buffer(0), count, COMM_DTYPE_F32, (rank + 1) % size, options, NULL);
     if (status == COMM_OK)
-        status = comm_recv(group, room(1), count, COMM_DTYPE_F32, (rank + size - 1) % size, options, NULL);
+        status = comm_recv(group, buffer(1), count, COMM_DTYPE_F32, (rank + size - 1) % size, options, NULL);
     if (status == COMM_OK)
         return comm_coalesce_end(group, NULL, ret_work);
     comm_coalesce_cancel(group);
@@ -378,7 +378,8 @@ static comm_status several(comm_group *group, const comm_op_options *options, co
     if (status != COMM_OK)
         return status;
     for (int i = 0; i < 3 && status == COMM_OK; i++)
-        status = comm_all_reduce(group, room(0) + i * SMALL, room(1) + i * SMALL, SMALL, COMM_DTYPE_F32, COMM_REDOP_SUM,
+        status = comm_all_reduce(group, buffer(0) + i * SMALL, buffer(1) + i * SMALL, SMALL, COMM_DTYPE_F32,
+                                 COMM_REDOP_SUM,
                                  options, NULL);
     if (status == COMM_OK)
         status = comm_barrier(group, options, NULL);
@@ -392,20 +393,20 @@ static comm_status several(comm_group *group, const comm_op_options *options, co
 static comm_status begin(comm_group *g, enum menu what, const comm_op_options *o, comm_work **w)
 {
     const comm_dtype f32 = COMM_DTYPE_F32;
-    float *a = room(0), *b = room(1);
+    float *a = buffer(0), *b = buffer(1);
     switch (what) {
     case MENU_ALL_REDUCE:
         return comm_all_reduce(g, a, b, SMALL, f32, COMM_REDOP_SUM, o, w);
     case MENU_ALL_REDUCE_LARGE:
         return comm_all_reduce(g, a, b, LARGE, f32, COMM_REDOP_SUM, o, w);
     case MENU_ALL_GATHER:
-        return comm_all_gather(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, o, w);
+        return comm_all_gather(g, a, b, MESSAGE / FAULT_RANKS_MAX, f32, o, w);
     case MENU_REDUCE_SCATTER:
-        return comm_reduce_scatter(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, COMM_REDOP_MAX, o, w);
+        return comm_reduce_scatter(g, a, b, MESSAGE / FAULT_RANKS_MAX, f32, COMM_REDOP_MAX, o, w);
     case MENU_BROADCAST:
         return comm_broadcast(g, a, MESSAGE, f32, 0, o, w);
     case MENU_ALL_TO_ALL:
-        return comm_all_to_all(g, a, b, MESSAGE / FAULT_RANKS_MOST, f32, o, w);
+        return comm_all_to_all(g, a, b, MESSAGE / FAULT_RANKS_MAX, f32, o, w);
     case MENU_SEND_RECV:
         return pass_on(g, SMALL, o, w);
     case MENU_SEND_RECV_LARGE:
@@ -506,7 +507,7 @@ comm_status menu_until_it_ends(comm_group *group, enum menu what, const comm_op_
 
 /* Behind "rank 3" and what stands in brackets after it; the next one in the text, or NULL.
  * In *ret_place the brackets. */
-static const char *behind_rank(const char **text, int rank, char *ret_place, size_t room)
+static const char *behind_rank(const char **text, int rank, char *ret_place, size_t capacity)
 {
     char name[32], number[32];
     int world_rank = fault_world_rank(rank, under_test.size);
@@ -522,7 +523,7 @@ static const char *behind_rank(const char **text, int rank, char *ret_place, siz
             const char *end = strchr(behind, ')');
             if (!end)
                 continue;
-            snprintf(ret_place, room, "%.*s", (int)(end - behind - 2), behind + 2);
+            snprintf(ret_place, capacity, "%.*s", (int)(end - behind - 2), behind + 2);
             behind = end + 1;
         }
         if (world_rank != rank && !strstr(ret_place, number))

@@ -10,7 +10,7 @@
 
 #include "ranks.h"
 
-enum { FAULT_RANKS_MOST = 8 };
+enum { FAULT_RANKS_MAX = 8 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { FAULT_MEMORY_FACTOR = 8, FAULT_TIME_FACTOR = 4 }; /* shadow memory is resident too */
@@ -21,11 +21,11 @@ enum { FAULT_MEMORY_FACTOR = 1, FAULT_TIME_FACTOR = 1 };
 struct page {
     pthread_barrier_t meeting; /* of all ranks */
     _Atomic int64_t event_ns;  /* CLOCK_MONOTONIC, when the fault happened */
-    _Atomic int64_t noticed_ns[FAULT_RANKS_MOST];
-    _Atomic int32_t pids[FAULT_RANKS_MOST];
+    _Atomic int64_t noticed_ns[FAULT_RANKS_MAX];
+    _Atomic int32_t pids[FAULT_RANKS_MAX];
     _Atomic int32_t flags[8]; /* the test's own; fault_raise and fault_await */
     _Atomic int64_t values[8];
-    char text[FAULT_RANKS_MOST][1024];
+    char text[FAULT_RANKS_MAX][1024];
 };
 
 /* A fresh page for `size` ranks; before ranks_run, which hands it down. */

@@ -259,14 +259,14 @@ static int start_anything(comm_group *g, int32_t rank, int32_t size, uint64_t *r
 static void ends_in_the_middle(int rank, int size, void *arg)
 {
     enum { TURNS = 30, PIECE = 1 << 20 };
-    const size_t room = (size_t)(PIECES + 2) * PIECE;
+    const size_t capacity = (size_t)(PIECES + 2) * PIECE;
     struct scenario *s = arg;
     comm_group *world = fault_world(), *group;
     uint64_t random = s->seed + (uint64_t)rank;
     for (int turn = 0; turn < TURNS; turn++) {
         comm_work *works[PIECES + 2], *lasting[2];
         int32_t done, mine = rank * 1000 + turn, others = -1;
-        uint8_t *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        uint8_t *memory = mmap(NULL, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         CHECK(memory != MAP_FAILED);
         CHECK_OK(comm_group_dup(world, NULL, &group));
         lasting[0] = start_recv(world, &others, sizeof others, (rank + size - 1) % size, 3);
@@ -284,7 +284,7 @@ static void ends_in_the_middle(int rank, int size, void *arg)
                 CHECK_SAYS(comm_work_error(works[i]), "has closed this group");
             comm_work_release(works[i]);
         }
-        munmap(memory, room);
+        munmap(memory, capacity);
         finish(lasting[0]);
         finish(lasting[1]);
         CHECK(others == (rank + size - 1) % size * 1000 + turn);
@@ -355,8 +355,8 @@ static void awaited_in_any_order(int rank, int size, void *arg)
     enum { TURNS = 12 };
     struct scenario *s = arg;
     comm_group *world = fault_world();
-    comm_work *works[FAULT_RANKS_MOST];
-    int order[FAULT_RANKS_MOST];
+    comm_work *works[FAULT_RANKS_MAX];
+    int order[FAULT_RANKS_MAX];
     uint64_t random = s->seed;
     uint8_t byte;
     CHECK_OK(comm_barrier(world, NULL, NULL));

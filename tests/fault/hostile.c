@@ -214,25 +214,25 @@ static void strange_handshakes(comm_group *world, int port)
     hello = hello_of(world);
     hello.world ^= 1;
     fd = dial(port);
-    CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+    CHECK(shake(fd, &hello, SECRET) == WIRE_OTHER_WORLD);
     until_closed(fd);
     const int32_t from[] = { -1, mesh_of(world)->domain.peers.size, INT32_MAX, INT32_MIN, fault_world_rank(0, 3) };
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         hello = hello_of(world);
         hello.from = from[i];
         fd = dial(port);
-        CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+        CHECK(shake(fd, &hello, SECRET) == WIRE_OTHER_WORLD);
         until_closed(fd);
     }
     hello = hello_of(world);
     hello.to = fault_world_rank(1, 3);
     fd = dial(port);
-    CHECK(shake(fd, &hello, SECRET) == WIRE_STRANGER);
+    CHECK(shake(fd, &hello, SECRET) == WIRE_OTHER_WORLD);
     until_closed(fd);
     hello = hello_of(world);
     hello.from = fault_world_rank(1, 3); /* a rank that is connected already */
     fd = dial(port);
-    CHECK(shake(fd, &hello, world->world->secret) == WIRE_STRANGER);
+    CHECK(shake(fd, &hello, world->world->secret) == WIRE_OTHER_WORLD);
     until_closed(fd);
     /* The wrong secret; then a proof that was right for another challenge. */
     hello = hello_of(world);

@@ -66,7 +66,7 @@ static void one_is_killed(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     comm_group *world = fault_world(), *others = NULL;
-    int32_t ranks[FAULT_RANKS_MOST], count = 0;
+    int32_t ranks[FAULT_RANKS_MAX], count = 0;
     for (int r = 0; r < size; r++)
         if (r != s->victim)
             ranks[count++] = r;

@@ -6,14 +6,14 @@
 
 enum { FEW = 24, MANY = 1 << 19 }; /* floats; MANY takes clearances */
 
-static float send_room[FAULT_RANKS_MOST * MANY], recv_room[FAULT_RANKS_MOST * MANY];
+static float send_buffer[FAULT_RANKS_MAX * MANY], recv_buffer[FAULT_RANKS_MAX * MANY];
 
 /* One side of a disagreement. */
 typedef comm_status (*call_fn)(comm_group *g, const comm_op_options *o, comm_work **w);
 #define CALL(name, expression)                                                                                         \
     static comm_status name(comm_group *g, const comm_op_options *o, comm_work **w)                                    \
     {                                                                                                                  \
-        float *a = send_room, *b = recv_room;                                                                          \
+        float *a = send_buffer, *b = recv_buffer;                                                                      \
         const comm_dtype f32 = COMM_DTYPE_F32;                                                                         \
         (void)a, (void)b, (void)f32;                                                                                   \
         return expression;                                                                                             \
@@ -42,16 +42,16 @@ CALL(all_to_all_more, comm_all_to_all(g, a, b, FEW + 8, f32, o, w))
 
 static const size_t *even(size_t count)
 {
-    static size_t counts[FAULT_RANKS_MOST];
-    for (int r = 0; r < FAULT_RANKS_MOST; r++)
+    static size_t counts[FAULT_RANKS_MAX];
+    for (int r = 0; r < FAULT_RANKS_MAX; r++)
         counts[r] = count;
     return counts;
 }
 
 static const size_t *uneven(size_t count)
 {
-    static size_t counts[FAULT_RANKS_MOST];
-    for (int r = 0; r < FAULT_RANKS_MOST; r++)
+    static size_t counts[FAULT_RANKS_MAX];
+    for (int r = 0; r < FAULT_RANKS_MAX; r++)
         counts[r] = count + (size_t)(r == 0);
     return counts;
 }
@@ -238,16 +238,16 @@ static void messages_of_other_lengths(int rank, int size, void *arg)
     (void)size, (void)arg;
     comm_group *world = fault_world();
     static const size_t sent[] = { 10, 4, 10, MANY, MANY / 2, MANY, 0, 10, 3, MANY };
-    static const size_t room[] = { 10, 10, 4, MANY / 2, MANY, MANY, 10, 0, 3, 0 };
-    float *buffer = recv_room;
+    static const size_t capacity[] = { 10, 10, 4, MANY / 2, MANY, MANY, 10, 0, 3, 0 };
+    float *buffer = recv_buffer;
     for (size_t i = 0; i < 2 * sizeof sent / sizeof *sent; i++) {
-        size_t n = sent[i / 2], m = room[i / 2], got = n < m ? n : m;
+        size_t n = sent[i / 2], m = capacity[i / 2], got = n < m ? n : m;
         if (rank == 0 && i % 2)
             CHECK_OK(comm_barrier(world, NULL, NULL)); /* the receive is posted, or the message is there, first */
         if (rank == 0) {
             for (size_t k = 0; k < n; k++)
-                send_room[k] = (float)(k + i);
-            CHECK_OK(comm_send(world, send_room, n, COMM_DTYPE_F32, 1, NULL, NULL));
+                send_buffer[k] = (float)(k + i);
+            CHECK_OK(comm_send(world, send_buffer, n, COMM_DTYPE_F32, 1, NULL, NULL));
         } else {
             comm_work *work;
             for (size_t k = 0; k < m + 8; k++)

@@ -148,63 +148,64 @@ static struct {
     struct page *page;
 } fatal;
 
-static comm_status count_call(comm_status status, char *error, size_t room)
+static comm_status count_call(comm_status status, char *error, size_t capacity)
 {
     if (fatal.calls_left > 0 && --fatal.calls_left == 0) {
         atomic_store(&fatal.page->event_ns, fault_now_ns());
         raise(SIGKILL);
     }
     if (status != COMM_OK)
-        snprintf(error, room, "%s", comm_last_error());
+        snprintf(error, capacity, "%s", comm_last_error());
     return status;
 }
 
-static comm_status fatal_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status fatal_set(void *context, const char *key, const void *data, size_t bytes, char *error,
+                             size_t capacity)
 {
     (void)context;
-    return count_call(comm_store_set(fatal.inner, key, data, bytes), error, room);
+    return count_call(comm_store_set(fatal.inner, key, data, bytes), error, capacity);
 }
 
 static comm_status fatal_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                             char *error, size_t room)
+                             char *error, size_t capacity)
 {
     (void)context;
     comm_status status = comm_store_get(fatal.inner, key, timeout_ms, ret_data, ret_bytes);
     if (status == COMM_ERR_TIMEOUT) { /* it will be called again */
-        snprintf(error, room, "not yet");
+        snprintf(error, capacity, "not yet");
         return status;
     }
-    return count_call(status, error, room);
+    return count_call(status, error, capacity);
 }
 
 static comm_status fatal_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
-                             size_t room)
+                             size_t capacity)
 {
     (void)context;
-    return count_call(comm_store_add(fatal.inner, key, amount, ret_value), error, room);
+    return count_call(comm_store_add(fatal.inner, key, amount, ret_value), error, capacity);
 }
 
 static comm_status fatal_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                      const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                                     char *error, size_t room)
+                                     char *error, size_t capacity)
 {
     (void)context;
     comm_status status = comm_store_compare_set(fatal.inner, key, expected, expected_bytes, desired, desired_bytes,
                                                 ret_data, ret_bytes);
-    return count_call(status, error, room);
+    return count_call(status, error, capacity);
 }
 
 static comm_status fatal_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                               size_t room)
+                               size_t capacity)
 {
     (void)context;
-    return count_call(comm_store_check(fatal.inner, keys, count, ret_all), error, room);
+    return count_call(comm_store_check(fatal.inner, keys, count, ret_all), error, capacity);
 }
 
-static comm_status fatal_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+static comm_status fatal_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
     (void)context;
-    return count_call(comm_store_delete(fatal.inner, key, ret_existed), error, room);
+    return count_call(comm_store_delete(fatal.inner, key, ret_existed), error, capacity);
 }
 
 /* Rank 1 ends right after its s->rank-th call of the store: with the second one it has said that it is there. */
@@ -352,7 +353,7 @@ static void a_job_outlives_its_store(int rank, int size, void *arg)
 {
     struct outlives *o = arg;
     comm_group *world, *half, *reversed;
-    int32_t ranks[FAULT_RANKS_MOST];
+    int32_t ranks[FAULT_RANKS_MAX];
     open_on_server(o->url, rank, size, &world);
     fault_meet(o->page);
     if (rank == 0)

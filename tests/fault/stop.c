@@ -195,7 +195,7 @@ static void one_is_in_the_one_before(int rank, int size, void *arg)
     comm_group *world = fault_world();
     comm_op_options limit = limit_of(500);
     comm_work *first, *second;
-    float data[4] = { 0 }, all[4 * FAULT_RANKS_MOST];
+    float data[4] = { 0 }, all[4 * FAULT_RANKS_MAX];
     CHECK_OK(comm_barrier(world, NULL, NULL));
     fault_meet(s->page);
     if (rank == 2) {

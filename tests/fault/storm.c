@@ -29,14 +29,14 @@ enum step_kind {
     STEP_END
 };
 
-enum { STEPS_MOST = 24, PENDING_MOST = 4, LIMIT_MS = 1500, ELEMENTS_MOST = 800000 };
+enum { STEPS_MAX = 24, PENDING_MAX = 4, LIMIT_MS = 1500, ELEMENTS_MAX = 800000 };
 
 /* What all ranks derive from the seed. */
 struct storm {
     uint64_t seed;
     enum fault fault;
     int32_t world_size, size;
-    int32_t members[FAULT_RANKS_MOST]; /* world ranks of the group */
+    int32_t members[FAULT_RANKS_MAX]; /* world ranks of the group */
     int32_t culprit;                   /* rank in the group */
     int steps, fault_step;
     int64_t delay_ns;
@@ -119,7 +119,7 @@ static void plan_storm(struct storm *s, uint64_t seed)
     if (sub_group)
         shuffle(&state, s->members, s->world_size);
     s->culprit = (int32_t)draw(&state, (uint64_t)s->size);
-    s->steps = 3 + (int)draw(&state, STEPS_MOST - 3);
+    s->steps = 3 + (int)draw(&state, STEPS_MAX - 3);
     s->fault_step = (int)draw(&state, (uint64_t)s->steps);
     s->delay_ns = (int64_t)draw(&state, 3) * (int64_t)draw(&state, 2000000);
     snprintf(s->backend, sizeof s->backend, "cpu:%s?lanes=%s&eager_bytes=%s", fault_backend_name(),
@@ -209,7 +209,7 @@ static comm_status call_step(const struct storm *s, comm_group *g, struct pendin
     const comm_dtype u32 = COMM_DTYPE_U32;
     const struct step *step = &p->step;
     comm_work **w = step->async ? &p->works[0] : NULL;
-    size_t n = step->count, counts[FAULT_RANKS_MOST];
+    size_t n = step->count, counts[FAULT_RANKS_MAX];
     comm_status status;
     switch (step->kind) {
     case ALL_REDUCE:
@@ -240,12 +240,12 @@ static comm_status call_step(const struct storm *s, comm_group *g, struct pendin
 
 static void pending_begin(const struct storm *s, struct pending *p, const struct step *step, int32_t me)
 {
-    size_t room = (size_t)s->size * step->count + 8192;
+    size_t capacity = (size_t)s->size * step->count + 8192;
     *p = (struct pending){ .step = *step };
-    p->send = malloc(room * sizeof *p->send);
-    p->recv = calloc(room, sizeof *p->recv);
+    p->send = malloc(capacity * sizeof *p->send);
+    p->recv = calloc(capacity, sizeof *p->recv);
     CHECK(p->send && p->recv);
-    for (size_t i = 0; i < room; i++)
+    for (size_t i = 0; i < capacity; i++)
         p->send[i] = value_of(me, step->index, i);
 }
 
@@ -389,10 +389,11 @@ static void judge(const struct storm *s, int32_t me, comm_status status, const c
 }
 
 /* Run the program until it fails. Several asynchronous steps may be under way. */
-static comm_status run_program(struct storm *s, comm_group *g, comm_group *world, int32_t me, char *text, size_t room,
+static comm_status run_program(struct storm *s, comm_group *g, comm_group *world, int32_t me, char *text,
+                               size_t capacity,
                                int64_t *ret_ns)
 {
-    struct pending pending[PENDING_MOST];
+    struct pending pending[PENDING_MAX];
     int count = 0;
     comm_status status = COMM_OK;
     for (int i = 0; i <= s->steps; i++) {
@@ -407,13 +408,13 @@ static comm_status run_program(struct storm *s, comm_group *g, comm_group *world
         *ret_ns = fault_now_ns();
         comm_status begun = call_step(s, g, p, me);
         int last = i == s->steps || begun != COMM_OK;
-        while (count && (last || !step.async || count == PENDING_MOST)) {
+        while (count && (last || !step.async || count == PENDING_MAX)) {
             char mine[1500] = "";
             comm_status ended = pending_end(s, &pending[0], me, count == 1 ? begun : COMM_OK, mine, sizeof mine);
             memmove(pending, pending + 1, (size_t)--count * sizeof *pending);
             if (ended != COMM_OK && status == COMM_OK) {
                 status = ended;
-                snprintf(text, room, "%s", mine);
+                snprintf(text, capacity, "%s", mine);
             }
             last |= status != COMM_OK;
         }

@@ -60,7 +60,7 @@ def main(arguments):
     print(' '.join([*command, '-n', ranks, *program]), flush=True)
     with tempfile.TemporaryDirectory(prefix='comm-mpi-') as folder:
         environment = {**os.environ, **ENVIRONMENT, 'COMM_PLUGIN_PATH': plugins, 'RANKS_LAUNCHED': folder,
-                       'RANKS': ranks, 'P2P_TAG_MOST': '32767'}
+                       'RANKS': ranks, 'P2P_TAG_MAX': '32767'}
         done = subprocess.run([*command, '-n', ranks, *program], env=environment, check=False, text=True,
                               stdout=subprocess.PIPE if survives or says else None)
         if says:

@@ -24,7 +24,7 @@ SINK, RECEIVE, ENDING = (f"core/exec/{name}.c" for name in ("sink", "receive", "
 QUEUE, GROUPS, DESYNC = (f"core/exec/{name}.c" for name in ("queue", "groups", "desync"))
 LINK, PROGRESS = "backend_tcp/link.c", "backend_tcp/progress.c"
 LISTEN, ENDPOINT = "backend_tcp/listen.c", "backend_tcp/endpoint.c"
-TABLE, HUB = "store/table.c", "store/hub.c"
+TABLE, STATE = "store/table.c", "store/tcp_state.c"
 SHORT = tuple("short io, " + what for what in ("p2p", "programs", "random programs"))
 SHORT_END = ("flow", "short io, flow", "short io, a rank leaves", "short io, a rank is killed",
              "short io, random programs")
@@ -148,7 +148,7 @@ fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (rea
 
 # ---- f: small overruns ----
 
-fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->room) {", "if (bytes > entry->room) {",
+fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->capacity) {", "if (bytes > entry->room) {",
       *STORES)
 fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);",
       "char *copy = realloc(data, bytes);", "store user", "store least")
@@ -161,13 +161,13 @@ fault("g", "deletion_makes_keys_unfindable", TABLE, "if (((i - home) & mask) >= 
       "if (((i - home) & mask) > ((i - at_hole) & mask)) {", *STORES)
 fault("g", "deletion_moves_what_is_at_home", TABLE, "if (((i - home) & mask) >= ((i - at_hole) & mask)) {",
       "if (home != i || 1) {", *STORES)
-fault("g", "popper_that_leaves_does_not_pass_on", HUB,
-      "if (table_queue_len(hub->table, as_table(key)) > 0)\n        wake_one(hub, key);", "",
+fault("g", "popper_that_leaves_does_not_pass_on", STATE,
+      "if (table_queue_len(state->table, as_table(key)) > 0)\n        wake_one(state, key);", "",
       "store hostile", "store tcp")
-fault("g", "append_wakes_no_waiter", HUB,
-      "table_append(hub->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n"
-      "        wake(hub, request->key);",
-      "table_append(hub->table, as_table(request->key), as_table(request->value));", "store tcp", "store clients")
+fault("g", "append_wakes_no_waiter", STATE,
+      "table_append(state->table, as_table(request->key), as_table(request->value));\n    if (status == COMM_OK)\n"
+      "        wake(state, request->key);",
+      "table_append(state->table, as_table(request->key), as_table(request->value));", "store tcp", "store clients")
 fault("g", "compare_set_of_a_missing_key_stores_anyway", TABLE, ": expected.bytes == 0;\n    if (change) {",
       ": 1;\n    if (change) {", *STORES)
 fault("g", "queue_is_last_in_first_out", TABLE,
@@ -176,7 +176,7 @@ fault("g", "queue_is_last_in_first_out", TABLE,
 fault("g", "growing_table_loses_a_collision", TABLE,
       "while (slots[at].entry)\n            at = (at + 1) & (slot_count - 1);", "", *STORES)
 
-fault("g", "growing_table_of_awaited_keys_drops_a_chain", HUB,
+fault("g", "growing_table_of_awaited_keys_drops_a_chain", STATE,
       "            a->next = buckets[a->hash & (count - 1)];\n", "            a->next = NULL;\n",
       "store tcp", "store clients")
 
@@ -432,13 +432,13 @@ fault("tcp", "rules_ignore_the_number_of_ranks", "core/exec/select.c", "is_for(r
 
 # ---- store ----
 
-fault("store", "barrier_lets_go_one_too_early", HUB, "if (arrived >= request->number) {",
+fault("store", "barrier_lets_go_one_too_early", STATE, "if (arrived >= request->number) {",
       "if (arrived + 1 >= request->number) {", "store tcp", "store clients")
-fault("store", "waiter_for_two_keys_wakes_at_the_first", HUB, "if (--client->missing > 0)\n        return;",
+fault("store", "waiter_for_two_keys_wakes_at_the_first", STATE, "if (--client->missing > 0)\n        return;",
       "--client->missing;", "store tcp")
-fault("store", "push_wakes_a_waiting_barrier", HUB, "while (w && w->at_least > 0)\n        w = w->next;", "",
+fault("store", "push_wakes_a_waiting_barrier", STATE, "while (w && w->at_least > 0)\n        w = w->next;", "",
       "store transcripts", "store tcp")
-fault("store", "second_part_of_a_long_multi_get_begins_anew", HUB,
+fault("store", "second_part_of_a_long_multi_get_begins_anew", STATE,
       "for (; i < client->values_sent; i++)\n        wire_list_next(&list);", "", "store tcp", "store clients",
       "store hostile")
 fault("store", "key_of_the_limit_is_refused", "store/wire.c", "if (length > (is_key ? WIRE_KEY_MAX : WIRE_VALUE_MAX))",
@@ -482,7 +482,7 @@ fault("store", "turn_on_the_connection_has_no_limit", "store/tcp_client.c",
 fault("store", "silent_server_is_blamed_on_the_key", "store/tcp_wait.c",
       "if (status == COMM_ERR_TIMEOUT && c->dialect == WIRE_DIALECT_OLD)", "if (status == COMM_ERR_TIMEOUT)",
       "store silent")
-fault("store", "add_wakes_no_waiter", HUB, "wire_put_u64(reply, (uint64_t)value);\n    wake(hub, request->key);",
+fault("store", "add_wakes_no_waiter", STATE, "wire_put_u64(reply, (uint64_t)value);\n    wake(state, request->key);",
       "wire_put_u64(reply, (uint64_t)value);", "store tcp", "store clients")
 fault("store", "closed_opener_counts_as_open", "store/file_share.c",
       "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;",
@@ -503,8 +503,8 @@ fault("mpi", "messages_that_wait_are_kept_in_no_order", MPI["match"],
       "    g->arrivals_end = &a->next;",
       "    a->next = g->arrivals;\n    a->message = message;\n    a->status = *status;\n    g->arrivals = a;",
       "p2p on mpich, 2 ranks", "p2p on mpich, 3 ranks")
-fault("mpi", "long_message_is_received_into_a_short_buffer", MPI["match"], "    if (bytes > room) {",
-      "    if (bytes > room + 64) {", "p2p on openmpi, 2 ranks", "p2p on mpich, 2 ranks")
+fault("mpi", "long_message_is_received_into_a_short_buffer", MPI["match"], "    if (bytes > capacity) {",
+      "    if (bytes > capacity + 64) {", "p2p on openmpi, 2 ranks", "p2p on mpich, 2 ranks")
 fault("mpi", "message_without_memory_to_keep_it_is_waited_for", MPI["match"],
       "        if (!has_spare(g)) {\n            fail_unmatched(g);\n            return;",
       "        if (!has_spare(g)) {\n            return;", "memory that runs out on mpich")

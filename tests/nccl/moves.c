@@ -1,7 +1,7 @@
 /* Messages, batches, groups and memory on GPUs. Usage: moves [BACKEND [CASE]]. */
 #include "cases.h"
 
-enum { COUNT = 3000, LARGE = 400000, RANKS_MOST = 8 };
+enum { COUNT = 3000, LARGE = 400000, RANKS_MAX = 8 };
 
 /* Every rank sends to all others and receives from all, large messages, with works in different orders. */
 static void messages_in_both_directions(int rank, int size, void *arg)
@@ -9,8 +9,8 @@ static void messages_in_both_directions(int rank, int size, void *arg)
     (void)arg;
     comm_group *world = cases_world(rank, NULL);
     comm_op_options o = on_gpu();
-    int32_t *in[RANKS_MOST], *out = vector_new(LARGE, rank + 1);
-    comm_work *works[2 * RANKS_MOST];
+    int32_t *in[RANKS_MAX], *out = vector_new(LARGE, rank + 1);
+    comm_work *works[2 * RANKS_MAX];
     int count = 0;
     for (int turn = 1; turn < size; turn++)
         CHECK_OK(comm_send(world, out, LARGE, COMM_DTYPE_I32, (rank + turn) % size, &o, &works[count++]));
@@ -342,7 +342,7 @@ static void check_group(comm_group *group)
 /* Groups that exist side by side: made by lists, subgroups, dup and shrink. */
 static void make_and_use_groups(comm_group *world, int rank, int size)
 {
-    int32_t last = size - 1, reversed[RANKS_MOST];
+    int32_t last = size - 1, reversed[RANKS_MAX];
     comm_group *half, *twin, *rest = NULL, *list;
     for (int r = 0; r < size; r++)
         reversed[r] = size - 1 - r;

@@ -4,7 +4,7 @@
 
 #include "rows.h"
 
-enum { MOST = 16 };
+enum { COUNT_MAX = 16 };
 
 static int32_t mark(int from, int to, int i)
 {
@@ -15,7 +15,7 @@ static int32_t mark(int from, int to, int i)
 static size_t uneven(const struct place *p, size_t *counts)
 {
     size_t at = 0;
-    IS(p->size <= MOST);
+    IS(p->size <= COUNT_MAX);
     for (int r = 0; r < p->size; r++) {
         counts[r] = (size_t)r + 1;
         at += r < p->rank ? counts[r] : 0;
@@ -75,11 +75,11 @@ static void check_all(const struct place *p, const int32_t *data, const size_t *
 static void all_gather(const struct place *p)
 {
     comm_work *work;
-    size_t even[MOST], counts[MOST];
-    int32_t mine[MOST], all[MOST * MOST], blocks[MOST][MOST];
-    void *list[MOST];
+    size_t even[COUNT_MAX], counts[COUNT_MAX];
+    int32_t mine[COUNT_MAX], all[COUNT_MAX * COUNT_MAX], blocks[COUNT_MAX][COUNT_MAX];
+    void *list[COUNT_MAX];
     uneven(p, counts);
-    for (int r = 0; r < MOST; r++) {
+    for (int r = 0; r < COUNT_MAX; r++) {
         even[r] = 2;
         list[r] = blocks[r];
         mine[r] = mark(p->rank, 0, r);
@@ -102,11 +102,11 @@ static void all_gather(const struct place *p)
 static void gather(const struct place *p)
 {
     comm_work *work;
-    size_t even[MOST], counts[MOST], mine_count = (size_t)p->rank + 1;
-    int32_t mine[MOST], all[MOST * MOST], blocks[MOST][MOST];
-    void *list[MOST];
+    size_t even[COUNT_MAX], counts[COUNT_MAX], mine_count = (size_t)p->rank + 1;
+    int32_t mine[COUNT_MAX], all[COUNT_MAX * COUNT_MAX], blocks[COUNT_MAX][COUNT_MAX];
+    void *list[COUNT_MAX];
     uneven(p, counts);
-    for (int r = 0; r < MOST; r++) {
+    for (int r = 0; r < COUNT_MAX; r++) {
         even[r] = 2;
         list[r] = blocks[r];
         mine[r] = mark(p->rank, 0, r);
@@ -131,11 +131,11 @@ static void gather(const struct place *p)
 static void scatter(const struct place *p)
 {
     comm_work *work;
-    size_t counts[MOST], mine_count = (size_t)p->rank + 1;
+    size_t counts[COUNT_MAX], mine_count = (size_t)p->rank + 1;
     uneven(p, counts);
     for (int root = 0; root < p->size; root++) {
-        int32_t all[MOST * MOST], got[MOST], blocks[MOST][MOST];
-        const void *list[MOST];
+        int32_t all[COUNT_MAX * COUNT_MAX], got[COUNT_MAX], blocks[COUNT_MAX][COUNT_MAX];
+        const void *list[COUNT_MAX];
         int here = p->rank == root, at = 0;
         for (int r = 0; r < p->size; r++) {
             list[r] = blocks[r];
@@ -162,11 +162,11 @@ static void scatter(const struct place *p)
 static void reduce_scatter(const struct place *p)
 {
     comm_work *work;
-    size_t counts[MOST];
-    int64_t in[MOST * MOST], out[MOST], blocks[MOST][MOST];
-    const void *list[MOST];
+    size_t counts[COUNT_MAX];
+    int64_t in[COUNT_MAX * COUNT_MAX], out[COUNT_MAX], blocks[COUNT_MAX][COUNT_MAX];
+    const void *list[COUNT_MAX];
     size_t begin = uneven(p, counts);
-    for (int i = 0; i < MOST * MOST; i++)
+    for (int i = 0; i < COUNT_MAX * COUNT_MAX; i++)
         in[i] = i + p->rank;
     for (int r = 0, at = 0; r < p->size; r++) {
         list[r] = blocks[r];
@@ -190,10 +190,11 @@ static void reduce_scatter(const struct place *p)
 static void all_to_all(const struct place *p)
 {
     comm_work *work;
-    size_t to[MOST], from[MOST];
-    int32_t in[MOST * MOST], out[MOST * MOST], in_blocks[MOST][MOST], out_blocks[MOST][MOST];
-    const void *in_list[MOST];
-    void *out_list[MOST];
+    size_t to[COUNT_MAX], from[COUNT_MAX];
+    int32_t in[COUNT_MAX * COUNT_MAX], out[COUNT_MAX * COUNT_MAX], in_blocks[COUNT_MAX][COUNT_MAX],
+        out_blocks[COUNT_MAX][COUNT_MAX];
+    const void *in_list[COUNT_MAX];
+    void *out_list[COUNT_MAX];
     for (int r = 0; r < p->size; r++)
         in[r] = mark(p->rank, r, 0);
     OK(comm_all_to_all(p->world, in, out, 1, COMM_DTYPE_I32, NULL, NULL));
@@ -401,7 +402,7 @@ static void dtypes(const struct place *p)
 static void coalescing(const struct place *p)
 {
     comm_work *work;
-    int64_t a = 1, b = p->rank, gathered[MOST] = { 0 };
+    int64_t a = 1, b = p->rank, gathered[COUNT_MAX] = { 0 };
     OK(comm_coalesce_begin(p->world));
     OK(comm_all_reduce(p->world, &a, &a, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, NULL, NULL));
     OK(comm_all_gather(p->world, &b, gathered, 1, COMM_DTYPE_I64, NULL, NULL));

@@ -4,7 +4,7 @@
 
 #include "rows.h"
 
-enum { MOST = 16 };
+enum { COUNT_MAX = 16 };
 
 /* A second world of the same ranks, over a store of the caller's. */
 static void world(const struct place *p)
@@ -165,7 +165,7 @@ static void group_create(const struct place *p)
 {
     comm_group *group = NULL, *nested = NULL;
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
-    int32_t even[MOST], count = 0;
+    int32_t even[COUNT_MAX], count = 0;
     for (int32_t r = p->size - 1; r >= 0; r--) /* any order: backwards */
         if (r % 2 == 0)
             even[count++] = r;
@@ -223,7 +223,7 @@ static void group_subgroups(const struct place *p)
 static void group_subgroups_list(const struct place *p)
 {
     comm_group *group = NULL;
-    int32_t ranks[MOST];
+    int32_t ranks[COUNT_MAX];
     const size_t counts[] = { 1, (size_t)p->size - 1 };
     for (int32_t r = 0; r < p->size; r++)
         ranks[r] = p->size - 1 - r;
@@ -308,9 +308,9 @@ static void group_connect(const struct place *p)
 
 static void group_lost_ranks(const struct place *p)
 {
-    int32_t lost[MOST];
+    int32_t lost[COUNT_MAX];
     size_t count = 99;
-    OK(comm_group_lost_ranks(p->world, lost, MOST, &count));
+    OK(comm_group_lost_ranks(p->world, lost, COUNT_MAX, &count));
     IS(count == 0);
     count = 99;
     OK(comm_group_lost_ranks(p->world, NULL, 0, &count));
@@ -359,7 +359,7 @@ static void group_queries(const struct place *p)
 static void group_ranks(const struct place *p)
 {
     comm_group *group;
-    int32_t backwards[MOST], listed[MOST], rank = -1;
+    int32_t backwards[COUNT_MAX], listed[COUNT_MAX], rank = -1;
     for (int32_t r = 0; r < p->size; r++)
         backwards[r] = p->size - 1 - r;
     OK(comm_group_create(p->world, backwards, (size_t)p->size, NULL, &group));
@@ -376,12 +376,12 @@ static void group_ranks(const struct place *p)
 
 static void group_hosts(const struct place *p)
 {
-    int32_t hosts[MOST];
+    int32_t hosts[COUNT_MAX];
     memset(hosts, 0x55, sizeof hosts);
     OK(comm_group_hosts(p->world, hosts)); /* the launcher started all ranks here */
     for (int32_t r = 0; r < p->size; r++)
         IS(hosts[r] == 0);
-    IS(p->size == MOST || hosts[p->size] == 0x55555555);
+    IS(p->size == COUNT_MAX || hosts[p->size] == 0x55555555);
     GIVES(COMM_ERR_INVALID, comm_group_hosts(p->world, NULL));
     GIVES(COMM_ERR_INVALID, comm_group_hosts(NULL, hosts));
 }

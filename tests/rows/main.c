@@ -68,14 +68,14 @@ static int list(void)
 }
 
 /* A folder of rank 0's making, told to the others. */
-static void share_folder(struct place *p, char *folder, size_t room)
+static void share_folder(struct place *p, char *folder, size_t capacity)
 {
     const char *base = getenv("TMPDIR");
     if (p->rank == 0) {
-        snprintf(folder, room, "%s/comm-rows-XXXXXX", base && *base ? base : "/tmp");
+        snprintf(folder, capacity, "%s/comm-rows-XXXXXX", base && *base ? base : "/tmp");
         IS(mkdtemp(folder) != NULL);
     }
-    OK(comm_broadcast(p->world, folder, room, COMM_DTYPE_BYTE, 0, NULL, NULL));
+    OK(comm_broadcast(p->world, folder, capacity, COMM_DTYPE_BYTE, 0, NULL, NULL));
     p->folder = folder;
 }
 

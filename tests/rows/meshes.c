@@ -3,7 +3,7 @@
 
 #include "rows.h"
 
-enum { MOST = 16 };
+enum { COUNT_MAX = 16 };
 
 static const char *const names[] = { "dp", "tp" };
 
@@ -18,7 +18,7 @@ static comm_mesh *grid(const struct place *p, int32_t *ret_columns)
 
 static void mesh_create(const struct place *p)
 {
-    int32_t columns, backwards[MOST], all[MOST];
+    int32_t columns, backwards[COUNT_MAX], all[COUNT_MAX];
     comm_mesh *mesh = grid(p, &columns), *listed = NULL, *none = NULL;
     IS(comm_mesh_dims(mesh) == 2 && comm_mesh_size(mesh, 1) == columns && comm_mesh_rank_count(mesh) == p->size);
     OK(comm_mesh_destroy(mesh));
@@ -51,7 +51,7 @@ static void mesh_groups(const struct place *p)
 
 static void mesh_queries(const struct place *p)
 {
-    int32_t columns, dim = -1, at[2], rank = -1, all[MOST];
+    int32_t columns, dim = -1, at[2], rank = -1, all[COUNT_MAX];
     comm_mesh *mesh = grid(p, &columns);
     IS(strcmp(comm_mesh_dim_name(mesh, 0), "dp") == 0);
     OK(comm_mesh_dim(mesh, "tp", &dim));

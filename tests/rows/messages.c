@@ -3,7 +3,7 @@
 
 #include "rows.h"
 
-enum { MOST = 16 };
+enum { COUNT_MAX = 16 };
 
 static int next_of(const struct place *p)
 {
@@ -83,7 +83,7 @@ static void truncation(const struct place *p)
 static void batch_p2p(const struct place *p)
 {
     comm_work *work;
-    int32_t in[MOST], out[MOST];
+    int32_t in[COUNT_MAX], out[COUNT_MAX];
     OK(comm_coalesce_begin(p->world));
     for (int r = 0; r < p->size; r++) {
         in[r] = p->rank * 100 + r;
@@ -105,7 +105,7 @@ static size_t say(int rank, char *text)
 
 static void check_said(const struct place *p, const char *data, const size_t *lengths)
 {
-    char text[MOST];
+    char text[COUNT_MAX];
     for (int r = 0; r < p->size; r++) {
         IS(lengths[r] == say(r, text) && memcmp(data, text, lengths[r]) == 0);
         data += lengths[r];
@@ -114,7 +114,7 @@ static void check_said(const struct place *p, const char *data, const size_t *le
 
 static void all_gather_bytes(const struct place *p)
 {
-    char text[MOST];
+    char text[COUNT_MAX];
     void *data;
     size_t *lengths, bytes = say(p->rank, text);
     OK(comm_all_gather_bytes(p->world, text, bytes, NULL, &data, &lengths));
@@ -125,7 +125,7 @@ static void all_gather_bytes(const struct place *p)
 
 static void gather_bytes(const struct place *p)
 {
-    char text[MOST];
+    char text[COUNT_MAX];
     void *data;
     size_t *lengths, bytes = say(p->rank, text);
     for (int root = 0; root < p->size; root++) {
@@ -141,7 +141,7 @@ static void gather_bytes(const struct place *p)
 static void broadcast_bytes(const struct place *p)
 {
     for (int root = 0; root < p->size; root++) {
-        char text[MOST];
+        char text[COUNT_MAX];
         void *data;
         size_t bytes, mine = say(root, text);
         OK(comm_broadcast_bytes(p->world, p->rank == root ? text : NULL, p->rank == root ? mine : 0, root, NULL, &data,
@@ -153,9 +153,9 @@ static void broadcast_bytes(const struct place *p)
 
 static void scatter_bytes(const struct place *p)
 {
-    char texts[MOST][MOST];
-    const void *parts[MOST];
-    size_t lengths[MOST], bytes;
+    char texts[COUNT_MAX][COUNT_MAX];
+    const void *parts[COUNT_MAX];
+    size_t lengths[COUNT_MAX], bytes;
     void *data;
     for (int r = 0; r < p->size; r++) {
         lengths[r] = say(r, texts[r]);

@@ -210,11 +210,11 @@ static char own_value[64];
 static size_t own_bytes;
 static int own_is_set, own_is_closed;
 
-static comm_status own_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status own_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t capacity)
 {
     (void)context, (void)key;
     if (bytes > sizeof own_value) {
-        snprintf(error, room, "%zu bytes are too many", bytes);
+        snprintf(error, capacity, "%zu bytes are too many", bytes);
         return COMM_ERR_UNSUPPORTED;
     }
     memcpy(own_value, data, bytes);
@@ -224,11 +224,11 @@ static comm_status own_set(void *context, const char *key, const void *data, siz
 }
 
 static comm_status own_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                           char *error, size_t room)
+                           char *error, size_t capacity)
 {
     (void)context, (void)timeout_ms;
     if (!own_is_set) {
-        snprintf(error, room, "'%s' is not there", key);
+        snprintf(error, capacity, "'%s' is not there", key);
         return COMM_ERR_TIMEOUT;
     }
     *ret_data = comm_alloc(own_bytes);
@@ -239,34 +239,35 @@ static comm_status own_get(void *context, const char *key, int64_t timeout_ms, v
     return COMM_OK;
 }
 
-static comm_status own_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error, size_t room)
+static comm_status own_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+                           size_t capacity)
 {
-    (void)context, (void)key, (void)error, (void)room;
+    (void)context, (void)key, (void)error, (void)capacity;
     *ret_value = amount;
     return COMM_OK;
 }
 
 static comm_status own_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                    const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                                   char *error, size_t room)
+                                   char *error, size_t capacity)
 {
     (void)context, (void)key, (void)expected, (void)expected_bytes, (void)desired, (void)desired_bytes;
     (void)ret_data, (void)ret_bytes;
-    snprintf(error, room, "not here");
+    snprintf(error, capacity, "not here");
     return COMM_ERR_UNSUPPORTED;
 }
 
 static comm_status own_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                             size_t room)
+                             size_t capacity)
 {
-    (void)context, (void)keys, (void)count, (void)error, (void)room;
+    (void)context, (void)keys, (void)count, (void)error, (void)capacity;
     *ret_all = own_is_set;
     return COMM_OK;
 }
 
-static comm_status own_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+static comm_status own_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
-    (void)context, (void)key, (void)error, (void)room;
+    (void)context, (void)key, (void)error, (void)capacity;
     *ret_existed = own_is_set;
     own_is_set = 0;
     return COMM_OK;
@@ -340,9 +341,9 @@ static void store_collectives(const struct place *p)
 /* ---- Rendezvous ---- */
 
 static comm_status meet(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms, comm_store **ret_store,
-                        int32_t *ret_rank, int32_t *ret_world_size, void *context, char *error, size_t room)
+                        int32_t *ret_rank, int32_t *ret_world_size, void *context, char *error, size_t capacity)
 {
-    (void)timeout_ms, (void)error, (void)room;
+    (void)timeout_ms, (void)error, (void)capacity;
     IS(strcmp(url, "friends://of/ours") == 0 && context == (void *)&meet);
     *ret_rank = rank;
     *ret_world_size = world_size;

@@ -6,7 +6,7 @@
 #include "core/exec/select.h"
 #include "simulate.h"
 
-enum { SIZE_MOST = 33 };
+enum { WORLD_MAX = 33 };
 
 int is_rooted(int32_t kind);
 const char *op_name(int32_t kind);

@@ -138,7 +138,7 @@ extern const struct sim_carrier sockets, memory_ports;
 extern const comm_backend *backend; /* tcp, with a host table of ours */
 extern comm_host host;
 
-void net_open(int32_t size, size_t most_room);
+void net_open(int32_t size, size_t most_capacity);
 void net_close(void);
 void ports_open(int32_t size);
 void ports_close(void);

@@ -20,7 +20,7 @@ struct letter {
 
 static struct letter *buckets[BUCKETS], *lasts[BUCKETS];
 static struct part **receives;
-static size_t receive_count, receive_room;
+static size_t receive_count, receive_capacity;
 
 static size_t bucket_of(const struct team *team, int32_t from, int32_t to)
 {
@@ -38,19 +38,19 @@ static void add_receive(struct letter *m, enum way way, size_t most)
 {
     struct member *member = &m->team->members[m->to];
     struct part *part = part_new(member, NULL);
-    size_t room = one_in(8) ? below(m->bytes + 1) : m->bytes;
+    size_t capacity = one_in(8) ? below(m->bytes + 1) : m->bytes;
     if (way != BY_SOURCE_AND_TAG)
-        room = draw_bytes(most); /* whatever comes */
-    area_open(&part->recv, room);
+        capacity = draw_bytes(most); /* whatever comes */
+    area_open(&part->recv, capacity);
     part->op = (comm_op){ .kind = COMM_OP_RECV,
                           .dtype = COMM_DTYPE_U8,
                           .root = way == BY_SOURCE_AND_TAG ? m->from : COMM_ANY_SOURCE,
                           .tag = way == ANYTHING ? COMM_ANY_TAG : m->tag,
-                          .recv = { .data = part->recv.memory + MARGIN, .count = room } };
+                          .recv = { .data = part->recv.memory + MARGIN, .count = capacity } };
     member_append(member, part);
-    if (receive_count == receive_room) {
-        receive_room = 2 * receive_room + 64;
-        receives = realloc(receives, receive_room * sizeof *receives);
+    if (receive_count == receive_capacity) {
+        receive_capacity = 2 * receive_capacity + 64;
+        receives = realloc(receives, receive_capacity * sizeof *receives);
     }
     receives[receive_count++] = part;
 }
@@ -141,18 +141,18 @@ static void check_receive(struct part *part)
         complain("rank %d received from rank %d what was never sent", part->member->rank, part->from);
         return;
     }
-    size_t room = part->op.recv.count, n = m->bytes < room ? m->bytes : room;
-    comm_status expected = m->bytes > room ? COMM_ERR_TRUNCATED : COMM_OK;
+    size_t capacity = part->op.recv.count, n = m->bytes < capacity ? m->bytes : capacity;
+    comm_status expected = m->bytes > capacity ? COMM_ERR_TRUNCATED : COMM_OK;
     if (part->status != expected || part->tag != m->tag || part->count != n)
         complain("group %s, rank %d: a receive from rank %d says %s, tag %d, %zu B, not %s, tag %d, %zu B",
                  part->member->team->name, part->member->rank, part->from, comm_status_name(part->status), part->tag,
                  part->count, comm_status_name(expected), m->tag, n);
     struct area right;
-    area_open(&right, room);
+    area_open(&right, capacity);
     uint8_t *whole = malloc(m->bytes + 1);
     content_write(whole, m->bytes, m->content);
     memcpy(right.memory + MARGIN, whole, n);
-    if (memcmp(part->got.memory, right.memory, room + 2 * MARGIN) != 0)
+    if (memcmp(part->got.memory, right.memory, capacity + 2 * MARGIN) != 0)
         complain("group %s, rank %d: a receive of %zu B from rank %d with tag %d has wrong data",
                  part->member->team->name, part->member->rank, n, part->from, part->tag);
     free(whole);
@@ -175,5 +175,5 @@ void messages_check(void)
         }
     free(receives);
     receives = NULL;
-    receive_count = receive_room = 0;
+    receive_count = receive_capacity = 0;
 }

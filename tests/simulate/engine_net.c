@@ -14,23 +14,23 @@ enum { FD_FIRST = 1 << 20 }; /* no descriptor of this process is so high */
 
 struct queue {
     uint8_t *bytes;
-    size_t room, begin, fill;
+    size_t capacity, begin, fill;
     size_t until_cut; /* bytes; SIZE_MAX: never */
 };
 
 static struct queue *queues; /* [size * size], by sender and receiver */
 static uint8_t *cut;         /* by pair, both ways */
 static int32_t net_size;
-static size_t net_room;
+static size_t net_capacity;
 
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags);
 ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags);
 ssize_t __wrap_readv(int fd, const struct iovec *iov, int pieces);
 
-void net_open(int32_t size, size_t most_room)
+void net_open(int32_t size, size_t most_capacity)
 {
     net_size = size;
-    net_room = most_room;
+    net_capacity = most_capacity;
     queues = calloc((size_t)size * (size_t)size, sizeof *queues);
     cut = calloc((size_t)size * (size_t)size, 1);
     for (int32_t i = 0; i < size * size; i++)
@@ -49,8 +49,8 @@ static struct queue *queue_of(int32_t from, int32_t to)
 {
     struct queue *q = &queues[from * net_size + to];
     if (!q->bytes) {
-        q->room = net_room;
-        q->bytes = malloc(q->room);
+        q->capacity = net_capacity;
+        q->bytes = malloc(q->capacity);
     }
     return q;
 }
@@ -97,8 +97,8 @@ static size_t total_of(const struct iovec *iov, size_t pieces)
 /* Copy between a queue's place `at` and memory. */
 static void queue_copy(struct queue *q, size_t at, uint8_t *data, size_t bytes, int into_queue)
 {
-    at %= q->room;
-    size_t first = bytes < q->room - at ? bytes : q->room - at;
+    at %= q->capacity;
+    size_t first = bytes < q->capacity - at ? bytes : q->capacity - at;
     if (into_queue) {
         memcpy(q->bytes + at, data, first);
         memcpy(q->bytes, data + first, bytes - first);
@@ -120,14 +120,14 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     int32_t pair = fd - FD_FIRST;
     struct queue *q = queue_of(pair / net_size, pair % net_size);
-    size_t total = total_of(message->msg_iov, message->msg_iovlen), room = q->room - q->fill;
+    size_t total = total_of(message->msg_iov, message->msg_iovlen), capacity = q->capacity - q->fill;
     int error = whim();
     (void)flags;
     if (cut[pair])
         return refused(EPIPE);
-    if (error || room == 0)
+    if (error || capacity == 0)
         return refused(error ? error : EAGAIN);
-    size_t n = some_of(total < room ? total : room), left = n;
+    size_t n = some_of(total < capacity ? total : capacity), left = n;
     if (n >= q->until_cut) {
         n = left = q->until_cut;
         cut_pair(pair / net_size, pair % net_size);
@@ -162,7 +162,7 @@ ssize_t __wrap_readv(int fd, const struct iovec *iov, int pieces)
     for (int i = 0; left; i++) {
         size_t piece = iov[i].iov_len < left ? iov[i].iov_len : left;
         queue_copy(q, q->begin, iov[i].iov_base, piece, 0);
-        q->begin = (q->begin + piece) % q->room;
+        q->begin = (q->begin + piece) % q->capacity;
         q->fill -= piece;
         left -= piece;
     }

@@ -106,11 +106,11 @@ static int order_class(const struct part *part)
 void member_append(struct member *member, struct part *part)
 {
     enum { NEAR = 4 };
-    size_t first = member->program_count, room;
+    size_t first = member->program_count, capacity;
     while (first > 0 && order_class(member->program[first - 1]) != order_class(part))
         first--;
-    room = member->program_count - first;
-    size_t at = first + below((room < NEAR ? room : NEAR) + 1);
+    capacity = member->program_count - first;
+    size_t at = first + below((capacity < NEAR ? capacity : NEAR) + 1);
     member->program = realloc(member->program, (member->program_count + 1) * sizeof *member->program);
     memmove(member->program + at + 1, member->program + at, (member->program_count - at) * sizeof *member->program);
     member->program[at] = part;
@@ -193,10 +193,11 @@ static void host_rank_lost(void *token, int32_t world_rank, const char *why)
     (void)token, (void)world_rank, (void)why;
 }
 
-static void host_describe(void *token, const comm_op *op, char *text, size_t room)
+static void host_describe(void *token, const comm_op *op, char *text, size_t capacity)
 {
     const struct member *member = token;
-    snprintf(text, room, "%s #%llu on group '%s' (rank %d of %d)", comm__op_name(op->kind), (unsigned long long)op->seq,
+    snprintf(text, capacity, "%s #%llu on group '%s' (rank %d of %d)", comm__op_name(op->kind),
+             (unsigned long long)op->seq,
              member->team->name, member->rank, member->team->size);
 }
 
@@ -418,10 +419,10 @@ static void prepare(struct part *part)
 /* One or a few of its next operations. */
 static void submit(struct member *member)
 {
-    enum { MOST = 4 };
-    const comm_op *ops[MOST];
-    comm_work *works[MOST];
-    size_t left = member->program_count - member->submitted, count = 1 + below(left < MOST ? left : MOST);
+    enum { COUNT_MAX = 4 };
+    const comm_op *ops[COUNT_MAX];
+    comm_work *works[COUNT_MAX];
+    size_t left = member->program_count - member->submitted, count = 1 + below(left < COUNT_MAX ? left : COUNT_MAX);
     if (!member->state)
         member_open(member);
     for (size_t i = 0; i < count; i++) {

@@ -35,20 +35,20 @@ struct run {
     int32_t begun;     /* lanes that have begun: for the barrier */
     int32_t slow_rank; /* -1: none */
     struct event *bag;
-    size_t bag_count, bag_room;
+    size_t bag_count, bag_capacity;
     size_t in_flight; /* messages posted and not arrived */
     size_t *sent;     /* [size] */
 };
 
 static int put(struct run *run, struct event event)
 {
-    if (run->bag_count == run->bag_room) {
-        size_t room = run->bag_room ? 2 * run->bag_room : 256;
-        struct event *bag = realloc(run->bag, room * sizeof *bag);
+    if (run->bag_count == run->bag_capacity) {
+        size_t capacity = run->bag_capacity ? 2 * run->bag_capacity : 256;
+        struct event *bag = realloc(run->bag, capacity * sizeof *bag);
         if (!bag)
             return fail(run->w, "out of memory");
         run->bag = bag;
-        run->bag_room = room;
+        run->bag_capacity = capacity;
     }
     run->bag[run->bag_count++] = event;
     return 0;

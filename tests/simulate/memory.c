@@ -208,12 +208,12 @@ static int open_rank(struct world *w, int32_t rank)
     memcpy(w->expected[rank], w->memory[rank], count * sizeof **w->expected);
 
     for (int32_t slice = 0; slice < s->slices; slice++) {
-        size_t room = (size_t)w->plans[rank].scratch_slots * slot_count(w, slice);
-        struct element *scratch = malloc((room + 1) * sizeof *scratch);
+        size_t capacity = (size_t)w->plans[rank].scratch_slots * slot_count(w, slice);
+        struct element *scratch = malloc((capacity + 1) * sizeof *scratch);
         w->scratch[rank * s->slices + slice] = scratch;
         if (!scratch)
             return fail(w, "out of memory");
-        for (size_t i = 0; i < room; i++)
+        for (size_t i = 0; i < capacity; i++)
             scratch[i] = (struct element){ .sum = -1, .average = -1, .product = UINT64_MAX, .hash = UINT64_MAX };
     }
     return 0;

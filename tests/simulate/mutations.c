@@ -93,7 +93,7 @@ static int local_step_forgotten(struct plan *plans, int32_t rank, size_t at)
 static int averaged_twice(struct plan *plans, int32_t rank, size_t at)
 {
     struct plan *p = &plans[rank];
-    if (p->steps[at].kind != PLAN_STEP_AVERAGE || p->step_count == p->step_room)
+    if (p->steps[at].kind != PLAN_STEP_AVERAGE || p->step_count == p->step_capacity)
         return 0;
     memmove(p->steps + at + 1, p->steps + at, (p->step_count++ - at) * sizeof *p->steps);
     return 1;

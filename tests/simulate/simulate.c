@@ -23,7 +23,7 @@ struct subject {
     const struct algo *algo;
     int32_t size, root;
     const int32_t *hosts;
-    struct plan plans[SIZE_MOST];
+    struct plan plans[WORLD_MAX];
 };
 
 static size_t amount_of(enum amount amount, size_t p)
@@ -49,7 +49,7 @@ static size_t amount_of(enum amount amount, size_t p)
 
 static void complain(const struct subject *subject, const struct setting *s, const char *text)
 {
-    char hosts[4 * SIZE_MOST + 16] = "";
+    char hosts[4 * WORLD_MAX + 16] = "";
     size_t used = subject->hosts ? (size_t)snprintf(hosts, sizeof hosts, " on hosts") : 0;
     for (int32_t r = 0; subject->hosts && r < s->size; r++)
         used += (size_t)snprintf(hosts + used, sizeof hosts - used, " %d", subject->hosts[r]);
@@ -113,7 +113,7 @@ static void run_setting(const struct subject *subject, struct setting s)
 
 static void run_uneven(const struct subject *subject, uint64_t *random)
 {
-    size_t lengths[SIZE_MOST * SIZE_MOST];
+    size_t lengths[WORLD_MAX * WORLD_MAX];
     if (!(subject->algo->traits & (ALGO_UNEVEN | ALGO_AGREED)))
         return;
     for (int i = 0; i < 2; i++) {
@@ -187,7 +187,7 @@ static void run_roots(const struct algo *algo, int32_t size, const int32_t *host
 
 /* ---- Hosts ---- */
 
-enum { ALL_LAYOUTS_MOST = 6, ALL_LAYOUTS_MOST_ROOTED = 5, LAYOUTS_DRAWN = 5 };
+enum { ALL_LAYOUTS_MAX = 6, ALL_LAYOUTS_MAX_ROOTED = 5, LAYOUTS_DRAWN = 5 };
 
 /* The next way to put ranks on hosts that are numbered as they first appear; 0 after the last one. */
 static int next_layout(int32_t *hosts, int32_t size)
@@ -218,8 +218,8 @@ static void draw_layout(int way, int32_t *hosts, int32_t size, uint64_t *random)
 
 static void run_layouts(const struct algo *algo, int32_t size, uint64_t *random)
 {
-    int32_t hosts[SIZE_MOST] = { 0 };
-    if (size <= (is_rooted(algo->kind) ? ALL_LAYOUTS_MOST_ROOTED : ALL_LAYOUTS_MOST)) {
+    int32_t hosts[WORLD_MAX] = { 0 };
+    if (size <= (is_rooted(algo->kind) ? ALL_LAYOUTS_MAX_ROOTED : ALL_LAYOUTS_MAX)) {
         do
             run_roots(algo, size, hosts, random);
         while (next_layout(hosts, size));
@@ -235,7 +235,7 @@ static void run_algo(const struct algo *algo)
 {
     uint64_t random = 1;
     int before = failures;
-    for (int32_t size = 1; size <= SIZE_MOST && failures < before + 10; size++) {
+    for (int32_t size = 1; size <= WORLD_MAX && failures < before + 10; size++) {
         run_roots(algo, size, NULL, &random);
         if (algo->traits & ALGO_LEVELS)
             run_layouts(algo, size, &random);

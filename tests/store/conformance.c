@@ -167,18 +167,18 @@ static void keys_have_a_limit(struct pair *p)
 
 static void many_keys_at_once_have_a_limit(struct pair *p)
 {
-    enum { MOST = 131072 };
-    const char **keys = (const char **)allocate((MOST + 1) * sizeof *keys);
+    enum { COUNT_MAX = 131072 };
+    const char **keys = (const char **)allocate((COUNT_MAX + 1) * sizeof *keys);
     int32_t all = -7;
-    for (size_t i = 0; i <= MOST; i++)
+    for (size_t i = 0; i <= COUNT_MAX; i++)
         keys[i] = "k";
     CHECK_OK(comm_store_set(p->a, "k", "v", 1));
-    CHECK_STATUS(comm_store_check(p->a, keys, MOST + 1, &all), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_store_check(p->a, keys, COUNT_MAX + 1, &all), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("131072");
     CHECK(all == -7);
-    CHECK_OK(comm_store_check(p->a, keys, MOST, &all));
+    CHECK_OK(comm_store_check(p->a, keys, COUNT_MAX, &all));
     CHECK(all == 1);
-    CHECK_OK(comm_store_wait(p->a, keys, MOST, LONG_MS));
+    CHECK_OK(comm_store_wait(p->a, keys, COUNT_MAX, LONG_MS));
     free(keys);
 }
 

@@ -342,15 +342,15 @@ static void set_large(const struct server *server, const char *key)
     free(large);
 }
 
-static void hear_large(int fd, char *room)
+static void hear_large(int fd, char *buffer)
 {
     lines_hear(fd, "100000..");
     size_t got = 0;
     for (ssize_t n; got < LARGE; got += (size_t)n) {
-        n = recv(fd, room, LARGE - got, 0);
+        n = recv(fd, buffer, LARGE - got, 0);
         CHECK(n > 0);
         for (ssize_t i = 0; i < n; i++)
-            CHECK(room[i] == (char)((got + (size_t)i) * 2654435761u >> 24));
+            CHECK(buffer[i] == (char)((got + (size_t)i) * 2654435761u >> 24));
     }
 }
 
@@ -386,8 +386,8 @@ static void slow_reader(const struct server *server, struct worker workers[GOOD_
 {
     enum { TIMES = 100 };
     int fd = greet(server);
-    char *room = malloc(LARGE);
-    CHECK(room != NULL);
+    char *buffer = malloc(LARGE);
+    CHECK(buffer != NULL);
     for (int i = 0; i < TIMES; i++)
         lines_say(fd, "03 02.. '/L'");
     lines_say(fd, "0a 64..");
@@ -397,11 +397,11 @@ static void slow_reader(const struct server *server, struct worker workers[GOOD_
     workers_get_on(workers);
     check_memory(server, 192);
     for (int i = 0; i < TIMES + 100; i++)
-        hear_large(fd, room);
+        hear_large(fd, buffer);
     lines_hear(fd, "01 02 03 04");
     check_memory(server, 192);
     close(fd);
-    free(room);
+    free(buffer);
 }
 
 /* ---- Many ---- */

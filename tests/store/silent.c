@@ -353,58 +353,59 @@ static void be_slow(void)
     atomic_fetch_add(&slow_calls, 1);
 }
 
-static comm_status slow_said(comm_status status, char *error, size_t room)
+static comm_status slow_said(comm_status status, char *error, size_t capacity)
 {
-    snprintf(error, room, "%s", status == COMM_OK ? "" : comm_last_error());
+    snprintf(error, capacity, "%s", status == COMM_OK ? "" : comm_last_error());
     return status;
 }
 
-static comm_status slow_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status slow_set(void *context, const char *key, const void *data, size_t bytes, char *error,
+                            size_t capacity)
 {
     (void)context;
     be_slow();
-    return slow_said(comm_store_set(behind, key, data, bytes), error, room);
+    return slow_said(comm_store_set(behind, key, data, bytes), error, capacity);
 }
 
 static comm_status slow_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                            char *error, size_t room)
+                            char *error, size_t capacity)
 {
     (void)context;
     be_slow();
-    return slow_said(comm_store_get(behind, key, timeout_ms, ret_data, ret_bytes), error, room);
+    return slow_said(comm_store_get(behind, key, timeout_ms, ret_data, ret_bytes), error, capacity);
 }
 
 static comm_status slow_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
-                            size_t room)
+                            size_t capacity)
 {
     (void)context;
     be_slow();
-    return slow_said(comm_store_add(behind, key, amount, ret_value), error, room);
+    return slow_said(comm_store_add(behind, key, amount, ret_value), error, capacity);
 }
 
 static comm_status slow_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                     const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                                    char *error, size_t room)
+                                    char *error, size_t capacity)
 {
     (void)context;
     be_slow();
     return slow_said(comm_store_compare_set(behind, key, expected, expected_bytes, desired, desired_bytes, ret_data,
-                                            ret_bytes), error, room);
+                                            ret_bytes), error, capacity);
 }
 
 static comm_status slow_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                              size_t room)
+                              size_t capacity)
 {
     (void)context;
     be_slow();
-    return slow_said(comm_store_check(behind, keys, count, ret_all), error, room);
+    return slow_said(comm_store_check(behind, keys, count, ret_all), error, capacity);
 }
 
-static comm_status slow_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+static comm_status slow_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
     (void)context;
     be_slow();
-    return slow_said(comm_store_delete(behind, key, ret_existed), error, room);
+    return slow_said(comm_store_delete(behind, key, ret_existed), error, capacity);
 }
 
 static comm_status call_many(comm_store *s, int64_t limit_ms)

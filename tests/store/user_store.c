@@ -78,7 +78,7 @@ static void drop(struct item **at)
 }
 
 /* Until the key is there. */
-static comm_status sleep_for(struct user *u, const char *key, int64_t timeout_ms, char *error, size_t room)
+static comm_status sleep_for(struct user *u, const char *key, int64_t timeout_ms, char *error, size_t capacity)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -89,25 +89,26 @@ static comm_status sleep_for(struct user *u, const char *key, int64_t timeout_ms
     until.tv_nsec = ns % 1000000000;
     while (!*find(u, key))
         if (pthread_cond_timedwait(&u->changed, &u->lock, &until) == ETIMEDOUT) {
-            snprintf(error, room, "nobody came");
+            snprintf(error, capacity, "nobody came");
             return COMM_ERR_TIMEOUT;
         }
     return COMM_OK;
 }
 
-static comm_status user_set(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status user_set(void *context, const char *key, const void *data, size_t bytes, char *error,
+                            size_t capacity)
 {
     struct user *u = enter(context);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     put(find(u, key), key, data, bytes);
     return leave(u, COMM_OK);
 }
 
 static comm_status user_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
-                            char *error, size_t room)
+                            char *error, size_t capacity)
 {
     struct user *u = enter(context);
-    comm_status status = sleep_for(u, key, timeout_ms, error, room);
+    comm_status status = sleep_for(u, key, timeout_ms, error, capacity);
     if (status == COMM_OK) {
         *ret_data = copy((*find(u, key))->data, (*find(u, key))->bytes);
         *ret_bytes = (*find(u, key))->bytes;
@@ -116,7 +117,7 @@ static comm_status user_get(void *context, const char *key, int64_t timeout_ms, 
 }
 
 static comm_status user_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
-                            size_t room)
+                            size_t capacity)
 {
     struct user *u = enter(context);
     struct item **at = find(u, key);
@@ -127,7 +128,7 @@ static comm_status user_add(void *context, const char *key, int64_t amount, int6
     errno = 0;
     long long number = strtoll(text, &end, 10);
     if (end == text || errno || __builtin_add_overflow(number, amount, &sum)) {
-        snprintf(error, room, "add to '%s': '%s' plus %lld does not work out", key, text, (long long)amount);
+        snprintf(error, capacity, "add to '%s': '%s' plus %lld does not work out", key, text, (long long)amount);
         return leave(u, COMM_ERR_INVALID);
     }
     snprintf(text, sizeof text, "%lld", (long long)sum);
@@ -138,11 +139,11 @@ static comm_status user_add(void *context, const char *key, int64_t amount, int6
 
 static comm_status user_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                     const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
-                                    char *error, size_t room)
+                                    char *error, size_t capacity)
 {
     struct user *u = enter(context);
     struct item **at = find(u, key);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     if (*at ? (*at)->bytes == expected_bytes && (!expected_bytes || memcmp((*at)->data, expected, expected_bytes) == 0)
             : expected_bytes == 0)
         put(at, key, desired, desired_bytes);
@@ -152,21 +153,21 @@ static comm_status user_compare_set(void *context, const char *key, const void *
 }
 
 static comm_status user_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
-                              size_t room)
+                              size_t capacity)
 {
     struct user *u = enter(context);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     *ret_all = 1;
     for (size_t i = 0; i < count; i++)
         *ret_all &= *find(u, keys[i]) != NULL;
     return leave(u, COMM_OK);
 }
 
-static comm_status user_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t room)
+static comm_status user_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
     struct user *u = enter(context);
     struct item **at = find(u, key);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     *ret_existed = *at != NULL;
     if (*at)
         drop(at);
@@ -174,22 +175,23 @@ static comm_status user_remove(void *context, const char *key, int32_t *ret_exis
 }
 
 static comm_status user_wait(void *context, const char *const *keys, size_t count, int64_t timeout_ms, char *error,
-                             size_t room)
+                             size_t capacity)
 {
     struct user *u = enter(context);
     comm_status status = COMM_OK;
     for (size_t i = 0; i < count && status == COMM_OK; i++)
-        status = sleep_for(u, keys[i], timeout_ms, error, room);
+        status = sleep_for(u, keys[i], timeout_ms, error, capacity);
     return leave(u, status);
 }
 
-static comm_status user_append(void *context, const char *key, const void *data, size_t bytes, char *error, size_t room)
+static comm_status user_append(void *context, const char *key, const void *data, size_t bytes, char *error,
+                               size_t capacity)
 {
     struct user *u = enter(context);
     struct item **at = find(u, key);
     size_t old = *at ? (*at)->bytes : 0;
     if (old + bytes > (size_t)8 << 20) {
-        snprintf(error, room, "append to '%s': the limit is 8388608 B", key);
+        snprintf(error, capacity, "append to '%s': the limit is 8388608 B", key);
         return leave(u, COMM_ERR_INVALID);
     }
     char *joined = malloc(old + bytes + 1);
@@ -209,21 +211,21 @@ static int is_queue(const struct item *item)
     return strncmp(item->key, "queue ", 6) == 0;
 }
 
-static comm_status user_num_keys(void *context, int64_t *ret_count, char *error, size_t room)
+static comm_status user_num_keys(void *context, int64_t *ret_count, char *error, size_t capacity)
 {
     struct user *u = enter(context);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     *ret_count = 0;
     for (struct item *item = u->first; item; item = item->next)
         *ret_count += !is_queue(item);
     return leave(u, COMM_OK);
 }
 
-static comm_status user_list_keys(void *context, char ***ret_keys, size_t *ret_count, char *error, size_t room)
+static comm_status user_list_keys(void *context, char ***ret_keys, size_t *ret_count, char *error, size_t capacity)
 {
     struct user *u = enter(context);
     size_t count = 0, bytes = 0;
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     for (struct item *item = u->first; item; item = item->next)
         if (!is_queue(item)) {
             count++;
@@ -252,12 +254,12 @@ static char *queue_key(const char *key)
 }
 
 static comm_status user_queue_push(void *context, const char *key, const void *data, size_t bytes, char *error,
-                                   size_t room)
+                                   size_t capacity)
 {
     struct user *u = enter(context);
     struct item **at = &u->first;
     char *whole = queue_key(key);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     while (*at)
         at = &(*at)->next;
     put(at, whole, data, bytes);
@@ -266,17 +268,17 @@ static comm_status user_queue_push(void *context, const char *key, const void *d
 }
 
 static comm_status user_queue_pop(void *context, const char *key, int64_t timeout_ms, void **ret_data,
-                                  size_t *ret_bytes, char *error, size_t room)
+                                  size_t *ret_bytes, char *error, size_t capacity)
 {
     struct user *u = enter(context);
     char *whole = queue_key(key);
     comm_status status = COMM_OK;
     if (timeout_ms != COMM_STORE_NO_WAIT)
-        status = sleep_for(u, whole, timeout_ms, error, room);
+        status = sleep_for(u, whole, timeout_ms, error, capacity);
     else if (!*find(u, whole))
         status = COMM_ERR_NOT_FOUND;
     if (status == COMM_ERR_NOT_FOUND)
-        snprintf(error, room, "the queue '%s' is empty", key);
+        snprintf(error, capacity, "the queue '%s' is empty", key);
     if (status == COMM_OK) {
         struct item **at = find(u, whole);
         *ret_data = copy((*at)->data, (*at)->bytes);
@@ -287,11 +289,11 @@ static comm_status user_queue_pop(void *context, const char *key, int64_t timeou
     return leave(u, status);
 }
 
-static comm_status user_queue_len(void *context, const char *key, int64_t *ret_count, char *error, size_t room)
+static comm_status user_queue_len(void *context, const char *key, int64_t *ret_count, char *error, size_t capacity)
 {
     struct user *u = enter(context);
     char *whole = queue_key(key);
-    (void)error, (void)room;
+    (void)error, (void)capacity;
     *ret_count = 0;
     for (struct item *item = u->first; item; item = item->next)
         *ret_count += strcmp(item->key, whole) == 0;

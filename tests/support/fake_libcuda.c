@@ -6,7 +6,7 @@
 
 #include "fake_libcuda.h"
 
-enum { PIECES_MOST = 16 };
+enum { PIECES_MAX = 16 };
 enum { SUCCESS = 0, INVALID_VALUE = 1 };
 enum { MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9 };
 enum { MEMORY_OF_HOST = 1, MEMORY_OF_DEVICE = 2 };
@@ -15,7 +15,7 @@ static struct piece {
     const char *data;
     size_t bytes;
     int kind, index;
-} pieces[PIECES_MOST];
+} pieces[PIECES_MAX];
 static atomic_size_t count;
 
 static atomic_int asked;
@@ -29,7 +29,7 @@ EXPORTED int fake_cuda_asked(void);
 void *fake_cuda_alloc(size_t bytes, int kind, int index)
 {
     size_t n = atomic_load(&count);
-    void *data = n == PIECES_MOST ? MAP_FAILED
+    void *data = n == PIECES_MAX ? MAP_FAILED
                                   : mmap(NULL, bytes, kind == FAKE_CUDA_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE,
                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED)

@@ -8,7 +8,7 @@
 #include "core/group.h"
 #include "ranks.h"
 
-enum { PATIENCE_MS = 20000, LOOK_AGAIN_MS = 2, ROUNDS_MOST = 500 };
+enum { PATIENCE_MS = 20000, LOOK_AGAIN_MS = 2, ROUNDS_MAX = 500 };
 
 /* What the two ends of a connection tell each other. */
 struct end {
@@ -57,9 +57,9 @@ static void look_again_soon(void)
 }
 
 /* All ranks count the rounds alike. */
-static void key_of(int round, int32_t rank, char *key, size_t room)
+static void key_of(int round, int32_t rank, char *key, size_t capacity)
 {
-    snprintf(key, room, "flow/%d/%d", round, (int)rank);
+    snprintf(key, capacity, "flow/%d/%d", round, (int)rank);
 }
 
 /* What rank `from` says of its connections. */
@@ -74,7 +74,7 @@ static struct end *told(comm_store *store, int round, int32_t from)
 }
 
 /* One round in which all tell all, so that all come to the same answer: do both ends of each connection fit? */
-static int ends_fit(const struct exec_group *g, comm_store *store, const struct end *own, char *text, size_t room)
+static int ends_fit(const struct exec_group *g, comm_store *store, const struct end *own, char *text, size_t capacity)
 {
     static _Thread_local int rounds; /* ranks may be threads */
     char key[60];
@@ -87,7 +87,7 @@ static int ends_fit(const struct exec_group *g, comm_store *store, const struct 
     for (int32_t a = 0; a < g->size; a++)
         for (int32_t b = 0; b < g->size; b++)
             if (a != b && all[a][b].credit + all[b][a].owed != PORT_CREDIT_WINDOW) {
-                snprintf(text, room, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d",
+                snprintf(text, capacity, "rank %d may send %lld B to rank %d, which owes it %lld B: together not %d",
                          (int)a, (long long)all[a][b].credit, (int)b, (long long)all[b][a].owed,
                          (int)PORT_CREDIT_WINDOW);
                 fits = 0;
@@ -105,7 +105,7 @@ void flow_check(comm_group *group)
     struct end *own = calloc((size_t)g->size, sizeof *own);
     char text[200] = "";
     int fits = 0;
-    for (int round = 0; round < ROUNDS_MOST && !fits; round++) { /* credit may be on its way */
+    for (int round = 0; round < ROUNDS_MAX && !fits; round++) { /* credit may be on its way */
         const char *wrong = look(g, own);
         for (int looks = 0; wrong && looks < PATIENCE_MS / LOOK_AGAIN_MS; looks++) {
             look_again_soon();

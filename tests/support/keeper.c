@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { KEPT_MOST = 4096 };
+enum { KEPT_MAX = 4096 };
 
 comm_status keeper_submits;
 comm_status (*keeper_runs)(const comm_op *op, int64_t spin_ns);
@@ -12,7 +12,7 @@ _Atomic int keeper_submitted, keeper_asked, keeper_aborted;
 const comm_host *keeper_host;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kept all[KEPT_MOST];
+static struct kept all[KEPT_MAX];
 static int count;
 
 int keeper_count(void)
@@ -89,7 +89,7 @@ static comm_status submit(void *state, const comm_op *const *ops, comm_work *con
         return keeper_host->fail(keeper_submits, "the keeper keeps nothing");
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < n; i++) {
-        if (count == KEPT_MOST)
+        if (count == KEPT_MAX)
             abort();
         all[count++] = (struct kept){ *ops[i], works[i] };
     }

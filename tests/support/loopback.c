@@ -239,14 +239,14 @@ static int is_match(const struct part *send, const struct part *recv)
 static void deliver(struct part *send, struct part *recv, struct done *done)
 {
     size_t element = recv->op.element_bytes, bytes = send->op.send.count * send->op.element_bytes;
-    size_t room = recv->op.recv.count * element;
-    if (bytes && room)
-        memcpy(recv->op.recv.data, send->op.send.data, bytes < room ? bytes : room);
-    host->work_received(recv->work, send->rank, send->op.tag, (bytes < room ? bytes : room) / element);
+    size_t capacity = recv->op.recv.count * element;
+    if (bytes && capacity)
+        memcpy(recv->op.recv.data, send->op.send.data, bytes < capacity ? bytes : capacity);
+    host->work_received(recv->work, send->rank, send->op.tag, (bytes < capacity ? bytes : capacity) / element);
     finish(done, send, COMM_OK, NULL);
     char text[128];
-    snprintf(text, sizeof text, "a message of %zu B for a receive of %zu B", bytes, room);
-    finish(done, recv, bytes > room ? COMM_ERR_TRUNCATED : COMM_OK, bytes > room ? text : NULL);
+    snprintf(text, sizeof text, "a message of %zu B for a receive of %zu B", bytes, capacity);
+    finish(done, recv, bytes > capacity ? COMM_ERR_TRUNCATED : COMM_OK, bytes > capacity ? text : NULL);
 }
 
 static void join_message(struct hub *hub, struct part *part, struct done *done)

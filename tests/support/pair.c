@@ -268,10 +268,10 @@ static void host_rank_lost(void *token, int32_t world_rank, const char *text)
     (void)text;
 }
 
-static void host_describe(void *token, const comm_op *op, char *text, size_t room)
+static void host_describe(void *token, const comm_op *op, char *text, size_t capacity)
 {
     (void)token;
-    snprintf(text, room, "op #%llu", (unsigned long long)op->seq);
+    snprintf(text, capacity, "op #%llu", (unsigned long long)op->seq);
 }
 
 static const char *host_param_text(const void *options, const char *backend, const char *name)

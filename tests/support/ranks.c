@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIZE_MOST = 160, GRACE_MS = 3000, TAIL_BYTES = 3000 };
+enum { WORLD_MAX = 160, GRACE_MS = 3000, TAIL_BYTES = 3000 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { IS_SLOW = 1, LIMIT_FACTOR = 4 };
 #else
@@ -105,16 +105,16 @@ void ranks_quiet(comm_group *world)
 struct run {
     int size;
     const struct ranks_options *options;
-    pid_t pids[SIZE_MOST];
-    int pidfds[SIZE_MOST]; /* -1: gone */
+    pid_t pids[WORLD_MAX];
+    int pidfds[WORLD_MAX]; /* -1: gone */
     int alive;
     int first_failed;
     char reason[80];
 };
 
-static void log_path(int rank, char *path, size_t room)
+static void log_path(int rank, char *path, size_t capacity)
 {
-    snprintf(path, room, "%s/rank-%d.log", folder, rank);
+    snprintf(path, capacity, "%s/rank-%d.log", folder, rank);
 }
 
 /* RANKS_HOSTS=aab: of each three ranks, the first two pretend to share a host. RANKS_SHARE_GPU: NCCL takes each rank
@@ -180,7 +180,7 @@ static void watch(struct run *run)
     int64_t deadline = now_ms() + 1000 * limit_s(run->options);
     int shortened = 0;
     while (run->alive > 0) {
-        struct pollfd fds[SIZE_MOST];
+        struct pollfd fds[WORLD_MAX];
         for (int r = 0; r < run->size; r++)
             fds[r] = (struct pollfd){ run->pidfds[r], POLLIN, 0 };
         int64_t left = deadline - now_ms();
@@ -345,7 +345,7 @@ static void *thread_main(void *context)
 static int run_threads(int size, const struct ranks_options *o, void (*fn)(int, int, void *), void *arg)
 {
     static atomic_int runs;
-    struct thread threads[SIZE_MOST];
+    struct thread threads[WORLD_MAX];
     int run = atomic_fetch_add(&runs, 1);
     char url[300];
     snprintf(url, sizeof url, "hash://ranks-%d", run);
@@ -374,7 +374,7 @@ int ranks_run(int size, const struct ranks_options *options, void (*fn)(int rank
     static const struct ranks_options none;
     if (!options)
         options = &none;
-    if (size < 1 || size > SIZE_MOST)
+    if (size < 1 || size > WORLD_MAX)
         abort();
     if (IS_SLOW || getenv("SHORT_IO_RUNS"))
         setenv("COMM_TCP_ANSWER_MS", "1500", 0); /* a rank that is asked what it does may take long to say so */

@@ -250,7 +250,7 @@ struct number reference_divide(comm_dtype dtype, struct number a, int divisor)
 
 struct number reference_wrapped(comm_dtype dtype, struct number n)
 {
-    char element[REFERENCE_ELEMENT_MOST];
+    char element[REFERENCE_ELEMENT_MAX];
     if (reference_kind(dtype) != INTEGER)
         return n;
     reference_store(dtype, n, element);

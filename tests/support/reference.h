@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { REFERENCE_ELEMENT_MOST = 16, REFERENCE_REALS = 32, REFERENCE_INTEGERS = 19 };
+enum { REFERENCE_ELEMENT_MAX = 16, REFERENCE_REALS = 32, REFERENCE_INTEGERS = 19 };
 
 /* A 16- or 8-bit float. */
 struct format {

@@ -14,7 +14,7 @@
 
 #include "random.h"
 
-enum { PIECES_MOST = 64, WHOLE_BYTES = 128 };
+enum { PIECES_MAX = 64, WHOLE_BYTES = 128 };
 
 static uint64_t key;
 static atomic_uint_fast64_t calls;
@@ -65,7 +65,7 @@ static int cut(uint64_t *state, const struct iovec *from, size_t count, struct i
 {
     size_t total = 0;
     int pieces = 0;
-    if (count > PIECES_MOST)
+    if (count > PIECES_MAX)
         abort();
     for (size_t i = 0; i < count; i++)
         total += from[i].iov_len;
@@ -92,7 +92,7 @@ int __wrap_accept4(int fd, struct sockaddr *address, socklen_t *bytes, int flags
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
 {
     uint64_t state;
-    struct iovec pieces[PIECES_MOST];
+    struct iovec pieces[PIECES_MAX];
     struct msghdr less = *message;
     if (!goes(&state))
         return -1;
@@ -120,7 +120,7 @@ ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
 ssize_t __wrap_readv(int fd, const struct iovec *pieces, int count)
 {
     uint64_t state;
-    struct iovec less[PIECES_MOST];
+    struct iovec less[PIECES_MAX];
     return goes(&state) ? __real_readv(fd, less, cut(&state, pieces, (size_t)count, less)) : -1;
 }
 

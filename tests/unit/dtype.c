@@ -111,11 +111,11 @@ static void pairs_are_those_of_the_header(void **state)
 }
 
 /* The rows of the page's table: "| `f32` | 4 | yes | ..." in the order of the redops. */
-static int write_row(size_t i, char *row, size_t room)
+static int write_row(size_t i, char *row, size_t capacity)
 {
-    int used = snprintf(row, room, "| `%s` | %zu |", dtypes[i].name, dtypes[i].bytes);
+    int used = snprintf(row, capacity, "| `%s` | %zu |", dtypes[i].name, dtypes[i].bytes);
     for (comm_redop redop = 0; redop < REDOPS; redop++)
-        used += snprintf(row + used, room - (size_t)used, " %s |",
+        used += snprintf(row + used, capacity - (size_t)used, " %s |",
                          comm_redop_supports(redop, dtypes[i].dtype) ? "yes" : "–");
     return used;
 }

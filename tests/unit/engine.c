@@ -15,16 +15,16 @@
 #include "core/exec/queue.h"
 #include "pair.h"
 
-enum { MOST = 256 };
+enum { COUNT_MAX = 256 };
 
-static uint32_t input[2][MOST], output[2][MOST];
+static uint32_t input[2][COUNT_MAX], output[2][COUNT_MAX];
 static struct pair_work works[2][2]; /* by rank and number of the op */
 
 static void open_with(int64_t lanes, int64_t slice_bytes)
 {
     memset(works, 0, sizeof works);
     memset(output, 0, sizeof output);
-    for (uint32_t i = 0; i < MOST; i++) {
+    for (uint32_t i = 0; i < COUNT_MAX; i++) {
         input[0][i] = i + 1;
         input[1][i] = 1000 * i;
     }
@@ -226,7 +226,7 @@ static void as_many_slices_as_lanes_are_under_way(void **state)
 
 static void long_messages_are_cleared_unasked(void **state)
 {
-    size_t count = MOST;
+    size_t count = COUNT_MAX;
     (void)state;
     pair_group(0)->domain->matching.eager_bytes = pair_group(1)->domain->matching.eager_bytes = 100;
     submit(1, 1, count);

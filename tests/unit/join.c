@@ -175,7 +175,7 @@ static void a_file_brings_ranks_together_and_goes(int rank, int size, void *arg)
 
 static comm_status meet_in_file(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                 comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size, void *context,
-                                char *error, size_t room)
+                                char *error, size_t capacity)
 {
     char path[300];
     CHECK(timeout_ms > 0 && timeout_ms <= TIMEOUT_MS);
@@ -184,7 +184,7 @@ static comm_status meet_in_file(const char *url, int32_t rank, int32_t world_siz
     *ret_world_size = world_size;
     comm_status status = comm_store_open(path, NULL, ret_store);
     if (status != COMM_OK)
-        snprintf(error, room, "%s", comm_last_error());
+        snprintf(error, capacity, "%s", comm_last_error());
     return status;
 }
 

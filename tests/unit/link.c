@@ -63,7 +63,7 @@ static struct told {
 } told[EVENTS_MAX];
 static size_t told_count;
 static uint8_t received[4096]; /* where payloads go */
-static size_t received_room;
+static size_t received_capacity;
 static struct message *receive;
 
 static void note(char what, const struct frame *h, const char *text, const struct message *m)
@@ -83,7 +83,7 @@ static void on_begins(struct port *p, const struct frame *h)
     note('b', h, NULL, NULL);
     p->sink.kind = SINK_COPY;
     p->sink.dst = received;
-    p->sink.dst_bytes = received_room;
+    p->sink.dst_bytes = received_capacity;
     p->sink.message = receive;
 }
 
@@ -142,7 +142,7 @@ static struct pair pair_open(void)
     budget = most_at_once = SIZE_MAX;
     told_count = 0;
     receive = NULL;
-    received_room = sizeof received;
+    received_capacity = sizeof received;
     memset(received, 0xee, sizeof received);
     link_up(s.link, fds[0]);
     assert_int_equal(s.port->state, PORT_UP);
@@ -185,14 +185,14 @@ static void say(const struct pair *s, const void *data, size_t bytes)
 }
 
 /* The peer reads a frame that is here, with its payload. */
-static struct frame hear(const struct pair *s, void *payload, size_t room)
+static struct frame hear(const struct pair *s, void *payload, size_t capacity)
 {
     struct frame h;
     uint8_t header[WIRE_HEADER_BYTES];
     assert_int_equal(recv(s->fd, header, sizeof header, 0), sizeof header);
     assert_null(wire_get_header(header, &h));
-    if (room) {
-        assert_true(h.bytes <= room);
+    if (capacity) {
+        assert_true(h.bytes <= capacity);
         assert_int_equal(recv(s->fd, payload, h.bytes, 0), h.bytes);
     }
     return h;
@@ -289,7 +289,7 @@ static void queued_frames_keep_their_order(void **state)
 
 /* ---- Many links ---- */
 
-enum { PEERS = 20, LOOKS_MOST = 100000 };
+enum { PEERS = 20, LOOKS_MAX = 100000 };
 
 static int peers[PEERS]; /* the other ends */
 static int peer_count, looks;
@@ -302,7 +302,7 @@ static int32_t all_have_heard(const comm_work *work)
     (void)work;
     for (int i = 0; i < peer_count; i++)
         heard += recv(peers[i], header, sizeof header, MSG_PEEK) == (ssize_t)sizeof header;
-    assert_true(++looks < LOOKS_MOST);
+    assert_true(++looks < LOOKS_MAX);
     return heard == peer_count;
 }
 
@@ -441,21 +441,21 @@ static void a_header_without_sense_loses_the_peer(void **state)
 /* The receive is shorter than what comes: the rest is dropped, and what follows is understood. */
 static void a_payload_may_be_longer_than_its_place(void **state)
 {
-    enum { LONG = 2000, ROOM = 500 };
+    enum { LONG = 2000, CAPACITY = 500 };
     uint8_t payload[LONG], stream[2 * WIRE_HEADER_BYTES + LONG];
     (void)state;
     fill(payload, LONG, 5);
     put_frame(put_frame(stream, frame_of(FRAME_DATA, 1, LONG), payload), frame_of(FRAME_CTS, 2, 0), NULL);
     for (size_t first = 1; first < sizeof stream; first += 7) {
         struct pair s = pair_open();
-        received_room = ROOM;
+        received_capacity = CAPACITY;
         say(&s, stream, first);
         link_read(s.port);
         say(&s, stream + first, sizeof stream - first);
         link_read(s.port);
         assert_string_equal(story(), "b1 c1 f2");
-        assert_memory_equal(received, payload, ROOM);
-        for (size_t i = ROOM; i < sizeof received; i++)
+        assert_memory_equal(received, payload, CAPACITY);
+        for (size_t i = CAPACITY; i < sizeof received; i++)
             assert_int_equal(received[i], 0xee);
         pair_close(&s);
     }

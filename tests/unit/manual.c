@@ -7,7 +7,7 @@
 
 #include "ranks.h"
 
-enum { MOST = 8 };
+enum { COUNT_MAX = 8 };
 
 /* ---- Which calls match ---- */
 
@@ -15,10 +15,10 @@ enum { MOST = 8 };
 enum form { PLAIN, UNEVEN, LISTED };
 
 struct buffers {
-    int32_t send[MOST], recv[MOST];
-    size_t counts[MOST], offsets[MOST];
-    const void *send_list[MOST];
-    void *recv_list[MOST];
+    int32_t send[COUNT_MAX], recv[COUNT_MAX];
+    size_t counts[COUNT_MAX], offsets[COUNT_MAX];
+    const void *send_list[COUNT_MAX];
+    void *recv_list[COUNT_MAX];
 };
 
 /* One element per rank; the _v forms have the blocks in their order, with offsets of this rank's own on odd ranks. */
@@ -466,10 +466,10 @@ static void a_batch_borrows_options_and_arrays_during_the_call(int rank, int siz
     (void)rank, (void)arg;
     comm_group *world = ranks_world("tcp");
     comm_record record;
-    size_t count, counts[MOST], offsets[MOST];
+    size_t count, counts[COUNT_MAX], offsets[COUNT_MAX];
     float factor = 2, value = 1;
     char label[] = "mine";
-    int32_t mine = comm_group_rank(world), all[2 * MOST];
+    int32_t mine = comm_group_rank(world), all[2 * COUNT_MAX];
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     for (int r = 0; r < size; r++) {
         counts[r] = 1;
@@ -501,14 +501,14 @@ static void a_batch_reports_its_first_failure(int rank, int size, void *arg)
     comm_group *world = ranks_world("tcp");
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     comm_work *sends[2];
-    int32_t data[4] = { 0 }, room[4];
+    int32_t data[4] = { 0 }, received[4];
     for (int i = 0; i < 2; i++)
         CHECK_OK(comm_send(world, data, 4, COMM_DTYPE_I32, rank, NULL, &sends[i]));
     CHECK_OK(comm_coalesce_begin(world));
     options.label = "the first";
-    CHECK_OK(comm_recv(world, room, 1, COMM_DTYPE_I32, rank, &options, NULL));
+    CHECK_OK(comm_recv(world, received, 1, COMM_DTYPE_I32, rank, &options, NULL));
     options.label = "the second";
-    CHECK_OK(comm_recv(world, room + 2, 1, COMM_DTYPE_I32, rank, &options, NULL));
+    CHECK_OK(comm_recv(world, received + 2, 1, COMM_DTYPE_I32, rank, &options, NULL));
     CHECK_STATUS(comm_coalesce_end(world, NULL, NULL), COMM_ERR_TRUNCATED);
     CHECK_ERROR_SAYS("recv 'the first' #3");
     for (int i = 0; i < 2; i++) {

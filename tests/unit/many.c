@@ -6,7 +6,7 @@
 
 #include "ranks.h"
 
-enum { RANKS_MOST = 130 };
+enum { RANKS_MAX = 130 };
 
 static void check_all_reduce(comm_group *world, size_t count, int rank, int size)
 {
@@ -23,7 +23,7 @@ static void check_all_reduce(comm_group *world, size_t count, int rank, int size
 static void all_to_all_ranks(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
-    int32_t in[RANKS_MOST], out[RANKS_MOST], blocks[RANKS_MOST];
+    int32_t in[RANKS_MAX], out[RANKS_MAX], blocks[RANKS_MAX];
     check_all_reduce(world, 1, rank, size);
     check_all_reduce(world, 64, rank, size);
     for (int r = 0; r < size; r++)
@@ -38,7 +38,7 @@ static void all_to_all_ranks(int rank, int size, void *arg)
     for (int r = 0; r < size; r++)
         CHECK(in[r] == r * 1000 + rank);
     /* One waits for many at once. */
-    comm_work *works[RANKS_MOST];
+    comm_work *works[RANKS_MAX];
     for (int r = 1; rank == 0 && r < size; r++)
         CHECK_OK(comm_recv(world, &in[r], 1, COMM_DTYPE_I32, r, NULL, &works[r]));
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -57,7 +57,7 @@ static void all_to_all_ranks(int rank, int size, void *arg)
 static void ranks_on_many_hosts(int rank, int size, void *arg)
 {
     char host[16];
-    int32_t hosts[RANKS_MOST], count = size / 5, *values = calloc(20000, sizeof *values);
+    int32_t hosts[RANKS_MAX], count = size / 5, *values = calloc(20000, sizeof *values);
     snprintf(host, sizeof host, "host %d", rank % count);
     setenv("COMM_HOST_ID", host, 1);
     comm_group *world = ranks_world(arg);
@@ -94,7 +94,7 @@ static void one_does_not_come(int rank, int size, void *arg)
 
 int main(void)
 {
-    static const int sizes[] = { 10, 65, RANKS_MOST }, missing[] = { 64, 129 };
+    static const int sizes[] = { 10, 65, RANKS_MAX }, missing[] = { 64, 129 };
     const struct ranks_options processes = { .limit_s = 60, .name = "many ranks" };
     /* As threads, they share a store that is not slow. */
     const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "many ranks" };
@@ -105,9 +105,9 @@ int main(void)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         bad |= ranks_run(sizes[i], &processes, all_to_all_ranks, (void *)"cpu:tcp") ||
                ranks_run(sizes[i], &processes, all_to_all_ranks, (void *)direct);
-    bad |= ranks_run(RANKS_MOST, &processes, ranks_on_many_hosts, (void *)two_level) ||
+    bad |= ranks_run(RANKS_MAX, &processes, ranks_on_many_hosts, (void *)two_level) ||
            ranks_run(65, &processes, ranks_on_many_hosts, (void *)"cpu:tcp");
     for (size_t i = 0; i < sizeof missing / sizeof *missing; i++)
-        bad |= ranks_run(RANKS_MOST, &threads, one_does_not_come, (void *)&missing[i]);
+        bad |= ranks_run(RANKS_MAX, &threads, one_does_not_come, (void *)&missing[i]);
     return bad;
 }

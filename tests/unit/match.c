@@ -10,14 +10,14 @@
 
 #include "pair.h"
 
-enum { MOST = 4096, LONG = PAIR_EAGER + 1, POISON = 0xa5 };
+enum { COUNT_MAX = 4096, LONG = PAIR_EAGER + 1, POISON = 0xa5 };
 
 static struct {
     int done, wrong;
 } told[2]; /* by rank */
 
 static struct frame head;
-static uint8_t outgoing[MOST], incoming[MOST];
+static uint8_t outgoing[COUNT_MAX], incoming[COUNT_MAX];
 static struct message out, in;
 
 static void on_done(struct message *m)
@@ -48,7 +48,7 @@ static int setup(void **state)
     memset(told, 0, sizeof told);
     head = (struct frame){ .kind = COMM_OP_ALL_REDUCE, .group = 7, .seq = 5, .signature = 1 };
     memset(incoming, POISON, sizeof incoming);
-    for (size_t i = 0; i < MOST; i++)
+    for (size_t i = 0; i < COUNT_MAX; i++)
         outgoing[i] = (uint8_t)(i * 7 + 1);
     out = message(0, outgoing, 0);
     in = message(1, incoming, 0);
@@ -82,7 +82,7 @@ static int post(struct message *m)
 static void has_come(size_t bytes)
 {
     assert_memory_equal(incoming, outgoing, bytes);
-    for (size_t i = bytes; i < MOST; i++)
+    for (size_t i = bytes; i < COUNT_MAX; i++)
         assert_int_equal(incoming[i], POISON);
 }
 
@@ -131,7 +131,7 @@ static void eager_is_kept_until_its_receive(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         lengths(sizes[i]);
-        memset(incoming, POISON, MOST);
+        memset(incoming, POISON, COUNT_MAX);
         assert_int_equal(match_send(&out), 1);
         assert_int_equal(pair_deliver(0), FRAME_EAGER);
         assert_int_equal(pair_port(1)->unexpected_count, 1);
@@ -270,7 +270,7 @@ static void rendezvous_in_every_order(void **state)
         out = message(0, outgoing, LONG);
         in = message(1, incoming, LONG);
         memset(told, 0, sizeof told);
-        memset(incoming, POISON, MOST);
+        memset(incoming, POISON, COUNT_MAX);
         assert_int_equal(play(orders[i]), !cleared_first);
         assert_int_equal(told[0].done, !cleared_first); /* else match_send has said it */
         assert_int_equal(out.state, MESSAGE_DONE);
@@ -343,7 +343,7 @@ static void a_longer_message_is_cut(void **state)
             out.bytes = is_long ? LONG : 200;
             in.bytes = 100;
             in.cleared = 0;
-            memset(incoming, POISON, MOST);
+            memset(incoming, POISON, COUNT_MAX);
             if (is_early) {
                 match_send(&out);
                 pair_deliver(0);

@@ -39,7 +39,7 @@ const comm_backend *comm__tcp_entry(const comm_host *host);
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t set;
-    char page[RANKS][512]; /* of tcp/RANK */
+    char endpoint[RANKS][512]; /* of tcp/RANK */
 } store = { .lock = PTHREAD_MUTEX_INITIALIZER, .set = PTHREAD_COND_INITIALIZER };
 
 static comm_status store_set(void *context, const char *key, const void *data, size_t bytes)
@@ -47,7 +47,7 @@ static comm_status store_set(void *context, const char *key, const void *data, s
     int rank = atoi(key + 4);
     (void)context;
     pthread_mutex_lock(&store.lock);
-    snprintf(store.page[rank], sizeof store.page[rank], "%.*s", (int)bytes, (const char *)data);
+    snprintf(store.endpoint[rank], sizeof store.endpoint[rank], "%.*s", (int)bytes, (const char *)data);
     pthread_cond_broadcast(&store.set);
     pthread_mutex_unlock(&store.lock);
     return COMM_OK;
@@ -66,10 +66,10 @@ static comm_status store_get(void *context, void *group, const char *key, int64_
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&store.lock);
-    while (!*store.page[rank] && !late)
+    while (!*store.endpoint[rank] && !late)
         late = pthread_cond_timedwait(&store.set, &store.lock, &until);
-    *ret_data = *store.page[rank] ? strdup(store.page[rank]) : NULL;
-    *ret_bytes = strlen(store.page[rank]);
+    *ret_data = *store.endpoint[rank] ? strdup(store.endpoint[rank]) : NULL;
+    *ret_bytes = strlen(store.endpoint[rank]);
     pthread_mutex_unlock(&store.lock);
     return *ret_data ? COMM_OK : COMM_ERR_TIMEOUT;
 }
@@ -133,7 +133,7 @@ static int set_up(void **state)
     host.param_int = param_int;
     host.param_text = param_text;
     comm__tcp_entry(&host);
-    memset(store.page, 0, sizeof store.page);
+    memset(store.endpoint, 0, sizeof store.endpoint);
     return 0;
 }
 
@@ -290,7 +290,7 @@ static void who_wants_another_is_refused(void **state)
     int third = admitted(m, 3);
     for (size_t i = 0; i < 9; i++) {
         struct shake s = begin_shake(m, wrong[i]);
-        assert_int_equal(s.challenge.verdict, i == 7 ? WIRE_OTHER_VERSION : WIRE_STRANGER);
+        assert_int_equal(s.challenge.verdict, i == 7 ? WIRE_OTHER_VERSION : WIRE_OTHER_WORLD);
         UNTIL(is_closed(s.fd));
         assert_int_equal(m->refused, i + 1);
         close(s.fd);
@@ -372,7 +372,7 @@ static int listen_as(const struct mesh *m, int32_t rank)
 {
     int port = 0, fd = netaddr_listen(8, &port);
     assert_true(fd >= 0 && ioctl(fd, FIONBIO, &(int){ 1 }) == 0);
-    snprintf(store.page[rank], sizeof store.page[rank], "by-hand\n%s\n%d\n", m->host_identity, port);
+    snprintf(store.endpoint[rank], sizeof store.endpoint[rank], "by-hand\n%s\n%d\n", m->host_identity, port);
     return fd;
 }
 
@@ -425,7 +425,7 @@ static void an_acceptor_that_is_not_ours_gets_no_proof(void **state)
         uint32_t verdict;
         const char *trouble;
     } cases[] = { { "another secret", WIRE_WELCOME, "does not have this job's secret" },
-                  { SECRET, WIRE_STRANGER, "another world" },
+                  { SECRET, WIRE_OTHER_WORLD, "another world" },
                   { SECRET, WIRE_OTHER_VERSION, "another version" },
                   { SECRET, WIRE_OTHER_VERSION + 1, "is not libcomm" } };
     struct mesh *m = open_mesh(1, SECRET);
@@ -544,10 +544,10 @@ static void of_two_connections_one_is_left(void **state)
 
 /* ---- Endpoint records ---- */
 
-static int reads(struct link *l, const char *page)
+static int reads(struct link *l, const char *endpoint)
 {
     char copy[2048];
-    snprintf(copy, sizeof copy, "%s", page);
+    snprintf(copy, sizeof copy, "%s", endpoint);
     return endpoint_read(l, copy);
 }
 
@@ -555,7 +555,7 @@ static void a_record_has_several_addresses(void **state)
 {
     struct mesh *m = open_mesh(1, SECRET);
     struct link *l = &m->links[0];
-    char page[512], text[80];
+    char endpoint[512], text[80];
     static const char *const expected[] = { "10.0.0.7:4021", "[fd00::7]:4021", "192.168.1.9:4021" };
     (void)state;
     assert_true(reads(l, "node-b\nsome other host\n4021\n10.0.0.7\nfd00::7\nno address\n192.168.1.9\n"));
@@ -566,12 +566,12 @@ static void a_record_has_several_addresses(void **state)
     }
     assert_string_equal(l->port.where, "node-b 10.0.0.7:4021");
     assert_false(l->same_host);
-    snprintf(page, sizeof page, "node-a\n%s\n4021\n10.0.0.7\n", m->host_identity);
-    assert_true(reads(l, page));
+    snprintf(endpoint, sizeof endpoint, "node-a\n%s\n4021\n10.0.0.7\n", m->host_identity);
+    assert_true(reads(l, endpoint));
     assert_true(l->same_host && l->candidate_count == 2); /* loopback first */
     endpoint_text(&l->candidates[0], text, sizeof text);
     assert_string_equal(text, "127.0.0.1:4021");
-    assert_true(reads(l, store.page[1])); /* its own */
+    assert_true(reads(l, store.endpoint[1])); /* its own */
     endpoint_text(&l->candidates[0], text, sizeof text);
     assert_int_equal(atoi(strchr(text, ':') + 1), m->tcp_port);
 }
@@ -592,7 +592,7 @@ static void a_record_without_sense_is_refused(void **state)
     assert_true(reads(l, many));
     assert_int_equal(l->candidate_count, 32);
     assert_string_equal(l->port.where, "a-host-whose-name-is-lon 10.0.0.0:4021");
-    snprintf(store.page[0], sizeof store.page[0], "nonsense");
+    snprintf(store.endpoint[0], sizeof store.endpoint[0], "nonsense");
     port_want(&l->port);
     UNTIL(l->port.state == PORT_LOST);
     assert_int_equal(l->port.lost_status, COMM_ERR_PEER_LOST);

@@ -46,21 +46,21 @@ static void the_ring_keeps_the_last_ones_oldest_first(void **state)
 static void the_ring_grows_to_its_size(void **state)
 {
     (void)state;
-    enum { MOST = 100 };
+    enum { COUNT_MAX = 100 };
     for (size_t ops = 1; ops <= 250; ops++) {
         struct recorder r;
-        comm_record records[MOST + 1];
+        comm_record records[COUNT_MAX + 1];
         uint64_t numbers[251];
-        assert_int_equal(comm__recorder_init(&r, MOST), COMM_OK);
+        assert_int_equal(comm__recorder_init(&r, COUNT_MAX), COMM_OK);
         for (size_t i = 1; i <= ops; i++) {
             comm_op op = { .kind = COMM_OP_BARRIER, .group_seq = i, .root = -1 };
             op.label = i % 3 ? NULL : i % 2 ? "odd" : "even";
             numbers[i] = recorder_begin(&r, &op, ticks_now())->number;
         }
-        size_t kept = ops < MOST ? ops : MOST;
+        size_t kept = ops < COUNT_MAX ? ops : COUNT_MAX;
         for (size_t i = 1; i <= ops; i++)
             comm__recorder_end(&r, numbers[i], COMM_OK, ticks_now());
-        assert_int_equal(comm__recorder_read(&r, records, MOST + 1), kept);
+        assert_int_equal(comm__recorder_read(&r, records, COUNT_MAX + 1), kept);
         for (size_t i = 0; i < kept; i++) {
             assert_int_equal(records[i].seq, ops - kept + 1 + i);
             assert_int_equal(records[i].status, COMM_OK);

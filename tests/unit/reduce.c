@@ -20,7 +20,7 @@
 #include "reference.h"
 #include "core/small_float.h"
 
-enum { POISON = 0xa5, MARGIN = 64, SOURCES_MOST = 66, ELEMENT_MOST = REFERENCE_ELEMENT_MOST };
+enum { POISON = 0xa5, MARGIN = 64, SOURCES_MAX = 66, ELEMENT_MAX = REFERENCE_ELEMENT_MAX };
 
 static uint64_t seed;
 
@@ -67,7 +67,7 @@ static void assert_same(const char *what, comm_redop redop, comm_dtype dtype, co
 {
     size_t bytes = comm_dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++) {
-        char texts[4][2 * ELEMENT_MOST + 1] = { "", "", "", "" };
+        char texts[4][2 * ELEMENT_MAX + 1] = { "", "", "", "" };
         if (memcmp(got->data + i * bytes, expected + i * bytes, bytes) == 0)
             continue;
         hex(got->data + i * bytes, bytes, texts[0]);
@@ -142,16 +142,16 @@ static void check_pair(comm_redop redop, comm_dtype dtype, const struct buffer *
 
 static void every_count_of(comm_redop redop, comm_dtype dtype)
 {
-    enum { MOST = 2003 };
-    static const size_t large[] = { 127, 255, 1001, MOST };
-    static uint8_t expected[MOST * ELEMENT_MOST];
+    enum { COUNT_MAX = 2003 };
+    static const size_t large[] = { 127, 255, 1001, COUNT_MAX };
+    static uint8_t expected[COUNT_MAX * ELEMENT_MAX];
     if (!comm__reduce_kernel(redop, dtype))
         return;
     uint64_t state = seed + (uint64_t)(redop * 100 + dtype);
     size_t off = reference_random(&state) % 64, small = 71;
-    struct buffer a = buffer_drawn(&state, dtype, MOST, off),
-                  b = buffer_drawn(&state, dtype, MOST, reference_random(&state) % 64);
-    reference_pair(redop, dtype, a.data, b.data, MOST, expected);
+    struct buffer a = buffer_drawn(&state, dtype, COUNT_MAX, off),
+                  b = buffer_drawn(&state, dtype, COUNT_MAX, reference_random(&state) % 64);
+    reference_pair(redop, dtype, a.data, b.data, COUNT_MAX, expected);
     for (size_t count = 0; count < small; count++)
         check_pair(redop, dtype, &a, &b, expected, count, reference_random(&state) % 64);
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
@@ -338,8 +338,8 @@ static void reference_many(comm_redop redop, comm_dtype dtype, const struct buff
 
 static void check_many(uint64_t *state, comm_redop redop, comm_dtype dtype, size_t source_count, size_t count)
 {
-    struct buffer sources[SOURCES_MOST], dst = buffer_make(dtype, count, reference_random(state) % 64);
-    const void *pointers[SOURCES_MOST];
+    struct buffer sources[SOURCES_MAX], dst = buffer_make(dtype, count, reference_random(state) % 64);
+    const void *pointers[SOURCES_MAX];
     uint8_t *expected = malloc(dst.bytes + 1);
     assert_non_null(expected);
     for (size_t s = 0; s < source_count; s++) {
@@ -366,7 +366,7 @@ static void check_many(uint64_t *state, comm_redop redop, comm_dtype dtype, size
 
 static void many_of(comm_redop redop, comm_dtype dtype)
 {
-    static const size_t numbers[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, SOURCES_MOST };
+    static const size_t numbers[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, SOURCES_MAX };
     static const size_t counts[] = { 0, 1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 255 };
     if (!comm__reduce_kernel(redop, dtype))
         return;
@@ -420,7 +420,7 @@ static void averages_are_cut_toward_zero(void **state)
 
 static void factors_of(comm_redop redop, comm_dtype dtype)
 {
-    static uint8_t expected[1000 * ELEMENT_MOST];
+    static uint8_t expected[1000 * ELEMENT_MAX];
     if (redop != COMM_REDOP_PREMUL_SUM || !comm_redop_supports(redop, dtype))
         return;
     uint64_t state = seed + (uint64_t)dtype;
@@ -429,7 +429,7 @@ static void factors_of(comm_redop redop, comm_dtype dtype)
         size_t count = round < 70 ? (size_t)round : 999;
         struct buffer src = buffer_drawn(&state, dtype, count, reference_random(&state) % 64);
         struct buffer dst = buffer_make(dtype, count, reference_random(&state) % 64);
-        uint8_t factor[ELEMENT_MOST + 1];
+        uint8_t factor[ELEMENT_MAX + 1];
         reference_draw(&state, dtype, factor + 1);
         for (size_t i = 0; i < count; i++)
             reference_store(dtype,
@@ -457,15 +457,15 @@ static void factors_multiply(void **state)
 
 static void divisors_of(comm_redop redop, comm_dtype dtype)
 {
-    enum { MOST = 1000 };
+    enum { COUNT_MAX = 1000 };
     static const int32_t divisors[] = { 1, 2, 3, 4, 5, 7, 8, 10, 64, 100, 1000, 1024, 65536, 1 << 20 };
-    static uint8_t expected[MOST * ELEMENT_MOST];
+    static uint8_t expected[COUNT_MAX * ELEMENT_MAX];
     if (redop != COMM_REDOP_AVG || reference_kind(dtype) < FLOAT || dtype == COMM_DTYPE_BYTE)
         return;
     uint64_t state = seed + (uint64_t)dtype;
     size_t bytes = comm_dtype_bytes(dtype);
     for (size_t d = 0; d < sizeof divisors / sizeof *divisors; d++)
-        for (size_t count = d; count < MOST; count = 2 * count + 1) {
+        for (size_t count = d; count < COUNT_MAX; count = 2 * count + 1) {
             struct buffer data = buffer_drawn(&state, dtype, count, reference_random(&state) % 64),
                           was = buffer_copy(&data, 0);
             for (size_t i = 0; i < count; i++)

@@ -198,13 +198,13 @@ static void localhost_needs_no_resolver(void **state)
 
 static comm_status meet_nowhere(const char *url, int32_t rank, int32_t world_size, int64_t timeout_ms,
                                 comm_store **ret_store, int32_t *ret_rank, int32_t *ret_world_size, void *context,
-                                char *error, size_t room)
+                                char *error, size_t capacity)
 {
     (void)rank;
     (void)world_size;
     (void)timeout_ms;
     if (strstr(url, "fail")) {
-        snprintf(error, room, "the register is closed");
+        snprintf(error, capacity, "the register is closed");
         return COMM_ERR_TIMEOUT;
     }
     *ret_rank = *(int32_t *)context;

@@ -9,7 +9,7 @@
 
 #include "ranks.h"
 
-enum { RANKS_MOST = 5, COUNTS = 5, KINDS = 9 };
+enum { RANKS_MAX = 5, COUNTS = 5, KINDS = 9 };
 
 static const size_t counts[COUNTS] = { 1, 5, 16, 200, 3000 };
 
@@ -77,7 +77,7 @@ static int64_t expected(int kind, int rank, int size, size_t n, size_t i, int ro
 static void run_and_begun_are_one_operation(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
-    const size_t most = 3000 * RANKS_MOST;
+    const size_t most = 3000 * RANKS_MAX;
     int32_t *in = malloc(most * sizeof *in), *out = malloc(most * sizeof *out);
     CHECK(in && out);
     for (int step = 0; step < 600; step++) {
@@ -148,7 +148,7 @@ static void long_messages_from_anywhere(int rank, int size, void *arg)
 {
     static const size_t lengths[] = { 4096, 4097, 16385, 33000, 262144 };
     comm_group *world = ranks_world(arg);
-    const size_t most = 262144 * RANKS_MOST * sizeof(int32_t);
+    const size_t most = 262144 * RANKS_MAX * sizeof(int32_t);
     for (int step = 0; step < 5 * KINDS * 2; step++) {
         int kind = step % KINDS, root = step % size, in_place = step % 4 == 3 && kind == 0;
         size_t n = lengths[step / KINDS % 5];
@@ -243,7 +243,7 @@ int main(void)
 {
     struct ranks_options threads = { .threads = 1 };
     int bad = 0;
-    for (int size = 1; size <= RANKS_MOST && !bad; size++)
+    for (int size = 1; size <= RANKS_MAX && !bad; size++)
         bad = ranks_run(size, NULL, run_and_begun_are_one_operation, "cpu:shm") ||
               ranks_run(size, NULL, run_and_begun_are_one_operation, "cpu:shm-tcp");
     return bad || ranks_run(3, &threads, run_and_begun_are_one_operation, "cpu:shm") ||

@@ -95,14 +95,14 @@ static int has(const int32_t *ranks, size_t count, int32_t rank)
 }
 
 /* The recipe of comm_group_lost_ranks: the survivors are not told which ranks died, and do not ask each other. */
-static comm_group *shrink_by_the_recipe(comm_group *group, int32_t *lost, size_t room, size_t *ret_count)
+static comm_group *shrink_by_the_recipe(comm_group *group, int32_t *lost, size_t capacity, size_t *ret_count)
 {
     comm_group *rest = NULL;
     comm_status status;
     do {
         CHECK_OK(comm_group_close(rest));
         rest = NULL;
-        CHECK_OK(comm_group_lost_ranks(group, lost, room, ret_count));
+        CHECK_OK(comm_group_lost_ranks(group, lost, capacity, ret_count));
         status = comm_group_shrink(group, lost, *ret_count, NULL, &rest);
         if (status == COMM_OK)
             status = comm_barrier(rest, NULL, NULL);

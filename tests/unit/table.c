@@ -10,7 +10,7 @@
 
 #include "random.h"
 
-enum { KEYS = 200, VALUE_MOST = 40, QUEUE_MOST = 8, STEPS = 20000 };
+enum { KEYS = 200, VALUE_MAX = 40, QUEUE_MAX = 8, STEPS = 20000 };
 
 static uint64_t seed, state;
 static int step;
@@ -33,7 +33,7 @@ struct value {
 static struct {
     int there;
     struct value value;
-    struct value queue[QUEUE_MOST];
+    struct value queue[QUEUE_MAX];
     size_t queued;
 } model[KEYS];
 
@@ -45,7 +45,7 @@ static struct table_bytes key_of(size_t k)
 
 static struct value random_value(void)
 {
-    struct value value = { .bytes = random_below(&state, VALUE_MOST) };
+    struct value value = { .bytes = random_below(&state, VALUE_MAX) };
     for (size_t i = 0; i < value.bytes; i++)
         value.data[i] = (char)('0' + random_below(&state, 10));
     return value;
@@ -145,7 +145,7 @@ static void try_compare_set(struct table *t, size_t k)
 
 static void try_push(struct table *t, size_t k)
 {
-    if (model[k].queued == QUEUE_MOST)
+    if (model[k].queued == QUEUE_MAX)
         return;
     struct value item = random_value();
     model[k].queue[model[k].queued++] = item;

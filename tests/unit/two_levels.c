@@ -43,8 +43,8 @@ static void check_backend(comm_group *group, const char *expected)
 /* Every rank has something for every other one; so all are connected. (Blocks that are short would be passed on.) */
 static void exchange(comm_group *group)
 {
-    enum { BLOCK = 2048, RANKS_MOST = 16 };
-    static int32_t in[RANKS_MOST * BLOCK], out[RANKS_MOST * BLOCK];
+    enum { BLOCK = 2048, RANKS_MAX = 16 };
+    static int32_t in[RANKS_MAX * BLOCK], out[RANKS_MAX * BLOCK];
     int32_t size = comm_group_size(group), rank = comm_group_rank(group);
     for (int32_t i = 0; i < size * BLOCK; i++)
         in[i] = rank * 100 + i / BLOCK;
@@ -57,9 +57,9 @@ static void exchange(comm_group *group)
  * sides have two connections for a moment. */
 static void check_connections(comm_group *world, int fellows)
 {
-    enum { TIMES_MOST = 3000 };
+    enum { TIMES_MAX = 3000 };
     int32_t right = 0;
-    for (int i = 0; i < TIMES_MOST && !right; i++) {
+    for (int i = 0; i < TIMES_MAX && !right; i++) {
         exchange(world);
         right = connections(AF_UNIX) - unix_before == fellows &&
                 connections(AF_INET) == comm_group_size(world) - 1 - fellows;

@@ -44,13 +44,13 @@ struct tally {
 
 static void count_late(struct tally *tally, double took_ms)
 {
-    enum { LATE_MS = 200, LATE_MOST = 4 };
+    enum { LATE_MS = 200, LATE_MAX = 4 };
     tally->times++;
     tally->most_ms = took_ms > tally->most_ms ? took_ms : tally->most_ms;
     if (took_ms < LATE_MS)
         return;
     fprintf(stderr, "%s: the %dth took %.3f ms\n", tally->what, tally->times, took_ms);
-    CHECK(++tally->late <= LATE_MOST);
+    CHECK(++tally->late <= LATE_MAX);
 }
 
 static uint32_t draw(uint32_t *state)
@@ -344,9 +344,9 @@ static void closing_wakes_the_helper(int rank, int size, void *arg)
  * when told to. */
 static void hear_one_of_many(int rank, int size, const char *backend, uint32_t *seed)
 {
-    enum { RANKS_MOST = 16, ROUNDS = 1000 };
+    enum { RANKS_MAX = 16, ROUNDS = 1000 };
     struct tally tally = { .what = backend };
-    comm_work *awaited[RANKS_MOST];
+    comm_work *awaited[RANKS_MAX];
     comm_group *world = world_of(backend);
     for (int r = 1; rank == 0 && r < size; r++)
         awaited[r] = receive(world, r, 0);

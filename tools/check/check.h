@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { CHECK_RANKS_MOST = 9, CHECK_TEXT_BYTES = 1200 };
+enum { CHECK_RANKS_MAX = 9, CHECK_TEXT_BYTES = 1200 };
 
 enum rule {
 #define RULE(name, section, words) RULE_##name,

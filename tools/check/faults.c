@@ -81,7 +81,7 @@ void faults_killed_rank(void)
 {
     comm_group *world = open_world(NULL);
     comm_op_options options = COMM_OP_OPTIONS_INIT;
-    int32_t kind = small_kind(world), lost[CHECK_RANKS_MOST];
+    int32_t kind = small_kind(world), lost[CHECK_RANKS_MAX];
     struct small s;
     size_t count = 0;
     options.timeout_ms = LONG_LIMIT_MS;
@@ -106,7 +106,7 @@ void faults_killed_rank(void)
                                        : status != COMM_ERR_PEER_LOST && status != COMM_ERR_DEADLINE)
         finding(RULE_loss, "a rank was killed: the work ended with %s after %.1f s: %s", comm_status_name(status),
                 seconds, comm_last_error());
-    (void)comm_group_lost_ranks(world, lost, CHECK_RANKS_MOST, &count);
+    (void)comm_group_lost_ranks(world, lost, CHECK_RANKS_MAX, &count);
     if (has(COMM_BACKEND_NOTICES_LOSS) && status == COMM_ERR_PEER_LOST && (count != 1 || lost[0] != self_size() - 1))
         finding(RULE_loss_named, "rank %d was killed, but comm_group_lost_ranks tells of %zu ranks", self_size() - 1,
                 count);

@@ -21,7 +21,7 @@ struct block {
     char what[160];
 };
 
-enum { BLOCKS_MOST = 1 << 17 };
+enum { BLOCKS_MAX = 1 << 17 };
 static struct block *blocks;
 static size_t block_count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -90,7 +90,7 @@ void memory_begin(void)
     static char stack[64 << 10];
     const stack_t alternative = { .ss_sp = stack, .ss_size = sizeof stack };
     struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
-    blocks = mmap(NULL, BLOCKS_MOST * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    blocks = mmap(NULL, BLOCKS_MAX * sizeof *blocks, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (blocks == MAP_FAILED)
         abort();
     sigaltstack(&alternative, NULL);
@@ -105,7 +105,7 @@ static void *new_block(size_t bytes, bool at_end, const char *what)
 {
     struct block *b = NULL;
     pthread_mutex_lock(&lock);
-    if (block_count < BLOCKS_MOST)
+    if (block_count < BLOCKS_MAX)
         b = &blocks[block_count];
     if (b) {
         size_t page = page_bytes();

@@ -142,7 +142,7 @@ static void differential_round(uint64_t seed)
     struct program *program = malloc(sizeof *program);
     program_make(program, seed, self_size(), 50, "cpu:watched");
     const struct execution execution = { .program = program,
-                                         .last_step = STEPS_MOST,
+                                         .last_step = STEPS_MAX,
                                          .again = "the same command",
                                          .may_refuse = true,
                                          .takes = takes };

@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-enum { EQUAL_MOST = 2, LINES_MOST = 600, SHOWN_MOST = 6, WRITTEN_MOST = 25 };
+enum { EQUAL_MAX = 2, LINES_MAX = 600, SHOWN_MAX = 6, WRITTEN_MAX = 25 };
 
 const struct rule_text rule_texts[RULE_COUNT] = {
 #define RULE(name, section, words) [RULE_##name] = { #name, section, words },
@@ -53,7 +53,7 @@ static bool is_new(enum rule rule)
     static int told[RULE_COUNT];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    bool fresh = told[rule]++ < EQUAL_MOST;
+    bool fresh = told[rule]++ < EQUAL_MAX;
     pthread_mutex_unlock(&lock);
     return fresh;
 }
@@ -159,12 +159,12 @@ static void begin(void)
 }
 
 /* The command that runs this case only. */
-static void again_text(char *text, size_t room, const struct check_case *c, int size, uint64_t seed)
+static void again_text(char *text, size_t capacity, const struct check_case *c, int size, uint64_t seed)
 {
     char how[60] = "--as-rank";
     if (!settings.as_rank)
         snprintf(how, sizeof how, "-n %d%s", size, settings.threads ? " --threads" : "");
-    snprintf(text, room, "comm-backend-check %s --seed %llu --only %s.%s '%s'%s", how, (unsigned long long)seed,
+    snprintf(text, capacity, "comm-backend-check %s --seed %llu --only %s.%s '%s'%s", how, (unsigned long long)seed,
              c->section, c->name, settings.backend, settings.as_rank ? " on as many ranks of the launcher" : "");
 }
 
@@ -206,7 +206,7 @@ static int read_lines(FILE *file, struct line *lines)
     static char text[CHECK_TEXT_BYTES + 300];
     int count = 0;
     rewind(file);
-    while (count < LINES_MOST && fgets(text, sizeof text, file)) {
+    while (count < LINES_MAX && fgets(text, sizeof text, file)) {
         struct line *l = &lines[count];
         char *at = strchr(text, '\n');
         if (at)
@@ -246,20 +246,20 @@ static void tell_note(const char *text)
 /* What the ranks were doing, if it hung, and the end of what they have written themselves. */
 static void tell_stories(const struct line *lines, int count)
 {
-    int left[CHECK_RANKS_MOST] = { 0 };
+    int left[CHECK_RANKS_MAX] = { 0 };
     for (int i = 0; i < count; i++)
-        left[lines[i].rank % CHECK_RANKS_MOST] += lines[i].kind == 'P';
+        left[lines[i].rank % CHECK_RANKS_MAX] += lines[i].kind == 'P';
     for (int i = 0; i < count; i++) {
         if (lines[i].kind == 'H')
             printf("    rank %d: %s\n", lines[i].rank, lines[i].text);
-        if (lines[i].kind == 'P' && left[lines[i].rank % CHECK_RANKS_MOST]-- <= WRITTEN_MOST)
+        if (lines[i].kind == 'P' && left[lines[i].rank % CHECK_RANKS_MAX]-- <= WRITTEN_MAX)
             printf("    rank %d has written: %s\n", lines[i].rank, lines[i].text);
     }
 }
 
 int report_take(FILE *file, const struct check_case *c, int size, uint64_t seed)
 {
-    struct line *lines = calloc(LINES_MOST, sizeof *lines);
+    struct line *lines = calloc(LINES_MAX, sizeof *lines);
     int count = read_lines(file, lines), findings = 0, direct = 0;
     begin();
     qsort(lines, (size_t)count, sizeof *lines, by_time);
@@ -275,7 +275,7 @@ int report_take(FILE *file, const struct check_case *c, int size, uint64_t seed)
         bool told = false;
         for (int k = 0; k < i && !told; k++)
             told = lines[k].kind == 'F' && strcmp(lines[k].rule, lines[i].rule) == 0;
-        if (lines[i].kind != 'F' || told || (direct && is_consequence(lines[i].rule)) || findings == SHOWN_MOST)
+        if (lines[i].kind != 'F' || told || (direct && is_consequence(lines[i].rule)) || findings == SHOWN_MAX)
             continue;
         explain(lines[i].rule, lines[i].rank, lines[i].text, c, size, seed);
         findings++;

@@ -22,7 +22,7 @@
 #include "memory.h"
 #include "watch.h"
 
-enum { GRACE_MS = 4000, AFTER_FAILURE_MS = 1500, SIZES_MOST = 4 };
+enum { GRACE_MS = 4000, AFTER_FAILURE_MS = 1500, SIZES_MAX = 4 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { SLOW = 4 };
 #else
@@ -233,7 +233,7 @@ static void *thread_main(void *rank)
 
 static void run_threads(void)
 {
-    pthread_t threads[CHECK_RANKS_MOST];
+    pthread_t threads[CHECK_RANKS_MAX];
     comm_store *keep; /* a hash store goes with its last handle */
     snprintf(self.url, sizeof self.url, "hash://check");
     if (comm_store_open(self.url, NULL, &keep) != COMM_OK)
@@ -292,8 +292,8 @@ struct run {
     bool failed; /* a rank has ended as it should not */
     bool unusable; /* the backend is */
     bool killed; /* those that are left, by us */
-    pid_t pids[CHECK_RANKS_MOST];
-    int pidfds[CHECK_RANKS_MOST];
+    pid_t pids[CHECK_RANKS_MAX];
+    int pidfds[CHECK_RANKS_MAX];
     FILE *report;
 };
 
@@ -324,7 +324,7 @@ static void watch_over(struct run *run)
     int64_t until_ms = check_now_ns() / 1000000 + limit_ms;
     bool shortened = false;
     while (run->alive > 0) {
-        struct pollfd fds[CHECK_RANKS_MOST];
+        struct pollfd fds[CHECK_RANKS_MAX];
         for (int r = 0; r < run->processes; r++)
             fds[r] = (struct pollfd){ run->pidfds[r], POLLIN, 0 };
         int64_t left = until_ms - check_now_ns() / 1000000;
@@ -529,9 +529,9 @@ static int run_alone(void)
         const struct check_case *c = &check_cases[i];
         if (!is_wanted(c) || (settings.threads && (c->alone || c->counts)))
             continue;
-        for (int size = settings.ranks ? settings.ranks : 1; size <= (settings.ranks ? settings.ranks : SIZES_MOST);
+        for (int size = settings.ranks ? settings.ranks : 1; size <= (settings.ranks ? settings.ranks : SIZES_MAX);
              size++)
-            if (size >= c->least && (size <= c->most || settings.ranks) && size <= CHECK_RANKS_MOST)
+            if (size >= c->least && (size <= c->most || settings.ranks) && size <= CHECK_RANKS_MAX)
                 run_processes(c, size);
     }
     return report_end();

@@ -122,23 +122,23 @@ void span_inside_completion(int change)
     in_completion += change;
 }
 
-void span_where(char *text, size_t room)
+void span_where(char *text, size_t capacity)
 {
     if (innermost)
-        snprintf(text, room, "%s%s%s", innermost->slot, *innermost->what ? " of " : "", innermost->what);
+        snprintf(text, capacity, "%s%s%s", innermost->slot, *innermost->what ? " of " : "", innermost->what);
     else
-        snprintf(text, room, "a thread that is in no slot");
+        snprintf(text, capacity, "a thread that is in no slot");
 }
 
-size_t span_story(char *text, size_t room)
+size_t span_story(char *text, size_t capacity)
 {
     size_t used = 0;
     pthread_mutex_lock(&lock);
-    for (const struct span *s = spans; s && used < room; s = s->next)
-        used += (size_t)snprintf(text + used, room - used, "%sin %s%s%s for %.1f s", used ? "; " : "", s->slot,
+    for (const struct span *s = spans; s && used < capacity; s = s->next)
+        used += (size_t)snprintf(text + used, capacity - used, "%sin %s%s%s for %.1f s", used ? "; " : "", s->slot,
                                  *s->what ? " of " : "", s->what, (double)(check_now_ns() - s->begun_ns) * 1e-9);
     pthread_mutex_unlock(&lock);
-    return used < room ? used : room;
+    return used < capacity ? used : capacity;
 }
 
 /* The rule that a slot breaks by not returning; RULE_COUNT: it may wait. */

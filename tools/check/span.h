@@ -27,8 +27,8 @@ void span_end(struct span *span, enum rule must_not_sleep);
 void span_inside_completion(int change);
 
 /* For watch_where, watch_story and watch_hangs. */
-void span_where(char *text, size_t room);
-size_t span_story(char *text, size_t room);
+void span_where(char *text, size_t capacity);
+size_t span_story(char *text, size_t capacity);
 int span_hangs(void);
 
 #endif

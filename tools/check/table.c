@@ -7,8 +7,8 @@
 #include "watch.h"
 
 static char memory[64];
-static void *lists[CHECK_RANKS_MOST];
-static const size_t eights[CHECK_RANKS_MOST] = { 8, 8, 8, 8, 8, 8, 8, 8, 8 };
+static void *lists[CHECK_RANKS_MAX];
+static const size_t eights[CHECK_RANKS_MAX] = { 8, 8, 8, 8, 8, 8, 8, 8, 8 };
 
 enum { THREADS_TOLERATED = 8 };
 enum form { PLAIN, UNEVEN, LIST };
@@ -44,7 +44,7 @@ static comm_op make_op(int32_t kind, enum form form, comm_dtype dtype, comm_redo
                    .timeout_ns = INT64_MAX,
                    .premul = redop == COMM_REDOP_PREMUL_SUM ? memory : NULL,
                    .reduce_fn = redop == COMM_REDOP_USER ? sum_up : NULL };
-    for (int r = 0; r < CHECK_RANKS_MOST; r++)
+    for (int r = 0; r < CHECK_RANKS_MAX; r++)
         lists[r] = memory;
     if (t->send != COMM_OP_SIDE_NONE)
         fill_side(&op.send, t->send, form, count);

@@ -17,9 +17,9 @@ void watch_begin(bool describes);
 const comm_backend *watch_inner(void);
 
 /* What this thread is doing in the backend, "submit of all_reduce #3 on group 'world'", or that it is another's. */
-void watch_where(char *text, size_t room);
+void watch_where(char *text, size_t capacity);
 /* What all threads of the process are doing there, and the operations that have not completed. */
-void watch_story(char *text, size_t room);
+void watch_story(char *text, size_t capacity);
 /* Tell what hangs as findings: slots that do not return, works that do not complete. Returns how many. */
 int watch_hangs(void);
 

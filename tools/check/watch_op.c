@@ -11,10 +11,10 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* guards what fol
 static struct watched *open_groups;
 
 /* What a completed operation has received: it must not change before the program gives the buffer back. */
-enum { RECEIPTS = 256, BLOCKS_MOST = CHECK_RANKS_MOST };
+enum { RECEIPTS = 256, BLOCKS_MAX = CHECK_RANKS_MAX };
 struct receipt {
-    const void *blocks[BLOCKS_MOST];
-    size_t bytes[BLOCKS_MOST];
+    const void *blocks[BLOCKS_MAX];
+    size_t bytes[BLOCKS_MAX];
     int count;
     uint64_t hash;
     char what[WHAT_BYTES];
@@ -256,7 +256,7 @@ static void write_receipt(const struct watched_op *o)
     const comm_op_traits *t = comm_op_traits_of(o->op.kind);
     struct receipt r = { .count = 0 };
     int32_t blocks = t->recv == COMM_OP_SIDE_BLOCKS ? o->group->size : t->recv == COMM_OP_SIDE_ONE ? 1 : 0;
-    for (int32_t b = 0; b < blocks && b < BLOCKS_MOST; b++) {
+    for (int32_t b = 0; b < blocks && b < BLOCKS_MAX; b++) {
         size_t count;
         const void *at = blocks == 1 && t->recv == COMM_OP_SIDE_ONE
                              ? (count = o->op.recv.count, o->op.recv.data)
@@ -337,21 +337,21 @@ comm_work *watched_op_done(struct watched_op *op, comm_status status)
 
 /* ---- The story of a rank ---- */
 
-void watch_where(char *text, size_t room)
+void watch_where(char *text, size_t capacity)
 {
-    span_where(text, room);
+    span_where(text, capacity);
 }
 
-void watch_story(char *text, size_t room)
+void watch_story(char *text, size_t capacity)
 {
     int shown = 0;
-    size_t used = span_story(text, room);
+    size_t used = span_story(text, capacity);
     pthread_mutex_lock(&list_lock);
     for (struct watched *g = open_groups; g; g = g->next_open) {
         pthread_mutex_lock(&g->lock);
-        for (const struct watched_op *op = g->ops; op && shown < 6 && used < room; op = op->next)
+        for (const struct watched_op *op = g->ops; op && shown < 6 && used < capacity; op = op->next)
             if (op->state == GIVEN && ++shown)
-                used += (size_t)snprintf(text + used, room - used, "%spending for %.1f s: %s", used ? "; " : "",
+                used += (size_t)snprintf(text + used, capacity - used, "%spending for %.1f s: %s", used ? "; " : "",
                                          (double)(watch_host->now_ns() - op->since_ns) * 1e-9, op->what);
         pthread_mutex_unlock(&g->lock);
     }

@@ -35,7 +35,7 @@ static inline void netaddr_identity(char text[NETADDR_IDENTITY_BYTES])
 
 /* The host's addresses, a line each, as far as they fit: without loopback, link-local ones, and interfaces that
  * `wanted` (may be NULL) does not take. Gives the length, or -1 with errno. */
-static inline int netaddr_list(char *text, size_t room, int (*wanted)(const char *list, const char *interface),
+static inline int netaddr_list(char *text, size_t capacity, int (*wanted)(const char *list, const char *interface),
                                const char *list)
 {
     struct ifaddrs *all = NULL;
@@ -53,8 +53,8 @@ static inline int netaddr_list(char *text, size_t room, int (*wanted)(const char
         else if (i->ifa_addr->sa_family == AF_INET6 &&
                  !IN6_IS_ADDR_LINKLOCAL(&((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr))
             raw = &((struct sockaddr_in6 *)i->ifa_addr)->sin6_addr;
-        if (raw && inet_ntop(i->ifa_addr->sa_family, raw, one, sizeof one) && used + strlen(one) + 2 < room)
-            used += (size_t)snprintf(text + used, room - used, "%s\n", one);
+        if (raw && inet_ntop(i->ifa_addr->sa_family, raw, one, sizeof one) && used + strlen(one) + 2 < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "%s\n", one);
     }
     freeifaddrs(all);
     return (int)used;

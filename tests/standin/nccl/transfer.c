@@ -40,8 +40,8 @@ static bool move_send(struct ncclComm *comm, struct transfer *transfer)
         written += sizeof transfer->what;
         transfer->has_header = true;
     }
-    size_t room = RING_BYTES - (written - read), left = transfer->bytes - transfer->moved;
-    size_t now = !transfer->has_header ? 0 : room < left ? room : left;
+    size_t capacity = RING_BYTES - (written - read), left = transfer->bytes - transfer->moved;
+    size_t now = !transfer->has_header ? 0 : capacity < left ? capacity : left;
     ring_write(ring, written, transfer->at + transfer->moved, now);
     transfer->moved += now;
     written += now;

@@ -1,14 +1,14 @@
-/* The store server's mind (SOURCES: store/hub.c store/table.c store/wire.c core/common/base/error.c ..., link with
- * -lxxhash): three clients in one hub. The input is pieces: a client and a length in one byte, then so many bytes from
- * that client; a length of 0 is its hanging up. What a server does around the hub is done here as tcp_server.c does
- * it. */
+/* The state of a store's server (SOURCES: store/tcp_state.c store/table.c store/wire.c core/common/base/error.c ...,
+ * link with -lxxhash), with three clients. The input is pieces: one byte for the client and a length, then that many
+ * bytes from the client; a length of 0 closes its connection. What tcp_server.c does between the sockets and the state
+ * is done here in the same way. */
 #include "fuzz.h"
-#include "store/hub.h"
+#include "store/tcp_state.h"
 
 enum { CLIENTS = 3, STEPS_MAX = 2000 };
 
 struct client {
-    struct hub_client hub; /* first */
+    struct state_client state; /* first */
     struct wire_parser parser;
     struct wire_buffer held;
     int waiting, gone;
@@ -17,10 +17,10 @@ struct client {
 
 static struct client clients[CLIENTS];
 
-static void leave(struct hub *hub, struct client *c)
+static void leave(struct state *state, struct client *c)
 {
     if (!c->gone)
-        hub_leave(hub, &c->hub);
+        state_leave(state, &c->state);
     c->gone = 1;
     wire_buffer_finish(&c->held);
 }
@@ -31,7 +31,7 @@ static void forget(struct wire_buffer *b, size_t bytes)
     memmove(b->data, b->data + bytes, b->bytes);
 }
 
-static void run(struct hub *hub, struct client *c)
+static void run(struct state *state, struct client *c)
 {
     struct wire_buffer reply = { 0 };
     for (int steps = 0; !c->gone && !c->waiting && c->held.bytes > 0 && steps < STEPS_MAX; steps++) {
@@ -41,67 +41,67 @@ static void run(struct hub *hub, struct client *c)
             break;
         comm_status status = COMM_ERR_PROTOCOL;
         if (verdict == WIRE_COMPLETE) {
-            status = hub_execute(hub, &c->hub, &request, &reply);
+            status = state_execute(state, &c->state, &request, &reply);
             FUZZ_CHECK(reply.bytes < 1 << 24);
         }
         c->owed += reply.bytes;
         reply.bytes = 0;
         if (status < COMM_OK) {
-            leave(hub, c);
+            leave(state, c);
             break;
         }
         c->waiting = status == COMM_IN_PROGRESS;
-        FUZZ_CHECK(c->waiting == (c->hub.missing > 0));
-        if (c->hub.values_sent == 0)
+        FUZZ_CHECK(c->waiting == (c->state.missing > 0));
+        if (c->state.values_sent == 0)
             forget(&c->held, request.bytes);
     }
     wire_buffer_finish(&reply);
 }
 
-static void run_ready(struct hub *hub)
+static void run_ready(struct state *state)
 {
-    for (struct hub_client *h; (h = hub_take_ready(hub));) {
+    for (struct state_client *h; (h = state_take_ready(state));) {
         struct client *c = (struct client *)h;
-        FUZZ_CHECK(!c->gone && c->waiting && c->hub.missing == 0);
+        FUZZ_CHECK(!c->gone && c->waiting && c->state.missing == 0);
         c->waiting = 0;
-        run(hub, c);
+        run(state, c);
     }
 }
 
-static void feed(struct hub *hub, struct client *c, const uint8_t *data, size_t bytes)
+static void feed(struct state *state, struct client *c, const uint8_t *data, size_t bytes)
 {
     if (c->gone)
         return;
     if (bytes == 0) {
-        leave(hub, c);
+        leave(state, c);
     } else if (c->waiting && data[0] == WIRE_CANCEL_WAIT) {
-        hub_cancel(hub, &c->hub);
+        state_cancel(state, &c->state);
         c->waiting = 0;
         wire_parser_rewind(&c->parser);
-        run(hub, c);
+        run(state, c);
     } else {
         wire_put_bytes(&c->held, data, bytes);
-        run(hub, c);
+        run(state, c);
     }
-    run_ready(hub);
+    run_ready(state);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
-    struct hub *hub;
-    FUZZ_CHECK(hub_create(&hub) == COMM_OK);
+    struct state *state;
+    FUZZ_CHECK(state_create(&state) == COMM_OK);
     memset(clients, 0, sizeof clients);
     for (size_t at = 0; at < bytes;) {
         struct client *c = &clients[data[at] >> 6];
         size_t length = data[at++] & 63;
         length = length < bytes - at ? length : bytes - at;
         if (c < clients + CLIENTS)
-            feed(hub, c, data + at, length);
+            feed(state, c, data + at, length);
         at += length;
     }
     for (int i = 0; i < CLIENTS; i++)
-        leave(hub, &clients[i]);
-    FUZZ_CHECK(hub_take_ready(hub) == NULL);
-    hub_destroy(hub);
+        leave(state, &clients[i]);
+    FUZZ_CHECK(state_take_ready(state) == NULL);
+    state_destroy(state);
     return 0;
 }
