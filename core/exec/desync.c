@@ -4,8 +4,9 @@
  *     come, what they are doing instead, and which rank waits for which. The first rank to finish its question tells
  *     the others, and of several that are in the operation the lowest goes first, so that all of them have the same
  *     words;
- *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one. Two ranks
- *     that only wait for each other, such as two different roots of a broadcast, notice by this that they disagree;
+ *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one, and one
+ *     that others ask too. Two ranks that only wait for each other, such as two different roots of a broadcast, or each
+ *     for another that has not come, notice by this that they disagree;
  *   - so is a send or receive: its peer may have closed the group, which a rank says only when asked;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include "desync.h"
@@ -21,6 +22,7 @@
 #include "queue.h"
 #include "say.h"
 #include "text.h"
+#include "witness.h"
 
 /* A process answers in microseconds, but on a loaded machine it may have to wait for a core. How long the others may
  * take (the parameter answer_ms) is therefore cut into steps, and a step during which this rank itself was kept from
@@ -33,7 +35,11 @@ enum {
 
 static const uint16_t IN_TROUBLE = FRAME_ANSWER_IN_IT | FRAME_ANSWER_BEHIND | FRAME_ANSWER_ENTERED;
 
-enum { PROBE_FIRST_TICKS = 2, PROBE_TICKS = 4 }; /* seconds under way until the first question, and between questions */
+enum {
+    PROBE_FIRST_TICKS = 2, /* seconds under way until the first question */
+    PROBE_TICKS = 4,       /* seconds between questions */
+    PROBE_BLOCK = 32,      /* ranks that have a witness in common */
+};
 
 /* The collective that holds up `op`: itself, or the one that runs while it waits for its turn. NULL: it is
  * point-to-point. */
@@ -42,10 +48,26 @@ static const struct exec_op *culprit(const struct exec_group *g, const struct ex
     return op_is_p2p(op) ? NULL : g->head;
 }
 
+/* All but the root, which QUERY and ANSWER have in different places. */
+static void put_call(struct frame *h, const struct call *call)
+{
+    h->flags |= FRAME_ANSWER_KNOWN;
+    h->kind = call->kind;
+    h->dtype = call->dtype;
+    h->redop = call->redop;
+    h->count = call->count;
+    h->signature = call->signature;
+}
+
 static void query(struct exec_group *g, int32_t rank, uint64_t seq)
 {
     struct port *p = group_port(g, rank);
     struct frame h = { .type = FRAME_QUERY, .group = g->id, .seq = seq };
+    const struct call *call = queue_call(g, seq);
+    if (call) {
+        put_call(&h, call);
+        h.root = call->root;
+    }
     port_want(p);
     p->ops->send(p, &h, NULL, 0, NULL);
 }
@@ -122,13 +144,8 @@ static void tell_collective(struct exec_group *g, uint64_t seq, struct frame *an
     const struct call *call = queue_call(g, seq);
     if (!call)
         return;
-    answer->flags |= FRAME_ANSWER_KNOWN;
-    answer->kind = call->kind;
-    answer->dtype = call->dtype;
-    answer->redop = call->redop;
+    put_call(answer, call);
     answer->root_known = call->root;
-    answer->count = call->count;
-    answer->signature = call->signature;
 }
 
 static void answer_for_closed(struct port *p, const struct frame *h, struct frame *answer)
@@ -147,6 +164,9 @@ void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
     struct frame answer = { .type = FRAME_ANSWER, .group = h->group, .seq = h->seq, .waits_for = -1 };
     char text[FRAME_ANSWER_TEXT_MAX];
     if (group_tell_why(p, g, h->group))
+        return;
+    int is_theirs = h->flags & FRAME_ANSWER_KNOWN && (!g || group_rank_of(g, p) >= 0);
+    if (is_theirs && !witness_agrees(g, p, h))
         return;
     if (!g) {
         answer_for_closed(p, h, &answer);
@@ -351,14 +371,26 @@ static void probe_peers(struct exec_group *g, const struct exec_op *list)
         }
 }
 
+/* Two ranks that disagree may each wait for another one that has not come. So each also asks the first rank of its
+ * block, and those ask rank 0: whether it has come or not, it hears of both. In a large group no rank is asked by all
+ * others. */
+static void query_witness(struct exec_group *g, int32_t asked, uint64_t seq)
+{
+    int32_t witness = g->rank % PROBE_BLOCK ? g->rank - g->rank % PROBE_BLOCK : 0;
+    if (witness != asked && witness != g->rank)
+        query(g, witness, seq);
+}
+
 static void probe(struct exec_group *g)
 {
     const struct exec_op *op = g->head;
     if (g->asks_for)
         return;
     int32_t rank = op && is_time_to_ask(op) ? engine_awaits(op) : -1;
-    if (rank >= 0 && rank != g->rank)
+    if (rank >= 0 && rank != g->rank) {
         query(g, rank, op->op.seq);
+        query_witness(g, rank, op->op.seq);
+    }
     probe_peers(g, g->recvs.head);
     probe_peers(g, g->sends.head);
 }

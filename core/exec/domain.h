@@ -14,6 +14,7 @@ enum {
     DOMAIN_BUCKETS = 512,
     DOMAIN_CLOSED_MAX = 1024, /* groups closed here whose late frames are answered, not kept */
     DOMAIN_TOLD_MAX = 1024,   /* ends of groups that are not open here yet; 1 KiB each at most */
+    DOMAIN_HEARD_MAX = 64,    /* collectives that others have called, and this rank has not */
 };
 
 struct exec_group;
@@ -61,6 +62,7 @@ struct domain {
     struct unexpected_list unexpected; /* frames of groups that are not open here (yet) */
     struct past_group closed[DOMAIN_CLOSED_MAX], told[DOMAIN_TOLD_MAX]; /* rings: the oldest is forgotten */
     size_t closed_count, told_count;
+    struct frame heard[DOMAIN_HEARD_MAX]; /* who called a collective first that has not been called here, as a CALL */
     uint32_t ticks;         /* seconds, roughly: a clock that costs nothing to read */
 
     struct exec_op *op_pool;

@@ -12,10 +12,11 @@ enum frame_type {
     FRAME_DATA,      /* a message that CTS asked for */
     FRAME_CREDIT,    /* only gives back credit (every frame can) */
     FRAME_FAIL,      /* the group has ended: why is in status, reporter and the payload, a text */
-    FRAME_QUERY,     /* what are you doing in this group? */
+    FRAME_QUERY,     /* what are you doing in this group? Of a collective, with the sender's call */
     FRAME_ANSWER,    /* to the QUERY with that seq: flags, waits_for, and perhaps the collective; the payload says in
                       * words what the rank does */
     FRAME_BYE,       /* I close my world; nothing follows */
+    FRAME_CALL,      /* another rank, `caller`, has called this collective: not as you have */
     FRAME_TYPE_END,
 };
 
@@ -25,7 +26,7 @@ enum {
     FRAME_ANSWER_TEXT_MAX = 200,
 };
 
-/* The flags of an ANSWER. */
+/* The flags of an ANSWER; a QUERY has only KNOWN. */
 enum {
     FRAME_ANSWER_ENTERED = 1, /* collective #seq, or a later one, has been called */
     FRAME_ANSWER_IN_IT = 2,   /* it is under way */
@@ -47,10 +48,11 @@ struct frame {
         uint32_t slice;     /* collectives: the part of the operation */
         int32_t reporter;   /* FAIL: the rank, in the group, whose words the text is */
         int32_t root_known; /* ANSWER: the collective's root */
+        int32_t caller;     /* CALL: a rank in the world */
     };
     union {
         uint16_t round; /* collectives: of the plan */
-        uint16_t flags; /* ANSWER: FRAME_ANSWER_ bits */
+        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits */
     };
     union {
         int32_t tag;       /* point-to-point */

@@ -288,9 +288,3 @@ int queue_matches_call(struct exec_group *g, const struct port *p, const struct 
     mismatch(g, p, h, mine);
     return 0;
 }
-
-int queue_matches(struct exec_group *g, const struct port *p, const struct frame *h)
-{
-    const struct call *mine = queue_call(g, h->seq);
-    return !mine || queue_matches_call(g, p, h, mine);
-}

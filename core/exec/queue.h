@@ -45,9 +45,7 @@ void group_say_reason(const struct exec_group *g, const char *what, char *text, 
 
 /* The collective with that number, if it is queued, running or not long over here; else NULL. */
 const struct call *queue_call(const struct exec_group *g, uint64_t seq);
-/* Does this frame belong to the collective that we have (or had) with that number, or to this one? If not, both sides
- * fail. */
-int queue_matches(struct exec_group *g, const struct port *p, const struct frame *h);
+/* Does this frame of the peer's belong to this collective of ours? If not, both sides fail. */
 int queue_matches_call(struct exec_group *g, const struct port *p, const struct frame *h, const struct call *mine);
 /* Where errors of an op begin: "all_reduce #12 on group 'world' (rank 2 of 8)". */
 void queue_describe(const struct exec_group *g, const comm_op *op, char *text, size_t capacity);

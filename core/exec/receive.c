@@ -7,6 +7,7 @@
 #include "p2p.h"
 #include "queue.h"
 #include "say.h"
+#include "witness.h"
 
 static int is_member(struct port *p, const struct exec_group *g)
 {
@@ -14,6 +15,14 @@ static int is_member(struct port *p, const struct exec_group *g)
         return 1;
     port_lose(p, COMM_ERR_PROTOCOL, "is not in group '%s' but sends to it", g->name);
     return 0;
+}
+
+/* As group_may_come. A group that is not open here has two ranks perhaps that disagree. */
+static int may_come(struct port *p, const struct exec_group *g, const struct frame *h)
+{
+    if (!group_may_come(p, g, h))
+        return 0;
+    return h->kind == COMM_OP_SEND || witness_agrees(NULL, p, h);
 }
 
 /* ---- Messages ---- */
@@ -34,7 +43,7 @@ static void keep(struct port *p, struct unexpected_list *list, const struct fram
 /* 1 if the message needs no place of its own: it has a receive, or is not wanted. */
 static int collective_begins(struct exec_group *g, struct port *p, const struct frame *h)
 {
-    if (!queue_matches(g, p, h))
+    if (!witness_agrees(g, p, h))
         return 1;
     struct message *m = match_find_posted(group_box(g, p, h->kind), h);
     if (m)
@@ -49,7 +58,7 @@ static void on_begins(struct port *p, const struct frame *h)
     p->sink.kind = SINK_DISCARD;
     if (!g || g->status != COMM_OK) {
         /* DATA was asked for, so the group was open here. */
-        if (group_may_come(p, g, h) && h->type == FRAME_EAGER)
+        if (may_come(p, g, h) && h->type == FRAME_EAGER)
             keep(p, &d->unexpected, h);
         return;
     }
@@ -91,7 +100,7 @@ static void keep_promise(struct port *p, struct unexpected_list *list, const str
 static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)
 {
     struct box *box = group_box(g, p, h->kind);
-    if (!queue_matches(g, p, h))
+    if (!witness_agrees(g, p, h))
         return;
     if (h->type == FRAME_CTS) {
         if (!match_cleared(p, box, h) && h->seq > g->ended_seq)
@@ -117,7 +126,7 @@ static void p2p_promise(struct exec_group *g, struct port *p, const struct frame
 static void promise(struct exec_group *g, struct port *p, const struct frame *h)
 {
     if (!g || g->status != COMM_OK) {
-        if (group_may_come(p, g, h))
+        if (may_come(p, g, h))
             keep_promise(p, &domain_of(p)->unexpected, h);
     } else if (is_member(p, g)) {
         (h->kind == COMM_OP_SEND ? p2p_promise : collective_promise)(g, p, h);
@@ -177,6 +186,10 @@ static void on_frame(struct port *p, const struct frame *h, const char *text)
     case FRAME_ANSWER:
         if (g && g->status == COMM_OK && is_member(p, g))
             desync_answer(g, p, h, text);
+        break;
+    case FRAME_CALL:
+        if (g && g->status == COMM_OK && is_member(p, g))
+            witness_told(g, h);
         break;
     case FRAME_RTS:
     case FRAME_CTS:

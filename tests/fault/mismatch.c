@@ -102,6 +102,8 @@ static const struct disagreement {
     { all_to_all_v, all_to_all_v_other, " called all_to_all(f32) and ", " called all_to_all(f32) and " },
 };
 
+enum { ALL_NEED_ALL = 7 }; /* of the table's first ones no rank is done without the others */
+
 static int is_of_lengths(const struct disagreement *d)
 {
     return d->ours_text[0] == ' ';
@@ -111,7 +113,7 @@ struct scenario {
     struct page *page;
     const struct disagreement *d;
     enum wait_by how;
-    int odd, async_before;
+    int odd, late; /* late: a bit per rank */
 };
 
 /* A rooted operation that needs no answer may be over here before the others disagree: the next one tells. */
@@ -168,6 +170,37 @@ static void they_disagree(int rank, int size, void *arg)
     CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     CHECK(one == size);
     CHECK_OK(comm_group_close(other));
+    CHECK_OK(fault_close(world));
+}
+
+/* Some have not come. Those that have do not wait for them: they may have nothing for each other, and the rank that
+ * they both wait for be one of the late ones. */
+static void some_are_late(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    const struct disagreement *d = s->d;
+    comm_group *world = fault_world();
+    char theirs[80];
+    snprintf(theirs, sizeof theirs, " called %s", d->theirs_text);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    fault_meet(s->page);
+    atomic_store(&s->page->event_ns, fault_now_ns());
+    if (s->late >> rank & 1)
+        fault_meet(s->page);
+    CHECK_STATUS(call(world, rank == s->odd ? d->theirs : d->ours, s->how), COMM_ERR_MISMATCH);
+    if (!(s->late >> rank & 1)) {
+        atomic_store(&s->page->noticed_ns[rank], fault_now_ns());
+        fault_meet(s->page);
+    }
+    CHECK_ERROR_SAYS("the ranks of group 'world' disagree on collective #2: rank ");
+    CHECK_SAYS_OF(comm_last_error(), s->odd, theirs);
+    int one_of_us = -1;
+    char ours[80];
+    snprintf(ours, sizeof ours, " called %s", d->ours_text);
+    for (int r = 0; r < size; r++)
+        if (r != s->odd && says_of(comm_last_error(), r, ours))
+            one_of_us = r;
+    CHECK(one_of_us >= 0);
     CHECK_OK(fault_close(world));
 }
 
@@ -271,20 +304,46 @@ static void messages_of_other_lengths(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+static int run_scenario(int size, struct scenario s, void (*fn)(int, int, void *), const char *name)
+{
+    struct ranks_options options = { .limit_s = 20, .name = name };
+    s.page = page_new(size);
+    int failed = fault_run(size, &options, fn, &s);
+    if (s.d)
+        failed |= fault_noticed_late(s.page, size, name, FAULT_NOTICE_MS);
+    page_free(s.page);
+    return failed;
+}
+
 static int run(int size, int odd, const struct disagreement *d, enum wait_by how, void (*fn)(int, int, void *),
                const char *what)
 {
-    struct scenario s = { .page = page_new(size), .d = d, .odd = odd, .how = how };
+    struct scenario s = { .d = d, .odd = odd, .how = how };
     char name[200];
     snprintf(name, sizeof name, "%s%s%s, rank %d of %d is the odd one, waiting %s", what,
              d && !is_of_lengths(d) ? ": " : "", d && !is_of_lengths(d) ? d->theirs_text : "", odd, size,
              waiting_names[how]);
-    struct ranks_options options = { .limit_s = 20, .name = name };
-    int failed = fault_run(size, &options, fn, &s);
-    if (d)
-        failed |= fault_noticed_late(s.page, size, name, FAULT_NOTICE_MS);
-    page_free(s.page);
-    return failed;
+    return run_scenario(size, s, fn, name);
+}
+
+static int run_late(int size, int odd, int late, const struct disagreement *d, enum wait_by how)
+{
+    struct scenario s = { .d = d, .odd = odd, .how = how, .late = late };
+    char name[200];
+    snprintf(name, sizeof name, "%s: %s, rank %d of %d is the odd one, late are (bits) %#x, waiting %s", d->ours_text,
+             d->theirs_text, odd, size, (unsigned)late, waiting_names[how]);
+    return run_scenario(size, s, some_are_late, name);
+}
+
+/* Of 3 to 5 ranks at least two come, the odd one among them, and at least one does not. */
+static int run_any_late(uint64_t *random)
+{
+    int size = 3 + (int)(fault_random(random) % 3), odd = (int)(fault_random(random) % (unsigned)size);
+    int other = (odd + 1 + (int)(fault_random(random) % (unsigned)(size - 1))) % size, late = 0;
+    while (!late)
+        late = (int)(fault_random(random) % (1u << size)) & ~(1 << odd | 1 << other);
+    return run_late(size, odd, late, &table[fault_random(random) % ALL_NEED_ALL],
+                    (enum wait_by)(fault_random(random) % WAIT_END));
 }
 
 int main(void)
@@ -298,6 +357,12 @@ int main(void)
         failed |= run(size, odd, &table[i], (enum wait_by)(i % WAIT_END), they_disagree,
                       !is_of_lengths(&table[i]) ? table[i].ours_text : "a block of another length");
     }
+    /* Both wait for the same one, or each for another. */
+    for (int late = 0; late < 3; late++)
+        failed |= run_late(3, (late + 1) % 3, 1 << late, &table[late], WAIT_CALL);
+    failed |= run_late(4, 1, 1 << 0 | 1 << 2, &table[1], WAIT_CALL);
+    for (int i = 0; i < 4; i++)
+        failed |= run_any_late(&random);
     for (int size = 2; size <= 5; size++)
         failed |= run(size, size - 1, NULL, WAIT_CALL, wrong_order, "the wrong order");
     failed |= run(2, 1, NULL, WAIT_CALL, wrong_group, "the wrong group");
