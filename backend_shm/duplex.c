@@ -295,6 +295,25 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
     return 0;
 }
 
+int duplex_offer(struct port *port, struct frame *h, struct message *m)
+{
+    struct duplex *p = duplex_of(port);
+    struct tx draft = { .loan = { .payload = m->data, .bytes = m->bytes, .write_back = m->write_back }, .message = m,
+                        .owner = m->owner };
+    struct tx *tx;
+    if (port->state != PORT_UP || p->tx_head || p->said_goodbye || m->bytes == 0 || !lend_has_offers(p) ||
+        !lend_suits(p, h, &draft.loan) ||
+        !has_space(p, ring_frame_lines(0)) || !(tx = tx_get(p->fabric)))
+        return duplex_send(port, h, NULL, 0, NULL), 0;
+    *tx = draft;
+    port_take_owed(port, h);
+    lend_begin(p, &tx->loan);
+    ring_put_lent(&p->out, ring_key(h), h, &tx->loan.place);
+    duplex_ring_bell(p);
+    lent_append(p, tx);
+    return 1;
+}
+
 void duplex_send_text(struct port *port, struct frame *h, const char *text, int is_reply)
 {
     struct duplex *p = duplex_of(port);
@@ -361,6 +380,66 @@ static void feed(struct duplex *p, const uint8_t *data, size_t bytes)
     }
 }
 
+/* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */
+static const char *announced(struct duplex *p, const struct frame *h, const struct ring_place *place)
+{
+    const char *wrong = h->bytes ? lend_check(place) : "an offer of nothing";
+    if (wrong)
+        return wrong;
+    struct offer *o = &p->offers[place->slot];
+    *o = (struct offer){ *h, *place };
+    o->head.type = FRAME_DATA;
+    o->head.credit = 0;
+    p->accepted &= ~(1u << place->slot);
+    p->port.offer = place->loan;
+    port_begins(&p->port, h);
+    p->port.offer = 0;
+    return NULL;
+}
+
+void duplex_accept(struct port *port, uint32_t offer)
+{
+    struct duplex *p = duplex_of(port);
+    for (uint32_t i = 0; i < RING_LOANS; i++)
+        if (p->offers[i].place.loan == offer)
+            p->accepted |= 1u << i;
+}
+
+static const char *begin_lent(struct duplex *p, const struct frame *h, const struct ring_place *place)
+{
+    const char *wrong = lend_accept(p, h, place);
+    if (!wrong)
+        port_begins(&p->port, h);
+    return wrong;
+}
+
+static void say_wrong(struct duplex *p, const char *wrong)
+{
+    if (wrong)
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+}
+
+/* Begin one of the messages that were offered and are wanted. */
+static void read_offered(struct duplex *p)
+{
+    int slot = __builtin_ctz(p->accepted);
+    const struct offer o = p->offers[slot];
+    p->accepted &= ~(1u << slot);
+    p->offers[slot].place.loan = 0;
+    say_wrong(p, begin_lent(p, &o.head, &o.place));
+}
+
+/* A frame begins. The place is that of a payload that is not in the record. */
+static const char *begin(struct duplex *p, const struct frame *h, const struct ring_place *place)
+{
+    if (place && h->type == FRAME_DATA && h->bytes)
+        return begin_lent(p, h, place);
+    if (place && h->type == FRAME_RTS && place->loan)
+        return announced(p, h, place);
+    port_begins(&p->port, h);
+    return NULL;
+}
+
 /* Take in one record. */
 static void take(struct duplex *p, const struct ring_record *record, enum ring_found what)
 {
@@ -375,15 +454,12 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
         struct frame h = ring_frame(record);
         struct ring_place place = ring_place(record);
         wrong = wrong_frame(&h, bytes);
-        if (!wrong && h.type == FRAME_DATA && h.bytes && !bytes)
-            wrong = lend_accept(p, &h, &place);
         if (!wrong)
-            port_begins(&p->port, &h);
+            wrong = begin(p, &h, bytes ? NULL : &place);
     }
-    if (wrong) {
-        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+    say_wrong(p, wrong);
+    if (wrong)
         return;
-    }
     feed(p, ring_payload(record, what, bytes), bytes);
     uint64_t lines = what == RING_MORE ? 1 + ring_payload_lines(bytes) : ring_frame_lines(bytes);
     if (ring_pop(&p->in, lines))
@@ -399,6 +475,8 @@ int duplex_read(struct port *port)
     for (int i = 0; i < READS_MAX && port->state == PORT_UP; i++) {
         /* What was written before the socket ended is seen after that is noticed. */
         int ended = p->hung_up;
+        if (p->accepted && !p->port.in.type)
+            read_offered(p);
         if (p->borrowed.loan) {
             lend_read(p);
             return 1;
@@ -428,7 +506,8 @@ int duplex_has_news(struct duplex *p)
 {
     const struct ring_record *record;
     uint32_t bytes;
-    return p->hung_up || p->borrowed.loan || first_taken(p) || ring_look(&p->in, &record) != RING_NOTHING ||
+    return p->hung_up || p->borrowed.loan || p->accepted || first_taken(p) ||
+           ring_look(&p->in, &record) != RING_NOTHING ||
            (p->tx_head && has_space(p, next_record(&p->out, p->tx_head, &bytes)));
 }
 
@@ -545,7 +624,7 @@ void duplex_close(struct duplex *p)
     segment_unmap(&p->segment);
     region_unmap_all(p);
     p->port.in.type = 0;
-    p->borrowed.loan = 0;
+    p->borrowed.loan = p->accepted = 0;
 }
 
 void duplex_sweep(struct port *port)

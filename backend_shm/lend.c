@@ -109,6 +109,13 @@ int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
     return 1;
 }
 
+/* Half of the slots are for what the peer asks for. One copy is staged ahead: the next ones are in the cache still when
+ * the peer reads them if they are made then. */
+int lend_has_offers(const struct duplex *p)
+{
+    return !p->staged && __builtin_popcount(p->loans) < RING_LOANS / 2;
+}
+
 void lend_begin(struct duplex *p, struct loan *l)
 {
     struct ring_place *place = &l->place;
@@ -202,10 +209,18 @@ static int is_valid(const struct duplex *p, const struct ring_place *place)
     return atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire) == place->loan;
 }
 
-const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place)
+const char *lend_check(const struct ring_place *place)
 {
     if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_WRITTEN)
         return "a message that is read in its memory, with a number that makes no sense";
+    return NULL;
+}
+
+const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place)
+{
+    const char *wrong = lend_check(place);
+    if (wrong)
+        return wrong;
     p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
     p->borrowed_back = place->back_region ? region_find(p, place->back_region, place->back_at, h->bytes) : NULL;
     int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back);

@@ -27,6 +27,8 @@ struct loan {
 
 /* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l);
+/* May one more be lent that the peer has not asked for? */
+int lend_has_offers(const struct duplex *p);
 /* Take a slot for it, and complete the place. */
 void lend_begin(struct duplex *p, struct loan *l);
 /* Has it been read? */
@@ -38,6 +40,8 @@ void lend_end(struct duplex *p, const struct loan *l);
 
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
+/* An error text if it is none. */
+const char *lend_check(const struct ring_place *place);
 /* The payload of the frame that is coming lies there. An error text if that cannot be. */
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
 /* Read on, so far that others are looked after in time. */

@@ -23,6 +23,7 @@ void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, con
     record->credit = h->credit;
     record->bytes = bytes;
     record->frame = *h;
+    record->place.loan = 0;
     if (bytes)
         copy_to_lines(bytes > RING_INLINE ? (uint8_t *)(record + 1) : record->inlined, payload, bytes);
     ring_publish(r, ring_frame_lines(bytes));

@@ -35,7 +35,7 @@ struct ring_place {
 
 /* How a record begins. A short payload is inline, so that a small message is one line to its reader; the second line,
  * with the whole header, is for a reader that does not know yet which message comes. Else the payload follows; or it is
- * lent, and the record of the DATA frame has its place instead. */
+ * lent, and the record of the DATA frame or of the RTS has its place instead. */
 struct ring_record {
     _Alignas(RING_LINE) _Atomic uint64_t stamp;
     uint64_t key;       /* of the header: ring_key */

@@ -57,6 +57,12 @@ enum duplex_phase {
     DUPLEX_AWAITED,    /* the peer is connecting to us */
 };
 
+/* A message that the peer has announced and that may be read in its memory. */
+struct offer {
+    struct frame head; /* of a DATA frame */
+    struct ring_place place;
+};
+
 struct duplex {
     struct port port;      /* first: duplex_of */
     struct fabric *fabric;
@@ -79,6 +85,8 @@ struct duplex {
     int cannot_stage;      /* there is no memory for it */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
+    struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
+    uint32_t accepted;      /* a bit for each of them that is to be read */
     uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's */

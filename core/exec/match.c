@@ -82,6 +82,7 @@ struct unexpected *unexpected_add(struct unexpected_list *list, struct port *p, 
     u->port = p;
     u->head = *h;
     u->arrival = matching->arrivals++;
+    u->offer = p->offer;
     u->complete = payload_bytes(h) == 0;
     u->claimed = NULL;
     u->data = u->inline_data;
@@ -209,12 +210,6 @@ static struct frame header(const struct message *m, uint8_t type)
     return h;
 }
 
-static void send_header(struct message *m, uint8_t type)
-{
-    struct frame h = header(m, type);
-    m->port->ops->send(m->port, &h, NULL, 0, NULL);
-}
-
 /* 1 if it is sent. */
 static int send_payload(struct message *m, uint8_t type)
 {
@@ -253,12 +248,26 @@ static struct message_list *announced_in(const struct port *p, const struct box 
     return &p->table->matching->announced[((uintptr_t)box / sizeof *box + seq) % MATCH_ANNOUNCED_BUCKETS];
 }
 
+/* Announced messages are offered where ports can do that, and then no receiver says CTS before it knows of them; but
+ * not those of reductions, which are seldom read in the sender's memory, unless the result is written back. Both ranks
+ * decide alike. */
+static int is_offered(const struct message *m)
+{
+    return m->port->ops->offer &&
+           (m->may_write_back || !(comm_op_traits_of(m->head->kind)->traits & COMM_OP_TRAIT_REDUCES));
+}
+
 static void announce(struct message *m)
 {
+    const struct port_ops *ops = m->port->ops;
+    struct frame h = header(m, FRAME_RTS);
     m->state = MESSAGE_AWAITS_CTS;
     await(m);
     message_append(announced_in(m->port, m->box, m->head->seq), m);
-    send_header(m, FRAME_RTS);
+    if (is_offered(m))
+        m->offered = (uint8_t)ops->offer(m->port, &h, m);
+    else
+        ops->send(m->port, &h, NULL, 0, NULL);
 }
 
 /* Has its CTS come already? Drops the CTS of earlier collectives: a receiver whose eager_bytes are fewer clears
@@ -341,10 +350,20 @@ static void take(struct message *m, const uint8_t *data, size_t bytes)
 
 static void clear_to_send(struct message *m)
 {
+    struct frame h = header(m, FRAME_CTS);
     if (m->cleared)
         return;
     m->cleared = 1;
-    send_header(m, FRAME_CTS);
+    m->port->ops->send(m->port, &h, NULL, 0, NULL);
+}
+
+/* It is announced: have it read, or sent. */
+static void ask_for(struct message *m, uint32_t offer)
+{
+    if (offer)
+        m->port->ops->accept(m->port, offer);
+    else
+        clear_to_send(m);
 }
 
 void match_await(struct message *m)
@@ -373,11 +392,12 @@ int match_post(struct message *m, struct unexpected *u)
     }
     message_append(&m->box->posted, m);
     if (u) {
-        m->came = (size_t)u->head.bytes;
+        uint32_t offer = u->offer;
         unexpected_drop(u);
-    }
-    if (u || !is_short(m))
+        ask_for(m, offer);
+    } else if (!is_short(m) && !is_offered(m)) {
         clear_to_send(m);
+    }
     return 0;
 }
 
@@ -426,7 +446,17 @@ void match_begins(struct message *m, struct port *p, const struct frame *h)
 void match_announced(struct message *m, const struct frame *h)
 {
     if (length_fits(m, h))
-        clear_to_send(m);
+        ask_for(m, m->port->offer);
+}
+
+/* Its CTS has come, or it has been read. Returns 1 if another one may be announced in its place. */
+static int leave_announced(struct message *m)
+{
+    message_remove(m);
+    await_no_more(m);
+    if (m->in_order)
+        announced_less(m->port);
+    return m->in_order;
 }
 
 int match_cleared(struct port *p, const struct box *box, const struct frame *h)
@@ -434,11 +464,9 @@ int match_cleared(struct port *p, const struct box *box, const struct frame *h)
     struct message *m = find_message(announced_in(p, box, h->seq), box, h);
     if (!m)
         return 0;
-    int in_order = m->in_order;
-    message_remove(m);
-    await_no_more(m);
-    if (in_order)
-        announced_less(p);
+    if (m->offered)
+        return 1; /* no honest peer says so */
+    int in_order = leave_announced(m);
     if (send_payload(m, FRAME_DATA))
         m->user->done(m);
     if (in_order)
@@ -467,6 +495,10 @@ void match_unexpected_complete(struct unexpected *u)
 
 void match_sent(struct message *m)
 {
+    struct port *p = m->port;
+    int in_order = m->offered && leave_announced(m);
     m->state = MESSAGE_DONE;
     m->user->done(m);
+    if (in_order)
+        match_release(p);
 }

@@ -5,7 +5,9 @@
  *                yet, it is kept as unexpected;
  *   rendezvous   a longer one is announced (RTS) and waits for the receiver's CTS; then its DATA goes straight to its
  *                place. The receiver of a collective's message sends CTS unasked as soon as the receive is posted,
- *                for both sides know the plan.
+ *                for both sides know the plan;
+ *   offer        where the peer can read this rank's memory, RTS says where the message lies. The receiver reads it
+ *                there as soon as the receive is posted; there is no CTS, and no DATA.
  *
  * A box holds what one member of a group and this rank have for each other: one for the messages of collectives, whose
  * key (seq, slice, round) both sides know; one for point-to-point, where the key (seq, the sender's count) is known
@@ -38,6 +40,7 @@ struct unexpected {
     struct port *port;
     struct frame head;
     uint64_t arrival;        /* counts up over all senders: a receive from any source takes the lowest */
+    uint32_t offer;          /* RTS: port->offer of then */
     uint8_t complete;        /* the payload is here; that of a peer that is lost may never be */
     uint8_t *data;           /* inline_data or heap */
     struct message *claimed; /* posted while the payload was still coming */
@@ -80,7 +83,7 @@ void unexpected_drop(struct unexpected *u);
 enum message_state {
     MESSAGE_TODO,       /* nothing has happened yet */
     MESSAGE_HELD,       /* a send that may not be announced yet */
-    MESSAGE_AWAITS_CTS, /* an announced send */
+    MESSAGE_AWAITS_CTS, /* an announced send; if it is offered, it awaits that it is read */
     MESSAGE_POSTED,     /* a receive without a message */
     MESSAGE_MOVING,     /* its bytes are on the way, or at least it is matched */
     MESSAGE_DONE,
@@ -106,6 +109,7 @@ struct message {
     uint16_t round;
     uint8_t state;              /* enum message_state */
     uint8_t cleared;            /* a receive: CTS has been sent */
+    uint8_t offered;            /* a send that is announced: the peer reads it without asking */
     uint8_t awaited;            /* it is counted in port->interest */
     uint8_t in_order;           /* a send that must not pass earlier ones: held back, counted in port->announced */
     uint8_t local_is_lower;

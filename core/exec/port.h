@@ -42,6 +42,11 @@ struct port_ops {
     /* Put a frame on its way. Returns 1 if it was sent already; else 0, and events->sent is told of the message when
      * the rest is, unless it is NULL. The payload must stay until then. Fills in h->credit. */
     int (*send)(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
+    /* Send this RTS. A peer that can read the message in this rank's memory may do so as soon as it knows where it
+     * goes: then 1, and events->sent is told when it has. NULL: no way. */
+    int (*offer)(struct port *p, struct frame *h, struct message *m);
+    /* The message of that RTS (port->offer) is to be read now: it will come as a DATA frame does. */
+    void (*accept)(struct port *p, uint32_t offer);
     /* A frame with a text, which is copied. With `is_reply` it answers a frame of the peer's: bounded, should the peer
      * only ask. */
     void (*send_text)(struct port *p, struct frame *h, const char *text, int is_reply);
@@ -112,6 +117,7 @@ struct port {
     size_t unexpected_count;
     uint64_t closed_told;   /* the latest group of which the peer was told that it is closed here */
     struct frame in;        /* the frame whose payload is coming; type 0: none */
+    uint32_t offer;         /* of the RTS that is told of: for port_ops.accept; 0: none */
     struct sink sink;       /* where that goes */
     char where[80];         /* "node-b 10.0.0.7:40213", for errors */
     comm_status lost_status;

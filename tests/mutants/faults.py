@@ -84,9 +84,11 @@ fault("b", "announced_is_not_counted_down_at_an_end", MATCH,
       "if (m->state == MESSAGE_AWAITS_CTS && m->in_order)\n        announced_less(m->port);", "", "p2p on tcp", "leave",
       "threads")
 fault("b", "announced_is_not_counted_down_when_cleared", MATCH,
-      "if (in_order)\n        announced_less(p);\n    if (send", "if (send", "p2p on tcp", "programs on tcp")
-fault("b", "early_announcement_of_a_short_message_is_not_cleared", MATCH, "if (u || !is_short(m))",
-      "if (!is_short(m))", "collectives on tcp", "random programs on tcp", "programs on tcp")
+      "    if (m->in_order)\n        announced_less(m->port);\n    return", "    return", "p2p on tcp",
+      "programs on tcp")
+fault("b", "early_announcement_of_a_short_message_is_not_cleared", MATCH,
+      "        ask_for(m, offer);\n", "        if (!is_short(m))\n            ask_for(m, offer);\n",
+      "collectives on tcp", "random programs on tcp", "programs on tcp")
 fault("b", "held_sends_are_not_released_when_a_group_ends", ENDING,
       "match_release(group_port(g, r)); /* of other groups' sends */", "(void)g;", "p2p on tcp", "leave",
       "threads")
@@ -216,8 +218,8 @@ fault("i", "refused_message_keeps_its_number", "core/submit.c",
       "            channel->peer_seq--;\n            group->peer_seq--;\n", "            ;\n", "refused")
 fault("i", "second_message_for_one_step_is_taken", MATCH, "    message_remove(m);\n    m->state = MESSAGE_MOVING; /* A",
       "    m->state = MESSAGE_MOVING; /* A", "hostile")
-fault("i", "second_clearance_sends_again", MATCH, "    int in_order = m->in_order;\n    message_remove(m);",
-      "    int in_order = m->in_order;", "hostile")
+fault("i", "second_clearance_sends_again", MATCH, "{\n    message_remove(m);\n    await_no_more(m);\n    if",
+      "{\n    await_no_more(m);\n    if", "hostile")
 fault("i", "interface_list_is_turned_round", ENDPOINT, "            return !exclude;", "            return exclude;",
       "interfaces")
 fault("i", "newest_connection_makes_room", LISTEN, "s->give_up_ns < oldest->give_up_ns",
@@ -556,6 +558,13 @@ fault("shm", "ended_loan_stays_valid", LEND,
 fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << l->place.slot);", "", "shm_lend")
 fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0",
       "if (place->loan == 0", "shm_lend")
+fault("shm", "offer_is_found_by_its_slot", DUPLEX, "if (p->offers[i].place.loan == offer)",
+      "if (p->offers[i].place.slot == (offer - 1) % RING_LOANS)", "shm_lend")
+fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted && !p->port.in.type)",
+      "if (p->accepted)", "shm_lend")
+fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
+fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
+      "int in_order = 0;", "engine")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
 fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
       "{ (uint8_t *)payload, 1 } };", "shm_lend")

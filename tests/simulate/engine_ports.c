@@ -1,6 +1,6 @@
 /* Ports in memory: what goes from one rank to another is a list of frames, which arrive in pieces and are read in
- * others. Nothing of backend_tcp's links, sockets and loop is in it: the backend over them is made of port.h, match.h,
- * submit.h and ending.h. */
+ * others; some messages are offered, and read in the sender's memory. Nothing of backend_tcp's links, sockets and loop
+ * is in it: the backend over them is made of port.h, match.h, submit.h and ending.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +15,7 @@
 struct incoming {
     struct incoming *next;
     struct frame head;
+    uint32_t offer;
     int begun; /* the header has been read */
     size_t have, read;
     uint8_t bytes[];
@@ -30,12 +31,26 @@ struct outgoing {
     struct message *message;
     const void *owner;
     uint8_t *owned;         /* the payload, if it is the port's */
+    uint32_t offer;         /* an RTS: of its message */
+};
+
+/* A message that the peer may read here. */
+struct offered {
+    struct offered *next;
+    uint32_t number;
+    struct frame head;      /* of a DATA frame */
+    struct message *message;
+    const void *owner;
+    int wanted;             /* the peer has a receive for it */
+    int is_read;
 };
 
 struct memory_port {
     struct port port; /* first */
     struct outgoing *out, **out_tail;
     struct incoming *in, **in_tail;
+    struct offered *offered;
+    uint32_t offers, reading; /* how many there were; the number of the peer's that is being read, 0: none */
     size_t until_cut; /* bytes; SIZE_MAX: never */
     int cut;
 };
@@ -85,8 +100,22 @@ static void in_pop(struct memory_port *mp)
     free(i);
 }
 
+/* All of this owner; NULL: all. */
+static void drop_offers(struct memory_port *mp, const void *owner)
+{
+    for (struct offered **at = &mp->offered, *o; (o = *at);) {
+        if (owner && o->owner != owner) {
+            at = &o->next;
+            continue;
+        }
+        *at = o->next;
+        free(o);
+    }
+}
+
 static void drop_all(struct memory_port *mp)
 {
+    drop_offers(mp, NULL);
     while (mp->out)
         out_pop(mp);
     while (mp->in)
@@ -129,6 +158,7 @@ static int push(struct memory_port *mp, struct outgoing *o)
             return 0;
         struct incoming *i = calloc(1, sizeof *i + o->bytes);
         i->head = o->head;
+        i->offer = o->offer;
         *peer->in_tail = i;
         peer->in_tail = &i->next;
         o->there = i;
@@ -144,7 +174,8 @@ static int push(struct memory_port *mp, struct outgoing *o)
     return o->moved == o->bytes;
 }
 
-static int post(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m, uint8_t *owned)
+static int post(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m, uint8_t *owned,
+                uint32_t offer)
 {
     struct memory_port *mp = of(p);
     if (port_is_gone(p)) {
@@ -153,7 +184,8 @@ static int post(struct port *p, struct frame *h, const void *payload, size_t byt
         return 0;
     }
     port_take_owed(p, h);
-    struct outgoing draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owned = owned };
+    struct outgoing draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owned = owned,
+                              .offer = offer };
     draft.owner = m ? m->owner : NULL;
     if (p->state == PORT_UP && !mp->out && (generous || !one_in(4)) && push(mp, &draft)) {
         free(owned);
@@ -170,7 +202,7 @@ static int post(struct port *p, struct frame *h, const void *payload, size_t byt
 
 static int ports_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m)
 {
-    return post(p, h, payload, bytes, m, NULL);
+    return post(p, h, payload, bytes, m, NULL, 0);
 }
 
 static void ports_send_text(struct port *p, struct frame *h, const char *text, int is_reply)
@@ -180,7 +212,7 @@ static void ports_send_text(struct port *p, struct frame *h, const char *text, i
     (void)is_reply;
     memcpy(copy, text, bytes);
     h->bytes = bytes;
-    post(p, h, copy, bytes, NULL, copy);
+    post(p, h, copy, bytes, NULL, copy, 0);
 }
 
 static void ports_give_credit(struct port *p)
@@ -190,8 +222,91 @@ static void ports_give_credit(struct port *p)
         ports_send(p, &h, NULL, 0, NULL);
 }
 
+/* ---- Offers ---- */
+
+static int ports_offer(struct port *p, struct frame *h, struct message *m)
+{
+    struct memory_port *mp = of(p);
+    if (port_is_gone(p) || one_in(3))
+        return ports_send(p, h, NULL, 0, NULL), 0;
+    struct offered *o = calloc(1, sizeof *o);
+    *o = (struct offered){ .next = mp->offered, .number = ++mp->offers, .head = *h, .message = m, .owner = m->owner };
+    o->head.type = FRAME_DATA;
+    o->head.credit = 0;
+    mp->offered = o;
+    post(p, h, NULL, 0, NULL, NULL, o->number);
+    return 1;
+}
+
+static struct offered *offered_by_peer(const struct memory_port *mp, uint32_t number)
+{
+    struct offered *o = port_at(mp->port.peer, mp->port.table->rank)->offered;
+    while (o && (number ? o->number != number : !o->wanted))
+        o = o->next;
+    return o;
+}
+
+static void ports_accept(struct port *p, uint32_t offer)
+{
+    struct offered *o = offered_by_peer(of(p), offer);
+    if (o)
+        o->wanted = 1;
+}
+
+/* Begin or go on with a message in the peer's memory; 1 if something has happened. */
+static int read_offered(struct memory_port *mp)
+{
+    struct port *p = &mp->port;
+    struct sink *s = &p->sink;
+    struct offered *o = offered_by_peer(mp, mp->reading);
+    if (mp->reading && !o) { /* its operation has ended there */
+        p->in.type = 0;
+        s->kind = SINK_NONE;
+        s->message = NULL;
+        mp->reading = 0;
+        return 1;
+    }
+    if (!o || (!mp->reading && p->in.type))
+        return 0;
+    world->moves++;
+    if (!mp->reading) {
+        o->wanted = 0;
+        mp->reading = o->number;
+        port_begins(p, &o->head);
+    }
+    while (p->state == PORT_UP && sink_left(s) && (generous || !one_in(4))) {
+        size_t n = sink_takes(s, some_of(sink_left(s)));
+        sink_feed(s, p->table->bounce, o->message->data + s->done, n);
+    }
+    if (p->state == PORT_UP && sink_left(s))
+        return 1;
+    mp->reading = 0;
+    o->is_read = 1;
+    if (p->state == PORT_UP)
+        port_complete(p);
+    return 1;
+}
+
+/* Those that the peer has read are sent. */
+static void note_read(struct memory_port *mp)
+{
+    for (struct offered **at = &mp->offered, *o; mp->port.state == PORT_UP && (o = *at);) {
+        struct message *m = o->message;
+        if (!o->is_read) {
+            at = &o->next;
+            continue;
+        }
+        *at = o->next;
+        free(o);
+        world->moves++;
+        mp->port.table->events->sent(m);
+        at = &mp->offered; /* the user may have sent more */
+    }
+}
+
 static void flush(struct memory_port *mp)
 {
+    note_read(mp);
     while (mp->port.state == PORT_UP && mp->out && (generous || !one_in(8)) && push(mp, mp->out)) {
         struct message *m = mp->out->message;
         out_pop(mp);
@@ -226,14 +341,16 @@ static int feed(struct memory_port *mp, struct incoming *i)
 static int ports_read(struct port *p)
 {
     struct memory_port *mp = of(p);
-    int came = 0;
-    while (p->state == PORT_UP && mp->in && (generous || !one_in(16))) {
+    int came = p->state == PORT_UP && read_offered(mp);
+    while (p->state == PORT_UP && mp->in && !mp->reading && (generous || !one_in(16))) {
         struct incoming *i = mp->in;
         if (!i->begun) {
             i->begun = came = 1;
             world->moves++;
             struct frame h = i->head;
+            p->offer = i->offer;
             port_begins(p, &h);
+            p->offer = 0;
         } else if (feed(mp, i)) {
             came = 1;
             world->moves++;
@@ -271,6 +388,7 @@ static void ports_forget(struct port *p, const void *owner)
         p->sink.kind = SINK_DISCARD;
         p->sink.message = NULL;
     }
+    drop_offers(mp, owner);
     struct outgoing **at = &mp->out;
     while (*at) {
         struct outgoing *o = *at;
@@ -300,6 +418,7 @@ static void ports_sweep(struct port *p)
     if (!port_is_gone(p))
         return;
     p->in.type = 0;
+    mp->reading = 0;
     drop_all(mp);
 }
 
@@ -308,6 +427,8 @@ static void ports_sweep(struct port *p)
 static const struct port_ops operations = {
     .open = world_want,
     .send = ports_send,
+    .offer = ports_offer,
+    .accept = ports_accept,
     .send_text = ports_send_text,
     .give_credit = ports_give_credit,
     .read = ports_read,

@@ -85,9 +85,18 @@ static void on_complete(struct port *p, const struct frame *h)
     received_count++;
 }
 
+static uint32_t offers[RING_LOANS + 4]; /* of the messages that were announced, in order */
+static int announced_count;
+static int accepts; /* as soon as they are announced */
+
 static void on_frame(struct port *p, const struct frame *h, const char *text)
 {
-    (void)p, (void)h, (void)text;
+    (void)text;
+    if (h->type != FRAME_RTS)
+        return;
+    offers[announced_count++] = p->offer;
+    if (accepts && p->offer)
+        duplex_accept(p, p->offer);
 }
 
 static void on_sent(struct message *m)
@@ -129,7 +138,7 @@ static int open_sides(void **state)
     exec_host = &host;
     memset(sides, 0, sizeof sides);
     memset(received, 0, sizeof received);
-    received_count = sent_count = reduces = 0;
+    received_count = sent_count = reduces = announced_count = accepts = 0;
     meanwhile = NULL;
     reduction.written_back = 0;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
@@ -285,6 +294,124 @@ static void what_is_lent(void **state)
     assert_int_equal(suits(p, &h, data), 1);
     atomic_store(&p->out.shared->can_read, 0);
     assert_int_equal(suits(p, &h, data), 0);
+}
+
+/* ---- Offers ---- */
+
+/* 1 if it is offered, and not only announced. */
+static int announce(int i, int kind, uint8_t *payload, size_t bytes)
+{
+    struct frame h = { .type = FRAME_RTS, .kind = (uint8_t)kind, .group = 7, .seq = (uint64_t)i, .bytes = bytes };
+    messages[i] = (struct message){ .owner = &groups[i % GROUPS], .data = payload, .bytes = bytes };
+    return duplex_offer(&sides[0].pair->port, &h, &messages[i]);
+}
+
+static void one_is_read_when_it_is_announced(void **state)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    (void)state;
+    accepts = 1;
+    for (int i = 0; i < 3; i++) {
+        memset(received, 0, sizeof received);
+        assert_int_equal(announce(0, COMM_OP_SEND, data, BYTES), 1);
+        look(1);
+        assert_int_equal(received_count, i + 1);
+        assert_memory_equal(received, data, BYTES);
+        look(0);
+        assert_int_equal(sent_count, i + 1);
+        assert_int_equal(sides[0].pair->loans, 0);
+    }
+    free(data);
+}
+
+/* In another order than that in which they were announced, and while another message comes through the ring. */
+static void one_is_read_when_it_is_wanted(void **state)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES), *other = random_bytes(malloc(BYTES), BYTES);
+    (void)state;
+    other[BYTES - 1]++;
+    assert_int_equal(announce(0, COMM_OP_SEND, data, BYTES), 1);
+    assert_int_equal(announce(1, COMM_OP_SEND, other, BYTES), 1);
+    look(1);
+    assert_int_equal(announced_count, 2);
+    assert_int_equal(received_count, 0);
+    duplex_accept(&sides[1].pair->port, offers[1]);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, other, BYTES);
+    sides[0].fabric.cma_bytes = 0;
+    assert_int_equal(send_number(2, COMM_OP_SEND, other, BYTES), 0);
+    duplex_read(&sides[1].pair->port); /* its beginning, as far as the ring holds it */
+    assert_int_not_equal(sides[1].pair->port.in.type, 0);
+    duplex_accept(&sides[1].pair->port, offers[0]);
+    for (int i = 0; i < 1000 && sent_count < 3; i++) {
+        look(1);
+        look(0);
+    }
+    assert_int_equal(received_count, 3);
+    assert_memory_equal(received, data, BYTES);
+    assert_int_equal(sides[0].pair->loans, 0);
+    free(data);
+    free(other);
+}
+
+/* The group of number 0 ends before its message is read; the slot is used for number 1, which is of another group. */
+static void an_offer_that_is_taken_back_is_not_received(void **state)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES), *other = random_bytes(malloc(BYTES), BYTES);
+    (void)state;
+    other[5]++;
+    announce(0, COMM_OP_SEND, data, BYTES);
+    look(1);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    memset(data, 0xee, BYTES);
+    duplex_accept(&sides[1].pair->port, offers[0]);
+    look(1);
+    assert_int_equal(received_count, 0);
+    announce(2, COMM_OP_SEND, data, BYTES);
+    look(1);
+    duplex_forget(&sides[0].pair->port, &groups[0]);
+    announce(1, COMM_OP_SEND, other, BYTES);
+    look(1);
+    assert_int_equal(sides[1].pair->offers[0].place.loan, offers[2]);
+    duplex_accept(&sides[1].pair->port, offers[1]);
+    look(1);
+    assert_int_equal(received_count, 0);
+    duplex_accept(&sides[1].pair->port, offers[2]);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, other, BYTES);
+    free(data);
+    free(other);
+}
+
+/* What nothing is waiting for must not keep others from being lent. */
+static void a_half_of_the_slots_is_for_offers(void **state)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    (void)state;
+    for (int i = 0; i < RING_LOANS; i++)
+        assert_int_equal(announce(i, COMM_OP_SEND, data, BYTES), i < RING_LOANS / 2);
+    look(1);
+    assert_int_equal(announced_count, RING_LOANS);
+    for (int i = 0; i < RING_LOANS; i++)
+        assert_int_equal(offers[i] != 0, i < RING_LOANS / 2);
+    assert_int_equal(send_number(RING_LOANS, COMM_OP_SEND, data, BYTES), 0);
+    assert_non_null(sides[0].pair->lent_head);
+    assert_int_equal(__builtin_popcount(sides[0].pair->loans), RING_LOANS / 2 + 1);
+    free(data);
+}
+
+/* One copy is staged at a time. */
+static void an_offer_that_is_staged(void **state)
+{
+    static uint8_t data[1000];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_ALL_REDUCE, .group = 7, .bytes = sizeof data };
+        messages[i] = (struct message){ .owner = groups, .data = data, .bytes = sizeof data, .write_back = data };
+        assert_int_equal(duplex_offer(&sides[0].pair->port, &h, &messages[i]), i == 0);
+    }
 }
 
 /* ---- Regions ---- */
@@ -540,9 +667,9 @@ static void a_staging_place_that_is_written_to(void **state)
 
 /* ---- Lies ---- */
 
-static void lie(struct ring_place place, uint64_t bytes)
+static void lie_in(uint8_t type, struct ring_place place, uint64_t bytes)
 {
-    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .group = 7, .bytes = bytes };
+    struct frame h = { .type = type, .kind = COMM_OP_SEND, .group = 7, .bytes = bytes };
     if (place.slot < RING_LOANS)
         atomic_store(&sides[0].pair->out.shared->valid[place.slot], place.loan);
     ring_put_lent(&sides[0].pair->out, ring_key(&h), &h, &place);
@@ -550,6 +677,37 @@ static void lie(struct ring_place place, uint64_t bytes)
         ;
     assert_int_equal(sides[1].pair->port.state, PORT_LOST);
     assert_int_equal(received_count, 0);
+}
+
+static void lie(struct ring_place place, uint64_t bytes)
+{
+    lie_in(FRAME_DATA, place, bytes);
+}
+
+static void an_offer_in_a_slot_that_there_is_not(void **state)
+{
+    (void)state;
+    lie_in(FRAME_RTS, (struct ring_place){ .slot = RING_LOANS, .loan = 1, .at = (uintptr_t)groups }, 1);
+}
+
+static void an_offer_with_a_number_that_says_written(void **state)
+{
+    (void)state;
+    lie_in(FRAME_RTS, (struct ring_place){ .loan = LOAN_WRITTEN | 1, .at = (uintptr_t)groups }, 1);
+}
+
+static void an_offer_of_nothing(void **state)
+{
+    (void)state;
+    accepts = 1;
+    lie_in(FRAME_RTS, (struct ring_place){ .loan = 1, .at = (uintptr_t)groups }, 0);
+}
+
+static void an_offer_of_a_region_that_there_is_not(void **state)
+{
+    (void)state;
+    accepts = 1;
+    lie_in(FRAME_RTS, (struct ring_place){ .loan = 1, .region = 9 }, 10);
 }
 
 static void a_slot_that_there_is_not(void **state)
@@ -653,6 +811,11 @@ int main(void)
         LENT(more_than_there_are_slots_go_through_the_ring),
         LENT(memory_that_the_kernel_does_not_read),
         LENT(what_is_lent),
+        LENT(one_is_read_when_it_is_announced),
+        LENT(one_is_read_when_it_is_wanted),
+        LENT(an_offer_that_is_taken_back_is_not_received),
+        LENT(a_half_of_the_slots_is_for_offers),
+        LENT(an_offer_that_is_staged),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
@@ -665,6 +828,10 @@ int main(void)
         LENT(what_is_taken_back_meanwhile_is_not_received),
         LENT(a_writer_that_does_not_run),
         LENT(a_staging_place_that_is_written_to),
+        LENT(an_offer_in_a_slot_that_there_is_not),
+        LENT(an_offer_with_a_number_that_says_written),
+        LENT(an_offer_of_nothing),
+        LENT(an_offer_of_a_region_that_there_is_not),
         LENT(a_slot_that_there_is_not),
         LENT(a_number_that_says_written),
         LENT(a_result_for_a_region_that_there_is_not),
