@@ -159,12 +159,13 @@ static const struct rule memory_rules[] = {
 
 /* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is
  * what goes between hosts: as few rounds and messages as can be, then as few bytes. Found on 2 and 3 hosts with 1 to 3
- * ranks each, in order and in turn, over loopback (no limit but the cores) and links of 1 Gbit/s. */
+ * ranks each, in order and in turn, over loopback (no limit but the cores) and links of 1 and 10 Gbit/s. */
 static const struct rule level_rules[] = {
     { all_reduce_two_level_leaders, 2, 64 * KB, 0 },
+    { all_reduce_two_level_leaders, 4, 16 * KB, 0 },
     { all_reduce_two_level_leaders, 8, 4 * KB, 0 },
     { all_reduce_recursive_doubling, ANY, 16 * KB, 0 },
-    { all_reduce_two_level, 16, ALL, 512 * KB },
+    { all_reduce_two_level, 16, ALL, 1 * MB },
     { all_reduce_halving_doubling, ANY, 1 * MB, 0 },
     { all_reduce_ring, ANY, ALL, 4 * MB },
     { all_reduce_one_shot, 8, 2 * KB, 0 },
