@@ -3,10 +3,12 @@ import inspect
 import multiprocessing
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import torch
@@ -142,6 +144,52 @@ def an_exception_in_one_rank_is_told_to_the_others():
     check("rank 1" in text, f"the text is: {text}")
 
 
+def interrupted(call):
+    """Whether Ctrl-C ends it, when this thread has begun it."""
+    main, begins = threading.get_ident(), []
+
+    def interrupt():
+        while not begins or sys._current_frames()[main].f_code is interrupted.__code__:
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        begins.append(True)
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        thread.join()
+    return False
+
+
+def waits_and_is_interrupted(rank, url, first_ended, second_ended):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    begin(init_method=url, rank=rank, world_size=SIZE)
+    add_up()
+    tensor = torch.ones(1)
+    if rank == 1:
+        first_ended.wait()
+        dist.all_reduce(tensor)
+        second_ended.wait()
+        return
+    work = dist.all_reduce(tensor, async_op=True)
+    check(interrupted(lambda: work.wait()), "a wait for a work has not ended")
+    first_ended.set()
+    work.wait()
+    check(float(tensor) == 2, f"the sum is {tensor}")
+    check(interrupted(lambda: dist.all_reduce(tensor)), "a blocking call has not ended")
+    second_ended.set()
+
+
+def an_interrupt_ends_waits():
+    events = [multiprocessing.get_context("fork").Event() for _ in range(2)]
+    ended = codes(start(waits_and_is_interrupted, f"file://{tempfile.mktemp()}", *events))
+    check(ended == [0] * SIZE, f"exit statuses {ended}")
+
+
 def calls_what_others_do_not(rank, url, texts):
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
@@ -197,7 +245,7 @@ def torchrun_starts_again_after_a_death():
 
 def main():
     torch.set_num_threads(1)
-    helpers = (check, free_port, begin, add_up, start, codes, main)
+    helpers = (check, free_port, begin, add_up, start, codes, interrupted, main)
     for claim in [one for one in globals().values() if inspect.isfunction(one) and one not in helpers
                   and not inspect.signature(one).parameters]:
         if not sys.argv[1:] or claim.__name__ in sys.argv[1:]:

@@ -115,8 +115,10 @@ def negated_views():
     dist.all_gather(outputs, negated)
     for r, output in enumerate(outputs):
         same(output, -(data(r, 6) + 1), r)
-    if os.environ.get("TORCH_LIBCOMM_LAYER") != "python":
-        return  # PyTorch's dispatcher hands a copy to every group in C++, and drops what is written there
+    outputs = [torch._neg_view(torch.zeros(6)) for _ in range(size())]
+    dist.all_gather(outputs, data(rank(), 6))
+    for r, output in enumerate(outputs):
+        same(output + 0, data(r, 6), r)
     dist.all_reduce(negated)
     same(negated + 0, -(total(6) + size()))
     contiguous = torch._neg_view(data(rank(), 6))
@@ -125,6 +127,18 @@ def negated_views():
     contiguous = torch._neg_view(data(rank(), 6))
     dist.broadcast(contiguous, 0)
     same(contiguous + 0, -data(0, 6))
+    received = torch._neg_view(torch.zeros(6))
+    swap = [dist.P2POp(dist.isend, data(rank(), 6), (rank() + 1) % size()),
+            dist.P2POp(dist.irecv, received, (rank() - 1) % size())]
+    for work in dist.batch_isend_irecv(swap):
+        work.wait()
+    same(received + 0, data((rank() - 1) % size(), 6))
+    gloo = dist.new_group(backend="gloo")  # as ever
+    outputs = [torch.zeros(6) for _ in range(size())]
+    dist.all_gather(outputs, torch._neg_view(data(rank(), 6)), group=gloo)
+    for r, output in enumerate(outputs):
+        same(output, -data(r, 6), r)
+    dist.destroy_process_group(gloo)
 
 
 def truth_values_with_every_op():

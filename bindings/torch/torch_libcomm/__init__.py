@@ -7,6 +7,7 @@ a compiler. TORCH_LIBCOMM_LAYER=python or native chooses; otherwise it is the na
 PyTorch is imported by the functions: it may be PyTorch that imports this module while it is imported itself.
 """
 import os
+import signal
 
 __version__ = "0.1.0"
 NAME = "libcomm"
@@ -30,7 +31,10 @@ def create(options, _backend_options=None):
         from .group import Group
         return Group.create(options)
     from . import build, world
-    return build.load().create(*world.arguments(options))
+    native = build.load()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        native.listen_to_interrupts()
+    return native.create(*world.arguments(options))
 
 
 def library_path():

@@ -14,8 +14,15 @@
 #include <thread>
 #include <unordered_map>
 
+#include <semaphore.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
 
 #include <comm/comm.h>
 #include <comm/store.h>
@@ -130,6 +137,97 @@ Pool &pool()
     return *one;
 }
 
+/* ---- Signals ---- */
+
+constexpr int64_t SIGNAL_CHECK_MS = 100; /* how long a thread that waits may leave them alone */
+
+bool on_main_thread()
+{
+    thread_local const bool main_thread = syscall(SYS_gettid) == getpid();
+    return main_thread;
+}
+
+/* Python runs the handlers of signals on its main thread, when that one asks. What they raise is thrown. */
+void check_signals()
+{
+    if (!on_main_thread())
+        return;
+    py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals())
+        throw py::error_already_set();
+}
+
+/* A function of libcomm's that waits looks for no signals. So Ctrl-C ends the group for which the main thread waits;
+ * then the function returns, and KeyboardInterrupt is raised. This holds while SIGINT means that: signal.signal() takes
+ * our handler away, and create() brings it back (__init__.py). */
+class Interrupts {
+public:
+    /* Call it: function(), which waits for `group`. */
+    template <class Function> static comm_status interruptible(comm_group *group, Function function)
+    {
+        if (!on_main_thread())
+            return function();
+        static uint64_t calls = 0;
+        awaited_ = group;
+        call_.store(++calls);
+        comm_status status = function();
+        if (call_.exchange(0) == 0)
+            std::lock_guard<std::mutex> ended(ending_); /* the abort has returned */
+        return status;
+    }
+
+    static void listen()
+    {
+        static std::once_flag begun;
+        std::call_once(begun, [] {
+            sem_init(&signalled_, 0, 0);
+            std::thread(serve).detach();
+        });
+        struct sigaction current;
+        sigaction(SIGINT, nullptr, &current);
+        if (current.sa_sigaction == handle || current.sa_handler == SIG_DFL || current.sa_handler == SIG_IGN)
+            return;
+        python_ = current;
+        current.sa_sigaction = handle;
+        current.sa_flags |= SA_SIGINFO;
+        sigaction(SIGINT, &current, nullptr);
+    }
+
+private:
+    static void handle(int number, siginfo_t *info, void *context)
+    {
+        if (python_.sa_flags & SA_SIGINFO)
+            python_.sa_sigaction(number, info, context);
+        else
+            python_.sa_handler(number);
+        uint64_t call = call_.load();
+        if (call) {
+            signalled_call_.store(call);
+            sem_post(&signalled_);
+        }
+    }
+
+    /* A call that was about to return does so first. */
+    static void serve()
+    {
+        for (;;) {
+            if (sem_wait(&signalled_) != 0)
+                continue;
+            std::this_thread::sleep_for(milliseconds(SIGNAL_CHECK_MS));
+            std::lock_guard<std::mutex> lock(ending_);
+            uint64_t call = signalled_call_.load();
+            if (call_.compare_exchange_strong(call, 0))
+                comm_group_abort(awaited_, "KeyboardInterrupt");
+        }
+    }
+
+    static inline std::atomic<uint64_t> call_ { 0 }, signalled_call_ { 0 }; /* numbers of calls; 0: none */
+    static inline comm_group *awaited_;                                     /* by the call */
+    static inline std::mutex ending_;
+    static inline sem_t signalled_;
+    static inline struct sigaction python_;
+};
+
 /* ---- Works ---- */
 
 /* What an operation reads and writes: kept until it is done; then pieces are copied to where they belong. */
@@ -181,6 +279,15 @@ public:
             watch();
     }
 
+    /* It has been waited for, and no other thread knows it yet. */
+    void done()
+    {
+        open_ = false;
+        if (!job_.copies.empty() || recordFunctionEndCallback_)
+            conclude();
+        over_ = true;
+    }
+
     /* Operations are added to it: a batch. */
     void open()
     {
@@ -210,6 +317,8 @@ public:
 
     bool isCompleted() override
     {
+        if (over_)
+            return true;
         if (!handle_)
             return !open_;
         int32_t done = 0;
@@ -241,16 +350,13 @@ public:
 
     bool wait(milliseconds timeout) override
     {
+        if (over_)
+            return true;
         if (open_)
             throw std::runtime_error(
                 "libcomm: an operation of a batch cannot be waited for before the batch has ended");
-        if (handle_) {
-            comm_status status = comm_work_wait(handle_, timeout.count());
-            if (status == COMM_ERR_TIMEOUT && comm_work_status(handle_) == COMM_IN_PROGRESS)
-                check(status, timeout.count());
-            if (status != COMM_OK)
-                throw error();
-        }
+        if (handle_)
+            await(timeout.count());
         conclude();
         return true;
     }
@@ -292,6 +398,23 @@ private:
     std::runtime_error error() const
     {
         return failure(comm_work_status(handle_), comm_work_error(handle_), comm_work_timeout(handle_));
+    }
+
+    /* 0 is no limit. What a signal's handler in Python raises ends the wait, and the operation goes on. */
+    void await(int64_t timeout_ms)
+    {
+        for (int64_t waited = 0;;) {
+            int64_t part = timeout_ms > 0 ? std::min(timeout_ms - waited, SIGNAL_CHECK_MS) : SIGNAL_CHECK_MS;
+            comm_status status = comm_work_wait(handle_, part);
+            if (status == COMM_OK)
+                return;
+            if (status != COMM_ERR_TIMEOUT || comm_work_status(handle_) != COMM_IN_PROGRESS)
+                throw error();
+            waited += part;
+            if (timeout_ms > 0 && waited >= timeout_ms)
+                check(status, timeout_ms);
+            check_signals();
+        }
     }
 
     /* Be told of the end; once. */
@@ -351,6 +474,7 @@ private:
     uintptr_t group_;
     comm_work *handle_ = nullptr;
     bool open_ = false;
+    bool over_ = false;
     std::once_flag concluded_, watched_;
     std::mutex future_mutex_;
     intrusive_ptr<Future> future_;
@@ -478,13 +602,22 @@ struct TorchStore {
 
 /* ---- Tensors ---- */
 
-comm_dtype dtype_of(const Tensor &tensor)
+/* Types that older releases do not have go by their names. */
+comm_dtype newer_dtype_of(const Tensor &tensor)
 {
     static const std::unordered_map<std::string, comm_dtype> newer = {
         { "UInt16", COMM_DTYPE_U16 },           { "UInt32", COMM_DTYPE_U32 },
         { "UInt64", COMM_DTYPE_U64 },           { "Float8_e4m3fn", COMM_DTYPE_F8E4M3 },
         { "Float8_e5m2", COMM_DTYPE_F8E5M2 },
     };
+    auto found = newer.find(c10::toString(tensor.scalar_type()));
+    if (found == newer.end())
+        throw std::runtime_error(std::string("libcomm: there is no dtype for ") + c10::toString(tensor.scalar_type()));
+    return found->second;
+}
+
+comm_dtype dtype_of(const Tensor &tensor)
+{
     switch (tensor.scalar_type()) {
     case at::kChar: return COMM_DTYPE_I8;
     case at::kByte: return COMM_DTYPE_U8;
@@ -498,15 +631,12 @@ comm_dtype dtype_of(const Tensor &tensor)
     case at::kDouble: return COMM_DTYPE_F64;
     case at::kComplexFloat: return COMM_DTYPE_C64;
     case at::kComplexDouble: return COMM_DTYPE_C128;
-    default: break;
+    default: return newer_dtype_of(tensor);
     }
-    auto found = newer.find(c10::toString(tensor.scalar_type()));
-    if (found == newer.end())
-        throw std::runtime_error(std::string("libcomm: there is no dtype for ") + c10::toString(tensor.scalar_type()));
-    return found->second;
 }
 
-/* The tensor in one piece. */
+/* The tensor in one piece. The memory of one that is lazily negated or conjugated has other values than those that are
+ * read. */
 Tensor flat(const Tensor &tensor, Job &job, bool written)
 {
     if (!tensor.device().is_cpu())
@@ -514,11 +644,11 @@ Tensor flat(const Tensor &tensor, Job &job, bool written)
                                  "; this backend serves the CPU. A group for both is 'cpu:libcomm,cuda:nccl'");
     if (tensor.layout() != at::kStrided)
         throw std::runtime_error("libcomm: a sparse tensor; those can be all-reduced only");
-    if (tensor.is_contiguous()) {
+    if (tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj()) {
         job.keep.push_back(tensor);
         return tensor;
     }
-    Tensor piece = tensor.contiguous();
+    Tensor piece = tensor.resolve_conj().resolve_neg().contiguous();
     job.keep.push_back(piece);
     if (written)
         job.copies.emplace_back(tensor, piece);
@@ -985,10 +1115,16 @@ public:
     void monitoredBarrier(const c10d::BarrierOptions &given, bool wait_all) override
     {
         Call call(given);
-        comm_status status = comm_monitored_barrier(channel(true).group, &call.options);
+        comm_group *group = channel(true).group;
+        comm_status status = Interrupts::interruptible(
+            group, [&] { return comm_monitored_barrier(group, &call.options); });
+        if (status == COMM_OK)
+            return;
+        std::string text = comm_last_error();
+        check_signals();
         if (status != COMM_ERR_TIMEOUT)
-            return check(status);
-        std::string text = comm_last_error(), limit = std::to_string(std::max<int64_t>(given.timeout.count(), 0));
+            throw failure(status, text);
+        std::string limit = std::to_string(std::max<int64_t>(given.timeout.count(), 0));
         if (rank_ != 0)
             throw std::runtime_error("Rank " + std::to_string(rank_) +
                                      " successfully reached monitoredBarrier, but received errors while waiting for "
@@ -1098,15 +1234,25 @@ private:
         }
         auto made = new_work(std::move(job), inputs);
         if (call.wait) {
-            check(function(group, nullptr), call.options.timeout_ms ? call.options.timeout_ms
-                                                                    : comm_group_timeout(group));
-            made->conclude();
+            wait_for(group, call.options.timeout_ms, [&] { return function(group, nullptr); });
+            made->done();
             return made;
         }
         comm_work *work;
         check(function(group, &work));
         made->begun(work);
         return made;
+    }
+
+    /* Call a function of libcomm's that waits. */
+    template <class Function> static void wait_for(comm_group *group, int64_t timeout_ms, Function function)
+    {
+        comm_status status = Interrupts::interruptible(group, function);
+        if (status == COMM_OK)
+            return;
+        auto error = failure(status, comm_last_error(), timeout_ms ? timeout_ms : comm_group_timeout(group));
+        check_signals();
+        throw error;
     }
 
     void begin_batch(Job job, const Tensors &inputs)
@@ -1157,8 +1303,11 @@ private:
     {
         Job job {};
         List list(outputs, job, true);
-        check(comm_all_gather_list(channel(true).group, input.data_ptr(), list.addresses.data(), list.counts.data(),
-                                   dtype_of(input), nullptr, nullptr));
+        comm_group *group = channel(true).group;
+        wait_for(group, 0, [&] {
+            return comm_all_gather_list(group, input.data_ptr(), list.addresses.data(), list.counts.data(),
+                                        dtype_of(input), nullptr, nullptr);
+        });
     }
 
     /* Rows per rank as elements per rank. */
@@ -1212,6 +1361,56 @@ intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store> &store, int
     return c10::make_intrusive<CommBackend>(group, ours, name, rank, size, timeout_ms);
 }
 
+/* ---- Tensors that are negated or conjugated when they are read ---- */
+
+/* Whether an operation of c10d's, whose arguments these are, is one of a group of ours. */
+bool ours(const torch::jit::Stack &arguments)
+{
+    auto type = c10::getCustomClassType<intrusive_ptr<c10d::ProcessGroup>>();
+    for (const at::IValue &value : arguments)
+        if (value.isObject() && *value.type() == *type)
+            try {
+                auto group = value.toCustomClass<c10d::ProcessGroup>();
+                return dynamic_cast<CommBackend *>(group->getBackend(at::kCPU).get()) != nullptr;
+            } catch (const std::exception &) { /* it has none for the CPU */
+                return false;
+            }
+    return false;
+}
+
+Tensor resolved(const Tensor &tensor)
+{
+    return tensor.resolve_conj().resolve_neg();
+}
+
+/* PyTorch hands a copy of such a tensor to backends, and what they write there is lost. Ours get the tensor itself, and
+ * see to the rest (flat). Others get what they did before. */
+template <c10::DispatchKey key>
+void pass_lazy(const c10::OperatorHandle &operation, c10::DispatchKeySet keys, torch::jit::Stack *arguments)
+{
+    bool kept = ours(*arguments);
+    for (at::IValue &value : *arguments) {
+        if (!kept && value.isTensor() && value.toTensor().defined()) {
+            value = resolved(value.toTensor());
+        } else if (!kept && value.isTensorList()) {
+            c10::List<Tensor> list;
+            for (const Tensor &tensor : value.toTensorVector())
+                list.push_back(resolved(tensor));
+            value = list;
+        }
+    }
+    operation.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key), arguments);
+}
+
+template <c10::DispatchKey key> void pass_lazy_for_all()
+{
+    static torch::Library library(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
+    for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames())
+        if (name.name.rfind("c10d::", 0) == 0)
+            library.impl(name.overload_name.empty() ? name.name.c_str() : c10::toString(name).c_str(),
+                         torch::CppFunction::makeFromBoxedFunction<&pass_lazy<key>>());
+}
+
 void close_all()
 {
     for (;;) {
@@ -1235,6 +1434,9 @@ PYBIND11_MODULE(torch_libcomm_native, module)
         .def_property_readonly("group", &CommWork::group)
         .def_property_readonly("collective", &CommWork::collective);
     module.def("set_thread_level", [](size_t level) { thread_level = level; });
+    pass_lazy_for_all<c10::DispatchKey::Negative>();
+    pass_lazy_for_all<c10::DispatchKey::Conjugate>();
+    module.def("listen_to_interrupts", &Interrupts::listen);
     module.def("create", &create, py::call_guard<py::gil_scoped_release>());
     module.def("close_all", &close_all, py::call_guard<py::gil_scoped_release>());
 }

@@ -21,6 +21,9 @@ except ImportError:
 pool = concurrent.futures.ThreadPoolExecutor(max_workers=256, thread_name_prefix="libcomm future")
 
 
+SIGNAL_CHECK_MS = 100  # how long a thread that waits may leave signals alone
+
+
 class Work(TorchWork):
     """A comm_work. `finish` is called once after success: it copies results where they belong. `keep` is what libcomm
     reads and writes until then. A work without a handle is done, or part of a batch, whose own work is `leader`.
@@ -58,14 +61,24 @@ class Work(TorchWork):
         if self.open:
             raise RuntimeError("libcomm: an operation of a batch cannot be waited for before the batch has ended")
         if self.handle:
-            limit = milliseconds(timeout)
-            status = self.library.comm_work_wait(self.handle, limit)
-            if status == ERR_TIMEOUT and self.library.comm_work_status(self.handle) == IN_PROGRESS:
-                raise failure(status, self.library.comm_last_error(), limit)
-            if status != OK:
-                raise self._error()
+            self._await(milliseconds(timeout))
         self.conclude()
         return True
+
+    def _await(self, limit):
+        """0 is no limit. Python runs the handlers of signals between the calls; what they raise ends the wait, and the
+        operation goes on."""
+        waited = 0
+        while True:
+            part = min(limit - waited, SIGNAL_CHECK_MS) if limit > 0 else SIGNAL_CHECK_MS
+            status = self.library.comm_work_wait(self.handle, part)
+            if status == OK:
+                return
+            if status != ERR_TIMEOUT or self.library.comm_work_status(self.handle) != IN_PROGRESS:
+                raise self._error()
+            waited += part
+            if 0 < limit <= waited:
+                raise failure(status, self.library.comm_last_error(), limit)
 
     def synchronize(self):
         self.wait()
