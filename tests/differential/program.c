@@ -338,20 +338,22 @@ static void make_steps(struct program *p, int steps)
 /* One algorithm per operation, for some, that must then be used wherever it can be; appended to an init string. */
 static void draw_algorithms(uint64_t *state, char *text, size_t capacity)
 {
-    static const char *const algorithms[][5] = {
+    enum { MOST = 7 };
+    static const char *const algorithms[][MOST] = {
         { "all_reduce:recursive_doubling", "all_reduce:one_shot", "all_reduce:direct", "all_reduce:halving_doubling",
-          "all_reduce:ring" },
-        { "reduce_scatter:direct", "reduce_scatter:ring", "reduce_scatter:circulant" },
-        { "all_gather:direct", "all_gather:ring", "all_gather:bruck" },
-        { "broadcast:binomial", "broadcast:chain", "broadcast:scatter_direct", "broadcast:scatter_ring" },
-        { "reduce:binomial", "reduce:direct_gather" },
+          "all_reduce:ring", "all_reduce:two_level", "all_reduce:two_level_leaders" },
+        { "reduce_scatter:direct", "reduce_scatter:ring", "reduce_scatter:circulant", "reduce_scatter:two_level" },
+        { "all_gather:direct", "all_gather:ring", "all_gather:bruck", "all_gather:two_level" },
+        { "broadcast:binomial", "broadcast:chain", "broadcast:scatter_direct", "broadcast:scatter_ring",
+          "broadcast:two_level", "broadcast:two_level_chain" },
+        { "reduce:binomial", "reduce:direct_gather", "reduce:two_level", "reduce:two_level_chain" },
         { "gather:linear", "gather:binomial" },
         { "scatter:linear", "scatter:binomial" },
         { "all_to_all:direct", "all_to_all:pairwise", "all_to_all:bruck" },
     };
     size_t used = 0;
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms && used < capacity; i++) {
-        size_t choice = random_below(state, 5);
+        size_t choice = random_below(state, MOST);
         if (algorithms[i][choice] && random_one_in(state, 2))
             used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ";" : "&algo=",
                                      algorithms[i][choice]);
@@ -363,7 +365,8 @@ static void choose_backend(struct program *p, const char *backend, uint64_t *sta
     static const size_t eager[] = { 65536, 0, 64, 1000, 131072 }, slices[] = { 0, 0, 1000, 40000, 65536, 1000000 };
     snprintf(p->backend, sizeof p->backend, "%s", backend);
     p->eager_bytes = eager[0];
-    if ((strcmp(backend, "cpu:tcp") != 0 && strcmp(backend, "cpu:shm") != 0) || random_one_in(state, 2))
+    int takes_options = !strcmp(backend, "cpu:tcp") || !strcmp(backend, "cpu:shm") || !strcmp(backend, "cpu:auto");
+    if (!takes_options || random_one_in(state, 2))
         return;
     p->eager_bytes = eager[random_below(state, 5)];
     int lanes = 1 + (int)random_below(state, 6);

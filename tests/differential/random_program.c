@@ -14,6 +14,7 @@
 
 struct settings {
     const char *backend;
+    const char *hosts; /* layouts as in RANKS_HOSTS, with commas; NULL: as it is */
     bool threads;
     uint64_t seed;
     int32_t size; /* 0: 1 to 9 in turn; with GPUs, to 8 */
@@ -24,6 +25,7 @@ struct settings {
 
 static const struct argp_option options[] = {
     { "backend", 'b', "INIT", 0, "Backend string (cpu:tcp)", 0 },
+    { "hosts", 'h', "LAYOUT,...", 0, "Pretended hosts of the ranks, a letter each: a layout after the other", 0 },
     { "threads", 't', NULL, 0, "Ranks are threads of one process", 0 },
     { "seed", 's', "N", 0, "Of the first program; the next one has the next number", 0 },
     { "size", 'n', "N", 0, "Number of ranks (1 to 9 in turn)", 0 },
@@ -42,6 +44,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     switch (key) {
     case 'b':
         s->backend = argument;
+        return 0;
+    case 'h':
+        s->hosts = argument;
         return 0;
     case 't':
         s->threads = true;
@@ -76,13 +81,29 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* Each number of ranks meets each layout in turn. "": none. */
+static void choose_hosts(const struct settings *s, uint64_t seed, char layout[40])
+{
+    size_t count = 1;
+    const char *at = s->hosts ? s->hosts : "";
+    for (const char *c = at; *c; c++)
+        count += *c == ',';
+    for (size_t i = (size_t)(seed / RANKS_MAX) % count; i > 0; i--)
+        at = strchr(at, ',') + 1;
+    snprintf(layout, 40, "%.*s", (int)strcspn(at, ","), at);
+    if (s->hosts)
+        setenv("RANKS_HOSTS", layout, 1);
+}
+
 static int run_program(const struct settings *s, uint64_t seed, int32_t size)
 {
     static struct program program;
-    char again[300];
+    char again[400], layout[40];
+    choose_hosts(s, seed, layout);
     program_make(&program, seed, size, s->steps, s->backend);
-    snprintf(again, sizeof again, "random_program --backend=%s%s --seed=%llu --size=%d --steps=%d --programs=1",
-             s->backend, s->threads ? " --threads" : "", (unsigned long long)seed, size, s->steps);
+    snprintf(again, sizeof again, "random_program --backend=%s%s%s%s --seed=%llu --size=%d --steps=%d --programs=1",
+             s->backend, *layout ? " --hosts=" : "", layout, s->threads ? " --threads" : "", (unsigned long long)seed,
+             size, s->steps);
     if (s->shows) {
         program_print_groups(&program, stdout);
         for (int i = 0; i < program.step_count; i++) {
