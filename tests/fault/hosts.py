@@ -10,7 +10,6 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import two_hosts  # noqa: E402
-from two_hosts import NAMES, cut, ip  # noqa: E402
 
 RANK = sys.argv[1]
 LIMIT_S = 60
@@ -30,7 +29,7 @@ class Hosts(two_hosts.TwoHosts):
             rank.communicate()
 
     def start(self, host, rank, size, *more, **environment):
-        process = subprocess.Popen(two_hosts.on(host, RANK, f"file://{self.folder}/meet", str(rank), str(size), *more),
+        process = subprocess.Popen(self.on(host, RANK, f"file://{self.folder}/meet", str(rank), str(size), *more),
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=dict(os.environ, COMM_PROGRESS_LOG_MS="100", **environment))
         self.ranks.append(process)
@@ -48,7 +47,7 @@ class Hosts(two_hosts.TwoHosts):
         ranks = [self.start(i, i, 2) for i in range(2)]
         for rank in ranks:
             self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
-        cut()
+        self.cut()
         since = time.monotonic()
         for i, rank in enumerate(ranks):
             text = self.ended(rank, since, 12)
@@ -59,14 +58,14 @@ class Hosts(two_hosts.TwoHosts):
         ranks = [self.start(i, i, 2, COMM_TCP_SILENCE_MS=["2000", "60000"][i]) for i in range(2)]
         for rank in ranks:
             self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
-        cut()
+        self.cut()
         self.assertIn("gives no sign of life", self.ended(ranks[0], time.monotonic(), 6))
 
     def test_a_time_limit_passes_before_the_silence_is_long_enough(self):
         ranks = [self.start(i, i, 2, "5000", COMM_TCP_SILENCE_MS="60000") for i in range(2)]
         for rank in ranks:
             self.assertEqual([rank.stdout.readline() for _ in range(2)], ["open\n", "connected\n"])
-        cut()
+        self.cut()
         text = self.ended(ranks[0], time.monotonic(), LIMIT_S)
         self.assertRegex(text, r"COMM_ERR_DEADLINE .*rank 1 \(.*\) has not answered within \d+ ms: "
                          r"its host does not acknowledge what it is sent: it is down, or cut off")
@@ -74,9 +73,9 @@ class Hosts(two_hosts.TwoHosts):
     def test_a_pair_of_which_one_reaches_the_other(self):
         for words in ("link add pub type veth peer name pub1", "link set pub up", "link set pub1 up",
                       "address add 10.211.9.2/24 dev pub"):
-            ip("-n", NAMES[1], *words.split())
-        two_hosts.lose(0, "10.211.8.77")
-        ip("-n", NAMES[0], "route", "add", "10.211.9.0/24", "via", "10.211.8.77", "dev", "veth0")
+            self.ip_on(1, *words.split())
+        self.lose(0, "10.211.8.77")
+        self.ip_on(0, "route", "add", "10.211.9.0/24", "via", "10.211.8.77", "dev", "veth0")
         ranks = [self.start(i, i, 2, COMM_TCP_INTERFACE=["", "=pub"][i]) for i in range(2)]
         self.assertEqual(ranks[0].stdout.readline(), "open\n")
         since = time.monotonic()
@@ -101,7 +100,7 @@ class Hosts(two_hosts.TwoHosts):
 
     def test_a_host_that_goes_while_others_are_missing(self):
         ranks = self.join_two_of_three()
-        cut()
+        self.cut()
         text = self.ended(ranks[0], time.monotonic(), 9)
         self.assertRegex(text, r"COMM_ERR_PEER_LOST .*rank [01] \(host .*\) has ended")
 

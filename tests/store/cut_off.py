@@ -13,7 +13,7 @@ SERVER, CLIENT = 0, 1
 
 class CutOff(two_hosts.TwoHosts):
     def start(self, host, *command):
-        process = subprocess.Popen(two_hosts.on(host, *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        process = subprocess.Popen(self.on(host, *command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
@@ -31,13 +31,13 @@ class CutOff(two_hosts.TwoHosts):
         self.assertEqual(client.wait(), 0)
 
     def test_what_is_sent_is_lost(self):
-        self.try_out(two_hosts.cut, two_hosts.mend)
+        self.try_out(self.cut, self.mend)
 
     def test_the_servers_link_is_down(self):
-        self.try_out(lambda: two_hosts.set_link(SERVER, "down"), lambda: two_hosts.set_link(SERVER, "up"))
+        self.try_out(lambda: self.set_link(SERVER, "down"), lambda: self.set_link(SERVER, "up"))
 
     def test_our_own_link_is_down(self):
-        self.try_out(lambda: two_hosts.set_link(CLIENT, "down"), lambda: two_hosts.set_link(CLIENT, "up"))
+        self.try_out(lambda: self.set_link(CLIENT, "down"), lambda: self.set_link(CLIENT, "up"))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,6 @@ LIMIT_S = 40
 AT = two_hosts.ADDRESS[0] + ":7901"
 
 
-def node(rank, count, *program, nnodes=2):
-    return subprocess.Popen(two_hosts.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank",
-                                         str(rank), "--rendezvous", AT, *program),
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 def finish(*nodes):
     try:
         return [(n.communicate(timeout=LIMIT_S), n.returncode) for n in nodes]
@@ -27,25 +21,30 @@ def finish(*nodes):
 
 
 class Nodes(two_hosts.TwoHosts):
+    def node(self, rank, count, *program, nnodes=2):
+        return subprocess.Popen(self.on(rank, COMMRUN, "-n", str(count), "--nnodes", str(nnodes), "--node-rank",
+                                        str(rank), "--rendezvous", AT, *program),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
     def test_the_hosts_form_one_world(self):
-        (a, a_status), (b, b_status) = finish(node(0, 1, PLACE), node(1, 2, PLACE))
+        (a, a_status), (b, b_status) = finish(self.node(0, 1, PLACE), self.node(1, 2, PLACE))
         self.assertEqual((a_status, b_status), (0, 0), (a, b))
         self.assertEqual(a[0], "[0] commrun 0/3\n")
         self.assertEqual(sorted(b[0].split("\n")), ["", "[1] commrun 1/3", "[2] commrun 2/3"])
 
     def test_all_hosts_have_one_secret(self):
-        nodes = finish(*(node(i, 1, "--no-prefix", "sh", "-c", "echo $COMM_SECRET") for i in range(2)))
+        nodes = finish(*(self.node(i, 1, "--no-prefix", "sh", "-c", "echo $COMM_SECRET") for i in range(2)))
         self.assertEqual(nodes[0][0][0], nodes[1][0][0])
         self.assertEqual(len(nodes[0][0][0]), 65)
 
     def test_a_failure_is_known_everywhere(self):
         program = ["sh", "-c", "[ $RANK = 2 ] && { echo oops >&2; exit 9; }; exec sleep 1000"]
-        for (_, err), status in finish(node(0, 2, *program), node(1, 1, *program)):
+        for (_, err), status in finish(self.node(0, 2, *program), self.node(1, 1, *program)):
             self.assertEqual(status, 9)
             self.assertRegex(err, r"commrun: rank 2 on node 1 .* exited with status 9")
 
     def test_a_lost_commrun_is_noticed(self):
-        other, lost = node(0, 1, "sleep", "1000"), node(1, 1, "sh", "-c", "echo up; exec sleep 1000")
+        other, lost = self.node(0, 1, "sleep", "1000"), self.node(1, 1, "sh", "-c", "echo up; exec sleep 1000")
         lost.stdout.readline()
         lost.kill()
         (_, err), status = finish(other)[0]
@@ -54,7 +53,7 @@ class Nodes(two_hosts.TwoHosts):
         finish(lost)
 
     def test_different_ideas_of_the_number_of_hosts_are_refused(self):
-        nodes = finish(node(0, 1, "true", nnodes=2), node(1, 1, "true", nnodes=3))
+        nodes = finish(self.node(0, 1, "true", nnodes=2), self.node(1, 1, "true", nnodes=3))
         self.assertIn("--nnodes 3, this one with --nnodes 2", nodes[0][0][1])
         self.assertEqual(nodes[0][1], 1)
 
