@@ -5,6 +5,7 @@ Without LightGBM for this python3, PyPI's is installed into the cache folder, un
 does not work the test is skipped (77). As a rank (RANK in the environment) it trains, one after the other:
 lightgbm_ranks.py FOLDER SHAPE...
 """
+import fcntl
 import importlib.util
 import os
 import pathlib
@@ -23,20 +24,27 @@ def packages(cache):
     """The folder to import lightgbm from: "" if it needs none. Or the reason why there is none."""
     if importlib.util.find_spec("lightgbm"):
         return "", None
-    folder = pathlib.Path(cache, "packages")
-    if (folder / "complete").exists():
-        return str(folder), None
     if os.environ.get("COMM_TEST_LIGHTGBM") == "here":
         return "", "no LightGBM here"
+    folder = pathlib.Path(cache, "packages")
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(pathlib.Path(cache, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two tests may have started at once
+        reason = None if (folder / "complete").exists() else install(folder)
+    return str(folder), reason
+
+
+def install(folder):
+    """The reason why that cannot be done, or None."""
     try:
         done = subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "--no-compile",
                                "--target", str(folder), "lightgbm"], capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        return "", "installing LightGBM took too long"
+        return "installing LightGBM took too long"
     if done.returncode != 0:
-        return "", "LightGBM cannot be installed: " + (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
+        return "LightGBM cannot be installed: " + (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
     (folder / "complete").touch()
-    return str(folder), None
+    return None
 
 
 # ---- A rank -------------------------------------------------------------------------------------

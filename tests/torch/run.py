@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Run programs of this folder as ranks, with a PyTorch.
 
-    run.py PYTORCH LAYER LIBRARY COMMRUN WORK-FOLDER RANKS PROGRAM [ARGUMENT...]
+    run.py PYTORCH LAYER LIBRARY COMMRUN WORK-FOLDER [RANKS PROGRAM [ARGUMENT...]]
 
 PYTORCH is "debian", that of /usr/bin/python3 and the sources of the binding as they are; or "pypi", a virtual
 environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. LAYER is "python"
-or "native". RANKS is a list such as 2,4; 0 is for a program that starts its ranks itself. Skips (77) and says why where
-there is no such PyTorch, or where it cannot be used.
+or "native". RANKS is a list such as 2,4; 0 is for a program that starts its ranks itself. Without a PROGRAM it only makes what
+other runs need. Skips (77) and says why where there is no such PyTorch, or where it cannot be used.
 """
 import fcntl
 import os
@@ -27,13 +27,18 @@ def skip(why):
 
 
 def debian(library, folder):
-    """The sources of the binding; and what PyTorch's own tests import, which Debian does not have."""
+    """The sources of the binding; and what PyTorch's own tests import, which Debian does not have, fetched once."""
     python = "/usr/bin/python3"
     if not os.access(python, os.X_OK) or subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
         skip("Debian's PyTorch is not installed (python3-torch)")
     packages = folder / "packages"
-    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", "--upgrade",
-                    "--target", str(packages), "expecttest<0.2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (packages / "expecttest").exists():
+            subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps",
+                            "--target", str(packages), "expecttest<0.2"], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
     return python, {"PYTHONPATH": f"{BINDING}:{packages}", "TORCH_LIBCOMM_LIBRARY": library}
 
 
@@ -79,7 +84,7 @@ def install(venv):
         python("torch_libcomm.build")
 
 
-def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
+def main(pytorch, layer, library, commrun, folder, ranks="", program="", *arguments):
     with open(library, "rb") as file:
         content = file.read()
     if b"libasan" in content or b"libtsan" in content:
@@ -91,7 +96,7 @@ def main(pytorch, layer, library, commrun, folder, ranks, program, *arguments):
     folder = pathlib.Path(folder)
     python, variables = debian(library, folder) if pytorch == "debian" else pypi(library, folder)
     environment = {**os.environ, **variables, "TORCH_LIBCOMM_LAYER": layer, "OMP_NUM_THREADS": "1"}
-    for count in ranks.split(","):
+    for count in filter(None, ranks.split(",")):
         start = [commrun, "-n", count, "--"] if count != "0" else []
         command = [*start, str(python), str(HERE / program), *arguments]
         print(f"{pytorch}, {layer} layer, {count} ranks: {program} {' '.join(arguments)}", flush=True)
