@@ -102,8 +102,8 @@ def make(folder, version=""):
     if not python.exists():
         venv.create(folder, with_pip=True)
     requirement = f"torch=={version}" if version else "torch"
-    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-deps", requirement,
-                    *PYTHON_PACKAGES], check=True)
+    subprocess.run([python, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--no-compile", "--no-deps",
+                    requirement, *PYTHON_PACKAGES], check=True)
     site = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_paths()['platlib'])"], check=True,
                           capture_output=True, text=True).stdout.strip()
     stand_in(pathlib.Path(site) / "torch")

@@ -5,8 +5,8 @@
 
 PYTORCH is "debian", that of /usr/bin/python3 and the sources of the binding as they are; or "pypi", a virtual
 environment in WORK-FOLDER with a release from PyPI and with the binding installed from its wheel. LAYER is "python"
-or "native". RANKS is a list such as 2,4; 0 is for a program that starts its ranks itself. Without a PROGRAM it only makes what
-other runs need. Skips (77) and says why where there is no such PyTorch, or where it cannot be used.
+or "native". RANKS is a list such as 2,4; 0 is for a program that starts its ranks itself. Without a PROGRAM, only what
+other runs need is made. Skips (77) and says why where there is no such PyTorch, or where it cannot be used.
 """
 import fcntl
 import os
