@@ -206,11 +206,11 @@ static void note_sent(struct duplex *p)
     }
 }
 
-/* The first loan that the peer has read, NULL: none. */
+/* The first loan that the peer has read, NULL: none. One that was made at once has no message yet. */
 static struct tx **first_taken(struct duplex *p)
 {
     struct tx **at = &p->lent_head;
-    while (*at && !lend_is_taken(p, &(*at)->loan))
+    while (*at && !((*at)->message && lend_is_taken(p, &(*at)->loan)))
         at = &(*at)->next;
     return *at ? at : NULL;
 }
@@ -295,24 +295,75 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
     return 0;
 }
 
+/* ---- Offers ---- */
+
+struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan)
+{
+    if (p->port.state != PORT_UP || p->tx_head || p->said_goodbye || loan->bytes == 0 || !lend_has_offers(p))
+        return NULL;
+    struct tx *tx = tx_get(p->fabric);
+    if (!tx)
+        return NULL;
+    *tx = (struct tx){ .loan = *loan };
+    if (lend_suits(p, h, &tx->loan) && has_space(p, ring_frame_lines(0)))
+        return tx;
+    tx_put(p, tx);
+    return NULL;
+}
+
+void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner)
+{
+    tx->owner = owner;
+    port_take_owed(&p->port, h);
+    lend_begin(p, &tx->loan);
+    ring_put_lent(&p->out, ring_key(h), h, &tx->loan.place);
+    lent_append(p, tx);
+}
+
+void duplex_drop_draft(struct duplex *p, struct tx *tx)
+{
+    tx_put(p, tx);
+}
+
 int duplex_offer(struct port *port, struct frame *h, struct message *m)
 {
     struct duplex *p = duplex_of(port);
-    struct tx draft = { .loan = { .payload = m->data, .bytes = m->bytes, .write_back = m->write_back }, .message = m,
-                        .owner = m->owner };
-    struct tx *tx;
-    if (port->state != PORT_UP || p->tx_head || p->said_goodbye || m->bytes == 0 || !lend_has_offers(p) ||
-        !lend_suits(p, h, &draft.loan) ||
-        !has_space(p, ring_frame_lines(0)) || !(tx = tx_get(p->fabric)))
-        return duplex_send(port, h, NULL, 0, NULL), 0;
-    *tx = draft;
-    port_take_owed(port, h);
-    lend_begin(p, &tx->loan);
-    ring_put_lent(&p->out, ring_key(h), h, &tx->loan.place);
+    const struct loan loan = { .payload = m->data, .bytes = m->bytes, .write_back = m->write_back };
+    struct tx *tx = duplex_draft_offer(p, h, &loan);
+    if (!tx) {
+        duplex_send(port, h, NULL, 0, NULL);
+        return 0;
+    }
+    duplex_make_offer(p, h, tx, m->owner);
+    tx->message = m;
     duplex_ring_bell(p);
-    lent_append(p, tx);
     return 1;
 }
+
+int duplex_is_read(const struct duplex *p, const struct tx *tx)
+{
+    return lend_is_taken(p, &tx->loan);
+}
+
+void duplex_end_offer(struct duplex *p, struct tx *tx)
+{
+    struct tx **at = &p->lent_head;
+    while (*at != tx)
+        at = &(*at)->next;
+    lent_remove(p, at);
+}
+
+int duplex_adopt(struct port *port, struct message *m)
+{
+    struct tx *tx = duplex_of(port)->lent_head;
+    while (tx && (tx->message || tx->owner != m->owner || tx->loan.payload != m->data))
+        tx = tx->next;
+    if (tx)
+        tx->message = m;
+    return tx != NULL;
+}
+
+/* ---- Texts ---- */
 
 void duplex_send_text(struct port *port, struct frame *h, const char *text, int is_reply)
 {
@@ -496,9 +547,9 @@ int duplex_read(struct port *port)
     return came;
 }
 
-void duplex_took(struct duplex *p, const struct frame *h)
+void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines)
 {
-    if (port_took(&p->port, h) && ring_pop(&p->in, ring_frame_lines((uint32_t)h->bytes)))
+    if (port_took(&p->port, h) && ring_pop(&p->in, lines))
         look_after_writer(p);
 }
 

@@ -2,11 +2,13 @@
 #ifndef COMM_SHM_DUPLEX_H
 #define COMM_SHM_DUPLEX_H
 
+#include "lend.h"
 #include "shm.h"
 
 /* The port_ops that a duplex has once it is up; and before, when nothing goes out yet. */
 int duplex_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
 int duplex_offer(struct port *p, struct frame *h, struct message *m);
+int duplex_adopt(struct port *p, struct message *m);
 void duplex_accept(struct port *p, uint32_t offer);
 void duplex_send_text(struct port *p, struct frame *h, const char *text, int is_reply);
 void duplex_give_credit(struct port *p);
@@ -34,8 +36,17 @@ int duplex_has_news(struct duplex *p);
 void duplex_ring_bell(struct duplex *p);
 /* The same, after a fence. */
 void duplex_ring_bell_fenced(struct duplex *p);
-/* The record in front, an eager message with this header, has been looked at in the ring, and is done with. */
-void duplex_took(struct duplex *p, const struct frame *h);
+/* For ops that are done at once. An offer of a message with this RTS, which can be made now; NULL: it cannot. Next it
+ * is made, without ringing the bell, or dropped. */
+struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan);
+void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
+void duplex_drop_draft(struct duplex *p, struct tx *tx);
+/* Has the peer read it? Then it is ended, unless port_ops.adopt gives it to a message. */
+int duplex_is_read(const struct duplex *p, const struct tx *tx);
+void duplex_end_offer(struct duplex *p, struct tx *tx);
+/* An eager message or an offer with this header, the one in front, has been looked at in the ring, where it takes so
+ * many lines, and is done with. */
+void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines);
 /* Say goodbye; nothing follows. */
 void duplex_leave(struct duplex *p);
 /* The descriptors and the memory. */

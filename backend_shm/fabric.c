@@ -20,6 +20,7 @@ static const struct port_ops duplex_ops = {
     .open = dial_open,
     .send = duplex_send,
     .offer = duplex_offer,
+    .adopt = duplex_adopt,
     .accept = duplex_accept,
     .send_text = duplex_send_text,
     .give_credit = duplex_give_credit,

@@ -322,3 +322,36 @@ void lend_read(struct duplex *p)
     if (sink_left(s) == 0)
         settle(p, 0);
 }
+
+/* So many bytes of what is borrowed; 0 if the kernel does not read them. */
+static int read_all(struct duplex *p, uint8_t *to, size_t bytes)
+{
+    if (p->borrowed_data)
+        memcpy(to, p->borrowed_data, bytes);
+    for (size_t done = 0; !p->borrowed_data && done < bytes;) {
+        ssize_t n = read_memory(p, to + done, p->borrowed.at + done, bytes - done);
+        if (n <= 0) {
+            cannot_read(p, bytes, n < 0 ? errno : EFAULT);
+            return 0;
+        }
+        done += (size_t)n;
+    }
+    return 1;
+}
+
+int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_place *place, void *to)
+{
+    const char *wrong = lend_accept(p, h, place);
+    if (wrong) {
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+        return 0;
+    }
+    int is_read = is_valid(p, place) && read_all(p, to, (size_t)h->bytes);
+    p->borrowed.loan = 0;
+    ring_fence();
+    if (!is_read || !is_valid(p, place))
+        return 0;
+    atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan, memory_order_release);
+    duplex_ring_bell(p);
+    return 1;
+}

@@ -44,6 +44,8 @@ void lend_probe(struct duplex *p);
 const char *lend_check(const struct ring_place *place);
 /* The payload of the frame that is coming lies there. An error text if that cannot be. */
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
+/* The same of an offer that is read at once, to there; 0: it was taken back, or the peer is lost. */
+int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_place *place, void *to);
 /* Read on, so far that others are looked after in time. */
 void lend_read(struct duplex *p);
 

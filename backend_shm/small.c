@@ -1,10 +1,12 @@
 /* Small collectives at once. A plan of one round is kept: what goes to which rank and comes from which is looked up
  * once per shape of op. A call then writes its records, looks until those of the others are there, and takes them out
- * of the rings straight to where they belong, or reduces them there.
+ * of the rings straight to where they belong, or reduces them there. Longer messages that are only copied are offered:
+ * a call reads those of the others where they lie, and waits until its own have been read.
  *
  * The records are those that the engine sends and expects for the same op. So ranks that call it asynchronously, or
  * take longer, do the same op together with ranks that run it here. Nothing is taken out before all is there: an op
- * that takes too long is handed to the engine, which finds all as it would have, but for what is sent already. */
+ * that takes too long is handed to the engine, which finds all as it would have, but for what is sent already; or all
+ * is received already, and it waits for the others to read. */
 #include "small.h"
 
 #include <string.h>
@@ -84,7 +86,10 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     for (size_t i = 0; i < op->plan->step_count; i++)
         if (!learn_step(s, op, &op->plan->steps[i]))
             return 0;
-    return s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
+    s->is_short = s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
+    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES &&
+                    (!s->is_short || (s->bytes > SMALL_UNROOTED_BYTES && op->op.root < 0));
+    return s->is_short || s->is_offered;
 }
 
 /* Ops whose messages have no regular places, or need a copy of the input. */
@@ -105,7 +110,6 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->known = 1;
     s->fits = is_plain(o) && learn_plan(s, op);
     s->head = op->head;
-    s->head.type = FRAME_EAGER;
     s->head.bytes = s->bytes;
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
@@ -123,6 +127,11 @@ static int can_send(const struct small_shape *s)
             ring_free(&p->out, lines) < (int64_t)lines)
             return 0;
     }
+    return 1;
+}
+
+static int can_receive(const struct small_shape *s)
+{
     for (int i = 0; i < s->recv_messages; i++)
         if (s->recvs[i].peer->port.state != PORT_UP || s->recvs[i].peer->port.in.type)
             return 0;
@@ -149,6 +158,7 @@ static int all_are_here(const struct fabric *f, const struct small_shape *s, con
                         int64_t spin_ns)
 {
     uint64_t key = ring_key(&s->head);
+    uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
     int64_t until_ns = 0;
     int here = 0;
     for (unsigned turn = 1;; turn++) {
@@ -156,7 +166,7 @@ static int all_are_here(const struct fabric *f, const struct small_shape *s, con
             enum ring_found what = ring_look(&s->recvs[here].peer->in, &records[here]);
             if (what == RING_NOTHING)
                 break;
-            if (what == RING_MORE || records[here]->key != key || records[here]->bytes != s->bytes)
+            if (what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)
                 return 0;
             here++;
         }
@@ -169,12 +179,17 @@ static int all_are_here(const struct fabric *f, const struct small_shape *s, con
     }
 }
 
+static void copy_own(const struct small_shape *s, const uint8_t *send, uint8_t *recv)
+{
+    if (s->copy_bytes && recv + s->copy_to != send + s->copy_from)
+        memcpy(recv + s->copy_to, send + s->copy_from, s->copy_bytes);
+}
+
 static void take_all(const struct small_shape *s, const struct exec_group *g, const struct ring_record **records,
                      const uint8_t *send, uint8_t *recv)
 {
     const void *sources[SMALL_PEERS_MAX + 1];
-    if (s->copy_bytes && recv + s->copy_to != send + s->copy_from)
-        memcpy(recv + s->copy_to, send + s->copy_from, s->copy_bytes);
+    copy_own(s, send, recv);
     for (int i = 0; i < s->recv_messages; i++) {
         const uint8_t *payload = ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes);
         if (s->reduce_count)
@@ -194,27 +209,18 @@ static void take_all(const struct small_shape *s, const struct exec_group *g, co
 static void let_go(const struct small_shape *s, const struct ring_record **records)
 {
     struct frame h = s->head;
+    uint64_t lines = ring_frame_lines(h.type == FRAME_RTS ? 0 : (uint32_t)s->bytes);
     for (int i = 0; i < s->recv_messages; i++) {
         h.credit = records[i]->credit;
-        duplex_took(s->recvs[i].peer, &h);
+        duplex_took(s->recvs[i].peer, &h, lines);
     }
 }
 
-comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+static comm_status run_sent(struct small_shape *s, const struct fabric *f, struct exec_group *g, const comm_op *op,
+                            int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
-    struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
-    /* Unexpected frames may be what this op would wait for. */
-    if (g->status != COMM_OK || g->head || g->domain->matching.count || g->size > SMALL_PEERS_MAX)
-        return COMM_ERR_UNSUPPORTED;
-    if (!is_of(s, op))
-        learn(s, g, op);
-    if (!s->fits || !can_send(s))
-        return COMM_ERR_UNSUPPORTED;
-    events_awake(f);
-    fabric_runs(f);
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
-    s->head.seq = op->seq;
     send_all(s, send);
     if (!all_are_here(f, s, records, spin_ns))
         return COMM_IN_PROGRESS;
@@ -222,4 +228,100 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
     let_go(s, records);
     queue_ran(g, op);
     return COMM_OK;
+}
+
+/* ---- A call whose messages are offered ---- */
+
+/* All, or none and 0. */
+static int draft_all(const struct small_shape *s, const uint8_t *from, struct tx **offers)
+{
+    for (int i = 0; i < s->send_messages; i++) {
+        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes };
+        offers[i] = duplex_draft_offer(s->sends[i].peer, &s->head, &loan);
+        if (offers[i])
+            continue;
+        while (i-- > 0)
+            duplex_drop_draft(s->sends[i].peer, offers[i]);
+        return 0;
+    }
+    return 1;
+}
+
+static void offer_all(struct small_shape *s, const struct exec_group *g, struct tx **offers)
+{
+    for (int i = 0; i < s->send_messages; i++)
+        duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
+    ring_fence();
+    for (int i = 0; i < s->send_messages; i++)
+        duplex_ring_bell_fenced(s->sends[i].peer);
+}
+
+/* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
+static int read_all(const struct small_shape *s, const struct ring_record **records, uint8_t *recv)
+{
+    struct ring_place places[SMALL_PEERS_MAX];
+    for (int i = 0; i < s->recv_messages; i++) {
+        places[i] = ring_place(records[i]);
+        if (!places[i].loan)
+            return 0;
+    }
+    for (int i = 0; i < s->recv_messages; i++)
+        if (!lend_read_now(s->recvs[i].peer, &s->head, &places[i], recv + s->recvs[i].offset))
+            return 0;
+    return 1;
+}
+
+/* Wait until the others have read; 0 if that takes too long. */
+static int are_read(const struct fabric *f, const struct small_shape *s, struct tx **offers, int64_t spin_ns)
+{
+    int64_t until_ns = 0;
+    for (int i = 0; i < s->send_messages; i++)
+        for (unsigned turn = 1; !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
+            if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+                return 0;
+    for (int i = 0; i < s->send_messages; i++)
+        duplex_end_offer(s->sends[i].peer, offers[i]);
+    return 1;
+}
+
+static comm_status run_offered(struct small_shape *s, const struct fabric *f, struct exec_group *g, const comm_op *op,
+                               struct tx **offers, int64_t spin_ns)
+{
+    const struct ring_record *records[SMALL_PEERS_MAX];
+    uint8_t *recv = op->recv.data;
+    offer_all(s, g, offers);
+    copy_own(s, op->send.data ? op->send.data : recv, recv);
+    if (!all_are_here(f, s, records, spin_ns) || !read_all(s, records, recv))
+        return COMM_IN_PROGRESS;
+    let_go(s, records);
+    g->has_received = 1;
+    if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+        return COMM_IN_PROGRESS;
+    g->has_received = 0;
+    queue_ran(g, op);
+    return COMM_OK;
+}
+
+comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+{
+    struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
+    struct tx *offers[SMALL_PEERS_MAX];
+    /* Unexpected frames may be what this op would wait for. */
+    if (g->status != COMM_OK || g->head || g->domain->matching.count || g->size > SMALL_PEERS_MAX)
+        return COMM_ERR_UNSUPPORTED;
+    if (!is_of(s, op))
+        learn(s, g, op);
+    if (!s->fits || !can_receive(s))
+        return COMM_ERR_UNSUPPORTED;
+    s->head.seq = op->seq;
+    s->head.type = FRAME_RTS;
+    int offers_all = s->is_offered && draft_all(s, op->send.data ? op->send.data : op->recv.data, offers);
+    if (!offers_all && !(s->is_short && can_send(s)))
+        return COMM_ERR_UNSUPPORTED;
+    events_awake(f);
+    fabric_runs(f);
+    if (offers_all)
+        return run_offered(s, f, g, op, offers, spin_ns);
+    s->head.type = FRAME_EAGER;
+    return run_sent(s, f, g, op, spin_ns);
 }

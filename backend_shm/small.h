@@ -6,7 +6,11 @@
 #include "shm.h"
 
 enum {
-    SMALL_BYTES = 16 << 10, /* longest message */
+    SMALL_BYTES = 16 << 10, /* longest message that goes through the ring */
+    SMALL_UNROOTED_BYTES = 4 << 10, /* the same of an op in which all ranks wait for each other, where they can offer */
+    SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
+                                    * for as long as one takes */
+    SMALL_BYTES_PER_NS = 4, /* that any peer reads of those */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
 };
@@ -25,6 +29,8 @@ struct small_shape {
     uint32_t flags;
     size_t send_count, recv_count;
     int known, fits;
+    int is_short;            /* the messages may go through the ring */
+    int is_offered;          /* they are better read in their senders' memory */
     struct frame head;
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;

@@ -84,6 +84,11 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
 
 static void post_recv(struct slot *slot, struct message *m)
 {
+    if (slot->op->has_received) {
+        m->state = MESSAGE_DONE;
+        step_done(slot);
+        return;
+    }
     struct unexpected *u = match_find_unexpected(m);
     if (u && u->head.bytes != m->bytes)
         on_wrong_length(m, &u->head);
@@ -91,13 +96,10 @@ static void post_recv(struct slot *slot, struct message *m)
         step_done(slot);
 }
 
-/* 1 if it is sent. The backend's `run` begins ops of one round only, and then has sent all of it. */
+/* 1 if it is sent. The backend's `run` begins ops of one round only, and then has sent or offered all of it. */
 static int send_step(const struct exec_op *op, struct message *m)
 {
-    if (!(op->op.flags & COMM_OP_FLAG_BEGUN))
-        return match_send(m);
-    m->state = MESSAGE_DONE;
-    return 1;
+    return op->op.flags & COMM_OP_FLAG_BEGUN ? match_adopt(m, 0) : match_send(m);
 }
 
 /* ---- Rounds and slices ---- */
@@ -195,6 +197,8 @@ void engine_start(struct exec_op *op)
         return;
     }
     op->started = 1;
+    op->has_received = (op->op.flags & COMM_OP_FLAG_BEGUN) && g->has_received;
+    g->has_received = 0;
     for (uint32_t i = 0; i < op->slot_count && g->status == COMM_OK && !op->retired; i++) {
         struct slot *slot = &op->slots[i];
         if (!begin_slice(op, slot))

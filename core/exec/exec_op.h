@@ -55,6 +55,7 @@ struct exec_op {
     struct frame head;      /* what its messages' frames have in common */
     size_t element_bytes;
     uint8_t started;
+    uint8_t has_received;   /* `run` has received all its messages */
     uint8_t retired;        /* completed; its memory waits for the end of the turn */
     uint32_t begun_tick;    /* domain->ticks when it was submitted */
     /* Collectives. */

@@ -257,13 +257,19 @@ static int is_offered(const struct message *m)
            (m->may_write_back || !(comm_op_traits_of(m->head->kind)->traits & COMM_OP_TRAIT_REDUCES));
 }
 
+/* It waits for the receiver. */
+static void put_announced(struct message *m)
+{
+    m->state = MESSAGE_AWAITS_CTS;
+    await(m);
+    message_append(announced_in(m->port, m->box, m->head->seq), m);
+}
+
 static void announce(struct message *m)
 {
     const struct port_ops *ops = m->port->ops;
     struct frame h = header(m, FRAME_RTS);
-    m->state = MESSAGE_AWAITS_CTS;
-    await(m);
-    message_append(announced_in(m->port, m->box, m->head->seq), m);
+    put_announced(m);
     if (is_offered(m))
         m->offered = (uint8_t)ops->offer(m->port, &h, m);
     else
@@ -327,6 +333,22 @@ void match_send_in_order(struct message *m)
     m->state = MESSAGE_HELD;
     message_append(&m->port->held, m);
     match_release(m->port);
+}
+
+/* ---- Begun at once ---- */
+
+int match_adopt(struct message *m, int in_order)
+{
+    const struct port_ops *ops = m->port->ops;
+    if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order) {
+        m->state = MESSAGE_DONE;
+        return 1;
+    }
+    m->offered = 1;
+    m->in_order = (uint8_t)in_order;
+    m->port->announced += (uint32_t)in_order;
+    put_announced(m);
+    return 0;
 }
 
 /* ---- Receiving ---- */

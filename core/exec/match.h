@@ -138,6 +138,9 @@ void boxes_clear(struct box *boxes, int32_t size); /* drops what is unexpected *
 int match_send(struct message *m);
 /* The same, behind all earlier ones to that peer; user->done may be called within. */
 void match_send_in_order(struct message *m);
+/* The same of a message that the carrier has sent at once, or offered. `in_order`: as match_send_in_order; then it has
+ * been offered. */
+int match_adopt(struct message *m, int in_order);
 /* Let go what may go by now of the sends that were held back. */
 void match_release(struct port *p);
 

@@ -128,9 +128,14 @@ static void post_send(struct exec_op *op)
             deliver_to_self(op, recv);
         return;
     }
-    op->head.seq = ++g->sends_begun;
     op->message.port = group_port(g, op->op.root);
     op->message.box = &g->p2p_boxes[op->op.root];
+    if (op->op.flags & COMM_OP_FLAG_BEGUN) {
+        op->head.seq = g->sends_begun;
+        match_adopt(&op->message, 1);
+        return;
+    }
+    op->head.seq = ++g->sends_begun;
     match_send_in_order(&op->message);
 }
 

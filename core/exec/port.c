@@ -129,7 +129,8 @@ int port_took(struct port *p, const struct frame *h)
     p->heard = 1;
     if (!take_credit(p, h))
         return 0;
-    port_consumed(p, (size_t)h->bytes);
+    if (h->type == FRAME_EAGER)
+        port_consumed(p, (size_t)h->bytes);
     return 1;
 }
 

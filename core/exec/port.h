@@ -45,6 +45,9 @@ struct port_ops {
     /* Send this RTS. A peer that can read the message in this rank's memory may do so as soon as it knows where it
      * goes: then 1, and events->sent is told when it has. NULL: no way. */
     int (*offer)(struct port *p, struct frame *h, struct message *m);
+    /* Is this message, of an op that the carrier has begun at once, offered and not read yet? Then 1, and events->sent
+     * will be told. With `offer`. */
+    int (*adopt)(struct port *p, struct message *m);
     /* The message of that RTS (port->offer) is to be read now: it will come as a DATA frame does. */
     void (*accept)(struct port *p, uint32_t offer);
     /* A frame with a text, which is copied. With `is_reply` it answers a frame of the peer's: bounded, should the peer
@@ -141,7 +144,8 @@ void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */
 void port_consumed(struct port *p, size_t payload_bytes);
-/* The same of one that was not told through port_begins; 0 if the port is lost, as its header lies. */
+/* A frame has been dealt with that was not told through port_begins: an eager message that is consumed, or an RTS. 0 if
+ * the port is lost, as its header lies. */
 int port_took(struct port *p, const struct frame *h);
 /* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink
  * tell. */

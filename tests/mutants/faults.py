@@ -563,6 +563,12 @@ fault("shm", "offer_is_found_by_its_slot", DUPLEX, "if (p->offers[i].place.loan 
 fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted && !p->port.in.type)",
       "if (p->accepted)", "shm_lend")
 fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
+fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order)",
+      "if (!in_order)", "late on shm")
+fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
+      "late on shm")
+fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
+      "        duplex_took(p, &h, ring_frame_lines(0));\n", "", "late on shm")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")

@@ -385,6 +385,46 @@ static void an_offer_that_is_taken_back_is_not_received(void **state)
     free(other);
 }
 
+/* The same of one that is read at once. */
+static void one_that_is_read_at_once(void **state)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
+    struct duplex *from = sides[0].pair, *to = sides[1].pair;
+    const struct loan loan = { .payload = data, .bytes = BYTES };
+    const struct ring_record *record;
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        struct tx *tx = duplex_draft_offer(from, &h, &loan);
+        assert_non_null(tx);
+        duplex_make_offer(from, &h, tx, &groups[0]);
+        assert_int_equal(ring_look(&to->in, &record), RING_FRAME);
+        const struct ring_place place = ring_place(record);
+        assert_int_equal(duplex_is_read(from, tx), 0);
+        memset(received, 0, BYTES);
+        if (i == 1) {
+            duplex_forget(&from->port, &groups[0]);
+            assert_int_equal(lend_read_now(to, &h, &place, received), 0);
+            duplex_took(to, &h, ring_frame_lines(0));
+            continue;
+        }
+        assert_int_equal(lend_read_now(to, &h, &place, received), 1);
+        assert_memory_equal(received, data, BYTES);
+        assert_int_equal(duplex_is_read(from, tx), 1);
+        duplex_took(to, &h, ring_frame_lines(0));
+        look(0); /* which has no message for it */
+        assert_int_equal(sent_count, 0);
+        if (i == 0)
+            duplex_end_offer(from, tx);
+        messages[0] = (struct message){ .owner = &groups[0], .data = data };
+        assert_int_equal(duplex_adopt(&from->port, &messages[0]), i == 2);
+        look(0);
+        assert_int_equal(sent_count, i == 2);
+        assert_int_equal(from->loans, 0);
+    }
+    free(data);
+}
+
 /* What nothing is waiting for must not keep others from being lent. */
 static void a_half_of_the_slots_is_for_offers(void **state)
 {
@@ -816,6 +856,7 @@ int main(void)
         LENT(an_offer_that_is_taken_back_is_not_received),
         LENT(a_half_of_the_slots_is_for_offers),
         LENT(an_offer_that_is_staged),
+        LENT(one_that_is_read_at_once),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
