@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <comm/store.h>
@@ -16,7 +17,7 @@ enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_TIMEOUT = 3, EXIT_NO = 4, EXIT_LOST 
 
 struct arguments {
     const char *url, *bind, *port_file;
-    int port, no_wait;
+    int port, no_wait, listen_fd; /* listen_fd: -1 if none is given */
     int64_t timeout_ms;
     const char **words; /* the command and its arguments */
     int word_count;
@@ -271,6 +272,15 @@ static int write_port(const char *path, int port)
     return 0;
 }
 
+/* An open socket that the starter of this process has bound; it need not listen yet. */
+static int listen_on(int fd)
+{
+    if (fd < 0 || listen(fd, SOMAXCONN) == 0)
+        return 0;
+    fprintf(stderr, "comm-store: listening on the socket that is descriptor %d: %s\n", fd, strerror(errno));
+    return EXIT_ERROR;
+}
+
 static int do_serve(comm_store *unused, const struct arguments *a)
 {
     char url[300];
@@ -285,6 +295,9 @@ static int do_serve(comm_store *unused, const struct arguments *a)
     pthread_sigmask(SIG_BLOCK, &ends, NULL); /* Also in the server's thread. */
     o.serve = 1;
     o.bind = a->bind;
+    o.listen_fd_plus_one = a->listen_fd + 1;
+    if (listen_on(a->listen_fd) != 0)
+        return EXIT_ERROR;
     snprintf(url, sizeof url, "tcp://localhost:%d", a->port);
     int code = failed(comm_store_open(url, &o, &store));
     if (code)
@@ -338,6 +351,7 @@ static const struct argp_option options[] = {
     { "port", 'p', "PORT", 0, "serve: the port; 0 lets the system choose (default)", 0 },
     { "port-file", 'f', "FILE", 0, "serve: write the port there, and remove the file at the end", 0 },
     { "bind", 'b', "ADDRESS", 0, "serve: listen on this address only", 0 },
+    { "listen-fd", 'l', "FD", 0, "serve: on the bound socket that is open as this descriptor, instead of a port", 0 },
     { 0 },
 };
 
@@ -354,6 +368,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case 'b':
         a->bind = arg;
+        return 0;
+    case 'l':
+        if (!parse_number(arg, 0, INT32_MAX - 1, &number))
+            argp_error(state, "'%s' is no descriptor, a number from 0", arg);
+        a->listen_fd = (int)number;
         return 0;
     case 'n':
         a->no_wait = 1;
@@ -466,6 +485,7 @@ int main(int argc, char **argv)
 {
     static struct arguments a; /* static, as all that is needed to the end */
     static char *doc;
+    a.listen_fd = -1;
     a.words = calloc((size_t)argc + 1, sizeof *a.words);
     doc = make_doc();
     struct argp argp = { options, parse, "COMMAND [ARGUMENT...]", doc, NULL, NULL, NULL };

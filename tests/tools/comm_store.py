@@ -2,6 +2,7 @@
 """comm-store's commands, as a shell uses them: comm_store.py COMM_STORE."""
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,9 @@ def comm_store(*arguments, data=b"", env=None):
 
 
 class Server:
-    def __init__(self, *options):
+    def __init__(self, *options, **more):
         self.process = subprocess.Popen([COMM_STORE, "serve", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        env=BARE)
+                                        env=BARE, **more)
         self.line = self.process.stdout.readline().decode()
         self.port = int(self.line.rsplit(":", 1)[1])
         self.url = f"tcp://127.0.0.1:{self.port}"
@@ -223,6 +224,18 @@ class Serve(unittest.TestCase):
                 self.assertEqual(server.end(how), (0, ""))
                 self.assertEqual(os.listdir(folder), [])
 
+    def test_it_takes_a_socket_over(self):
+        with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            for given in (listening, bound):
+                server = Server("--listen-fd", str(given.fileno()), pass_fds=[given.fileno()])
+                self.addCleanup(server.close)
+                self.assertEqual(server.port, given.getsockname()[1])
+                self.assertEqual(comm_store("-s", server.url, "add", "n", "1"), (0, b"1\n", ""))
+        status, _, err = comm_store("serve", "--listen-fd", "0")
+        self.assertEqual(status, 1)
+        self.assertIn("descriptor 0", err)
+
     def test_what_it_refuses(self):
         server = Server("--bind", "127.0.0.1")
         self.addCleanup(server.close)
@@ -230,7 +243,8 @@ class Serve(unittest.TestCase):
         status, out, err = comm_store("serve", "--bind", "127.0.0.1", "--port", str(server.port))
         self.assertEqual((status, out), (1, b""))
         self.assertIn(str(server.port), err)
-        for bad in (("--port", "65536"), ("--port", "http"), ("--port=-1",), ("--bind", "nonsense."), ("extra",)):
+        for bad in (("--port", "65536"), ("--port", "http"), ("--port=-1",), ("--listen-fd", "x"),
+                    ("--bind", "nonsense."), ("extra",)):
             status, out, err = comm_store("serve", *bad)
             self.assertIn(status, (1, 2), err)
             self.assertEqual(out, b"")
