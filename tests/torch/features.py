@@ -4,8 +4,10 @@ Started by run.py with libcomm. With gloo, it tells what Gloo can do of the same
 """
 import copy
 import datetime
+import importlib
 import inspect
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -18,11 +20,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 LIMIT = datetime.timedelta(seconds=120)
 FEATURES = []
+VERSION = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 
 
 def feature(function):
     FEATURES.append(function)
     return function
+
+
+def since(*release):
+    """A feature that older releases of PyTorch do not have."""
+    return feature if VERSION >= release else lambda function: function
 
 
 def rank():
@@ -205,7 +213,7 @@ def fsdp_1():
             equal_everywhere(parameter)
 
 
-@feature
+@since(2, 6)  # others wanted streams of CUDA
 def fsdp_2():
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.device_mesh import init_device_mesh
@@ -230,10 +238,15 @@ def device_mesh():
     check(torch.equal(tensor, torch.full((3,), float(size()))), f"{tensor}")
 
 
+def tensor_names(*names):
+    module = importlib.import_module("torch.distributed.tensor" if VERSION >= (2, 5) else "torch.distributed._tensor")
+    return [getattr(module, name) for name in names]
+
+
 @feature
 def dtensor():
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    Replicate, Shard, distribute_tensor = tensor_names("Replicate", "Shard", "distribute_tensor")
     mesh = init_device_mesh("cpu", (size(),))
     whole = torch.arange(60.0).reshape(10, 6)
     by_rows = distribute_tensor(whole, mesh, [Shard(0)])
@@ -254,7 +267,7 @@ def tensor_parallel():
     model(batch_of(0)).sum().backward()
 
 
-@feature
+@since(2, 5)
 def pipeline():
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
     whole = make_model()
@@ -276,7 +289,7 @@ def pipeline():
 def distributed_checkpoint():
     import torch.distributed.checkpoint as checkpoint
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
+    Shard, distribute_tensor = tensor_names("Shard", "distribute_tensor")
     place = [tempfile.mkdtemp() if rank() == 0 else None]
     dist.broadcast_object_list(place, 0)
     mesh = init_device_mesh("cpu", (size(),))
@@ -390,7 +403,7 @@ def coalesced_collectives():
     check(tensors[1][0] == size() and outputs[1][-1] == size() - 1, f"{tensors} {outputs}")
 
 
-@feature
+@since(2, 5)
 def splitting_a_group():
     half = dist.split_group(None, [[0], list(range(1, size()))])
     tensor = torch.ones(2)
@@ -410,7 +423,7 @@ def time_limits():
         check(False, "no error")
 
 
-@feature
+@since(2, 6)  # others had it with Gloo alone
 def monitored_barrier():
     group = dist.new_group(list(range(size())))
     if rank() == 0:
@@ -501,6 +514,8 @@ def main():
     chosen = sys.argv[2:]
     torch.set_num_threads(1)
     failed = []
+    if backend == "libcomm":
+        import torch_libcomm  # before PyTorch 2.5 this makes the name known
     if "compiling_with_inductor" in chosen:
         if not shutil.which("g++"):
             print("skipped: no g++")
