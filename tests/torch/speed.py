@@ -3,10 +3,14 @@
 The least and the median of 7 means; run it as ranks. With libcomm, and a PyTorch of 2.1 or newer, each line says two
 times more, and how many times their sum dist.all_reduce takes. The C call is comm_all_reduce, called through ctypes on
 a world of its own; what a call through ctypes costs is taken off: it is that of a function that does nothing.
-PyTorch's own time is that of dist.all_reduce on a group of its backend "fake", which does nothing.
+PyTorch's own time is that of dist.all_reduce on a group whose backend does nothing (nothing.cc, compiled here once).
+Newer releases record each call of a backend in their flight recorder: TORCH_FR_BUFFER_SIZE=0 turns that off.
 """
 import ctypes
+import importlib.util
 import os
+import pathlib
+import subprocess
 import sys
 import time
 
@@ -48,16 +52,33 @@ def c_world(size, rank):
     return lambda tensor: caller(sum_up, tensor), best(caller(nothing, torch.zeros(2)), 2000)[0]
 
 
+def nothing_at_all(build):
+    """A group of all ranks whose backend does nothing."""
+    source = pathlib.Path(__file__).resolve().parent / "nothing.cc"
+    library = build.target().parent / "nothing.so"
+    if dist.get_rank() == 0 and not (library.exists() and library.stat().st_mtime > source.stat().st_mtime):
+        library.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(build.command(library, source), check=True)
+    dist.barrier()
+    spec = importlib.util.spec_from_file_location("nothing", library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    dist.Backend.register_backend("nothing", lambda _store, rank, size, _timeout: module.create(rank, size),
+                                  devices=["cpu"])
+    return dist.new_group(backend="nothing")
+
+
 def main():
     backend = sys.argv[1] if len(sys.argv) > 1 else "libcomm"
     torch.set_num_threads(1)
+    if backend == "libcomm":
+        from torch_libcomm import build  # before PyTorch 2.5 this makes the name known, too
     dist.init_process_group(backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     c_call, pair = None, torch.zeros(2)
-    if backend == "libcomm" and hasattr(torch._C._distributed_c10d, "FakeProcessGroup"):
-        from torch.testing._internal.distributed import fake_pg  # registers it
-        fake = dist.new_group(list(range(size)), backend="fake")
-        pytorch = best(lambda: dist.all_reduce(pair, group=fake), 2000)[0]
+    if backend == "libcomm" and build.VERSION >= (2, 1):
+        nothing = nothing_at_all(build)
+        pytorch = best(lambda: dist.all_reduce(pair, group=nothing), 2000)[0]
         c_call, by_ctypes = c_world(size, rank)
     for length, calls in ((8, 2000), (1024, 2000), (65536, 300), (1 << 20, 50)):
         tensor = torch.zeros(length // 4)

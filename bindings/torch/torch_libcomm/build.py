@@ -58,7 +58,7 @@ def headers():
     return own if own.exists() else HERE.parents[2] / "include"
 
 
-def command(output):
+def command(output, source=SOURCE):
     from torch.utils import cpp_extension
     includes = [headers(), *cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
     libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
@@ -68,7 +68,7 @@ def command(output):
         value = getattr(torch._C, f"_PYBIND11_{name}", None)
         if value is not None:
             flags.append(f'-DPYBIND11_{name}="{value}"')
-    return [os.environ.get("CXX", "g++"), *flags, *[f"-isystem{path}" for path in includes], str(SOURCE), "-o",
+    return [os.environ.get("CXX", "g++"), *flags, *[f"-isystem{path}" for path in includes], str(source), "-o",
             str(output), f"-L{libraries}", "-lc10", "-ltorch_cpu", "-ltorch_python"]
 
 
