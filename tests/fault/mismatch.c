@@ -357,10 +357,10 @@ int main(void)
         failed |= run(size, odd, &table[i], (enum wait_by)(i % WAIT_END), they_disagree,
                       !is_of_lengths(&table[i]) ? table[i].ours_text : "a block of another length");
     }
-    /* Both wait for the same one, or each for another. */
+    /* Both wait for the same rank, or each for another one, and have sent nothing to any other. */
     for (int late = 0; late < 3; late++)
         failed |= run_late(3, (late + 1) % 3, 1 << late, &table[late], WAIT_CALL);
-    failed |= run_late(4, 1, 1 << 0 | 1 << 2, &table[1], WAIT_CALL);
+    failed |= run_late(4, 1, 1 << 0 | 1 << 2, &table[3], WAIT_CALL);
     for (int i = 0; i < 4; i++)
         failed |= run_any_late(&random);
     for (int size = 2; size <= 5; size++)

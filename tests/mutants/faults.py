@@ -232,8 +232,6 @@ fault("i", "exact_receive_prefers_a_later_message", P2P,
 
 fault("core", "witness_is_silent", "core/exec/witness.c", "if (call.signature != h->signature)", "if (0)", "reasons",
       "mismatch")
-fault("core", "witness_of_a_group_that_is_not_open_is_deaf", RECEIVE,
-      "return h->kind == COMM_OP_SEND || witness_agrees(NULL, p, h);", "return 1;", "reasons on two levels")
 fault("core", "ranks_that_wait_have_no_witness_in_common", DESYNC, "        query_witness(g, rank, op->op.seq);\n", "",
       "mismatch")
 fault("core", "signature_without_the_root", "core/op.c", "    agreed.root = op->root;\n", "", "op", "mismatch")
