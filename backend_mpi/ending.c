@@ -1,5 +1,5 @@
-/* How a group ends. MPI cannot cancel what has begun, but for receives: their works are completed when MPI lets go of
- * them, or else by the core, a second later. The rank that ends a group tells the others by a message. */
+/* How a group ends. MPI cannot cancel what has begun, but for receives: their works are completed when MPI has finished
+ * with their buffers, or else by the core, a second later. The rank that ends a group tells the others by a message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Communicators of closed groups. A member that has closed its group may still be needed by MPI: what it has sent can
- * wait for it to go on with it. So the members say goodbye to each other, by an MPI_Ibarrier on the communicator of
- * libcomm's own, and the communicators are freed when all have done so. Closing the world waits for that for a while,
- * and finalising MPI for as long as it takes. */
+ * wait for it to go on with it. So the members tell each other that they have closed the group, by an MPI_Ibarrier on
+ * libcomm's own communicator, and the communicators are freed when it is over. Closing the world waits for that for a
+ * while, and finalising MPI for as long as it takes. */
 #include <stdlib.h>
 
 #include "state.h"

@@ -9,9 +9,9 @@
 #include "state.h"
 
 enum {
-    SWEEP_EVERY = 16,          /* a waiting thread looks at the other operations once in so many rounds */
-    LOOK_NS = 1000000,         /* between looks for news of an end */
-    SPIN_NS = 20000000,        /* a waiting thread looks without a pause for so long */
+    SWEEP_EVERY = 16,          /* a waiting thread tests the other operations once in so many rounds */
+    LOOK_NS = 1000000,         /* between checks whether another rank has ended the group */
+    SPIN_NS = 20000000,        /* a waiting thread polls without a pause for so long */
     LONGEST_PAUSE_NS = 200000, /* then with pauses of a 64th of the time that it has waited, up to this */
     POLL_NS = 100000,          /* the poller's pause */
     BUSY_NS = 20000000,        /* after the last flight it goes on for so long, before it must be woken */

@@ -29,7 +29,7 @@ struct arrival;
 struct world {
     const comm_world_info *info;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* the poller is to wake, or has let go of a group */
+    pthread_cond_t changed; /* the poller is to wake, or does not use a group any more */
     pthread_t poller;
     atomic_int has_poller, is_idle; /* idle: it sleeps until it is woken */
     int stopping;

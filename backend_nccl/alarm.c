@@ -261,7 +261,7 @@ static void end_for_peer(struct group *g, int rank)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Called with the world's lock, which is let go meanwhile: w->checked keeps the group open. */
+/* Called with the world's lock, which is released meanwhile: w->checked keeps the group open. */
 static void look_after_peers(struct world *w)
 {
     int64_t now_ns = host->now_ns();

@@ -43,7 +43,7 @@ static nccl_status register_window(struct memory *m, struct communicator *c)
     return asked == NCCL_OK ? status : asked;
 }
 
-/* The ranks do it together: a window is of all of them. The lock is let go meanwhile. */
+/* The ranks do it together, as a window spans all of them. The lock is released meanwhile. */
 static comm_status make_window(struct memory *m, struct communicator *c)
 {
     struct group *g = c->group;

@@ -8,8 +8,8 @@
 #include "nccl.h"
 
 enum {
-    CHECK_NS = 20000000,      /* between looks at time limits and asynchronous errors */
-    SPIN_NS = 50000,          /* a waiting thread looks without a pause for so long */
+    CHECK_NS = 20000000,      /* between checks of time limits and asynchronous errors */
+    SPIN_NS = 50000,          /* a waiting thread polls without a pause for so long */
     PAUSE_NS = 20000,         /* then with pauses of this, or of a 32nd of the time that it has waited, */
     LONGEST_PAUSE_NS = 500000, /* up to this */
     POLL_NS = 200000,         /* the poller's pause */
@@ -154,7 +154,7 @@ void group_finish(struct group *g)
 
 /* ---- A thread that waits ---- */
 
-/* Between looks: at first none, so that a short operation is noticed at once. */
+/* The pause between polls: at first none, so that a short operation is noticed at once. */
 static void rest(int64_t waited_ns)
 {
     int64_t ns = waited_ns / 32;

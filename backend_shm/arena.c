@@ -17,7 +17,7 @@
 /* ---- Open ---- */
 
 enum {
-    REST_NS = 10000000,   /* to look in vain again costs the spinning time */
+    REST_NS = 10000000,   /* to poll without result again costs the spinning time */
     SHORT_LOOK_NS = 2000, /* a peer on another core answers in less */
 };
 
@@ -85,7 +85,7 @@ comm_status arena_open(const comm_world_info *info, struct arena **ret_arena)
 
 /* ---- Close ---- */
 
-static void say_goodbye(struct arena *a)
+static void send_byes(struct arena *a)
 {
     enum { NAP_MS = 20 };
     int64_t end = clock_now_ns() + a->linger_ms * 1000000;
@@ -104,7 +104,7 @@ void arena_close(struct arena *a, int forked)
         return;
     }
     driver_stop(a);
-    say_goodbye(a);
+    send_byes(a);
     a->domain.peers.closing = 2;
     unexpected_list_clear(&a->domain.unexpected);
     fabric_close(&a->fabric);

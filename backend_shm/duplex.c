@@ -22,7 +22,7 @@ _Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
 
 enum {
     PIECE_MAX = 64 << 10,    /* payload bytes in a record: the reader works on one while the next is written */
-    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and
+    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; a correct one asks once per group and
                               * deadline */
     READS_MAX = 64,          /* records at a time: others want to be looked after, too */
 };
@@ -267,7 +267,7 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
         port->table->lost_pending = 1;
         return 0;
     }
-    if (p->said_goodbye)
+    if (p->bye_sent)
         return 1; /* Nothing follows a BYE. */
     port_take_owed(port, h);
     struct tx draft = { .head = *h, .loan = { .payload = payload, .bytes = bytes }, .message = m };
@@ -299,7 +299,7 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
 
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan)
 {
-    if (p->port.state != PORT_UP || p->tx_head || p->said_goodbye || loan->bytes == 0 || !lend_has_offers(p))
+    if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || loan->bytes == 0 || !lend_has_offers(p))
         return NULL;
     struct tx *tx = tx_get(p->fabric);
     if (!tx)
@@ -413,7 +413,7 @@ static const char *wrong_frame(const struct frame *h, uint32_t bytes)
     if ((h->type == FRAME_FAIL || h->type == FRAME_ANSWER) && h->bytes > FRAME_TEXT_MAX)
         return "a text beyond the limit";
     if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes && h->type != FRAME_DATA))
-        return "a payload that is not of its frame";
+        return "a payload that does not belong to its frame";
     return NULL;
 }
 
@@ -534,7 +534,7 @@ int duplex_read(struct port *port)
         }
         enum ring_found what = ring_look(&p->in, &record);
         if (p->lent_head)
-            note_taken(p); /* before the peer's goodbye, which came later */
+            note_taken(p); /* before the peer's BYE, which came later */
         if (what == RING_NOTHING && ended)
             port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
         if (what == RING_NOTHING)
@@ -621,7 +621,7 @@ void duplex_forget(struct port *port, const void *owner)
 
 /* ---- Life ---- */
 
-/* Something about registered memory, or the end; or the peer is no honest one. */
+/* Something about registered memory, or the end; or the peer breaks the protocol. */
 static void on_socket(struct watch *w)
 {
     struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
@@ -657,7 +657,7 @@ void duplex_leave(struct duplex *p)
 {
     struct frame bye = { .type = FRAME_BYE };
     duplex_send(&p->port, &bye, NULL, 0, NULL);
-    p->said_goodbye = 1;
+    p->bye_sent = 1;
 }
 
 void duplex_close(struct duplex *p)

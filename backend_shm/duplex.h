@@ -47,7 +47,7 @@ void duplex_end_offer(struct duplex *p, struct tx *tx);
 /* An eager message or an offer with this header, the one in front, has been looked at in the ring, where it takes so
  * many lines, and is done with. */
 void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines);
-/* Say goodbye; nothing follows. */
+/* Send BYE; nothing follows it. */
 void duplex_leave(struct duplex *p);
 /* The descriptors and the memory. */
 void duplex_close(struct duplex *p);

@@ -145,14 +145,14 @@ int64_t fabric_due_ns(const struct fabric *f)
 
 /* ---- Close ---- */
 
-/* Is there something to deliver? A goodbye in a peer's ring is delivered: the memory lives as long as the peer has it.
- * What waits for a connection, such as the reason why a group ended, is waited for: without it a peer that has not come
- * yet would only find that we are gone. */
+/* Is there something to deliver? A BYE in a peer's ring is delivered: the memory lives as long as the peer has it. What
+ * waits for a connection, such as the reason why a group ended, is waited for: without it a peer that has not come yet
+ * would only find that we are gone. */
 static int still_leaving(const struct fabric *f)
 {
     for (int32_t i = 0; i < f->domain->peers.size; i++) {
         const struct duplex *p = &f->duplexes[i];
-        if ((p->port.state == PORT_UP && (!p->said_goodbye || p->tx_head)) ||
+        if ((p->port.state == PORT_UP && (!p->bye_sent || p->tx_head)) ||
             (p->port.state == PORT_OPENING && p->tx_head))
             return 1;
     }
@@ -162,7 +162,7 @@ static int still_leaving(const struct fabric *f)
 int fabric_leave(struct fabric *f)
 {
     for (int32_t i = 0; i < f->up_count; i++)
-        if (!f->up[i]->said_goodbye)
+        if (!f->up[i]->bye_sent)
             duplex_leave(f->up[i]);
     return still_leaving(f);
 }

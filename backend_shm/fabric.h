@@ -23,7 +23,7 @@ int fabric_look(struct fabric *f);
 int fabric_look_around(struct fabric *f);
 void fabric_timer(struct fabric *f, int64_t now_ns);
 int64_t fabric_due_ns(const struct fabric *f);
-/* Say goodbye to the peers that have not heard it. Returns 1 as long as there is something to deliver. */
+/* Send BYE to the peers that have not got it yet. Returns 1 as long as there is something to deliver. */
 int fabric_leave(struct fabric *f);
 
 /* For a thread that has the lock and looks for something that takes a moment to come: look again (1), or stop (0),

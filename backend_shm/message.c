@@ -51,7 +51,7 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     struct port *port = group_port(g, op->root);
     struct duplex *p = duplex_of(port);
     size_t bytes = op->send.count * op->element_bytes;
-    if (port->state != PORT_UP || port->held.head || p->tx_head || p->said_goodbye)
+    if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
     if (bytes > (size_t)port->table->matching->eager_bytes)
         return offer_now(f, g, op, bytes, spin_ns);

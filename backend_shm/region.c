@@ -12,7 +12,7 @@
 
 enum {
     HUGE_BYTES = 2 << 20,
-    MAPPINGS_MAX = 4096, /* of one peer: an honest one has fewer */
+    MAPPINGS_MAX = 4096, /* of one peer: a correct one has fewer */
 };
 
 /* A file in memory, from an address that is a multiple of HUGE_BYTES. */

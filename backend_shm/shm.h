@@ -76,7 +76,7 @@ struct duplex {
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
     uint32_t replies;      /* queued answers to what the peer asked */
-    int said_goodbye;
+    int bye_sent;
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */
     uint32_t loan;         /* the last one's number */

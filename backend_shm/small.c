@@ -123,7 +123,7 @@ static int can_send(const struct small_shape *s)
     uint64_t lines = ring_frame_lines((uint32_t)s->bytes);
     for (int i = 0; i < s->send_messages; i++) {
         struct duplex *p = s->sends[i].peer;
-        if (p->port.state != PORT_UP || p->tx_head || p->said_goodbye || !port_has_credit(&p->port, s->bytes) ||
+        if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_has_credit(&p->port, s->bytes) ||
             ring_free(&p->out, lines) < (int64_t)lines)
             return 0;
     }

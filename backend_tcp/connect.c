@@ -52,7 +52,7 @@ static void resolved(struct mesh *m, int32_t peer, char *endpoint, const char *e
         port_lose(&l->port, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
     else /* It has published one, or its comm_init would have failed. */
         port_lose(&l->port, COMM_ERR_PEER_LOST,
-                  "cannot be reached, for the store, which has its address, does not answer: %s", error);
+                  "cannot be reached: the store, which has its address, does not answer: %s", error);
 }
 
 static void attempt_failed(struct link *l, const char *why)

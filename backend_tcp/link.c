@@ -20,7 +20,7 @@ _Static_assert((int)PORT_FRAME_COST == (int)WIRE_HEADER_BYTES,
 
 enum {
     SEND_MAX = 1 << 20,      /* bytes per system call: more spills the cache without saving calls */
-    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; an honest one asks once per group and
+    REPLIES_MAX = 256,       /* answers waiting for a peer to read them; a correct one asks once per group and
                               * deadline */
     DIRECT_BYTES = 256,      /* more than so many are received straight to their place */
 };
@@ -206,8 +206,8 @@ int link_send(struct port *p, struct frame *h, const void *payload, size_t bytes
         p->table->lost_pending = 1;
         return 0;
     }
-    if (l->said_goodbye)
-        return 1; /* Nothing follows a BYE; all that is left is to read until the peer says it too. */
+    if (l->bye_sent)
+        return 1; /* Nothing follows a BYE; all that is left is to read until the peer sends it too. */
     port_take_owed(p, h);
     struct tx draft;
     draft.sent = 0;
@@ -301,7 +301,7 @@ static void read_failed(struct link *l, ssize_t n)
     if (n == 0)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
     else
-        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost, for the connection broke: %s", strerror(errno));
+        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost: the connection broke: %s", strerror(errno));
 }
 
 /* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as
@@ -479,19 +479,19 @@ void link_leave(struct link *l)
 {
     struct frame bye = { .type = FRAME_BYE };
     link_send(&l->port, &bye, NULL, 0, NULL);
-    l->said_goodbye = 1;
+    l->bye_sent = 1;
     link_watch_queue(l);
     if (l->port.state == PORT_UP && !l->tx_head)
         shutdown(l->fd, SHUT_WR);
 }
 
-/* Sending has failed. Take in what the peer said before; then the link is lost, if it has not said goodbye. */
+/* Sending has failed. Take in what the peer sent before; then the link is lost, unless the peer has sent BYE. */
 static void read_the_rest(struct link *l)
 {
     while (l->port.state == PORT_UP && link_read(&l->port))
         ;
     if (l->port.state == PORT_UP)
-        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost, for sending to it failed: %s", strerror(l->broken));
+        port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost: sending to it failed: %s", strerror(l->broken));
 }
 
 void link_sweep(struct port *p)

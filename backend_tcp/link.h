@@ -18,7 +18,7 @@ void link_up(struct link *l, int fd);
 void link_flush(struct link *l);
 /* What is queued goes out when the socket takes it: epoll shall look after that. */
 void link_watch_queue(struct link *l);
-/* Say goodbye; nothing follows. */
+/* Send BYE; nothing follows it. */
 void link_leave(struct link *l);
 /* Does a message of this owner wait in the queue; with `begun`, one of which some bytes are gone? */
 int link_has_queued(const struct link *l, const void *owner, int begun);

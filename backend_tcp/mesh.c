@@ -48,7 +48,8 @@ static void read_parameters(struct mesh *m, const void *options)
     snprintf(m->interfaces, sizeof m->interfaces, "%s", interfaces ? interfaces : "");
 }
 
-static const int64_t REST_NS = 100000000; /* to look in vain again costs a busy machine the whole spinning time */
+static const int64_t REST_NS = 100000000; /* to poll without result again costs a busy machine the whole spinning
+                                           * time */
 
 static void mesh_free(struct mesh *m)
 {
@@ -158,8 +159,8 @@ static int awaits_its_peer(const struct link *l)
     return l->tx_head && l->port.state == PORT_OPENING;
 }
 
-/* Is there a peer to say goodbye to, or something to deliver first? A peer that is shaking hands takes the connection
- * for good once it has sent its proof, so it is waited for too. */
+/* Is there a peer to send BYE to, or something to deliver first? A peer that is shaking hands takes the connection for
+ * good once it has sent its proof, so it is waited for too. */
 static int still_leaving(const struct mesh *m)
 {
     for (int32_t i = 0; i < m->domain.peers.size; i++)
@@ -180,8 +181,8 @@ static int local_still_leaving(struct mesh *m)
     return m->local->ops->leave(m->local);
 }
 
-/* Say goodbye, deliver what was accepted, and wait for the peers' goodbyes, all within linger_ms. */
-static void say_goodbye(struct mesh *m)
+/* Deliver what was accepted, send BYE, and wait for the peers' BYE, all within linger_ms. */
+static void send_byes(struct mesh *m)
 {
     int64_t end = clock_now_ns() + m->linger_ms * 1000000;
     m->domain.peers.closing = 1;
@@ -215,7 +216,7 @@ void mesh_close(struct mesh *m, int forked)
     }
     progress_stop(m);
     pthread_mutex_lock(&m->lock);
-    say_goodbye(m);
+    send_byes(m);
     m->domain.peers.closing = 2;
     unexpected_list_clear(&m->domain.unexpected);
     resolver_stop(m);

@@ -176,7 +176,7 @@ static int look_around(struct mesh *m)
     return m->local && m->local->ops->look_around(m->local);
 }
 
-/* From now on no thread looks until something happens that the loop watches; 0 if something is there already. */
+/* From now on no thread polls until something happens that the loop watches; 0 if something is there already. */
 static int local_asleep(struct mesh *m)
 {
     return !m->local || m->local->ops->asleep(m->local);
@@ -266,7 +266,7 @@ static void sleep_in_kernel(struct mesh *m, comm_work *work, int64_t deadline_ns
 static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
 {
     int64_t now = clock_now_ns(), idle_since = now;
-    int missed = 0; /* we look again: the look before found nothing */
+    int missed = 0; /* we poll again: the poll before found nothing */
     for (unsigned turn = 1; !m->domain.done_count && !exec_host->work_done(work); turn++) {
         if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
             break;
@@ -275,7 +275,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (has_news(m) || m->domain.retired)
             end_turn(m);
         if (came) {
-            /* if longer we did not look, but another program ran */
+            /* if longer, this thread did not run, but another program did */
             if (missed && clock_now_ns() - now < WAITING_LONG_LOOK_NS)
                 waiting_paid(&m->waiting);
             idle_since = missed = 0;
@@ -355,8 +355,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
 /* ---- The helper ----
  *
  * It looks after ops that no thread waits for, and after the mesh while no thread drives. In a stream of ops that are
- * submitted and soon waited for it must cost nothing. So it is not woken for each, but naps, and drives when it finds
- * that no thread has driven for a while. Only after a time without any such op does it park, and has to be woken. */
+ * submitted and soon waited for it must cost nothing. So it is not woken for each op: it wakes up now and then, and
+ * drives if no thread has driven for a while. Only after a time without any such op does it park, and has to be
+ * woken. */
 
 enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
 
@@ -420,7 +421,7 @@ static void wake_helper_at_once(struct domain *d)
 const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
                                                  .rouse_helper = rouse_helper };
 
-/* Lie down for a while, unless it has been woken since `wakes` was read. */
+/* Sleep for a while, unless it has been woken since `wakes` was read. */
 static void helper_park(struct mesh *m, unsigned wakes)
 {
     int64_t until_ns = clock_now_ns() + 5 * NANOS;

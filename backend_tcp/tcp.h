@@ -56,7 +56,7 @@ struct link {
     int poll_events;
     struct tx *tx_head, **tx_tail; /* frames that wait for the socket */
     uint32_t replies;     /* queued answers to what the peer asked */
-    int said_goodbye;
+    int bye_sent;
     uint8_t *rx;          /* TCP_RX_BYTES */
     size_t rx_begin, rx_end;
     /* connect.c, until it is up. */

@@ -5,7 +5,8 @@
 
 #include <stdint.h>
 
-/* Has the process loaded the driver? If not, that costs 15 ns, for a library may come at any time. */
+/* Has the process loaded the driver? A library may be loaded at any time, so this is looked up again while there is
+ * none: 15 ns. */
 int comm__cuda_is_there(void);
 
 /* The index of the device whose memory it is; -1: none, or the CPU can read it, too (managed memory). */

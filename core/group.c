@@ -90,7 +90,7 @@ void comm__group_end(comm_group *group, const struct channel *from, comm_status 
 {
     if (!remember_end(group, status, text))
         return;
-    /* The backend that has ended it knows; the group's other backends do not, nor one that stands on that one. */
+    /* The backend that has ended it knows; the group's other backends do not, nor does a backend that wraps it. */
     if (!from && (group->channel_count > 1 || comm__inner_works_any(&group->inner_works))) {
         atomic_store(&group->untold, 1);
         comm__watch_from(group, 0);
@@ -144,8 +144,7 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
     return COMM_OK;
 }
 
-/* The open groups of the world. They are held, so that closing one waits until it is let go. Gives *ret_groups
- * (free). */
+/* The open groups of the world. Each is held: closing it waits until it is released. Gives *ret_groups (free). */
 static comm_status hold_all(struct world *world, comm_group ***ret_groups, size_t *ret_count)
 {
     size_t count = 0;
@@ -367,8 +366,7 @@ static void never_reduces(const void *in, void *inout, size_t count, comm_dtype 
     (void)in, (void)inout, (void)count, (void)dtype, (void)context;
 }
 
-/* What the call with these arguments would become, without elements, goes the way of every call until it would be
- * submitted. */
+/* The op that such a call would make, without elements, takes the path of every call up to its submission. */
 int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, comm_redop redop, comm_device device)
 {
     static const double scalar[2];

@@ -7,10 +7,9 @@
  * then keeps the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a
  * backend's function, except open_lock in world_open.
  *
- *   submit.c       the way of an op to its backend    group.c        ending, flush, queries
- *   group_open.c   opening and closing; the world
- *   round_robin.c  groups whose calls take turns over others
- *   group_make.c   create, split, dup, subgroups, shrink */
+ *   submit.c       the path of an op to its backend    group.c        ending, flush, queries group_open.c   opening and
+ *   closing; the world round_robin.c  groups whose calls take turns over others group_make.c   create, split, dup,
+ *   subgroups, shrink */
 #ifndef COMM_CORE_GROUP_H
 #define COMM_CORE_GROUP_H
 
@@ -178,7 +177,7 @@ struct comm_group {
     struct batch *free_batches;
     atomic_int is_watched;
     comm_group *next_watched, **at_watched; /* guarded by the watchdog's lock */
-    struct inner_works inner_works; /* of backends that stand on others */
+    struct inner_works inner_works; /* of backends that wrap others */
     struct hooks hooks;
     struct memories memories;
 };

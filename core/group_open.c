@@ -22,12 +22,14 @@
 #include "tuning.h"
 #include "watchdog.h"
 
-/* How long close waits for a backend to let go of what it was told to abort. It should need none of it. */
+/* How long close waits for a backend to complete the works that it was told to abort. A correct backend has completed
+ * them by then. */
 #define CLOSE_PATIENCE_NS ((int64_t)10000000000)
 
 enum { OTHER_NAME_BYTES = 64 };
 
-/* How long rank 0 lets the others hear from its store why there is no world, at most: some may have died. */
+/* After a failed comm_init: how long rank 0 keeps its store open at most, so that the other ranks can read the reason
+ * there. Some of them may have died. */
 #define LEAVE_FAILED_MS 1000
 
 /* ---- Memory ---- */
@@ -108,7 +110,7 @@ static comm_status group_create(const struct group_plan *plan, comm_group **ret_
 
 /* ---- Which backend for which device ---- */
 
-/* "lanes" is an option of the pair's backend, "tcp.lanes" of another one, on which that one may stand. */
+/* "lanes" is an option of the pair's backend, "tcp.lanes" one of a backend that it may wrap. */
 static comm_status check_option(const comm_backend *backend, const struct backend_option *option)
 {
     const char *dot = strchr(option->name, '.');
@@ -584,7 +586,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
         comm_store_close(wb->store);
         free(wb->pair_memory);
     }
-    /* A world that has failed may have lost ranks, and waiting for those is in vain. */
+    /* A world that has failed may have lost ranks: it does not wait for them. */
     if (world->takes_leave && !forked && (!world->root || atomic_load(&world->root->ended) == COMM_OK))
         comm__leave(world->store, world->rank, world->size,
                     world->came_together ? INT64_MAX : LEAVE_FAILED_MS);
@@ -625,8 +627,8 @@ static int has_drivers(const comm_group *group)
     return atomic_load(&group->drivers) > 0;
 }
 
-/* Wait until the group has none of these any more. It is about to, or the backend broke its promise: so look often, and
- * not for ever. */
+/* Wait until the group has none of these any more. That takes a moment, unless the backend broke its promise: so check
+ * often, but not without limit. */
 static int settles(const comm_group *group, int (*has)(const comm_group *))
 {
     int64_t deadline_ns = clock_deadline_ns(CLOSE_PATIENCE_NS / 1000000);
@@ -693,7 +695,7 @@ comm_status comm__group_close(comm_group *group)
     unlink_group(group);
     comm__monitor_hush(group);
     if (!end_works(group)) {
-        /* Freeing what a backend still uses would be worse than to lose it. */
+        /* A leak is better than to free what a backend still uses. */
         return comm__fail(COMM_ERR_BUG, "closing group '%s': backend '%s' did not end %zu aborted operations",
                           group->name, group->backend_text, comm__pending_count(group));
     }

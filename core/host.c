@@ -160,7 +160,7 @@ static comm_status host_store_delete(void *store, const char *key)
 /* ---- Parameters ---- */
 
 /* The option in the backend string, or NULL: "lanes" for the backend that the string names, or any that "auto" may
- * take; "tcp.lanes" also for one that it stands on. */
+ * take; "tcp.lanes" also for a backend that it wraps. */
 static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
     size_t length = strlen(backend);

@@ -1,4 +1,4 @@
-/* Works that a backend makes for the one that it stands on (host->work_create). The other backend takes them for works
+/* Works that a backend makes for the backend that it wraps (host->work_create). The other backend takes them for works
  * like all others; for the core they are no operations: no number, no record, not waited for. They come from a pool of
  * their own with a lock of its own, because a backend makes them in submit, where the submission lock is held. */
 #ifndef COMM_CORE_INNER_WORK_H
@@ -26,7 +26,7 @@ void comm__inner_works_init(struct inner_works *works);
 /* The group's channels are closed, or it has none: free all, and log what was not released. */
 void comm__inner_works_finish(comm_group *group, int32_t forked);
 
-/* Has a backend of the group's made such works: does it stand on another one? */
+/* Has a backend of the group's made such works? If so, it wraps another one. */
 int comm__inner_works_any(struct inner_works *works);
 comm_status comm__inner_work_create(comm_group *group, comm_work_done_fn done, void *context, comm_work **ret_work);
 void comm__inner_work_release(comm_work *work);

@@ -310,8 +310,9 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
     return decide_against(j, &showing_up, COMM_ERR_INVALID, text);
 }
 
-/* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would wait
- * for each other's connections in vain; and ranks with different backends would not reach each other at all. */
+/* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would
+ * refuse each other's connections until the time limit; and ranks with different backends would not reach each other at
+ * all. */
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];

@@ -211,7 +211,7 @@ static comm_status check_ranks(const struct check *c, const comm_op_traits *t)
 
 /* ---- Buffers ---- */
 
-/* Bytes of the whole side, without gaps; NO_MEMORY's cousin: what does not fit into size_t is refused. */
+/* Bytes of the whole side, without gaps. A number that does not fit into size_t is refused. */
 static comm_status side_bytes(const struct check *c, const char *name, const comm_buffers *side, uint8_t shape,
                               size_t *ret_bytes)
 {

@@ -54,7 +54,7 @@ struct op_extent {
 /* Of an op whose sides are single buffers: neither counts nor lists. */
 struct op_extent comm__op_extent(const comm_op *op, const struct op_place *place);
 
-/* Are these buffers as good as those that were checked? If not, comm__op_prepare has the words. */
+/* Are these buffers as good as those that were checked? If not, comm__op_prepare says in its error what is wrong. */
 static inline int op_extent_takes(const struct op_extent *x, const void *send, const void *recv)
 {
     uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;

@@ -46,7 +46,7 @@ static inline struct record_slot *recorder_slot(const struct recorder *r, uint64
     return &r->slots[(number - 1) & (r->capacity - 1)];
 }
 
-/* Field by field: a copy of what was just written in smaller pieces would wait for them. */
+/* Field by field: one wide load of what was just written by several narrow stores would stall until they are done. */
 static inline void record_what(struct record_what *ret_what, const comm_op *op)
 {
     ret_what->count = op->send.count > op->recv.count ? op->send.count : op->recv.count;

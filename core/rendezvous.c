@@ -213,7 +213,7 @@ static comm_status meet_env(struct rendezvous *m, comm_store **ret_store)
 {
     const char *addr = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     if (strcmp(m->url.base, "env://") != 0)
-        return comm__fail(COMM_ERR_INVALID, "URL '%s': nothing may stand after env:// but a query", m->url.base);
+        return comm__fail(COMM_ERR_INVALID, "URL '%s': only a query may follow env://", m->url.base);
     int has_addr = addr && *addr, has_port = port && *port;
     if (has_addr && has_port)
         return meet_master(m, addr, port, ret_store);

@@ -1,4 +1,4 @@
-/* The way of an op from a public call to its backend. */
+/* The path of an op from a public call to its backend. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -46,8 +46,8 @@ static comm_status refused(const comm_group *group, const struct channel *channe
 
 /* ---- Which backend, and can it ---- */
 
-/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. What lies on a device may be an address
- * that the CPU cannot read: so ask the kernel, which answers where we would crash. */
+/* The scalar of PREMUL_SUM is read by the CPU, unless the user says otherwise. An address on a device may be one that
+ * the CPU cannot read, so let the kernel read it: it reports an error where we would crash. */
 static comm_status check_scalar(const comm_group *group, const comm_op *op)
 {
     char copy[sizeof(double) * 2];
@@ -623,7 +623,7 @@ static inline int say_little(const comm_op_options *o)
            !o->stream && !o->premul && !o->reduce_fn && !o->reduce_context && !o->label;
 }
 
-/* Apart, so that the other way needs neither its registers nor its stack. */
+/* A function of its own, so that the fast path needs neither its registers nor its stack. */
 __attribute__((noinline)) static comm_status call_anew(comm_group *group, const struct plain_call *call,
                                                        const comm_op_options *options, comm_work **ret_work)
 {

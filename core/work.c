@@ -466,8 +466,8 @@ static void sleep_until(comm_work *work, int64_t deadline_ns)
             deadline_ns == DEADLINE_NEVER ? NULL : &until, NULL, FUTEX_BITSET_MATCH_ANY);
 }
 
-/* Move data along failed, though it may not: the state of the works is unknown, so the backend must end
- * them. */
+/* The slot progress has failed, which the rules do not allow: the state of the works is unknown, so the backend must
+ * end them. */
 static void progress_failed(comm_group *group, const struct channel *channel, comm_status status, uint64_t fail_count)
 {
     if (atomic_load(&group->ended) != COMM_OK)

@@ -1,8 +1,8 @@
-/* What stands in for what a kind of store lacks, made from set, get, add, compare_set, check and remove. Each function
- * here is the kind's own if it has one; views and the public calls go through them.
+/* Functions that a kind of store lacks, made from set, get, add, compare_set, check and remove. Each function here is
+ * the kind's own if it has one; views and the public calls go through them.
  *
- * The keys that a fallback needs stand beside the user's, in the same store: "KEY/num_members" and "KEY/last_member" of
- * a barrier (PyTorch's names), "KEY/appending" while a process appends, "KEY/queue/..." of a queue. */
+ * The keys that a fallback needs are in the same store as the user's: "KEY/num_members" and "KEY/last_member" of a
+ * barrier (PyTorch's names), "KEY/appending" while a process appends, "KEY/queue/..." of a queue. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,7 +182,7 @@ static comm_status append_once(comm_store *s, const char *key, const void *data,
 }
 
 /* compare_set alone is not enough: if two clients appended the same bytes, both would find what they wanted, but only
- * the bytes of one would be there. So clients append one at a time, by a key that names the one whose turn it is. */
+ * the bytes of one would be there. So clients append one at a time, by a key that names the client whose turn it is. */
 static comm_status append_in_turn(comm_store *s, const char *key, const void *data, size_t bytes,
                                   const struct store_wait *wait)
 {

@@ -2,9 +2,9 @@
  *
  * Locks are those of open file descriptions (F_OFD_SETLK), which end with their process, and work on network file
  * systems too. A reader or writer locks one byte far behind the data. Each opener also keeps a byte of its own locked
- * for as long as it lives: so an opener that has not said goodbye and whose byte is free has crashed. If all openers
- * that have not closed the file have crashed, then it is left over from another job, and a new opener is told so: its
- * keys would lead it to ranks that have ended.
+ * for as long as it lives: so an opener that has not written its CLOSE record and whose byte is free has crashed. If
+ * all openers that have not closed the file have crashed, then it is left over from another job, and a new opener is
+ * told so: its keys would lead it to ranks that have ended.
  *
  * No thread sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the
  * others no more than their time limit. */
@@ -32,7 +32,7 @@ enum {
     PAUSE_FIRST_NS = 20000, /* between two tries for the lock */
     PAUSE_MAX_NS = 250000,
     AFTER_YOU_NS = 300000, /* longer than that, so that a waiting process gets it */
-    CLOSE_MS = 1000,       /* for the lock, to say goodbye */
+    CLOSE_MS = 1000,       /* for the lock, to write the CLOSE record */
     NAMED_MAX = 8,         /* openers that a text names */
 };
 

@@ -306,7 +306,7 @@ comm_status store_hash_open(const char *url, const comm_store_options *options, 
     pthread_mutex_unlock(&names_lock);
     if (status != COMM_OK)
         return status;
-    /* Every opener has a handle of its own upon the shared table. */
+    /* Every opener has a handle of its own for the shared table. */
     status = store_view(NULL, options->timeout_ms, &h->base, ret_store);
     store_release(&h->base);
     return status;

@@ -65,7 +65,7 @@ struct store_kind {
 /* Embedded first in each kind's own struct. */
 struct comm_store {
     const struct store_kind *kind;
-    atomic_int references; /* the user's, and those of the views upon it */
+    atomic_int references; /* the user's, and those of its views */
     atomic_uint calls;     /* twice the calls under way, plus STORE_CLOSED */
     _Atomic int64_t timeout_ms;
     _Atomic int64_t deadline_ns; /* no call goes beyond it; see base/deadline.h */
@@ -135,7 +135,7 @@ comm_status store_call_queue_pop(comm_store *s, const char *key, const struct st
 comm_status store_call_queue_len(comm_store *s, const char *key, const struct store_wait *wait, int64_t *ret_count);
 comm_status store_call_barrier(comm_store *s, const char *key, int32_t world_size, const struct store_wait *wait);
 
-/* A user's call upon a handle, from beginning to end: store_leave returns `status`. Closing the handle waits for those
+/* A user's call on a handle, from beginning to end: store_leave returns `status`. Closing the handle waits for those
  * inside. FORKED, ABORTED (it is being closed) or INVALID (NULL), and then there is nothing to leave. */
 comm_status store_enter(comm_store *s, const char *what);
 comm_status store_leave(comm_store *s, comm_status status);

@@ -22,7 +22,7 @@ struct queue_item {
     size_t bytes;
 };
 
-/* A key with its value (data, bytes, room) or with its queue (first, last, count). */
+/* A key with its value (data, bytes, capacity) or with its queue (first, last, count). */
 struct entry {
     void *data;
     size_t bytes, capacity; /* room counts the NUL */

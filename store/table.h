@@ -2,8 +2,8 @@
  * and the tcp server keep their data in one.
  *
  * It does no locking and no waiting: its owner (the hash store's lock, the server's loop) does. All calls are O(1) on
- * average, whatever the number of keys; keys are hashed with a seed of the table's own, so that a stranger cannot
- * choose keys that collide. What a call *lends* is valid until the next call that changes the table. */
+ * average, whatever the number of keys; keys are hashed with a random seed of each table, so that no client can choose
+ * keys that collide. What a call *lends* is valid until the next call that changes the table. */
 #ifndef COMM_STORE_TABLE_H
 #define COMM_STORE_TABLE_H
 

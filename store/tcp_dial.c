@@ -48,7 +48,7 @@ enum {
 /* ---- Resolving ---- */
 
 /* getaddrinfo knows no deadline, so names are resolved on a thread that may be left behind: the last of the two threads
- * to let go frees this. */
+ * that uses this frees it. */
 struct resolution {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -39,8 +39,8 @@ enum {
     ACCEPTS_AT_ONCE = 256,       /* before the clients that are there get a turn again */
     ACCEPT_PAUSE_MS = 50,        /* when there are no more file descriptors */
 };
-/* A client that leaves so much of its replies unread gets no new ones, and is dropped when it goes on asking: the
- * replies that are kept for it cannot grow beyond this and one largest reply. */
+/* A client with so many unread replies gets no new ones, and is dropped if it sends more requests: the replies that are
+ * kept for it cannot grow beyond this and one largest reply. */
 static const size_t unsent_bytes_max = 4 << 20;
 static const size_t unasked_bytes_max = 1 << 20;
 /* All buffers of all connections. Ten thousand hostile clients together must not take the memory of the host. */
@@ -496,7 +496,7 @@ static void on_store_listener(uv_poll_t *poll, int status, int events)
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             pause_accepting(server, errno);
             return;
-        } /* else the connection broke while it was queued: that is its affair */
+        } /* else the connection broke while it was queued, and there is nothing to do */
     }
 }
 

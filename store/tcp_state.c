@@ -2,7 +2,7 @@
  *
  * A WAIT counts down, as PyTorch's does: each key that is missing when it comes gets one waiter, and a key that
  * is there once is not looked at again. A BARRIER is a waiter with a number. Awaited keys that no client has set are in
- * a hash table of their own, seeded so that strangers cannot choose keys that collide. */
+ * a hash table of their own, seeded, so that no client can choose keys that collide. */
 #include "tcp_state.h"
 
 #include <assert.h>

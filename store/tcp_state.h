@@ -1,5 +1,5 @@
 /* What a tcp store's server knows: the table, and which client waits for which key. It executes requests and says which
- * clients have been woken; sockets are tcp_server.c's affair. Owned by the server's thread; nothing here blocks. */
+ * clients have been woken; sockets belong to tcp_server.c. Owned by the server's thread; nothing here blocks. */
 #ifndef COMM_STORE_TCP_STATE_H
 #define COMM_STORE_TCP_STATE_H
 
@@ -24,7 +24,7 @@ struct state_client {
     size_t waiter_count;
     size_t missing; /* keys; while > 0 the client waits, and no other request of it may be executed */
     struct state_client *ready_prev, *ready_next;
-    int ready;        /* woken, and not yet taken by hub_take_ready */
+    int ready;        /* woken, and not yet taken by state_take_ready */
     size_t values_sent; /* of a MULTI_GET whose reply is too long for one turn */
     void *queue_key;  /* a QUEUE_PUSH released this client, and it has not popped yet */
     size_t queue_key_bytes;

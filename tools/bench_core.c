@@ -1,6 +1,6 @@
 /* `comm-bench core`: what a call costs in the core alone. Two null backends, registered by this program itself,
  * complete every op at once ("null" in submit, "null-run" in the slot run where it is called), so that what is left is
- * the way of the call through the core: checks, number, flight record, work, wait. An 8-byte all_reduce on a world of
+ * the path of the call through the core: checks, number, flight record, work, wait. An 8-byte all_reduce on a world of
  * one rank, which no other process takes part in. */
 #include <comm/backend.h>
 #include <comm/store.h>

@@ -42,7 +42,7 @@ struct carrier_ops {
     int (*look)(struct port *p);
     /* The same at all of its ports, and connections that come and go. */
     int (*look_around)(struct carrier *c);
-    /* From now on no thread looks until `fd` is readable; 0 if something is there already. `awake`: a thread looks
+    /* From now on no thread polls until `fd` is readable; 0 if something is there already. `awake`: a thread polls
      * again; costs nothing if one did already. */
     int (*asleep)(struct carrier *c);
     void (*awake)(struct carrier *c);
@@ -56,7 +56,7 @@ struct carrier_ops {
     int64_t (*due_ns)(const struct carrier *c);
     /* Find peers that are wanted, until *stop, if that is not NULL. Takes a while: without the lock. */
     void (*resolve)(struct carrier *c, const atomic_int *stop);
-    /* Say goodbye to all peers that have not heard it. Returns 1 as long as there is something to deliver. */
+    /* Send BYE to all peers that have not got it yet. Returns 1 as long as there is something to deliver. */
     int (*leave)(struct carrier *c);
     void (*close)(struct carrier *c);
     /* The ports, too. */

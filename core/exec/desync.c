@@ -1,9 +1,8 @@
 /* Which rank is missing? Three occasions to ask the other ranks what they are doing in a group:
  *
  *   - an operation's time is over: every rank is asked, and the group ends with a text that says which ranks have not
- *     come, what they are doing instead, and which rank waits for which. The first rank to finish its question tells
- *     the others, and of several that are in the operation the lowest goes first, so that all of them have the same
- *     words;
+ *     come, what they are doing instead, and which rank waits for which. The first rank that has its answers tells the
+ *     others; of several ranks that are in the operation the lowest goes first, so that all of them get the same text;
  *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one, and one
  *     that others ask too. Two ranks that only wait for each other, such as two different roots of a broadcast, or each
  *     for another that has not come, notice by this that they disagree;
@@ -109,7 +108,7 @@ static const struct exec_op *users_own(const struct exec_op *list)
     return list;
 }
 
-/* What this rank does in the group, in words that follow "rank 3". */
+/* What this rank does in the group: a text that follows "rank 3". */
 static void say_what_we_do(const struct exec_group *g, char *text, size_t capacity)
 {
     const struct exec_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
@@ -235,7 +234,7 @@ void desync_answer(struct exec_group *g, struct port *p, const struct frame *h, 
 
 /* ---- The verdict ---- */
 
-/* Why a rank has not answered, in words that follow its name. */
+/* Why a rank has not answered: a text that follows its name. */
 static void say_why_silent(const struct exec_group *g, int32_t rank, char *text, size_t capacity)
 {
     const struct port *p = group_port(g, rank);
@@ -325,8 +324,8 @@ static void verdict(struct exec_group *g)
     group_fail(g, COMM_ERR_DEADLINE, text);
 }
 
-/* A lower rank in the same trouble should speak, so that all have the same words: it asks, too, or it is in this
- * collective, or in one before or after it, for a rank that is stopped may have given some of the others what they
+/* A lower rank that waits for the same should report it, so that all ranks get the same text: it asks, too, or it is in
+ * this collective, or in one before or after it, for a rank that is stopped may have given some of the others what they
  * needed. */
 static int lower_rank_may_speak(const struct exec_group *g)
 {

@@ -20,8 +20,8 @@ enum {
 struct exec_group;
 struct exec_op;
 
-/* Why a group has ended, in the words of the rank that found out. They are passed on as they are, so all members have
- * the same. */
+/* Why a group has ended: the text of the rank that found out. It is passed on unchanged, so all members have the same
+ * one. */
 struct reason {
     comm_status status;     /* OK: it has not */
     int32_t reporter;       /* that rank, in the group */

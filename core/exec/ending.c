@@ -71,7 +71,7 @@ static void end_failed(struct domain *d)
 
 /* ---- A peer that is gone ---- */
 
-/* One that has left, or was gone before we ever talked, is missed only by operations that need it. */
+/* A peer that has sent BYE, or was gone before it sent a frame, is lost only to operations that need it. */
 static int is_missed(const struct exec_group *g, const struct port *p)
 {
     if (g->status != COMM_OK)
@@ -79,8 +79,8 @@ static int is_missed(const struct exec_group *g, const struct port *p)
     return (p->state != PORT_LEFT && p->heard) || (g->head && engine_needs(g->head, p)) || p2p_needs(g, p);
 }
 
-/* It talked to this rank and is gone without a goodbye. One that has left, or was never heard, concerns only operations
- * that need it. */
+/* It has sent frames to this rank, and its connection ended without BYE. A peer that has sent BYE, or never sent a
+ * frame, concerns only operations that need it. */
 static int is_dead(const struct port *p)
 {
     return p->state == PORT_LOST && p->heard;

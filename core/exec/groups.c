@@ -74,7 +74,7 @@ void group_end_as_told(struct exec_group *g, int32_t from, const struct reason *
                            why->lost);
 }
 
-/* The group is open now: what members said of its end before counts, the first of them first. */
+/* The group is open now. A report of its end that a member sent before counts; of several, the first. */
 static void end_as_told(struct exec_group *g)
 {
     struct domain *d = g->domain;
@@ -92,7 +92,7 @@ static void end_as_told(struct exec_group *g)
 void group_end_if_lost(struct exec_group *g, const struct port *p)
 {
     char text[768];
-    /* The rank that said so may be lying: its word counts only for groups that it is in, which it could end anyway. */
+    /* The report may be false: it counts only for groups that its sender is in, which the sender could end anyway. */
     int32_t rank = group_rank_of(g, p), by = p->said_lost_by ? g->rank_of[p->said_lost_by - 1] : -1;
     if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
         return;

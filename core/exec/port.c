@@ -106,7 +106,7 @@ void port_consumed(struct port *p, size_t payload_bytes)
         p->ops->give_credit(p);
 }
 
-/* Take in what the header says of credit; 0 if that is a lie. */
+/* Take in what the header says of credit; 0 if that cannot be true. */
 static int take_credit(struct port *p, const struct frame *h)
 {
     p->credit += h->credit;

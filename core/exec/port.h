@@ -31,7 +31,7 @@ enum port_state {
     PORT_IDLE,    /* never needed yet */
     PORT_OPENING,
     PORT_UP,
-    PORT_LEFT,    /* the peer said goodbye */
+    PORT_LEFT,    /* the peer has sent BYE */
     PORT_LOST,
 };
 
@@ -112,7 +112,7 @@ struct port {
     int32_t active_index;   /* in table->active while interest > 0, else -1 */
     uint32_t interest;      /* receives and CTS frames awaited from the peer, and 1 for queued frames */
     int64_t credit;         /* eager bytes that may still be sent */
-    int64_t eager_held;     /* eager bytes received and not given back: beyond the window the peer cheats */
+    int64_t eager_held;     /* eager bytes received and not given back: more than the window breaks the protocol */
     uint32_t credit_owed;   /* eager bytes consumed here and not given back yet */
     uint32_t announced;     /* point-to-point sends that wait for the peer's CTS */
     struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass
@@ -139,7 +139,7 @@ const char *port_text(const struct port *p);
 void port_want(struct port *p);
 /* The text follows the peer's name: "closed the connection". Each group that is told puts the name in its own terms. */
 void port_lose(struct port *p, comm_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* The peer said goodbye. */
+/* The peer has sent BYE. */
 void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */

@@ -39,8 +39,8 @@ void op_list_remove(struct op_list *list, struct exec_op *op);
 void group_fail(struct exec_group *g, comm_status status, const char *text);
 void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text,
                             uint64_t lost);
-/* The group's reason in this rank's words: its own, or what another rank reports. `what` is the operation that it is
- * said for, or "". */
+/* Why the group has ended, as this rank's error says it: its own reason, or what another rank reports. `what` is the
+ * operation that it is said for, or "". */
 void group_say_reason(const struct exec_group *g, const char *what, char *text, size_t capacity);
 
 /* The collective with that number, if it is queued, running or not long over here; else NULL. */

@@ -94,7 +94,7 @@ static void keep_promise(struct port *p, struct unexpected_list *list, const str
 {
     if (!unexpected_add(list, p, h))
         port_lose(p, COMM_ERR_PROTOCOL,
-                  h->type == FRAME_RTS ? "announced too many messages" : "cleared too many messages");
+                  h->type == FRAME_RTS ? "announced too many messages (RTS)" : "asked for too many messages (CTS)");
 }
 
 static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)
@@ -136,8 +136,8 @@ static void promise(struct exec_group *g, struct port *p, const struct frame *h)
 /* ---- Everything else ---- */
 
 /* A member of `g` has lost another one, which this rank may have no connection to. Groups that both are in have ended
- * there, or will not be opened there any more: a rank that waits in one would wait in vain. Only what the sender has
- * seen itself counts: honest ranks pass on what a liar says. */
+ * there, or will not be opened there any more: a rank that waits in one would never be answered. Only losses that the
+ * sender has noticed itself count: correct ranks pass on texts unchecked, also those of a misbehaving rank. */
 static void hear_of_loss(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
 {
     struct domain *d = domain_of(p);

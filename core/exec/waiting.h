@@ -1,29 +1,29 @@
-/* How long a thread that waits looks before it sleeps.
+/* How long a thread that waits polls before it sleeps.
  *
  * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
  * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops spinning,
- * and each message takes the whole spinning time (over TCP an all_reduce of 8 B 220 us, not 5). So after spinning in
- * vain a few times in a row a rank rests: for a while it looks for no longer than short_look_ns, and sleeps in the
- * kernel. A try after each such while costs little. Preemptions by other programs are no reason to rest: measured,
- * ranks on cores of their own that stop spinning for that are 10 to 30 % slower, not faster. */
+ * and each message takes the whole spinning time (over TCP an all_reduce of 8 B 220 us, not 5). So after spinning
+ * without result a few times in a row a rank rests: for a while it polls for no longer than short_look_ns, and then
+ * sleeps in the kernel. To try again after each rest costs little. Preemptions by other programs are no reason to rest:
+ * measured, ranks on cores of their own that stop spinning for that are 10 to 30 % slower, not faster. */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
 
 #include <comm/backend.h>
 
 struct waiting {
-    int64_t spin_ns, yield_ns; /* how long a thread looks, or looks and yields, before it sleeps */
-    int64_t rest_ns;           /* how long it rests after looking in vain */
-    int64_t short_look_ns;     /* so long it looks while it rests */
+    int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
+    int64_t rest_ns;           /* how long it rests after polling without result */
+    int64_t short_look_ns;     /* how long it polls while it rests */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     int vain;                  /* times in a row that spinning brought nothing */
 };
 
-enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not looked for so long did not run */
+enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not polled for so long was not running */
 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
- * more than we need to look again: then a thread yields between looks. */
+ * more than we need to poll again: then a thread yields between polls. */
 void waiting_choose(struct waiting *w, const char *backend, const void *options, int32_t local_ranks);
 
 static inline int waiting_rests(const struct waiting *w, int64_t now)
@@ -31,7 +31,7 @@ static inline int waiting_rests(const struct waiting *w, int64_t now)
     return now < w->rest_until_ns;
 }
 
-/* Something came while a thread looked. */
+/* Something came while a thread polled. */
 static inline void waiting_paid(struct waiting *w)
 {
     w->vain = 0;
@@ -39,7 +39,7 @@ static inline void waiting_paid(struct waiting *w)
 
 /* Let another rank run. */
 void waiting_yield(struct waiting *w, int64_t now);
-/* Nothing has come since idle_since: look again (1), or sleep (0)? */
+/* Nothing has come since idle_since: poll again (1), or sleep (0)? */
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since);
 
 #endif

@@ -92,7 +92,7 @@
  *    the library's own tags. All ranks must refuse the same: decide by what the ranks have alike.
  *
  * Wrapping another backend
- *  - A backend can stand on another one (host->backend_find): it calls the other's slots with the other's `context`,
+ *  - A backend can wrap another one (host->backend_find): it calls the other's slots with the other's `context`,
  *    world and state, by the same rules as the core. Read a slot only if it lies within the other's struct_bytes; it
  *    may be NULL.
  *  - It opens the other's world and groups with the infos that it was given, or with copies (as much as struct_bytes
@@ -307,10 +307,10 @@ typedef struct comm_host {
 
     /* The world's store, for exchanging addresses. Keys are private to this backend and world. Set a key once.
      * What a rank sets while world_open runs, up to 8 KiB, all ranks have when the world is open: get then gives it
-     * without asking the store, also after a delete. delete is OK if there is no such key; a rank that has not got
-     * the key by then waits in vain. get waits for the key; it fails when the world will not open because another rank
-     * cannot take part, and with the group's status when the group `group_token` (may be NULL) ends. Release the data
-     * with free_memory.  May block. */
+     * without asking the store, also after a delete. delete is OK if there is no such key; a rank that asks for the key
+     * only afterwards waits until its time limit. get waits for the key; it fails when the world will not open because
+     * another rank cannot take part, and with the group's status when the group `group_token` (may be NULL) ends.
+     * Release the data with free_memory.  May block. */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, void *group_token, const char *key, int64_t timeout_ms, void **ret_data,
                              size_t *ret_bytes);
@@ -352,7 +352,7 @@ typedef struct comm_host {
      * tells. */
     void (*rank_lost)(void *group_token, int32_t world_rank, const char *why);
 
-    /* For a backend that stands on another one (section 1, "Wrapping"). find gives the backend of that name, loading
+    /* For a backend that wraps another one (section 1, "Wrapping"). find gives the backend of that name, loading
      * its plugin if need be; NOT_FOUND, or the status of its query. May block.
      *   work_create   a work to submit to the other backend. It belongs to the group but is no operation of the user's:
      *                 it has no number, no record and no deadline. All host functions for works take it
@@ -477,7 +477,7 @@ struct comm_backend {
      * What needs the others happens at the first op, or in group_connect. It may publish addresses (store_set). When it
      * fails on one rank while the world opens, the world opens on none, and all ranks have this one's text.
      * *ret_world must not be NULL. world_close comes after all its groups are closed, and may block for a bounded time
-     * to deliver what was accepted. `forked` is 1 in a child of fork(): let go of memory and descriptors, send
+     * to deliver what was accepted. `forked` is 1 in a child of fork(): free memory, close descriptors, send
      * nothing. */
     comm_status (*world_open)(void *context, const comm_world_info *info, void **ret_world);
     void (*world_close)(void *world, int32_t forked);

@@ -78,7 +78,7 @@ enum {
     COMM_ERR_NO_MEMORY = -3,
     COMM_ERR_NOT_FOUND = -4,   /* no such key, group, backend, rank in group */
     COMM_ERR_TIMEOUT = -5,     /* a wait ended; what was waited for goes on */
-    COMM_ERR_SYSTEM = -6,      /* the operating system refused; the text has its words */
+    COMM_ERR_SYSTEM = -6,      /* the operating system refused; the text has its message */
     COMM_ERR_VERSION = -7,     /* a struct or plugin is newer or older than can be understood */
     COMM_ERR_TRUNCATED = -8,   /* a message was longer than the receive; the group is still usable */
 
@@ -118,10 +118,12 @@ COMM_API void comm_free(void *memory);
  * Memory   gives `bytes` bytes, 0 included (comm_free).   Threads  any. */
 COMM_API void *comm_alloc(size_t bytes);
 
-/* The version of the library that is linked, "0.1.0", and the number major * 10000 + minor * 100 + patch. */
+/* The version of the library that is linked, "0.1.0", and the number major * 10000 + minor * 100 + patch.
+ * Memory  lends, for ever.   Threads  any. */
 COMM_API const char *comm_version(void);
 COMM_API int32_t comm_version_number(void);
-/* The reduction kernels that this CPU runs: "avx512", "avx2", "sse2", "neon" ... (COMM_SIMD chooses).  Threads any. */
+/* The reduction kernels that this CPU runs: "avx512", "avx2", "sse2", "neon" ... (COMM_SIMD chooses).
+ * Memory  lends, for ever.   Threads  any. */
 COMM_API const char *comm_kernels(void);
 
 /* ---- 2 Types ---------------------------------------------------------------------------------- */
@@ -470,16 +472,17 @@ COMM_API comm_status comm_group_round_robin(comm_group *const *groups, size_t co
 
 /* Give back a group; the handle is gone then. Unfinished works of this rank end with ABORTED; bytes already accepted
  * are still delivered. Other groups made from it live on. When it returns, the callbacks of its works have returned.
- * The last group of a world takes at most two parameters' time, 2 s each, whatever the other ranks do: tcp's linger_ms
- * to deliver and to hear the others' goodbye, and leave_ms to tell the store of rank 0. What this thread has begun with
- * comm_coalesce_begin on it, and not ended, is forgotten; no other thread may have begun one. NULL is fine.
+ * Closing the last group of a world closes the world. That takes at most 4 s, whatever the other ranks do: the
+ * parameter linger_ms (2 s) to deliver and to wait until the other ranks close theirs, and leave_ms (2 s) if rank 0
+ * serves the store. A batch that this thread has begun on the group (comm_coalesce_begin) and not ended is dropped; no
+ * other thread may have begun one. NULL is fine.
  * There is no call that finalises the library: after the last group and the last store of a process are closed, no
  * thread of libcomm runs. Two descriptors stay open until the process ends, a pipe that libuv makes once.
  * Order    none: it does not wait for the other ranks, and they may go on among themselves. Those that need this rank
  *          afterwards get PEER_LOST, which ends the group for them; a comm_barrier before it lets all finish.
  * Threads  one at a time, and no other call on this group at the same time, except a comm_group_abort whose effect has
  *          been seen: that one may still be about to return.
- * Errors   FORKED (the child of a fork lets go of its copies; the parent is unharmed), INVALID (in a work's callback or
+ * Errors   FORKED (the child of a fork frees its copies; the parent is unharmed), INVALID (in a work's callback or
  *          a hook: the group stays open). */
 COMM_API comm_status comm_group_close(comm_group *group);
 
@@ -519,7 +522,8 @@ COMM_API const char *comm_group_name(const comm_group *group);
 COMM_API const char *comm_group_description(const comm_group *group); /* "" if it was given none */
 COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised init string, "cpu:tcp" */
 COMM_API comm_device comm_group_device(const comm_group *group); /* its only kind; DEFAULT if it has several */
-COMM_API int64_t comm_group_timeout(const comm_group *group);
+COMM_API int64_t comm_group_timeout(const comm_group *group); /* in ms; COMM_TIMEOUT_INFINITE: no limit */
+/* Set the time limit of operations that are submitted from now on and have none of their own.  Errors INVALID (0). */
 COMM_API comm_status comm_group_set_timeout(comm_group *group, int64_t timeout_ms);
 COMM_API uint64_t comm_group_seq(const comm_group *group); /* collectives submitted so far */
 COMM_API comm_store *comm_group_store(comm_group *group);  /* the world's, prefixed for this group: yours to use */
@@ -571,7 +575,8 @@ COMM_API comm_status comm_group_find(comm_group *world, const char *name, comm_g
 /* How many groups of `world`'s family are open in this process. (c10d's get_pg_count.) */
 COMM_API int32_t comm_group_count(const comm_group *world);
 
-/* Where this process runs, as its launcher says; all -1 and "none" if there is none. */
+/* Where this process runs, as the environment of its launcher says; all -1 and "none" if there is none.
+ * Threads any.  Errors INVALID (a variable that makes no sense, or two that contradict each other). */
 typedef struct comm_launch_info {
     uint32_t struct_bytes;
     int32_t rank, world_size, local_rank, local_world_size;
@@ -812,7 +817,12 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
  * Byte strings of unequal length, such as serialised objects; the receivers need not know the lengths. These
  * calls wait. (c10d's *_object collectives, without the pickle.) Each call is two operations of its kind, the lengths
  * and then the bytes: so it is counted, recorded and told to hooks. *ret_data holds the strings one after the other,
- * and *ret_bytes[r] is the length of rank r's. Both are given: release each with comm_free. */
+ * and (*ret_bytes)[r] is the length of rank r's.
+ * Order    as for the collectives, and the messages, of which they are made.
+ * Memory   borrows; gives *ret_data, with a NUL byte after it that is not counted, and *ret_bytes: comm_free each.
+ * Threads  any.
+ * Errors   those of the operations; INVALID inside a batch; NO_MEMORY, which ends the group once the lengths are
+ *          known. */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                            const comm_op_options *options, void **ret_data, size_t **ret_bytes);
 /* As above at the root; elsewhere both are NULL. */
@@ -836,7 +846,7 @@ COMM_API comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm
  * A work completes exactly once, with OK or an error. Any thread may call what is here, several at the same time on one
  * work. Releasing an unfinished work is legal: the operation goes on, and its buffers are still kept until it has
  * completed (comm_group_flush tells). All works stay readable after their group is closed.
- * When a group has ended and a backend does not let go of an operation within a second, its work fails all the same;
+ * When a group has ended and a backend does not complete an operation within a second, its work fails all the same;
  * its text says that the buffers may be in use until the group is closed. */
 
 /* Wait until the work completes, or timeout_ms passes (0 and COMM_TIMEOUT_INFINITE: no limit but the operation's own).
@@ -976,7 +986,8 @@ COMM_API comm_status comm_group_hook_remove(comm_group *group, int32_t hook);
 
 /* Backends: how many are known, and of each its name, the devices it serves ("cpu"), where it came from ("built in" or
  * a path), and whether it can be used here; if not, `reason` says why. Plugins that were found but not loaded are
- * listed too. Memory lends, until the next call that loads a backend. */
+ * listed too.
+ * Memory  lends, until the next call that loads a backend.   Threads  any.   Errors  NOT_FOUND (index too large). */
 typedef struct comm_backend_info {
     uint32_t struct_bytes;
     int32_t usable;
@@ -989,7 +1000,7 @@ typedef struct comm_backend_info {
 COMM_API size_t comm_backend_count(void);
 COMM_API comm_status comm_backend_query(size_t index, comm_backend_info *ret_info);
 /* Which algorithm the backend would take for which operation, as lines for people: one call of `line` each.
- * Memory  `text` is lent during the call. */
+ * Memory  `text` is lent during the call.   Threads  any.   Errors  NOT_FOUND (index too large), INVALID. */
 COMM_API comm_status comm_backend_routes(size_t index, void (*line)(const char *text, void *context), void *context);
 /* Load a plugin: the shared object of that path (with a '/'), or as a backend string would, the backend of that name,
  * which must then be one that can be used here. Registering one of your own is in comm/backend.h.   Threads  any.
@@ -1001,7 +1012,8 @@ COMM_API comm_status comm_backend_load(const char *path_or_name);
  * its own has from its parent; the environment variable, as it is when the world or group is opened; the default. One
  * of the core: the variable, the default. An option that does not exist, or whose value does not fit, is INVALID; a
  * variable whose value does not fit is logged, and the default counts.
- * Memory lends, for ever. */
+ * Memory  lends, for ever; `value` until the variable changes.   Threads  any.
+ * Errors  NOT_FOUND (index too large). */
 typedef struct comm_param_info {
     uint32_t struct_bytes;
     const char *name;    /* as in the init string: "lanes" */

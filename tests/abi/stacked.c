@@ -1,4 +1,4 @@
-/* Backends that stand on others: the plugin of tests/support/delay.c, which must forward what the core asks of it, and
+/* Backends that wrap others: the plugin of tests/support/delay.c, which must forward what the core asks of it, and
  * a backend here that makes works with host->work_create and is careless with them. COMM_PLUGIN_PATH leads to the
  * plugin; argv[1] is its file. With three more arguments it is another one that must forward the same: backend strings
  * on tcp, loopback and pretend. */
@@ -177,7 +177,7 @@ static void a_forked_child_lets_go(int rank, int size, void *backend)
     CHECK_OK(comm_group_close(world));
 }
 
-/* One library brings two backends: here it finds both of those that it can stand on. */
+/* One library brings two backends: here it finds both of those that it can wrap. */
 static void a_library_brings_several(const char *file)
 {
     static const struct {

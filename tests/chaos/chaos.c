@@ -344,7 +344,7 @@ static void wrong_options_are_refused(int rank, int size, void *arg)
         { "cpu:chaos?drop=101%", "the option drop is '101%'", COMM_ERR_INVALID },
         { "cpu:chaos?ranks=1;x", "the option ranks is '1;x'", COMM_ERR_INVALID },
         { "cpu:chaos?status=sad", "the option status is 'sad'", COMM_ERR_INVALID },
-        { "cpu:chaos?of=chaos", "chaos cannot stand on itself", COMM_ERR_INVALID },
+        { "cpu:chaos?of=chaos", "chaos cannot wrap itself", COMM_ERR_INVALID },
         { "cpu:chaos?of=nothing", "there is no backend 'nothing'", COMM_ERR_NOT_FOUND },
         { "cpu:chaos?delay_ms=-1", "delay_ms", COMM_ERR_INVALID },
         { "cpu:chaos?nonsense=1", "there is no option 'nonsense' of 'chaos'", COMM_ERR_INVALID },
@@ -352,7 +352,7 @@ static void wrong_options_are_refused(int rank, int size, void *arg)
         { "cpu:chaos?tcp.lanes=0", "lanes", COMM_ERR_INVALID },
         { "cpu:chaos?nothing.lanes=4", "the option 'nothing.lanes'", COMM_ERR_NOT_FOUND },
         { "cpu:chaos?of=tcp,xpu:chaos?of=shm", "with other options for 'xpu'", COMM_ERR_INVALID },
-        /* What it stands on has got the value. */
+        /* The wrapped backend has got the value. */
         { "cpu:chaos?tcp.algo=all_reduce:none", "none", COMM_ERR_INVALID },
     };
     (void)rank, (void)size, (void)arg;

@@ -1,4 +1,4 @@
-/* A plugin with one fault: it stands on tcp, passes everything on, and breaks the rule that COMM_PLANTED_FAULT names.
+/* A plugin with one fault: it wraps tcp, passes everything on, and breaks the rule that COMM_PLANTED_FAULT names.
  * What each fault is, the code at its name says; check.py has the rule that each of them breaks. */
 #include <comm/backend.h>
 #include <errno.h>

@@ -399,7 +399,7 @@ static void a_lost_store_accuses_nobody(int rank, int size, void *arg)
     fault_meet(o->page);
     if (rank == 0) {
         CHECK_STATUS(comm_send(world, &byte, 1, COMM_DTYPE_U8, 1, NULL, NULL), COMM_ERR_PEER_LOST);
-        CHECK_ERROR_SAYS("rank 1 cannot be reached, for the store, which has its address, does not answer");
+        CHECK_ERROR_SAYS("rank 1 cannot be reached: the store, which has its address, does not answer");
     }
     fault_meet(o->page);
     (void)comm_group_close(world);

@@ -572,8 +572,8 @@ fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offer
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
 fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
       "{ (uint8_t *)payload, 1 } };", "shm_lend")
-fault("shm", "goodbye_before_what_was_taken", DUPLEX,
-      "            note_taken(p); /* before the peer's goodbye, which came later */", "            ;", "shm_lend")
+fault("shm", "bye_before_what_was_taken", DUPLEX,
+      "            note_taken(p); /* before the peer's BYE, which came later */", "            ;", "shm_lend")
 fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)\n            lent_remove(p, at);",
       "        if (0)\n            lent_remove(p, at);", "shm_lend")
 fault("shm", "region_is_told_once_to_all", REGION, "if (!r->told[p->port.peer])", "if (!r->told[0])", "shm")

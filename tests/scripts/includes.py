@@ -75,7 +75,7 @@ def check_sources(folder):
                                 "a header is named as the include path has it")
             if folder == "core" and name.split("/")[0] in ("exec", "common"):
                 problems.append(f"{path.relative_to(SOURCE)}: includes {name}: "
-                                "core does not stand on exec, and names base/ so")
+                                "core does not use exec, and names base/ so")
             if path.parent.name == "algo" and name != "plan.h":
                 problems.append(f"{path.relative_to(SOURCE)}: includes {name}: an algorithm includes plan.h only")
     return problems

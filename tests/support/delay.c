@@ -1,4 +1,4 @@
-/* A plugin that stands on another backend and delays what that one completes, by a random time per operation: "delay"
+/* A plugin that wraps another backend and delays what that one completes, by a random time per operation: "delay"
  * on tcp, and "delay_loopback" and "delay_pretend" on backends of these names if they are there. It is written against
  * comm/backend.h alone and shows how to wrap: the other's worlds and groups are opened with the infos of the core, ops
  * go through as they are, with works of ours. */

@@ -1,4 +1,4 @@
-"""What stands on process groups in PyTorch, each feature once, as one rank of two: features.py [BACKEND]
+"""What is built on process groups in PyTorch, each feature once, as one rank of two: features.py [BACKEND]
 
 Started by run.py with libcomm. With gloo, it tells what Gloo can do of the same list.
 """

@@ -632,7 +632,7 @@ static void a_payload_that_comes_for_a_forgotten_group_is_dropped(void **state)
 
 /* ---- Ends ---- */
 
-static void after_goodbye_nothing_goes_out(void **state)
+static void after_bye_nothing_goes_out(void **state)
 {
     struct pair s = pair_open();
     struct frame h = frame_of(FRAME_CTS, 1, 0);
@@ -646,7 +646,7 @@ static void after_goodbye_nothing_goes_out(void **state)
     say(&s, bytes, sizeof bytes);
     put_frame(bytes, frame_of(FRAME_BYE, 8, 0), NULL);
     say(&s, bytes, sizeof bytes);
-    link_read(s.port); /* what the peer says before its own goodbye is heard */
+    link_read(s.port); /* what the peer says before its own BYE is taken in */
     assert_string_equal(story(), "f7 f8");
     assert_int_equal(s.port->state, PORT_LEFT);
     link_sweep(s.port);
@@ -654,7 +654,7 @@ static void after_goodbye_nothing_goes_out(void **state)
     pair_close(&s);
 }
 
-static void goodbye_comes_after_what_is_queued(void **state)
+static void bye_comes_after_what_is_queued(void **state)
 {
     struct pair s = pair_open();
     struct frame h = frame_of(FRAME_CTS, 1, 0);
@@ -744,8 +744,8 @@ int main(void)
         cmocka_unit_test(a_begun_frame_of_a_forgotten_group_is_finished),
         cmocka_unit_test(what_follows_a_forgotten_frame_is_sent),
         cmocka_unit_test(a_payload_that_comes_for_a_forgotten_group_is_dropped),
-        cmocka_unit_test(after_goodbye_nothing_goes_out),
-        cmocka_unit_test(goodbye_comes_after_what_is_queued),
+        cmocka_unit_test(after_bye_nothing_goes_out),
+        cmocka_unit_test(bye_comes_after_what_is_queued),
         cmocka_unit_test(what_a_peer_said_before_it_went_is_heard),
         cmocka_unit_test(replies_are_bounded),
     };

@@ -87,7 +87,7 @@ static void contradictions_are_refused(void **state)
     assert_refused("hash://?rank=2&world_size=2", 0, 0, COMM_ERR_INVALID, "rank 2 in a world of 2");
     assert_refused("hash://", 0, -1, COMM_ERR_INVALID, "world_size is -1");
     assert_refused("nfs://x?rank=0&world_size=1", 0, 0, COMM_ERR_NOT_FOUND, "unknown scheme 'nfs'");
-    assert_refused("env://host?rank=0&world_size=1", 0, 0, COMM_ERR_INVALID, "after env://");
+    assert_refused("env://host?rank=0&world_size=1", 0, 0, COMM_ERR_INVALID, "follow env://");
     assert_refused("tcp://127.0.0.1:0?rank=0&world_size=2", 0, 0, COMM_ERR_INVALID, "port 0");
 }
 

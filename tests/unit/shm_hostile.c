@@ -127,13 +127,13 @@ static void a_text_that_is_too_long(void **state)
 static void more_payload_than_the_frame_has(void **state)
 {
     (void)state;
-    refuse((struct frame){ .type = FRAME_EAGER, .bytes = 8 }, 9, 0, "not of its frame");
+    refuse((struct frame){ .type = FRAME_EAGER, .bytes = 8 }, 9, 0, "does not belong to its frame");
 }
 
 static void a_payload_that_a_frame_cannot_have(void **state)
 {
     (void)state;
-    refuse((struct frame){ .type = FRAME_RTS, .bytes = 8 }, 8, 0, "not of its frame");
+    refuse((struct frame){ .type = FRAME_RTS, .bytes = 8 }, 8, 0, "does not belong to its frame");
 }
 
 static void a_record_that_is_longer_than_the_ring(void **state)

@@ -205,7 +205,7 @@ static void one_is_read_and_then_sent(void **state)
     free(data);
 }
 
-static void the_sender_learns_of_it_before_the_goodbye(void **state)
+static void the_sender_learns_of_it_before_the_bye(void **state)
 {
     uint8_t *data = random_bytes(malloc(BYTES), BYTES);
     (void)state;
@@ -846,7 +846,7 @@ int main(void)
 #define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
     const struct CMUnitTest tests[] = {
         LENT(one_is_read_and_then_sent),
-        LENT(the_sender_learns_of_it_before_the_goodbye),
+        LENT(the_sender_learns_of_it_before_the_bye),
         LENT(one_that_is_taken_back_is_not_received),
         LENT(more_than_there_are_slots_go_through_the_ring),
         LENT(memory_that_the_kernel_does_not_read),

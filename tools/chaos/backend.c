@@ -23,7 +23,7 @@ static comm_status find_inner(const void *options, const comm_backend **ret_inne
 {
     const char *name = chaos_host->param_text(options, "chaos", "of");
     if (strcmp(name, "chaos") == 0)
-        return chaos_host->fail(COMM_ERR_INVALID, "the option of is 'chaos': chaos cannot stand on itself");
+        return chaos_host->fail(COMM_ERR_INVALID, "the option of is 'chaos': chaos cannot wrap itself");
     return chaos_host->backend_find(name, ret_inner);
 }
 
@@ -58,7 +58,7 @@ static comm_status check_inner(const struct world *w, const void *options)
     comm_status status = find_inner(options, &inner);
     if (status != COMM_OK || inner == w->inner)
         return status;
-    snprintf(text, sizeof text, "the option of is '%s', but chaos stands on '%s' in this world already", inner->name,
+    snprintf(text, sizeof text, "the option of is '%s', but chaos wraps '%s' in this world already", inner->name,
              w->inner->name);
     return chaos_host->fail(COMM_ERR_INVALID, text);
 }

@@ -1,4 +1,4 @@
-/* The backend "chaos": it stands on another one and disturbs what goes through, by a seed.
+/* The backend "chaos": it wraps another one and disturbs what goes through, as a seed says.
  *
  * An op comes by `submit`, gets its number, and its faults are drawn (plan.c). It then waits in its batch until it is
  * handed over to the other backend, comes back when that one completes it, and is given back to the core, perhaps later

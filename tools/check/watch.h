@@ -1,6 +1,6 @@
-/* The backend "watched", which stands on the backend under test and looks at every call in both directions: what slots
- * return, how long they sleep, what they do to what they are lent, and how works complete. A broken rule is a finding.
- * Host functions that the backend calls reach the core directly; only completions come back here. */
+/* The backend "watched", which wraps the backend under test and sees every call in both directions: what slots return,
+ * how long they sleep, what they do to what they are lent, and how works complete. A broken rule is a finding. Host
+ * functions that the backend calls reach the core directly; only completions come back here. */
 #ifndef COMM_CHECK_WATCH_H
 #define COMM_CHECK_WATCH_H
 

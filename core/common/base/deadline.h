@@ -1,4 +1,4 @@
-/* For calls upon a store within one time limit: joining a world, leaving it. The stores implement it
+/* One time limit for several calls on a store: for joining a world, and for leaving it. The stores implement it
  * (store/store.c). */
 #ifndef COMM_BASE_DEADLINE_H
 #define COMM_BASE_DEADLINE_H
