@@ -232,7 +232,7 @@ class Group(dist.ProcessGroup):
             check(function(group, *arguments, ctypes.byref(options), None))
             batch.keep.append(work)
             return work
-        if wait and self.my_size == 1:
+        if wait:
             status = function(group, *arguments, ctypes.byref(options), None)
             if status != OK:
                 raise failure(status, library().comm_last_error(),
@@ -245,8 +245,6 @@ class Group(dist.ProcessGroup):
         check(function(group, *arguments, ctypes.byref(options), ctypes.byref(handle)))
         work.handle = handle
         self.works.append(work)
-        if wait:
-            work.wait()
         return work
 
     @staticmethod
