@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
+#include "seed.h"
 
 enum { RANKS_MAX = 9 };
 
@@ -251,12 +251,12 @@ static const struct {
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [ROUNDS]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [ROUNDS]]\n", argv[0]);
         return 2;
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .seed = seed_of(argc, argv),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
@@ -264,8 +264,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;
     }
-    printf("seed %llu\n", (unsigned long long)suite.seed);
-    fflush(stdout);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int size = cases[c].least; size <= cases[c].most; size++) {
             struct ranks_options options = { .threads = suite.threads, .limit_s = 100, .name = cases[c].name };

@@ -1,4 +1,4 @@
-/* Does a backend do what comm.h says? Usage: collectives BACKEND [SEED [CASES [SIZE]]].
+/* Does a backend do what comm.h says? Usage: collectives BACKEND [SEED|fresh [CASES [SIZE]]].
  *
  * Cases are drawn at random from all operations, dtypes, reduce ops, counts, roots, forms (plain, _v, _list), in and
  * out of place, waiting, asynchronous and coalesced, on the world and on groups made from it. All ranks draw the same
@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
+#include "seed.h"
 #include "waves.h"
 
 struct suite {
@@ -35,7 +35,7 @@ int main(int argc, char **argv)
     }
     struct suite suite = {
         .waves.backend = argv[1],
-        .waves.seed = argc > 2 && strcmp(argv[2], "fresh") != 0 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .waves.seed = seed_of(argc, argv),
         .waves.count = argc > 3 ? atoi(argv[3]) : 100,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
@@ -44,8 +44,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;
     }
-    printf("seed %llu\n", (unsigned long long)suite.waves.seed);
-    fflush(stdout);
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : gpu_in(suite.waves.backend) ? 8 : 9;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0)

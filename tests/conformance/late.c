@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "calls.h"
 #include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
+#include "seed.h"
 
 enum { SIZES = 4, BURST = 4, TAGS = 2 };
 static const int sizes[SIZES] = { 2, 3, 5, 8 };
@@ -158,10 +158,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s BACKEND [SEED|fresh [CASES]]\n", argv[0]);
         return 2;
     }
-    seed = argc > 2 && strcmp(argv[2], "fresh") != 0 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL);
+    seed = seed_of(argc, argv);
     cases = argc > 3 ? atoi(argv[3]) : cases;
-    printf("seed %llu\n", (unsigned long long)seed);
-    fflush(stdout);
     struct ranks_options options = { .limit_s = 100, .name = "late" };
     options.threads = strcmp(argv[1], "cpu:loopback") == 0;
     if (options.threads && comm_backend_register(loopback_entry) != COMM_OK) {

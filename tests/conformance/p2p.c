@@ -1,15 +1,16 @@
-/* Point-to-point messages: does a backend do what comm.h says in section 6? Usage: p2p BACKEND [SEED [ROUNDS]]. */
+/* Point-to-point messages: does a backend do what comm.h says in section 6? Usage:
+ * p2p BACKEND [SEED|fresh [ROUNDS]]. */
 #include <comm/comm.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
+#include "seed.h"
 
 enum { POISON = 0xa5, MARGIN = 64, WAIT_MS = 60000, RANKS_MAX = 9 };
 
@@ -606,12 +607,12 @@ static const struct {
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [ROUNDS]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [ROUNDS]]\n", argv[0]);
         return 2;
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .seed = seed_of(argc, argv),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
@@ -621,8 +622,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;
     }
-    printf("seed %llu\n", (unsigned long long)suite.seed);
-    fflush(stdout);
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int size = cases[c].least; size <= cases[c].most; size++) {
             struct ranks_options options = { .threads = suite.threads, .limit_s = 100, .name = cases[c].name };

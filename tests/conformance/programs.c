@@ -1,5 +1,5 @@
 /* Random programs: several threads per rank, each with groups of its own that overlap, nest and repeat lists of ranks,
- * and many operations under way that are waited for in any order. Usage: programs BACKEND [SEED [STEPS [SIZE]]].
+ * and many operations under way that are waited for in any order. Usage: programs BACKEND [SEED|fresh [STEPS [SIZE]]].
  *
  * All ranks draw the same program; how a rank waits is its own affair. The seed is printed. */
 #include <comm/comm.h>
@@ -10,12 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "calls.h"
 #include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
+#include "seed.h"
 
 enum { GROUPS_MAX = 9, THREADS_MAX = 3, FLYING_MAX = 6, WAIT_MS = 60000 };
 
@@ -262,12 +262,12 @@ static void rank_main(int rank, int size, void *arg)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [STEPS [SIZE]]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [STEPS [SIZE]]]\n", argv[0]);
         return 2;
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .seed = seed_of(argc, argv),
         .steps = argc > 3 ? atoi(argv[3]) : 60,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
     };
@@ -277,8 +277,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;
     }
-    printf("seed %llu\n", (unsigned long long)suite.seed);
-    fflush(stdout);
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0)
             return 1;

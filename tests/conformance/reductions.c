@@ -15,12 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "gpu.h"
 #include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
+#include "seed.h"
 
 enum { RANKS_MAX = 9, POISON = 0xa5 };
 
@@ -439,12 +439,12 @@ static void refusals(int rank, int size, void *arg)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [ROUNDS [SIZE]]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [ROUNDS [SIZE]]]\n", argv[0]);
         return 2;
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = argc > 2 ? strtoull(argv[2], NULL, 10) : (uint64_t)time(NULL),
+        .seed = seed_of(argc, argv),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
         .threads = strcmp(argv[1], "cpu:loopback") == 0,
         .on_gpu = gpu_in(argv[1]),
@@ -454,8 +454,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", comm_last_error());
         return 1;
     }
-    printf("seed %llu\n", (unsigned long long)suite.seed);
-    fflush(stdout);
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MAX;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0 ||

@@ -6,11 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "loopback.h"
 #include "random.h"
 #include "ranks.h"
+#include "seed.h"
 
 enum { BESIDE = 4096, BYTES_MAX = 3 << 20, SIDES = 2, GROUPS = 2 };
 
@@ -188,13 +188,10 @@ static void rank_main(int rank, int size, void *arg)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: %s BACKEND [SEED [CASES [RANKS]]]\n", argv[0]);
+        fprintf(stderr, "usage: %s BACKEND [SEED|fresh [CASES [RANKS]]]\n", argv[0]);
         return 2;
     }
-    struct setup s = { .backend = argv[1], .seed = (uint64_t)time(NULL), .cases = argc > 3 ? atoi(argv[3]) : 8 };
-    if (argc > 2 && strcmp(argv[2], "fresh") != 0)
-        s.seed = strtoull(argv[2], NULL, 10);
-    printf("seed %llu\n", (unsigned long long)s.seed);
+    struct setup s = { .backend = argv[1], .seed = seed_of(argc, argv), .cases = argc > 3 ? atoi(argv[3]) : 8 };
     struct ranks_options options = { .limit_s = 100, .name = "registered" };
     options.threads = strcmp(argv[1], "cpu:loopback") == 0;
     if (options.threads && comm_backend_register(loopback_entry) != COMM_OK) {

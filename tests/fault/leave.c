@@ -1,5 +1,5 @@
 /* Ends that a program wants: abort while others are blocked, close with work unfinished, leaving early, fork and exec;
- * and what must not be left behind: descriptors, memory. */
+ * and what must not be left behind: descriptors, memory. With an argument: so many random programs that ranks leave. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -532,10 +532,10 @@ static int run(int size, void (*fn)(int, int, void *), struct scenario s, const 
     return failed;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     uint64_t random = fault_seed();
-    int failed = 0;
+    int programs = argc > 1 ? atoi(argv[1]) : 24, failed = 0;
     for (int i = 0; i < MENU_END; i++) {
         struct scenario s = { .what = (enum menu)i,
                               .how = (enum wait_by)(i % WAIT_END),
@@ -544,7 +544,7 @@ int main(void)
         failed |= run(5 - i % 4, close_with_work_unfinished, s, "close with work unfinished", 0, 0);
         failed |= run(2 + i % 4, forks, s, "fork", 0, 0);
     }
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < programs; i++) {
         struct scenario s = { .seed = fault_random(&random) };
         failed |= run(2 + i % 4, everybody_leaves_when_done, s, "leaving when done", i % 3 == 2, 0);
     }
