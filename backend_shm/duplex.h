@@ -44,6 +44,9 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx);
 /* Has the peer read it? Then it is ended, unless port_ops.adopt gives it to a message. */
 int duplex_is_read(const struct duplex *p, const struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
+/* End it if the peer has not begun to read it and it has place.is_claimed_first; 0: it is not ended. The message then
+ * goes as an EAGER frame with FRAME_INSTEAD. */
+int duplex_withdraw(struct duplex *p, struct tx *tx);
 /* An eager message or an offer with this header, the one in front, has been looked at in the ring, where it takes so
  * many lines, and is done with. */
 void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines);

@@ -10,40 +10,40 @@
 #include "fabric.h"
 #include "small.h"
 
-static struct frame header(const struct exec_group *g, const comm_op *op, uint8_t type, size_t bytes)
+static void put_eager(struct duplex *p, struct frame *h, const void *payload)
 {
-    return (struct frame){ .type = type, .kind = COMM_OP_SEND, .dtype = (uint8_t)op->dtype, .group = g->id,
-                           .seq = g->sends_begun + 1, .tag = op->tag, .count = op->send.count, .bytes = bytes };
+    h->type = FRAME_EAGER;
+    port_spend(&p->port, (size_t)h->bytes);
+    port_take_owed(&p->port, h);
+    ring_put_frame(&p->out, ring_key(h), h, payload, (uint32_t)h->bytes);
+    duplex_ring_bell(p);
 }
 
-/* Offer it, and wait until it is read. */
-static comm_status offer_now(struct fabric *f, struct exec_group *g, const comm_op *op, size_t bytes, int64_t spin_ns)
+/* Wait until the peer has read it. A short message, for which there is space in the ring, goes that way after all. */
+static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, struct frame *h,
+                                   const void *payload, int64_t spin_ns)
 {
-    struct duplex *p = duplex_of(group_port(g, op->root));
-    struct frame h = header(g, op, FRAME_RTS, bytes);
-    struct tx *tx = bytes <= SMALL_OFFER_BYTES
-                        ? duplex_draft_offer(p, &h, &(struct loan){ .payload = op->send.data, .bytes = bytes })
-                        : NULL;
     int64_t until_ns = 0;
-    if (!tx)
-        return COMM_ERR_UNSUPPORTED;
-    g->sends_begun++;
-    duplex_make_offer(p, &h, tx, g);
-    duplex_ring_bell(p);
+    spin_ns += (int64_t)h->bytes / SMALL_BYTES_PER_NS;
     for (unsigned turn = 1; !duplex_is_read(p, tx); turn++)
-        if (!fabric_look_again(f, turn, spin_ns + (int64_t)bytes / SMALL_BYTES_PER_NS, &until_ns))
-            return COMM_IN_PROGRESS;
+        if (!fabric_look_again(f, turn, spin_ns, &until_ns)) {
+            if (!duplex_withdraw(p, tx))
+                return COMM_IN_PROGRESS;
+            h->flags = FRAME_INSTEAD;
+            put_eager(p, h, payload);
+            return COMM_OK;
+        }
     waiting_paid(f->looks.waiting);
     duplex_end_offer(p, tx);
     return COMM_OK;
 }
 
-static void put_eager(struct duplex *p, struct frame *h, const void *payload)
+/* Can it go through the ring at once, behind an RTS? */
+static int is_short(struct duplex *p, size_t bytes)
 {
-    port_spend(&p->port, (size_t)h->bytes);
-    port_take_owed(&p->port, h);
-    ring_put_frame(&p->out, ring_key(h), h, payload, (uint32_t)h->bytes);
-    duplex_ring_bell(p);
+    uint64_t lines = ring_frame_lines(0) + ring_frame_lines((uint32_t)bytes);
+    return bytes <= SMALL_BYTES && bytes <= (size_t)p->port.table->matching->eager_bytes &&
+           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
 }
 
 static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
@@ -53,17 +53,24 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    if (bytes > (size_t)port->table->matching->eager_bytes)
-        return offer_now(f, g, op, bytes, spin_ns);
-    if (bytes > SMALL_BYTES || !port_has_credit(port, bytes))
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .dtype = (uint8_t)op->dtype, .group = g->id,
+                       .seq = g->sends_begun + 1, .tag = op->tag, .count = op->send.count, .bytes = bytes };
+    int goes_eagerly = is_short(p, bytes), answers = p->received_last;
+    const struct loan loan = { .payload = op->send.data, .bytes = bytes, .may_be_withdrawn = (uint8_t)goes_eagerly };
+    struct tx *tx = NULL;
+    p->received_last = 0;
+    if (bytes <= SMALL_OFFER_BYTES && (!goes_eagerly || (answers && bytes > SMALL_AWAITED_BYTES)))
+        tx = duplex_draft_offer(p, &h, &loan);
+    if (!tx && !goes_eagerly)
         return COMM_ERR_UNSUPPORTED;
-    uint64_t lines = ring_frame_lines((uint32_t)bytes);
-    if (ring_free(&p->out, lines) < (int64_t)lines)
-        return COMM_ERR_UNSUPPORTED;
-    struct frame h = header(g, op, FRAME_EAGER, bytes);
     g->sends_begun++;
-    put_eager(p, &h, op->send.data);
-    return COMM_OK;
+    if (!tx) {
+        put_eager(p, &h, op->send.data);
+        return COMM_OK;
+    }
+    duplex_make_offer(p, &h, tx, g);
+    duplex_ring_bell(p);
+    return wait_until_read(f, p, tx, &h, op->send.data, spin_ns);
 }
 
 /* Take the message, if this is its record, and all of it is here or can be read. */
@@ -103,8 +110,10 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
+            comm_status status = take(p, g, op, record);
             waiting_paid(f->looks.waiting);
-            return take(p, g, op, record);
+            p->received_last = status == COMM_OK;
+            return status;
         }
         if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &until_ns))
             return COMM_ERR_UNSUPPORTED;

@@ -22,11 +22,15 @@ enum {
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
 };
 
-#define LOAN_WRITTEN 0x80000000u /* numbers of loans are less */
+/* Numbers of loans are less than both. */
+#define LOAN_WRITTEN 0x80000000u
+#define LOAN_CLAIMED 0x40000000u
 
 /* Where a lent payload lies, and where the receiver's result may be written back. */
 struct ring_place {
-    uint32_t slot, loan;
+    uint16_t slot;
+    uint16_t is_claimed_first; /* the sender may withdraw it: see lend_claim */
+    uint32_t loan;
     uint64_t at;          /* in the region; else an address in the sender's process */
     uint32_t region;      /* 0: none, the kernel reads it for us */
     uint32_t back_region; /* 0: it is not written back */
@@ -60,7 +64,8 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    /* By the writer: the number of the loan in that slot, 0: none. By the reader: the loan that it has read, with
+    /* By the writer: the number of the loan in that slot, 0: none; by the reader, with LOAN_CLAIMED, that it reads it.
+     * By the reader: the loan that it has read, with
      * LOAN_WRITTEN if its result has been written back; and the one for which it is writing. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];

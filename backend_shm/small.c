@@ -88,7 +88,7 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
             return 0;
     s->is_short = s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
     s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES &&
-                    (!s->is_short || (s->bytes > SMALL_UNROOTED_BYTES && op->op.root < 0));
+                    (!s->is_short || (s->bytes > SMALL_AWAITED_BYTES && op->op.root < 0));
     return s->is_short || s->is_offered;
 }
 

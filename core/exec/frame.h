@@ -35,6 +35,9 @@ enum {
     FRAME_ANSWER_CLOSED = 16, /* the group has been closed there */
 };
 
+/* The flags of an EAGER of point-to-point. */
+enum { FRAME_INSTEAD = 1 /* of the message that an RTS with the same seq announced and offered: that is withdrawn */ };
+
 /* (group, seq, signature) are in every message of a collective, so any two ranks that meet in different ones notice;
  * kind, dtype, redop, root and count are there to spell it out. */
 struct frame {
@@ -52,7 +55,7 @@ struct frame {
     };
     union {
         uint16_t round; /* collectives: of the plan */
-        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits */
+        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; EAGER of point-to-point: FRAME_INSTEAD or 0 */
     };
     union {
         int32_t tag;       /* point-to-point */

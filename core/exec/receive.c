@@ -27,8 +27,16 @@ static int may_come(struct port *p, const struct exec_group *g, const struct fra
 
 /* ---- Messages ---- */
 
+/* A message was announced before, and comes now in another way. */
+static int comes_instead(const struct frame *h)
+{
+    return h->type == FRAME_EAGER && h->kind == COMM_OP_SEND && (h->flags & FRAME_INSTEAD);
+}
+
 static void keep(struct port *p, struct unexpected_list *list, const struct frame *h)
 {
+    if (comes_instead(h))
+        unexpected_drop_announced(list, p, h);
     struct unexpected *u = unexpected_add(list, p, h);
     if (!u) {
         port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages without a matching receive, or memory ran out",

@@ -565,6 +565,13 @@ fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && op
       "if (!in_order)", "late on shm")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
       "late on shm")
+fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes_instead(h))\n", "if (0)\n",
+      "late on shm")
+fault("shm", "message_comes_instead_to_another_receive", P2P,
+      "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)", "late on shm")
+fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)", "shm_lend")
+fault("shm", "what_is_claimed_is_withdrawn", LEND, "valid = l->place.loan;\n    return",
+      "valid = l->place.loan;\n    return 1;\n    return", "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
       "        duplex_took(p, &h, ring_frame_lines(0));\n", "", "late on shm")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
