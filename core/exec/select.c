@@ -204,6 +204,7 @@ static const struct rule level_rules[] = {
     { scatter_linear, ANY, ALL, 0 },
 
     { all_to_all_bruck, ANY, 4 * KB, 0 },
+    { all_to_all_direct, 16, ALL, 0 },
     { all_to_all_direct, 64, 2 * MB, 0 },
     { all_to_all_pairwise, ANY, ALL, 0 },
 

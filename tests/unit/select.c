@@ -131,6 +131,8 @@ static void ranks_that_share_memory_on_their_hosts_have_rules_of_their_own(void 
         { COMM_OP_BROADCAST, 6, 3, 256 << 10, "two_level_chain", 64 << 10 },
         { COMM_OP_REDUCE, 3, 2, 4 << 20, "two_level_chain", 512 << 10 },
         { COMM_OP_ALL_TO_ALL, 4, 2, 32, "bruck", 0 },
+        { COMM_OP_ALL_TO_ALL, 4, 2, 16 << 20, "direct", 0 },
+        { COMM_OP_ALL_TO_ALL, 32, 4, 16 << 20, "pairwise", 0 },
         { COMM_OP_BARRIER, 3, 2, 0, "two_level", 0 },
     };
     (void)state;
