@@ -56,8 +56,8 @@ static void note_own_place(struct mesh *m, const char *addresses)
              bytes ? (bytes < 45 ? bytes : 45) : 9, bytes ? addresses : "127.0.0.1", six ? "]" : "", (int)m->tcp_port);
 }
 
-/* One line each: host name, identity, port, then the addresses. Loopback is for peers with our identity only, and
- * implied. */
+/* One line each: host name, identity, port, then the addresses. Loopback is not listed: peers with our identity try it
+ * anyway. */
 comm_status endpoint_publish(struct mesh *m)
 {
     char key[32], endpoint[4096];

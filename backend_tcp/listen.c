@@ -77,10 +77,11 @@ static void answer_hello(struct pending_conn *s)
         return;
     }
     s->from = hello.from;
-    /* It has proved nothing yet. If the higher rank is connecting too, that goes on until it has: the peer will refuse
-     * ours. If we are not, we must not begin now: it may take this connection for good before we hear of it. And the
-     * lower rank has decided with its welcome; that it gives up its own attempt before, of which it has sent no proof,
-     * leaves no more than one connection. */
+    /* The peer has not proved yet that it has the secret. If this rank is the higher one and is connecting too, its
+     * attempt goes on until the peer has: the peer will refuse it then. If this rank is not connecting, it must not
+     * begin now, as the peer may already use this connection when its HELLO arrives. A lower rank that has sent its
+     * welcome has decided for this connection: it gives up its own attempt, for which it has sent no proof, so that not
+     * more than one connection remains. */
     struct link *l = &m->links[hello.from];
     if (l->port.state == PORT_IDLE || link_phase(l) == LINK_RESOLVING ||
         (connect_under_way(l) && m->domain.peers.rank < l->port.peer)) {
@@ -90,7 +91,7 @@ static void answer_hello(struct pending_conn *s)
     }
 }
 
-/* Its peer's connection came to nothing. */
+/* The peer's connection has ended before it was complete. */
 static void await_no_more(struct link *l)
 {
     if (link_phase(l) == LINK_AWAITED)

@@ -233,7 +233,7 @@ static int compare_parameters(struct trainer *trainer)
         printf("the parameters are bitwise equal on all ranks (%d, hash %016llx)\n", trainer->ranks,
                (unsigned long long)mine);
     free(hashes);
-    /* A launcher ends all ranks when the first one fails: none may before rank 0 has spoken. */
+    /* A launcher ends all ranks when the first one fails: none may fail before rank 0 has printed its message. */
     if (different && comm_barrier(trainer->world, &on_cpu, NULL) != COMM_OK)
         return fail(trainer, "waiting for rank 0's report");
     return different > 0;
@@ -261,8 +261,8 @@ static void write_sample(struct trainer *trainer)
     free(tail);
 }
 
-/* At the exit of other ranks. Rank 0 has the words of a failure that all ranks share. A launcher ends all ranks when
- * the first one fails, so the others stay for a moment: rank 0 must have spoken by then. */
+/* At the exit of other ranks. Rank 0 prints the failure that all ranks share. A launcher ends all ranks when the first
+ * one fails, so the others wait for a moment until rank 0 has printed it. */
 static void leave_after_rank_0(int status, void *context)
 {
     (void)context;
@@ -275,7 +275,7 @@ int main(int argc, char **argv)
     struct trainer trainer = { .device = { .device = COMM_DEVICE_CPU } };
     comm_launch_info launch = { .struct_bytes = sizeof launch, .rank = -1 };
 
-    /* Before the ranks have met, the launcher's word tells which of them speaks. An error here comes again in
+    /* Before comm_init, the launcher's variables tell which rank prints messages. An error here comes again in
      * comm_init. */
     (void)comm_launch_query(&launch);
     if (launch.rank > 0)

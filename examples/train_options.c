@@ -32,7 +32,7 @@ static const struct argp_option table[] = {
     { "lr", KEY_RATE, "X", 0, "learning rate (0.002)", 0 },
     { "seed", KEY_SEED, "N", 0, "of the first parameters and of every batch (1)", 0 },
     { "bucket-bytes", KEY_BUCKET, "N", 0, "gradients are all-reduced in pieces of so many bytes (262144)", 0 },
-    { "backend", KEY_BACKEND, "TEXT", 0, "libcomm's init string, such as cpu:tcp", 0 },
+    { "backend", KEY_BACKEND, "TEXT", 0, "libcomm's backend string, such as cpu:tcp", 0 },
     { "device", KEY_DEVICE, "NAME", 0,
       "where the gradients are summed: cpu, or cuda (then the backend is cpu:tcp,cuda:nccl by itself)", 0 },
     { "every", KEY_EVERY, "N", 0, "report every N steps (a twentieth of all)", 0 },
@@ -135,7 +135,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
     }
 }
 
-/* Point stderr to nowhere; returns what gives it back. */
+/* Point stderr to /dev/null; returns a descriptor that restores it. */
 static int hide_stderr(void)
 {
     int kept = dup(STDERR_FILENO), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);

@@ -1,6 +1,6 @@
 /* Random data that needs no memory: rank r's i-th element is a hash of (seed, r, i), so every rank can tell what every
- * other rank sent, and what a reduction of it must be. This is the independent opinion in comm-bench, so nothing
- * here comes from the library's kernels; it is slow and plain on purpose. Tried by tests/tools/test_bench_data.c.
+ * other rank sent, and what a reduction of it must be. This is the independent reference of comm-bench, so nothing here
+ * comes from the library's kernels; it is slow and plain on purpose. Tried by tests/tools/test_bench_data.c.
  *
  * Where an operation only moves, elements are arbitrary bits (NaNs too: moving must not change them). Where it reduces,
  * real numbers are small integers (products: +-1 and a few 2), so that the result does not depend on the order, and

@@ -12,7 +12,7 @@ enum { SOURCES = 4, REPEATS = 5 };
 
 static const comm_host *host;
 
-/* Refuses to be a backend; it only wants to know the host. */
+/* The entry function of no backend: it is registered only to get the host table. */
 static const comm_backend *take_host(const comm_host *offered)
 {
     host = offered;

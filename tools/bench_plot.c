@@ -90,7 +90,7 @@ int bench_plot(const char *path, const struct bench_row *rows, size_t count, cha
     const char *terminal = terminal_for(path);
     if (!terminal || count == 0)
         return 0;
-    /* Without gnuplot the pipe breaks: that must be our message, not our death. */
+    /* Without gnuplot the pipe breaks: that must give an error message, not end this program by SIGPIPE. */
     void (*old)(int) = signal(SIGPIPE, SIG_IGN);
     FILE *out = popen("exec gnuplot >/dev/null 2>&1", "w");
     if (!out) {

@@ -61,9 +61,8 @@ static void load_plugins(void)
 static void print_parameters(int markdown)
 {
     if (markdown)
-        printf("# Parameters\n\nMade by `comm-info --markdown`. An option in the init string (`cpu:tcp?lanes=8`) wins "
-               "over the "
-               "variable.\n\n| variable | option | default | what it does |\n|---|---|---|---|\n");
+        printf("# Parameters\n\nMade by `comm-info --markdown`. An option in the backend string (`cpu:tcp?lanes=8`) "
+               "wins over the variable.\n\n| variable | option | default | what it does |\n|---|---|---|---|\n");
     for (size_t i = 0; i < comm_param_count(); i++) {
         comm_param_info p = { .struct_bytes = sizeof p };
         if (comm_param_query(i, &p) != COMM_OK)
@@ -72,7 +71,8 @@ static void print_parameters(int markdown)
             printf("| `%s` | %s `%s` | %s%s%s | %s |\n", p.env, p.scope, p.name, *p.initial ? "`" : "", p.initial,
                    *p.initial ? "`" : "", p.help);
         else
-            printf("  %-24s %s.%-16s = %-12s %s\n", p.env, p.scope, p.name, shown_value(&p), p.help);
+            printf("  %-24s %s.%-*s = %-12s %s\n", p.env, p.scope, (int)(21 - strlen(p.scope)), p.name, shown_value(&p),
+                   p.help);
     }
 }
 

@@ -357,7 +357,7 @@ int select_override_parse(const char *text, size_t length, struct override *ret_
     return parse_item(&item, ret_override);
 }
 
-/* In an init string a comma ends the backend, so there is a second one. */
+/* In a backend string a comma ends the backend, so there is a second separator. */
 #define SEPARATORS ",;"
 
 struct select_overrides *select_overrides_create(const char *text, char *error, size_t capacity)

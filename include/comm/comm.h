@@ -181,7 +181,7 @@ enum {
  *                          order of floats            MIN, MAX with NaN     16- and 8-bit floats        RANK_ORDER
  *   libcomm's kernels      fixed for a shape          NaN                   fp32, one rounding          yes
  *   NCCL, RCCL             fixed for a shape and      up to the library     rounded at each step, or    UNSUPPORTED
- *                          a number of channels                             as the library likes
+ *                          a number of channels                             as the library does
  *   MPI                    up to the library          up to the library     UNSUPPORTED unless the      UNSUPPORTED
  *                                                                           backend reduces itself
  *
@@ -520,7 +520,7 @@ COMM_API int32_t comm_group_rank(const comm_group *group);
 COMM_API int32_t comm_group_size(const comm_group *group);
 COMM_API const char *comm_group_name(const comm_group *group);
 COMM_API const char *comm_group_description(const comm_group *group); /* "" if it was given none */
-COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised init string, "cpu:tcp" */
+COMM_API const char *comm_group_backend(const comm_group *group); /* the normalised backend string */
 COMM_API comm_device comm_group_device(const comm_group *group); /* its only kind; DEFAULT if it has several */
 COMM_API int64_t comm_group_timeout(const comm_group *group); /* in ms; COMM_TIMEOUT_INFINITE: no limit */
 /* Set the time limit of operations that are submitted from now on and have none of their own.  Errors INVALID (0). */
@@ -1016,7 +1016,7 @@ COMM_API comm_status comm_backend_load(const char *path_or_name);
  * Errors  NOT_FOUND (index too large). */
 typedef struct comm_param_info {
     uint32_t struct_bytes;
-    const char *name;    /* as in the init string: "lanes" */
+    const char *name;    /* as in the backend string: "lanes" */
     const char *env;     /* "COMM_TCP_LANES" */
     const char *scope;   /* "core", "tcp" ... */
     const char *value;   /* now in force */

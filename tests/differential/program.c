@@ -335,7 +335,7 @@ static void make_steps(struct program *p, int steps)
 
 /* ---- The backend's options ---- */
 
-/* One algorithm per operation, for some, that must then be used wherever it can be; appended to an init string. */
+/* One algorithm per operation, for some, that must then be used wherever it can be; appended to a backend string. */
 static void draw_algorithms(uint64_t *state, char *text, size_t capacity)
 {
     enum { MOST = 7 };

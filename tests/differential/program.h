@@ -96,7 +96,7 @@ struct program {
     bool has_cpu, has_gpu;
 };
 
-/* `backend` is an init string; "cpu:tcp", "cpu:shm" and "cpu:auto" may get options. */
+/* `backend` is a backend string; "cpu:tcp", "cpu:shm" and "cpu:auto" may get options. */
 void program_make(struct program *p, uint64_t seed, int32_t size, int steps, const char *backend);
 
 /* The bytes of one element. */
