@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
-#include "seed.h"
+#include "suite.h"
 
 enum { RANKS_MAX = 9 };
 
@@ -256,14 +255,10 @@ int main(int argc, char **argv)
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = seed_of(argc, argv),
+        .seed = suite_seed(argc, argv),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
-        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+        .threads = suite_has_threads(argv[1]),
     };
-    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int size = cases[c].least; size <= cases[c].most; size++) {
             struct ranks_options options = { .threads = suite.threads, .limit_s = 100, .name = cases[c].name };

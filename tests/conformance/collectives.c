@@ -12,9 +12,8 @@
 #include <string.h>
 
 #include "gpu.h"
-#include "loopback.h"
 #include "ranks.h"
-#include "seed.h"
+#include "suite.h"
 #include "waves.h"
 
 struct suite {
@@ -35,15 +34,11 @@ int main(int argc, char **argv)
     }
     struct suite suite = {
         .waves.backend = argv[1],
-        .waves.seed = seed_of(argc, argv),
+        .waves.seed = suite_seed(argc, argv),
         .waves.count = argc > 3 ? atoi(argv[3]) : 100,
-        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+        .threads = suite_has_threads(argv[1]),
     };
     struct ranks_options options = { .threads = suite.threads, .limit_s = 100, .name = "collectives" };
-    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : gpu_in(suite.waves.backend) ? 8 : 9;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0)

@@ -9,9 +9,8 @@
 
 #include "calls.h"
 #include "gpu.h"
-#include "loopback.h"
 #include "ranks.h"
-#include "seed.h"
+#include "suite.h"
 
 enum { SIZES = 4, BURST = 4, TAGS = 2 };
 static const int sizes[SIZES] = { 2, 3, 5, 8 };
@@ -158,14 +157,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s BACKEND [SEED|fresh [CASES]]\n", argv[0]);
         return 2;
     }
-    seed = seed_of(argc, argv);
+    seed = suite_seed(argc, argv);
     cases = argc > 3 ? atoi(argv[3]) : cases;
     struct ranks_options options = { .limit_s = 100, .name = "late" };
-    options.threads = strcmp(argv[1], "cpu:loopback") == 0;
-    if (options.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
+    options.threads = suite_has_threads(argv[1]);
     for (int i = 0; i < SIZES; i++)
         if (ranks_run(sizes[i], &options, rank_main, argv) != 0)
             return 1;

@@ -7,8 +7,8 @@
 
 #include "calls.h"
 #include "gpu.h"
-#include "loopback.h"
 #include "ranks.h"
+#include "suite.h"
 
 enum { SIZES = 2, MIB = 1 << 20 };
 static const int sizes[SIZES] = { 4, 8 };
@@ -87,11 +87,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct ranks_options options = { .limit_s = 100, .name = "long_messages" };
-    options.threads = strcmp(argv[1], "cpu:loopback") == 0;
-    if (options.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
+    options.threads = suite_has_threads(argv[1]);
     for (int i = 0; i < SIZES; i++)
         if (ranks_run(sizes[i], &options, rank_main, argv) != 0)
             return 1;

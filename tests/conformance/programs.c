@@ -13,9 +13,8 @@
 
 #include "calls.h"
 #include "gpu.h"
-#include "loopback.h"
 #include "ranks.h"
-#include "seed.h"
+#include "suite.h"
 
 enum { GROUPS_MAX = 9, THREADS_MAX = 3, FLYING_MAX = 6, WAIT_MS = 60000 };
 
@@ -267,16 +266,12 @@ int main(int argc, char **argv)
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = seed_of(argc, argv),
+        .seed = suite_seed(argc, argv),
         .steps = argc > 3 ? atoi(argv[3]) : 60,
-        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+        .threads = suite_has_threads(argv[1]),
     };
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : gpu_in(suite.backend) ? 8 : 9;
     struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "programs" };
-    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0)
             return 1;

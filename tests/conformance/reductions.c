@@ -17,10 +17,9 @@
 #include <string.h>
 
 #include "gpu.h"
-#include "loopback.h"
 #include "ranks.h"
 #include "reference.h"
-#include "seed.h"
+#include "suite.h"
 
 enum { RANKS_MAX = 9, POISON = 0xa5 };
 
@@ -444,16 +443,12 @@ int main(int argc, char **argv)
     }
     struct suite suite = {
         .backend = argv[1],
-        .seed = seed_of(argc, argv),
+        .seed = suite_seed(argc, argv),
         .rounds = argc > 3 ? atoi(argv[3]) : 1,
-        .threads = strcmp(argv[1], "cpu:loopback") == 0,
+        .threads = suite_has_threads(argv[1]),
         .on_gpu = gpu_in(argv[1]),
     };
     struct ranks_options options = { .threads = suite.threads, .limit_s = 300, .name = "reductions" };
-    if (suite.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
     int least = argc > 4 ? atoi(argv[4]) : 1, most = argc > 4 ? least : suite.on_gpu ? 8 : RANKS_MAX;
     for (int size = least; size <= most; size++)
         if (ranks_run(size, &options, rank_main, &suite) != 0 ||

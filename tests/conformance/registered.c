@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loopback.h"
 #include "random.h"
 #include "ranks.h"
-#include "seed.h"
+#include "suite.h"
 
 enum { BESIDE = 4096, BYTES_MAX = 3 << 20, SIDES = 2, GROUPS = 2 };
 
@@ -191,13 +190,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s BACKEND [SEED|fresh [CASES [RANKS]]]\n", argv[0]);
         return 2;
     }
-    struct setup s = { .backend = argv[1], .seed = seed_of(argc, argv), .cases = argc > 3 ? atoi(argv[3]) : 8 };
+    struct setup s = { .backend = argv[1], .seed = suite_seed(argc, argv), .cases = argc > 3 ? atoi(argv[3]) : 8 };
     struct ranks_options options = { .limit_s = 100, .name = "registered" };
-    options.threads = strcmp(argv[1], "cpu:loopback") == 0;
-    if (options.threads && comm_backend_register(loopback_entry) != COMM_OK) {
-        fprintf(stderr, "%s\n", comm_last_error());
-        return 1;
-    }
+    options.threads = suite_has_threads(argv[1]);
     for (int size = argc > 4 ? atoi(argv[4]) : 1; size <= (argc > 4 ? atoi(argv[4]) : 9); size++)
         if (ranks_run(size, &options, rank_main, &s) != 0)
             return 1;
