@@ -5,7 +5,8 @@
  *
  * A rank that goes to sleep says so in the memory that it shares with each peer (ring_shared.asleep), then looks once
  * more. A sender writes first and looks at that word afterwards. So one of the two notices the other, and there is no
- * system call while both are awake. */
+ * system call while both are awake. The barrier that both need in between is made by the rank that goes to sleep, for
+ * all of them, where the kernel has such barriers (membarrier); else each makes its own. */
 #include "duplex.h"
 
 #include <stdlib.h>
@@ -160,7 +161,10 @@ static void write_frame(struct duplex *p, struct tx *tx)
 
 void duplex_ring_bell(struct duplex *p)
 {
-    ring_fence();
+    if (p->fabric->has_barrier && atomic_load_explicit(&p->out.shared->is_barred, memory_order_relaxed))
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        ring_fence();
     duplex_ring_bell_fenced(p);
 }
 
@@ -652,6 +656,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
                               .capacity = capacity, .salt = salts[theirs] };
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
+    atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->has_barrier, memory_order_relaxed);
     lend_probe(p);
     p->port.state = PORT_UP;
     p->up_index = f->up_count;

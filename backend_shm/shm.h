@@ -121,6 +121,7 @@ struct fabric {
     /* events.c */
     int epoll;
     struct watch bell;      /* an eventfd: peers that have something for us ring it when no thread looks */
+    int has_barrier;        /* membarrier works here */
     int is_asleep;          /* the rings say that no thread looks */
 
     struct tx *tx_pool;

@@ -110,6 +110,7 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->known = 1;
     s->fits = is_plain(o) && learn_plan(s, op);
     s->head = op->head;
+    s->head.type = FRAME_EAGER;
     s->head.bytes = s->bytes;
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
@@ -138,6 +139,16 @@ static int can_receive(const struct small_shape *s)
     return 1;
 }
 
+/* Longer records are there sooner if they are all written before this rank begins to look: a fence. */
+static void ring_bells(const struct small_shape *s)
+{
+    enum { FEW = 64 };
+    if (s->bytes > FEW)
+        ring_fence();
+    for (int i = 0; i < s->send_messages; i++)
+        (s->bytes > FEW ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
+}
+
 static void send_all(struct small_shape *s, const uint8_t *from)
 {
     struct frame *h = &s->head;
@@ -148,9 +159,7 @@ static void send_all(struct small_shape *s, const uint8_t *from)
         port_take_owed(&p->port, h);
         ring_put_frame(&p->out, key, h, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
-    ring_fence();
-    for (int i = 0; i < s->send_messages; i++)
-        duplex_ring_bell_fenced(s->sends[i].peer);
+    ring_bells(s);
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
@@ -251,9 +260,7 @@ static void offer_all(struct small_shape *s, const struct exec_group *g, struct 
 {
     for (int i = 0; i < s->send_messages; i++)
         duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
-    ring_fence();
-    for (int i = 0; i < s->send_messages; i++)
-        duplex_ring_bell_fenced(s->sends[i].peer);
+    ring_bells(s);
 }
 
 /* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
@@ -302,10 +309,20 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     return COMM_OK;
 }
 
+/* COMM_ERR_UNSUPPORTED if they cannot be. */
+static comm_status run_if_offered(struct small_shape *s, const struct fabric *f, struct exec_group *g,
+                                  const comm_op *op, int64_t spin_ns)
+{
+    struct tx *offers[SMALL_PEERS_MAX];
+    s->head.type = FRAME_RTS;
+    if (!draft_all(s, op->send.data ? op->send.data : op->recv.data, offers))
+        return COMM_ERR_UNSUPPORTED;
+    return run_offered(s, f, g, op, offers, spin_ns);
+}
+
 comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
-    struct tx *offers[SMALL_PEERS_MAX];
     /* Unexpected frames may be what this op would wait for. */
     if (g->status != COMM_OK || g->head || g->domain->matching.count || g->size > SMALL_PEERS_MAX)
         return COMM_ERR_UNSUPPORTED;
@@ -313,15 +330,14 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
         learn(s, g, op);
     if (!s->fits || !can_receive(s))
         return COMM_ERR_UNSUPPORTED;
-    s->head.seq = op->seq;
-    s->head.type = FRAME_RTS;
-    int offers_all = s->is_offered && draft_all(s, op->send.data ? op->send.data : op->recv.data, offers);
-    if (!offers_all && !(s->is_short && can_send(s)))
-        return COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
-    if (offers_all)
-        return run_offered(s, f, g, op, offers, spin_ns);
-    s->head.type = FRAME_EAGER;
-    return run_sent(s, f, g, op, spin_ns);
+    s->head.seq = op->seq;
+    if (s->is_offered) {
+        comm_status status = run_if_offered(s, f, g, op, spin_ns);
+        s->head.type = FRAME_EAGER;
+        if (status != COMM_ERR_UNSUPPORTED)
+            return status;
+    }
+    return s->is_short && can_send(s) ? run_sent(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }

@@ -569,7 +569,8 @@ fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes
       "late on shm")
 fault("shm", "message_comes_instead_to_another_receive", P2P,
       "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)", "late on shm")
-fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)", "shm_lend")
+fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)",
+      "late on shm")
 fault("shm", "what_is_claimed_is_withdrawn", LEND, "valid = l->place.loan;\n    return",
       "valid = l->place.loan;\n    return 1;\n    return", "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
