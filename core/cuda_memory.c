@@ -53,12 +53,12 @@ static pointer_attribute_fn look_again(void)
 {
     unsigned long long loads = 0;
     dl_iterate_phdr(count_loads, &loads);
-    if (loads == atomic_load_explicit(&loads_seen, memory_order_relaxed))
-        return NULL;
+    if (loads == atomic_load_explicit(&loads_seen, memory_order_acquire)) /* perhaps by another thread, just now */
+        return atomic_load_explicit(&pointer_attribute, memory_order_acquire);
     pointer_attribute_fn found = open_driver();
     if (found)
         atomic_store_explicit(&pointer_attribute, found, memory_order_release);
-    atomic_store_explicit(&loads_seen, loads, memory_order_relaxed);
+    atomic_store_explicit(&loads_seen, loads, memory_order_release);
     return found;
 }
 
