@@ -159,8 +159,8 @@ static comm_status shm_tcp_query(void *context)
     return exec_host->backend_find("shm", &shm);
 }
 
-/* Ranks of one host through memory that they share, as in backend_shm, and those of different hosts over TCP. Its
- * parameters are those of the two. */
+/* Ranks of one host through memory that they share, as in backend_shm, and those of different hosts over TCP. It takes
+ * the parameters of the two: their variables, or the options of "auto". It has none of its own. */
 static const comm_backend shm_tcp_backend = {
     COMM_BACKEND_INIT,
     .traits = COMM_BACKEND_KEEPS_DEADLINES | COMM_BACKEND_CHECKS_SIGNATURES | COMM_BACKEND_NOTICES_LOSS,

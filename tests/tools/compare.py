@@ -121,7 +121,7 @@ class Compare(unittest.TestCase):
                  'gloo': {('all_reduce', 8): [9, 4, 4], ('all_reduce', 64): [12, None, 410]}}
         out = io.StringIO()
         compare_module.report(times, types.SimpleNamespace(csv=False, ranks=2), out)
-        self.assertIn('| all_reduce | 8 B | 2.0 | 4.0 (2.0x) |', out.getvalue())
+        self.assertIn('| all_reduce | 8 B | 2.00 | 4.00 (2.0x) |', out.getvalue())
         self.assertIn('| all_reduce | 64 B | 20.0 | 211 (10.6x) |', out.getvalue())
 
     def test_wrong_words(self):
