@@ -701,13 +701,19 @@ void duplex_sweep(struct port *port)
     duplex_close(p);
 }
 
+static void tx_put_list(struct duplex *p, struct tx *tx)
+{
+    while (tx) {
+        struct tx *next = tx->next;
+        tx_put(p, tx);
+        tx = next;
+    }
+}
+
 void duplex_finish(struct duplex *p)
 {
-    while (p->tx_head) {
-        struct tx *tx = p->tx_head;
-        p->tx_head = tx->next;
-        tx_put(p, tx);
-    }
+    tx_put_list(p, p->tx_head);
+    tx_put_list(p, p->lent_head);
     port_finish(&p->port);
 }
 
