@@ -150,8 +150,9 @@ struct comm_group {
     _Atomic int32_t ended; /* 0, or the status that ended the group; its release publishes ended_text */
     atomic_int ending;     /* the thread that sets it writes ended_text and ended_ns */
     int64_t ended_ns;
-    /* a backend has ended the group in a place where the others could not be told; the watchdog does it */
-    atomic_int untold;
+    /* a backend has ended the group in a place where the others could not be told; the watchdog does it, once all of
+     * them are open */
+    atomic_int untold, is_open;
     char ended_text[COMM_ERROR_BYTES];
 
     /* the submission lock: guards what follows, the channels' numbers, and the setting of `closing` */

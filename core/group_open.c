@@ -479,9 +479,16 @@ static comm_status open_channels(const struct group_plan *plan, comm_group *grou
         group->runs |= group->channels[i].backend->run != NULL;
         status = open_channel(plan, group, &group->channels[i]);
     }
-    if (status != COMM_OK)
+    if (status != COMM_OK) {
         close_channels(group, 0);
-    return status;
+        comm__unwatch(group); /* a backend may have ended it already */
+        comm__watchdog_let_go(group);
+        return status;
+    }
+    atomic_store(&group->is_open, 1); /* before a last look: see comm__group_end */
+    if (atomic_load(&group->untold))
+        comm__watch_from(group, 0);
+    return COMM_OK;
 }
 
 comm_status comm__group_open(const struct group_plan *plan, comm_group **ret_group)

@@ -31,7 +31,7 @@ int64_t comm__work_due_ns(const comm_work *work)
 
 int64_t comm__group_due_ns(comm_group *group)
 {
-    if (atomic_load(&group->untold))
+    if (atomic_load(&group->untold) && atomic_load(&group->is_open))
         return 0;
     if (!has_ended(group))
         return comm__pending_due_ns(group);
