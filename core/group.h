@@ -99,8 +99,8 @@ struct plain_call {
 };
 
 /* Such a call that went to a backend of the group, checked: the next one that is like it needs other buffers and a
- * number. The last ones are kept, by the kind of op: programs send and receive in turn. */
-enum { GROUP_CHECKED = 4 };
+ * number. The last one of each kind is kept: programs send and receive in turn. */
+enum { GROUP_CHECKED = 12 };
 
 struct checked {
     struct plain_call call; /* kind 0: there is none */

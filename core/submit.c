@@ -572,10 +572,12 @@ static int is_like(const struct plain_call *a, const struct plain_call *b)
            a->send_count == b->send_count && a->recv_count == b->recv_count;
 }
 
-/* In a group of several devices the device must be said. */
-static inline int is_on(const struct checked *c, const comm_group *group, comm_device device)
+/* What the options say: a tag, and the device, which must be said in a group of several devices. */
+static inline int has_options(const struct checked *c, const comm_group *group, const comm_op_options *options)
 {
-    return device == c->op.device || (!device && group->channel_count == 1);
+    comm_device device = options ? options->device : COMM_DEVICE_DEFAULT;
+    int32_t tag = options && comm__op_is_peer(c->call.kind) ? options->tag : 0;
+    return tag == c->op.tag && (device == c->op.device || (!device && group->channel_count == 1));
 }
 
 /* Buffers that were not looked at: may the CPU touch them? Those of the call before were. */
@@ -589,7 +591,7 @@ static inline int may_touch(const struct checked *c, const struct plain_call *ca
 }
 
 /* Submit the call as the one before, with other buffers. 0: it must be checked. */
-static int repeat(comm_group *group, const struct plain_call *call, comm_device device, int waits,
+static int repeat(comm_group *group, const struct plain_call *call, const comm_op_options *options, int waits,
                   comm_work **ret_work, comm_status *ret_status)
 {
     struct checked *c = checked_of(group, call);
@@ -597,7 +599,7 @@ static int repeat(comm_group *group, const struct plain_call *call, comm_device 
         return 0;
     int64_t began = run_begins(group, waits);
     futex_lock_take(&group->submission);
-    if (!is_like(&c->call, call) || !is_on(c, group, device) || comm__memory_any(group) ||
+    if (!is_like(&c->call, call) || !has_options(c, group, options) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
         !op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call)) {
         futex_lock_release(&group->submission);
@@ -616,10 +618,10 @@ static int repeat(comm_group *group, const struct plain_call *call, comm_device 
     return 1;
 }
 
-/* Nothing but, perhaps, the device. */
+/* Nothing but, perhaps, the device and a tag. */
 static inline int say_little(const comm_op_options *o)
 {
-    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->tag | o->element_bytes | o->reserved) &&
+    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->element_bytes | o->reserved) &&
            !o->stream && !o->premul && !o->reduce_fn && !o->reduce_context && !o->label;
 }
 
@@ -642,7 +644,7 @@ comm_status comm__group_call_plain(comm_group *group, const struct plain_call *c
     comm_work *work;
     comm_status status;
     int is_plain = group && (!options || say_little(options));
-    if (!is_plain || !repeat(group, call, options ? options->device : 0, ret_work == NULL, &work, &status))
+    if (!is_plain || !repeat(group, call, options, ret_work == NULL, &work, &status))
         return call_anew(group, call, options, ret_work);
     if (status != COMM_OK || !work)
         return status;

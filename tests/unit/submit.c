@@ -55,6 +55,15 @@ static void only_an_equal_call_is_not_checked_again(int rank, int size, void *ar
     CHECK(ASKED(comm_all_gather_v(world, a, b, counts, NULL, COMM_DTYPE_F64, NULL, &work)));
     CHECK(!ASKED(comm_all_reduce(world, b, a, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, NULL, &work)));
     CHECK(comm_group_seq(world) == 15);
+    options = (comm_op_options)COMM_OP_OPTIONS_INIT;
+    options.tag = 7;
+    CHECK(ASKED(comm_send(world, a, 2, COMM_DTYPE_F64, 0, &options, &work)));
+    CHECK(!ASKED(comm_send(world, b, 2, COMM_DTYPE_F64, 0, &options, &work)));
+    CHECK(ASKED(comm_send(world, b, 2, COMM_DTYPE_F64, 0, NULL, &work)));
+    CHECK(ASKED(comm_send(world, b, 2, COMM_DTYPE_F64, 0, &options, &work)));
+    options.tag = COMM_ANY_TAG;
+    CHECK_STATUS(comm_send(world, b, 2, COMM_DTYPE_F64, 0, &options, &work), COMM_ERR_INVALID);
+    CHECK(!ASKED(comm_all_reduce(world, b, a, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work))); /* has no tag */
     CHECK_OK(comm_group_close(world));
 }
 
