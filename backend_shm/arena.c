@@ -108,7 +108,6 @@ void arena_close(struct arena *a, int forked)
     a->domain.peers.closing = 2;
     unexpected_list_clear(&a->domain.unexpected);
     fabric_close(&a->fabric);
-    pthread_mutex_destroy(&a->lock);
     pthread_mutex_destroy(&a->park_lock);
     pthread_cond_destroy(&a->park);
     pthread_cond_destroy(&a->helper_park);

@@ -139,13 +139,13 @@ static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work 
 static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
 {
     struct shm_group *g = state;
-    if (pthread_mutex_trylock(&g->arena->lock) != 0)
+    if (!futex_lock_try(&g->arena->lock))
         return COMM_ERR_UNSUPPORTED;
     int is_message = op->kind == COMM_OP_SEND || op->kind == COMM_OP_RECV;
     struct fabric *f = &g->arena->fabric;
     comm_status status = is_message ? message_run(f, g->exec, op, spin_ns)
                                     : small_run(&g->small, f, g->exec, op, spin_ns);
-    pthread_mutex_unlock(&g->arena->lock);
+    futex_lock_release(&g->arena->lock);
     return status;
 }
 

@@ -59,7 +59,7 @@ static void unlock_and_complete(struct arena *a)
         struct completion few[FEW];
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
-        pthread_mutex_unlock(&a->lock);
+        futex_lock_release(&a->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
             free(few[i].error);
@@ -68,7 +68,7 @@ static void unlock_and_complete(struct arena *a)
             tell_waiting(a);
         if (!more)
             return;
-        pthread_mutex_lock(&a->lock);
+        futex_lock_take(&a->lock);
     }
 }
 
@@ -76,12 +76,12 @@ static void unlock_and_complete(struct arena *a)
 
 void driver_enter(struct arena *a)
 {
-    if (pthread_mutex_trylock(&a->lock) == 0)
+    if (futex_lock_try(&a->lock))
         return;
     atomic_fetch_add(&a->contenders, 1);
     if (atomic_load(&a->sleeping))
         bell_ring(a->fabric.bell.fd);
-    pthread_mutex_lock(&a->lock);
+    futex_lock_take(&a->lock);
     atomic_fetch_sub(&a->contenders, 1);
 }
 
@@ -112,7 +112,7 @@ void driver_leave(struct arena *a)
 void driver_leave_quietly(struct arena *a)
 {
     end_turn(a);
-    pthread_mutex_unlock(&a->lock);
+    futex_lock_release(&a->lock);
 }
 
 /* Something has happened that the end of the turn must see to: no time to sleep. */
@@ -239,7 +239,7 @@ static void park(struct arena *a, comm_work *work, int64_t until_ns)
 /* Take the lock to drive. The helper gives way, and a short visit ends soon; another waiting thread drives for both. */
 static int try_drive(struct arena *a)
 {
-    if (pthread_mutex_trylock(&a->lock) == 0)
+    if (futex_lock_try(&a->lock))
         return 1;
     if (atomic_load(&a->waiter_drives))
         return 0;
@@ -312,7 +312,7 @@ void driver_leave_to_helper(struct arena *a)
 {
     end_turn(a);
     tell_helper(a, a->domain.done_count > 0);
-    pthread_mutex_unlock(&a->lock);
+    futex_lock_release(&a->lock);
     wake_helper(a);
 }
 
@@ -396,7 +396,7 @@ static void *helper_main(void *argument)
             async_seen = now;
         if (atomic_load(&a->fabric.resolving))
             dial_resolve(&a->fabric, &a->stop);
-        if (!somebody_drives(a, now, &runs_seen) && pthread_mutex_trylock(&a->lock) == 0) {
+        if (!somebody_drives(a, now, &runs_seen) && futex_lock_try(&a->lock)) {
             int wait_ms = helper_turn(a);
             if (wait_ms)
                 poll(&sleeps_at, 1, wait_ms);
@@ -415,7 +415,6 @@ void driver_start(struct arena *a)
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&a->lock, NULL);
     pthread_mutex_init(&a->park_lock, NULL);
     pthread_cond_init(&a->park, &monotonic);
     pthread_cond_init(&a->helper_park, &monotonic);

@@ -159,19 +159,9 @@ static void write_frame(struct duplex *p, struct tx *tx)
     }
 }
 
-void duplex_ring_bell(struct duplex *p)
+void duplex_wake(struct duplex *p)
 {
-    if (p->fabric->has_barrier && atomic_load_explicit(&p->out.shared->is_barred, memory_order_relaxed))
-        atomic_signal_fence(memory_order_seq_cst);
-    else
-        ring_fence();
-    duplex_ring_bell_fenced(p);
-}
-
-void duplex_ring_bell_fenced(struct duplex *p)
-{
-    if (atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed) &&
-        atomic_exchange(&p->out.shared->asleep, 0))
+    if (atomic_exchange(&p->out.shared->asleep, 0))
         bell_ring(p->bell);
 }
 
@@ -273,7 +263,7 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
     }
     if (p->bye_sent)
         return 1; /* Nothing follows a BYE. */
-    port_take_owed(port, h);
+    h->credit = port_take_owed(port);
     struct tx draft = { .head = *h, .loan = { .payload = payload, .bytes = bytes }, .message = m };
     if (m) {
         draft.owner = m->owner;
@@ -318,7 +308,7 @@ struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const str
 void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner)
 {
     tx->owner = owner;
-    port_take_owed(&p->port, h);
+    h->credit = port_take_owed(&p->port);
     lend_begin(p, &tx->loan);
     ring_put_lent(&p->out, ring_key(h), h, &tx->loan.place);
     lent_append(p, tx);

@@ -32,10 +32,26 @@ static inline int duplex_look(struct duplex *p)
 
 /* Something may have come, or there is space for what is queued. */
 int duplex_has_news(struct duplex *p);
-/* Frames have been written: wake the peer if it sleeps. */
-void duplex_ring_bell(struct duplex *p);
-/* The same, after a fence. */
-void duplex_ring_bell_fenced(struct duplex *p);
+/* It said that it sleeps. */
+void duplex_wake(struct duplex *p);
+
+/* Frames have been written, and a fence was passed: wake the peer if it sleeps. */
+static inline void duplex_ring_bell_fenced(struct duplex *p)
+{
+    if (atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed))
+        duplex_wake(p);
+}
+
+/* The same, without that fence. */
+static inline void duplex_ring_bell(struct duplex *p)
+{
+    if (p->fabric->has_barrier && atomic_load_explicit(&p->out.shared->is_barred, memory_order_relaxed))
+        atomic_signal_fence(memory_order_seq_cst);
+    else
+        ring_fence();
+    duplex_ring_bell_fenced(p);
+}
+
 /* For ops that are done at once. An offer of a message with this RTS, which can be made now; NULL: it cannot. Next it
  * is made, without ringing the bell, or dropped. */
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan);

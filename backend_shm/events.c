@@ -90,10 +90,8 @@ int events_asleep(struct fabric *f)
     return 1;
 }
 
-void events_awake(struct fabric *f)
+void events_say_awake(struct fabric *f)
 {
-    if (!f->is_asleep)
-        return;
     f->is_asleep = 0;
     for (int32_t i = 0; i < f->up_count; i++)
         atomic_store_explicit(&f->up[i]->in.shared->asleep, 0, memory_order_relaxed);

@@ -17,7 +17,13 @@ void events_turn(struct fabric *f, int wait_ms);
 /* Tell the peers that no thread looks at the rings, so that they ring. Returns 1 if it is so; 0: something has come
  * meanwhile, or another one was told so before. */
 int events_asleep(struct fabric *f);
+void events_say_awake(struct fabric *f);
+
 /* A thread looks again. */
-void events_awake(struct fabric *f);
+static inline void events_awake(struct fabric *f)
+{
+    if (f->is_asleep)
+        events_say_awake(f);
+}
 
 #endif

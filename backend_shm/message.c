@@ -10,27 +10,56 @@
 #include "fabric.h"
 #include "small.h"
 
-static void put_eager(struct duplex *p, struct frame *h, const void *payload)
+static inline uint64_t key_of(uint8_t type, const struct exec_group *g, int32_t tag, uint16_t flags, uint64_t bytes)
 {
-    h->type = FRAME_EAGER;
-    port_spend(&p->port, (size_t)h->bytes);
-    port_take_owed(&p->port, h);
-    ring_put_frame(&p->out, ring_key(h), h, payload, (uint32_t)h->bytes);
+    const struct frame h = { .type = type, .kind = COMM_OP_SEND, .group = g->id, .flags = flags, .tag = tag,
+                             .bytes = bytes };
+    return ring_key(&h);
+}
+
+/* The header of the latest send. */
+static inline void write_header(struct frame *to, uint8_t type, const struct exec_group *g, const comm_op *op,
+                                uint16_t flags, uint32_t credit)
+{
+    to->type = type;
+    to->kind = COMM_OP_SEND;
+    to->dtype = (uint8_t)op->dtype;
+    to->redop = 0;
+    to->credit = credit;
+    to->group = g->id;
+    to->seq = g->sends_begun;
+    to->signature = 0;
+    to->slice = 0;
+    to->flags = flags;
+    to->tag = op->tag;
+    to->count = op->send.count;
+    to->bytes = op->send.count * op->element_bytes;
+}
+
+static void put_eager(struct duplex *p, const struct exec_group *g, const comm_op *op, uint16_t flags)
+{
+    size_t bytes = op->send.count * op->element_bytes;
+    uint32_t credit = port_take_owed(&p->port);
+    port_spend(&p->port, bytes);
+    uint64_t key = key_of(FRAME_EAGER, g, op->tag, flags, bytes);
+    struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)bytes);
+    write_header(&record->frame, FRAME_EAGER, g, op, flags, credit);
+    record->place.loan = 0;
+    ring_end_frame(&p->out, record, op->send.data, (uint32_t)bytes);
     duplex_ring_bell(p);
 }
 
 /* Wait until the peer has read it. A short message, for which there is space in the ring, goes that way after all. */
-static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, struct frame *h,
-                                   const void *payload, int64_t spin_ns)
+static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, const struct exec_group *g,
+                                   const comm_op *op, int64_t spin_ns)
 {
     int64_t until_ns = 0;
-    spin_ns += (int64_t)h->bytes / SMALL_BYTES_PER_NS;
+    spin_ns += (int64_t)(op->send.count * op->element_bytes) / SMALL_BYTES_PER_NS;
     for (unsigned turn = 1; !duplex_is_read(p, tx); turn++)
         if (!fabric_look_again(f, turn, spin_ns, &until_ns)) {
             if (!duplex_withdraw(p, tx))
                 return COMM_IN_PROGRESS;
-            h->flags = FRAME_INSTEAD;
-            put_eager(p, h, payload);
+            put_eager(p, g, op, FRAME_INSTEAD);
             return COMM_OK;
         }
     waiting_paid(f->looks.waiting);
@@ -46,6 +75,23 @@ static int is_short(struct duplex *p, size_t bytes)
            port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
 }
 
+/* UNSUPPORTED: it cannot be offered. */
+static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
+                             int may_be_withdrawn, int64_t spin_ns)
+{
+    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes,
+                               .may_be_withdrawn = (uint8_t)may_be_withdrawn };
+    struct frame h;
+    write_header(&h, FRAME_RTS, g, op, 0, 0);
+    struct tx *tx = duplex_draft_offer(p, &h, &loan);
+    if (!tx)
+        return COMM_ERR_UNSUPPORTED;
+    h.seq = ++g->sends_begun;
+    duplex_make_offer(p, &h, tx, g);
+    duplex_ring_bell(p);
+    return wait_until_read(f, p, tx, g, op, spin_ns);
+}
+
 static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct port *port = group_port(g, op->root);
@@ -53,24 +99,26 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .dtype = (uint8_t)op->dtype, .group = g->id,
-                       .seq = g->sends_begun + 1, .tag = op->tag, .count = op->send.count, .bytes = bytes };
     int goes_eagerly = is_short(p, bytes), answers = p->received_last;
-    const struct loan loan = { .payload = op->send.data, .bytes = bytes, .may_be_withdrawn = (uint8_t)goes_eagerly };
-    struct tx *tx = NULL;
     p->received_last = 0;
-    if (bytes <= SMALL_OFFER_BYTES && (!goes_eagerly || (answers && bytes > SMALL_AWAITED_BYTES)))
-        tx = duplex_draft_offer(p, &h, &loan);
-    if (!tx && !goes_eagerly)
+    if (bytes <= SMALL_OFFER_BYTES && (!goes_eagerly || (answers && bytes > SMALL_AWAITED_BYTES))) {
+        comm_status status = offer_now(f, p, g, op, goes_eagerly, spin_ns);
+        if (status != COMM_ERR_UNSUPPORTED)
+            return status;
+    }
+    if (!goes_eagerly)
         return COMM_ERR_UNSUPPORTED;
     g->sends_begun++;
-    if (!tx) {
-        put_eager(p, &h, op->send.data);
-        return COMM_OK;
-    }
-    duplex_make_offer(p, &h, tx, g);
-    duplex_ring_bell(p);
-    return wait_until_read(f, p, tx, &h, op->send.data, spin_ns);
+    put_eager(p, g, op, 0);
+    return COMM_OK;
+}
+
+/* A short message whose record this is. */
+static void take_short(struct duplex *p, const struct ring_record *record, const struct frame *h, void *to)
+{
+    if (h->bytes)
+        memcpy(to, ring_payload(record, RING_FRAME, (uint32_t)h->bytes), (size_t)h->bytes);
+    duplex_took(p, h, ring_frame_lines((uint32_t)h->bytes));
 }
 
 /* Take the message, if this is its record, and all of it is here or can be read. */
@@ -91,17 +139,18 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
     }
     if (h.type != FRAME_EAGER || h.bytes > SMALL_BYTES || record->bytes != h.bytes)
         return COMM_ERR_UNSUPPORTED;
-    if (h.bytes)
-        memcpy(op->recv.data, ring_payload(record, RING_FRAME, (uint32_t)h.bytes), (size_t)h.bytes);
-    duplex_took(p, &h, ring_frame_lines((uint32_t)h.bytes));
+    take_short(p, record, &h, op->recv.data);
     return COMM_OK;
 }
 
+/* Most messages are as long as the receive. The record of a short one is known by its key, without its second line. */
 static comm_status receive_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     if (op->root == COMM_ANY_SOURCE || g->recvs.head || g->p2p_boxes[op->root].unexpected.head)
         return COMM_ERR_UNSUPPORTED;
     struct duplex *p = duplex_of(group_port(g, op->root));
+    struct frame whole = { .type = FRAME_EAGER, .bytes = op->recv.count * op->element_bytes };
+    const uint64_t key = key_of(FRAME_EAGER, g, op->tag, 0, whole.bytes);
     const struct ring_record *record;
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
@@ -110,7 +159,13 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
-            comm_status status = take(p, g, op, record);
+            comm_status status = COMM_OK;
+            if (record->key == key && record->bytes == whole.bytes && whole.bytes <= SMALL_BYTES) {
+                whole.credit = record->credit;
+                take_short(p, record, &whole, op->recv.data);
+            } else {
+                status = take(p, g, op, record);
+            }
             waiting_paid(f->looks.waiting);
             p->received_last = status == COMM_OK;
             return status;

@@ -1,10 +1,8 @@
 #include "ring.h"
 
-#include <string.h>
-
-/* Into lines that the other core has read. The processor asks for whole lines if it knows that all of it is written;
+/* The processor asks for whole lines if it knows that all of it is written;
  * memcpy lets it know for lengths from 2 KiB on. */
-static void copy_to_lines(void *to, const void *from, size_t bytes)
+void ring_copy_to_lines(void *to, const void *from, size_t bytes)
 {
 #ifdef __x86_64__
     enum { FEW = 256 };
@@ -18,15 +16,10 @@ static void copy_to_lines(void *to, const void *from, size_t bytes)
 
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)
 {
-    struct ring_record *record = ring_next(r);
-    record->key = key;
-    record->credit = h->credit;
-    record->bytes = bytes;
+    struct ring_record *record = ring_begin_frame(r, key, h->credit, bytes);
     record->frame = *h;
     record->place.loan = 0;
-    if (bytes)
-        copy_to_lines(bytes > RING_INLINE ? (uint8_t *)(record + 1) : record->inlined, payload, bytes);
-    ring_publish(r, ring_frame_lines(bytes));
+    ring_end_frame(r, record, payload, bytes);
 }
 
 void ring_put_lent(struct ring_out *r, uint64_t key, const struct frame *h, const struct ring_place *place)

@@ -13,6 +13,9 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+
+#include <comm/comm.h>
 
 #include "frame.h"
 
@@ -97,14 +100,33 @@ static inline uint64_t ring_stamp(uint64_t salt, uint64_t position)
     return salt + 2 * position;
 }
 
-/* What a reader that knows which message comes compares, instead of the whole header. */
+/* What a reader that knows which message comes compares, instead of the whole header: a hash. This is the part of it
+ * that is the same whenever an op comes again. */
+struct ring_key_base {
+    uint64_t whose, what;
+};
+
+static const uint64_t ring_key_odd = 0x9e3779b97f4a7c15u;
+
+static inline struct ring_key_base ring_key_base(const struct frame *h)
+{
+    return (struct ring_key_base){
+        h->group ^ h->signature * ring_key_odd,
+        h->bytes ^ (uint64_t)h->slice << 32 ^ (uint64_t)h->round << 24 ^ (uint64_t)h->kind << 56 ^ h->type,
+    };
+}
+
+static inline uint64_t ring_key_of(struct ring_key_base base, uint64_t seq)
+{
+    uint64_t key = base.whose + seq;
+    key = (key ^ key >> 29) * ring_key_odd;
+    return (key ^ base.what) * ring_key_odd;
+}
+
+/* A receive knows a message by its tag, not by the sender's count. */
 static inline uint64_t ring_key(const struct frame *h)
 {
-    const uint64_t odd = 0x9e3779b97f4a7c15u;
-    uint64_t key = (h->group ^ h->signature * odd) + h->seq;
-    uint64_t more = h->bytes ^ (uint64_t)h->slice << 32 ^ (uint64_t)h->round << 24 ^ (uint64_t)h->kind << 56 ^ h->type;
-    key = (key ^ key >> 29) * odd;
-    return (key ^ more) * odd;
+    return ring_key_of(ring_key_base(h), h->kind == COMM_OP_SEND ? (uint32_t)h->tag : h->seq);
 }
 
 /* Between "I sleep" and a last look, and between a record and the look whether its reader sleeps. ThreadSanitizer knows
@@ -158,7 +180,30 @@ static inline void ring_publish(struct ring_out *r, uint64_t lines)
     r->tail += lines;
 }
 
-/* A header, and the first `bytes` of its payload. There is space. */
+/* A record in two steps, for what is done at once; between them its header is written, field by field where it is new:
+ * a header that has just been written elsewhere in parts is read as a whole only after a stall. There is space. */
+static inline struct ring_record *ring_begin_frame(struct ring_out *r, uint64_t key, uint32_t credit, uint32_t bytes)
+{
+    struct ring_record *record = ring_next(r);
+    record->key = key;
+    record->credit = credit;
+    record->bytes = bytes;
+    return record;
+}
+
+/* Into lines that the other core has read. */
+void ring_copy_to_lines(void *to, const void *from, size_t bytes);
+
+static inline void ring_end_frame(struct ring_out *r, struct ring_record *record, const void *payload, uint32_t bytes)
+{
+    if (bytes > RING_INLINE)
+        ring_copy_to_lines(record + 1, payload, bytes);
+    else if (bytes)
+        memcpy(record->inlined, payload, bytes);
+    ring_publish(r, ring_frame_lines(bytes));
+}
+
+/* A header, and the first `bytes` of its payload. */
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes);
 /* A header whose payload is lent. */
 void ring_put_lent(struct ring_out *r, uint64_t key, const struct frame *h, const struct ring_place *place);

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/un.h>
 
+#include "base/futex_lock.h"
 #include "carrier.h"
 #include "domain.h"
 #include "forked.h"
@@ -151,7 +152,7 @@ struct arena {
     struct forked forked;
 
     /* driver.c */
-    pthread_mutex_t lock;
+    struct futex_lock lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by its own bell */
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */

@@ -21,11 +21,11 @@
 
 /* ---- Shapes ---- */
 
+/* The signature is that of all that is the same on all ranks. */
 static int is_of(const struct small_shape *s, const comm_op *op)
 {
-    return s->known && s->kind == op->kind && s->root == op->root && s->redop == op->redop && s->dtype == op->dtype &&
-           s->flags == op->flags && s->send_count == op->send.count && s->recv_count == op->recv.count &&
-           s->head.signature == op->signature;
+    return s->known && s->head.signature == op->signature && s->flags == op->flags &&
+           s->send_count == op->send.count && s->recv_count == op->recv.count;
 }
 
 static struct small_message message(const struct exec_op *op, int32_t rank, const uint8_t *base, const uint8_t *at)
@@ -101,8 +101,8 @@ static int is_plain(const comm_op *op)
 
 static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
-    *s = (struct small_shape){ .kind = o->kind, .root = o->root, .redop = o->redop, .dtype = o->dtype,
-                               .flags = o->flags, .send_count = o->send.count, .recv_count = o->recv.count };
+    *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
+                               .recv_count = o->recv.count };
     s->head.signature = o->signature;
     struct exec_op *op = queue_op(g, o, NULL);
     if (!op)
@@ -110,8 +110,11 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->known = 1;
     s->fits = is_plain(o) && learn_plan(s, op);
     s->head = op->head;
-    s->head.type = FRAME_EAGER;
     s->head.bytes = s->bytes;
+    s->head.type = FRAME_RTS;
+    s->offered = ring_key_base(&s->head);
+    s->head.type = FRAME_EAGER;
+    s->sent = ring_key_base(&s->head);
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
     queue_put_back(g->domain, op);
@@ -149,24 +152,26 @@ static void ring_bells(const struct small_shape *s)
         (s->bytes > FEW ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
 }
 
-static void send_all(struct small_shape *s, const uint8_t *from)
+static void send_all(const struct small_shape *s, uint64_t seq, uint64_t key, const uint8_t *from)
 {
-    struct frame *h = &s->head;
-    uint64_t key = ring_key(h);
     for (int i = 0; i < s->send_messages; i++) {
         struct duplex *p = s->sends[i].peer;
         port_spend(&p->port, s->bytes);
-        port_take_owed(&p->port, h);
-        ring_put_frame(&p->out, key, h, from + s->sends[i].offset, (uint32_t)s->bytes);
+        uint32_t credit = port_take_owed(&p->port);
+        struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)s->bytes);
+        record->frame = s->head;
+        record->frame.seq = seq;
+        record->frame.credit = credit;
+        record->place.loan = 0;
+        ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
     ring_bells(s);
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-static int all_are_here(const struct fabric *f, const struct small_shape *s, const struct ring_record **records,
-                        int64_t spin_ns)
+static int all_are_here(const struct fabric *f, const struct small_shape *s, uint64_t key,
+                        const struct ring_record **records, int64_t spin_ns)
 {
-    uint64_t key = ring_key(&s->head);
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
     int64_t until_ns = 0;
     int here = 0;
@@ -217,7 +222,7 @@ static void take_all(const struct small_shape *s, const struct exec_group *g, co
 
 static void let_go(const struct small_shape *s, const struct ring_record **records)
 {
-    struct frame h = s->head;
+    struct frame h = { .type = s->head.type, .bytes = s->bytes };
     uint64_t lines = ring_frame_lines(h.type == FRAME_RTS ? 0 : (uint32_t)s->bytes);
     for (int i = 0; i < s->recv_messages; i++) {
         h.credit = records[i]->credit;
@@ -230,8 +235,9 @@ static comm_status run_sent(struct small_shape *s, const struct fabric *f, struc
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
-    send_all(s, send);
-    if (!all_are_here(f, s, records, spin_ns))
+    uint64_t key = ring_key_of(s->sent, op->seq);
+    send_all(s, op->seq, key, send);
+    if (!all_are_here(f, s, key, records, spin_ns))
         return COMM_IN_PROGRESS;
     take_all(s, g, records, send, op->recv.data);
     let_go(s, records);
@@ -298,7 +304,7 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
-    if (!all_are_here(f, s, records, spin_ns) || !read_all(s, records, recv))
+    if (!all_are_here(f, s, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
     let_go(s, records);
     g->has_received = 1;
@@ -315,6 +321,7 @@ static comm_status run_if_offered(struct small_shape *s, const struct fabric *f,
 {
     struct tx *offers[SMALL_PEERS_MAX];
     s->head.type = FRAME_RTS;
+    s->head.seq = op->seq;
     if (!draft_all(s, op->send.data ? op->send.data : op->recv.data, offers))
         return COMM_ERR_UNSUPPORTED;
     return run_offered(s, f, g, op, offers, spin_ns);
@@ -332,7 +339,6 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
         return COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
-    s->head.seq = op->seq;
     if (s->is_offered) {
         comm_status status = run_if_offered(s, f, g, op, spin_ns);
         s->head.type = FRAME_EAGER;

@@ -25,13 +25,14 @@ struct small_message {
 
 /* A plan of one round, with all that does not change from call to call. */
 struct small_shape {
-    int32_t kind, root, redop, dtype;
+    int32_t redop, dtype;
     uint32_t flags;
     size_t send_count, recv_count;
     int known, fits;
     int is_short;            /* the messages may go through the ring */
     int is_offered;          /* they are better read in their senders' memory */
     struct frame head;
+    struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];

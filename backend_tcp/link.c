@@ -208,7 +208,7 @@ int link_send(struct port *p, struct frame *h, const void *payload, size_t bytes
     }
     if (l->bye_sent)
         return 1; /* Nothing follows a BYE; all that is left is to read until the peer sends it too. */
-    port_take_owed(p, h);
+    h->credit = port_take_owed(p);
     struct tx draft;
     draft.sent = 0;
     draft.payload = payload;

@@ -20,9 +20,9 @@
 
 #include "backend_string.h"
 #include "base/error.h"
+#include "base/futex_lock.h"
 #include "cards.h"
 #include "device.h"
-#include "futex_lock.h"
 #include "hook.h"
 #include "inner_work.h"
 #include "op.h"

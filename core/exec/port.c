@@ -174,14 +174,6 @@ void port_complete(struct port *p)
     p->table->events->frame(p, &h, (const char *)p->sink.text);
 }
 
-void port_take_owed(struct port *p, struct frame *h)
-{
-    h->credit = p->credit_owed;
-    p->eager_held -= p->credit_owed;
-    p->credit_owed = 0;
-    assert(p->eager_held >= 0);
-}
-
 void port_untake(struct port *p, const struct frame *h)
 {
     if (h->type == FRAME_EAGER)

@@ -152,8 +152,6 @@ int port_took(struct port *p, const struct frame *h);
 void port_begins(struct port *p, const struct frame *h);
 /* The payload is complete, and has been fed to the sink. */
 void port_complete(struct port *p);
-/* What a frame that is about to go out gives back. */
-void port_take_owed(struct port *p, struct frame *h);
 /* It will not go out after all: neither what it cost nor what it gave back has been used. */
 void port_untake(struct port *p, const struct frame *h);
 
@@ -172,6 +170,16 @@ static inline void port_spend(struct port *p, size_t bytes)
 {
     p->credit -= (int64_t)(bytes + PORT_FRAME_COST);
     assert(p->credit >= 0);
+}
+
+/* The credit that a frame which is about to go out gives back. */
+static inline uint32_t port_take_owed(struct port *p)
+{
+    uint32_t owed = p->credit_owed;
+    p->eager_held -= owed;
+    p->credit_owed = 0;
+    assert(p->eager_held >= 0);
+    return owed;
 }
 
 #endif

@@ -183,7 +183,7 @@ static int post(struct port *p, struct frame *h, const void *payload, size_t byt
         free(owned);
         return 0;
     }
-    port_take_owed(p, h);
+    h->credit = port_take_owed(p);
     struct outgoing draft = { .head = *h, .payload = payload, .bytes = bytes, .message = m, .owned = owned,
                               .offer = offer };
     draft.owner = m ? m->owner : NULL;

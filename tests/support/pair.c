@@ -78,7 +78,7 @@ static int port_send(struct port *p, struct frame *h, const void *payload, size_
         return 0;
     }
     sent_count[p->table->in_round]++;
-    port_take_owed(p, h);
+    h->credit = port_take_owed(p);
     struct sent_frame *f = calloc(1, sizeof *f);
     *f = (struct sent_frame){ .head = *h, .payload = payload, .bytes = bytes, .message = m, .queued = 1 };
     *pp->tail = f;
