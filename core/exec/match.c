@@ -354,6 +354,7 @@ int match_adopt(struct message *m, int in_order)
         m->state = MESSAGE_DONE;
         return 1;
     }
+    port_want(m->port); /* the peer may have left since it was begun: then nothing reads it, and the op fails */
     m->offered = 1;
     m->in_order = (uint8_t)in_order;
     m->port->announced += (uint32_t)in_order;
@@ -497,7 +498,7 @@ int match_cleared(struct port *p, const struct box *box, const struct frame *h)
     if (!m)
         return 0;
     if (m->offered)
-        return 1; /* no honest peer says so */
+        return 1; /* a correct peer reads it, and sends no CTS */
     int in_order = leave_announced(m);
     if (send_payload(m, FRAME_DATA))
         m->user->done(m);

@@ -563,6 +563,8 @@ fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted 
 fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
 fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order)",
       "if (!in_order)", "late on shm")
+fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
+      "    port_want(m->port); /* the peer may have left since", "    (void)m; /* the peer may have left since", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
       "late on shm")
 fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes_instead(h))\n", "if (0)\n",

@@ -284,6 +284,25 @@ static void a_round_that_fails_does_not_go_on(void **state)
     assert_int_equal(works[1][0].status, COMM_ERR_MISMATCH);
 }
 
+/* A send was offered at once. Before it is submitted the peer leaves, and what was offered to it is dropped. */
+static void a_send_is_begun_and_its_peer_leaves(void **state)
+{
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_SEND, .dtype = COMM_DTYPE_U32, .root = 1,
+                   .element_bytes = 4, .group_seq = 1, .flags = COMM_OP_FLAG_BEGUN, .timeout_ns = INT64_MAX,
+                   .send = { .data = input[0], .count = COUNT_MAX } };
+    (void)state;
+    port_left(pair_port(0));
+    pair_turn(0);
+    assert_int_equal(pair_group(0)->status, COMM_OK);
+    assert_int_equal(pair_submit(0, &op, &works[0][0]), COMM_OK);
+    pair_turn(0);
+    assert_int_equal(works[0][0].completed, 1);
+    assert_int_equal(works[0][0].status, COMM_ERR_PEER_LOST);
+    assert_non_null(strstr(works[0][0].error, "has closed its world"));
+    assert_int_equal(pair_port(0)->interest, 0);
+    assert_int_equal(pair_port(0)->announced, 0);
+}
+
 /* ---- Hosts ---- */
 
 /* A group's ranks are not the world's. */
@@ -376,6 +395,7 @@ int main(void)
         TEST(long_messages_are_cleared_unasked),
         TEST(a_failure_completes_the_op_once_at_the_end_of_the_turn),
         TEST(a_round_that_fails_does_not_go_on),
+        TEST(a_send_is_begun_and_its_peer_leaves),
         TEST(a_group_knows_the_hosts_of_its_own_ranks),
         TEST(messages_are_sent_within_rounds),
         TEST(a_port_that_calls_back_is_noticed),
