@@ -150,8 +150,8 @@ fault("e", "missing_keys_are_those_that_are_there", "store/tcp_wait.c", "if (rea
 
 # ---- f: small overruns ----
 
-fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->capacity) {", "if (bytes > entry->room) {",
-      *STORES)
+fault("f", "nul_behind_an_appended_value", TABLE, "if (bytes + 1 > entry->capacity) {",
+      "if (bytes > entry->capacity) {", *STORES)
 fault("f", "nul_behind_a_user_stores_value", "store/user.c", "char *copy = realloc(data, bytes + 1);",
       "char *copy = realloc(data, bytes);", "store user", "store least")
 fault("f", "record_label_fills_its_room", "core/recorder.c", "bytes = utf8_cut(label, sizeof(record_label) - 1);",
@@ -564,7 +564,7 @@ fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < 
 fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order)",
       "if (!in_order)", "late on shm")
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
-      "    port_want(m->port); /* the peer may have left since", "    (void)m; /* the peer may have left since", "engine")
+      "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
       "late on shm")
 fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes_instead(h))\n", "if (0)\n",

@@ -5,7 +5,8 @@
     tests/mutants/mutants.py --class a,b --jobs 2
     tests/mutants/mutants.py 'credit_*'           those whose names match
     tests/mutants/mutants.py --list               what there is
-    tests/mutants/mutants.py --check              is every place still there? (a test in tests/scripts)
+    tests/mutants/mutants.py --check              is every place still there, and each member that it names?
+                                                  (a test in tests/scripts)
 
 A fault is a place in a file, as a text that must be there exactly once, and what to write instead. The faults are
 planted in a copy of the source folder, in build-mutants/, never in the folder itself; each worker has a copy and a
@@ -21,6 +22,7 @@ import json
 import os
 import pathlib
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -157,10 +159,29 @@ def sanitizes(build):
     return any(row["name"] == "b_sanitize" and row["value"] != "none" for row in introspect("--buildoptions", build))
 
 
+def code(text):
+    """Without comments and texts."""
+    return re.sub(r'/\*.*?\*/|"(?:\\.|[^"\\\n])*"', " ", text, flags=re.S)
+
+
+def words(text):
+    return set(re.findall(r"\b[A-Za-z_]\w*", code(text)))
+
+
+def unknown_members(right, wrong, declared):
+    """Members of structs that the fault names, and that are nowhere: they have another name by now."""
+    named = set(re.findall(r"(?:->|\.)([A-Za-z_]\w*)", code(wrong)))
+    return sorted(named - words(right) - declared)
+
+
 def check(build):
-    """Every place and every name is there once; every likely test exists, if a build folder says which do."""
+    """Every place and every name is there once, and no fault names what is not there; every likely test exists, if a
+    build folder says which do."""
     problems, names, texts = [], set(), {}
-    tests = set()
+    tests, declared = set(), set()
+    for folder in {"include"} | {fault.file.split("/")[0] for fault in faults.FAULTS}:
+        for header in (ROOT / folder).rglob("*.h"):
+            declared |= words(header.read_text())
     if build and not sanitizes(build):  # which leaves some tests out
         tests = {row["name"] for row in introspect("--tests", build)}
     for fault in faults.FAULTS:
@@ -168,7 +189,9 @@ def check(build):
             problems.append(f"{fault.name}: there are two of them")
         names.add(fault.name)
         try:
-            plant(texts.setdefault(fault.file, (ROOT / fault.file).read_text()), fault)
+            right = texts.setdefault(fault.file, (ROOT / fault.file).read_text())
+            problems += [f"{fault.name}: there is no '{member}'"
+                         for member in unknown_members(right, plant(right, fault), declared)]
         except (OSError, Broken) as reason:
             problems.append(str(reason))
         problems += [f"{fault.name}: there is no test '{test}'" for test in fault.tests if tests and test not in tests]
