@@ -25,7 +25,7 @@ struct queue_item {
 /* A key with its value (data, bytes, capacity) or with its queue (first, last, count). */
 struct entry {
     void *data;
-    size_t bytes, capacity; /* room counts the NUL */
+    size_t bytes, capacity; /* capacity counts the NUL */
     struct queue_item *first, *last;
     size_t count;
     size_t key_bytes;

@@ -31,9 +31,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/param.h"
-#include "tcp_state.h"
 #include "tcp_conn.h"
 #include "tcp_listen.h"
+#include "tcp_state.h"
 
 enum hello { HELLO_MODERN, HELLO_NO_PING, HELLO_2_1, HELLO_OLD, HELLO_COUNT };
 enum {

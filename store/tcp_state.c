@@ -397,8 +397,8 @@ static void reply_value(const struct state *state, struct wire_bytes key, struct
     wire_put_string(reply, value.data, value.bytes);
 }
 
-static void do_multi_get(const struct state *state, struct state_client *client, const struct wire_request *request,
-                         struct wire_buffer *reply)
+static comm_status do_multi_get(const struct state *state, struct state_client *client,
+                                const struct wire_request *request, struct wire_buffer *reply)
 {
     struct wire_list list = request->list;
     size_t begin = reply->bytes, i = 0;
@@ -407,6 +407,7 @@ static void do_multi_get(const struct state *state, struct state_client *client,
     for (; i < request->count && reply->bytes - begin < MULTI_GET_TURN_BYTES && !reply->failed; i++)
         reply_value(state, wire_list_next(&list), reply);
     client->values_sent = i < request->count ? i : 0;
+    return COMM_OK;
 }
 
 static comm_status do_queue_push(struct state *state, const struct wire_request *request)
@@ -417,8 +418,8 @@ static comm_status do_queue_push(struct state *state, const struct wire_request 
     return status;
 }
 
-static void do_queue_pop(struct state *state, struct state_client *client, const struct wire_request *request,
-                         struct wire_buffer *reply)
+static comm_status do_queue_pop(struct state *state, struct state_client *client, const struct wire_request *request,
+                                struct wire_buffer *reply)
 {
     free(client->queue_key);
     client->queue_key = NULL;
@@ -429,14 +430,16 @@ static void do_queue_pop(struct state *state, struct state_client *client, const
         wire_put_string(reply, data, bytes);
         free(data);
     }
+    return COMM_OK;
 }
 
-static void do_list_keys(const struct state *state, struct wire_buffer *reply)
+static comm_status do_list_keys(const struct state *state, struct wire_buffer *reply)
 {
     struct table_bytes key, value;
     wire_put_u64(reply, table_count(state->table));
     for (size_t cursor = 0; table_next(state->table, &cursor, &key, &value);)
         wire_put_string(reply, key.data, key.bytes);
+    return COMM_OK;
 }
 
 static comm_status execute(struct state *state, struct state_client *client, const struct wire_request *request,
@@ -467,8 +470,7 @@ static comm_status execute(struct state *state, struct state_client *client, con
     case WIRE_APPEND:
         return do_append(state, request);
     case WIRE_MULTI_GET:
-        do_multi_get(state, client, request, reply);
-        return COMM_OK;
+        return do_multi_get(state, client, request, reply);
     case WIRE_MULTI_SET:
         return do_multi_set(state, request);
     case WIRE_CANCEL_WAIT: /* a pending wait was dropped before this comes here */
@@ -480,14 +482,12 @@ static comm_status execute(struct state *state, struct state_client *client, con
     case WIRE_QUEUE_PUSH:
         return do_queue_push(state, request);
     case WIRE_QUEUE_POP:
-        do_queue_pop(state, client, request, reply);
-        return COMM_OK;
+        return do_queue_pop(state, client, request, reply);
     case WIRE_QUEUE_LEN:
         wire_put_u64(reply, table_queue_len(state->table, as_table(request->key)));
         return COMM_OK;
     case WIRE_LIST_KEYS:
-        do_list_keys(state, reply);
-        return COMM_OK;
+        return do_list_keys(state, reply);
     case WIRE_BARRIER:
         return do_barrier(state, client, request, reply);
     case WIRE_WATCH_KEY: /* registered, and never called: nothing in PyTorch's own collectives needs it */
@@ -500,7 +500,7 @@ static comm_status execute(struct state *state, struct state_client *client, con
 }
 
 comm_status state_execute(struct state *state, struct state_client *client, const struct wire_request *request,
-                        struct wire_buffer *reply)
+                          struct wire_buffer *reply)
 {
     if (client->queue_key && request->query != WIRE_QUEUE_POP)
         pass_on(state, client);

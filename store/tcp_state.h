@@ -44,7 +44,7 @@ void state_destroy(struct state *state); /* after every client has left; NULL is
  * A MULTI_GET may ask for more than should be in memory at once, or hold up the others: if client->values_sent is not 0
  * afterwards, execute the same request again when the reply so far has been sent. */
 comm_status state_execute(struct state *state, struct state_client *client, const struct wire_request *request,
-                        struct wire_buffer *reply);
+                          struct wire_buffer *reply);
 
 /* The next client whose wait is over, or NULL. It is owed one byte, WIRE_STOP_WAITING. */
 struct state_client *state_take_ready(struct state *state);
