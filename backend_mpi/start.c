@@ -226,8 +226,7 @@ comm_status start_begin(const comm_world_info *info, char *card, size_t capacity
     start.worlds += status == COMM_OK;
     pthread_mutex_unlock(&start.lock);
     snprintf(card, capacity, "%d %s %s", size == 1 && info->size > 1 ? -1 : rank,
-             VARIANT_NAME[0] == 'O' ? "open" : "mpich",
-             job_name());
+             VARIANT_NAME[0] == 'O' ? "open" : "mpich", job_name());
     return status;
 }
 

@@ -226,8 +226,8 @@ void group_finish_ending(struct group *g); /* wait until the group is over; no l
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 void alarm_raise(struct group *g);
 void alarm_look_for_lost(const struct group *g); /* for comm_group_lost_ranks */
-int alarm_name_the_ended(struct group *g, char *text, size_t capacity); /* 1: a rank's process has ended; `text` says
-                                                                     * which */
+/* 1: a rank's process has ended; `text` says which. */
+int alarm_name_the_ended(struct group *g, char *text, size_t capacity);
 void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity);
 comm_status listener_start(struct world *w);
 void listener_stop(struct world *w);

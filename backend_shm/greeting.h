@@ -25,7 +25,7 @@ enum {
 enum greeting_verdict {
     GREETING_WELCOME,
     GREETING_DUPLICATE, /* I am connecting to you: wait for that */
-    GREETING_OTHER_WORLD,  /* another world, or I have closed this one */
+    GREETING_OTHER_WORLD, /* another world, or I have closed this one */
     GREETING_OTHER_VERSION,
 };
 

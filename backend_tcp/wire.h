@@ -28,7 +28,7 @@ struct wire_hello {
 enum wire_verdict {
     WIRE_WELCOME = 0,
     WIRE_DUPLICATE = 1, /* the acceptor is connecting to you itself; wait for it */
-    WIRE_OTHER_WORLD = 2,  /* wrong world, or not the rank that you want */
+    WIRE_OTHER_WORLD = 2, /* wrong world, or not the rank that you want */
     WIRE_OTHER_VERSION = 3,
 };
 

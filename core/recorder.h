@@ -29,7 +29,7 @@ typedef char record_label[sizeof((comm_record *)0)->label];
 struct recorder {
     struct record_slot *slots;
     record_label *labels; /* of the slots; NULL until an op has one */
-    uint64_t capacity;        /* slots there are: a power of two */
+    uint64_t capacity;    /* slots there are: a power of two */
     uint64_t most;        /* records that are shown */
     uint64_t written;     /* ops so far */
 };

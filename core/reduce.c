@@ -227,8 +227,7 @@ comm_status comm__reduce_many(void *dst, const void *const *sources, size_t sour
     if (!m.kernel)
         return refuse_pair(redop, dtype);
     if (source_count > SOURCES_MAX)
-        return comm__fail(COMM_ERR_UNSUPPORTED, "reducing %zu buffers at once: at most %d", source_count,
-                          SOURCES_MAX);
+        return comm__fail(COMM_ERR_UNSUPPORTED, "reducing %zu buffers at once: at most %d", source_count, SOURCES_MAX);
     size_t bytes = comm_dtype_bytes(dtype);
     if (source_count == 1) {
         reduce_one(&m, dst, count, bytes);

@@ -58,8 +58,7 @@ static comm_status count_compare_set(void *context, const char *key, const void 
                                      char *error, size_t capacity)
 {
     return pass(comm_store_compare_set(counted(context), key, expected, expected_bytes, desired, desired_bytes,
-                                       ret_data, ret_bytes),
-                error, capacity);
+                                       ret_data, ret_bytes), error, capacity);
 }
 
 static comm_status count_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,

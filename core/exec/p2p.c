@@ -36,8 +36,7 @@ static void received(struct exec_op *op, int32_t from, int32_t tag)
     char what[256], text[512];
     queue_describe(g, &op->op, what, sizeof what);
     snprintf(text, sizeof text, "%s: the message from %s with tag %d has %zu B, the receive space for %zu B", what,
-             text_rank(g, from),
-             (int)tag, m->came, m->bytes);
+             text_rank(g, from), (int)tag, m->came, m->bytes);
     queue_complete(op, COMM_ERR_TRUNCATED, text);
 }
 

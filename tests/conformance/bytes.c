@@ -112,7 +112,7 @@ static void collectives(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* Rank 0 hears from every rank in any order, each string after the other from one rank, by tag or whoever comes. */
+/* Rank 0 hears from every rank in any order, each string after the other from one rank, by tag or from any source. */
 static void messages(int rank, int size, void *arg)
 {
     enum { EACH = 6 };

@@ -116,7 +116,7 @@ def be_a_rank(folder, *names):
 # ---- Claims -------------------------------------------------------------------------------------
 
 def free_ports(count):
-    """Neighbours, as LightGBM wants to be told them; and below those that the system gives to whoever connects."""
+    """Neighbours, as LightGBM wants to be told them; and below those that the system gives to outgoing connections."""
     for _ in range(100):
         first, taken = random.randrange(10000, 32000), []
         try:

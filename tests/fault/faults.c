@@ -343,17 +343,17 @@ enum { SMALL = 16, LARGE = 1 << 21, MESSAGE = 1 << 20 }; /* floats */
 static float *buffer(int which)
 {
     /* Ranks may be threads. The memory is kept until the process ends, where leak checkers find it. */
-    static _Thread_local float *rooms[2];
+    static _Thread_local float *buffers[2];
     static float *all[512];
     static atomic_uint count;
-    if (!rooms[which]) {
-        rooms[which] = calloc((size_t)LARGE, sizeof(float));
+    if (!buffers[which]) {
+        buffers[which] = calloc((size_t)LARGE, sizeof(float));
         unsigned place = atomic_fetch_add(&count, 1);
-        if (!rooms[which] || place >= sizeof all / sizeof *all)
+        if (!buffers[which] || place >= sizeof all / sizeof *all)
             abort();
-        all[place] = rooms[which];
+        all[place] = buffers[which];
     }
-    return rooms[which];
+    return buffers[which];
 }
 
 /* To the next rank, from the one before, in one batch. */
@@ -379,8 +379,7 @@ static comm_status several(comm_group *group, const comm_op_options *options, co
         return status;
     for (int i = 0; i < 3 && status == COMM_OK; i++)
         status = comm_all_reduce(group, buffer(0) + i * SMALL, buffer(1) + i * SMALL, SMALL, COMM_DTYPE_F32,
-                                 COMM_REDOP_SUM,
-                                 options, NULL);
+                                 COMM_REDOP_SUM, options, NULL);
     if (status == COMM_OK)
         status = comm_barrier(group, options, NULL);
     if (status == COMM_OK)

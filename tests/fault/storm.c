@@ -390,8 +390,7 @@ static void judge(const struct storm *s, int32_t me, comm_status status, const c
 
 /* Run the program until it fails. Several asynchronous steps may be under way. */
 static comm_status run_program(struct storm *s, comm_group *g, comm_group *world, int32_t me, char *text,
-                               size_t capacity,
-                               int64_t *ret_ns)
+                               size_t capacity, int64_t *ret_ns)
 {
     struct pending pending[PENDING_MAX];
     int count = 0;

@@ -1,5 +1,6 @@
-/* Each call of CUDA and NCCL fails once, on one of two ranks, in a program that uses a little of everything: both ranks
- * come to their end within the limit, whoever fails says why, and nothing is left. On the stand-in of tests/standin.
+/* Each call of CUDA and NCCL fails once, on one of two ranks, in a program that uses a little of everything: both
+ * ranks come to their end within the limit, a rank that fails says why, and nothing is left. On the stand-in of
+ * tests/standin.
  * Usage: failing_calls [SEED [PARTS [CALL]]]: one of PARTS parts of the calls, drawn by the seed; 1: all. */
 #include <time.h>
 

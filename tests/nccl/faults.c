@@ -294,7 +294,7 @@ static void aborted_within(int rank, int size, void *arg)
     leave(world, vector);
 }
 
-/* The connections break before the reason is known: whoever calls at that moment is told the reason, nothing else. */
+/* The connections break before the reason is known: a call at that moment gets the reason, nothing else. */
 static void aborted_while_calling(int rank, int size, void *arg)
 {
     enum { MANY = 400 };

@@ -43,7 +43,7 @@ export LD_LIBRARY_PATH=$libdir
 "$usr/bin/commrun" -n 2 "$usr/bin/comm-bench" barrier --backend 'cpu:chaos?of=tcp' --repeats 1 \
     >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 if command -v lintian >/dev/null; then
-    # The address of the maintainers is for whoever packages libcomm to say.
+    # The packager of libcomm gives the address of the maintainers.
     tags=bogus-mail-host,initial-upload-closes-no-bugs
     complaints=$(lintian --fail-on error --suppress-tags $tags "$work"/debs/*.deb 2>&1) || fail "$complaints"
 else

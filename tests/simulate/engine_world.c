@@ -197,8 +197,7 @@ static void host_describe(void *token, const comm_op *op, char *text, size_t cap
 {
     const struct member *member = token;
     snprintf(text, capacity, "%s #%llu on group '%s' (rank %d of %d)", comm__op_name(op->kind),
-             (unsigned long long)op->seq,
-             member->team->name, member->rank, member->team->size);
+             (unsigned long long)op->seq, member->team->name, member->rank, member->team->size);
 }
 
 static const char *host_param_text(const void *token, const char *backend_name, const char *name)

@@ -123,7 +123,7 @@ static void one_too_many_is_refused(int rank, int size, void *arg)
     comm_store_close(store);
 }
 
-/* A whole job is killed; the next one at that path is told on every rank, whoever comes first, and starts after the
+/* A whole job is killed; the next one at that path is told on every rank, in any order, and starts after the
  * cure. */
 static void after_a_crash_all_are_told(int rank, int size, void *arg)
 {

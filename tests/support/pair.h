@@ -23,7 +23,7 @@ struct port *pair_port(int32_t rank);
 
 /* From now on the rank's payloads stay queued until pair_flush, and so do the frames behind them. */
 void pair_slow(int32_t rank, int is_slow);
-/* What is queued goes on its way; whoever sent it is told by the next pair_flush, before new frames go. */
+/* What is queued goes on its way; its sender is told by the next pair_flush, before new frames go. */
 void pair_move(int32_t rank);
 void pair_flush(int32_t rank);
 /* The oldest frame that the rank has sent and that has not arrived; NULL: none, or it is queued. */

@@ -148,7 +148,7 @@ static void under_an_agent_rank_0_is_a_client_and_restarts_get_their_own_keys(vo
     comm_store_close(agent);
 }
 
-/* As PyTorch's multi-tenant stores: whoever serves an address that this process serves already joins in. */
+/* As PyTorch's multi-tenant stores: a rank that serves an address that this process serves already joins in. */
 static void rendezvous_of_one_process_share_a_server(void **state)
 {
     (void)state;

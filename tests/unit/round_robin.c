@@ -109,7 +109,7 @@ static void only_what_happens_takes_a_turn(int rank, int size, void *arg)
     options.struct_bytes = sizeof options;
     CHECK(sum_over(t.turns, 1) == size);
     check_seqs(&t, 1, 0, 0);
-    /* Point-to-point goes to the first group, whoever calls it. */
+    /* Point-to-point goes to the first group, on every rank. */
     if (rank == 1)
         CHECK_OK(comm_send(t.turns, &rank, 1, COMM_DTYPE_I32, 0, NULL, NULL));
     if (rank == 0) {

@@ -864,7 +864,7 @@ static void an_address_that_nobody_has(void **state)
                         "Bad address; set COMM_SHM_CMA_BYTES=0");
 }
 
-/* A file that could shrink would kill whoever reads it. */
+/* A file that could shrink would kill the process that reads it. */
 static void a_region_that_can_shrink(void **state)
 {
     struct {

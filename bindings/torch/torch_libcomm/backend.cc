@@ -37,7 +37,7 @@ using Future = c10::ivalue::Future;
 
 /* ---- Errors and time limits ---- */
 
-/* Whoever looks for PyTorch's words for a time limit finds them. */
+/* A time limit has PyTorch's words, for programs that look for them. */
 std::runtime_error failure(comm_status status, const std::string &text, int64_t timeout_ms = 0)
 {
     std::string words = "libcomm: ";

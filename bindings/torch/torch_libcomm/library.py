@@ -39,7 +39,7 @@ class GroupOptions(Sized):
                 ("timeout_ms", c_long), ("name", c_text), ("description", c_text)]
 
 
-ERROR = (pointer, c_size)  # the last arguments of a store's functions: where a text goes, and its room
+ERROR = (pointer, c_size)  # the last arguments of a store's functions: where a text goes, and its capacity
 SET_FN = ctypes.CFUNCTYPE(c_int, pointer, c_text, pointer, c_size, *ERROR)
 GET_FN = ctypes.CFUNCTYPE(c_int, pointer, c_text, c_long, ctypes.POINTER(pointer), ctypes.POINTER(c_size), *ERROR)
 ADD_FN = ctypes.CFUNCTYPE(c_int, pointer, c_text, c_long, ctypes.POINTER(c_long), *ERROR)

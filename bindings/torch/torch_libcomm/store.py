@@ -27,12 +27,12 @@ class Store:
     def guard(function):
         """No exception may go through C: it becomes a status and a text."""
         def call(_context, key, *arguments):
-            *arguments, error, room = arguments
+            *arguments, error, capacity = arguments
             try:
                 return function(key, *arguments)
             except Exception as exception:
-                text = str(exception).encode()[:max(room - 1, 0)] + b"\0"
-                ctypes.memmove(error, text, min(len(text), room))
+                text = str(exception).encode()[:max(capacity - 1, 0)] + b"\0"
+                ctypes.memmove(error, text, min(len(text), capacity))
                 return ERR_SYSTEM
         return call
 

@@ -1,4 +1,4 @@
-/* Events: each record makes a new point, and whoever waits, waits for the point of that moment. */
+/* Events: each record makes a new point; a wait is for the point of the moment at which it begins. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
