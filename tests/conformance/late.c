@@ -159,10 +159,5 @@ int main(int argc, char **argv)
     }
     seed = suite_seed(argc, argv);
     cases = argc > 3 ? atoi(argv[3]) : cases;
-    struct ranks_options options = { .limit_s = 100, .name = "late" };
-    options.threads = suite_has_threads(argv[1]);
-    for (int i = 0; i < SIZES; i++)
-        if (ranks_run(sizes[i], &options, rank_main, argv) != 0)
-            return 1;
-    return 0;
+    return suite_run_sizes("late", argv, sizes, SIZES, rank_main);
 }

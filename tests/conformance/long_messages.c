@@ -86,10 +86,5 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s BACKEND [TIMES]\n", argv[0]);
         return 2;
     }
-    struct ranks_options options = { .limit_s = 100, .name = "long_messages" };
-    options.threads = suite_has_threads(argv[1]);
-    for (int i = 0; i < SIZES; i++)
-        if (ranks_run(sizes[i], &options, rank_main, argv) != 0)
-            return 1;
-    return 0;
+    return suite_run_sizes("long_messages", argv, sizes, SIZES, rank_main);
 }

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "loopback.h"
+#include "ranks.h"
 
 /* A seed that no run has had, if none is given. It is printed, so that a run can be repeated. */
 static inline uint64_t suite_seed(int argc, char **argv)
@@ -31,6 +32,17 @@ static inline bool suite_has_threads(const char *backend)
         exit(1);
     }
     return true;
+}
+
+/* Run it, with argv, in worlds of these sizes. 0, or 1 as soon as one fails. */
+static inline int suite_run_sizes(const char *name, char **argv, const int *sizes, int count,
+                                  void (*fn)(int rank, int size, void *arg))
+{
+    struct ranks_options options = { .threads = suite_has_threads(argv[1]), .limit_s = 100, .name = name };
+    for (int i = 0; i < count; i++)
+        if (ranks_run(sizes[i], &options, fn, argv) != 0)
+            return 1;
+    return 0;
 }
 
 #endif

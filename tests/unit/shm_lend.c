@@ -171,12 +171,26 @@ static uint8_t *random_bytes(uint8_t *data, size_t bytes)
     return data;
 }
 
+/* A message of BYTES; two of different numbers differ in one byte. */
+static uint8_t *message_bytes(int number)
+{
+    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    data[BYTES / 2] = (uint8_t)(data[BYTES / 2] + number);
+    return data;
+}
+
 /* 1 if all of it is sent. */
 static int send_number(int i, int kind, const void *payload, size_t bytes)
 {
     struct frame h = { .type = FRAME_DATA, .kind = (uint8_t)kind, .group = 7, .seq = (uint64_t)i, .bytes = bytes };
     messages[i] = (struct message){ .owner = &groups[i % GROUPS] };
     return sides[0].pair->port.ops->send(&sides[0].pair->port, &h, payload, bytes, &messages[i]);
+}
+
+/* The group of number 0 ends. */
+static void take_back(void)
+{
+    duplex_forget(&sides[0].pair->port, &groups[0]);
 }
 
 static void look(int side)
@@ -189,7 +203,7 @@ static void look(int side)
 
 static void one_is_read_and_then_sent(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     (void)state;
     assert_int_equal(send_number(0, COMM_OP_SEND, data, BYTES), 0);
     assert_int_equal(sides[0].pair->out.tail, 2); /* a record without the payload */
@@ -207,7 +221,7 @@ static void one_is_read_and_then_sent(void **state)
 
 static void the_sender_learns_of_it_before_the_bye(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     (void)state;
     send_number(0, COMM_OP_SEND, data, BYTES);
     look(1);
@@ -222,12 +236,11 @@ static void the_sender_learns_of_it_before_the_bye(void **state)
  * group. */
 static void one_that_is_taken_back_is_not_received(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES), *other = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0), *other = message_bytes(1);
     (void)state;
-    other[5]++;
     send_number(0, COMM_OP_SEND, data, BYTES);
     send_number(1, COMM_OP_SEND, other, BYTES);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     memset(data, 0xee, BYTES);
     look(1);
     assert_int_equal(received_count, 1);
@@ -241,7 +254,7 @@ static void one_that_is_taken_back_is_not_received(void **state)
 
 static void more_than_there_are_slots_go_through_the_ring(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     int count = RING_LOANS + 4;
     (void)state;
     for (int round = 0; round < 3; round++) {
@@ -308,7 +321,7 @@ static int announce(int i, int kind, uint8_t *payload, size_t bytes)
 
 static void one_is_read_when_it_is_announced(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     (void)state;
     accepts = 1;
     for (int i = 0; i < 3; i++) {
@@ -327,9 +340,8 @@ static void one_is_read_when_it_is_announced(void **state)
 /* In another order than that in which they were announced, and while another message comes through the ring. */
 static void one_is_read_when_it_is_wanted(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES), *other = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0), *other = message_bytes(1);
     (void)state;
-    other[BYTES - 1]++;
     assert_int_equal(announce(0, COMM_OP_SEND, data, BYTES), 1);
     assert_int_equal(announce(1, COMM_OP_SEND, other, BYTES), 1);
     look(1);
@@ -358,19 +370,18 @@ static void one_is_read_when_it_is_wanted(void **state)
 /* The group of number 0 ends before its message is read; the slot is used for number 1, which is of another group. */
 static void an_offer_that_is_taken_back_is_not_received(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES), *other = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0), *other = message_bytes(1);
     (void)state;
-    other[5]++;
     announce(0, COMM_OP_SEND, data, BYTES);
     look(1);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     memset(data, 0xee, BYTES);
     duplex_accept(&sides[1].pair->port, offers[0]);
     look(1);
     assert_int_equal(received_count, 0);
     announce(2, COMM_OP_SEND, data, BYTES);
     look(1);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     announce(1, COMM_OP_SEND, other, BYTES);
     look(1);
     assert_int_equal(sides[1].pair->offers[0].place.loan, offers[2]);
@@ -385,21 +396,29 @@ static void an_offer_that_is_taken_back_is_not_received(void **state)
     free(other);
 }
 
+/* An offer without a message, for group 0; its record is in front of the other side's ring. */
+static struct tx *offer_at_once(struct frame *h, const struct loan *loan, struct ring_place *ret_place)
+{
+    const struct ring_record *record;
+    struct tx *tx = duplex_draft_offer(sides[0].pair, h, loan);
+    assert_non_null(tx);
+    duplex_make_offer(sides[0].pair, h, tx, &groups[0]);
+    assert_int_equal(ring_look(&sides[1].pair->in, &record), RING_FRAME);
+    *ret_place = ring_place(record);
+    return tx;
+}
+
 /* The same of one that is read at once. */
 static void one_that_is_read_at_once(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
     struct duplex *from = sides[0].pair, *to = sides[1].pair;
     const struct loan loan = { .payload = data, .bytes = BYTES };
-    const struct ring_record *record;
+    struct ring_place place;
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct tx *tx = duplex_draft_offer(from, &h, &loan);
-        assert_non_null(tx);
-        duplex_make_offer(from, &h, tx, &groups[0]);
-        assert_int_equal(ring_look(&to->in, &record), RING_FRAME);
-        const struct ring_place place = ring_place(record);
+        struct tx *tx = offer_at_once(&h, &loan, &place);
         assert_int_equal(duplex_is_read(from, tx), 0);
         memset(received, 0, BYTES);
         if (i == 1) {
@@ -428,18 +447,14 @@ static void one_that_is_read_at_once(void **state)
 /* The sender withdraws an offer that waits, and one that is being read. */
 static void one_that_may_be_withdrawn(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
     struct duplex *from = sides[0].pair, *to = sides[1].pair;
     const struct loan loan = { .payload = data, .bytes = BYTES, .may_be_withdrawn = 1 };
-    const struct ring_record *record;
+    struct ring_place place;
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct tx *tx = duplex_draft_offer(from, &h, &loan);
-        assert_non_null(tx);
-        duplex_make_offer(from, &h, tx, &groups[0]);
-        assert_int_equal(ring_look(&to->in, &record), RING_FRAME);
-        const struct ring_place place = ring_place(record);
+        struct tx *tx = offer_at_once(&h, &loan, &place);
         if (i < 2)
             assert_int_equal(duplex_withdraw(from, tx), 1);
         else
@@ -467,7 +482,7 @@ static void one_that_may_be_withdrawn(void **state)
 /* What nothing is waiting for must not keep others from being lent. */
 static void a_half_of_the_slots_is_for_offers(void **state)
 {
-    uint8_t *data = random_bytes(malloc(BYTES), BYTES);
+    uint8_t *data = message_bytes(0);
     (void)state;
     for (int i = 0; i < RING_LOANS; i++)
         assert_int_equal(announce(i, COMM_OP_SEND, data, BYTES), i < RING_LOANS / 2);
@@ -527,7 +542,7 @@ static void a_region_is_read_where_it_is(void **state)
 static void release_early(struct region *r)
 {
     static uint8_t other[] = "the next message";
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     region_leave(&sides[0].fabric, r);
     region_destroy(r);
     assert_int_equal(region_notices(sides[1].pair), 1);
@@ -685,17 +700,12 @@ static void nothing_is_written_to_what_was_taken_back(void **state)
     (void)state;
     fill(payload);
     send_to_be_reduced(0, payload, payload);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     look(1);
     check_sums(payload, 0);
     assert_int_equal(received_count, 0);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
     assert_int_equal(atomic_load(&sides[0].pair->out.shared->writing[0]), 0);
-}
-
-static void take_back(void)
-{
-    duplex_forget(&sides[0].pair->port, &groups[0]);
 }
 
 static void what_is_taken_back_meanwhile_is_not_received(void **state)
@@ -723,7 +733,7 @@ static void a_writer_that_does_not_run(void **state)
     assert_int_equal(region_notices(sides[1].pair), 1);
     float *theirs = (float *)region_find(sides[1].pair, 1, 0, ELEMENTS * sizeof(float));
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     theirs[5] = 77;
     check_sums(payload, 0);
     assert_null(region_of(sides[0].pair, payload, 4));
@@ -739,7 +749,7 @@ static void a_staging_place_that_is_written_to(void **state)
     fill(payload);
     send_to_be_reduced(0, payload, payload);
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
-    duplex_forget(&sides[0].pair->port, &groups[0]);
+    take_back();
     assert_int_equal(sides[0].pair->staged, 1);
     assert_int_equal(sides[0].pair->loans, 0);
 }
