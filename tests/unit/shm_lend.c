@@ -408,7 +408,7 @@ static struct tx *offer_at_once(struct frame *h, const struct loan *loan, struct
     return tx;
 }
 
-/* The same of one that is read at once. */
+/* It is read; it is taken back; it is read, and then given to a message. */
 static void one_that_is_read_at_once(void **state)
 {
     uint8_t *data = message_bytes(0);
