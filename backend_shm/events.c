@@ -18,8 +18,8 @@ static void on_bell(struct watch *w)
     (void)w;
 }
 
-/* A barrier that the threads of all processes that have registered pass, wherever they are: whoever goes to sleep pays
- * for it, and whoever sends need not. ThreadSanitizer does not know it. */
+/* A barrier that the threads of all processes that have registered pass, wherever they are: the rank that goes to sleep
+ * pays for it, and a sender need not. ThreadSanitizer does not know it. */
 static int barrier_command(int command)
 {
 #ifdef __SANITIZE_THREAD__

@@ -305,7 +305,7 @@ static void read_failed(struct link *l, ssize_t n)
 }
 
 /* One system call: a payload that is coming goes straight to its place, what follows it to the read buffer. Returns as
- * recv, and *ret_direct, how many bytes have a place; *ret_room, how many could have come. */
+ * recv, and *ret_direct, how many bytes have a place; *ret_capacity, how many could have come. */
 static ssize_t read_once(struct link *l, struct iovec iov[2], size_t *ret_direct, size_t *ret_capacity)
 {
     struct sink *s = &l->port.sink;

@@ -7,9 +7,11 @@
  * then keeps the users' callbacks back until it is released (comm__callbacks_defer). No other lock is held in a
  * backend's function, except open_lock in world_open.
  *
- *   submit.c       the path of an op to its backend    group.c        ending, flush, queries group_open.c   opening and
- *   closing; the world round_robin.c  groups whose calls take turns over others group_make.c   create, split, dup,
- *   subgroups, shrink */
+ *   submit.c       the path of an op to its backend
+ *   group.c        ending, flush, queries
+ *   group_open.c   opening and closing; the world
+ *   round_robin.c  groups whose calls take turns over others
+ *   group_make.c   create, split, dup, subgroups, shrink */
 #ifndef COMM_CORE_GROUP_H
 #define COMM_CORE_GROUP_H
 
