@@ -1,8 +1,11 @@
 """How programs begin, end and break off: launches.py [CLAIM...]. It starts its ranks itself."""
+import ctypes
+import datetime
 import inspect
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -188,6 +191,46 @@ def waits_and_is_interrupted(rank, url, first_ended, second_ended):
 def an_interrupt_ends_waits():
     events = [multiprocessing.get_context("fork").Event() for _ in range(2)]
     ended = codes(start(waits_and_is_interrupted, f"file://{tempfile.mktemp()}", *events))
+    check(ended == [0] * SIZE, f"exit statuses {ended}")
+
+
+LATE_WAITS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int comm_work_wait(void *work, long timeout_ms)
+{
+    int (*wait)(void *, long) = (int (*)(void *, long))dlsym(RTLD_NEXT, "comm_work_wait");
+    return wait(work, 0) == 0 && timeout_ms > 0 ? -5 : 0; /* TIMEOUT */
+}
+"""
+
+
+def waits_too_short(_rank, own, late):
+    ctypes.CDLL(own)  # which the other one is linked to
+    os.environ["TORCH_LIBCOMM_LIBRARY"] = late
+    begin(store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(3)
+    work = dist.all_reduce(tensor, async_op=True)
+    check(work.wait(), "the wait has failed")
+    work = dist.all_reduce(tensor, async_op=True)
+    check(work.wait(datetime.timedelta(milliseconds=20)), "the wait with a time limit has failed")
+    dist.destroy_process_group()
+
+
+def an_operation_ends_between_two_waits():
+    """A library in front of libcomm tells each wait that its time is over, when the operation has just ended."""
+    compiler = shutil.which("cc")
+    if not compiler:
+        return
+    import torch_libcomm
+    with tempfile.TemporaryDirectory() as folder:
+        source, late = os.path.join(folder, "late.c"), os.path.join(folder, "late.so")
+        with open(source, "w") as file:
+            file.write(LATE_WAITS)
+        own = os.path.realpath(torch_libcomm.library_path())
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", late, source, "-Wl,--no-as-needed", own, "-ldl"],
+                       check=True)
+        ended = codes(start(waits_too_short, own, late))
     check(ended == [0] * SIZE, f"exit statuses {ended}")
 
 

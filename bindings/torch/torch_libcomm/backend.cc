@@ -406,12 +406,13 @@ private:
         for (int64_t waited = 0;;) {
             int64_t part = timeout_ms > 0 ? std::min(timeout_ms - waited, SIGNAL_CHECK_MS) : SIGNAL_CHECK_MS;
             comm_status status = comm_work_wait(handle_, part);
-            if (status == COMM_OK)
+            comm_status ended = comm_work_status(handle_); /* perhaps after the wait's time was over */
+            if (ended == COMM_OK)
                 return;
-            if (status != COMM_ERR_TIMEOUT || comm_work_status(handle_) != COMM_IN_PROGRESS)
+            if (ended != COMM_IN_PROGRESS)
                 throw error();
             waited += part;
-            if (timeout_ms > 0 && waited >= timeout_ms)
+            if (status != COMM_ERR_TIMEOUT || (timeout_ms > 0 && waited >= timeout_ms))
                 check(status, timeout_ms);
             check_signals();
         }

@@ -72,12 +72,13 @@ class Work(TorchWork):
         while True:
             part = min(limit - waited, SIGNAL_CHECK_MS) if limit > 0 else SIGNAL_CHECK_MS
             status = self.library.comm_work_wait(self.handle, part)
-            if status == OK:
+            ended = self.library.comm_work_status(self.handle)  # perhaps after the wait's time was over
+            if ended == OK:
                 return
-            if status != ERR_TIMEOUT or self.library.comm_work_status(self.handle) != IN_PROGRESS:
+            if ended != IN_PROGRESS:
                 raise self._error()
             waited += part
-            if 0 < limit <= waited:
+            if status != ERR_TIMEOUT or 0 < limit <= waited:
                 raise failure(status, self.library.comm_last_error(), limit)
 
     def synchronize(self):
