@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -37,6 +38,24 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
     return 1;
 }
 
+/* Is that faster than the ring? By what a read costs, and what this rank's copies to the ring have taken of late: that
+ * depends on where the two cores are, and may change when the system moves a rank. The receiver copies at the same
+ * time, and the last piece after that. Now and then the ring is tried again, a few times in a row, as it is out of the
+ * caches by then. */
+static int kernel_is_faster(struct duplex *p, uint64_t bytes)
+{
+    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 128, TRIES = 8 };
+    const struct fabric *f = p->fabric;
+    if (!f->cma_measured)
+        return 1;
+    if (!p->out.copy_ns)
+        return 0;
+    double units = (double)bytes / RING_COPY_UNIT, last = units < 1 ? units : 1;
+    double kernel_ns = LOAN_NS + (double)f->cma_call_ns + units * (double)f->cma_copy_ns;
+    double ring_ns = RECORD_NS + (units + last) * (double)p->out.copy_ns;
+    return kernel_ns < ring_ns && p->kernel_reads++ % AGAIN >= TRIES;
+}
+
 /* Is it worth the kernel's time? One that goes one way goes faster through the ring if it is long, for then both ranks
  * copy at a time. What a reduction sends has just been written, and the kernel is slow to read what the other core has
  * in its cache, modified. */
@@ -46,7 +65,7 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     int goes_one_way = (traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
     return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!goes_one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
-           atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) &&
+           atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) && kernel_is_faster(p, h->bytes) &&
            kernel_reads(p->fabric, payload, (size_t)h->bytes);
 }
 
@@ -196,6 +215,36 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
     return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
 }
 
+/* What a read of so many bytes costs, of this process's own memory: as much as of another's. The least of a few. */
+static int64_t read_ns(void *to, const void *from, size_t bytes)
+{
+    enum { TURNS = 5 };
+    struct iovec local = { to, bytes }, remote = { (void *)from, bytes };
+    int64_t least_ns = INT64_MAX;
+    for (int i = 0; i < TURNS; i++) {
+        int64_t began_ns = clock_now_ns();
+        if (process_vm_readv(getpid(), &local, 1, &remote, 1, 0) != (ssize_t)bytes)
+            return 0;
+        int64_t ns = clock_now_ns() - began_ns;
+        least_ns = ns < least_ns ? ns : least_ns;
+    }
+    return least_ns;
+}
+
+/* Some 100 us, once. */
+static void measure_kernel(struct fabric *f)
+{
+    enum { SHORT_BYTES = 64 };
+    uint8_t *memory = f->cma_copy_ns ? NULL : calloc(2, RING_COPY_UNIT);
+    if (!memory)
+        return;
+    memset(memory, 1, 2 * RING_COPY_UNIT);
+    int64_t long_ns = read_ns(memory, memory + RING_COPY_UNIT, RING_COPY_UNIT);
+    f->cma_call_ns = read_ns(memory, memory + RING_COPY_UNIT, SHORT_BYTES);
+    f->cma_copy_ns = long_ns > f->cma_call_ns ? long_ns - f->cma_call_ns : 1;
+    free(memory);
+}
+
 void lend_probe(struct duplex *p)
 {
     struct ring_shared *shared = p->in.shared;
@@ -207,8 +256,10 @@ void lend_probe(struct duplex *p)
     if (p->pid > 0 && (!p->fabric->cma_bytes || read_memory(p, &word, at, sizeof word) != sizeof word ||
                        word != shared->probe_word))
         p->pid = 0;
-    if (p->pid > 0)
+    if (p->pid > 0) {
+        measure_kernel(p->fabric);
         atomic_store_explicit(&shared->can_read, 1, memory_order_release);
+    }
 }
 
 static int is_valid(const struct duplex *p, const struct ring_place *place)

@@ -1,17 +1,66 @@
 #include "ring.h"
 
-/* The processor asks for whole lines if it knows that all of it is written;
- * memcpy lets it know for lengths from 2 KiB on. */
-void ring_copy_to_lines(void *to, const void *from, size_t bytes)
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+#include "base/clock.h"
+
+/* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
+ * strings are fast, too (FSRM), it knows that of them; memcpy says so for lengths from 2 KiB on. */
+static int has_fast_strings(void)
 {
 #ifdef __x86_64__
-    enum { FEW = 256 };
-    if (bytes >= FEW) {
-        __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
-        return;
+    enum { FEATURES = 7, FSRM = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) && (d & FSRM);
+#else
+    return 0;
+#endif
+}
+
+static void copy_to_lines(void *to, const void *from, size_t bytes)
+{
+#ifdef __x86_64__
+    enum { UNKNOWN, FAST, SLOW };
+    static atomic_int strings;
+    const size_t few = 256;
+    if (bytes >= few) {
+        int are = atomic_load_explicit(&strings, memory_order_relaxed);
+        if (are == UNKNOWN)
+            atomic_store_explicit(&strings, are = has_fast_strings() ? FAST : SLOW, memory_order_relaxed);
+        if (are == FAST) {
+            __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+            return;
+        }
     }
 #endif
     memcpy(to, from, bytes);
+}
+
+/* The time of a copy now and then. What a copy costs is what the fast ones take: a slow one may have been interrupted,
+ * or have met cold memory. */
+static void measure_copy(struct ring_out *r, int64_t ns, size_t bytes)
+{
+    enum { SLOW_SHARE = 16, FAST_SHARE = 2, LONG = 4 };
+    int64_t unit_ns = ns * RING_COPY_UNIT / (int64_t)bytes;
+    if (!r->copy_ns)
+        r->copy_ns = unit_ns;
+    if (unit_ns > LONG * r->copy_ns)
+        unit_ns = LONG * r->copy_ns;
+    r->copy_ns += (unit_ns - r->copy_ns) / (unit_ns < r->copy_ns ? FAST_SHARE : SLOW_SHARE);
+}
+
+void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
+{
+    enum { MEASURED_BYTES = 8 << 10, OFTEN = 8 };
+    if (bytes < MEASURED_BYTES || r->copies++ % OFTEN) {
+        copy_to_lines(to, from, bytes);
+        return;
+    }
+    int64_t began_ns = clock_now_ns();
+    copy_to_lines(to, from, bytes);
+    measure_copy(r, clock_now_ns() - began_ns, bytes);
 }
 
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)
@@ -37,7 +86,7 @@ void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes)
 {
     struct ring_record *record = ring_next(r);
     record->bytes = bytes;
-    memcpy((uint8_t *)record + RING_LINE, payload, bytes);
+    ring_copy(r, (uint8_t *)record + RING_LINE, payload, bytes);
     atomic_store_explicit(&record->stamp, ring_stamp(r->salt, r->tail) + 1, memory_order_release);
     r->tail += 1 + ring_payload_lines(bytes);
 }

@@ -23,6 +23,7 @@ enum {
     RING_LINE = 64,
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
+    RING_COPY_UNIT = 64 << 10,
 };
 
 /* Numbers of loans are less than both. */
@@ -84,6 +85,8 @@ struct ring_out {
     uint64_t capacity;  /* lines, a power of two */
     uint64_t salt;
     uint64_t tail, seen_head;
+    uint32_t copies;    /* of long payloads */
+    int64_t copy_ns;    /* that one of RING_COPY_UNIT takes, of late; 0: not known */
 };
 
 /* The reader's end. */
@@ -192,12 +195,12 @@ static inline struct ring_record *ring_begin_frame(struct ring_out *r, uint64_t 
 }
 
 /* Into lines that the other core has read. */
-void ring_copy_to_lines(void *to, const void *from, size_t bytes);
+void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes);
 
 static inline void ring_end_frame(struct ring_out *r, struct ring_record *record, const void *payload, uint32_t bytes)
 {
     if (bytes > RING_INLINE)
-        ring_copy_to_lines(record + 1, payload, bytes);
+        ring_copy(r, record + 1, payload, bytes);
     else if (bytes)
         memcpy(record->inlined, payload, bytes);
     ring_publish(r, ring_frame_lines(bytes));

@@ -88,9 +88,10 @@ struct duplex {
     int cannot_stage;      /* there is no memory for it */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
+    uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
-    uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
+    uint32_t kernel_reads;  /* messages for which the kernel was faster */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's */
     struct mapping *mappings; /* region.c: the peer's regions */
@@ -141,6 +142,8 @@ struct fabric {
     /* lend.c */
     uint64_t probe_word;
     int64_t cma_bytes;
+    int cma_measured;
+    int64_t cma_call_ns, cma_copy_ns; /* what a read costs, and RING_COPY_UNIT bytes of it; 0: not known */
     struct lendable lendable[SHM_LENDABLE];
     struct region *regions; /* region.c: this rank's */
     uint32_t regions_made;

@@ -562,21 +562,24 @@ fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted 
       "if (p->accepted)", "shm_lend")
 fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
 fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order)",
-      "if (!in_order)", "late on shm")
+      "if (!in_order)", "late on shm, through the kernel")
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
-      "late on shm")
+      "late on shm, through the kernel")
 fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes_instead(h))\n", "if (0)\n",
-      "late on shm")
+      "late on shm, through the kernel")
 fault("shm", "message_comes_instead_to_another_receive", P2P,
-      "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)", "late on shm")
+      "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)",
+      "late on shm, through the kernel")
+fault("shm", "ring_is_never_tried_again", LEND, "p->kernel_reads++ % AGAIN >= TRIES", "1",
+      "shm_lend")
 fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)",
-      "late on shm")
+      "late on shm, through the kernel")
 fault("shm", "what_is_claimed_is_withdrawn", LEND, "valid = l->place.loan;\n    return",
       "valid = l->place.loan;\n    return 1;\n    return", "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
-      "        duplex_took(p, &h, ring_frame_lines(0));\n", "", "late on shm")
+      "        duplex_took(p, &h, ring_frame_lines(0));\n", "", "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")

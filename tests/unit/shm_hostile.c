@@ -67,7 +67,8 @@ static int open_pair(void **state)
     assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
     close(fd);
     duplex_up(&pair, salts);
-    theirs = (struct ring_out){ &peer_segment.shared[1], peer_segment.ring[1], bytes / RING_LINE, salts[1], 0, 0 };
+    theirs = (struct ring_out){ .shared = &peer_segment.shared[1], .lines = peer_segment.ring[1],
+                                .capacity = bytes / RING_LINE, .salt = salts[1] };
     return 0;
 }
 

@@ -33,7 +33,8 @@ static void open_ends(struct ends *writer, struct ends *reader)
     assert_int_equal(segment_map(&reader->segment, fd, bytes), 0);
     close(fd);
     uint64_t capacity = bytes / RING_LINE, salt = 0x1234567890abcdefu;
-    writer->out = (struct ring_out){ &writer->segment.shared[0], writer->segment.ring[0], capacity, salt, 0, 0 };
+    writer->out = (struct ring_out){ .shared = &writer->segment.shared[0], .lines = writer->segment.ring[0],
+                                     .capacity = capacity, .salt = salt };
     reader->in = (struct ring_in){ &reader->segment.shared[0], reader->segment.ring[0], capacity, salt, 0 };
 }
 
