@@ -365,6 +365,13 @@ fault("core", "tuning_rule_applies_to_more_ranks", "core/exec/select.c", " && qu
       "tuning")
 fault("core", "ranks_may_read_different_tuning_files", "core/join.c", "strcmp(a.tuning, b.tuning) != 0 ||", "",
       "tuning")
+fault("core", "backend_that_is_not_open_yet_is_told_of_the_end", "core/overdue.c",
+      " && atomic_load(&group->is_open))", ")", "mixed")
+fault("core", "end_of_a_group_that_was_not_open_is_told_to_no_backend", "core/group_open.c",
+      "    if (atomic_load(&group->untold))\n        comm__watch_from(group, 0);\n", "", "mixed")
+fault("core", "group_that_did_not_open_stays_watched", "core/group_open.c",
+      "        comm__unwatch(group); /* a backend may have ended it already */\n"
+      "        comm__watchdog_let_go(group);\n", "", "mixed")
 fault("core", "released_inner_work_completes", "core/inner_work.c",
       "    atomic_store(&inner->completed, 1); /* a completion from now on comes too late */\n", "",
       "stacked")

@@ -1,8 +1,11 @@
 /* Groups with a backend for the CPU and one for a device, or with one of the two: where calls go, what is refused and
- * with which words, and buffers that are elsewhere than the call says. mixed LIBCUDA, a pretended driver. */
+ * with which words, how they end, and buffers that are elsewhere than the call says. mixed LIBCUDA, a pretended
+ * driver. */
 #include <comm/backend.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
 
 #include "fake_libcuda.h"
 #include "loopback.h"
@@ -103,6 +106,110 @@ static void without_the_cpu_what_needs_it_says_what_to_add(int rank, int size, v
     CHECK_OK(comm_group_subgroups(world, 1, NULL, &other));
     sum_on(other, COMM_DEVICE_CUDA, 1);
     CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* ---- A group that one of its backends ends while another one is being opened ---- */
+
+static struct {
+    const comm_host *host;
+    int ends;               /* "ending" ends the groups that it opens */
+    comm_status slow_opens; /* what group_open of "slow" returns, after a while */
+    atomic_int slow_aborted;
+} brief;
+
+static comm_status brief_world_open(void *context, const comm_world_info *info, void **ret_world)
+{
+    (void)context, (void)info;
+    *ret_world = &brief;
+    return COMM_OK;
+}
+
+static void brief_close(void *state, int32_t forked)
+{
+    (void)state, (void)forked;
+}
+
+static comm_status ending_group_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    if (brief.ends)
+        brief.host->group_failed(info->token, COMM_ERR_PEER_LOST, "rank 0 is lost");
+    *ret_state = world;
+    return COMM_OK;
+}
+
+static comm_status slow_group_open(void *world, const comm_group_info *info, void **ret_state)
+{
+    enum { LONG_MS = 200 }; /* the watchdog looks meanwhile */
+    (void)info;
+    if (brief.ends)
+        usleep(LONG_MS * 1000);
+    *ret_state = brief.slow_opens == COMM_OK ? world : NULL;
+    return brief.slow_opens == COMM_OK ? COMM_OK : brief.host->fail(brief.slow_opens, "it does not open");
+}
+
+static void ending_group_abort(void *state, comm_status status, const char *reason)
+{
+    (void)state, (void)status, (void)reason;
+}
+
+static void slow_group_abort(void *state, comm_status status, const char *reason)
+{
+    (void)state;
+    CHECK(status == COMM_ERR_PEER_LOST && strstr(reason, "rank 0 is lost"));
+    atomic_fetch_add(&brief.slow_aborted, 1);
+}
+
+static comm_status brief_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
+{
+    (void)state, (void)ops, (void)works, (void)count;
+    return brief.host->fail(COMM_ERR_UNSUPPORTED, "it does nothing");
+}
+
+static comm_backend brief_backend(const char *name, const char *devices)
+{
+    return (comm_backend){ COMM_BACKEND_INIT, .name = name, .version = "1", .license = "Apache-2.0",
+                           .devices = devices, .world_open = brief_world_open, .world_close = brief_close,
+                           .group_close = brief_close, .submit = brief_submit };
+}
+
+static const comm_backend *ending_entry(const comm_host *host)
+{
+    static comm_backend backend;
+    brief.host = host;
+    backend = brief_backend("ending", "cpu");
+    backend.group_open = ending_group_open;
+    backend.group_abort = ending_group_abort;
+    return &backend;
+}
+
+static const comm_backend *slow_entry(const comm_host *host)
+{
+    static comm_backend backend;
+    brief.host = host;
+    backend = brief_backend("slow", "cuda");
+    backend.group_open = slow_group_open;
+    backend.group_abort = slow_group_abort;
+    return &backend;
+}
+
+/* It is told when it is open; if it does not open, there is nothing to tell, and nothing is left of the group. */
+static void one_ends_the_group_while_another_opens(int rank, int size, void *arg)
+{
+    enum { PATIENCE_MS = 5000 };
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:ending,cuda:slow"), *copy;
+    brief.ends = 1;
+    CHECK_OK(comm_group_dup(world, NULL, &copy));
+    for (int ms = 0; ms < PATIENCE_MS && !atomic_load(&brief.slow_aborted); ms++)
+        usleep(1000);
+    CHECK(atomic_load(&brief.slow_aborted) == 1);
+    CHECK_OK(comm_group_close(copy));
+    brief.slow_opens = COMM_ERR_NO_MEMORY;
+    CHECK_STATUS(comm_group_dup(world, NULL, &copy), COMM_ERR_NO_MEMORY);
+    brief.slow_opens = COMM_OK;
+    CHECK_OK(comm_group_dup(world, NULL, &copy));
+    CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(world));
 }
 
@@ -224,11 +331,13 @@ int main(int count, char **arguments)
 {
     const struct ranks_options threads = { .threads = 1, .limit_s = 60, .name = "mixed" };
     if (count != 2 || comm_backend_register(loopback_entry) != COMM_OK ||
-        comm_backend_register(pretended_entry) != COMM_OK)
+        comm_backend_register(pretended_entry) != COMM_OK || comm_backend_register(ending_entry) != COMM_OK ||
+        comm_backend_register(slow_entry) != COMM_OK)
         return 1;
     return ranks_run(4, &threads, each_call_goes_where_its_buffers_are, NULL) ||
            ranks_run(1, &threads, a_device_that_is_not_said_or_not_there_is_refused, NULL) ||
            ranks_run(3, &threads, without_the_cpu_what_needs_it_says_what_to_add, NULL) ||
+           ranks_run(1, &threads, one_ends_the_group_while_another_opens, NULL) ||
            ranks_run(2, &threads, cuda_memory_on_a_cpu_backend_is_refused, arguments[1]) ||
            ranks_run(1, &threads, the_driver_is_asked_no_more_than_needed, NULL);
 }
