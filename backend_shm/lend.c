@@ -39,20 +39,20 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 }
 
 /* Is that faster than the ring? By what a read costs, and what this rank's copies to the ring have taken of late: that
- * depends on where the two cores are, and may change when the system moves a rank. The receiver copies at the same
- * time, and the last piece after that. Now and then the ring is tried again, a few times in a row, as it is out of the
- * caches by then. */
-static int kernel_is_faster(struct duplex *p, uint64_t bytes)
+ * depends on where the two cores are, and may change when the system moves a rank. Where messages go one way, the
+ * receiver copies at the same time, and the last piece after that; else each rank copies both. Now and then the ring is
+ * tried again, a few times in a row, as it is out of the caches by then. */
+static int kernel_is_faster(struct duplex *p, uint64_t bytes, int goes_one_way)
 {
-    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 128, TRIES = 8 };
+    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 256, TRIES = 8 };
     const struct fabric *f = p->fabric;
     if (!f->cma_measured)
         return 1;
     if (!p->out.copy_ns)
         return 0;
-    double units = (double)bytes / RING_COPY_UNIT, last = units < 1 ? units : 1;
+    double units = (double)bytes / RING_COPY_UNIT, more = goes_one_way && units > 1 ? 1 : units;
     double kernel_ns = LOAN_NS + (double)f->cma_call_ns + units * (double)f->cma_copy_ns;
-    double ring_ns = RECORD_NS + (units + last) * (double)p->out.copy_ns;
+    double ring_ns = RECORD_NS + (units + more) * (double)p->out.copy_ns;
     return kernel_ns < ring_ns && p->kernel_reads++ % AGAIN >= TRIES;
 }
 
@@ -65,8 +65,8 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     int goes_one_way = (traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
     return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!goes_one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
-           atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) && kernel_is_faster(p, h->bytes) &&
-           kernel_reads(p->fabric, payload, (size_t)h->bytes);
+           atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) &&
+           kernel_is_faster(p, h->bytes, goes_one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
 }
 
 /* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
