@@ -146,7 +146,7 @@ comm_status comm__param_check(const comm_backend *backend, const char *name, con
     for (size_t i = 0, used = 0; backend->params && backend->params[i] && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", backend->params[i]->name);
     return comm__fail(COMM_ERR_INVALID, "there is no option '%s' of '%s'; it has %s", name, backend->name,
-                      *names ? names : "none");
+                      *names ? names : "none of its own; one of a backend that it uses is written 'tcp.lanes'");
 }
 
 /* ---- The list of all ---- */
