@@ -3,9 +3,9 @@
  *   - an operation's time is over: every rank is asked, and the group ends with a text that says which ranks have not
  *     come, what they are doing instead, and which rank waits for which. The first rank that has its answers tells the
  *     others; of several ranks that are in the operation the lowest goes first, so that all of them get the same text;
- *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one, and one
- *     that others ask too. Two ranks that only wait for each other, such as two different roots of a broadcast, or each
- *     for another that has not come, notice by this that they disagree;
+ *   - a collective is under way for long: the rank that it waits for is asked whether it is in the same one, and so is
+ *     a witness, which other ranks ask as well. By this two ranks that disagree notice it, though they only wait for
+ *     each other, such as two different roots of a broadcast, or each for another rank that has not come;
  *   - so is a send or receive: its peer may have closed the group, which a rank says only when asked;
  *   - the group may have ended there without our having been told: then the answer is the reason. */
 #include "desync.h"
@@ -371,8 +371,8 @@ static void probe_peers(struct exec_group *g, const struct exec_op *list)
 }
 
 /* Two ranks that disagree may each wait for another one that has not come. So each also asks the first rank of its
- * block, and those ask rank 0: whether it has come or not, it hears of both. In a large group no rank is asked by all
- * others. */
+ * block, and the first ranks of the blocks ask rank 0. A rank that is asked has heard of both calls, whether it has
+ * come itself or not (witness.c). In a large group no rank is asked by all others. */
 static void query_witness(struct exec_group *g, int32_t asked, uint64_t seq)
 {
     int32_t witness = g->rank % PROBE_BLOCK ? g->rank - g->rank % PROBE_BLOCK : 0;
