@@ -123,7 +123,7 @@ static int has_space(struct duplex *p, uint64_t lines)
 {
     int64_t space = ring_free(&p->out, lines);
     if (space < (int64_t)lines && space >= 0) {
-        atomic_store(&p->out.shared->waits, 1); /* before a last look: see look_after_writer */
+        atomic_store(&p->out.shared->waits, 1); /* before a last look: see duplex_look_after_writer */
         space = ring_free(&p->out, lines);
     }
     if (space < 0)
@@ -394,8 +394,7 @@ void duplex_send_text(struct port *port, struct frame *h, const char *text, int 
 
 /* ---- Records in ---- */
 
-/* The peer may wait for space, and sleep. */
-static void look_after_writer(struct duplex *p)
+void duplex_look_after_writer(struct duplex *p)
 {
     ring_fence();
     if (!atomic_load_explicit(&p->in.shared->waits, memory_order_relaxed))
@@ -517,7 +516,7 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
     feed(p, ring_payload(record, what, bytes), bytes);
     uint64_t lines = what == RING_MORE ? 1 + ring_payload_lines(bytes) : ring_frame_lines(bytes);
     if (ring_pop(&p->in, lines))
-        look_after_writer(p);
+        duplex_look_after_writer(p);
 }
 
 int duplex_read(struct port *port)
@@ -550,11 +549,6 @@ int duplex_read(struct port *port)
     return came;
 }
 
-void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines)
-{
-    if (port_took(&p->port, h) && ring_pop(&p->in, lines))
-        look_after_writer(p);
-}
 
 int duplex_has_news(struct duplex *p)
 {

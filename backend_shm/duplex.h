@@ -63,9 +63,16 @@ void duplex_end_offer(struct duplex *p, struct tx *tx);
 /* End it if the peer has not begun to read it and it has place.is_claimed_first; 0: it is not ended. The message then
  * goes as an EAGER frame with FRAME_INSTEAD. */
 int duplex_withdraw(struct duplex *p, struct tx *tx);
-/* An eager message or an offer with this header, the one in front, has been looked at in the ring, where it takes so
- * many lines, and is done with. */
-void duplex_took(struct duplex *p, const struct frame *h, uint64_t lines);
+/* Space has been made in the ring: the peer may wait for it, and sleep. */
+void duplex_look_after_writer(struct duplex *p);
+/* The message in front, of this type (EAGER, or RTS with an offer) and length, has been looked at in the ring and is
+ * done with. */
+static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit)
+{
+    uint64_t lines = ring_frame_lines(type == FRAME_RTS ? 0 : (uint32_t)bytes);
+    if (port_took(&p->port, type, bytes, credit) && ring_pop(&p->in, lines))
+        duplex_look_after_writer(p);
+}
 /* Send BYE; nothing follows it. */
 void duplex_leave(struct duplex *p);
 /* The descriptors and the memory. */

@@ -114,11 +114,11 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
 }
 
 /* A short message whose record this is. */
-static void take_short(struct duplex *p, const struct ring_record *record, const struct frame *h, void *to)
+static inline void take_short(struct duplex *p, const struct ring_record *record, size_t bytes, void *to)
 {
-    if (h->bytes)
-        memcpy(to, ring_payload(record, RING_FRAME, (uint32_t)h->bytes), (size_t)h->bytes);
-    duplex_took(p, h, ring_frame_lines((uint32_t)h->bytes));
+    if (bytes)
+        memcpy(to, ring_payload(record, RING_FRAME, (uint32_t)bytes), bytes);
+    duplex_took(p, FRAME_EAGER, bytes, record->credit);
 }
 
 /* Take the message, if this is its record, and all of it is here or can be read. */
@@ -134,12 +134,12 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
     if (h.type == FRAME_RTS && place.loan && h.bytes && h.bytes <= SMALL_OFFER_BYTES && record->bytes == 0) {
         if (!lend_read_now(p, &h, &place, op->recv.data))
             return COMM_ERR_UNSUPPORTED;
-        duplex_took(p, &h, ring_frame_lines(0));
+        duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);
         return COMM_OK;
     }
     if (h.type != FRAME_EAGER || h.bytes > SMALL_BYTES || record->bytes != h.bytes)
         return COMM_ERR_UNSUPPORTED;
-    take_short(p, record, &h, op->recv.data);
+    take_short(p, record, (size_t)h.bytes, op->recv.data);
     return COMM_OK;
 }
 
@@ -149,8 +149,8 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     if (op->root == COMM_ANY_SOURCE || g->recvs.head || g->p2p_boxes[op->root].unexpected.head)
         return COMM_ERR_UNSUPPORTED;
     struct duplex *p = duplex_of(group_port(g, op->root));
-    struct frame whole = { .type = FRAME_EAGER, .bytes = op->recv.count * op->element_bytes };
-    const uint64_t key = key_of(FRAME_EAGER, g, op->tag, 0, whole.bytes);
+    const size_t bytes = op->recv.count * op->element_bytes;
+    const uint64_t key = key_of(FRAME_EAGER, g, op->tag, 0, bytes);
     const struct ring_record *record;
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
@@ -160,12 +160,10 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
             comm_status status = COMM_OK;
-            if (record->key == key && record->bytes == whole.bytes && whole.bytes <= SMALL_BYTES) {
-                whole.credit = record->credit;
-                take_short(p, record, &whole, op->recv.data);
-            } else {
+            if (record->key == key && record->bytes == bytes && bytes <= SMALL_BYTES)
+                take_short(p, record, bytes, op->recv.data);
+            else
                 status = take(p, g, op, record);
-            }
             waiting_paid(f->looks.waiting);
             p->received_last = status == COMM_OK;
             return status;

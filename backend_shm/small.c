@@ -222,12 +222,8 @@ static void take_all(const struct small_shape *s, const struct exec_group *g, co
 
 static void let_go(const struct small_shape *s, const struct ring_record **records)
 {
-    struct frame h = { .type = s->head.type, .bytes = s->bytes };
-    uint64_t lines = ring_frame_lines(h.type == FRAME_RTS ? 0 : (uint32_t)s->bytes);
-    for (int i = 0; i < s->recv_messages; i++) {
-        h.credit = records[i]->credit;
-        duplex_took(s->recvs[i].peer, &h, lines);
-    }
+    for (int i = 0; i < s->recv_messages; i++)
+        duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
 static comm_status run_sent(struct small_shape *s, const struct fabric *f, struct exec_group *g, const comm_op *op,

@@ -590,7 +590,23 @@ static inline int may_touch(const struct checked *c, const struct plain_call *ca
             (!c->extent.recv_bytes || comm__cuda_device_of(call->recv) < 0));
 }
 
-/* Submit the call as the one before, with other buffers. 0: it must be checked. */
+/* Give the op the buffers of the call. 0: they must be checked. */
+static inline int take_buffers(struct checked *c, const struct plain_call *call)
+{
+    if (call->send == c->call.send && call->recv == c->call.recv)
+        return 1;
+    if (!op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call))
+        return 0;
+    if (c->extent.send_bytes)
+        c->op.send.data = (void *)call->send;
+    if (c->extent.recv_bytes)
+        c->op.recv.data = call->recv;
+    c->call.send = call->send;
+    c->call.recv = call->recv;
+    return 1;
+}
+
+/* Submit the call as the one before, perhaps with other buffers. 0: it must be checked. */
 static int repeat(comm_group *group, const struct plain_call *call, const comm_op_options *options, int waits,
                   comm_work **ret_work, comm_status *ret_status)
 {
@@ -601,16 +617,12 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
     futex_lock_take(&group->submission);
     if (!is_like(&c->call, call) || !has_options(c, group, options) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
-        !op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call)) {
+        !take_buffers(c, call)) {
         futex_lock_release(&group->submission);
         return 0;
     }
     comm__callbacks_defer();
     comm_op *op = &c->op;
-    if (c->extent.send_bytes)
-        op->send.data = (void *)call->send;
-    if (c->extent.recv_bytes)
-        op->recv.data = call->recv;
     op->flags = waits ? op->flags | COMM_OP_FLAG_WAITING : op->flags & ~(uint32_t)COMM_OP_FLAG_WAITING;
     op->timeout_ns = comm__group_limit_ns(group, COMM_TIMEOUT_DEFAULT);
     *ret_status = submit_or_run(group, c->channel, op, &c->record, began, ret_work);

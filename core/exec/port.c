@@ -110,13 +110,12 @@ void port_consumed(struct port *p, size_t payload_bytes)
 static int take_credit(struct port *p, const struct frame *h)
 {
     p->credit += h->credit;
+    if (h->type == FRAME_EAGER)
+        p->eager_held += (int64_t)h->bytes + PORT_FRAME_COST;
     if (p->credit > PORT_CREDIT_WINDOW) {
         port_lose(p, COMM_ERR_PROTOCOL, "gave back more credit than it had received");
         return 0;
     }
-    if (h->type != FRAME_EAGER)
-        return 1;
-    p->eager_held += (int64_t)h->bytes + PORT_FRAME_COST;
     if (p->eager_held > PORT_CREDIT_WINDOW) {
         port_lose(p, COMM_ERR_PROTOCOL, "sent more than it had credit for");
         return 0;
@@ -124,13 +123,12 @@ static int take_credit(struct port *p, const struct frame *h)
     return 1;
 }
 
-int port_took(struct port *p, const struct frame *h)
+int port_settle(struct port *p)
 {
-    p->heard = 1;
-    if (!take_credit(p, h))
+    const struct frame nothing = { 0 };
+    if (!take_credit(p, &nothing))
         return 0;
-    if (h->type == FRAME_EAGER)
-        port_consumed(p, (size_t)h->bytes);
+    p->ops->give_credit(p);
     return 1;
 }
 

@@ -144,9 +144,8 @@ void port_left(struct port *p);
 void port_interest(struct port *p, int change);
 /* An eager message of so many bytes has been consumed. */
 void port_consumed(struct port *p, size_t payload_bytes);
-/* A frame has been dealt with that was not told through port_begins: an eager message that is consumed, or an RTS. 0 if
- * the port is lost, as its header lies. */
-int port_took(struct port *p, const struct frame *h);
+/* What port_took leaves: there is much credit to give back, or a header lied; 0: it did, and the port is lost. */
+int port_settle(struct port *p);
 /* A frame's header is here: all that it brings about, unless it has a payload, of which port->in.type and port->sink
  * tell. */
 void port_begins(struct port *p, const struct frame *h);
@@ -170,6 +169,19 @@ static inline void port_spend(struct port *p, size_t bytes)
 {
     p->credit -= (int64_t)(bytes + PORT_FRAME_COST);
     assert(p->credit >= 0);
+}
+
+/* A frame has been dealt with that was not told through port_begins: an eager message that is consumed, or an RTS. 0 if
+ * the port is lost, as its header lies. */
+static inline int port_took(struct port *p, uint8_t type, size_t bytes, uint32_t credit)
+{
+    uint32_t cost = type == FRAME_EAGER ? (uint32_t)(bytes + PORT_FRAME_COST) : 0;
+    p->heard = 1;
+    p->credit += credit;
+    p->eager_held += cost;
+    p->credit_owed += cost;
+    return (p->credit <= PORT_CREDIT_WINDOW && p->eager_held <= PORT_CREDIT_WINDOW &&
+            p->credit_owed < PORT_CREDIT_WINDOW / 4) || port_settle(p);
 }
 
 /* The credit that a frame which is about to go out gives back. */

@@ -586,7 +586,7 @@ fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", 
 fault("shm", "what_is_claimed_is_withdrawn", LEND, "valid = l->place.loan;\n    return",
       "valid = l->place.loan;\n    return 1;\n    return", "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
-      "        duplex_took(p, &h, ring_frame_lines(0));\n", "", "late on shm, through the kernel")
+      "        duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);\n", "", "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")

@@ -458,13 +458,13 @@ static void one_that_is_read_at_once(void **state)
         if (i == 1) {
             duplex_forget(&from->port, &groups[0]);
             assert_int_equal(lend_read_now(to, &h, &place, received), 0);
-            duplex_took(to, &h, ring_frame_lines(0));
+            duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
             continue;
         }
         assert_int_equal(lend_read_now(to, &h, &place, received), 1);
         assert_memory_equal(received, data, BYTES);
         assert_int_equal(duplex_is_read(from, tx), 1);
-        duplex_took(to, &h, ring_frame_lines(0));
+        duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
         look(0); /* which has no message for it */
         assert_int_equal(sent_count, 0);
         if (i == 0)
@@ -495,7 +495,7 @@ static void one_that_may_be_withdrawn(void **state)
             assert_int_equal(lend_claim(to, &place), 1);
         if (i == 0) {
             assert_int_equal(lend_read_now(to, &h, &place, received), 0);
-            duplex_took(to, &h, ring_frame_lines(0));
+            duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
         } else if (i == 1) {
             accepts = 1;
             look(1);
@@ -819,6 +819,16 @@ static void an_offer_with_a_number_that_says_written(void **state)
     lie_in(FRAME_RTS, (struct ring_place){ .loan = LOAN_WRITTEN | 1, .at = (uintptr_t)groups }, 1);
 }
 
+static void credit_that_there_cannot_be(void **state)
+{
+    struct duplex *p = sides[1].pair;
+    (void)state;
+    duplex_took(p, FRAME_RTS, BYTES, 0);
+    assert_int_equal(p->port.state, PORT_UP);
+    duplex_took(p, FRAME_RTS, BYTES, 1);
+    assert_int_equal(p->port.state, PORT_LOST);
+}
+
 static void an_offer_of_nothing(void **state)
 {
     (void)state;
@@ -956,6 +966,7 @@ int main(void)
         LENT(a_staging_place_that_is_written_to),
         LENT(an_offer_in_a_slot_that_there_is_not),
         LENT(an_offer_with_a_number_that_says_written),
+        LENT(credit_that_there_cannot_be),
         LENT(an_offer_of_nothing),
         LENT(an_offer_of_a_region_that_there_is_not),
         LENT(a_slot_that_there_is_not),
