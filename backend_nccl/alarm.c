@@ -4,7 +4,8 @@
  * world's store. One thread per world listens.
  *
  *   alarms           how many there were
- *   alarm.K          the K-th alarm of the world: "E group status rank text" (ended) or "L group 0 rank text" (late)
+ *   alarm.K          the K-th alarm of the world: "E group status rank lost text" (ended; `lost` are the ranks that are
+ *                    known to be: "3,7", or "-") or "L group 0 rank - text" (late)
  *   answer.K.RANK    to a late one: what that rank of the group does
  *   ended.GROUP      the group's end has been told */
 #include <inttypes.h>
@@ -22,6 +23,7 @@ enum {
     ANSWERS_MS = 300,
     ANSWER_LOOK_NS = 10000000,
     SAID_MAX = 6,
+    LOST_BYTES = 128, /* the list of lost ranks in an alarm; the others look themselves for those that do not fit in */
 };
 
 /* ---- The store ---- */
@@ -51,11 +53,22 @@ static int store_answers(struct world *w)
     return text != NULL;
 }
 
+static void list_lost(const struct group *g, char *list, size_t capacity)
+{
+    size_t used = 0;
+    snprintf(list, capacity, "-");
+    for (int32_t rank = 0; rank < g->info->size && used + 12 < capacity; rank++)
+        if (host->rank_is_lost(g->info->token, g->info->world_ranks[rank]))
+            used += (size_t)snprintf(list + used, capacity - used, "%s%d", used ? "," : "", rank);
+}
+
 static int64_t append_alarm(struct group *g, char kind, comm_status status, const char *why)
 {
-    char text[TEXT_BYTES + 96], key[KEY_BYTES];
+    char text[TEXT_BYTES + LOST_BYTES + 96], key[KEY_BYTES], lost[LOST_BYTES] = "-";
     int64_t number;
-    snprintf(text, sizeof text, "%c %" PRIx64 " %d %d %s", kind, g->info->id, status, g->info->rank, why);
+    if (status == COMM_ERR_PEER_LOST)
+        list_lost(g, lost, sizeof lost);
+    snprintf(text, sizeof text, "%c %" PRIx64 " %d %d %s %s", kind, g->info->id, status, g->info->rank, lost, why);
     if (host->store_add(g->world->info->store, "alarms", 1, &number) != COMM_OK)
         return 0;
     snprintf(key, sizeof key, "alarm.%" PRId64, number);
@@ -210,13 +223,22 @@ static void answer(struct world *w, struct group *g, int64_t number)
     pthread_mutex_lock(&w->lock);
 }
 
+static void hear_of_lost(const struct group *g, const char *list, const char *text)
+{
+    for (char *end; *list >= '0' && *list <= '9'; list = end + (*end == ',')) {
+        long rank = strtol(list, &end, 10);
+        if (rank < g->info->size && rank != g->info->rank)
+            host->rank_lost(g->info->token, g->info->world_ranks[rank], text);
+    }
+}
+
 /* An alarm of another rank. Called with the world's lock, which keeps its groups. */
 static void hear(struct world *w, int64_t number, const char *alarm)
 {
-    char kind, text[TEXT_BYTES], who[64];
+    char kind, text[TEXT_BYTES], who[64], lost[LOST_BYTES];
     uint64_t id;
     int status, rank, at = 0;
-    if (sscanf(alarm, "%c %" SCNx64 " %d %d %n", &kind, &id, &status, &rank, &at) < 4 || !at)
+    if (sscanf(alarm, "%c %" SCNx64 " %d %d %127s %n", &kind, &id, &status, &rank, lost, &at) < 5 || !at)
         return;
     struct group *g = group_of_id(w, id);
     if (!g || rank < 0 || rank >= g->info->size || rank == g->info->rank)
@@ -227,6 +249,7 @@ static void hear(struct world *w, int64_t number, const char *alarm)
     }
     say_rank(g, rank, who, sizeof who);
     snprintf(text, sizeof text, "%s reports: %s", who, alarm + at);
+    hear_of_lost(g, lost, text); /* before the group ends */
     pthread_mutex_lock(&g->lock);
     if (g->asks && !g->heard) {
         g->heard = status_that_ends(status);

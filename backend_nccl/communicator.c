@@ -206,8 +206,8 @@ static comm_status connect(struct communicator *c)
     int done;
     config_of(c, &config);
     comm_status status = derive(c, &config, &done);
-    if (status == COMM_OK && !done)
-        status = exchange_id(c, &id);
+    if (status == COMM_OK && !done && (status = exchange_id(c, &id)) == COMM_ERR_PEER_LOST)
+        atomic_store(&c->group->store_failed, 1);
     if (status != COMM_OK)
         return status;
     nccl_status made = done ? NCCL_IN_PROGRESS : nccl.CommInitRankConfig(&c->comm, c->size, id, c->rank, &config);

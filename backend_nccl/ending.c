@@ -7,7 +7,7 @@
 
 #include "nccl.h"
 
-enum { LEAVE_NS = 5000000000LL, LOOK_NS = 200000 };
+enum { LEAVE_NS = 5000000000LL, LOOK_NS = 200000, NAME_NS = 1000000000, NAME_LOOK_NS = 10000000 };
 
 static int wait_for_flights(const struct flight *first, int64_t until_ns)
 {
@@ -60,6 +60,23 @@ static comm_work *next_work(struct group *g)
     return work;
 }
 
+static int has_heard(struct group *g)
+{
+    pthread_mutex_lock(&g->lock);
+    int heard = g->heard != COMM_OK;
+    pthread_mutex_unlock(&g->lock);
+    return heard;
+}
+
+/* NCCL has lost a peer. It may notice before the process's lifeline has broken: the kernel ends a process piece by
+ * piece. Replaces `answer` when it is known who it was. */
+static void await_name(struct group *g, char *answer, size_t capacity)
+{
+    int64_t until_ns = host->now_ns() + NAME_NS;
+    while (!alarm_name_the_ended(g, answer, capacity) && !has_heard(g) && host->now_ns() < until_ns)
+        pause_for(NAME_LOOK_NS);
+}
+
 /* Find out which rank is late, or lost. A connection also breaks when a living rank has ended the group: then that
  * rank's reason counts. */
 static void find_out_who(struct group *g)
@@ -68,8 +85,12 @@ static void find_out_who(struct group *g)
     pthread_mutex_lock(&g->lock);
     snprintf(what, sizeof what, "%.*s", (int)sizeof what - 1, g->ended_text);
     pthread_mutex_unlock(&g->lock);
-    if (atomic_load(&g->ended) != COMM_ERR_PEER_LOST || !alarm_name_the_ended(g, answer, sizeof answer))
+    int is_loss = atomic_load(&g->ended) == COMM_ERR_PEER_LOST;
+    if (!is_loss || !alarm_name_the_ended(g, answer, sizeof answer)) {
         alarm_ask(g, what, answer, sizeof answer);
+        if (is_loss && !atomic_load(&g->store_failed))
+            await_name(g, answer, sizeof answer);
+    }
     pthread_mutex_lock(&g->lock);
     if (g->heard) {
         snprintf(g->ended_text, sizeof g->ended_text, "%s", g->heard_text);
@@ -93,7 +114,7 @@ static void *ender_main(void *context)
         find_out_who(g);
     comm_status status = atomic_load(&g->ended);
     if (!asks && status == COMM_ERR_PEER_LOST)
-        alarm_look_for_lost(g); /* the rank that told it has not said which ranks */
+        alarm_look_for_lost(g); /* there may be more than this rank was told */
     if (!g->told)
         alarm_raise(g); /* before the connections break: the others shall hear the reason first */
     for (struct communicator *c = g->communicators; c; c = c->next)

@@ -113,6 +113,7 @@ struct group {
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
+    atomic_int store_failed; /* no id of NCCL's could be exchanged: that says nothing about the peers */
     int asks; /* the ender asks the other ranks what they do: the reason is not certain yet */
     comm_status heard; /* while it asks: another rank reports an end of its own */
     char heard_text[TEXT_BYTES];

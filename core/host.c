@@ -199,6 +199,13 @@ static void host_rank_lost(void *group_token, int32_t world_rank, const char *wh
                   why ? why : "no reason was given");
 }
 
+static int32_t host_rank_is_lost(void *group_token, int32_t world_rank)
+{
+    const struct world *world = ((const comm_group *)group_token)->world;
+    return world_rank >= 0 && world_rank < world->size &&
+           atomic_load_explicit(&world->lost[world_rank], memory_order_acquire);
+}
+
 static comm_status host_rank_check(void *group_token, int32_t world_rank)
 {
     return comm__rank_check(((comm_group *)group_token)->world, world_rank);
@@ -245,4 +252,5 @@ const comm_host comm__host = {
     .work_facts = host_work_facts,
     .work_release = comm__inner_work_release,
     .rank_check = host_rank_check,
+    .rank_is_lost = host_rank_is_lost,
 };

@@ -54,7 +54,7 @@
  *  - A work completes once its buffers are no longer touched: neither read nor written, by host or device.
  *  - Every work completes, even if `progress` is never called, unless its op has COMM_OP_FLAG_WAITING.
  *  - When a peer is lost, complete the pending works with COMM_ERR_PEER_LOST, or call host->group_failed if there are
- *    none; and name each lost rank with host->rank_lost.
+ *    none; and name each lost rank with host->rank_lost, before the group ends.
  *  - `group_abort` begins the end of a group. It must not block. Works that a backend cannot end at once it completes
  *    when their buffers are free. A second after the abort the core completes the work in the backend's place; the
  *    backend's own completion is then ignored, but its buffers must be free when `group_close` returns. A thread that
@@ -371,6 +371,9 @@ typedef struct comm_host {
      * The first check of a rank connects to it; later ones cost a system call. Only in worlds that were opened with a
      * backend without COMM_BACKEND_NOTICES_LOSS.  May block for 0.1 s. */
     comm_status (*rank_check)(void *group_token, int32_t world_rank);
+    /* 1 if the rank is known to be lost: a backend of this rank's has named it with rank_lost. For a group_abort with
+     * PEER_LOST: another backend may have noticed, and the other ranks are to be told who is lost.  Does not block. */
+    int32_t (*rank_is_lost)(void *group_token, int32_t world_rank);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */

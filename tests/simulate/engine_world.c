@@ -193,6 +193,12 @@ static void host_rank_lost(void *token, int32_t world_rank, const char *why)
     (void)token, (void)world_rank, (void)why;
 }
 
+static int32_t host_rank_is_lost(void *token, int32_t world_rank)
+{
+    (void)token, (void)world_rank;
+    return 0;
+}
+
 static void host_describe(void *token, const comm_op *op, char *text, size_t capacity)
 {
     const struct member *member = token;
@@ -226,6 +232,7 @@ static void host_open(void)
     host.work_done = host_work_done;
     host.group_failed = host_group_failed;
     host.rank_lost = host_rank_lost;
+    host.rank_is_lost = host_rank_is_lost;
     host.describe = host_describe;
     host.param_text = host_param_text;
     host.param_int = host_param_int;

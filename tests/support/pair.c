@@ -268,6 +268,13 @@ static void host_rank_lost(void *token, int32_t world_rank, const char *text)
     (void)text;
 }
 
+static int32_t host_rank_is_lost(void *token, int32_t world_rank)
+{
+    (void)token;
+    (void)world_rank;
+    return 0;
+}
+
 static void host_describe(void *token, const comm_op *op, char *text, size_t capacity)
 {
     (void)token;
@@ -319,6 +326,7 @@ void pair_open(const char *algo, int64_t lanes, int64_t slice_bytes)
     host.log_wanted = host_log_wanted;
     host.group_failed = host_group_failed;
     host.rank_lost = host_rank_lost;
+    host.rank_is_lost = host_rank_is_lost;
     host.describe = host_describe;
     host.param_text = host_param_text;
     host.param_int = host_param_int;
