@@ -18,9 +18,22 @@ void group_listen(struct group *g)
         g->heard = MPI_REQUEST_NULL;
 }
 
+/* What is known when the group ends: another backend of this rank's may have lost it. -1: none. */
+static int lost_rank(const struct group *g)
+{
+    if (g->lost >= 0)
+        return g->lost;
+    for (int rank = 0; rank < g->info->size; rank++)
+        if (host->rank_is_lost(g->info->token, g->info->world_ranks[rank]))
+            return rank;
+    return -1;
+}
+
 static void tell(struct group *g, comm_status status)
 {
     g->told = 1;
+    if (status == COMM_ERR_PEER_LOST)
+        g->lost = lost_rank(g);
     g->tellings = calloc((size_t)g->info->size, sizeof *g->tellings);
     if (!g->tellings)
         return;

@@ -27,6 +27,8 @@ struct reason {
     int32_t reporter;       /* that rank, in the group */
     char *text;             /* NULL: there was no memory for it */
     uint64_t lost;          /* the world rank that is lost, plus 1; 0: none */
+    int lost_here;          /* to this group, perhaps not to others: it has left, was never heard of, or it is another
+                             * backend that has lost it */
 };
 
 /* A group that is not open here: closed here, or ended elsewhere before it was opened here. */

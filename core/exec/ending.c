@@ -37,6 +37,24 @@ static void end_ops(struct exec_group *g, struct exec_op *op, void (*cancel)(str
     }
 }
 
+/* Other backends of this rank's may have lost ranks, and the core ended the group here because of it. */
+static void tell_what_others_lost(struct exec_group *g)
+{
+    if (g->status != COMM_ERR_PEER_LOST || g->why.reporter != g->rank)
+        return;
+    for (int32_t r = 0; r < g->size; r++) {
+        uint64_t lost = (uint64_t)g->world_ranks[r] + 1;
+        if (r == g->rank || lost == g->why.lost || !exec_host->rank_is_lost(g->token, g->world_ranks[r]))
+            continue;
+        if (g->why.lost == 0) {
+            g->why.lost = lost;
+            g->why.lost_here = 1;
+        } else {
+            tell_members(g, &(struct reason){ COMM_ERR_PEER_LOST, g->rank, g->why.text, lost, 1 });
+        }
+    }
+}
+
 static void end_group(struct exec_group *g)
 {
     struct exec_op *collectives = g->head, *recvs = g->recvs.head, *sends = g->sends.head;
@@ -56,6 +74,7 @@ static void end_group(struct exec_group *g)
         if (r != g->rank)
             match_release(group_port(g, r)); /* of other groups' sends */
     exec_host->group_failed(g->token, g->status, g->error);
+    tell_what_others_lost(g);
     tell_members(g, &g->why);
 }
 
@@ -92,7 +111,7 @@ static void tell_loss(struct exec_group *g, struct port *p, const char *text)
     if (g->status != COMM_ERR_PEER_LOST)
         return;
     /* The group has ended because of another one: members without a connection to this one have not noticed. */
-    struct reason why = { COMM_ERR_PEER_LOST, g->rank, (char *)text, (uint64_t)p->peer + 1 };
+    struct reason why = { COMM_ERR_PEER_LOST, g->rank, (char *)text, (uint64_t)p->peer + 1, 0 };
     tell_members(g, &why);
 }
 
@@ -116,8 +135,8 @@ static void peer_gone(struct domain *d, struct port *p)
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
         exec_host->rank_lost(g->token, p->peer, whole);
-        group_fail_as_reported(g, p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status, g->rank, whole,
-                               is_dead(p) ? (uint64_t)p->peer + 1 : 0);
+        comm_status status = p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status;
+        group_fail_as_reported(g, &(struct reason){ status, g->rank, whole, (uint64_t)p->peer + 1, !is_dead(p) });
     }
 }
 

@@ -38,6 +38,9 @@ enum {
 /* The flags of an EAGER of point-to-point. */
 enum { FRAME_INSTEAD = 1 /* of the message that an RTS with the same seq announced and offered: that is withdrawn */ };
 
+/* The flags of a FAIL. */
+enum { FRAME_LOST_HERE = 1 }; /* `lost` is lost to this group: that says nothing about others that it is in */
+
 /* (group, seq, signature) are in every message of a collective, so any two ranks that meet in different ones notice;
  * kind, dtype, redop, root and count are there to spell it out. */
 struct frame {
@@ -55,7 +58,8 @@ struct frame {
     };
     union {
         uint16_t round; /* collectives: of the plan */
-        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; EAGER of point-to-point: FRAME_INSTEAD or 0 */
+        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; EAGER of point-to-point: FRAME_INSTEAD or 0; FAIL:
+                         * FRAME_LOST_HERE or 0 */
     };
     union {
         int32_t tag;       /* point-to-point */

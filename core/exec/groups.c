@@ -67,11 +67,25 @@ void group_note_end(struct port *p, uint64_t id, const struct reason *why)
         set_reason(&past->why, why);
 }
 
+/* Who has ended the group may have told another member first, which passes it on: the loss is to be known when the
+ * group ends, not when the reporter's own words come. */
+static void note_lost(const struct exec_group *g, const struct reason *why)
+{
+    int64_t lost = why->lost <= (uint64_t)g->domain->peers.size ? (int64_t)why->lost - 1 : -1;
+    if (lost >= 0 && g->rank_of[lost] >= 0 && g->rank_of[lost] != g->rank && g->rank_of[lost] != why->reporter)
+        exec_host->rank_lost(g->token, (int32_t)lost, why->text);
+}
+
 void group_end_as_told(struct exec_group *g, int32_t from, const struct reason *why)
 {
+    struct reason said = *why;
     int is_rank = why->reporter >= 0 && why->reporter < g->size && why->reporter != g->rank;
-    group_fail_as_reported(g, why->status, is_rank ? why->reporter : from, why->text ? why->text : "",
-                           why->lost);
+    said.text = why->text ? why->text : "";
+    if (is_rank)
+        note_lost(g, &said);
+    else
+        said.reporter = from;
+    group_fail_as_reported(g, &said);
 }
 
 /* The group is open now. A report of its end that a member sent before counts; of several, the first. */
@@ -97,7 +111,8 @@ void group_end_if_lost(struct exec_group *g, const struct port *p)
     if (rank < 0 || g->status != COMM_OK || (!p->loss_told && by < 0))
         return;
     snprintf(text, sizeof text, "%s %s", text_peer(g, rank), p->loss_told && p->lost_text ? p->lost_text : "is lost");
-    group_fail_as_reported(g, COMM_ERR_PEER_LOST, p->loss_told ? g->rank : by, text, (uint64_t)p->peer + 1);
+    group_fail_as_reported(g, &(struct reason){ COMM_ERR_PEER_LOST, p->loss_told ? g->rank : by, text,
+                                                (uint64_t)p->peer + 1, 0 });
 }
 
 static void end_as_lost(struct exec_group *g)
@@ -315,6 +330,7 @@ void group_hear(struct exec_group *g)
 struct frame group_end_frame(uint64_t id, const struct reason *why)
 {
     return (struct frame){ .type = FRAME_FAIL, .group = id, .reporter = why->reporter, .lost = why->lost,
+                           .flags = why->lost_here ? FRAME_LOST_HERE : 0,
                            .status = why->status == COMM_OK ? COMM_ERR_PEER_LOST : why->status };
 }
 

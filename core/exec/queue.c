@@ -239,16 +239,16 @@ void group_say_reason(const struct exec_group *g, const char *what, char *text, 
     utf8_clean_string(text); /* the user's words are in it too, and it may have been cut within a character */
 }
 
-void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text,
-                            uint64_t lost)
+void group_fail_as_reported(struct exec_group *g, const struct reason *why)
 {
     char said[FRAME_TEXT_MAX + 256];
     if (g->status != COMM_OK)
         return;
-    if (status > COMM_ERR_PEER_LOST || status < COMM_ERR_BACKEND)
-        status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
-    g->status = status;
-    g->why = (struct reason){ status, reporter, strdup(text), lost };
+    g->why = *why;
+    g->why.text = strdup(why->text);
+    if (why->status > COMM_ERR_PEER_LOST || why->status < COMM_ERR_BACKEND)
+        g->why.status = COMM_ERR_BACKEND; /* NO_MEMORY would say that the group is still usable. */
+    g->status = g->why.status;
     group_say_reason(g, "", said, sizeof said);
     g->error_memory = strdup(said);
     g->error = g->error_memory ? g->error_memory : "the group has ended, and there was no memory for the reason";
@@ -260,7 +260,7 @@ void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t re
 
 void group_fail(struct exec_group *g, comm_status status, const char *text)
 {
-    group_fail_as_reported(g, status, g->rank, text, 0);
+    group_fail_as_reported(g, &(struct reason){ .status = status, .reporter = g->rank, .text = (char *)text });
 }
 
 /* ---- Ranks in different collectives ---- */

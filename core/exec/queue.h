@@ -34,11 +34,10 @@ void op_list_init(struct op_list *list);
 void op_list_append(struct op_list *list, struct exec_op *op);
 void op_list_remove(struct op_list *list, struct exec_op *op);
 
-/* The group ends, for a reason that this rank found; or that the member `reporter` found. Its operations are ended at
- * the end of the turn. */
+/* The group ends, for a reason that this rank found; or that a member found. Its operations are ended at the end of the
+ * turn. */
 void group_fail(struct exec_group *g, comm_status status, const char *text);
-void group_fail_as_reported(struct exec_group *g, comm_status status, int32_t reporter, const char *text,
-                            uint64_t lost);
+void group_fail_as_reported(struct exec_group *g, const struct reason *why);
 /* Why the group has ended, as this rank's error says it: its own reason, or what another rank reports. `what` is the
  * operation that it is said for, or "". */
 void group_say_reason(const struct exec_group *g, const char *what, char *text, size_t capacity);

@@ -155,6 +155,8 @@ static void hear_of_loss(struct exec_group *g, struct port *p, const struct fram
     if (!g || h->reporter < 0 || h->reporter != group_rank_of(g, p) || group_rank_of(g, lost) < 0)
         return;
     exec_host->rank_lost(g->token, lost->peer, text);
+    if (h->flags & FRAME_LOST_HERE)
+        return;
     lost->said_lost_by = p->peer + 1;
     if (!*lost->where && lost->ops->find_place)
         lost->ops->find_place(lost);
@@ -170,6 +172,7 @@ static void hear_of_end(struct exec_group *g, struct port *p, const struct frame
         .reporter = h->reporter,
         .text = (char *)text,
         .lost = h->lost,
+        .lost_here = h->flags & FRAME_LOST_HERE,
     };
     hear_of_loss(g, p, h, text);
     if (!g)

@@ -200,6 +200,8 @@ static void a_collective_without_one_who_has_left(int rank, int size, void *arg)
     comm_group *world = fault_world();
     comm_op_options limit = COMM_OP_OPTIONS_INIT;
     comm_work *work = NULL;
+    int32_t lost[2] = { -1, -1 };
+    size_t count;
     limit.timeout_ms = 20000;
     CHECK_OK(comm_barrier(world, NULL, NULL));
     fault_meet(s->page); /* a rank may be in the barrier when another one is through */
@@ -219,6 +221,8 @@ static void a_collective_without_one_who_has_left(int rank, int size, void *arg)
     CHECK_STATUS(status, COMM_ERR_PEER_LOST);
     CHECK_ERROR_SAYS(" has closed its world before ");
     CHECK_NAMES(comm_last_error(), 0);
+    CHECK_OK(comm_group_lost_ranks(world, lost, 2, &count)); /* also where another rank has noticed */
+    CHECK(count == 1 && lost[0] == 0);
     comm_work_release(work);
     CHECK_OK(fault_close(world));
 }

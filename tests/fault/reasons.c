@@ -97,6 +97,40 @@ static void aborted_before_it_was_made(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* Rank 1 misses rank 3, which has left the world, in a group that rank 0 opens later: its end says who is lost. */
+static void lost_before_it_was_made(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = meet(), *group;
+    int32_t word, lost[SIZE];
+    size_t count;
+    (void)size;
+    if (rank == 3) {
+        CHECK_OK(fault_close(world));
+        fault_raise(s->page, 0);
+        return;
+    }
+    fault_await(s->page, 0);
+    if (rank == 0)
+        hear(world, s, 1);
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    if (rank == 1)
+        CHECK_STATUS(comm_recv(group, &word, 1, COMM_DTYPE_I32, 3, NULL, NULL), COMM_ERR_PEER_LOST);
+    if (rank == 1)
+        say(world, s, 0);
+    if (rank == 0) {
+        CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_SAYS_OF(comm_last_error(), 3, " has closed its world before ");
+        CHECK_OK(comm_group_lost_ranks(group, lost, SIZE, &count));
+        CHECK(count == 1 && lost[0] == 3);
+    }
+    fault_raise(s->page, 1 + rank);
+    for (int r = 0; r < 3; r++)
+        fault_await(s->page, 1 + r);
+    CHECK_OK(comm_group_close(group));
+    CHECK_OK(fault_close(world));
+}
+
 /* Two disagree and close; the third has not made the group yet. */
 static void disagreed_before_it_was_made(int rank, int size, void *arg)
 {
@@ -265,6 +299,7 @@ int main(void)
         for (int late = 0; late < MEMBERS; late++)
             failed |= run(SIZE, disagreed_before_it_was_made, leaves, late, "a disagreement before it was made");
     }
+    failed |= run(SIZE, lost_before_it_was_made, 0, 0, "a loss before it was made");
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
     struct scenario s = { .page = page_new(3) };

@@ -133,8 +133,8 @@ fault("e", "lengths_of_the_two_are_swapped", TEXT,
       "mismatch")
 fault("e", "reason_that_comes_before_the_group_is_open_is_dropped", RECEIVE, "group_note_end(p, h->group, &why);",
       "(void)p;", "reasons")
-fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "is_rank ? why->reporter : from,", "is_rank ? from : from,",
-      "hostile")
+fault("e", "reporter_is_the_one_that_passed_it_on", GROUPS, "    else\n        said.reporter = from;",
+      "    said.reporter = from;", "hostile")
 fault("e", "lock_is_blamed_for_a_missing_key", "store/file.c",
       "clock_now_ns() - for_lock->began_ns < for_lock->began_ns - wait->began_ns",
       "clock_now_ns() - for_lock->began_ns > for_lock->began_ns - wait->began_ns", "store file alone", "store file")
@@ -310,6 +310,11 @@ fault("tcp", "verdict_comes_before_what_can_be_read", DESYNC,
 fault("tcp", "time_without_running_counts_in_full", DESYNC, "        if (g->steps_left)", "        if (0)", "desync")
 fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter != group_rank_of(g, p) ||",
       "h->reporter < 0 ||", "hostile")
+fault("tcp", "loss_is_not_known_in_a_group_that_opens_later", GROUPS, "note_lost(g, &said);", ";", "reasons")
+fault("tcp", "members_are_not_told_who_has_left", "core/exec/ending.c", "(uint64_t)p->peer + 1, !is_dead(p) }",
+      "is_dead(p) ? (uint64_t)p->peer + 1 : 0, 0 }", "reasons", "leave")
+fault("tcp", "members_are_not_told_whom_another_backend_lost", "core/exec/ending.c",
+      "tell_what_others_lost(g);\n    tell", "tell", "chaos")
 fault("tcp", "loss_counts_from_a_group_without_the_lost", RECEIVE, " || group_rank_of(g, lost) < 0)", ")", "hostile")
 fault("tcp", "user_reduce_begins_with_the_last_rank", "core/exec/operands.c", "running = sources[r];\n    }",
       "running = sources[0];\n    }", "reductions on tcp", "random programs on tcp")
