@@ -118,15 +118,7 @@ static comm_status group_connect(void *state, comm_device device, int64_t deadli
 
 static void group_abort(void *state, comm_status status, const char *reason)
 {
-    struct group *g = state;
-    g->inner->group_abort(g->state, status, reason);
-    pthread_mutex_lock(&g->lock);
-    if (g->aborts++ == 0) {
-        g->end_status = status;
-        g->end_reason = reason ? strdup(reason) : NULL;
-    }
-    pthread_cond_broadcast(&g->changed);
-    pthread_mutex_unlock(&g->lock);
+    chaos_end(state, status, reason);
 }
 
 static void group_close(void *state, int32_t forked)
@@ -206,6 +198,15 @@ static bool is_stuck(const struct group *g, const comm_op *op)
     return g->is_stuck && !(comm_op_traits_of(op->kind)->traits & COMM_OP_TRAIT_PEER);
 }
 
+/* The core takes it that a backend that fails so has ended the group itself. */
+static comm_status end_with_fault(struct group *g, comm_status status)
+{
+    char text[TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", chaos_host->last_error());
+    chaos_end(g, status, text);
+    return chaos_host->fail(status, text);
+}
+
 static comm_status submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
 {
     struct group *g = state;
@@ -220,6 +221,8 @@ static comm_status submit(void *state, const comm_op *const *ops, comm_work *con
         }
         batch->ops[batch->count++] = op;
         status = chaos_disturb(g, op);
+        if (status <= COMM_ERR_PEER_LOST)
+            status = end_with_fault(g, status);
         op->is_dropped |= is_stuck(g, ops[i]);
         g->is_stuck |= op->is_dropped && !(comm_op_traits_of(ops[i]->kind)->traits & COMM_OP_TRAIT_PEER);
     }

@@ -83,6 +83,7 @@ struct op {
     bool is_dropped;  /* it is not handed over, and gets stuck */
     bool is_lost;     /* a send that is not handed over, and completes */
     bool fails;       /* with the plan's status */
+    bool has_failed;  /* so; the other backend has not */
     bool flips;       /* a bit of the result */
     comm_status status;
     char *error;
@@ -136,6 +137,8 @@ void chaos_batch_destroy(struct group *g, struct batch *batch);
 /* Takes the batch. Hand it over now if it is due and nothing stands before it, else later. If that fails with a CALL
  * status nothing was begun. */
 comm_status chaos_queue_add(struct group *g, struct batch *batch);
+/* End the group on the other backend, and what that one has not got. */
+void chaos_end(struct group *g, comm_status status, const char *reason);
 /* Wait until something changes or the deadline passes. Holds the group's lock. */
 void chaos_wait(struct group *g, int64_t deadline_ns);
 

@@ -102,6 +102,18 @@ static void release_held(struct group *g)
     }
 }
 
+void chaos_end(struct group *g, comm_status status, const char *reason)
+{
+    g->inner->group_abort(g->state, status, reason);
+    pthread_mutex_lock(&g->lock);
+    if (g->aborts++ == 0) {
+        g->end_status = status;
+        g->end_reason = reason ? strdup(reason) : NULL;
+    }
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* Holds the lock, and lets it go meanwhile: the user may be called. */
 static void give_back(struct group *g, struct op *op)
 {
@@ -120,7 +132,10 @@ static void give_back(struct group *g, struct op *op)
     else
         *chaos_host->work_slot(work) = NULL;
     op->references++;
+    bool ends = op->has_failed && !g->is_closing && status <= COMM_ERR_PEER_LOST;
     pthread_mutex_unlock(&g->lock);
+    if (ends) /* the other backend knows nothing of it */
+        chaos_end(g, status, op->error);
     chaos_host->work_complete(work, status, op->error);
     pthread_mutex_lock(&g->lock);
     release_held(g);
@@ -156,6 +171,7 @@ static void is_back(comm_work *inner, comm_status status, const char *error, voi
     if (status == COMM_OK && op->fails) {
         status = g->plan.status;
         error = "an error, as the option error has asked for";
+        op->has_failed = true;
         chaos_tell(COMM_LOG_WARN, g, op, "%s", error);
     }
     pthread_mutex_lock(&g->lock);
