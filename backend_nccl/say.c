@@ -29,7 +29,7 @@ comm_status fail_cuda(cuda_status status, const char *call)
 
 comm_status status_that_ends(comm_status status)
 {
-    return comm_status_scope(status) < COMM_SCOPE_OBJECT ? COMM_ERR_BACKEND : status;
+    return status > COMM_ERR_PEER_LOST ? COMM_ERR_BACKEND : status;
 }
 
 comm_status status_of_nccl(nccl_status status)

@@ -1,6 +1,7 @@
-"""The shared library exports the functions that the public headers declare, and nothing else.
+"""The shared library exports the functions that the public headers declare, and nothing else; plugins need none of
+them, so that static programs can open them, too.
 
-symbols.py LIBRARY INCLUDE-FOLDER
+symbols.py LIBRARY INCLUDE-FOLDER [PLUGIN ...]
 """
 import pathlib
 import re
@@ -28,14 +29,19 @@ def exported(library):
     return {row[2].split("@")[0] for row in rows if len(row) == 3 and row[1] != "A"}
 
 
-def main(library, folder):
+def needed(plugin):
+    output = subprocess.run(["nm", "-D", "--undefined-only", plugin], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1].split("@")[0] for line in output.splitlines()}
+
+
+def main(library, folder, *plugins):
     wanted, there = declared(folder), exported(library)
-    for name in sorted(wanted - there):
-        print(f"declared, but not exported: {name}")
-    for name in sorted(there - wanted):
-        print(f"exported, but in no public header: {name}")
-    print(f"{len(wanted)} declared, {len(there)} exported")
-    return 0 if wanted and wanted == there else 1
+    faults = [f"declared, but not exported: {name}" for name in sorted(wanted - there)]
+    faults += [f"exported, but in no public header: {name}" for name in sorted(there - wanted)]
+    for plugin in plugins:
+        faults += [f"{plugin} needs {name}: it has the host's table" for name in sorted(wanted & needed(plugin))]
+    print("\n".join([*faults, f"{len(wanted)} declared, {len(there)} exported, {len(plugins)} plugins"]))
+    return 1 if faults or not wanted else 0
 
 
 if __name__ == "__main__":
