@@ -345,9 +345,13 @@ static void reduce_and_write_back(struct duplex *p)
         settle(p, 1);
 }
 
+/* Memory of a loan that was taken back meanwhile may be gone. */
 static void cannot_read(struct duplex *p, size_t bytes, int error)
 {
-    if (error == ESRCH)
+    ring_fence();
+    if (!is_valid(p, &p->borrowed))
+        duplex_drop_borrowed(p);
+    else if (error == ESRCH)
         port_lose(&p->port, COMM_ERR_PEER_LOST, "does not exist any more: its process has ended, or was killed");
     else
         port_lose(&p->port, COMM_ERR_SYSTEM, "sent %zu bytes that the kernel does not let another process read: %s; "

@@ -612,6 +612,9 @@ fault("shm", "piece_of_a_region_is_enough", REGION,
       "(size_t)(begin - r->map.data) >= r->bytes", "shm_lend")
 fault("shm", "written_to_what_was_taken_back", LEND,
       "int valid = is_valid(p, place);", "int valid = 1;", "shm_lend")
+fault("shm", "memory_that_is_gone_with_its_loan_ends_the_connection", LEND,
+      "    if (!is_valid(p, &p->borrowed))\n        duplex_drop_borrowed(p);\n    else if (error", "    if (error",
+      "shm_lend")
 fault("shm", "writer_is_not_waited_for", LEND,
       "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
 fault("shm", "result_stays_in_the_staging_area", LEND,

@@ -756,6 +756,33 @@ static void what_is_taken_back_meanwhile_is_not_received(void **state)
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
 }
 
+static uint8_t *lent_memory;
+enum { LENT_BYTES = 384 << 10 }; /* more than one of the sink's buffers */
+
+static void take_back_and_unmap(void)
+{
+    meanwhile = NULL;
+    take_back();
+    munmap(lent_memory, LENT_BYTES);
+}
+
+/* The kernel reads it in parts. Between two of them its operation ends, and the memory is gone. */
+static void memory_may_go_while_the_kernel_reads_it(void **state)
+{
+    (void)state;
+    lent_memory = mmap(NULL, LENT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(lent_memory != MAP_FAILED);
+    reduces = 1;
+    reduction.may_write_back = 0;
+    send_number(0, COMM_OP_ALL_GATHER, lent_memory, LENT_BYTES);
+    meanwhile = take_back_and_unmap;
+    look(1);
+    reduction.may_write_back = 1;
+    assert_null(meanwhile);
+    assert_int_equal(received_count, 0);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+}
+
 /* A receiver was stopped while it wrote: what it yet writes must not come to the user's memory. */
 static void a_writer_that_does_not_run(void **state)
 {
@@ -962,6 +989,7 @@ int main(void)
         LENT(what_does_not_fit_the_staging_area),
         LENT(nothing_is_written_to_what_was_taken_back),
         LENT(what_is_taken_back_meanwhile_is_not_received),
+        LENT(memory_may_go_while_the_kernel_reads_it),
         LENT(a_writer_that_does_not_run),
         LENT(a_staging_place_that_is_written_to),
         LENT(an_offer_in_a_slot_that_there_is_not),
