@@ -78,7 +78,7 @@ static void lent_append(struct duplex *p, struct tx *tx)
 }
 
 /* Take it off the list of those that are lent; the loan has ended. */
-static void lent_remove(struct duplex *p, struct tx **at)
+static struct tx *lent_take(struct duplex *p, struct tx **at)
 {
     struct tx *tx = *at;
     *at = tx->next;
@@ -87,13 +87,32 @@ static void lent_remove(struct duplex *p, struct tx **at)
     if (!p->lent_head)
         port_interest(&p->port, -1);
     lend_end(p, &tx->loan);
-    tx_put(p, tx);
+    return tx;
+}
+
+static void lent_remove(struct duplex *p, struct tx **at)
+{
+    tx_put(p, lent_take(p, at));
+}
+
+/* The peer has gone. What it has read is sent, also if its op has been begun at once and is not submitted yet. */
+static void lent_drop_all(struct duplex *p)
+{
+    while (p->lent_head) {
+        int is_kept = !p->lent_head->message && lend_is_taken(p, &p->lent_head->loan);
+        struct tx *tx = lent_take(p, &p->lent_head);
+        if (!is_kept) {
+            tx_put(p, tx);
+            continue;
+        }
+        tx->next = p->read_head;
+        p->read_head = tx;
+    }
 }
 
 static void tx_drop_all(struct duplex *p)
 {
-    while (p->lent_head)
-        lent_remove(p, &p->lent_head);
+    lent_drop_all(p);
     if (p->tx_head)
         port_interest(&p->port, -1);
     while (p->tx_head) {
@@ -355,14 +374,28 @@ void duplex_end_offer(struct duplex *p, struct tx *tx)
     lent_remove(p, at);
 }
 
-int duplex_adopt(struct port *port, struct message *m)
+/* The one that was made at once of this message, in that list; its end if it is not there. */
+static struct tx **find_begun(struct tx **at, const struct message *m)
 {
-    struct tx *tx = duplex_of(port)->lent_head;
-    while (tx && (tx->message || tx->owner != m->owner || tx->loan.payload != m->data))
-        tx = tx->next;
-    if (tx)
-        tx->message = m;
-    return tx != NULL;
+    while (*at && ((*at)->message || (*at)->owner != m->owner || (*at)->loan.payload != m->data))
+        at = &(*at)->next;
+    return at;
+}
+
+enum port_begun duplex_adopt(struct port *port, struct message *m)
+{
+    struct duplex *p = duplex_of(port);
+    struct tx *lent = *find_begun(&p->lent_head, m), **read = find_begun(&p->read_head, m);
+    if (lent) {
+        lent->message = m;
+        return PORT_OFFERED;
+    }
+    if (!*read)
+        return PORT_NOT_OFFERED;
+    struct tx *tx = *read;
+    *read = tx->next;
+    tx_put(p, tx);
+    return PORT_READ;
 }
 
 /* ---- Texts ---- */
@@ -594,6 +627,13 @@ void duplex_forget(struct port *port, const void *owner)
             lent_remove(p, at);
         else
             at = &(*at)->next;
+    for (struct tx **at = &p->read_head, *tx; (tx = *at);)
+        if (tx->owner == owner) {
+            *at = tx->next;
+            tx_put(p, tx);
+        } else {
+            at = &tx->next;
+        }
     struct tx **at = &p->tx_head;
     while (*at) {
         struct tx *tx = *at;
@@ -698,6 +738,7 @@ void duplex_finish(struct duplex *p)
 {
     tx_put_list(p, p->tx_head);
     tx_put_list(p, p->lent_head);
+    tx_put_list(p, p->read_head);
     port_finish(&p->port);
 }
 

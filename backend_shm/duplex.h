@@ -8,7 +8,7 @@
 /* The port_ops that a duplex has once it is up; and before, when nothing goes out yet. */
 int duplex_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
 int duplex_offer(struct port *p, struct frame *h, struct message *m);
-int duplex_adopt(struct port *p, struct message *m);
+enum port_begun duplex_adopt(struct port *p, struct message *m);
 void duplex_accept(struct port *p, uint32_t offer);
 void duplex_send_text(struct port *p, struct frame *h, const char *text, int is_reply);
 void duplex_give_credit(struct port *p);

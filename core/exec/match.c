@@ -350,7 +350,8 @@ void match_send_in_order(struct message *m)
 int match_adopt(struct message *m, int in_order)
 {
     const struct port_ops *ops = m->port->ops;
-    if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order) {
+    enum port_begun begun = ops->adopt ? ops->adopt(m->port, m) : PORT_NOT_OFFERED;
+    if (begun == PORT_READ || (begun == PORT_NOT_OFFERED && !in_order)) {
         m->state = MESSAGE_DONE;
         return 1;
     }

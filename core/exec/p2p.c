@@ -131,7 +131,8 @@ static void post_send(struct exec_op *op)
     op->message.box = &g->p2p_boxes[op->op.root];
     if (op->op.flags & COMM_OP_FLAG_BEGUN) {
         op->head.seq = g->sends_begun;
-        match_adopt(&op->message, 1);
+        if (match_adopt(&op->message, 1))
+            queue_complete(op, COMM_OK, NULL);
         return;
     }
     op->head.seq = ++g->sends_begun;

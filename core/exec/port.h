@@ -35,6 +35,13 @@ enum port_state {
     PORT_LOST,
 };
 
+/* What has become of a message of an op that the carrier has begun at once. */
+enum port_begun {
+    PORT_NOT_OFFERED, /* it was sent in another way; or its offer was dropped, as the peer has gone */
+    PORT_OFFERED,     /* and perhaps read */
+    PORT_READ,        /* and the offer is no more, as the peer has gone since */
+};
+
 /* What a port can do. */
 struct port_ops {
     /* Begin to open it; called when it is idle. */
@@ -45,9 +52,9 @@ struct port_ops {
     /* Send this RTS. A peer that can read the message in this rank's memory may do so as soon as it knows where it
      * goes: then 1, and events->sent is told when it has. NULL: no way. */
     int (*offer)(struct port *p, struct frame *h, struct message *m);
-    /* Is this message, of an op that the carrier has begun at once, offered and not read yet? Then 1, and events->sent
-     * will be told. With `offer`. */
-    int (*adopt)(struct port *p, struct message *m);
+    /* What has become of this message, of an op that the carrier has begun at once? If it is OFFERED, events->sent will
+     * be told. With `offer`. */
+    enum port_begun (*adopt)(struct port *p, struct message *m);
     /* The message of that RTS (port->offer) is to be read now: it will come as a DATA frame does. */
     void (*accept)(struct port *p, uint32_t offer);
     /* A frame with a text, which is copied. With `is_reply` it answers a frame of the peer's: bounded, should the peer

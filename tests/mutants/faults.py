@@ -573,8 +573,11 @@ fault("shm", "offer_is_found_by_its_slot", DUPLEX, "if (p->offers[i].place.loan 
 fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted && !p->port.in.type)",
       "if (p->accepted)", "shm_lend")
 fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
-fault("shm", "offer_made_at_once_counts_as_sent", MATCH, "if (!(ops->adopt && ops->adopt(m->port, m)) && !in_order)",
-      "if (!in_order)", "late on shm, through the kernel")
+fault("shm", "offer_made_at_once_counts_as_sent", MATCH,
+      "if (begun == PORT_READ || (begun == PORT_NOT_OFFERED && !in_order)) {", "if (begun == PORT_READ || !in_order) {",
+      "late on shm, through the kernel")
+fault("shm", "what_a_peer_has_read_before_it_left_counts_as_lost", DUPLEX,
+      "!p->lent_head->message && lend_is_taken(p, &p->lent_head->loan)", "0", "shm_lend")
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",

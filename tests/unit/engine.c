@@ -285,21 +285,47 @@ static void a_round_that_fails_does_not_go_on(void **state)
 }
 
 /* A send was offered at once. Before it is submitted the peer leaves, and what was offered to it is dropped. */
-static void a_send_is_begun_and_its_peer_leaves(void **state)
+static void submit_begun_send_to_a_peer_that_left(void)
 {
     comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_SEND, .dtype = COMM_DTYPE_U32, .root = 1,
                    .element_bytes = 4, .group_seq = 1, .flags = COMM_OP_FLAG_BEGUN, .timeout_ns = INT64_MAX,
                    .send = { .data = input[0], .count = COUNT_MAX } };
-    (void)state;
     port_left(pair_port(0));
     pair_turn(0);
     assert_int_equal(pair_group(0)->status, COMM_OK);
     assert_int_equal(pair_submit(0, &op, &works[0][0]), COMM_OK);
     pair_turn(0);
+}
+
+static void a_send_is_begun_and_its_peer_leaves(void **state)
+{
+    (void)state;
+    submit_begun_send_to_a_peer_that_left();
     assert_int_equal(works[0][0].completed, 1);
     assert_int_equal(works[0][0].status, COMM_ERR_PEER_LOST);
     assert_non_null(strstr(works[0][0].error, "has closed its world"));
     assert_int_equal(pair_port(0)->interest, 0);
+    assert_int_equal(pair_port(0)->announced, 0);
+}
+
+static enum port_begun it_is_read(struct port *p, struct message *m)
+{
+    (void)p, (void)m;
+    return PORT_READ;
+}
+
+/* The same, but the peer has read it before. */
+static void a_send_is_read_before_its_peer_leaves(void **state)
+{
+    struct port_ops ops = *pair_port(0)->ops;
+    const struct port_ops *before = pair_port(0)->ops;
+    (void)state;
+    ops.adopt = it_is_read;
+    pair_port(0)->ops = &ops;
+    submit_begun_send_to_a_peer_that_left();
+    pair_port(0)->ops = before;
+    assert_int_equal(works[0][0].completed, 1);
+    assert_int_equal(works[0][0].status, COMM_OK);
     assert_int_equal(pair_port(0)->announced, 0);
 }
 
@@ -396,6 +422,7 @@ int main(void)
         TEST(a_failure_completes_the_op_once_at_the_end_of_the_turn),
         TEST(a_round_that_fails_does_not_go_on),
         TEST(a_send_is_begun_and_its_peer_leaves),
+        TEST(a_send_is_read_before_its_peer_leaves),
         TEST(a_group_knows_the_hosts_of_its_own_ranks),
         TEST(messages_are_sent_within_rounds),
         TEST(a_port_that_calls_back_is_noticed),

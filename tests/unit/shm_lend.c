@@ -478,6 +478,37 @@ static void one_that_is_read_at_once(void **state)
     free(data);
 }
 
+/* The receiver reads what was offered at once and leaves, before the sender has submitted its op. */
+static void one_that_is_read_by_a_peer_that_leaves(void **state)
+{
+    uint8_t *data = message_bytes(0), *other = message_bytes(1), *third = message_bytes(2);
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
+    struct duplex *from = sides[0].pair, *to = sides[1].pair;
+    struct ring_place place;
+    (void)state;
+    offer_at_once(&h, &(struct loan){ .payload = data, .bytes = BYTES }, &place);
+    assert_int_equal(lend_read_now(to, &h, &place, received), 1);
+    duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
+    offer_at_once(&h, &(struct loan){ .payload = other, .bytes = BYTES }, &place);
+    assert_int_equal(lend_read_now(to, &h, &place, received), 1);
+    duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
+    offer_at_once(&h, &(struct loan){ .payload = third, .bytes = BYTES }, &place);
+    port_left(&from->port);
+    duplex_sweep(&from->port);
+    assert_int_equal(from->port.interest, 0);
+    uint8_t *const all[] = { data, third, data, other };
+    static const enum port_begun are[] = { PORT_READ, PORT_NOT_OFFERED, PORT_NOT_OFFERED, PORT_NOT_OFFERED };
+    for (int i = 0; i < 4; i++) {
+        messages[i] = (struct message){ .owner = &groups[0], .data = all[i] };
+        assert_int_equal(duplex_adopt(&from->port, &messages[i]), are[i]);
+        if (i == 2)
+            take_back();
+    }
+    free(data);
+    free(other);
+    free(third);
+}
+
 /* The sender withdraws an offer that waits, and one that is being read. */
 static void one_that_may_be_withdrawn(void **state)
 {
@@ -978,6 +1009,7 @@ int main(void)
         LENT(a_half_of_the_slots_is_for_offers),
         LENT(an_offer_that_is_staged),
         LENT(one_that_is_read_at_once),
+        LENT(one_that_is_read_by_a_peer_that_leaves),
         LENT(one_that_may_be_withdrawn),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
