@@ -556,9 +556,13 @@ int duplex_read(struct port *port)
 {
     struct duplex *p = duplex_of(port);
     const struct ring_record *record;
+    const struct domain *d = p->fabric->domain;
+    size_t done = d->done_count;
     int came = 0;
     assert(!port->table->in_round);
-    for (int i = 0; i < READS_MAX && port->state == PORT_UP; i++) {
+    /* When a work is complete its thread goes on first. What is for its next operations would be copied as unexpected
+     * messages, and those after it, too: then none would find its messages in the ring. */
+    for (int i = 0; i < READS_MAX && port->state == PORT_UP && d->done_count == done; i++) {
         /* What was written before the socket ended is seen after that is noticed. */
         int ended = p->hung_up;
         if (p->accepted && !p->port.in.type)

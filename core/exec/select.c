@@ -142,6 +142,7 @@ static const struct rule memory_rules[] = {
     { broadcast_binomial, ANY, 16 * KB, 0 },
     { broadcast_chain, ANY, ALL, 128 * KB },
 
+    { reduce_direct, 2, 16 * KB, 0 },
     { reduce_direct, 16, 2 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
     { reduce_binomial, 2, ALL, 512 * KB },

@@ -587,6 +587,7 @@ fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes
 fault("shm", "message_comes_instead_to_another_receive", P2P,
       "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)",
       "late on shm, through the kernel")
+fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "ring_is_never_tried_again", LEND, "p->kernel_reads++ % AGAIN >= TRIES", "1",
       "shm_lend")
 fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)",

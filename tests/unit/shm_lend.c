@@ -79,10 +79,13 @@ static void on_begins(struct port *p, const struct frame *h)
     p->sink.dst_bytes = sizeof received;
 }
 
+static int completes; /* a work, with each message */
+
 static void on_complete(struct port *p, const struct frame *h)
 {
-    (void)p, (void)h;
+    (void)h;
     received_count++;
+    duplex_of(p)->fabric->domain->done_count += (size_t)completes;
 }
 
 static uint32_t offers[RING_LOANS + 4]; /* of the messages that were announced, in order */
@@ -307,6 +310,22 @@ static void what_is_lent(void **state)
     assert_int_equal(suits(p, &h, data), 1);
     atomic_store(&p->out.shared->can_read, 0);
     assert_int_equal(suits(p, &h, data), 0);
+}
+
+/* A thread whose work is complete goes on before the messages for its next operations are read. */
+static void what_follows_a_complete_work_waits(void **state)
+{
+    const uint8_t data[100] = { 0 };
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(send_number(i, COMM_OP_ALL_REDUCE, data, sizeof data), 1);
+    completes = 1;
+    duplex_read(&sides[1].pair->port);
+    assert_int_equal(received_count, 1);
+    completes = 0;
+    look(1);
+    assert_int_equal(received_count, 3);
+    sides[1].domain.done_count = 0;
 }
 
 /* The kernel or the ring, by what they cost: and the ring is tried again, eight messages of 256. */
@@ -1003,6 +1022,7 @@ int main(void)
         LENT(memory_that_the_kernel_does_not_read),
         LENT(what_is_lent),
         LENT(what_is_faster),
+        LENT(what_follows_a_complete_work_waits),
         LENT(one_is_read_when_it_is_announced),
         LENT(one_is_read_when_it_is_wanted),
         LENT(an_offer_that_is_taken_back_is_not_received),
