@@ -73,14 +73,22 @@ void events_turn(struct fabric *f, int wait_ms)
     }
 }
 
+/* The kernel has no memory for one: from now on the peers make their own. */
+static void do_without_barrier(struct fabric *f)
+{
+    f->has_barrier = 0;
+    for (int32_t i = 0; i < f->up_count; i++)
+        atomic_store_explicit(&f->up[i]->in.shared->is_barred, 0, memory_order_relaxed);
+}
+
 int events_asleep(struct fabric *f)
 {
     for (int32_t i = 0; i < f->up_count; i++)
         atomic_store_explicit(&f->up[i]->in.shared->asleep, 1, memory_order_relaxed);
     f->is_asleep = 1;
-    if (f->has_barrier)
-        barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-    else
+    if (f->has_barrier && !barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
+        do_without_barrier(f);
+    if (!f->has_barrier)
         ring_fence();
     for (int32_t i = 0; i < f->up_count; i++)
         if (duplex_has_news(f->up[i])) {

@@ -155,7 +155,6 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
         return COMM_ERR_UNSUPPORTED;
-    events_awake(f);
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
@@ -177,6 +176,7 @@ comm_status message_run(struct fabric *f, struct exec_group *g, const comm_op *o
 {
     if (g->status != COMM_OK || op->root == g->rank)
         return COMM_ERR_UNSUPPORTED;
+    events_awake(f);
     fabric_runs(f);
     return op->kind == COMM_OP_SEND ? send_now(f, g, op, spin_ns) : receive_now(f, g, op, spin_ns);
 }

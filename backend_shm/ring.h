@@ -70,11 +70,11 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    /* By the writer: the number of the loan in that slot, 0: none; by the reader, with LOAN_CLAIMED, that it reads it.
-     * By the reader: the loan that it has read, with
-     * LOAN_WRITTEN if its result has been written back; and the one for which it is writing. */
+    /* By the writer: the number of the loan in that slot, 0: none; by the reader, with LOAN_CLAIMED: it reads it. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
+    /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */
     _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];
+    /* By the reader: the loan for which it is writing its result back. */
     _Alignas(RING_LINE) _Atomic uint32_t writing[RING_LOANS];
 };
 

@@ -10,7 +10,7 @@ enum {
     SMALL_AWAITED_BYTES = 4 << 10, /* the same if the receiver waits for it most likely, where it can be offered */
     SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
                                     * for as long as one takes */
-    SMALL_BYTES_PER_NS = 4, /* that any peer reads of those */
+    SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
 };
