@@ -192,7 +192,7 @@ static void host_rank_lost(void *group_token, int32_t world_rank, const char *wh
 {
     comm_group *group = group_token;
     struct world *world = group->world;
-    if (world_rank < 0 || world_rank >= world->size)
+    if (world_rank < 0 || world_rank >= world->size || world_rank == world->rank) /* others may have lost this one */
         return;
     if (!atomic_exchange(&world->lost[world_rank], 1))
         comm__log(COMM_LOG_INFO, "world '%s': rank %d is lost: %s", world->name, world_rank,

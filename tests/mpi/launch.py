@@ -45,7 +45,7 @@ def launcher(implementation):
 def main(arguments):
     implementation, ranks, plugins, *program = arguments
     command = launcher(implementation)
-    if not list(pathlib.Path(plugins).glob(f'libcomm_mpi.{implementation}.so')):
+    if not list(pathlib.Path(plugins.split(':')[0]).glob(f'libcomm_mpi.{implementation}.so')):
         print(f'skipped: no libcomm_mpi.{implementation}.so was built, as the headers of that MPI are missing')
         return 77
     survives = program[0] == '--survive'

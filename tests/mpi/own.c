@@ -200,6 +200,27 @@ static void killed(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* Rank 2 believes that another one is lost, which chaos draws; mpi does not know why it has to end. The third is told
+ * who it is all the same. */
+static void seems_lost(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:chaos?of=mpi&ranks=2&abort=@3");
+    int32_t one = 1, sum, gone, lost[3];
+    size_t count;
+    (void)size, (void)arg;
+    for (int i = 0; i < 2; i++)
+        check_sum(world);
+    CHECK_STATUS(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL),
+                 COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("is lost, as the option abort has asked for");
+    CHECK(sscanf(strstr(comm_last_error(), "(world rank") - 2, "%d", &gone) == 1);
+    CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+    CHECK(rank == gone ? count == 0 : count == 1 && lost[0] == gone);
+    CHECK_OK(comm_group_close(world));
+    if (rank != gone)
+        say_expected(rank);
+}
+
 /* How often the threads of this process, but for the first one, have gone to sleep. */
 static long sleeps_of_others(void)
 {
@@ -358,7 +379,7 @@ static const struct {
 } cases[] = {
     { "orders", orders, 3 },   { "elsewhere", third_rank_is_elsewhere, 3 }, { "missing", missing, 3 },
     { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
-    { "killed", killed, 3 },   { "tags", tags, 2 },
+    { "killed", killed, 3 },   { "tags", tags, 2 },                         { "seems_lost", seems_lost, 3 },
     { "waiting", waiting, 2 }, { "signals", signals, 2 }, { "unkept", unkept, 2 },
 };
 
