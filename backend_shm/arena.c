@@ -32,6 +32,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
 {
     if (!domain_init(&a->domain, "shm", info->rank, info->size, &receive_events))
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %d peers", (int)info->size);
+    a->domain.world = info->id;
     a->domain.hosts = info->hosts;
     a->domain.memory = SELECT_MEMORY_ALL;
     a->domain.matching.eager_bytes = exec_host->param_int(info->options, "shm", "eager_bytes");

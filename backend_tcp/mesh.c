@@ -124,6 +124,7 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
     m->world = info->id;
     m->store = info->store;
+    m->domain.world = info->id;
     m->domain.hosts = info->hosts;
     gethostname(m->domain.peers.host_name, sizeof m->domain.peers.host_name - 1);
     netaddr_identity(m->host_identity);

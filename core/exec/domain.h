@@ -59,6 +59,7 @@ struct domain {
     struct exec_op *retired;   /* ops to put back into the pool */
     int64_t due_ns;            /* a deadline that the timer does not know yet; INT64_MAX: none */
 
+    uint64_t world;            /* the id of the world's own group; 0: none */
     struct exec_group *groups;
     struct exec_group *buckets[DOMAIN_BUCKETS]; /* the same by id: each message asks, and a world may have thousands */
     struct unexpected_list unexpected; /* frames of groups that are not open here (yet) */

@@ -49,8 +49,16 @@ static void note_closed(struct exec_group *g)
     if (g->status != COMM_OK)
         return;
     char text[256];
-    snprintf(text, sizeof text, "%s has closed group '%s'", text_peer(g, g->rank), g->name);
-    set_reason(&p->why, &(struct reason){ .status = COMM_OK, .reporter = g->rank, .text = text });
+    struct reason why = { .status = COMM_OK, .reporter = g->rank, .text = text };
+    if (g->id == d->world) { /* a BYE follows, but what comes before it is answered */
+        snprintf(text, sizeof text, "%s has closed its world before the others were done with it",
+                 text_peer(g, g->rank));
+        why.lost = (uint64_t)d->peers.rank + 1;
+        why.lost_here = 1;
+    } else {
+        snprintf(text, sizeof text, "%s has closed group '%s'", text_peer(g, g->rank), g->name);
+    }
+    set_reason(&p->why, &why);
 }
 
 void group_note_end(struct port *p, uint64_t id, const struct reason *why)
@@ -72,7 +80,7 @@ void group_note_end(struct port *p, uint64_t id, const struct reason *why)
 static void note_lost(const struct exec_group *g, const struct reason *why)
 {
     int64_t lost = why->lost <= (uint64_t)g->domain->peers.size ? (int64_t)why->lost - 1 : -1;
-    if (lost >= 0 && g->rank_of[lost] >= 0 && g->rank_of[lost] != g->rank && g->rank_of[lost] != why->reporter)
+    if (lost >= 0 && g->rank_of[lost] >= 0 && g->rank_of[lost] != g->rank)
         exec_host->rank_lost(g->token, (int32_t)lost, why->text);
 }
 

@@ -310,6 +310,7 @@ fault("tcp", "verdict_comes_before_what_can_be_read", DESYNC,
 fault("tcp", "time_without_running_counts_in_full", DESYNC, "        if (g->steps_left)", "        if (0)", "desync")
 fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter != group_rank_of(g, p) ||",
       "h->reporter < 0 ||", "hostile")
+fault("tcp", "closed_world_is_a_closed_group", GROUPS, "if (g->id == d->world) {", "if (0) {", "engine")
 fault("tcp", "loss_is_not_known_in_a_group_that_opens_later", GROUPS, "note_lost(g, &said);", ";", "reasons")
 fault("tcp", "members_are_not_told_who_has_left", "core/exec/ending.c", "(uint64_t)p->peer + 1, !is_dead(p) }",
       "is_dead(p) ? (uint64_t)p->peer + 1 : 0, 0 }", "reasons", "leave")

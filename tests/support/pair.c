@@ -261,11 +261,18 @@ static void host_group_failed(void *token, comm_status status, const char *error
     (void)error;
 }
 
+static int32_t lost_rank;
+
 static void host_rank_lost(void *token, int32_t world_rank, const char *text)
 {
     (void)token;
-    (void)world_rank;
     (void)text;
+    lost_rank = world_rank;
+}
+
+int32_t pair_lost(void)
+{
+    return lost_rank;
 }
 
 static int32_t host_rank_is_lost(void *token, int32_t world_rank)
@@ -332,16 +339,25 @@ void pair_open(const char *algo, int64_t lanes, int64_t slice_bytes)
     host.param_int = host_param_int;
     exec_host = &host;
     memset(ranks, 0, sizeof ranks);
+    lost_rank = -1;
     sent_count[0] = sent_count[1] = 0;
     open_rank(0);
     open_rank(1);
+}
+
+void pair_close_world(int32_t rank)
+{
+    ranks[rank].domain.world = ranks[rank].group->id;
+    group_close(ranks[rank].group);
+    ranks[rank].group = NULL;
 }
 
 void pair_close(void)
 {
     for (int32_t rank = 0; rank < 2; rank++) {
         struct domain *d = &ranks[rank].domain;
-        group_close(ranks[rank].group);
+        if (ranks[rank].group)
+            group_close(ranks[rank].group);
         pair_turn(rank);
         unexpected_list_clear(&d->unexpected);
         while (out_of(rank)->out)

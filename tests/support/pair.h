@@ -18,6 +18,10 @@ enum { PAIR_EAGER = 1000, PAIR_ANSWER_MS = 400 }; /* eager_bytes, answer_ms */
 void pair_open(const char *algo, int64_t lanes, int64_t slice_bytes);
 void pair_close(void);
 struct exec_group *pair_group(int32_t rank);
+/* The rank closes its group, which is the world's. It has sent no BYE yet. */
+void pair_close_world(int32_t rank);
+/* The latest rank that the core was told is lost; -1: none. */
+int32_t pair_lost(void);
 /* The rank's port to the other one. */
 struct port *pair_port(int32_t rank);
 

@@ -329,6 +329,23 @@ static void a_send_is_read_before_its_peer_leaves(void **state)
     assert_int_equal(pair_port(0)->announced, 0);
 }
 
+/* A message that comes between the end of the world's group and the BYE. */
+static void a_world_that_is_closed_says_so(void **state)
+{
+    (void)state;
+    pair_close_world(1);
+    submit(0, 1, 4);
+    pair_turn(0);
+    pair_deliver_all();
+    pair_turn(1);
+    pair_deliver_all();
+    pair_turn(0);
+    assert_int_equal(works[0][0].completed, 1);
+    assert_int_equal(works[0][0].status, COMM_ERR_PEER_LOST);
+    assert_non_null(strstr(works[0][0].error, " has closed its world before "));
+    assert_int_equal(pair_lost(), 1);
+}
+
 /* ---- Hosts ---- */
 
 /* A group's ranks are not the world's. */
@@ -423,6 +440,7 @@ int main(void)
         TEST(a_round_that_fails_does_not_go_on),
         TEST(a_send_is_begun_and_its_peer_leaves),
         TEST(a_send_is_read_before_its_peer_leaves),
+        TEST(a_world_that_is_closed_says_so),
         TEST(a_group_knows_the_hosts_of_its_own_ranks),
         TEST(messages_are_sent_within_rounds),
         TEST(a_port_that_calls_back_is_noticed),
