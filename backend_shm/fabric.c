@@ -116,12 +116,9 @@ int fabric_look_around(struct fabric *f)
     return fabric_look(f);
 }
 
-int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
+int fabric_look_at_clock(const struct fabric *f, int64_t spin_ns, int64_t *until_ns)
 {
-    enum { OFTEN = 16 };
     struct waiting *w = f->looks.waiting;
-    if (turn % OFTEN && w->spin_ns)
-        return 1;
     int64_t now = clock_now_ns();
     if (!*until_ns)
         *until_ns = now + (waiting_rests(w, now) && spin_ns > w->short_look_ns ? w->short_look_ns : spin_ns);
