@@ -92,7 +92,8 @@ struct duplex {
     uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
-    uint32_t kernel_reads;  /* messages for which the kernel was faster */
+    int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
+    uint32_t kernel_reads;  /* messages that were */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's */
     struct mapping *mappings; /* region.c: the peer's regions */
