@@ -11,6 +11,7 @@
 #include "duplex.h"
 #include "greeting.h"
 #include "region.h"
+#include "say.h"
 
 enum {
     STEP_BYTES = 1 << 20,               /* between looks at what else has come */
@@ -41,14 +42,16 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 /* Is that faster than the ring? By what a read costs, and what this rank's copies to the ring have taken of late: that
  * depends on where the two cores are, and may change when the system moves a rank. Where messages go one way, the
  * receiver copies at the same time, and the last piece after that; else each rank copies both, which disturb each other
- * while they are measured. What is not clearly faster than the other way is no reason to change it. Now and then the
- * ring is tried again, a few times in a row, as it is out of the caches by then. */
-static int kernel_is_faster(struct duplex *p, uint64_t bytes, int goes_one_way)
+ * while they are measured, and what no cache holds is better copied once. What is not clearly faster than the other way
+ * is no reason to change it. Now and then the ring is tried again, a few times in a row, as it is out of the caches by
+ * then. */
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int goes_one_way)
 {
-    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 256, TRIES = 8 };
+    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 256, TRIES = 8, CACHED_BYTES = 4 << 20 };
     const double clearly = 7.0 / 8;
     const struct fabric *f = p->fabric;
-    if (!f->cma_measured)
+    uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
+    if (!f->cma_measured || (op_bytes > CACHED_BYTES && !goes_one_way))
         return 1;
     if (!p->out.copy_ns)
         return 0;
@@ -69,7 +72,7 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
     int goes_one_way = (traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
     return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!goes_one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
            atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) &&
-           kernel_is_faster(p, h->bytes, goes_one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
+           kernel_is_faster(p, h, goes_one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
 }
 
 /* Memory for copies of payloads, and whether there is a place for one of so many bytes. */

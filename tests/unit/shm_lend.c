@@ -46,7 +46,8 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
-static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
+static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
+                                .dtype_bytes = comm_dtype_bytes };
 
 static float local[BYTES]; /* what the receiver reduces with, if it does */
 static struct message reduction = { .may_write_back = 1 };
@@ -359,6 +360,10 @@ static void what_is_faster(void **state)
     assert_int_equal(suits(p, &h, data), 0); /* both copy at the same time: 98 us against 102 */
     h.kind = COMM_OP_ALL_GATHER;
     assert_int_equal(suits(p, &h, data), 1); /* each copies twice: 98 us against 144 */
+    h.dtype = COMM_DTYPE_F32;
+    h.count = 3 << 20;
+    p->out.copy_ns = 1000;
+    assert_int_equal(suits(p, &h, data), 1); /* a slice of what no cache holds */
     p->kernel_reads = 0;
     h.kind = COMM_OP_BROADCAST;
     p->out.copy_ns = 7500;
