@@ -80,7 +80,7 @@ void group_note_end(struct port *p, uint64_t id, const struct reason *why)
 static void note_lost(const struct exec_group *g, const struct reason *why)
 {
     int64_t lost = why->lost <= (uint64_t)g->domain->peers.size ? (int64_t)why->lost - 1 : -1;
-    if (lost >= 0 && g->rank_of[lost] >= 0 && g->rank_of[lost] != g->rank)
+    if (lost >= 0 && g->rank_of[lost] >= 0 && g->rank_of[lost] != g->rank && g->rank_of[lost] != why->reporter)
         exec_host->rank_lost(g->token, (int32_t)lost, why->text);
 }
 

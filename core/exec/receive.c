@@ -165,9 +165,15 @@ static void hear_of_loss(struct exec_group *g, struct port *p, const struct fram
             group_end_if_lost(other, lost);
 }
 
+/* Does it say of itself that it has left? Then this rank has noticed that, as it would by the BYE that follows. */
+static int says_it_has_left(const struct exec_group *g, const struct port *p, const struct frame *h)
+{
+    return (h->flags & FRAME_LOST_HERE) && h->lost == (uint64_t)p->peer + 1 && h->reporter == group_rank_of(g, p);
+}
+
 static void hear_of_end(struct exec_group *g, struct port *p, const struct frame *h, const char *text)
 {
-    const struct reason why = {
+    struct reason why = {
         .status = h->status >= COMM_ERR_BACKEND && h->status <= COMM_ERR_PEER_LOST ? h->status : COMM_ERR_PROTOCOL,
         .reporter = h->reporter,
         .text = (char *)text,
@@ -175,10 +181,15 @@ static void hear_of_end(struct exec_group *g, struct port *p, const struct frame
         .lost_here = h->flags & FRAME_LOST_HERE,
     };
     hear_of_loss(g, p, h, text);
-    if (!g)
+    if (!g) {
         group_note_end(p, h->group, &why);
-    else if (g->status == COMM_OK && is_member(p, g))
+    } else if (g->status == COMM_OK && is_member(p, g) && says_it_has_left(g, p, h)) {
+        why.reporter = g->rank;
+        why.text = (char *)(text ? text : "");
+        group_fail_as_reported(g, &why);
+    } else if (g->status == COMM_OK && is_member(p, g)) {
         group_end_as_told(g, group_rank_of(g, p), &why);
+    }
 }
 
 static void on_frame(struct port *p, const struct frame *h, const char *text)
