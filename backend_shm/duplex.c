@@ -586,7 +586,6 @@ int duplex_read(struct port *port)
     return came;
 }
 
-
 int duplex_has_news(struct duplex *p)
 {
     const struct ring_record *record;

@@ -26,11 +26,12 @@ int64_t fabric_due_ns(const struct fabric *f);
 /* Send BYE to the peers that have not got it yet. Returns 1 as long as there is something to deliver. */
 int fabric_leave(struct fabric *f);
 
+/* What fabric_look_again does now and then. */
+int fabric_look_at_clock(const struct fabric *f, int64_t spin_ns, int64_t *until_ns);
+
 /* For a thread that has the lock and looks for something that takes a moment to come: look again (1), or stop (0),
  * because it has looked for spin_ns or another thread wants the lock? `turn` counts from 1, *until_ns begins at 0. What
  * comes at once comes before the first look at the clock, which takes half as long as a message. */
-int fabric_look_at_clock(const struct fabric *f, int64_t spin_ns, int64_t *until_ns);
-
 static inline int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
     enum { OFTEN = 64 };

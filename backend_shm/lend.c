@@ -241,7 +241,7 @@ static int64_t read_ns(void *to, const void *from, size_t bytes)
 static void measure_kernel(struct fabric *f)
 {
     enum { SHORT_BYTES = 64 };
-    uint8_t *memory = f->cma_copy_ns ? NULL : calloc(2, RING_COPY_UNIT);
+    uint8_t *memory = !f->cma_measured || f->cma_copy_ns ? NULL : calloc(2, RING_COPY_UNIT);
     if (!memory)
         return;
     memset(memory, 1, 2 * RING_COPY_UNIT);

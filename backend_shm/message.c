@@ -10,9 +10,10 @@
 #include "fabric.h"
 #include "small.h"
 
-static inline uint64_t key_of(uint8_t type, const struct exec_group *g, int32_t tag, uint16_t flags, uint64_t bytes)
+/* Of an EAGER frame. */
+static inline uint64_t key_of(const struct exec_group *g, int32_t tag, uint16_t flags, uint64_t bytes)
 {
-    const struct frame h = { .type = type, .kind = COMM_OP_SEND, .group = g->id, .flags = flags, .tag = tag,
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = g->id, .flags = flags, .tag = tag,
                              .bytes = bytes };
     return ring_key(&h);
 }
@@ -41,10 +42,9 @@ static void put_eager(struct duplex *p, const struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     uint32_t credit = port_take_owed(&p->port);
     port_spend(&p->port, bytes);
-    uint64_t key = key_of(FRAME_EAGER, g, op->tag, flags, bytes);
+    uint64_t key = key_of(g, op->tag, flags, bytes);
     struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)bytes);
     write_header(&record->frame, FRAME_EAGER, g, op, flags, credit);
-    record->place.loan = 0;
     ring_end_frame(&p->out, record, op->send.data, (uint32_t)bytes);
     duplex_ring_bell(p);
 }
@@ -150,7 +150,8 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
         return COMM_ERR_UNSUPPORTED;
     struct duplex *p = duplex_of(group_port(g, op->root));
     const size_t bytes = op->recv.count * op->element_bytes;
-    const uint64_t key = key_of(FRAME_EAGER, g, op->tag, 0, bytes);
+    const uint64_t key = key_of(g, op->tag, 0, bytes);
+    const int has_key = bytes <= SMALL_BYTES && op->tag != COMM_ANY_TAG;
     const struct ring_record *record;
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
@@ -159,7 +160,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {
             comm_status status = COMM_OK;
-            if (record->key == key && record->bytes == bytes && bytes <= SMALL_BYTES)
+            if (has_key && record->key == key && record->bytes == bytes)
                 take_short(p, record, bytes, op->recv.data);
             else
                 status = take(p, g, op, record);

@@ -67,7 +67,6 @@ void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, con
 {
     struct ring_record *record = ring_begin_frame(r, key, h->credit, bytes);
     record->frame = *h;
-    record->place.loan = 0;
     ring_end_frame(r, record, payload, bytes);
 }
 

@@ -23,7 +23,7 @@ enum {
     RING_LINE = 64,
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
-    RING_COPY_UNIT = 64 << 10,
+    RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
 };
 
 /* Numbers of loans are less than both. */
@@ -191,6 +191,7 @@ static inline struct ring_record *ring_begin_frame(struct ring_out *r, uint64_t 
     record->key = key;
     record->credit = credit;
     record->bytes = bytes;
+    record->place.loan = 0; /* where an inlined payload comes next */
     return record;
 }
 

@@ -162,7 +162,6 @@ static void send_all(const struct small_shape *s, uint64_t seq, uint64_t key, co
         record->frame = s->head;
         record->frame.seq = seq;
         record->frame.credit = credit;
-        record->place.loan = 0;
         ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
     ring_bells(s);

@@ -187,6 +187,7 @@ static inline int port_took(struct port *p, uint8_t type, size_t bytes, uint32_t
     p->credit += credit;
     p->eager_held += cost;
     p->credit_owed += cost;
+    assert(p->credit_owed <= p->eager_held);
     return (p->credit <= PORT_CREDIT_WINDOW && p->eager_held <= PORT_CREDIT_WINDOW &&
             p->credit_owed < PORT_CREDIT_WINDOW / 4) || port_settle(p);
 }
