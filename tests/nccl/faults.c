@@ -1,10 +1,10 @@
 /* What goes wrong on GPUs: ranks that die, do not come, or are told to stop; calls of CUDA and NCCL that fail. On the
  * stand-in of tests/standin, whose variables say what fails. Usage: faults [CASE]. */
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cases.h"

@@ -4,7 +4,8 @@
 #include <comm/backend.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdatomic.h>
+#include <semaphore.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fake_libcuda.h"
@@ -115,7 +116,7 @@ static struct {
     const comm_host *host;
     int ends;               /* "ending" ends the groups that it opens */
     comm_status slow_opens; /* what group_open of "slow" returns, after a while */
-    atomic_int slow_aborted;
+    sem_t slow_aborted;
 } brief;
 
 static comm_status brief_world_open(void *context, const comm_world_info *info, void **ret_world)
@@ -157,7 +158,7 @@ static void slow_group_abort(void *state, comm_status status, const char *reason
 {
     (void)state;
     CHECK(status == COMM_ERR_PEER_LOST && strstr(reason, "rank 0 is lost"));
-    atomic_fetch_add(&brief.slow_aborted, 1);
+    sem_post(&brief.slow_aborted);
 }
 
 static comm_status brief_submit(void *state, const comm_op *const *ops, comm_work *const *works, size_t count)
@@ -166,20 +167,22 @@ static comm_status brief_submit(void *state, const comm_op *const *ops, comm_wor
     return brief.host->fail(COMM_ERR_UNSUPPORTED, "it does nothing");
 }
 
-static comm_backend brief_backend(const char *name, const char *devices)
+typedef comm_status open_fn(void *world, const comm_group_info *info, void **ret_state);
+typedef void abort_fn(void *state, comm_status status, const char *reason);
+
+static comm_backend brief_backend(const char *name, const char *devices, open_fn *open, abort_fn *abort)
 {
     return (comm_backend){ COMM_BACKEND_INIT, .name = name, .version = "1", .license = "Apache-2.0",
                            .devices = devices, .world_open = brief_world_open, .world_close = brief_close,
-                           .group_close = brief_close, .submit = brief_submit };
+                           .group_open = open, .group_abort = abort, .group_close = brief_close,
+                           .submit = brief_submit };
 }
 
 static const comm_backend *ending_entry(const comm_host *host)
 {
     static comm_backend backend;
     brief.host = host;
-    backend = brief_backend("ending", "cpu");
-    backend.group_open = ending_group_open;
-    backend.group_abort = ending_group_abort;
+    backend = brief_backend("ending", "cpu", ending_group_open, ending_group_abort);
     return &backend;
 }
 
@@ -187,23 +190,25 @@ static const comm_backend *slow_entry(const comm_host *host)
 {
     static comm_backend backend;
     brief.host = host;
-    backend = brief_backend("slow", "cuda");
-    backend.group_open = slow_group_open;
-    backend.group_abort = slow_group_abort;
+    backend = brief_backend("slow", "cuda", slow_group_open, slow_group_abort);
     return &backend;
 }
 
 /* It is told when it is open; if it does not open, there is nothing to tell, and nothing is left of the group. */
 static void one_ends_the_group_while_another_opens(int rank, int size, void *arg)
 {
-    enum { PATIENCE_MS = 5000 };
+    enum { PATIENCE_S = 5 };
     (void)rank, (void)size, (void)arg;
     comm_group *world = ranks_world("cpu:ending,cuda:slow"), *copy;
+    CHECK(sem_init(&brief.slow_aborted, 0, 0) == 0);
     brief.ends = 1;
     CHECK_OK(comm_group_dup(world, NULL, &copy));
-    for (int ms = 0; ms < PATIENCE_MS && !atomic_load(&brief.slow_aborted); ms++)
-        usleep(1000);
-    CHECK(atomic_load(&brief.slow_aborted) == 1);
+    struct timespec until;
+    int more;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += PATIENCE_S;
+    CHECK(sem_timedwait(&brief.slow_aborted, &until) == 0);
+    CHECK(sem_getvalue(&brief.slow_aborted, &more) == 0 && more == 0);
     CHECK_OK(comm_group_close(copy));
     brief.slow_opens = COMM_ERR_NO_MEMORY;
     CHECK_STATUS(comm_group_dup(world, NULL, &copy), COMM_ERR_NO_MEMORY);
@@ -211,6 +216,7 @@ static void one_ends_the_group_while_another_opens(int rank, int size, void *arg
     CHECK_OK(comm_group_dup(world, NULL, &copy));
     CHECK_OK(comm_group_close(copy));
     CHECK_OK(comm_group_close(world));
+    sem_destroy(&brief.slow_aborted);
 }
 
 /* ---- Memory of a device that is said to be the CPU's ---- */
