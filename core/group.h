@@ -102,8 +102,6 @@ struct plain_call {
 
 /* Such a call that went to a backend of the group, checked: the next one that is like it needs other buffers and a
  * number. The last one of each kind is kept: programs send and receive in turn. */
-enum { GROUP_CHECKED = 12 };
-
 struct checked {
     struct plain_call call; /* kind 0: there is none */
     struct op_extent extent;
@@ -161,7 +159,7 @@ struct comm_group {
     struct futex_lock submission;
     _Atomic uint64_t seq; /* written with the submission lock, read without */
     uint64_t peer_seq;
-    struct checked checked[GROUP_CHECKED];
+    struct checked checked[COMM_OP_KIND_END];
     struct recorder recorder;
     struct pending pending;
     comm_work *free_works;

@@ -478,7 +478,7 @@ static comm_status write_down(comm_group *group, struct batch *batch, comm_op *o
 
 static struct checked *checked_of(comm_group *group, const struct plain_call *call)
 {
-    return &group->checked[(uint32_t)call->kind % GROUP_CHECKED];
+    return &group->checked[call->kind];
 }
 
 /* `call` is what the op came from, if it came from one. */
