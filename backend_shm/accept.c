@@ -36,7 +36,7 @@ static enum greeting_verdict judge(const struct fabric *f, const struct greeting
     const struct port_table *peers = &f->domain->peers;
     if (hello->version != GREETING_VERSION)
         return GREETING_OTHER_VERSION;
-    if (hello->world != f->world || hello->to != peers->rank || hello->from < 0 || hello->from >= peers->size ||
+    if (hello->world != f->domain->world || hello->to != peers->rank || hello->from < 0 || hello->from >= peers->size ||
         hello->from == peers->rank)
         return GREETING_OTHER_WORLD;
     const struct duplex *p = &f->duplexes[hello->from];

@@ -63,7 +63,6 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->domain = d;
     f->driver = driver;
     f->looks = *looks;
-    f->world = info->id;
     f->store = info->store;
     f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
     f->ring_bytes = choose_ring_bytes(info);

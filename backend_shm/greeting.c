@@ -37,7 +37,7 @@ int greeting_same(const uint8_t *a, const uint8_t *b)
 void greeting_hello(const struct fabric *f, int32_t to, const char *name, struct greeting_hello *ret_hello)
 {
     *ret_hello = (struct greeting_hello){ .version = GREETING_VERSION, .from = f->domain->peers.rank, .to = to,
-                                          .world = f->world };
+                                          .world = f->domain->world };
     memcpy(ret_hello->magic, magic, sizeof magic);
     greeting_token(f->secret, 'C', name, ret_hello, ret_hello->token);
 }

@@ -118,7 +118,6 @@ struct fabric {
     struct duplex *duplexes; /* [size]: those of ranks of this host are ports of the domain */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;
-    uint64_t world;         /* the world group's id */
     char *secret;
     void *store;
 

@@ -124,7 +124,7 @@ static void connect_next(struct link *l)
 static void say_hello(struct link *l)
 {
     struct mesh *m = l->mesh;
-    struct wire_hello hello = { WIRE_VERSION, m->world, m->domain.peers.rank, l->port.peer, { 0 } };
+    struct wire_hello hello = { WIRE_VERSION, m->domain.world, m->domain.peers.rank, l->port.peer, { 0 } };
     wire_random(hello.nonce, sizeof hello.nonce);
     wire_put_hello(&hello, l->hello);
     if (!socket_send_all(l->fd, l->hello, sizeof l->hello)) {

@@ -47,7 +47,7 @@ static enum wire_verdict judge(struct mesh *m, const struct wire_hello *hello)
 {
     if (hello->version != WIRE_VERSION)
         return WIRE_OTHER_VERSION;
-    if (hello->world != m->world || hello->to != m->domain.peers.rank || hello->from < 0 ||
+    if (hello->world != m->domain.world || hello->to != m->domain.peers.rank || hello->from < 0 ||
         hello->from >= m->domain.peers.size ||
         hello->from == m->domain.peers.rank)
         return WIRE_OTHER_WORLD;

@@ -122,7 +122,6 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
     struct mesh *m = calloc(1, sizeof *m);
     if (!m)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory");
-    m->world = info->id;
     m->store = info->store;
     m->domain.world = info->id;
     m->domain.hosts = info->hosts;

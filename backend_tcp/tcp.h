@@ -81,7 +81,6 @@ struct mesh {
     struct link *links;   /* [size] */
     struct carrier *local; /* has the ports to the other ranks of this host; NULL: they are links, too */
     uv_poll_t *local_poll;
-    uint64_t world;       /* the world group's id */
     char *secret;
     void *store;
 

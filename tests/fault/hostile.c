@@ -105,7 +105,8 @@ static struct mesh *mesh_of(comm_group *world)
 static struct wire_hello hello_of(comm_group *world)
 {
     const struct mesh *mesh = mesh_of(world);
-    struct wire_hello hello = { WIRE_VERSION, mesh->world, mesh->domain.peers.rank, fault_world_rank(0, 3), { 0 } };
+    struct wire_hello hello = { WIRE_VERSION, mesh->domain.world, mesh->domain.peers.rank, fault_world_rank(0, 3),
+                                { 0 } };
     wire_random(hello.nonce, sizeof hello.nonce);
     return hello;
 }

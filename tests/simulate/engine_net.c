@@ -198,7 +198,7 @@ static struct mesh *mesh_of(struct domain *d)
 static struct domain *net_mesh(int32_t rank)
 {
     struct mesh *m = calloc(1, sizeof *m);
-    m->world = 1;
+    m->domain.world = 1;
     if (mesh_allocate(m, rank, world->size, "") != COMM_OK || progress_start(m) != COMM_OK)
         abort();
     for (int32_t i = 0; i < world->size; i++)
