@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "difference.h"
 #include "gpu.h"
 #include "ranks.h"
 #include "values.h"
@@ -440,10 +441,10 @@ void compare(const struct one *c, comm_group *g, struct memory *m, int number)
     comm_work_release(m->sent);
     if (inside)
         memcpy(m->recv, inside, m->recv_bytes);
-    for (size_t i = 0; i < m->recv_capacity; i++)
-        if (m->recv_memory[i] != m->expected[i])
-            ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: byte %td of %zu is %02x, not %02x", number, rank,
-                       what, (ptrdiff_t)i - (ptrdiff_t)skew, m->recv_bytes, m->recv_memory[i], m->expected[i]);
+    size_t i = first_difference(m->recv_memory, m->expected, m->recv_capacity);
+    if (i < m->recv_capacity)
+        ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: byte %td of %zu is %02x, not %02x", number, rank,
+                   what, (ptrdiff_t)i - (ptrdiff_t)skew, m->recv_bytes, m->recv_memory[i], m->expected[i]);
     if (!inside && memcmp(m->send_memory, m->send_copy, m->send_bytes + MARGIN) != 0)
         ranks_fail(__FILE__, __LINE__, "case %d, rank %d: %s: it has changed its input", number, rank, what);
     forget(c, m);

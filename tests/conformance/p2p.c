@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "difference.h"
 #include "ranks.h"
 #include "reference.h"
 #include "suite.h"
@@ -32,12 +33,18 @@ static size_t draw_bytes(uint64_t *state)
     return sizes[below(state, below(state, 4) == 0 ? 12 : 6)];
 }
 
-static void write_message(uint8_t *at, size_t bytes, uint64_t key)
+/* A part of a message, a multiple of 8 bytes unless it is the last. */
+static void write_part(uint8_t *at, size_t bytes, uint64_t *key)
 {
     for (size_t i = 0; i < bytes; i += 8) {
-        uint64_t word = reference_random(&key);
+        uint64_t word = reference_random(key);
         memcpy(at + i, &word, bytes - i < 8 ? bytes - i : 8);
     }
+}
+
+static void write_message(uint8_t *at, size_t bytes, uint64_t key)
+{
+    write_part(at, bytes, &key);
 }
 
 /* A buffer of `capacity` bytes with a margin that must stay as it is. */
@@ -51,15 +58,18 @@ static uint8_t *poisoned(size_t capacity)
 /* The first `bytes` are the message's, the rest is untouched. */
 static void check_message(const char *what, const uint8_t *got, size_t capacity, size_t bytes, uint64_t key)
 {
-    uint8_t *wanted = poisoned(capacity), *whole = malloc(bytes + 8);
-    write_message(whole, bytes, key);
-    memcpy(wanted, whole, bytes < capacity ? bytes : capacity);
-    for (size_t i = 0; i < capacity + MARGIN; i++)
-        if (got[i] != wanted[i])
+    uint8_t wanted[4096];
+    size_t written = bytes < capacity ? bytes : capacity, n;
+    for (size_t at = 0; at < capacity + MARGIN; at += n) {
+        n = capacity + MARGIN - at < sizeof wanted ? capacity + MARGIN - at : sizeof wanted;
+        memset(wanted, POISON, n);
+        if (at < written)
+            write_part(wanted, written - at < n ? written - at : n, &key);
+        size_t i = first_difference(got + at, wanted, n);
+        if (i < n)
             ranks_fail(__FILE__, __LINE__, "%s: byte %zu of a message of %zu in room for %zu is %02x, not %02x", what,
-                       i, bytes, capacity, got[i], wanted[i]);
-    free(wanted);
-    free(whole);
+                       at + i, bytes, capacity, got[at + i], wanted[i]);
+    }
 }
 
 static comm_op_options tagged(int32_t tag)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "difference.h"
 #include "gpu.h"
 #include "random.h"
 
@@ -455,14 +456,13 @@ comm_status call_submit(struct call *c, comm_group *g, comm_work **work)
 
 static bool same_image(const struct region *r, const char *name, char *text, size_t capacity)
 {
-    for (size_t i = 0; i < r->bytes; i++)
-        if (r->memory[i] != r->image[i]) {
-            ptrdiff_t at = r->memory + i - r->data;
-            snprintf(text, capacity, "%s: byte %td of %td is %02x, not %02x", name, at,
-                     (ptrdiff_t)r->bytes - (r->data - r->memory) - MARGIN, r->memory[i], r->image[i]);
-            return false;
-        }
-    return true;
+    size_t i = first_difference(r->memory, r->image, r->bytes);
+    if (i == r->bytes)
+        return true;
+    ptrdiff_t at = r->memory + i - r->data;
+    snprintf(text, capacity, "%s: byte %td of %td is %02x, not %02x", name, at,
+             (ptrdiff_t)r->bytes - (r->data - r->memory) - MARGIN, r->memory[i], r->image[i]);
+    return false;
 }
 
 static uint64_t hash_of(const uint8_t *bytes, size_t count)
