@@ -1,4 +1,4 @@
-/* A store of the user's, as it would be written from comm/store.h alone: a list under a lock. */
+/* A store of the user's, as it would be written from comm/store.h alone: a hash table under a lock. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -16,10 +16,12 @@ struct item {
     size_t bytes;
 };
 
+enum { LISTS = 1024 };
+
 struct user {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct item *first;
+    struct item *lists[LISTS]; /* by a hash of the key */
 };
 
 static struct user *enter(void *context)
@@ -36,9 +38,17 @@ static comm_status leave(struct user *u, comm_status status)
     return status;
 }
 
+static struct item **list_of(struct user *u, const char *key)
+{
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (; *key; key++)
+        hash = (hash ^ (uint8_t)*key) * 16777619u;
+    return &u->lists[hash % LISTS];
+}
+
 static struct item **find(struct user *u, const char *key)
 {
-    struct item **at = &u->first;
+    struct item **at = list_of(u, key);
     while (*at && strcmp((*at)->key, key) != 0)
         at = &(*at)->next;
     return at;
@@ -216,8 +226,9 @@ static comm_status user_num_keys(void *context, int64_t *ret_count, char *error,
     struct user *u = enter(context);
     (void)error, (void)capacity;
     *ret_count = 0;
-    for (struct item *item = u->first; item; item = item->next)
-        *ret_count += !is_queue(item);
+    for (size_t i = 0; i < LISTS; i++)
+        for (struct item *item = u->lists[i]; item; item = item->next)
+            *ret_count += !is_queue(item);
     return leave(u, COMM_OK);
 }
 
@@ -226,21 +237,23 @@ static comm_status user_list_keys(void *context, char ***ret_keys, size_t *ret_c
     struct user *u = enter(context);
     size_t count = 0, bytes = 0;
     (void)error, (void)capacity;
-    for (struct item *item = u->first; item; item = item->next)
-        if (!is_queue(item)) {
-            count++;
-            bytes += strlen(item->key) + 1;
-        }
+    for (size_t i = 0; i < LISTS; i++)
+        for (struct item *item = u->lists[i]; item; item = item->next)
+            if (!is_queue(item)) {
+                count++;
+                bytes += strlen(item->key) + 1;
+            }
     char **keys = malloc(count * sizeof *keys + bytes + 1), *to = (char *)(keys + count);
     if (!keys)
         abort();
     *ret_keys = keys;
     *ret_count = count;
-    for (struct item *item = u->first; item; item = item->next)
-        if (!is_queue(item)) {
-            *keys++ = to;
-            to = stpcpy(to, item->key) + 1;
-        }
+    for (size_t i = 0; i < LISTS; i++)
+        for (struct item *item = u->lists[i]; item; item = item->next)
+            if (!is_queue(item)) {
+                *keys++ = to;
+                to = stpcpy(to, item->key) + 1;
+            }
     return leave(u, COMM_OK);
 }
 
@@ -257,8 +270,8 @@ static comm_status user_queue_push(void *context, const char *key, const void *d
                                    size_t capacity)
 {
     struct user *u = enter(context);
-    struct item **at = &u->first;
     char *whole = queue_key(key);
+    struct item **at = list_of(u, whole);
     (void)error, (void)capacity;
     while (*at)
         at = &(*at)->next;
@@ -295,7 +308,7 @@ static comm_status user_queue_len(void *context, const char *key, int64_t *ret_c
     char *whole = queue_key(key);
     (void)error, (void)capacity;
     *ret_count = 0;
-    for (struct item *item = u->first; item; item = item->next)
+    for (struct item *item = *list_of(u, whole); item; item = item->next)
         *ret_count += strcmp(item->key, whole) == 0;
     free(whole);
     return leave(u, COMM_OK);
@@ -304,8 +317,9 @@ static comm_status user_queue_len(void *context, const char *key, int64_t *ret_c
 static void user_close(void *context)
 {
     struct user *u = context;
-    while (u->first)
-        drop(&u->first);
+    for (size_t i = 0; i < LISTS; i++)
+        while (u->lists[i])
+            drop(&u->lists[i]);
     pthread_mutex_destroy(&u->lock);
     pthread_cond_destroy(&u->changed);
     free(u);
