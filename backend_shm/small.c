@@ -232,11 +232,12 @@ static comm_status run_sent(struct small_shape *s, const struct fabric *f, struc
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
     send_all(s, op->seq, key, send);
+    queue_runs(g, op);
     if (!all_are_here(f, s, key, records, spin_ns))
         return COMM_IN_PROGRESS;
     take_all(s, g, records, send, op->recv.data);
     let_go(s, records);
-    queue_ran(g, op);
+    queue_ran(g, op->seq);
     return COMM_OK;
 }
 
@@ -298,6 +299,7 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     const struct ring_record *records[SMALL_PEERS_MAX];
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
+    queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
     if (!all_are_here(f, s, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
@@ -306,7 +308,7 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return COMM_IN_PROGRESS;
     g->has_received = 0;
-    queue_ran(g, op);
+    queue_ran(g, op->seq);
     return COMM_OK;
 }
 

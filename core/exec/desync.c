@@ -116,12 +116,11 @@ static void say_what_we_do(const struct exec_group *g, char *text, size_t capaci
     if (g->head)
         text_add(text, capacity, "is in %s #%llu", exec_host->op_name(g->head->op.kind),
                  (unsigned long long)g->head->op.seq);
-    else if (g->entered.seq == 0)
+    else if (g->ended_seq == 0)
         text_add(text, capacity, "has called no collective yet");
     else
         text_add(text, capacity, "has finished %s #%llu and called no collective since",
-                 exec_host->op_name(g->entered.kind),
-            (unsigned long long)g->entered.seq);
+                 exec_host->op_name(queue_call(g, g->ended_seq)->kind), (unsigned long long)g->ended_seq);
     if (recv && recv->op.root == COMM_ANY_SOURCE)
         text_add(text, capacity, ", and waits for a message from any rank");
     else if (recv)
@@ -171,7 +170,7 @@ void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
         answer_for_closed(p, h, &answer);
         return;
     }
-    if (g->entered.seq >= h->seq)
+    if (g->entered_seq >= h->seq)
         answer.flags |= FRAME_ANSWER_ENTERED;
     if (g->head && (g->head->op.seq == h->seq || h->seq == 0)) {
         answer.flags |= FRAME_ANSWER_IN_IT;

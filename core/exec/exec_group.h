@@ -48,7 +48,7 @@ struct exec_group {
     struct exec_op *head, **tail; /* collectives in order; the head is running */
     struct op_list sends, recvs;  /* of point-to-point, under way */
     uint64_t sends_begun;
-    struct call entered;    /* the latest collective submitted; seq 0: none yet */
+    uint64_t entered_seq;   /* the latest collective submitted; 0: none yet */
     uint64_t ended_seq;     /* the latest collective that ended here */
     struct call ended[GROUP_ENDED_MAX];
     struct box *boxes;      /* [size], by the other rank: messages of collectives */

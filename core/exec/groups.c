@@ -43,7 +43,7 @@ static void note_closed(struct exec_group *g)
 {
     struct domain *d = g->domain;
     struct past_group *p = past_new(d->closed, DOMAIN_CLOSED_MAX, &d->closed_count, g->id);
-    p->seq = g->entered.seq;
+    p->seq = g->entered_seq;
     p->why = g->why;
     g->why.text = NULL;
     if (g->status != COMM_OK)

@@ -122,7 +122,7 @@ void queue_append(struct exec_op *op)
 {
     struct exec_group *g = op->group;
     op->begun_tick = g->domain->ticks;
-    g->entered = op->call;
+    g->entered_seq = op->call.seq;
     op->next = NULL;
     *g->tail = op;
     g->tail = &op->next;
@@ -143,23 +143,17 @@ void queue_retire(struct exec_op *op)
     (void)before;
 }
 
-static void remember(struct exec_group *g, const struct call *call)
+void queue_runs(struct exec_group *g, const comm_op *op)
 {
-    g->ended_seq = call->seq;
-    g->ended[call->seq % GROUP_ENDED_MAX] = *call;
-}
-
-void queue_ran(struct exec_group *g, const comm_op *op)
-{
-    g->entered = call_of(op);
-    remember(g, &g->entered);
+    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);
 }
 
 static void leave_queue(struct exec_op *op)
 {
     struct exec_group *g = op->group;
     assert(g->head == op);
-    remember(g, &op->call);
+    g->ended_seq = op->call.seq;
+    g->ended[op->call.seq % GROUP_ENDED_MAX] = op->call;
     g->head = op->next;
     if (g->head)
         queue_ready(g); /* The next one starts at the end of the turn, not on top of this stack. */

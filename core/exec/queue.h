@@ -21,8 +21,13 @@ void queue_put_back(struct domain *d, struct exec_op *op);
 void queue_ready(struct exec_group *g);
 /* A collective is the group's last from now on. */
 void queue_append(struct exec_op *op);
-/* A collective has been called and done without having been queued. */
-void queue_ran(struct exec_group *g, const comm_op *op);
+/* A collective is done in its call, without being queued: while its messages are waited for, and at its end. One that
+ * is queued after all needs only the first. */
+void queue_runs(struct exec_group *g, const comm_op *op);
+static inline void queue_ran(struct exec_group *g, uint64_t seq)
+{
+    g->entered_seq = g->ended_seq = seq;
+}
 /* An op is done. */
 void queue_complete(struct exec_op *op, comm_status status, const char *text);
 /* The op's work has been completed; its memory is put back at the end of the turn, for code further up the stack still
