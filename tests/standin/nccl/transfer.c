@@ -94,13 +94,24 @@ static bool move_recv(struct ncclComm *comm, struct transfer *transfer)
     return true;
 }
 
+/* There is something to read for it, or it has been read: seen when the peer had left already. */
+static bool goes_on(struct ncclComm *comm, const struct transfer *transfer)
+{
+    struct segment *segment = comm->segment;
+    struct ring *ring = transfer->is_send ? &segment->rings[comm->rank][transfer->peer]
+                                          : &segment->rings[transfer->peer][comm->rank];
+    uint64_t written = atomic_load(&ring->written), read = atomic_load(&ring->read);
+    return transfer->is_send ? transfer->has_header && transfer->moved == transfer->bytes && read >= transfer->end
+                             : read != written;
+}
+
 /* Peers that left will neither send nor read any more. */
 static void check_gone(struct ncclComm *comm, const struct transfer *transfers, int count)
 {
     for (int i = 0; i < count && !peers_are_silent(); i++) {
         struct seat *seat = &comm->segment->seats[transfers[i].peer];
         uint32_t state = atomic_load(&seat->state);
-        if (!is_done(&transfers[i]) && (state == SEAT_LEFT || state == SEAT_ABORTED)) {
+        if (!is_done(&transfers[i]) && (state == SEAT_LEFT || state == SEAT_ABORTED) && !goes_on(comm, &transfers[i])) {
             failed(NCCL_REMOTE_ERROR, "rank %d has closed the communicator", transfers[i].peer);
             comm_fail(comm, NCCL_REMOTE_ERROR);
         }
