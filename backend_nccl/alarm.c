@@ -5,7 +5,8 @@
  *
  *   alarms           how many there were
  *   alarm.K          the K-th alarm of the world: "E group status rank lost text" (ended; `lost` are the ranks that are
- *                    known to be: "3,7", or "-") or "L group 0 rank - text" (late)
+ *                    known to be: "3,7", or "-"), "L group 0 rank - text" (late), or "N": rank 0 has left a note
+ *                    (peers.c), which is read while there is the store
  *   answer.K.RANK    to a late one: what that rank of the group does
  *   ended.GROUP      the group's end has been told */
 #include <inttypes.h>
@@ -53,6 +54,11 @@ static int store_answers(struct world *w)
     return text != NULL;
 }
 
+char *alarm_get_text(struct world *w, const char *key)
+{
+    return get_text(w, key, PROBE_MS);
+}
+
 static void list_lost(const struct group *g, char *list, size_t capacity)
 {
     size_t used = 0;
@@ -62,17 +68,28 @@ static void list_lost(const struct group *g, char *list, size_t capacity)
             used += (size_t)snprintf(list + used, capacity - used, "%s%d", used ? "," : "", rank);
 }
 
+static int64_t append_text(struct world *w, const char *text)
+{
+    char key[KEY_BYTES];
+    int64_t number;
+    if (host->store_add(w->info->store, "alarms", 1, &number) != COMM_OK)
+        return 0;
+    snprintf(key, sizeof key, "alarm.%" PRId64, number);
+    return set_text(w, key, text) == COMM_OK ? number : 0;
+}
+
+void alarm_leave(struct world *w)
+{
+    append_text(w, "N");
+}
+
 static int64_t append_alarm(struct group *g, char kind, comm_status status, const char *why)
 {
-    char text[TEXT_BYTES + LOST_BYTES + 96], key[KEY_BYTES], lost[LOST_BYTES] = "-";
-    int64_t number;
+    char text[TEXT_BYTES + LOST_BYTES + 96], lost[LOST_BYTES] = "-";
     if (status == COMM_ERR_PEER_LOST)
         list_lost(g, lost, sizeof lost);
     snprintf(text, sizeof text, "%c %" PRIx64 " %d %d %s %s", kind, g->info->id, status, g->info->rank, lost, why);
-    if (host->store_add(g->world->info->store, "alarms", 1, &number) != COMM_OK)
-        return 0;
-    snprintf(key, sizeof key, "alarm.%" PRId64, number);
-    return set_text(g->world, key, text) == COMM_OK ? number : 0;
+    return append_text(g->world, text);
 }
 
 /* A rank that ends a group before it has used a device has no listener yet; the listener makes the count of alarms. */
@@ -84,52 +101,39 @@ static int listens(struct world *w)
     return has;
 }
 
-void alarm_raise(struct group *g)
+int alarm_store_answers(struct world *w)
+{
+    return listens(w) && store_answers(w);
+}
+
+int alarm_raise(struct group *g)
 {
     char key[KEY_BYTES];
     int64_t first;
-    if (g->info->size == 1 || !listens(g->world) || !store_answers(g->world))
-        return;
-    snprintf(key, sizeof key, "ended.%" PRIx64, g->info->id);
-    if (host->store_add(g->world->info->store, key, 1, &first) == COMM_OK && first == 1)
-        append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text);
-}
-
-/* ---- Peers that have ended ---- */
-
-/* host->last_error says what is known, if it has. */
-static int has_ended(const struct group *g, int rank)
-{
-    int32_t world_rank = g->info->world_ranks[rank];
-    if (rank == g->info->rank || host->rank_check(g->info->token, world_rank) == COMM_OK)
+    if (g->info->size == 1 || !alarm_store_answers(g->world))
         return 0;
-    host->rank_lost(g->info->token, world_rank, host->last_error());
-    return 1;
+    snprintf(key, sizeof key, "ended.%" PRIx64, g->info->id);
+    if (host->store_add(g->world->info->store, key, 1, &first) != COMM_OK)
+        return 0;
+    return first != 1 || append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text) > 0;
 }
 
-/* The first rank of the group whose process has ended, or -1; the core hears of all. */
-static int ended_peer(const struct group *g)
-{
-    int first = -1;
-    for (int32_t rank = g->info->size - 1; rank >= 0; rank--)
-        if (has_ended(g, rank))
-            first = rank;
-    return first;
-}
+/* ---- Peers that are lost ---- */
 
-void alarm_look_for_lost(const struct group *g)
+void alarm_look_for_lost(struct group *g)
 {
-    ended_peer(g);
+    char why[WHY_BYTES];
+    peers_lost(g, why);
 }
 
 int alarm_name_the_ended(struct group *g, char *text, size_t capacity)
 {
-    char who[64];
-    int rank = ended_peer(g);
+    char who[64], why[WHY_BYTES];
+    int rank = peers_lost(g, why);
     if (rank < 0)
         return 0;
     say_rank(g, rank, who, sizeof who);
-    snprintf(text, capacity, "; lost %s: %s", who, host->last_error());
+    snprintf(text, capacity, "; lost %s: %s", who, why);
     return 1;
 }
 
@@ -154,19 +158,20 @@ static void collect_answers(struct group *g, int64_t number, char **answers)
     }
 }
 
-static void say_answers(const struct group *g, char *const *answers, char *text, size_t capacity)
+static void say_answers(struct group *g, char *const *answers, char *text, size_t capacity)
 {
     int said = 0;
     for (int32_t rank = 0; rank < g->info->size && said < SAID_MAX; rank++) {
-        char who[64];
+        char who[64], why[WHY_BYTES];
         size_t used = strlen(text);
         if (rank == g->info->rank)
             continue;
         say_rank(g, rank, who, sizeof who);
-        const char *what = answers[rank] ? answers[rank] : "does not answer: it is stopped, or gets no CPU time";
-        if (!answers[rank] && has_ended(g, rank))
-            what = "does not answer: its process has ended";
-        snprintf(text + used, capacity - used, "; %s %s", who, what);
+        if (answers[rank])
+            snprintf(text + used, capacity - used, "; %s %s", who, answers[rank]);
+        else
+            snprintf(text + used, capacity - used, "; %s does not answer: %s", who,
+                     peers_look(g, rank, why) == PEER_THERE ? "it is stopped, or gets no CPU time" : why);
         said++;
     }
 }
@@ -274,11 +279,11 @@ static int is_slow(struct group *g, int64_t now_ns)
     return slow;
 }
 
-static void end_for_peer(struct group *g, int rank)
+static void end_for_peer(struct group *g, int rank, const char *why)
 {
     char who[64], text[TEXT_BYTES];
     say_rank(g, rank, who, sizeof who);
-    snprintf(text, sizeof text, "lost %s: %s", who, host->last_error());
+    snprintf(text, sizeof text, "lost %s: %s", who, why);
     pthread_mutex_lock(&g->lock);
     group_end(g, COMM_ERR_PEER_LOST, text, 0);
     pthread_mutex_unlock(&g->lock);
@@ -293,9 +298,10 @@ static void look_after_peers(struct world *w)
             continue;
         w->checked = g;
         pthread_mutex_unlock(&w->lock);
-        int rank = ended_peer(g);
+        char why[WHY_BYTES];
+        int rank = peers_lost(g, why);
         if (rank >= 0)
-            end_for_peer(g, rank);
+            end_for_peer(g, rank, why);
         pthread_mutex_lock(&w->lock);
         g->checked_ns = host->now_ns();
         w->checked = NULL;
@@ -317,6 +323,8 @@ static void *listener_main(void *context)
         int64_t began_ns = host->now_ns();
         char *alarm = get_text(w, key, LISTEN_MS);
         int64_t until_ns = began_ns + LISTEN_MS * 1000000LL;
+        if (alarm && *alarm == 'N')
+            peers_read_first(w);
         pthread_mutex_lock(&w->lock);
         if (alarm)
             hear(w, next++, alarm);

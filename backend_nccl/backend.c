@@ -36,6 +36,7 @@ static void cond_init_monotonic(pthread_cond_t *cond)
 
 static void world_free(struct world *w)
 {
+    peers_free(w);
     pthread_cond_destroy(&w->wake);
     pthread_cond_destroy(&w->stopped);
     pthread_mutex_destroy(&w->lock);
@@ -63,6 +64,7 @@ static void nccl_world_close(void *world, int32_t forked)
         return;
     listener_stop(w);
     poller_stop(w);
+    peers_take_leave(w);
     world_free(w);
 }
 
@@ -191,6 +193,7 @@ static void nccl_group_close(void *state, int32_t forked)
     cuda_status known = cuda.GetDevice(&before);
     for (struct communicator *c = g->communicators; c; c = c->next)
         communicator_end(c, 0);
+    peers_note(g);
     group_free(g);
     if (known == CUDA_OK)
         cuda.SetDevice(before);

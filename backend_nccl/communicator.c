@@ -38,7 +38,7 @@ static nccl_status wait_for_nccl(struct communicator *c, int64_t deadline_ns)
     }
 }
 
-static void key_of_id(const struct communicator *c, char *key)
+void communicator_key(const struct communicator *c, char key[KEY_BYTES])
 {
     unsigned long long id = (unsigned long long)c->group->info->id;
     if (c->source < 0)
@@ -55,7 +55,7 @@ static comm_status exchange_id(struct communicator *c, nccl_id *id)
     char key[KEY_BYTES], who[64];
     size_t bytes;
     comm_status status = COMM_OK;
-    key_of_id(c, key);
+    communicator_key(c, key);
     if (c->rank == 0) {
         nccl_status made = nccl.GetUniqueId(id);
         if (made != NCCL_OK)
@@ -219,7 +219,7 @@ static comm_status connect(struct communicator *c)
         return fail_nccl(c, made, "connecting");
     if (c->rank == 0 && c->size > 1 && !done) {
         char key[KEY_BYTES];
-        key_of_id(c, key);
+        communicator_key(c, key);
         host->store_delete(c->group->world->info->store, key);
     }
     return COMM_OK;
@@ -461,6 +461,7 @@ void communicator_end(struct communicator *c, int abort)
         if (status == NCCL_IN_PROGRESS)
             status = wait_for_nccl(c, host->now_ns() + FINALIZE_NS);
         abort = status != NCCL_OK;
+        c->is_finalized = !abort;
     }
     memories_forget(c);
     if (abort)

@@ -116,7 +116,7 @@ static void *ender_main(void *context)
     if (!asks && status == COMM_ERR_PEER_LOST)
         alarm_look_for_lost(g); /* there may be more than this rank was told */
     if (!g->told)
-        alarm_raise(g); /* before the connections break: the others shall hear the reason first */
+        g->told = alarm_raise(g); /* before the connections break: the others shall hear the reason first */
     for (struct communicator *c = g->communicators; c; c = c->next)
         communicator_end(c, 1);
     for (struct communicator *c = g->communicators; c; c = c->next)

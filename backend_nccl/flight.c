@@ -69,6 +69,7 @@ static struct flight *take(struct communicator *c, const comm_op *op, comm_work 
     c->free = f->next;
     f->work = work;
     f->made = NCCL_NO_REDOP;
+    f->number = 0;
     f->captured = f->issued = f->entered = 0;
     f->of_batch = BATCH_NONE;
     comm_op_copy(&f->op, op);
@@ -495,6 +496,7 @@ comm_status flights_submit(struct group *g, const comm_op *const *ops, comm_work
     g->submissions++;
     for (struct flight *each = all.first; each; each = each->next) {
         each->submission = g->submissions;
+        each->number = ++each->at->given;
         each->of_batch = count > 1 ? BATCH_TO_ENTER : BATCH_NONE;
         each->mate = each->next ? each->next : all.first;
         *host->work_slot(each->work) = each->captured ? (void *)((uintptr_t)each->op.stream | 1) : slot_of_flight(each);

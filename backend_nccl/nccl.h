@@ -31,6 +31,9 @@ struct world {
     atomic_int idle; /* the poller sleeps until it is woken */
     struct group *groups;
     struct group *checked; /* the listener looks after the peers of this one, which is not closed meanwhile */
+    char *note; /* of what this rank has done: peers.c */
+    size_t note_bytes;
+    char **left; /* [size] the notes of ranks that have closed their worlds; NULL: none was looked for */
     pthread_cond_t stopped; /* of the listener */
 };
 
@@ -50,6 +53,7 @@ struct flight {
     uint32_t index, generation;
     uint32_t batch;    /* queued flights with the same number are issued as one NCCL group */
     uint64_t submission; /* of the group's, by its number */
+    uint64_t number;     /* of the communicator's flights, from 1: the same on all its ranks */
     struct flight *mate; /* of a batch that has not entered yet: the next flight, in a circle */
     uint8_t captured;  /* the operation runs when the graph does: `done` is not recorded */
     uint8_t issued;    /* NCCL has it, and `done` is recorded */
@@ -74,8 +78,9 @@ struct communicator {
     int rank, size;     /* in the communicator */
     int number;         /* communicators of this kind that the group had before */
     enum communicator_state state;
-    int has_thread, connected;
+    int has_thread, connected, is_finalized;
     pthread_t thread;
+    uint64_t given; /* flights */
     int borrowed; /* a child's thread makes its communicator from this one */
     nccl_comm comm;
     cuda_stream stream; /* the backend's own */
@@ -181,6 +186,7 @@ comm_status communicator_start_thread(struct communicator *c);
 void communicator_borrow(struct communicator *p);
 void communicator_give_back(struct communicator *p);
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
+void communicator_key(const struct communicator *c, char key[KEY_BYTES]); /* the same on all its ranks */
 void communicator_free(struct communicator *c);
 
 /* flight.c */
@@ -225,13 +231,27 @@ comm_status group_ended_why(struct group *g); /* fails with the reason, and wait
 void group_finish_ending(struct group *g); /* wait until the group is over; no lock is held */
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
-void alarm_raise(struct group *g);
-void alarm_look_for_lost(const struct group *g); /* for comm_group_lost_ranks */
-/* 1: a rank's process has ended; `text` says which. */
+int alarm_raise(struct group *g); /* 1: the others hear of the end */
+void alarm_look_for_lost(struct group *g); /* for comm_group_lost_ranks */
+/* 1: a rank is lost; `text` says which. */
 int alarm_name_the_ended(struct group *g, char *text, size_t capacity);
 void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity);
+void alarm_leave(struct world *w); /* rank 0 has left a note */
+char *alarm_get_text(struct world *w, const char *key); /* NULL: not there. free() it */
+int alarm_store_answers(struct world *w);
 comm_status listener_start(struct world *w);
 void listener_stop(struct world *w);
+
+/* peers.c: which peers are gone. No lock is held. */
+enum { WHY_BYTES = 192 };
+enum peer_state { PEER_THERE, PEER_LEFT, PEER_LOST }; /* LEFT: in good order, and no operation misses it */
+/* `why` is written if the rank is gone. The core hears of a lost one. */
+enum peer_state peers_look(struct group *g, int rank, char why[WHY_BYTES]);
+int peers_lost(struct group *g, char why[WHY_BYTES]); /* the first one, or -1; looks at all */
+void peers_note(struct group *g); /* its communicators are gone */
+void peers_take_leave(struct world *w); /* closing: tell the others what was noted */
+void peers_read_first(struct world *w); /* rank 0 leaves, and the store may end with it */
+void peers_free(struct world *w);
 
 /* memory.c */
 comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_handle);

@@ -8,6 +8,7 @@
 #include "auto.h"
 #include "base/clock.h"
 #include "base/counter.h"
+#include "base/deadline.h"
 #include "base/log.h"
 #include "base/param.h"
 #include "coalesce.h"
@@ -31,6 +32,9 @@ enum { OTHER_NAME_BYTES = 64 };
 /* After a failed comm_init: how long rank 0 keeps its store open at most, so that the other ranks can read the reason
  * there. Some of them may have died. */
 #define LEAVE_FAILED_MS 1000
+
+/* What a backend says in the store when it closes the world: a server that is silent does not hold it up for longer. */
+#define CLOSE_STORE_MS 2000
 
 /* ---- Memory ---- */
 
@@ -589,6 +593,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
         close_channels(world->root, forked);
     for (size_t i = 0; i < world->backend_count; i++) {
         struct world_backend *wb = &world->backends[i];
+        comm__store_set_deadline(wb->store, clock_deadline_ns(world->came_together ? CLOSE_STORE_MS : 1));
         wb->choice.backend->world_close(wb->state, forked);
         comm_store_close(wb->store);
         free(wb->pair_memory);
