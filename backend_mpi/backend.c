@@ -33,6 +33,7 @@ static int is_crowded(int32_t ranks)
 
 static void world_free(struct world *w)
 {
+    notes_free(w);
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -75,6 +76,7 @@ static void mpi_world_close(void *world, int32_t forked)
     if (forked)
         return;
     poller_stop(w);
+    note_leave(w);
     leaving_wait(w, host->now_ns() + w->linger_ms * 1000000);
     start_world_closed();
     world_free(w);
@@ -176,6 +178,7 @@ static void mpi_group_close(void *state, int32_t forked)
         return; /* MPI does not work in a child: its memory is left alone */
     unlist(g);
     communicator_end(g);
+    note_group(g);
     if (g->has_thread || g->pending || g->tellings)
         return; /* MPI still uses what is in it */
     group_free(g);

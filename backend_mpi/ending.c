@@ -102,8 +102,7 @@ void group_look(struct group *g, struct finished_list *list)
 
 /* ---- Ranks that are gone ---- */
 
-/* Whether the oldest operation can still need that rank. One that needs all has not been left by a rank that has closed
- * its world, or it would be over; of the others only some ranks are known to be needed. */
+/* Whether the oldest operation can need that rank; of those with a root only some ranks are known to be needed. */
 static int is_needed(const struct flight *f, int rank, int self)
 {
     const comm_op_traits *traits = comm_op_traits_of(f->op.kind);
@@ -150,6 +149,37 @@ static void lose(struct group *g, int rank, const char *why)
     host->group_failed(g->info->token, COMM_ERR_PEER_LOST, text);
 }
 
+/* Whether an operation needs that rank, which has closed its world after so many collectives. */
+static int is_missed(struct group *g, int rank, uint64_t count)
+{
+    int missed = 0, is_oldest = 1;
+    int64_t now_ns = host->now_ns();
+    pthread_mutex_lock(&g->lock);
+    for (const struct flight *f = g->pending; f && !missed; f = f->next) {
+        if (f->number == 0)
+            missed = now_ns - f->began_ns > CHECK_NS && is_needed(f, rank, g->info->rank);
+        else if (is_oldest)
+            missed = f->number > count;
+        is_oldest &= f->number == 0;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return missed;
+}
+
+/* Whether a rank that is gone is lost; `why` may become a better reason. */
+static int is_lost(struct group *g, int rank, char why[TEXT_BYTES])
+{
+    uint64_t count;
+    char self[64];
+    if (!note_read(g, rank, &count))
+        return 1;
+    if (!is_missed(g, rank, count))
+        return 0;
+    say_rank(g, g->info->rank, self, sizeof self);
+    snprintf(why, TEXT_BYTES, "it has closed its world before %s was done with it", self);
+    return 1;
+}
+
 /* A rank counts as lost when it was gone at two looks, with the same operations still under way: what it sent before it
  * went must be given time to arrive. */
 void group_check_ranks(struct group *g)
@@ -175,6 +205,8 @@ void group_check_ranks(struct group *g)
             g->suspect = -1;
             char why[TEXT_BYTES];
             snprintf(why, sizeof why, "%s", host->last_error());
+            if (!is_lost(g, rank, why))
+                continue;
             lose(g, rank, why);
             return;
         }

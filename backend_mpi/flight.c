@@ -126,6 +126,7 @@ static void issue(struct flight *f)
     struct group *g = f->group;
     append(&g->pending_end, f);
     f->is_issued = 1;
+    f->number = is_peer(&f->op) ? 0 : ++g->collectives;
     comm_status status = refuse_tag(f); /* where it was not known when the op was submitted */
     if (status != COMM_OK) {
         f->status = status;

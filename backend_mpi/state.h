@@ -37,6 +37,9 @@ struct world {
     int yields; /* there are more ranks than cores on this host */
     struct group *groups;
     struct group *polled; /* the poller is at it, without the lock: it is not closed meanwhile */
+    char *note; /* what this rank has done: note.c */
+    size_t note_bytes;
+    char **left; /* [size] the notes of ranks that are gone; NULL: none was looked for */
 };
 
 struct flight {
@@ -59,6 +62,7 @@ struct flight {
     int type_count, type_capacity;
     char *scratch;
     size_t part; /* elements that a rank reduces */
+    uint64_t number; /* of a collective in its group, from 1: the same on all ranks */
     int64_t began_ns;
     int64_t waited_ns;       /* when a thread that waits for it last looked; 0: none does */
     uint8_t is_busy;      /* a thread is in `then`, without the lock */
@@ -92,6 +96,7 @@ struct group {
     struct arrival *arrivals, **arrivals_end; /* messages that no receive fits yet */
     struct arrival *spare;                    /* memory for the next one */
     int unmatched;                            /* receives without a message */
+    uint64_t collectives;                     /* that MPI was given */
 
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
@@ -170,6 +175,14 @@ void match_discard(MPI_Comm comm);
 void leaving_add(struct group *g, int keeps);
 void leaving_look(void);
 void leaving_wait(const struct world *w, int64_t until_ns); /* NULL: of all worlds */
+
+/* note.c */
+void note_group(struct group *g); /* it is closed here */
+void note_leave(struct world *w); /* the world is */
+/* What a rank that is gone has left; 0: nothing about the group. *ret_count: how many collectives it has done. The
+ * poller calls it. May block for 0.3 s. */
+int note_read(struct group *g, int rank, uint64_t *ret_count);
+void notes_free(struct world *w);
 
 /* flight.c */
 void flight_fail(struct flight *f); /* host->last_error says why */

@@ -200,6 +200,37 @@ static void killed(int rank, int size, void *arg)
     say_expected(rank);
 }
 
+/* Rank 1 has done its part of a gather, and closes its world in good order, while rank 2 has not come to it: that is
+ * missed only in what it has not called. */
+static void leaves(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(backend);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    int32_t one = 1, all[3] = { 0 }, sum, lost[3] = { -1 };
+    size_t count = 0;
+    (void)size, (void)arg;
+    options.timeout_ms = 30000;
+    check_sum(world);
+    if (rank == 2)
+        sleep(6);
+    CHECK_OK(comm_gather(world, &one, all, 1, COMM_DTYPE_I32, 0, &options, NULL));
+    CHECK(rank != 0 || all[0] + all[1] + all[2] == 3);
+    CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+    CHECK(count == 0);
+    if (rank == 1) {
+        CHECK_OK(comm_group_close(world));
+        _exit(1); /* the others do not finalise MPI, as they lose it; launch.py lets them go on */
+    }
+    CHECK_STATUS(comm_all_reduce(world, &one, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL),
+                 COMM_ERR_PEER_LOST);
+    CHECK_ERROR_SAYS("rank 1");
+    CHECK_ERROR_SAYS("closed its world before");
+    CHECK_OK(comm_group_lost_ranks(world, lost, 3, &count));
+    CHECK(count == 1 && lost[0] == 1);
+    CHECK_OK(comm_group_close(world));
+    say_expected(rank);
+}
+
 /* Rank 2 believes that another one is lost, which chaos draws; mpi does not know why it has to end. The third is told
  * who it is all the same. */
 static void seems_lost(int rank, int size, void *arg)
@@ -381,6 +412,7 @@ static const struct {
     { "unmade", unmade, 3 },   { "aborted", aborted, 3 },                   { "dropped", dropped, 3 },
     { "killed", killed, 3 },   { "tags", tags, 2 },                         { "seems_lost", seems_lost, 3 },
     { "waiting", waiting, 2 }, { "signals", signals, 2 }, { "unkept", unkept, 2 },
+    { "leaves", leaves, 3 },
 };
 
 int main(int argc, char **argv)
