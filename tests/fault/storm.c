@@ -29,7 +29,7 @@ enum step_kind {
     STEP_END
 };
 
-enum { STEPS_MAX = 24, PENDING_MAX = 4, LIMIT_MS = 1500, ELEMENTS_MAX = 800000 };
+enum { STEPS_MAX = 24, PENDING_MAX = 4, LIMIT_MS = 1500 * FAULT_TIME_FACTOR, ELEMENTS_MAX = 800000 };
 
 /* What all ranks derive from the seed. */
 struct storm {
@@ -366,7 +366,7 @@ static int status_fits(const struct storm *s, comm_status status)
 /* How long after the fault, or after the limit, each kind may be noticed. */
 static int64_t patience_ms(const struct storm *s)
 {
-    return s->fault == STOPPED || s->fault == LATE ? LIMIT_MS + 500 : s->fault == CALLS_ANOTHER ? 4500 : 2000;
+    return s->fault == STOPPED || s->fault == LATE ? LIMIT_MS + 500 : s->fault == CALLS_ANOTHER ? LIMIT_MS + 3000 : 2000;
 }
 
 static void judge(const struct storm *s, int32_t me, comm_status status, const char *text, int64_t waited_ms)

@@ -87,7 +87,7 @@ comm_group *ranks_world(const char *backend)
     comm_init_options options = COMM_INIT_OPTIONS_INIT;
     comm_group *world;
     options.backend = backend;
-    options.timeout_ms = 30000;
+    options.timeout_ms = 30000 * LIMIT_FACTOR;
     CHECK_OK(ranks_init(&options, &world));
     return world;
 }
