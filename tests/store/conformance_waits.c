@@ -261,10 +261,16 @@ static void an_empty_queue_times_out(struct pair *p)
 {
     void *data = (void *)8;
     size_t bytes = 4711;
-    for (int i = 0; i < 3; i++) {
-        CHECK_STATUS(comm_store_queue_pop(p->a, "jobs", SHORT_MS, &data, &bytes), COMM_ERR_TIMEOUT);
-        CHECK_ERROR_SAYS("nothing was pushed to the queue");
+    int64_t timeout_ms = SHORT_MS;
+    for (int answers = 0; answers < 3;) {
+        CHECK_STATUS(comm_store_queue_pop(p->a, "jobs", timeout_ms, &data, &bytes), COMM_ERR_TIMEOUT);
         CHECK_ERROR_SAYS("jobs'");
+        if (strstr(comm_last_error(), "has not answered") && timeout_ms < LONG_MS) { /* a server without a core */
+            timeout_ms *= 2;
+            continue;
+        }
+        CHECK_ERROR_SAYS("nothing was pushed to the queue");
+        answers++;
     }
     CHECK(data == (void *)8 && bytes == 4711);
     CHECK_OK(comm_store_queue_push(p->a, "jobs", "x", 1)); /* nothing is lost to clients that gave up */

@@ -11,6 +11,8 @@ static inline size_t first_difference(const void *a, const void *b, size_t bytes
     enum { BLOCK_BYTES = 4096 };
     const unsigned char *left = a, *right = b;
     size_t at = 0;
+    if (bytes == 0) /* both may be NULL */
+        return 0;
     while (bytes - at > BLOCK_BYTES && memcmp(left + at, right + at, BLOCK_BYTES) == 0)
         at += BLOCK_BYTES;
     if (memcmp(left + at, right + at, bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES) == 0)
