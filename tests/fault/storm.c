@@ -366,7 +366,9 @@ static int status_fits(const struct storm *s, comm_status status)
 /* How long after the fault, or after the limit, each kind may be noticed. */
 static int64_t patience_ms(const struct storm *s)
 {
-    return s->fault == STOPPED || s->fault == LATE ? LIMIT_MS + 500 : s->fault == CALLS_ANOTHER ? LIMIT_MS + 3000 : 2000;
+    if (s->fault == CALLS_ANOTHER)
+        return LIMIT_MS + 3000;
+    return s->fault == STOPPED || s->fault == LATE ? LIMIT_MS + 500 : 2000;
 }
 
 static void judge(const struct storm *s, int32_t me, comm_status status, const char *text, int64_t waited_ms)
