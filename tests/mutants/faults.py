@@ -5,7 +5,7 @@ Classes, by what it takes to notice a fault:
     b  flow control                            g  the store's table and queues
     c  two groups on one link                  h  lost wake-ups, which are delays
     d  many ranks                              i  matching and numbers
-    e  the words of errors                     core, tcp, shm, store, mpi  everything else
+    e  the words of errors                     core, tcp, shm, store, mpi, nccl  everything else
 """
 from typing import NamedTuple
 
@@ -639,3 +639,23 @@ fault("engine", "average_is_written_back", ENGINE,
 fault("engine", "written_and_sent_again", ENGINE,
       "slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN)",
       "slot->written & SLOT_WAS_WRITTEN && is_receive(step)", "registered on shm")
+
+# ---- nccl: ranks that have left ----
+
+LEAVES = ("one that leaves", "one that leaves, silently")
+fault("nccl", "rank_that_has_left_is_missed_by_all", "backend_nccl/peers.c", "if (note && !is_missed(g, rank, note))",
+      "if (note && 0)", *LEAVES)
+fault("nccl", "rank_that_has_left_is_missed_by_none", "backend_nccl/peers.c",
+      "return oldest[i]->number > count;", "return 0;", *LEAVES)
+fault("nccl", "rank_that_leaves_has_done_one_less", "backend_nccl/peers.c",
+      "return oldest[i]->number > count;", "return oldest[i]->number >= count;", *LEAVES)
+fault("nccl", "rank_0_leaves_without_an_alarm", "backend_nccl/peers.c", "&& w->info->rank == 0)", "&& 0)", *LEAVES)
+fault("nccl", "messages_of_others_miss_who_has_left", "backend_nccl/peers.c",
+      "(c->source < 0 || c->source == rank || c->target == rank)", "1", *LEAVES)
+fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], "missed = f->number > count;",
+      "missed = 1;", "a rank that leaves, on mpich", "a rank that leaves, on openmpi")
+fault("mpi", "rank_that_has_left_is_missed_by_no_collective", MPI["ending"], "missed = f->number > count;",
+      "missed = 0;", "a rank that leaves, on mpich", "a rank that leaves, on openmpi")
+fault("core", "operation_done_in_its_call_is_not_remembered", QUEUE,
+      "    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);\n}", "    (void)call_of;\n    (void)g;\n    (void)op;\n}",
+      "mismatch on shm", "reasons on shm")
