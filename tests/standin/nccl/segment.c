@@ -150,7 +150,9 @@ void peers_check(struct ncclComm *comm)
     atomic_store(&comm->peers_checked_ms, now_ms);
     for (int rank = 0; rank < comm->size; rank++) {
         struct seat *seat = &comm->segment->seats[rank];
-        if (atomic_load(&seat->state) == SEAT_TAKEN && seat->pid != getpid() && !process_is_alive(seat->pid)) {
+        if (atomic_load(&seat->state) != SEAT_TAKEN || seat->pid == getpid() || process_is_alive(seat->pid))
+            continue;
+        if (atomic_load(&seat->state) == SEAT_TAKEN) { /* still: it has not left since */
             failed(NCCL_REMOTE_ERROR, "the process of rank %d (%d) has ended", rank, seat->pid);
             comm_fail(comm, NCCL_REMOTE_ERROR);
         }
