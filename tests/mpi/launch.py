@@ -16,11 +16,12 @@ import tempfile
 import time
 
 MPIRUN = {'openmpi': ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none'], 'mpich': ['mpiexec.mpich']}
-# MPICH's mpiexec ends all ranks when one dies, so that one's parent does as if it lived while the others go on.
+# MPICH's mpiexec ends all ranks when one dies, or ends without finalising MPI, so each one's parent does as if it lived
+# while the others go on.
 SURVIVE = {'openmpi': (['--enable-recovery', '--mca', 'orte_abort_on_non_zero_status', '0'], []),
-           'mpich': ([], ['sh', '-c', '"$0" "$@" && exit; for i in $(seq 300); do set -- "$RANKS_LAUNCHED"/over-*; '
-                          '[ $# = $((RANKS - 1)) ] && exit; sleep 0.1; done'])}
-# It does so, too, when one ends without finalising MPI: the parents wait until all have ended.
+           'mpich': ([], ['sh', '-c', '"$0" "$@"; for i in $(seq 300); do set -- "$RANKS_LAUNCHED"/over-*; '
+                          '[ $# -ge $((RANKS - 1)) ] && exit; sleep 0.1; done'])}
+# The same, where all end without finalising MPI: the parents wait until all have ended.
 TOGETHER = ['sh', '-c', '"$0" "$@"; : > "$RANKS_LAUNCHED/ended-$$"; for i in $(seq 300); do '
             'set -- "$RANKS_LAUNCHED"/ended-*; [ $# = $RANKS ] && exit; sleep 0.1; done']
 # Leaks are the MPI's if it is on the stack, which AddressSanitizer finds only by the slow way to unwind.
