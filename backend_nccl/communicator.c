@@ -439,6 +439,11 @@ void communicator_settle(struct communicator *c)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
 }
 
+int communicator_connects(const struct communicator *c)
+{
+    return c->state == COMMUNICATOR_WORKING && !c->connected;
+}
+
 /* ---- The end: on the ender's thread, without the lock ---- */
 
 void communicator_end(struct communicator *c, int abort)

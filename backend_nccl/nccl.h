@@ -185,6 +185,7 @@ void communicator_settle(struct communicator *c); /* its thread has nothing to d
 comm_status communicator_start_thread(struct communicator *c);
 void communicator_borrow(struct communicator *p);
 void communicator_give_back(struct communicator *p);
+int communicator_connects(const struct communicator *c); /* with the group's lock */
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
 void communicator_key(const struct communicator *c, char key[KEY_BYTES]); /* the same on all its ranks */
 void communicator_free(struct communicator *c);

@@ -130,7 +130,7 @@ static int is_missed_at(const struct communicator *c, const char *note)
     for (int i = 0; i < 3; i++)
         if (oldest[i])
             return oldest[i]->number > count;
-    return c->state == COMMUNICATOR_WORKING && !c->connected && !has_been_made;
+    return communicator_connects(c) && !has_been_made;
 }
 
 /* Whether an operation needs that rank, which has left, and will not get what it needs. */

@@ -295,6 +295,30 @@ static void one_does_not_connect(int rank, int size, void *arg)
     leave(world, vector);
 }
 
+/* A group whose communicator nobody else has joined can be closed, and who comes later is told. */
+static void closed_while_connecting(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, ANSWER_MS), *copy;
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    CHECK_OK(comm_group_dup(world, NULL, &copy));
+    if (rank == 0) {
+        CHECK_STATUS(comm_group_connect(copy, gpu_device(), 300), COMM_ERR_TIMEOUT);
+        CHECK_OK(comm_group_close(copy));
+        fault_raise(run->page, 0);
+    } else {
+        fault_await(run->page, 0);
+        CHECK_STATUS(until_it_ends(copy, vector), COMM_ERR_ABORTED);
+        CHECK_ERROR_SAYS("the group was closed before ");
+        CHECK_ERROR_SAYS("rank 0");
+        CHECK_OK(comm_group_close(copy));
+    }
+    CHECK_OK(all_reduce(world, vector));
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* ---- Aborts ---- */
 
 static void *aborts(void *context)
@@ -503,6 +527,7 @@ static const struct fault_case cases[] = {
     { "one does not call", one_does_not_call, 3, GPUS, NULL, -1, 0 },
     { "one does not call, beside tcp", one_does_not_call, 3, BOTH, NULL, -1, 0 },
     { "one does not connect", one_does_not_connect, 3, GPUS, NULL, -1, 0 },
+    { "closed while connecting", closed_while_connecting, 3, GPUS, NULL, -1, 0 },
     { "aborted within", aborted_within, 3, GPUS, NULL, -1, 0 },
     { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0 },
     { "aborted while calling", aborted_while_calling, 4, GPUS, NET, -1, 0 },
