@@ -21,8 +21,8 @@ void queue_put_back(struct domain *d, struct exec_op *op);
 void queue_ready(struct exec_group *g);
 /* A collective is the group's last from now on. */
 void queue_append(struct exec_op *op);
-/* A collective is done in its call, without being queued: while its messages are waited for, and at its end. One that
- * is queued after all needs only the first. */
+/* For a collective that is done in its call, without being queued: when its messages are waited for, and at its end. If
+ * it takes too long it is queued in the place of the second. */
 void queue_runs(struct exec_group *g, const comm_op *op);
 static inline void queue_ran(struct exec_group *g, uint64_t seq)
 {
