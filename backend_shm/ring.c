@@ -24,8 +24,7 @@ static void copy_to_lines(void *to, const void *from, size_t bytes)
 #ifdef __x86_64__
     enum { UNKNOWN, FAST, SLOW };
     static atomic_int strings;
-    const size_t few = 256;
-    if (bytes >= few) {
+    if (bytes > RING_TAKEN) {
         int are = atomic_load_explicit(&strings, memory_order_relaxed);
         if (are == UNKNOWN)
             atomic_store_explicit(&strings, are = has_fast_strings() ? FAST : SLOW, memory_order_relaxed);
@@ -61,6 +60,17 @@ void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
     int64_t began_ns = clock_now_ns();
     copy_to_lines(to, from, bytes);
     measure_copy(r, clock_now_ns() - began_ns, bytes);
+}
+
+void ring_take_lines(const struct ring_out *r, uint64_t lines)
+{
+    const uint8_t *line = (const uint8_t *)ring_next(r);
+    for (uint64_t i = 0; i < lines; i++, line += RING_LINE)
+#ifdef __x86_64__
+        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* __builtin_prefetch leaves them with both */
+#else
+        __builtin_prefetch(line, 1);
+#endif
 }
 
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)

@@ -24,6 +24,7 @@ enum {
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
+    RING_TAKEN = 384,   /* longest payload whose lines are taken beforehand; in longer ones the old content is unread */
 };
 
 /* Numbers of loans are less than both. */
@@ -205,6 +206,17 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
     else if (bytes)
         memcpy(record->inlined, payload, bytes);
     ring_publish(r, ring_frame_lines(bytes));
+}
+
+/* Take the lines of the next record, if it is as long, from the other core, which has read them: for a thread that
+ * waits now. That helps from one line of payload on. Of a record without, only the line matters that the reader looks
+ * at. */
+void ring_take_lines(const struct ring_out *r, uint64_t lines);
+
+static inline void ring_take_next(const struct ring_out *r, uint32_t bytes)
+{
+    if (bytes > RING_INLINE && bytes <= RING_TAKEN)
+        ring_take_lines(r, ring_frame_lines(bytes));
 }
 
 /* A header, and the first `bytes` of its payload. */
