@@ -242,7 +242,7 @@ static void note_taken(struct duplex *p)
 void duplex_flush(struct duplex *p)
 {
     assert(!p->port.table->in_round);
-    uint64_t before = p->out.tail;
+    uint64_t before = ring_written(&p->out);
     while (p->port.state == PORT_UP && p->tx_head) {
         if (!p->tx_head->begun)
             p->tx_head->lends = may_lend(p, p->tx_head);
@@ -251,7 +251,7 @@ void duplex_flush(struct duplex *p)
             break;
         note_sent(p);
     }
-    if (p->port.state == PORT_UP && p->out.tail != before)
+    if (p->port.state == PORT_UP && ring_written(&p->out) != before)
         duplex_ring_bell(p);
     note_taken(p);
     duplex_give_credit(&p->port);
@@ -676,11 +676,9 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
 {
     struct fabric *f = p->fabric;
     int mine = f->domain->peers.rank > p->port.peer, theirs = !mine;
-    uint64_t capacity = p->segment.ring_bytes / RING_LINE;
-    p->out = (struct ring_out){ .shared = &p->segment.shared[mine], .lines = p->segment.ring[mine],
-                                .capacity = capacity, .salt = salts[mine] };
-    p->in = (struct ring_in){ .shared = &p->segment.shared[theirs], .lines = p->segment.ring[theirs],
-                              .capacity = capacity, .salt = salts[theirs] };
+    struct segment *s = &p->segment;
+    ring_open_out(&p->out, &s->shared[mine], s->ring[mine], s->ring_bytes, salts[mine]);
+    ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs]);
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
     atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->has_barrier, memory_order_relaxed);

@@ -48,7 +48,8 @@ static size_t choose_ring_bytes(const comm_world_info *info)
         wanted = ranks <= 8 ? 256 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
     while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)
         bytes *= 2;
-    return bytes < (size_t)sysconf(_SC_PAGESIZE) ? (size_t)sysconf(_SC_PAGESIZE) : bytes;
+    size_t least = RING_LANES * (size_t)sysconf(_SC_PAGESIZE);
+    return bytes < least ? least : bytes;
 }
 
 static int has_duplex(const struct domain *d, int32_t rank)

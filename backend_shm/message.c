@@ -68,12 +68,13 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
     return COMM_OK;
 }
 
-/* Can it go through the ring at once, behind an RTS? */
+/* Can it go through the ring at once, and behind an RTS if it may be offered? */
 static int is_short(struct duplex *p, size_t bytes)
 {
-    uint64_t lines = ring_frame_lines(0) + ring_frame_lines((uint32_t)bytes);
+    uint64_t lines = ring_frame_lines((uint32_t)bytes);
     return bytes <= SMALL_BYTES && bytes <= (size_t)p->port.table->matching->eager_bytes &&
-           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines &&
+           (bytes <= SMALL_AWAITED_BYTES || ring_free_behind(&p->out, lines) >= (int64_t)lines);
 }
 
 /* UNSUPPORTED: it cannot be offered. */

@@ -6,6 +6,22 @@
 
 #include "base/clock.h"
 
+void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt)
+{
+    uint64_t capacity = bytes / RING_LANES / RING_LINE;
+    *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
+    r->next = (struct ring_record *)(lines + ring_offset(capacity, 0, 0));
+    r->next_stamp = ring_stamp(salt, 0);
+}
+
+void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt)
+{
+    uint64_t capacity = bytes / RING_LANES / RING_LINE;
+    *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
+    r->next = (const struct ring_record *)(lines + ring_offset(capacity, 0, 0));
+    r->next_stamp = ring_stamp(salt, 0);
+}
+
 /* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
  * strings are fast, too (FSRM), it knows that of them; memcpy says so for lengths from 2 KiB on. */
 static int has_fast_strings(void)
@@ -24,7 +40,8 @@ static void copy_to_lines(void *to, const void *from, size_t bytes)
 #ifdef __x86_64__
     enum { UNKNOWN, FAST, SLOW };
     static atomic_int strings;
-    if (bytes > RING_TAKEN) {
+    const size_t few = 256;
+    if (bytes >= few) {
         int are = atomic_load_explicit(&strings, memory_order_relaxed);
         if (are == UNKNOWN)
             atomic_store_explicit(&strings, are = has_fast_strings() ? FAST : SLOW, memory_order_relaxed);
@@ -53,6 +70,10 @@ static void measure_copy(struct ring_out *r, int64_t ns, size_t bytes)
 void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
 {
     enum { MEASURED_BYTES = 8 << 10, OFTEN = 8 };
+    if (bytes <= r->taken) {
+        memcpy(to, from, bytes);
+        return;
+    }
     if (bytes < MEASURED_BYTES || r->copies++ % OFTEN) {
         copy_to_lines(to, from, bytes);
         return;
@@ -62,15 +83,16 @@ void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
     measure_copy(r, clock_now_ns() - began_ns, bytes);
 }
 
-void ring_take_lines(const struct ring_out *r, uint64_t lines)
+void ring_take_lines(struct ring_out *r, uint32_t bytes)
 {
-    const uint8_t *line = (const uint8_t *)ring_next(r);
-    for (uint64_t i = 0; i < lines; i++, line += RING_LINE)
+    const uint8_t *line = (const uint8_t *)&r->next->stamp;
+    for (uint64_t lines = ring_frame_lines(bytes); lines > 0; lines--, line += RING_LINE)
 #ifdef __x86_64__
         __asm__ volatile("prefetchw %0" : : "m"(*line)); /* __builtin_prefetch leaves them with both */
 #else
         __builtin_prefetch(line, 1);
 #endif
+    r->taken = bytes;
 }
 
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)
@@ -82,20 +104,19 @@ void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, con
 
 void ring_put_lent(struct ring_out *r, uint64_t key, const struct frame *h, const struct ring_place *place)
 {
-    struct ring_record *record = ring_next(r);
+    struct ring_record *record = r->next;
     record->key = key;
     record->credit = h->credit;
     record->bytes = 0;
     record->place = *place;
     record->frame = *h;
-    ring_publish(r, ring_frame_lines(0));
+    ring_publish(r, 0, ring_frame_lines(0));
 }
 
 void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes)
 {
-    struct ring_record *record = ring_next(r);
+    struct ring_record *record = r->next;
     record->bytes = bytes;
     ring_copy(r, (uint8_t *)record + RING_LINE, payload, bytes);
-    atomic_store_explicit(&record->stamp, ring_stamp(r->salt, r->tail) + 1, memory_order_release);
-    r->tail += 1 + ring_payload_lines(bytes);
+    ring_publish(r, 1, 1 + ring_payload_lines(bytes));
 }

@@ -6,6 +6,10 @@
  * no other word. A stamp is made of the record's position, which never repeats, and of a random number, so that what is
  * left of an earlier lap is never taken for one.
  *
+ * A ring has two lanes, and records go to each of them in turn. For the reader's core asks for more lines near those
+ * that it reads. In one lane they were those of the next record, and the writer's core had to take them back: a fifth
+ * of the time of 1 KiB. Now they are those of the record after that one, for which there is time.
+ *
  * The other rank is not trusted: what it wrote is copied before it is checked, and checked before it is used. */
 #ifndef COMM_SHM_RING_H
 #define COMM_SHM_RING_H
@@ -21,10 +25,11 @@
 
 enum {
     RING_LINE = 64,
+    RING_LANES = 2,     /* of a ring, which takes records in turn: see above */
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
-    RING_TAKEN = 384,   /* longest payload whose lines are taken beforehand; in longer ones the old content is unread */
+    RING_TAKEN = 4 << 10, /* longest payload whose lines are taken beforehand */
 };
 
 /* Numbers of loans are less than both. */
@@ -61,7 +66,7 @@ _Static_assert(sizeof(struct ring_record) == 2 * RING_LINE, "a record begins wit
 
 /* What the two ranks tell each other about a ring, each word on a line of its own. */
 struct ring_shared {
-    _Alignas(RING_LINE) _Atomic uint64_t head;   /* by the reader: all before has been read */
+    _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
     _Atomic uint32_t is_barred; /* by the reader: between saying that and its last look, all ranks' threads pass a
@@ -79,13 +84,17 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint32_t writing[RING_LOANS];
 };
 
-/* The writer's end. Positions are lines since the ring was made. */
+/* The writer's end. Positions are a lane's lines since the ring was made. */
 struct ring_out {
     struct ring_shared *shared;
-    uint8_t *lines;
-    uint64_t capacity;  /* lines, a power of two */
+    uint8_t *lines;     /* of the first lane, twice, and of the second, twice */
+    uint64_t capacity;  /* lines of a lane, a power of two */
     uint64_t salt;
-    uint64_t tail, seen_head;
+    struct ring_record *next; /* what is written next */
+    uint64_t next_stamp;
+    unsigned lane;      /* of it */
+    uint32_t taken;     /* payload bytes whose lines are taken: ring_take_next */
+    uint64_t tail[RING_LANES], seen_head[RING_LANES];
     uint32_t copies;    /* of long payloads */
     int64_t copy_ns;    /* that one of RING_COPY_UNIT takes, of late; 0: not known */
 };
@@ -96,8 +105,25 @@ struct ring_in {
     const uint8_t *lines;
     uint64_t capacity;
     uint64_t salt;
-    uint64_t head;
+    const struct ring_record *next; /* what is read next */
+    uint64_t next_stamp;
+    unsigned lane;
+    uint64_t head[RING_LANES];
 };
+
+void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt);
+void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt);
+
+static inline unsigned ring_lane_behind(unsigned lane)
+{
+    return (lane + 1) % RING_LANES;
+}
+
+/* Of the record at that position of the lane. */
+static inline size_t ring_offset(uint64_t capacity, unsigned lane, uint64_t position)
+{
+    return (2 * capacity * lane + (position & (capacity - 1))) * RING_LINE;
+}
 
 static inline uint64_t ring_stamp(uint64_t salt, uint64_t position)
 {
@@ -147,18 +173,37 @@ static inline void ring_fence(void)
 
 /* ---- Writing ---- */
 
-/* How many lines are free, of `wanted` or more; reads the other's word only if it must. -1: that makes no sense. */
-static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
+/* How many lines are free in the lane, of `wanted` or more; reads the other's word only if it must. -1: that makes no
+ * sense. */
+static inline int64_t ring_free_in(struct ring_out *r, unsigned lane, uint64_t wanted)
 {
-    uint64_t used = r->tail - r->seen_head;
+    uint64_t tail = r->tail[lane], used = tail - r->seen_head[lane];
     if (r->capacity - used >= wanted)
         return (int64_t)(r->capacity - used);
-    uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_acquire);
-    used = r->tail - head;
-    if (used > r->tail - r->seen_head)
+    uint64_t head = atomic_load_explicit(&r->shared->head[lane], memory_order_acquire);
+    used = tail - head;
+    if (used > tail - r->seen_head[lane])
         return -1;
-    r->seen_head = head;
+    r->seen_head[lane] = head;
     return (int64_t)(r->capacity - used);
+}
+
+/* For the next record. */
+static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
+{
+    return ring_free_in(r, r->lane, wanted);
+}
+
+/* For the record behind that one. */
+static inline int64_t ring_free_behind(struct ring_out *r, uint64_t wanted)
+{
+    return ring_free_in(r, ring_lane_behind(r->lane), wanted);
+}
+
+/* Lines, in all lanes. */
+static inline uint64_t ring_written(const struct ring_out *r)
+{
+    return r->tail[0] + r->tail[1];
 }
 
 static inline uint64_t ring_payload_lines(uint32_t bytes)
@@ -171,24 +216,22 @@ static inline uint64_t ring_frame_lines(uint32_t bytes)
     return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
 }
 
-/* The record that is written next. */
-static inline struct ring_record *ring_next(const struct ring_out *r)
+/* The reader may have it. `more`: it goes on with a payload. */
+static inline void ring_publish(struct ring_out *r, int more, uint64_t lines)
 {
-    return (struct ring_record *)(r->lines + (r->tail & (r->capacity - 1)) * RING_LINE);
-}
-
-/* The reader may have it. */
-static inline void ring_publish(struct ring_out *r, uint64_t lines)
-{
-    atomic_store_explicit(&ring_next(r)->stamp, ring_stamp(r->salt, r->tail), memory_order_release);
-    r->tail += lines;
+    atomic_store_explicit(&r->next->stamp, r->next_stamp + (more != 0), memory_order_release);
+    r->taken = 0;
+    r->tail[r->lane] += lines;
+    r->lane = ring_lane_behind(r->lane);
+    r->next = (struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->tail[r->lane]));
+    r->next_stamp = ring_stamp(r->salt, r->tail[r->lane]);
 }
 
 /* A record in two steps, for what is done at once; between them its header is written, field by field where it is new:
  * a header that has just been written elsewhere in parts is read as a whole only after a stall. There is space. */
 static inline struct ring_record *ring_begin_frame(struct ring_out *r, uint64_t key, uint32_t credit, uint32_t bytes)
 {
-    struct ring_record *record = ring_next(r);
+    struct ring_record *record = r->next;
     record->key = key;
     record->credit = credit;
     record->bytes = bytes;
@@ -205,18 +248,18 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
         ring_copy(r, record + 1, payload, bytes);
     else if (bytes)
         memcpy(record->inlined, payload, bytes);
-    ring_publish(r, ring_frame_lines(bytes));
+    ring_publish(r, 0, ring_frame_lines(bytes));
 }
 
 /* Take the lines of the next record, if it is as long, from the other core, which has read them: for a thread that
  * waits now. That helps from one line of payload on. Of a record without, only the line matters that the reader looks
  * at. */
-void ring_take_lines(const struct ring_out *r, uint64_t lines);
+void ring_take_lines(struct ring_out *r, uint32_t bytes);
 
-static inline void ring_take_next(const struct ring_out *r, uint32_t bytes)
+static inline void ring_take_next(struct ring_out *r, uint32_t bytes)
 {
     if (bytes > RING_INLINE && bytes <= RING_TAKEN)
-        ring_take_lines(r, ring_frame_lines(bytes));
+        ring_take_lines(r, bytes);
 }
 
 /* A header, and the first `bytes` of its payload. */
@@ -233,9 +276,8 @@ enum ring_found { RING_NOTHING, RING_FRAME, RING_MORE };
 /* Is there a record? */
 static inline enum ring_found ring_look(const struct ring_in *r, const struct ring_record **ret_record)
 {
-    const struct ring_record *record =
-        (const struct ring_record *)(r->lines + (r->head & (r->capacity - 1)) * RING_LINE);
-    uint64_t what = atomic_load_explicit(&record->stamp, memory_order_acquire) - ring_stamp(r->salt, r->head);
+    const struct ring_record *record = r->next;
+    uint64_t what = atomic_load_explicit(&record->stamp, memory_order_acquire) - r->next_stamp;
     *ret_record = record;
     return what == 0 ? RING_FRAME : what == 1 ? RING_MORE : RING_NOTHING;
 }
@@ -269,14 +311,17 @@ static inline int ring_holds(const struct ring_in *r, uint32_t bytes)
     return ring_frame_lines(bytes) <= r->capacity;
 }
 
-/* So many lines have been read. Returns 1 when, every quarter of the ring, the writer must be looked after: it may
- * wait for space. */
+/* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked
+ * after: it may wait for space. */
 static inline int ring_pop(struct ring_in *r, uint64_t lines)
 {
-    uint64_t before = r->head, quarter = r->capacity / 4;
-    r->head += lines;
-    atomic_store_explicit(&r->shared->head, r->head, memory_order_release);
-    return before / quarter != r->head / quarter;
+    uint64_t before = r->head[r->lane], after = before + lines, quarter = r->capacity / 4;
+    r->head[r->lane] = after;
+    atomic_store_explicit(&r->shared->head[r->lane], after, memory_order_release);
+    r->lane = ring_lane_behind(r->lane);
+    r->next = (const struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->head[r->lane]));
+    r->next_stamp = ring_stamp(r->salt, r->head[r->lane]);
+    return before / quarter != after / quarter;
 }
 
 #endif

@@ -110,18 +110,22 @@ static void *map(void *at, int fd, size_t bytes, size_t offset)
     return mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at ? MAP_FIXED : 0), fd, (off_t)offset);
 }
 
-/* One ring, twice in a row; NULL if that cannot be. */
+/* A ring: each of its lanes twice in a row; NULL if that cannot be. */
 static uint8_t *map_twice(int fd, size_t bytes, size_t offset)
 {
-    uint8_t *at = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
+    const size_t lane_bytes = bytes / RING_LANES;
+    uint8_t *ring = mmap(NULL, 2 * bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at = ring;
+    if (ring == MAP_FAILED)
         return NULL;
-    if (map(at, fd, bytes, offset) != MAP_FAILED && map(at + bytes, fd, bytes, offset) != MAP_FAILED)
-        return at;
-    int failed = errno;
-    munmap(at, 2 * bytes);
-    errno = failed;
-    return NULL;
+    for (size_t lane = 0; lane < RING_LANES; lane++, offset += lane_bytes)
+        for (int i = 0; i < 2; i++, at += lane_bytes)
+            if (map(at, fd, lane_bytes, offset) == MAP_FAILED) {
+                int failed = errno;
+                munmap(ring, 2 * bytes);
+                errno = failed;
+                return NULL;
+            }
+    return ring;
 }
 
 int segment_map(struct segment *s, int fd, size_t ring_bytes)

@@ -26,7 +26,7 @@ int segment_check(int fd, size_t ring_bytes);
 
 struct segment {
     struct ring_shared *shared; /* [2] */
-    uint8_t *ring[2];           /* of the lower rank's frames, of the higher one's; each is mapped twice in a row */
+    uint8_t *ring[2];           /* of the lower rank's frames, of the higher one's; each lane twice in a row */
     size_t ring_bytes;
 };
 

@@ -640,6 +640,17 @@ fault("engine", "written_and_sent_again", ENGINE,
       "slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN)",
       "slot->written & SLOT_WAS_WRITTEN && is_receive(step)", "registered on shm")
 
+# ---- shm: lanes of a ring ----
+
+RING = "backend_shm/ring.h"
+fault("b", "space_of_the_other_lane", RING, "return ring_free_in(r, r->lane, wanted);",
+      "return ring_free_in(r, ring_lane_behind(r->lane), wanted);", "shm_ring")
+fault("b", "what_the_reader_says_of_the_other_lane", RING,
+      "atomic_load_explicit(&r->shared->head[lane], memory_order_acquire)",
+      "atomic_load_explicit(&r->shared->head[0], memory_order_acquire)", "shm_ring")
+fault("b", "writer_is_looked_after_too_late", RING, "after = before + lines, quarter = r->capacity / 4;",
+      "after = before + lines, quarter = 4 * r->capacity;", "collectives on shm", "long_messages on shm")
+
 # ---- nccl: ranks that have left ----
 
 LEAVES = ("one that leaves", "one that leaves, silently")

@@ -67,8 +67,7 @@ static int open_pair(void **state)
     assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
     close(fd);
     duplex_up(&pair, salts);
-    theirs = (struct ring_out){ .shared = &peer_segment.shared[1], .lines = peer_segment.ring[1],
-                                .capacity = bytes / RING_LINE, .salt = salts[1] };
+    ring_open_out(&theirs, &peer_segment.shared[1], peer_segment.ring[1], bytes, salts[1]);
     return 0;
 }
 
@@ -86,11 +85,11 @@ static int close_pair(void **state)
 
 static void write_record(const struct frame *h, uint32_t bytes, int is_more)
 {
-    struct ring_record *record = ring_next(&theirs);
+    struct ring_record *record = theirs.next;
     record->key = ring_key(h);
     record->bytes = bytes;
     record->frame = *h;
-    atomic_store(&record->stamp, ring_stamp(theirs.salt, theirs.tail) + (is_more != 0));
+    atomic_store(&record->stamp, theirs.next_stamp + (is_more != 0));
 }
 
 static void expect_lost(const char *words)
@@ -174,7 +173,7 @@ static void space_that_was_never_used(void **state)
 {
     struct frame h = { .type = FRAME_CREDIT };
     (void)state;
-    atomic_store(&peer_segment.shared[0].head, 1u << 20);
+    atomic_store(&peer_segment.shared[0].head[0], 1u << 20);
     for (int i = 0; i < 1000 && pair.port.state == PORT_UP; i++)
         duplex_send(&pair.port, &h, NULL, 0, NULL);
     assert_int_equal(pair.port.state, PORT_LOST);

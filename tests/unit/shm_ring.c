@@ -23,19 +23,17 @@ struct ends {
 };
 
 /* Both ends of one ring, each by a mapping of its own. */
-static void open_ends(struct ends *writer, struct ends *reader)
+static void open_ends(struct ends *writer, struct ends *reader, size_t bytes)
 {
-    size_t bytes = SEGMENT_RING_MIN;
+    const uint64_t salt = 0x1234567890abcdefu;
     int fd = segment_create(&bytes, NULL);
     assert_true(fd >= 0);
     assert_int_equal(segment_check(fd, bytes), 0);
     assert_int_equal(segment_map(&writer->segment, fd, bytes), 0);
     assert_int_equal(segment_map(&reader->segment, fd, bytes), 0);
     close(fd);
-    uint64_t capacity = bytes / RING_LINE, salt = 0x1234567890abcdefu;
-    writer->out = (struct ring_out){ .shared = &writer->segment.shared[0], .lines = writer->segment.ring[0],
-                                     .capacity = capacity, .salt = salt };
-    reader->in = (struct ring_in){ &reader->segment.shared[0], reader->segment.ring[0], capacity, salt, 0 };
+    ring_open_out(&writer->out, &writer->segment.shared[0], writer->segment.ring[0], bytes, salt);
+    ring_open_in(&reader->in, &reader->segment.shared[0], reader->segment.ring[0], bytes, salt);
 }
 
 static void close_ends(struct ends *writer, struct ends *reader)
@@ -95,27 +93,54 @@ static uint64_t lines_of(unsigned record)
     return is_more(record) ? 1 + ring_payload_lines(length_of(record)) : ring_frame_lines(length_of(record));
 }
 
+/* The reader reads a few, and now and then all. */
 static void records_come_out_as_they_went_in(void **state)
 {
-    struct ends w, r;
-    const struct ring_record *none;
-    unsigned written = 0, read = 0;
+    static const size_t sizes[] = { SEGMENT_RING_MIN, 64 << 10, 256 << 10 };
     (void)state;
-    open_ends(&w, &r);
-    while (read < 20000) {
-        while (ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written)) {
-            put(&w, written, length_of(written), is_more(written));
-            written++;
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        struct ends w, r;
+        const struct ring_record *none;
+        unsigned written = 0, read = 0;
+        open_ends(&w, &r, sizes[k]);
+        while (read < 20000) {
+            unsigned most = read % 3 ? 20000 : 1 + read % 7;
+            for (; most && ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written); most--) {
+                put(&w, written, length_of(written), is_more(written));
+                written++;
+            }
+            for (unsigned n = read % 11 ? 1 + read % 5 : 20000; n && read < written; n--, read++)
+                take(&r, read, length_of(read), is_more(read));
         }
-        for (unsigned n = 1 + read % 5; n && read < written; n--, read++)
+        while (read < written) {
             take(&r, read, length_of(read), is_more(read));
+            read++;
+        }
+        assert_int_equal(ring_look(&r.in, &none), RING_NOTHING);
+        assert_int_equal(ring_free(&w.out, w.out.capacity), (int64_t)w.out.capacity);
+        assert_int_equal(ring_free_behind(&w.out, w.out.capacity), (int64_t)w.out.capacity);
+        close_ends(&w, &r);
     }
-    while (read < written) {
-        take(&r, read, length_of(read), is_more(read));
-        read++;
+}
+
+/* One lane may be full while the other is not: a record waits for its own. */
+static void records_wait_for_their_lane(void **state)
+{
+    struct ends w, r;
+    unsigned n = 0;
+    (void)state;
+    open_ends(&w, &r, SEGMENT_RING_MIN);
+    for (uint32_t bytes = 8; ring_free(&w.out, ring_frame_lines(bytes)) >= (int64_t)ring_frame_lines(bytes); n++) {
+        put(&w, n, bytes, 0);
+        bytes = n % 2 ? 8 : 2000; /* as long as the next record will be */
     }
-    assert_int_equal(ring_look(&r.in, &none), RING_NOTHING);
-    assert_int_equal(ring_free(&w.out, w.out.capacity), (int64_t)w.out.capacity);
+    assert_true(ring_free_behind(&w.out, w.out.capacity / 2) >= (int64_t)w.out.capacity / 2);
+    take(&r, 0, 8, 0);
+    assert_true(ring_free(&w.out, ring_frame_lines(2000)) < (int64_t)ring_frame_lines(2000));
+    take(&r, 1, 2000, 0);
+    assert_true(ring_free(&w.out, ring_frame_lines(2000)) >= (int64_t)ring_frame_lines(2000));
+    for (unsigned i = 2; i < n; i++)
+        take(&r, i, i % 2 ? 2000 : 8, 0);
     close_ends(&w, &r);
 }
 
@@ -125,7 +150,7 @@ static void what_is_left_of_a_lap_is_no_record(void **state)
     struct ends w, r;
     const struct ring_record *found;
     (void)state;
-    open_ends(&w, &r);
+    open_ends(&w, &r, SEGMENT_RING_MIN);
     for (unsigned lap = 0; lap < 50; lap++) {
         for (unsigned i = 0; i < w.out.capacity / 2; i++) {
             assert_true(ring_free(&w.out, 2) >= 2);
@@ -141,14 +166,17 @@ static void a_reader_who_lies_is_noticed(void **state)
 {
     struct ends w, r;
     (void)state;
-    open_ends(&w, &r);
-    put(&w, 1, 8, 0);
-    take(&r, 1, 8, 0);
+    open_ends(&w, &r, SEGMENT_RING_MIN);
+    for (unsigned i = 0; i < RING_LANES; i++) {
+        put(&w, i, 8, 0);
+        take(&r, i, 8, 0);
+    }
     assert_true(ring_free(&w.out, w.out.capacity) > 0);
-    atomic_store(&r.in.shared->head, w.out.tail + 1);
+    assert_true(ring_free_behind(&w.out, w.out.capacity) > 0);
+    atomic_store(&r.in.shared->head[0], w.out.tail[0] + 1);
+    atomic_store(&r.in.shared->head[1], w.out.tail[1] - 1);
     assert_int_equal(ring_free(&w.out, w.out.capacity + 1), -1);
-    atomic_store(&r.in.shared->head, w.out.tail - 1);
-    assert_int_equal(ring_free(&w.out, w.out.capacity + 1), -1);
+    assert_int_equal(ring_free_behind(&w.out, w.out.capacity + 1), -1);
     assert_false(ring_holds(&r.in, UINT32_MAX));
     assert_false(ring_holds(&r.in, (uint32_t)r.in.capacity * RING_LINE));
     assert_true(ring_holds(&r.in, (uint32_t)r.in.capacity * RING_LINE / 2));
@@ -221,6 +249,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_come_out_as_they_went_in),
+        cmocka_unit_test(records_wait_for_their_lane),
         cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
