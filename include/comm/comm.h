@@ -543,10 +543,12 @@ COMM_API comm_status comm_group_hosts(const comm_group *group, int32_t *ret_host
 
 /* Which ranks of the group are known to be lost: they died, closed their world while they were needed, or cannot be
  * reached. Writes the first `capacity` of them in ascending order, as ranks of this group; *ret_count is how many there
- * are. What one rank has noticed reaches the others with the news that the group has ended, so ask after a call has
- * failed with PEER_LOST; but when several ranks die, some survivors may know of fewer at first. Shrinking and
- * trying settles that: a survivor that has missed a loss gets PEER_LOST from the first use of the shrunken group, and
- * shrinks the original again.
+ * are. A rank that has closed this group and not its world is not among them, as it lives, although an operation that
+ * needs it ends with PEER_LOST, whose text names it: who goes on without it adds it to the excluded ranks. What one
+ * rank has noticed reaches the others with the news that the group has ended, so ask after a call has failed with
+ * PEER_LOST; but when several ranks die, some survivors may know of fewer at first. Shrinking and trying settles that:
+ * a survivor that has missed a loss gets PEER_LOST from the first use of the shrunken group, and shrinks the original
+ * again.
  *
  *     comm_group *rest = NULL;
  *     comm_status status;
