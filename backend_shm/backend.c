@@ -27,7 +27,7 @@ struct shm_group {
 /* Where no memory can be shared at all, "auto" takes another backend. */
 static comm_status shm_query(void *context)
 {
-    size_t ring_bytes = SEGMENT_RING_MIN;
+    size_t ring_bytes = segment_ring_least();
     (void)context;
     int fd = segment_create(&ring_bytes, NULL);
     if (fd < 0)

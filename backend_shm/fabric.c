@@ -42,14 +42,13 @@ int32_t fabric_local_ranks(const comm_world_info *info)
 /* Each rank may have two rings with each other rank: the more ranks, the smaller. */
 static size_t choose_ring_bytes(const comm_world_info *info)
 {
-    size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = SEGMENT_RING_MIN;
+    size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = segment_ring_least();
     int32_t ranks = fabric_local_ranks(info);
     if (wanted == 0)
         wanted = ranks <= 8 ? 256 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
     while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)
         bytes *= 2;
-    size_t least = RING_LANES * (size_t)sysconf(_SC_PAGESIZE);
-    return bytes < least ? least : bytes;
+    return bytes;
 }
 
 static int has_duplex(const struct domain *d, int32_t rank)

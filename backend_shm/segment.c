@@ -79,10 +79,16 @@ static int create(size_t ring_bytes, const int32_t nodes[2])
     return fd < 0 ? fd : reserve(fd, file_bytes(ring_bytes));
 }
 
+size_t segment_ring_least(void)
+{
+    size_t pages = RING_LANES * (size_t)sysconf(_SC_PAGESIZE);
+    return pages < SEGMENT_RING_MIN ? SEGMENT_RING_MIN : pages;
+}
+
 int segment_create(size_t *ring_bytes, const int32_t nodes[2])
 {
     int fd = create(*ring_bytes, nodes);
-    while ((fd == -ENOSPC || fd == -ENOMEM) && *ring_bytes > SEGMENT_RING_MIN) {
+    while ((fd == -ENOSPC || fd == -ENOMEM) && *ring_bytes > segment_ring_least()) {
         *ring_bytes /= 2;
         fd = create(*ring_bytes, nodes);
     }

@@ -19,6 +19,8 @@ int segment_check_file(int fd, uint64_t bytes);
  * `nodes`, unless NULL: the NUMA nodes on which the readers of the two rings run, -1: not known; the memory is taken
  * there, if the kernel lets us say so. Returns a descriptor, or a negative errno. */
 int segment_create(size_t *ring_bytes, const int32_t nodes[2]);
+/* Fewer bytes no ring has: whole pages in each lane. */
+size_t segment_ring_least(void);
 /* The NUMA node of the core on which this thread runs, -1: not known. */
 int32_t segment_node(void);
 /* The other side's: 0 if the file is fit for two rings of so many bytes, and cannot shrink under us. */
