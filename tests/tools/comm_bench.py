@@ -36,9 +36,7 @@ class Bench(unittest.TestCase):
     def rows(self, *words, **options):
         """The rows of a run that goes well, as lists of texts."""
         status, out, err = run(*words, "--csv", *QUICK, **options)
-        # On a loaded machine a rank may take so long to begin that the others say whom they wait for.
-        said = [line for line in err.splitlines() if not re.search(r" of \d+ ranks have joined, missing: ", line)]
-        self.assertEqual((status, said), (0, []), out)
+        self.assertEqual((status, err), (0, ""), out)
         lines = out.splitlines()
         self.assertEqual(lines[0], HEADER)
         rows = [line.split(",") for line in lines[1:]]
