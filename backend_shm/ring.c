@@ -10,16 +10,14 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
-    r->next = (struct ring_record *)(lines + ring_offset(capacity, 0, 0));
-    r->next_stamp = ring_stamp(salt, 0);
+    ring_aim_out(r);
 }
 
 void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt)
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
-    r->next = (const struct ring_record *)(lines + ring_offset(capacity, 0, 0));
-    r->next_stamp = ring_stamp(salt, 0);
+    ring_aim_in(r);
 }
 
 /* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short

@@ -216,6 +216,13 @@ static inline uint64_t ring_frame_lines(uint32_t bytes)
     return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
 }
 
+/* What is written next is known beforehand: a thread that has written waits. */
+static inline void ring_aim_out(struct ring_out *r)
+{
+    r->next = (struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->tail[r->lane]));
+    r->next_stamp = ring_stamp(r->salt, r->tail[r->lane]);
+}
+
 /* The reader may have it. `more`: it goes on with a payload. */
 static inline void ring_publish(struct ring_out *r, int more, uint64_t lines)
 {
@@ -223,8 +230,7 @@ static inline void ring_publish(struct ring_out *r, int more, uint64_t lines)
     r->taken = 0;
     r->tail[r->lane] += lines;
     r->lane = ring_lane_behind(r->lane);
-    r->next = (struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->tail[r->lane]));
-    r->next_stamp = ring_stamp(r->salt, r->tail[r->lane]);
+    ring_aim_out(r);
 }
 
 /* A record in two steps, for what is done at once; between them its header is written, field by field where it is new:
@@ -311,6 +317,12 @@ static inline int ring_holds(const struct ring_in *r, uint32_t bytes)
     return ring_frame_lines(bytes) <= r->capacity;
 }
 
+static inline void ring_aim_in(struct ring_in *r)
+{
+    r->next = (const struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->head[r->lane]));
+    r->next_stamp = ring_stamp(r->salt, r->head[r->lane]);
+}
+
 /* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked
  * after: it may wait for space. */
 static inline int ring_pop(struct ring_in *r, uint64_t lines)
@@ -319,8 +331,7 @@ static inline int ring_pop(struct ring_in *r, uint64_t lines)
     r->head[r->lane] = after;
     atomic_store_explicit(&r->shared->head[r->lane], after, memory_order_release);
     r->lane = ring_lane_behind(r->lane);
-    r->next = (const struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->head[r->lane]));
-    r->next_stamp = ring_stamp(r->salt, r->head[r->lane]);
+    ring_aim_in(r);
     return before / quarter != after / quarter;
 }
 
