@@ -1,5 +1,4 @@
 /* The nccl backend's table: see include/comm/backend.h for what each slot promises. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -172,26 +171,16 @@ static void group_free(struct group *g)
     free(g);
 }
 
-static const struct communicator *first_that_connects(const struct group *g)
-{
-    const struct communicator *c = g->communicators;
-    while (c && !communicator_connects(c))
-        c = c->next;
-    return c;
-}
-
 /* A communicator that connects needs ranks that may never come: then the group ends, and they hear of it. */
 static void stop_connecting(struct group *g)
 {
-    const struct communicator *c;
     char where[128], text[TEXT_BYTES];
     int64_t until_ns = host->now_ns() + CLOSE_NS;
-    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
-    int error = 0;
     pthread_mutex_lock(&g->lock);
-    while ((c = first_that_connects(g)) && !atomic_load(&g->ended) && error != ETIMEDOUT)
-        error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
-    if (c && !atomic_load(&g->ended)) {
+    for (struct communicator *c = g->communicators; c && !atomic_load(&g->ended); c = c->next) {
+        if (!communicator_connects(c) || communicator_wait_ready(c, until_ns) != COMM_ERR_TIMEOUT ||
+            !communicator_connects(c))
+            continue;
         say_communicator(c, where, sizeof where);
         snprintf(text, sizeof text, "the group was closed before %s had come together", where);
         group_end(g, COMM_ERR_ABORTED, text, 0);

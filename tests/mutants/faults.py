@@ -664,7 +664,7 @@ fault("nccl", "rank_0_leaves_without_an_alarm", "backend_nccl/peers.c", "&& w->i
 fault("nccl", "messages_of_others_miss_who_has_left", "backend_nccl/peers.c",
       "(c->source < 0 || c->source == rank || c->target == rank)", "1", *LEAVES)
 fault("nccl", "group_is_closed_while_it_connects", "backend_nccl/backend.c",
-      "if (c && !atomic_load(&g->ended)) {", "if (c && !atomic_load(&g->ended) && 0) {", "faults", "failing calls")
+      "if (!communicator_connects(c) || communicator_wait", "if (1 || communicator_wait", "faults", "failing calls")
 fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], "missed = f->number > count;",
       "missed = 1;", "a rank that leaves, on mpich", "a rank that leaves, on openmpi")
 fault("mpi", "rank_that_has_left_is_missed_by_no_collective", MPI["ending"], "missed = f->number > count;",
