@@ -17,6 +17,9 @@ struct nccl_case {
 /* PROGRAM [BACKEND [CASE]]: run all cases, or one, on "cuda:nccl" or another backend string. */
 int cases_main(int argc, char **argv, const struct nccl_case *cases, size_t count);
 
+/* Is it the stand-in that COMM_NCCL_LIBRARY names? Its variables say what fails; a real NCCL has none. */
+bool cases_on_standin(void);
+
 /* In a case: the world on the program's backend and `more`, options such as "?windows=1"; NULL: none. */
 comm_group *cases_world(int rank, const char *more);
 /* Options of an operation on this rank's GPU. */

@@ -1,5 +1,7 @@
-/* What goes wrong on GPUs: ranks that die, do not come, or are told to stop; calls of CUDA and NCCL that fail. On the
- * stand-in of tests/standin, whose variables say what fails. Usage: faults [CASE]. */
+/* What goes wrong on GPUs: ranks that die, do not come, or are told to stop; calls of CUDA and NCCL that fail. The
+ * variables of tests/standin say what fails; the cases that need them are skipped on a real GPU, and it is said which.
+ * Usage: faults [CASE]. */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 #include "cases.h"
 #include "faults.h"
 
-enum { COUNT = 2000, LIMIT_S = 30, ANSWER_MS = 700, OUTLIVE_MS = 450, VICTIM = 1 };
+enum { COUNT = 2000, LIMIT_S = 30, ANSWER_MS = 700, OUTLIVE_MS = 450, VICTIM = 1, MULTI_RANK_SINCE = 23003 };
 
 struct fault_case {
     const char *name;
@@ -19,6 +21,7 @@ struct fault_case {
     const char *backend, *variables; /* "NAME=value NAME=value" */
     int on_rank;                     /* the variables' rank; -1: all */
     uint64_t may_fail;
+    enum { ANYWHERE, ON_STANDIN, ON_NEW_NCCL } runs;
 };
 
 struct run {
@@ -452,6 +455,7 @@ static void one_gpu_for_two(int rank, int size, void *arg)
 static void works(int rank, int size, void *arg)
 {
     struct run *run = arg;
+    unsetenv("NCCL_HOSTID"); /* one cure at a time */
     if (strcmp(run->is->name, "host ids cure it") == 0)
         setenv("NCCL_HOSTID", rank ? "b" : "a", 1);
     comm_group *world = open_world(run, rank, 15000);
@@ -532,16 +536,42 @@ static const struct fault_case cases[] = {
     { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0 },
     { "aborted while calling", aborted_while_calling, 4, GPUS, NET, -1, 0 },
     { "aborted while connecting", aborted_while_connecting, 3, GPUS, NULL, -1, 0 },
-    { "an error later", error_later, 3, GPUS, "STANDIN_ASYNC=3:3", 1, 0 },
-    { "a network error later", error_later, 3, GPUS, "STANDIN_ASYNC=2:6", 2, 0 },
-    { "one GPU for two", one_gpu_for_two, 2, GPUS, "STANDIN_DEVICES=1", -1, 0 },
-    { "several ranks on one GPU allowed", works, 2, GPUS, "STANDIN_DEVICES=1 NCCL_MULTI_RANK_GPU_ENABLE=1", -1, 0 },
-    { "host ids cure it", works, 2, GPUS, "STANDIN_DEVICES=1", -1, 0 },
+    { "an error later", error_later, 3, GPUS, "STANDIN_ASYNC=3:3", 1, 0, ON_STANDIN },
+    { "a network error later", error_later, 3, GPUS, "STANDIN_ASYNC=2:6", 2, 0, ON_STANDIN },
+    { "one GPU for two", one_gpu_for_two, 2, GPUS, "STANDIN_DEVICES=1 CUDA_VISIBLE_DEVICES=0", -1, 0 },
+    { "several ranks on one GPU allowed", works, 2, GPUS,
+      "STANDIN_DEVICES=1 CUDA_VISIBLE_DEVICES=0 NCCL_MULTI_RANK_GPU_ENABLE=1", -1, 0, ON_NEW_NCCL },
+    { "host ids cure it", works, 2, GPUS, "STANDIN_DEVICES=1 CUDA_VISIBLE_DEVICES=0", -1, 0 },
     { "no NCCL", no_nccl, 2, GPUS, "COMM_NCCL_LIBRARY=/nowhere/libnccl.so.2", -1, 0 },
     { "no CUDA", no_cuda, 2, GPUS, "COMM_NCCL_CUDART=/nowhere/libcudart.so.13", -1, 0 },
-    { "no GPU", no_gpu, 2, GPUS, "STANDIN_DEVICES=0", -1, 0 },
-    { "a CUDA that is too old", old_cuda, 2, GPUS, "STANDIN_CUDA_VERSION=10020", -1, 0 },
+    { "no GPU", no_gpu, 2, GPUS, "STANDIN_DEVICES=0 CUDA_VISIBLE_DEVICES=-1", -1, 0 },
+    { "a CUDA that is too old", old_cuda, 2, GPUS, "STANDIN_CUDA_VERSION=10020", -1, 0, ON_STANDIN },
 };
+
+/* 0: there is none to ask. */
+static int nccl_version(void)
+{
+    const char *library = getenv("COMM_NCCL_LIBRARY");
+    int (*get)(int *version), version = 0;
+    void *object = dlopen(library && *library ? library : "libnccl.so.2", RTLD_NOW), *symbol;
+    if (object && (symbol = dlsym(object, "ncclGetVersion"))) {
+        memcpy(&get, &symbol, sizeof get);
+        get(&version);
+    }
+    if (object)
+        dlclose(object);
+    return version;
+}
+
+/* NULL: it can run here. */
+static const char *why_not(const struct fault_case *c)
+{
+    if (c->runs == ON_STANDIN && !cases_on_standin())
+        return "only the stand-in fails so";
+    if (c->runs == ON_NEW_NCCL && nccl_version() < MULTI_RANK_SINCE)
+        return "NCCL has it from 2.30.3 on";
+    return NULL;
+}
 
 int main(int argc, char **argv)
 {
@@ -550,13 +580,17 @@ int main(int argc, char **argv)
         const struct fault_case *c = &cases[i];
         if (argc > 1 ? strcmp(argv[1], c->name) != 0 : strstr(c->backend, "chaos") != NULL)
             continue; /* the plugin chaos is there when its case is named */
+        ran++;
+        if (why_not(c)) {
+            printf("skipped: %s: %s\n", c->name, why_not(c));
+            continue;
+        }
         struct run run = { c, page_new(c->size) };
         struct ranks_options options = { .limit_s = LIMIT_S, .name = c->name, .may_fail = c->may_fail };
         int64_t began_ns = fault_now_ns();
         failed |= ranks_run(c->size, &options, c->fn, &run);
         printf("%s: %.1f s\n", c->name, (double)(fault_now_ns() - began_ns) / 1e9);
         page_free(run.page);
-        ran++;
     }
     return failed || ran == 0;
 }
