@@ -31,7 +31,7 @@ with tempfile.TemporaryDirectory() as folder:
     for library in ("libcomm.so", "libuv.so", "libsodium.so", "libxxhash.so", "libjansson.so"):
         if not list((packed / "lib").glob(f"{library}*")):
             sys.exit(f"{library} was not packed")
-    for file in ("cards.py", "torch_libcomm/backend.cc", "torch_libcomm/include/comm/comm.h"):
+    for file in ("cards.py", "tensors.py", "calls.py", "torch_libcomm/backend.cc", "torch_libcomm/include/comm/comm.h"):
         if not (packed / "torch" / file).exists():
             sys.exit(f"torch/{file} was not packed")
     moved = pathlib.Path(folder) / "moved"
