@@ -1,0 +1,240 @@
+"""libcomm and its peers, as tools/compare launches them: each gives rows of (operation, bytes, microseconds)."""
+import csv
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+SOURCES = pathlib.Path(__file__).resolve().parent
+
+# Ours, and what the peers' programs call it.
+OPS = {'all_reduce': 'allreduce', 'broadcast': 'broadcast', 'reduce': 'reduce', 'all_gather': 'allgather',
+       'reduce_scatter': 'reduce_scatter', 'all_to_all': 'alltoall', 'gather': 'gather', 'scatter': 'scatter',
+       'barrier': 'barrier', 'pingpong': 'pingpong'}
+
+# A peer's program: compiler, source, libraries.
+PROGRAMS = {'openmpi': ('mpicc.openmpi', 'mpi_bench.c'), 'mpich': ('mpicc.mpich', 'mpi_bench.c'),
+            'gloo': ('g++', 'gloo_bench.cc', '-std=c++17', '-lgloo', '-lpthread')}
+
+# Started by an MPI's launcher: the rank runs the rest of the words on its own of the processors in the first.
+ON_ITS_PROCESSOR = ['sh', '-c', 'rank=${OMPI_COMM_WORLD_LOCAL_RANK:-$PMI_RANK}; '
+                                'exec taskset -c "$(echo "$0" | cut -d, -f$((rank + 1)))" "$@"']
+
+
+class Unavailable(Exception):
+    pass
+
+
+# ---- Where ranks run ----
+
+def processors_in_turn():
+    """Those that this process may use, by number; those that share a core with an earlier one come last."""
+    firsts, others, cores = [], [], set()
+    for number in sorted(os.sched_getaffinity(0)):
+        try:
+            core = pathlib.Path(f'/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list').read_text()
+        except OSError:
+            core = number
+        (others if core in cores else firsts).append(number)
+        cores.add(core)
+    return firsts + others
+
+
+def places(ranks):
+    """A processor for each rank, the same ones for all libraries; none if there are too few."""
+    available = processors_in_turn()
+    return sorted(available[:ranks]) if ranks <= len(available) and shutil.which('taskset') else []
+
+
+def words_of(numbers):
+    return ','.join(map(str, numbers))
+
+
+# ---- Programs ----
+
+def build(folder, name, compiler, source, *libraries):
+    """Compile a peer's program; say in one line why that is not possible."""
+    program = pathlib.Path(folder) / name
+    if program.exists():
+        return str(program)
+    if not shutil.which(compiler):
+        raise Unavailable(f'{compiler} is not installed')
+    arguments = [compiler, '-O3', '-w', '-o', str(program), str(SOURCES / source), *libraries]
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    if done.returncode != 0:
+        reasons = [line for line in done.stderr.splitlines() if 'error' in line] or ['no message']
+        raise Unavailable(f'{compiler} failed: {reasons[0]}')
+    return str(program)
+
+
+def library_path(folder):
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get('LD_LIBRARY_PATH')]))
+
+
+class Source:
+    """Where peers' programs come from: compiled into a folder, or in one that packing.py has made."""
+
+    def __init__(self, folder, packed=None):
+        self.folder, self.packed = folder, packed and pathlib.Path(packed).resolve()
+
+    def program(self, name):
+        if not self.packed:
+            return build(self.folder, name, *PROGRAMS[name])
+        if not (self.packed / 'bin' / name).exists():
+            raise Unavailable(f'it is not in {self.packed}')
+        return str(self.packed / 'bin' / name)
+
+    def environment(self):
+        if not self.packed:
+            return {}
+        lib, share = self.packed / 'lib', self.packed / 'share'
+        return {'PATH': f"{self.packed / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+                'LD_LIBRARY_PATH': library_path(lib), 'OPAL_PREFIX': str(self.packed), 'OPAL_LIBDIR': str(lib),
+                'OPAL_PKGLIBDIR': str(lib / 'openmpi'), 'OPAL_DATADIR': str(share),
+                'OPAL_PKGDATADIR': str(share / 'openmpi'), 'OPAL_SYSCONFDIR': str(self.packed / 'etc/openmpi'),
+                'PMIX_INSTALL_PREFIX': str(self.packed / 'pmix'), 'UCX_MODULE_DIR': str(lib / 'ucx')}
+
+
+def run(arguments, environment, timeout):
+    """What the command printed, as far as it came, and what went wrong, or None."""
+    process = subprocess.Popen(arguments, env={**os.environ, **(environment or {})}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    problem = None
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        problem = f'not finished within {timeout:.0f} s'
+        process.terminate()  # a launcher ends its ranks then, which are not all in its process group
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        out, err = process.communicate()
+    if problem is None and process.returncode != 0:
+        problem = f"{' '.join(arguments[:3])} ... exited with {process.returncode}: {err.strip()[-600:]}"
+    return out[:out.rfind('\n') + 1], problem
+
+
+# ---- Libraries ----
+
+class Library:
+    """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
+
+    tail, ms = False, 60
+
+    def run(self, ops, sizes, timeout):
+        text, problem = run(*self.command_for(ops, sizes), timeout)
+        yield from self.rows(text)
+        if problem:
+            raise RuntimeError(problem)
+
+
+class Libcomm(Library):
+    """The column that the others are compared with."""
+
+    launcher, environment = None, None  # else mpirun's, for the backend mpi
+
+    def __init__(self, folder, ranks, backend='cpu:tcp'):
+        folder = pathlib.Path(folder).resolve()
+        self.program = str(folder / 'tools' / 'comm-bench')
+        if not os.access(self.program, os.X_OK):
+            raise SystemExit(f'compare: {self.program} is not there; build first: '
+                             'meson setup build && meson compile -C build')
+        if (folder / 'lib/comm').is_dir():  # packed by tools/test-gpu
+            self.environment = {'LD_LIBRARY_PATH': library_path(folder / 'lib')}
+        self.ranks, self.backend, self.places = ranks, backend, places(ranks)
+
+    def command(self):
+        if self.launcher is not None:
+            return [*self.launcher, self.program, '--bind', 'none']
+        pinned = ['taskset', '-c', words_of(self.places)] if self.places else []
+        return [*pinned, self.program, '-n', str(self.ranks), '--bind', 'core' if self.places else 'none']
+
+    def command_for(self, ops, sizes):
+        return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
+                '--ms', str(self.ms), '--csv'], self.environment
+
+    def rows(self, text):
+        for row in csv.DictReader(text.splitlines()):
+            if row['errors'] != '0':
+                raise SystemExit(f'compare: wrong results: {row}')
+            yield row['op'], int(row['bytes']), float(row['mean_us'])
+            if self.tail:
+                yield f"{row['op']} median", int(row['bytes']), float(row['median_us'])
+                yield f"{row['op']} p99", int(row['bytes']), float(row['p99_us'])
+
+
+class Peer(Library):
+    def __init__(self, command, environment=None):
+        self.command, self.environment = command, environment or {}
+
+    def command_for(self, ops, sizes):
+        work = ['--ops=' + ','.join(OPS[op] for op in ops), '--sizes=' + words_of(sizes), f'--ms={self.ms}']
+        return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
+
+    def rows(self, text):
+        names = {theirs: ours for ours, theirs in OPS.items()}
+        for line in text.splitlines():
+            if line.startswith('ROW,'):
+                _, _, _, op, _, size, microseconds, _ = line.split(',')
+                yield names[op], int(size), float(microseconds)
+            elif line.startswith('TAIL,'):
+                _, _, _, op, _, size, middle, p99 = line.split(',')
+                yield f'{names[op]} median', int(size), float(middle)
+                yield f'{names[op]} p99', int(size), float(p99)
+
+
+def on_places(ranks):
+    chosen = places(ranks)
+    return [*ON_ITS_PROCESSOR, words_of(chosen)] if chosen else []
+
+
+def open_mpi(source, ranks, settings):
+    """Its ranks yield where they are more than the processors: said here, as its slots are cores, not processors."""
+    program, pinned = source.program('openmpi'), on_places(ranks)
+    command = ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none', '--mca', 'mpi_yield_when_idle',
+               '0' if pinned else '1']
+    for name, value in settings.items():
+        command += ['--mca', name, value]
+    return Peer([*command, '-np', str(ranks), *pinned, program],
+                {'OMPI_ALLOW_RUN_AS_ROOT': '1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM': '1',
+                 'OMPI_MCA_btl_base_warn_component_unused': '0', 'OMPI_MCA_plm': 'isolated',  # without ssh
+                 **source.environment()})
+
+
+def mpich(source, ranks, settings):
+    program = source.program('mpich')
+    return Peer(['mpiexec.mpich', '-n', str(ranks), *on_places(ranks), program], {**settings, **source.environment()})
+
+
+def gloo(source, ranks, _settings):
+    program, chosen = source.program('gloo'), places(ranks)
+    pinned = ['taskset', '-c', words_of(chosen)] if chosen else []
+    return Peer([*pinned, program, f'--ranks={ranks}', '--transport=tcp', '--bind=' + ('core' if chosen else 'none')],
+                source.environment())
+
+
+# Each with its settings: MCA parameters of Open MPI, variables of MPICH's environment.
+MAKERS = {
+    'openmpi-tcp': (open_mpi, {'pml': 'ob1', 'btl': 'self,tcp', 'btl_tcp_if_include': 'lo'}),
+    'openmpi': (open_mpi, {}),
+    'openmpi-copy': (open_mpi, {'btl_vader_single_copy_mechanism': 'none'}),  # without cross-memory attach
+    'openmpi-sm': (open_mpi, {'coll_sm_priority': '100'}),
+    'openmpi-han': (open_mpi, {'coll_han_priority': '100'}),
+    'mpich-tcp': (mpich, {'MPIR_CVAR_NOLOCAL': '1', 'UCX_TLS': 'tcp,self', 'UCX_NET_DEVICES': 'lo'}),
+    'mpich': (mpich, {}),
+    'mpich-gather': (mpich, {f'MPIR_CVAR_{op}_POSIX_INTRA_ALGORITHM': 'release_gather'
+                             for op in ('ALLREDUCE', 'BCAST', 'REDUCE', 'BARRIER')}),
+    'mpich-ucx': (mpich, {'MPIR_CVAR_NOLOCAL': '1', 'UCX_TLS': 'posix,sysv,cma,self'}),
+    'gloo': (gloo, {}),
+}
+SHARED_MEMORY = ['openmpi', 'openmpi-copy', 'openmpi-sm', 'openmpi-han', 'mpich', 'mpich-gather', 'mpich-ucx']
+
+
+def peer_names(text):
+    return [name for word in text.split(',') for name in (SHARED_MEMORY if word == 'shm' else [word])]
