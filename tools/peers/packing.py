@@ -98,7 +98,7 @@ def pack_peers(target):
         tree = folder / "tree"
         tree.mkdir()
         copy_stripped(files, tree)
-        with tarfile.open(target, "w:gz") as archive:
+        with tarfile.open(target, "w:gz", compresslevel=6) as archive:
             for path in sorted(tree.iterdir()):
                 archive.add(path, path.name)
     return packed
