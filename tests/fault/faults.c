@@ -340,20 +340,27 @@ comm_status fault_close(comm_group *group)
 
 enum { SMALL = 16, LARGE = 1 << 21, MESSAGE = 1 << 20 }; /* floats */
 
+static pthread_key_t buffers[2];
+static pthread_once_t buffers_once = PTHREAD_ONCE_INIT;
+
+static void make_keys(void)
+{
+    for (int i = 0; i < 2; i++)
+        if (pthread_key_create(&buffers[i], free) != 0)
+            abort();
+}
+
+/* Ranks may be threads; the memory goes with the thread. What the process kept would be copied by every fork. */
 static float *buffer(int which)
 {
-    /* Ranks may be threads. The memory is kept until the process ends, where leak checkers find it. */
-    static _Thread_local float *buffers[2];
-    static float *all[512];
-    static atomic_uint count;
-    if (!buffers[which]) {
-        buffers[which] = calloc((size_t)LARGE, sizeof(float));
-        unsigned place = atomic_fetch_add(&count, 1);
-        if (!buffers[which] || place >= sizeof all / sizeof *all)
+    pthread_once(&buffers_once, make_keys);
+    float *found = pthread_getspecific(buffers[which]);
+    if (!found) {
+        found = calloc((size_t)LARGE, sizeof(float));
+        if (!found || pthread_setspecific(buffers[which], found) != 0)
             abort();
-        all[place] = buffers[which];
     }
-    return buffers[which];
+    return found;
 }
 
 /* To the next rank, from the one before, in one batch. */
