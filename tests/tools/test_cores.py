@@ -8,6 +8,7 @@ import tempfile
 
 TEST_GPU, BUILD = sys.argv[1:3]
 BARE = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME")}
+HAS_SYS = pathlib.Path("/sys/class/net").exists()  # MPICH's UCX finds no network without; a chroot may have none
 
 
 def run(*words, env=BARE):
@@ -43,10 +44,12 @@ with tempfile.TemporaryDirectory() as folder:
     BARE["PATH"] = str(tools)
     out = cores(moved, "--save", rows)
     expect(out, r"^passed .* libcomm$", r"^passed .*roofline, 2 ranks, registered", r"^\| all_reduce \| 64 B \|",
-           r"^\d+ passed, 0 failed, 0 skipped$")
+           rf"^\d+ passed, 0 failed, {'0' if HAS_SYS else '[01]'} skipped$")
     for name in ("openmpi", "mpich"):
         if name in peers:
-            expect(out, rf"^passed .* {name}$", rf"^passed .* {name}-tcp$")
+            expect(out, rf"^passed .* {name}$")
+            if HAS_SYS or name != "mpich":
+                expect(out, rf"^passed .* {name}-tcp$")
         else:
             expect(out, f"leaving out {name}")
             print(f"{name} is not installed here: its part was skipped")
