@@ -83,6 +83,7 @@ static int32_t *copy_of(const int32_t *ranks, int32_t count)
 static void read_parameters(struct group *g)
 {
     const void *options = g->info->options;
+    g->blocking = (int)host->param_int(options, "nccl", "blocking");
     g->check_buffers = (int)host->param_int(options, "nccl", "check_buffers");
     g->high_priority = (int)host->param_int(options, "nccl", "high_priority");
     g->from_parent = (int)host->param_int(options, "nccl", "from_parent");
@@ -209,12 +210,15 @@ static void nccl_group_close(void *state, int32_t forked)
     pthread_mutex_unlock(&w->lock);
     group_finish_ending(g);
     unsigned int mode = capture_relax();
-    int before;
+    int before, is_stuck = 0;
     cuda_status known = cuda.GetDevice(&before);
     for (struct communicator *c = g->communicators; c; c = c->next)
         communicator_end(c, 0);
     peers_note(g);
-    group_free(g);
+    for (struct communicator *c = g->communicators; c; c = c->next)
+        is_stuck |= c->is_stuck;
+    if (!is_stuck)
+        group_free(g);
     if (known == CUDA_OK)
         cuda.SetDevice(before);
     capture_restore(mode);

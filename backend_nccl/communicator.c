@@ -1,7 +1,9 @@
 /* Communicators: how they are made, by a thread of their own, and how they go.
  *
  * NCCL's calls are non-blocking (ncclConfig_t.blocking = 0): they return IN_PROGRESS, the thread asks until NCCL is
- * ready, and can stop when the group ends. */
+ * ready, and can stop when the group ends. With blocking=1 operations go to a second ncclComm_t, which blocks, so that
+ * NCCL starts no thread for each call. ncclCommAbort of it would free it under a thread that is within a call: so that
+ * thread is made to leave by aborting the first one, whose flag it looks at (ncclConfig_t.splitShare). */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,20 +17,21 @@ enum {
     ASK_LAST_NS = 1000000,
     LEAVING_NS = 100000000,
     FINALIZE_NS = 2000000000,
+    LEAVE_CALL_NS = 5000000000LL,
     GET_ID_MS = 1000,
 };
 
 /* ---- On the communicator's thread, without the group's lock ---- */
 
 /* Until NCCL has done what it said IN_PROGRESS to, or the group has ended. */
-static nccl_status wait_for_nccl(struct communicator *c, int64_t deadline_ns)
+static nccl_status wait_for_nccl(const struct communicator *c, nccl_comm comm, int64_t deadline_ns)
 {
     nccl_status status = NCCL_IN_PROGRESS;
     int64_t pause_ns = ASK_FIRST_NS;
     if (is_to_self(c))
         return NCCL_OK;
     for (;;) {
-        nccl_status asked = nccl.CommGetAsyncError(c->comm, &status);
+        nccl_status asked = nccl.CommGetAsyncError(comm, &status);
         if (asked != NCCL_OK || status != NCCL_IN_PROGRESS)
             return asked != NCCL_OK ? asked : status;
         if ((deadline_ns == INT64_MAX && atomic_load(&c->group->ended)) || host->now_ns() > deadline_ns)
@@ -82,18 +85,19 @@ static comm_status exchange_id(struct communicator *c, nccl_id *id)
     return status;
 }
 
-static void config_of(const struct communicator *c, nccl_config *config)
+/* The parent's config says whether a split shares its resources. */
+static void config_of(const struct communicator *c, int blocking, nccl_config *config)
 {
     const struct group *g = c->group;
     *config = (nccl_config){
         .size = sizeof *config,
         .magic = (unsigned int)NCCL_MAGIC,
         .version = (unsigned int)nccl.version,
-        .blocking = 0,
+        .blocking = blocking,
         .cga_cluster_size = NCCL_NOT_SET,
         .min_ctas = NCCL_NOT_SET,
         .max_ctas = g->max_ctas > 0 ? g->max_ctas : NCCL_NOT_SET,
-        .split_share = g->share,
+        .split_share = g->share || g->blocking,
         .traffic_class = NCCL_NOT_SET,
         .collnet_enable = NCCL_NOT_SET,
         .cta_policy = NCCL_NOT_SET,
@@ -174,6 +178,8 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
     int32_t excluded_count = g->info->excluded_count;
     if ((excluded_count > 0 && !nccl.CommShrink) || (!g->info->everyone && !excluded_count))
         return COMM_OK;
+    if (g->blocking && !g->share && !excluded_count)
+        return COMM_OK; /* what is split from a root shares its flag of abort */
     if (g->parent && excluded_count > 0 && !g->excluded)
         return fail(COMM_ERR_NO_MEMORY, "the list of %d ranks that are left out", (int)excluded_count);
     struct communicator *p = borrow_parent(c);
@@ -181,13 +187,13 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
         return COMM_OK;
     if (excluded_count > 0) {
         call = "ncclCommShrink";
-        status = nccl.CommShrink(p->comm, g->excluded, excluded_count, &c->comm, config, NCCL_SHRINK_DEFAULT);
+        status = nccl.CommShrink(p->root, g->excluded, excluded_count, &c->root, config, NCCL_SHRINK_DEFAULT);
     } else {
-        status = nccl.CommSplit(p->comm, (int)(g->info->id & 0x7fffffff), c->rank, &c->comm, config);
+        status = nccl.CommSplit(p->root, (int)(g->info->id & 0x7fffffff), c->rank, &c->root, config);
     }
     *ret_done = 1;
     while (status == NCCL_IN_PROGRESS && !atomic_load(&g->ended) && !atomic_load(&p->group->ended))
-        status = wait_for_nccl(p, host->now_ns() + FINALIZE_NS);
+        status = wait_for_nccl(p, p->root, host->now_ns() + FINALIZE_NS);
     comm_status result = status == NCCL_OK ? COMM_OK : status == NCCL_IN_PROGRESS ? COMM_ERR_ABORTED
                                                                                   : fail_nccl(p, status, call);
     if (status == NCCL_IN_PROGRESS)
@@ -199,20 +205,37 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
     return result;
 }
 
-static comm_status connect(struct communicator *c)
+/* The one that operations are given to. */
+static comm_status make_comm(struct communicator *c)
+{
+    nccl_config config;
+    if (!c->group->blocking) {
+        c->comm = c->root;
+        return COMM_OK;
+    }
+    config_of(c, 1, &config);
+    nccl_status made = nccl.CommSplit(c->root, 0, c->rank, &c->comm, &config);
+    if (made == NCCL_OK || made == NCCL_IN_PROGRESS)
+        made = wait_for_nccl(c, c->root, INT64_MAX);
+    if (made == NCCL_IN_PROGRESS)
+        return COMM_ERR_ABORTED;
+    return made == NCCL_OK ? COMM_OK : fail_nccl(c, made, "ncclCommSplit for blocking=1");
+}
+
+static comm_status connect_root(struct communicator *c)
 {
     nccl_config config;
     nccl_id id;
     int done;
-    config_of(c, &config);
+    config_of(c, 0, &config);
     comm_status status = derive(c, &config, &done);
     if (status == COMM_OK && !done && (status = exchange_id(c, &id)) == COMM_ERR_PEER_LOST)
         atomic_store(&c->group->store_failed, 1);
     if (status != COMM_OK)
         return status;
-    nccl_status made = done ? NCCL_IN_PROGRESS : nccl.CommInitRankConfig(&c->comm, c->size, id, c->rank, &config);
+    nccl_status made = done ? NCCL_IN_PROGRESS : nccl.CommInitRankConfig(&c->root, c->size, id, c->rank, &config);
     if (made == NCCL_OK || made == NCCL_IN_PROGRESS)
-        made = wait_for_nccl(c, INT64_MAX);
+        made = wait_for_nccl(c, c->root, INT64_MAX);
     if (made == NCCL_IN_PROGRESS)
         return COMM_ERR_ABORTED;
     if (made != NCCL_OK)
@@ -223,6 +246,16 @@ static comm_status connect(struct communicator *c)
         host->store_delete(c->group->world->info->store, key);
     }
     return COMM_OK;
+}
+
+static comm_status connect(struct communicator *c)
+{
+    const char *share = getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES");
+    if (c->group->blocking && share && strcmp(share, "0") == 0)
+        return fail(COMM_ERR_UNSUPPORTED, "blocking=1 needs communicators that share resources, which "
+                    "NCCL_COMM_SPLIT_SHARE_RESOURCES=0 forbids: unset it");
+    comm_status status = connect_root(c);
+    return status == COMM_OK ? make_comm(c) : status;
 }
 
 static comm_status reserve(struct communicator *c, size_t bytes)
@@ -289,7 +322,7 @@ static comm_status issue_queue(struct communicator *c)
         }
         if (status == COMM_OK && c->issuing.first) {
             pthread_mutex_unlock(&g->lock);
-            says = wait_for_nccl(c, INT64_MAX);
+            says = wait_for_nccl(c, c->comm, INT64_MAX);
             pthread_mutex_lock(&g->lock);
             if (says == NCCL_OK)
                 status = leave(c);
@@ -309,7 +342,7 @@ static void *thread_main(void *context)
     cuda_status set = cuda.SetDevice(c->device);
     if (set != CUDA_OK)
         status = fail_cuda(set, "cudaSetDevice");
-    int connects = !c->comm && !is_to_self(c); /* else it waits for a call that is in progress */
+    int connects = !c->root && !is_to_self(c); /* else it waits for a call that is in progress */
     if (status == COMM_OK && connects)
         status = connect(c);
     pthread_mutex_lock(&g->lock);
@@ -434,8 +467,8 @@ void communicator_settle(struct communicator *c)
     int64_t until_ns = host->now_ns() + LEAVING_NS;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     int error = 0;
-    while (c->state == COMMUNICATOR_WORKING && c->connected && !c->issuing.first && !c->queued.first &&
-           !atomic_load(&g->ended) && error != ETIMEDOUT)
+    while (c->state != COMMUNICATOR_READY && c->connected &&
+           (c->is_called || (!c->issuing.first && !c->queued.first)) && !atomic_load(&g->ended) && error != ETIMEDOUT)
         error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
 }
 
@@ -444,36 +477,97 @@ int communicator_connects(const struct communicator *c)
     return c->state == COMMUNICATOR_WORKING && !c->connected;
 }
 
+int communicator_can_block(const struct communicator *c)
+{
+    return c->comm != c->root;
+}
+
 /* ---- The end: on the ender's thread, without the lock ---- */
 
-void communicator_end(struct communicator *c, int abort)
+/* No thread may be within a call when a communicator is freed. The root goes first only where one is: it sets the flag
+ * that the thread looks at, and NCCL counts who uses what the two share. */
+static void drive_out(struct communicator *c, int abort)
 {
     struct group *g = c->group;
+    int64_t until_ns = host->now_ns() + LEAVE_CALL_NS;
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    char where[128], text[TEXT_BYTES];
+    int error = 0;
     pthread_mutex_lock(&g->lock);
     while (c->borrowed)
         pthread_cond_wait(&g->changed, &g->lock);
+    if (abort && c->is_called && c->root) {
+        nccl_comm root = c->root;
+        c->root = NULL;
+        pthread_mutex_unlock(&g->lock);
+        nccl.CommAbort(root);
+        pthread_mutex_lock(&g->lock);
+    }
+    while (c->is_called && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&g->changed, &g->lock, &t);
+    c->is_stuck = c->is_called;
+    pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
+    if (!c->is_stuck)
+        return;
+    say_communicator(c, where, sizeof where);
+    snprintf(text, sizeof text, "nccl: a thread has been within a call of NCCL for 5 s after %s was to end "
+             "(blocking=1): neither the communicator nor the group's memory is freed", where);
+    host->log(COMM_LOG_ERROR, text);
+}
+
+/* 0: it has to be aborted. */
+static int finalize(const struct communicator *c, nccl_comm comm)
+{
+    nccl_status status = NCCL_OK;
+    if (nccl.CommGetAsyncError(comm, &status) == NCCL_OK && status == NCCL_OK)
+        status = nccl.CommFinalize(comm);
+    if (status == NCCL_IN_PROGRESS)
+        status = wait_for_nccl(c, comm, host->now_ns() + FINALIZE_NS);
+    return status == NCCL_OK;
+}
+
+static void go(nccl_comm comm, int abort)
+{
+    if (abort)
+        nccl.CommAbort(comm);
+    else
+        nccl.CommDestroy(comm);
+}
+
+/* Before the root; 0: both have to be aborted. To finalize it would wait for the device without a limit. */
+static int end_what_blocks(struct communicator *c, int abort)
+{
+    if (!abort)
+        abort = !flights_wait_for_device(c->pending.first, host->now_ns() + FINALIZE_NS) || !finalize(c, c->comm);
+    memories_forget(c);
+    go(c->comm, abort);
+    c->comm = NULL;
+    return !abort;
+}
+
+void communicator_end(struct communicator *c, int abort)
+{
+    drive_out(c, abort);
+    if (c->is_stuck)
+        return;
     if (c->has_thread)
         pthread_join(c->thread, NULL);
     c->has_thread = 0;
-    if (!c->comm)
+    if (!c->root && !c->comm)
         return;
     cuda.SetDevice(c->device);
-    if (!abort) {
-        nccl_status status = NCCL_OK;
-        if (nccl.CommGetAsyncError(c->comm, &status) == NCCL_OK && status == NCCL_OK)
-            status = nccl.CommFinalize(c->comm);
-        if (status == NCCL_IN_PROGRESS)
-            status = wait_for_nccl(c, host->now_ns() + FINALIZE_NS);
-        abort = status != NCCL_OK;
-        c->is_finalized = !abort;
-    }
+    if (c->connected && communicator_can_block(c))
+        abort = !end_what_blocks(c, abort);
+    if (c->root && !abort)
+        abort = !finalize(c, c->root);
     memories_forget(c);
-    if (abort)
+    if (c->root)
+        go(c->root, abort);
+    if (c->comm && c->comm != c->root) /* a split that was under way has given it */
         nccl.CommAbort(c->comm);
-    else
-        nccl.CommDestroy(c->comm);
-    c->comm = NULL;
+    c->is_finalized = !abort;
+    c->comm = c->root = NULL;
 }
 
 /* The device is current; where there is none, what it held is gone with it. */

@@ -9,7 +9,7 @@
 
 enum { LEAVE_NS = 5000000000LL, LOOK_NS = 200000, NAME_NS = 1000000000, NAME_LOOK_NS = 10000000 };
 
-static int wait_for_flights(const struct flight *first, int64_t until_ns)
+int flights_wait_for_device(const struct flight *first, int64_t until_ns)
 {
     for (const struct flight *f = first; f; f = f->next)
         while (!f->captured && cuda.EventQuery(f->done) == CUDA_NOT_READY) {
@@ -29,7 +29,7 @@ static int wait_for_device(struct communicator *c)
     for (struct flight *f = c->issuing.first; f; f = f->next)
         if (!f->captured)
             cuda.EventRecord(f->done, f->stream);
-    return wait_for_flights(c->pending.first, until_ns) && wait_for_flights(c->issuing.first, until_ns);
+    return flights_wait_for_device(c->pending.first, until_ns) && flights_wait_for_device(c->issuing.first, until_ns);
 }
 
 static comm_work *take_work(struct flight_list *list)

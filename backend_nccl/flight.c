@@ -217,16 +217,49 @@ int flights_must_wait(struct flight *first)
 
 /* ---- To NCCL ---- */
 
+/* What NCCL chooses its connections by, other than the call itself: then it makes none any more, and waits for no other
+ * rank. 0: not known. */
+static uint64_t likeness(const struct communicator *c, const struct flight *first)
+{
+    const comm_op *op = &first->op;
+    uint64_t sides[2] = { op->send.count, op->recv.count }, number = 1;
+    if (c->source >= 0)
+        return number; /* one connection, for all messages */
+    if (first->next || op->flags & COMM_OP_FLAG_UNEVEN || op->send.list || op->recv.list || op->send.counts ||
+        op->recv.counts)
+        return 0;
+    uint64_t what = (uint64_t)op->kind << 48 ^ (uint64_t)op->dtype << 40 ^ (uint64_t)op->redop << 32 ^
+                    (uint64_t)(uint32_t)op->root ^ (uint64_t)(op->send.data == op->recv.data) << 60;
+    for (int i = 0; i < 2; i++)
+        number = (number ^ sides[i] * op->element_bytes) * 0x9e3779b97f4a7c15u;
+    number = (number ^ what) * 0x9e3779b97f4a7c15u;
+    return (number ^ number >> 29) | 1;
+}
+
+/* May it be called in the thread that submits it? With blocking=1 NCCL could wait there for the other ranks, which may
+ * wait for what this thread calls next. */
+static int calls_here(const struct communicator *c, const struct flight *first)
+{
+    uint64_t number;
+    if (!communicator_can_block(c) || first->captured)
+        return 1;
+    number = likeness(c, first);
+    return number && c->known[number % KNOWN_MAX] == number;
+}
+
+/* Nothing of the flight is read after a call that may block: one that outlasts the group's end finds it used again. */
 static nccl_status call_nccl(struct communicator *c, struct flight *first)
 {
-    nccl_status status = first->next ? nccl.GroupStart() : NCCL_OK;
+    int is_group = first->next != NULL;
+    nccl_status status = is_group ? nccl.GroupStart() : NCCL_OK;
     if (status != NCCL_OK)
         return status;
-    for (struct flight *f = first; f && (status == NCCL_OK || status == NCCL_IN_PROGRESS); f = f->next) {
+    for (struct flight *f = first; f && (status == NCCL_OK || status == NCCL_IN_PROGRESS);
+         f = is_group ? f->next : NULL) {
         nccl_status one = issue_op(c, f);
         status = one == NCCL_OK ? status : one;
     }
-    if (first->next) {
+    if (is_group) {
         nccl_status end = nccl.GroupEnd();
         status = status == NCCL_OK || status == NCCL_IN_PROGRESS ? end : status;
     }
@@ -246,6 +279,26 @@ static nccl_status settle(struct communicator *c)
         if (status == NCCL_IN_PROGRESS)
             sched_yield();
     } while (status == NCCL_IN_PROGRESS && host->now_ns() < until_ns);
+    return status;
+}
+
+/* Without the lock, so that the group can end meanwhile; then the ender has this thread leave NCCL. */
+static nccl_status call_that_blocks(struct communicator *c, struct flight *first)
+{
+    struct group *g = c->group;
+    enum communicator_state before = c->state;
+    uint64_t number = likeness(c, first);
+    if (before == COMMUNICATOR_READY)
+        c->state = COMMUNICATOR_CALLING;
+    c->is_called = 1;
+    pthread_mutex_unlock(&g->lock);
+    nccl_status status = call_nccl(c, first);
+    pthread_mutex_lock(&g->lock);
+    c->is_called = 0;
+    c->state = before;
+    if (status == NCCL_OK && number)
+        c->known[number % KNOWN_MAX] = number;
+    pthread_cond_broadcast(&g->changed);
     return status;
 }
 
@@ -337,11 +390,11 @@ comm_status flights_issue(struct communicator *c, struct flight_list *list, nccl
     if (status != COMM_OK)
         return status;
     const comm_op_traits *traits = comm_op_traits_of(list->first->op.kind);
-    *ret_nccl = call_nccl(c, list->first);
-    if (*ret_nccl == NCCL_IN_PROGRESS)
-        *ret_nccl = settle(c);
     c->issuing = *list; /* also after a failure: a part of it may be in the stream */
     list->first = NULL;
+    *ret_nccl = communicator_can_block(c) ? call_that_blocks(c, c->issuing.first) : call_nccl(c, c->issuing.first);
+    if (*ret_nccl == NCCL_IN_PROGRESS)
+        *ret_nccl = settle(c);
     if (*ret_nccl != NCCL_OK && *ret_nccl != NCCL_IN_PROGRESS)
         return fail_nccl(c, *ret_nccl, traits->name);
     return *ret_nccl == NCCL_OK ? flights_issued(c) : COMM_OK;
@@ -419,8 +472,9 @@ static comm_status start_part(struct communicator *c, struct flight_list *part, 
     uint32_t batch = ++c->group->batches;
     for (struct flight *f = part->first; f; f = f->next)
         f->batch = batch;
-    if (c->state == COMMUNICATOR_READY && !c->issuing.first && !c->queued.first &&
-        flights_scratch(c, part->first) <= c->scratch_bytes && !flights_must_wait(part->first))
+    if (c->state == COMMUNICATOR_READY && !atomic_load(&c->group->ended) && !c->issuing.first && !c->queued.first &&
+        calls_here(c, part->first) && flights_scratch(c, part->first) <= c->scratch_bytes &&
+        !flights_must_wait(part->first))
         status = flights_issue(c, part, ret_nccl);
     for (struct flight *f; (f = flight_remove_first(part));)
         flight_append(&c->queued, f); /* also after a failure: the end of the group completes them */
@@ -440,7 +494,8 @@ static comm_status start(struct communicator *c, struct flight_list *list)
         status = start_part(c, &part, &nccl_says);
     }
     device_leave(&scope);
-    if (status == COMM_OK && (c->issuing.first || c->queued.first) && c->state == COMMUNICATOR_READY)
+    if (status == COMM_OK && (c->issuing.first || c->queued.first) && c->state == COMMUNICATOR_READY &&
+        !atomic_load(&c->group->ended))
         status = communicator_start_thread(c);
     return status;
 }

@@ -71,6 +71,8 @@ static comm_status make_known(struct group *g, struct memory *m)
     struct communicator *c = of_all_ranks(g, m->device);
     if (g->windows && !nccl.CommWindowRegister)
         return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs NCCL 2.27.3 or newer; this is %d", nccl.version);
+    if (g->windows && g->blocking)
+        return fail(COMM_ERR_UNSUPPORTED, "windows=1 needs blocking=0: to make a window waits for the other ranks");
     if (g->windows && !c)
         return fail(COMM_ERR_INVALID, "windows=1: a window belongs to connected ranks: call comm_group_connect before");
     if (g->windows)
@@ -151,6 +153,15 @@ comm_status nccl_memory_open(void *state, comm_memory_info *info, void **ret_han
     return status;
 }
 
+/* The communicator that it belongs to, if a thread is within a call of it. The end of the group drives that out. */
+static const struct communicator *in_use(const struct group *g, const struct memory *m)
+{
+    for (const struct communicator *c = g->communicators; c; c = c->next)
+        if (m->comm && c->comm == m->comm && c->is_called)
+            return c;
+    return NULL;
+}
+
 void nccl_memory_close(void *state, void *handle, int32_t forked)
 {
     struct group *g = state;
@@ -159,6 +170,11 @@ void nccl_memory_close(void *state, void *handle, int32_t forked)
     if (forked)
         return;
     pthread_mutex_lock(&g->lock);
+    const struct communicator *user;
+    while ((user = in_use(g, m)) && !user->is_stuck)
+        pthread_cond_wait(&g->changed, &g->lock);
+    if (user)
+        m->comm = NULL; /* it is never freed */
     for (struct memory **at = &g->memories; *at; at = &(*at)->next)
         if (*at == m) {
             *at = m->next;

@@ -67,8 +67,11 @@ struct flight_list {
 };
 
 /* WORKING: its thread makes the ncclComm_t, waits for NCCL, and issues what is queued meanwhile. READY: submit issues
- * at once. */
-enum communicator_state { COMMUNICATOR_WORKING, COMMUNICATOR_READY };
+ * at once. CALLING: submit does so, without the group's lock. */
+enum communicator_state { COMMUNICATOR_WORKING, COMMUNICATOR_READY, COMMUNICATOR_CALLING };
+
+/* Collectives that have been issued, by what NCCL chooses its connections by: a number each, which says its place. */
+enum { KNOWN_MAX = 256 };
 
 struct communicator {
     struct communicator *next;
@@ -82,7 +85,12 @@ struct communicator {
     pthread_t thread;
     uint64_t given; /* flights */
     int borrowed; /* a child's thread makes its communicator from this one */
-    nccl_comm comm;
+    nccl_comm root; /* what the ranks have connected: it does not block, so that it can be aborted at any time */
+    nccl_comm comm; /* what operations are given to: the root; or with blocking=1 one that is split from it, blocks, and
+                     * shares its resources and its flag of abort */
+    int is_called;  /* a thread is within a call of `comm` that may block */
+    int is_stuck;   /* and has not come back when it was aborted: neither can be freed */
+    uint64_t known[KNOWN_MAX];
     cuda_stream stream; /* the backend's own */
     cuda_event entry;   /* orders one stream after another, in passing */
     void *word;         /* for barriers */
@@ -125,7 +133,7 @@ struct group {
     int has_ender;
     pthread_t ender;
 
-    int check_buffers, high_priority, from_parent, group_batches, share, windows, max_ctas;
+    int blocking, check_buffers, high_priority, from_parent, group_batches, share, windows, max_ctas;
 };
 
 struct memory {
@@ -186,6 +194,7 @@ comm_status communicator_start_thread(struct communicator *c);
 void communicator_borrow(struct communicator *p);
 void communicator_give_back(struct communicator *p);
 int communicator_connects(const struct communicator *c); /* with the group's lock */
+int communicator_can_block(const struct communicator *c); /* its calls, with blocking=1 */
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
 void communicator_key(const struct communicator *c, char key[KEY_BYTES]); /* the same on all its ranks */
 void communicator_free(struct communicator *c);
@@ -199,6 +208,7 @@ int flights_must_wait(struct flight *first); /* of what is issued as one NCCL gr
 size_t flights_scratch(const struct communicator *c, struct flight *first);
 struct flight *flight_of_work(struct group *g, comm_work *work);
 void flight_give_back(struct flight *f);
+int flights_wait_for_device(const struct flight *first, int64_t until_ns); /* 0: not in time */
 void flight_append(struct flight_list *list, struct flight *f);
 struct flight *flight_remove_first(struct flight_list *list);
 comm_status flight_wait_stream(struct group *g, comm_work *work, cuda_stream stream);

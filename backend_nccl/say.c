@@ -79,7 +79,7 @@ static const char *cure_of(nccl_status status, const char *text)
 comm_status fail_nccl(const struct communicator *c, nccl_status status, const char *call)
 {
     char where[128];
-    const char *text = c->comm && nccl.GetLastError ? nccl.GetLastError(c->comm) : NULL;
+    const char *text = c->root && nccl.GetLastError ? nccl.GetLastError(c->root) : NULL;
     if (!text || !*text)
         text = nccl.GetLastError(NULL);
     say_communicator(c, where, sizeof where);

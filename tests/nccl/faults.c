@@ -282,7 +282,47 @@ static void one_does_not_call(int rank, int size, void *arg)
     leave(world, vector);
 }
 
-/* The same, but no rank has connected yet. */
+/* The same with an operation unlike those before: with blocking=1 a thread waits for the others within NCCL. */
+static void one_does_not_call_another(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    comm_op_options o = on_gpu();
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    CHECK_OK(comm_group_set_timeout(world, ANSWER_MS));
+    if (rank != VICTIM) {
+        CHECK_STATUS(comm_all_reduce(world, vector, vector, 8, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL),
+                     COMM_ERR_DEADLINE);
+        CHECK_ERROR_SAYS("all_reduce #2");
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_DEADLINE);
+    leave(world, vector);
+}
+
+/* What is submitted returns before the other ranks call it, also if it is unlike what came before. */
+static void one_calls_later(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    comm_op_options o = on_gpu();
+    comm_work *work;
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    if (rank == VICTIM)
+        fault_await(run->page, 0);
+    CHECK_OK(comm_all_reduce(world, vector, vector, 8, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, &work));
+    if (rank == 0)
+        fault_raise(run->page, 0);
+    finish(work);
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* The same as one_does_not_call, but no rank has connected yet. */
 static void one_does_not_connect(int rank, int size, void *arg)
 {
     struct run *run = arg;
@@ -361,6 +401,46 @@ static void aborted_within(int rank, int size, void *arg)
     CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_ABORTED);
     CHECK_ERROR_SAYS("that is enough");
     leave(world, vector);
+}
+
+static void *aborts_later(void *context)
+{
+    const struct timespec later = { 0, 200000000 };
+    nanosleep(&later, NULL);
+    return aborts(context);
+}
+
+/* With blocking=1, the thread that calls waits for the others within NCCL: what is captured is never queued. */
+static void ended_within_a_capture(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    int is_abort = strstr(run->is->name, "aborted") != NULL;
+    comm_status ends = is_abort ? COMM_ERR_ABORTED : COMM_ERR_DEADLINE;
+    comm_group *world = open_world(run, rank, 20000);
+    int32_t *vector = vector_new(COUNT, 1);
+    cuda_stream stream = gpu_stream();
+    comm_op_options o = on_stream(stream);
+    cuda_graph graph = NULL;
+    pthread_t thread;
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    CHECK_OK(comm_group_set_timeout(world, is_abort ? 20000 : ANSWER_MS));
+    if (rank != VICTIM) {
+        CHECK_CUDA(gpu.StreamBeginCapture(stream, CUDA_CAPTURE_MODE_THREAD_LOCAL));
+        if (is_abort && rank == 0)
+            CHECK(pthread_create(&thread, NULL, aborts_later, world) == 0);
+        CHECK_STATUS(comm_all_reduce(world, vector, vector, 8, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, NULL), ends);
+        CHECK_ERROR_SAYS(is_abort ? "that is enough" : "all_reduce #2");
+        if (is_abort && rank == 0)
+            pthread_join(thread, NULL);
+        gpu.StreamEndCapture(stream, &graph);
+        if (graph)
+            gpu.GraphDestroy(graph);
+    }
+    fault_meet(run->page);
+    CHECK_STATUS(until_it_ends(world, vector), ends);
+    leave(world, vector);
+    CHECK_CUDA(gpu.StreamDestroy(stream));
 }
 
 /* The connections break before the reason is known: a call at that moment gets the reason, nothing else. */
@@ -529,12 +609,16 @@ static const struct fault_case cases[] = {
     { "killed with the store, slowly, beside tcp", killed_with_the_store, 3, BOTH, NET, -1, 1 << 0 },
     { "one seems lost", one_seems_lost, 4, "cuda:chaos?of=nccl&ranks=2&abort=@3", NULL, -1, 0 },
     { "one does not call", one_does_not_call, 3, GPUS, NULL, -1, 0 },
+    { "one does not call another", one_does_not_call_another, 3, GPUS, NULL, -1, 0 },
+    { "one calls later", one_calls_later, 3, GPUS, NULL, -1, 0 },
     { "one does not call, beside tcp", one_does_not_call, 3, BOTH, NULL, -1, 0 },
     { "one does not connect", one_does_not_connect, 3, GPUS, NULL, -1, 0 },
     { "closed while connecting", closed_while_connecting, 3, GPUS, NULL, -1, 0 },
     { "aborted within", aborted_within, 3, GPUS, NULL, -1, 0 },
     { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0 },
     { "aborted while calling", aborted_while_calling, 4, GPUS, NET, -1, 0 },
+    { "aborted within a capture", ended_within_a_capture, 3, "cuda:nccl?blocking=1", NULL, -1, 0, ON_STANDIN },
+    { "a deadline within a capture", ended_within_a_capture, 3, "cuda:nccl?blocking=1", NULL, -1, 0, ON_STANDIN },
     { "aborted while connecting", aborted_while_connecting, 3, GPUS, NULL, -1, 0 },
     { "an error later", error_later, 3, GPUS, "STANDIN_ASYNC=3:3", 1, 0, ON_STANDIN },
     { "a network error later", error_later, 3, GPUS, "STANDIN_ASYNC=2:6", 2, 0, ON_STANDIN },

@@ -12,6 +12,8 @@ struct ncclComm *comm_create(int rank, int size, int device)
     static atomic_int created;
     struct ncclComm *comm = calloc(1, sizeof *comm);
     comm->live = comm->is_blocking = true;
+    comm->flag = calloc(1, sizeof *comm->flag);
+    atomic_store(&comm->flag->refs, 1);
     comm->rank = rank;
     comm->size = size;
     comm->device = device;
@@ -24,6 +26,19 @@ struct ncclComm *comm_create(int rank, int size, int device)
     return comm;
 }
 
+static void flag_release(struct abort_flag *flag)
+{
+    if (atomic_fetch_sub(&flag->refs, 1) == 1)
+        free(flag);
+}
+
+void comm_share_flag(struct ncclComm *child, struct ncclComm *parent)
+{
+    flag_release(child->flag);
+    child->flag = parent->flag;
+    atomic_fetch_add(&child->flag->refs, 1);
+}
+
 void comm_release(struct ncclComm *comm)
 {
     if (atomic_fetch_sub(&comm->refs, 1) != 1)
@@ -33,6 +48,7 @@ void comm_release(struct ncclComm *comm)
     pthread_mutex_destroy(&comm->lock);
     pthread_cond_destroy(&comm->changed);
     free(comm->scratch);
+    flag_release(comm->flag);
     standin_quarantine(comm);
 }
 
@@ -228,7 +244,8 @@ nccl_status ncclCommCuDevice(nccl_comm comm, int *device)
 static nccl_status finalize_run(struct job *job)
 {
     standin_chain_wait(&job->comm->chain);
-    return atomic_load(&job->comm->aborted) ? failed(NCCL_INTERNAL_ERROR, "the communicator was aborted") : NCCL_OK;
+    bool aborted = atomic_load(&job->comm->flag->aborted);
+    return aborted ? failed(NCCL_INTERNAL_ERROR, "the communicator was aborted") : NCCL_OK;
 }
 
 nccl_status ncclCommFinalize(nccl_comm comm)
@@ -303,8 +320,13 @@ nccl_status ncclCommAbort(nccl_comm comm)
         return status;
     if (!comm_is_live(comm, "ncclCommAbort"))
         return NCCL_INVALID_ARGUMENT;
+    unsigned long long owner = atomic_load(&comm->owner);
+    if (comm->is_blocking && owner && owner != self())
+        standin_rule("have that thread leave its call before, by another communicator that shares the flag of abort",
+                     "ncclCommAbort of rank %d, which blocks, while another thread is within a call: it would be freed "
+                     "under that thread", comm->rank);
     pthread_mutex_lock(&comm->lock);
-    atomic_store(&comm->aborted, true);
+    atomic_store(&comm->flag->aborted, true);
     pthread_mutex_unlock(&comm->lock);
     segment_leave(comm, SEAT_ABORTED);
     come_to_rest(comm);

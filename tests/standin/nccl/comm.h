@@ -54,6 +54,7 @@ struct seat {
     int32_t pid, device, size;
     uint64_t host;
     _Atomic uint64_t posted;
+    _Atomic uint32_t connects; /* kinds of operations, a bit each */
     char boards[2][BOARD_BYTES];
     /* The last collectives that the rank has begun: number, and the words of the signature. */
     struct {
@@ -86,6 +87,11 @@ struct premul {
 
 enum { PREMULS_MAX = 64, HANDLES_MAX = 256 };
 
+struct abort_flag {
+    atomic_bool aborted;
+    atomic_int refs;
+};
+
 struct ncclComm {
     bool live;
     bool is_blocking, is_finalized;
@@ -97,7 +103,10 @@ struct ncclComm {
     struct ncclComm *parent;         /* while the communicator is being made of it */
 
     atomic_uint result; /* a status; IN_PROGRESS while a job runs */
-    atomic_bool aborted, gone;
+    struct abort_flag *flag; /* a split shares it with resources */
+    atomic_bool gone;
+    bool shares; /* its splits share */
+    uint32_t connected; /* kinds of operations */
     atomic_ullong owner; /* the thread that uses it, or has it in its group; 0: none */
     int owner_depth;
 
@@ -144,6 +153,10 @@ uint32_t bell_read(struct ncclComm *comm);
 bool bell_await(struct ncclComm *comm, uint32_t seen);
 /* What a rank shows when it splits, shrinks, registers a window. */
 enum board_kind { BOARD_SPLIT = 1, BOARD_SHRINK, BOARD_WINDOW };
+/* Say that this rank comes to connect. */
+void segment_announce(struct ncclComm *comm, const struct task *task);
+/* Wait until all ranks that an operation like this needs make it for the first time. */
+nccl_status segment_connect(struct ncclComm *comm, const struct task *task);
 /* Each of the ranks shows `bytes` to the others. */
 nccl_status board_exchange(struct ncclComm *comm, const bool *takes_part, const void *own, size_t bytes,
                            char all[RANKS_MAX][BOARD_BYTES]);
@@ -159,6 +172,7 @@ nccl_status comm_enter(struct ncclComm *comm, const char *call);
 /* The same for calls that give something back: also while a call is in progress, and after a failure. */
 nccl_status comm_enter_ending(struct ncclComm *comm, const char *call);
 void comm_leave(struct ncclComm *comm);
+void comm_share_flag(struct ncclComm *child, struct ncclComm *parent);
 bool comm_is_live(struct ncclComm *comm, const char *call);
 void comm_release(struct ncclComm *comm);
 struct ncclComm *comm_create(int rank, int size, int device);

@@ -104,6 +104,7 @@ nccl_status config_read(struct ncclComm *comm, const nccl_config *config, const 
     nccl_status status = check_values(&own.known);
     if (own.known.blocking != NCCL_NOT_SET)
         comm->is_blocking = own.known.blocking;
+    comm->shares = own.known.split_share == 1;
     if (own.known.comm_name)
         strncpy(comm->name, own.known.comm_name, sizeof comm->name - 1);
     return status;

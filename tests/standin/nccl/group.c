@@ -236,17 +236,37 @@ static void launch_job_release(struct job *job)
     free(job);
 }
 
+/* The first operation of a kind connects, in the caller's thread. */
+static nccl_status connect_and_launch(struct kernel *kernel)
+{
+    nccl_status status = NCCL_OK;
+    /* The others come connected: one thread may have several ranks, which would wait for each other. */
+    bool is_split = atomic_load(&kernel->comm->flag->refs) > 1;
+    for (int i = 0; i < kernel->count && !status && is_split; i++)
+        status = segment_connect(kernel->comm, &kernel->tasks[i]);
+    if (!status)
+        return kernel_launch(kernel);
+    kernel_release(kernel);
+    return status;
+}
+
 /* With a communicator that does not block, another thread launches. */
 static nccl_status entries_launch(struct entry *entries)
 {
     nccl_status status = NCCL_OK;
+    for (struct entry *entry = entries; entry; entry = entry->next) /* all, before one is awaited */
+        if (entry->comm->is_blocking)
+            segment_announce(entry->comm, &entry->task);
     while (entries) {
         struct ncclComm *comm = entries->comm;
+        if (comm->is_blocking)
+            comm->owner_depth++; /* this thread is within the call until it has launched */
         struct kernel *kernel = kernel_create(&entries, comm);
         nccl_status own;
         kernel->fault = async_fault(kernel->count);
         if (comm->is_blocking) {
-            own = kernel_launch(kernel);
+            own = connect_and_launch(kernel);
+            comm_leave(comm);
         } else {
             struct launch_job *job = malloc(sizeof *job);
             *job = (struct launch_job){{.comm = comm, .run = launch_job_run, .release = launch_job_release}, kernel};
@@ -271,6 +291,11 @@ static void entries_drop(struct entry *entries)
 
 nccl_status group_add(struct ncclComm *comm, const struct task *task)
 {
+    for (const struct entry *entry = group.depth ? group.head : NULL; entry; entry = entry->next)
+        if (entry->comm->is_blocking != comm->is_blocking) {
+            comm_leave(comm);
+            return failed(NCCL_INVALID_ARGUMENT, "communicators that block and those that do not are in one group");
+        }
     struct entry *entry = malloc(sizeof *entry);
     *entry = (struct entry){NULL, comm, *task};
     if (!group.depth)

@@ -259,7 +259,7 @@ void kernel_run(void *argument)
     struct kernel *kernel = argument;
     struct ncclComm *comm = kernel->comm;
     pthread_mutex_lock(&comm->lock);
-    bool runs = !atomic_load(&comm->aborted);
+    bool runs = !atomic_load(&comm->flag->aborted);
     if (runs && atomic_load(&comm->gone)) {
         standin_rule("launch graphs while their communicators live",
                      "a graph launches %s after the communicator was destroyed", kernel->text);

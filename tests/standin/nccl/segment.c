@@ -13,7 +13,7 @@
 
 #include "comm.h"
 
-enum { SLEEP_MS = 20 };
+enum { SLEEP_MS = 20, CONNECTION_BYTES = 4096 };
 static const char magic[8] = "standin";
 
 static uint64_t hash(const char *text)
@@ -102,7 +102,7 @@ uint32_t bell_read(struct ncclComm *comm)
 bool bell_await(struct ncclComm *comm, uint32_t seen)
 {
     struct seat *seat = &comm->segment->seats[comm->rank];
-    if (atomic_load(&comm->aborted))
+    if (atomic_load(&comm->flag->aborted))
         return false;
     struct timespec time = {0, SLEEP_MS * 1000000};
     atomic_fetch_add(&seat->sleepers, 1);
@@ -110,7 +110,7 @@ bool bell_await(struct ncclComm *comm, uint32_t seen)
     atomic_fetch_sub(&seat->sleepers, 1);
     if (atomic_load(&seat->bell) == seen)
         peers_check(comm);
-    return !atomic_load(&comm->aborted);
+    return !atomic_load(&comm->flag->aborted);
 }
 
 bool peers_are_silent(void)
@@ -163,7 +163,7 @@ void peers_check(struct ncclComm *comm)
 static nccl_status sleep_in_call(struct ncclComm *comm, uint32_t seen)
 {
     struct ncclComm *parent = comm->parent;
-    if (!bell_await(comm, seen) || (parent && atomic_load(&parent->aborted)))
+    if (!bell_await(comm, seen) || (parent && atomic_load(&parent->flag->aborted)))
         return failed(NCCL_INTERNAL_ERROR, "the communicator was aborted");
     if (parent)
         peers_check(parent);
@@ -205,6 +205,44 @@ nccl_status segment_gather(struct ncclComm *comm, const struct segment_id *id)
     if (id->pid == getpid() && !status && !atomic_exchange(&comm->segment->is_closed, 1))
         close(id->fd);
     return status ? status : check_devices(comm);
+}
+
+/* Bits: messages of a pair; small collectives and large ones. The library chooses algorithms by the size, and connects
+ * each when it is first used, the messages of two ranks likewise. */
+static uint32_t kind_of_connection(const struct task *task)
+{
+    bool is_large = task->what.count * type_bytes(task->what.type) > CONNECTION_BYTES;
+    return 1u << (task->what.kind >= SEND ? 4 + task->peer : is_large);
+}
+
+void segment_announce(struct ncclComm *comm, const struct task *task)
+{
+    uint32_t own = kind_of_connection(task);
+    if (comm->connected & own)
+        return;
+    atomic_fetch_or(&comm->segment->seats[comm->rank].connects, own);
+    for (int rank = 0; rank < comm->size; rank++)
+        bell_ring(comm, rank);
+}
+
+nccl_status segment_connect(struct ncclComm *comm, const struct task *task)
+{
+    uint32_t own = kind_of_connection(task);
+    bool is_message = task->what.kind >= SEND;
+    struct seat *seats = comm->segment->seats;
+    nccl_status status = NCCL_OK;
+    if (comm->connected & own || (STANDIN_NCCL_VERSION < 22203 && !is_message))
+        return NCCL_OK;
+    for (int rank = 0; rank < comm->size && !status;) {
+        uint32_t seen = bell_read(comm), wanted = is_message ? 1u << (4 + comm->rank) : own;
+        bool is_needed = !is_message || rank == task->peer;
+        if (is_needed && !(atomic_load(&seats[rank].connects) & wanted))
+            status = sleep_in_call(comm, seen);
+        else
+            rank++;
+    }
+    comm->connected |= status ? 0 : own;
+    return status;
 }
 
 nccl_status board_exchange(struct ncclComm *comm, const bool *takes_part, const void *own, size_t bytes,

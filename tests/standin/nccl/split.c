@@ -103,6 +103,8 @@ static nccl_status submit(struct split_job *split, const nccl_config *config, nc
     if (split->color != NCCL_SPLIT_NO_COLOR) {
         split->child = comm_create(0, split->parent->size, split->parent->device);
         status = config_read(split->child, config, split->parent);
+        if (split->parent->shares && !split->is_shrink) /* the parent's config says so, not the child's */
+            comm_share_flag(split->child, split->parent);
     }
     comm_leave(split->parent);
     if (!status)
@@ -138,7 +140,7 @@ nccl_status ncclCommSplit(nccl_comm comm, int color, int key, nccl_comm *made, n
 static void abort_kernels(struct ncclComm *comm)
 {
     pthread_mutex_lock(&comm->lock);
-    atomic_store(&comm->aborted, true);
+    atomic_store(&comm->flag->aborted, true);
     pthread_mutex_unlock(&comm->lock);
     bell_ring(comm, comm->rank);
     pthread_mutex_lock(&comm->lock);
@@ -146,7 +148,7 @@ static void abort_kernels(struct ncclComm *comm)
         pthread_cond_wait(&comm->changed, &comm->lock);
     pthread_mutex_unlock(&comm->lock);
     standin_chain_end(&comm->chain);
-    atomic_store(&comm->aborted, false);
+    atomic_store(&comm->flag->aborted, false);
 }
 
 nccl_status ncclCommShrink(nccl_comm comm, int *excluded, int excluded_count, nccl_comm *made, nccl_config *config,
