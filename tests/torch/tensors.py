@@ -23,7 +23,7 @@ except ImportError as error:
 from torch_libcomm.group import DTYPES
 from torch_libcomm.library import InitOptions, OpOptions, check, library, pointer
 
-BACKEND, TIMEOUT_MS = b"cpu:tcp,cuda:nccl", 60000
+BACKEND, TIMEOUT_MS = os.environ.get("COMM_BACKEND", "cpu:tcp,cuda:nccl").encode(), 60000
 CPU, CUDA, SUM, MAX, ON_STREAM = 1, 2, 0, 4, 1 << 1
 COUNT = 5000
 
