@@ -183,7 +183,9 @@ def asynchronous(world, place):
 def captured(world, place):
     """PyTorch's graph has the operation in it, between two kernels."""
     if not isinstance(place, Card):
-        return  # PyTorch's graphs are those of CUDA; tests/nccl/streams.c captures on the stand-in
+        if world.rank == 0:  # tests/nccl/streams.c captures on the stand-in
+            print("skipped: a graph: PyTorch's graphs are those of CUDA", flush=True)
+        return
     x, graph = place.tensor([0.0] * COUNT, torch.float32), torch.cuda.CUDAGraph()
     world.all_reduce(x)  # the ranks are connected before the capture
     torch.cuda.synchronize()
