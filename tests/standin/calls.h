@@ -21,6 +21,7 @@ struct nccl_calls {
 
 extern struct cuda_calls cu;
 extern struct nccl_calls nc;
+extern void (*stop_here)(const char *what); /* standin_stop */
 
 /* Open the libraries of these paths, or end the process. Calls that are not there are NULL. */
 void calls_open(const char *cudart, const char *nccl_path);

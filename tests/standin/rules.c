@@ -191,13 +191,13 @@ static void in_progress(void)
 
 static void launch_in_progress(void)
 {
-    setenv("STANDIN_DELAY_US", "50000", 1);
     prepare_cuda();
     nccl_config config = config_of(48, 21800);
     config.blocking = 0;
     nccl_status status = nc.CommInitRankConfig(&comm, 1, own_ids[0], 0, &config);
     while (status == NCCL_IN_PROGRESS)
         OK(nc.CommGetAsyncError(comm, &status));
+    stop_here("launch");
     CHECK(NCCL_IN_PROGRESS, nc.AllReduce(memory, memory, FLOATS, NCCL_F32, NCCL_SUM, comm, stream));
     cu.EventRecord(event, stream);
 }

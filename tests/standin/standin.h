@@ -3,6 +3,7 @@
 #ifndef STANDIN_H
 #define STANDIN_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #include "cuda_api.h"
@@ -64,6 +65,13 @@ STANDIN_EXPORT void standin_rule(const char *cure, const char *format, ...) __at
 STANDIN_EXPORT unsigned int standin_fault(const char *call);
 /* Sleep for a random time, if STANDIN_SEED or STANDIN_DELAY_US is set. */
 STANDIN_EXPORT void standin_delay(void);
+/* For tests: from now on what NCCL does in a thread of its own, a "launch" or a "split", stops where it has all but
+ * come to its end, until it is told to go on or its communicator is aborted; how many have stopped since. */
+STANDIN_EXPORT void standin_stop(const char *what);
+STANDIN_EXPORT void standin_go_on(void);
+STANDIN_EXPORT int standin_stopped(void);
+/* What may be stopped comes by. */
+STANDIN_EXPORT void standin_pass(const char *what, atomic_bool *aborted);
 /* A random number below `limit`; 0 without a seed. */
 STANDIN_EXPORT uint32_t standin_random(uint32_t limit);
 /* The numbers of processes that share a seed become different ones. */

@@ -9,7 +9,7 @@
 
 #include "cudart.h"
 
-enum { EXIT_VIOLATION = 97, CALLS_MAX = 128, KINDS_MAX = 16 };
+enum { EXIT_VIOLATION = 97, CALLS_MAX = 128, KINDS_MAX = 16, LOOK_NS = 5000000 };
 
 static pthread_mutex_t fault_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct counted {
@@ -141,6 +141,51 @@ void standin_delay(void)
     struct timespec time = {wait_us / 1000000, wait_us % 1000000 * 1000};
     if (wait_us)
         nanosleep(&time, NULL);
+}
+
+static pthread_mutex_t stop_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t goes_on = PTHREAD_COND_INITIALIZER;
+static const char *stops; /* a literal; NULL: nothing */
+static int stopped;
+
+void standin_stop(const char *what)
+{
+    pthread_mutex_lock(&stop_lock);
+    stops = what;
+    stopped = 0;
+    pthread_mutex_unlock(&stop_lock);
+}
+
+void standin_go_on(void)
+{
+    pthread_mutex_lock(&stop_lock);
+    stops = NULL;
+    pthread_cond_broadcast(&goes_on);
+    pthread_mutex_unlock(&stop_lock);
+}
+
+int standin_stopped(void)
+{
+    pthread_mutex_lock(&stop_lock);
+    int count = stopped;
+    pthread_mutex_unlock(&stop_lock);
+    return count;
+}
+
+void standin_pass(const char *what, atomic_bool *aborted)
+{
+    pthread_mutex_lock(&stop_lock);
+    if (stops && !strcmp(stops, what))
+        stopped++;
+    while (stops && !strcmp(stops, what) && !atomic_load(aborted)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOOK_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&goes_on, &stop_lock, &until);
+    }
+    pthread_mutex_unlock(&stop_lock);
 }
 
 void standin_count(const char *kind, int change)

@@ -227,6 +227,7 @@ static void hold_streams(struct kernel *kernel, int change)
 static nccl_status launch_job_run(struct job *job)
 {
     struct kernel *kernel = ((struct launch_job *)job)->kernel;
+    standin_pass("launch", &kernel->comm->flag->aborted);
     hold_streams(kernel, -1);
     return kernel_launch(kernel);
 }
