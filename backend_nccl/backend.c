@@ -172,18 +172,34 @@ static void group_free(struct group *g)
     free(g);
 }
 
-/* A communicator that connects needs ranks that may never come: then the group ends, and they hear of it. */
+/* No child borrows a communicator of it any more. */
+static void leave_children(struct group *g)
+{
+    pthread_mutex_lock(&g->world->lock);
+    for (struct group *child = g->world->groups; child; child = child->next)
+        if (child->parent == g)
+            child->parent = NULL;
+    pthread_mutex_unlock(&g->world->lock);
+}
+
+static int needs_ranks(const struct communicator *c)
+{
+    return communicator_connects(c) || communicator_makes_child(c);
+}
+
+/* A communicator that connects, or of which NCCL makes a child's, needs ranks that may never come: then the group ends,
+ * and they hear of it. */
 static void stop_connecting(struct group *g)
 {
     char where[128], text[TEXT_BYTES];
     int64_t until_ns = host->now_ns() + CLOSE_NS;
     pthread_mutex_lock(&g->lock);
     for (struct communicator *c = g->communicators; c && !atomic_load(&g->ended); c = c->next) {
-        if (!communicator_connects(c) || communicator_wait_ready(c, until_ns) != COMM_ERR_TIMEOUT ||
-            !communicator_connects(c))
+        if (!needs_ranks(c) || communicator_wait_ready(c, until_ns) != COMM_ERR_TIMEOUT || !needs_ranks(c))
             continue;
         say_communicator(c, where, sizeof where);
-        snprintf(text, sizeof text, "the group was closed before %s had come together", where);
+        snprintf(text, sizeof text, "the group was closed before %s had come together%s", where,
+                 communicator_connects(c) ? "" : " to make a group's of it");
         group_end(g, COMM_ERR_ABORTED, text, 0);
     }
     pthread_mutex_unlock(&g->lock);
@@ -195,6 +211,7 @@ static void nccl_group_close(void *state, int32_t forked)
     struct world *w = g->world;
     if (forked)
         return; /* CUDA does not work in a child: its memory is left alone */
+    leave_children(g);
     stop_connecting(g);
     pthread_mutex_lock(&w->lock);
     for (struct group **at = &w->groups; *at; at = &(*at)->next)
@@ -204,9 +221,6 @@ static void nccl_group_close(void *state, int32_t forked)
         }
     while (w->checked == g)
         pthread_cond_wait(&w->stopped, &w->lock);
-    for (struct group *child = w->groups; child; child = child->next)
-        if (child->parent == g)
-            child->parent = NULL;
     pthread_mutex_unlock(&w->lock);
     group_finish_ending(g);
     unsigned int mode = capture_relax();

@@ -15,6 +15,7 @@
 enum {
     ASK_FIRST_NS = 20000,
     ASK_LAST_NS = 1000000,
+    CHILD_LOOK_NS = 5000000,
     LEAVING_NS = 100000000,
     FINALIZE_NS = 2000000000,
     LEAVE_CALL_NS = 5000000000LL,
@@ -121,7 +122,8 @@ static struct communicator *parent_of(const struct communicator *c)
     return NULL;
 }
 
-/* No other thread uses it meanwhile: what is submitted is queued. Both are called with its group's lock. */
+/* No other thread uses it meanwhile: what is submitted is queued. Both are called with its group's lock. Where NCCL is
+ * not done yet, its own thread takes over. */
 void communicator_borrow(struct communicator *p)
 {
     p->borrowed = 1;
@@ -132,8 +134,8 @@ void communicator_give_back(struct communicator *p)
 {
     struct group *g = p->group;
     p->borrowed = 0;
-    p->state = COMMUNICATOR_READY;
-    if (p->queued.first && !atomic_load(&g->ended) && communicator_start_thread(p) != COMM_OK)
+    p->state = p->makes_orphan ? COMMUNICATOR_WORKING : COMMUNICATOR_READY;
+    if ((p->makes_orphan || p->queued.first) && !atomic_load(&g->ended) && communicator_start_thread(p) != COMM_OK)
         group_end(g, COMM_ERR_BACKEND, host->last_error(), 0);
     pthread_cond_broadcast(&g->changed);
 }
@@ -168,7 +170,31 @@ static struct communicator *borrow_parent(const struct communicator *c)
     return p;
 }
 
-/* From the parent's communicator (from_parent=1). *ret_done 0: not possible here. */
+/* Until NCCL is done with p->made, or a group that waits for it has ended. */
+static nccl_status wait_for_child(const struct communicator *p, const struct group *child)
+{
+    nccl_status status = NCCL_IN_PROGRESS;
+    while (status == NCCL_IN_PROGRESS && !atomic_load(&child->ended) && !atomic_load(&p->group->ended))
+        status = wait_for_nccl(p, p->root, host->now_ns() + CHILD_LOOK_NS);
+    return status;
+}
+
+/* The child ended before NCCL was done with p->made. The other ranks may have theirs, and take leave of it. */
+static comm_status end_orphan(struct communicator *p)
+{
+    nccl_status status = wait_for_nccl(p, p->root, INT64_MAX);
+    if (status == NCCL_IN_PROGRESS)
+        return COMM_ERR_ABORTED;
+    if (status != NCCL_OK)
+        return fail_nccl(p, status, "making a communicator for a group that has ended");
+    if (p->made)
+        nccl.CommDestroy(p->made); /* to abort it would abort p, too, if they share */
+    p->made = NULL;
+    return COMM_OK;
+}
+
+/* From the parent's communicator (from_parent=1). *ret_done 0: not possible here. NCCL's result goes to the parent's
+ * communicator, as this one may be gone before NCCL is done. */
 static comm_status derive(struct communicator *c, nccl_config *config, int *ret_done)
 {
     struct group *g = c->group;
@@ -187,19 +213,25 @@ static comm_status derive(struct communicator *c, nccl_config *config, int *ret_
         return COMM_OK;
     if (excluded_count > 0) {
         call = "ncclCommShrink";
-        status = nccl.CommShrink(p->root, g->excluded, excluded_count, &c->root, config, NCCL_SHRINK_DEFAULT);
+        status = nccl.CommShrink(p->root, g->excluded, excluded_count, &p->made, config, NCCL_SHRINK_DEFAULT);
     } else {
-        status = nccl.CommSplit(p->root, (int)(g->info->id & 0x7fffffff), c->rank, &c->root, config);
+        status = nccl.CommSplit(p->root, (int)(g->info->id & 0x7fffffff), c->rank, &p->made, config);
     }
     *ret_done = 1;
-    while (status == NCCL_IN_PROGRESS && !atomic_load(&g->ended) && !atomic_load(&p->group->ended))
-        status = wait_for_nccl(p, p->root, host->now_ns() + FINALIZE_NS);
+    int in_progress = status == NCCL_IN_PROGRESS;
+    if (in_progress)
+        status = wait_for_child(p, g);
     comm_status result = status == NCCL_OK ? COMM_OK : status == NCCL_IN_PROGRESS ? COMM_ERR_ABORTED
                                                                                   : fail_nccl(p, status, call);
     if (status == NCCL_IN_PROGRESS)
         fail(COMM_ERR_ABORTED, "%s: the group or its parent has ended", call);
     struct group *parent = p->group; /* it stays open while p is borrowed */
     pthread_mutex_lock(&parent->lock);
+    if (status == NCCL_OK) {
+        c->root = p->made;
+        p->made = NULL;
+    }
+    p->makes_orphan = in_progress && status != NCCL_OK;
     communicator_give_back(p);
     pthread_mutex_unlock(&parent->lock);
     return result;
@@ -345,7 +377,11 @@ static void *thread_main(void *context)
     int connects = !c->root && !is_to_self(c); /* else it waits for a call that is in progress */
     if (status == COMM_OK && connects)
         status = connect(c);
+    if (status == COMM_OK && c->makes_orphan)
+        status = end_orphan(c);
     pthread_mutex_lock(&g->lock);
+    if (status == COMM_OK)
+        c->makes_orphan = 0;
     if (status == COMM_OK && connects && !atomic_load(&g->ended))
         memories_register(c);
     c->connected |= status == COMM_OK;
@@ -477,6 +513,11 @@ int communicator_connects(const struct communicator *c)
     return c->state == COMMUNICATOR_WORKING && !c->connected;
 }
 
+int communicator_makes_child(const struct communicator *c)
+{
+    return c->borrowed || c->makes_orphan;
+}
+
 int communicator_can_block(const struct communicator *c)
 {
     return c->comm != c->root;
@@ -566,8 +607,10 @@ void communicator_end(struct communicator *c, int abort)
         go(c->root, abort);
     if (c->comm && c->comm != c->root) /* a split that was under way has given it */
         nccl.CommAbort(c->comm);
+    if (c->made) /* likewise for a child */
+        nccl.CommAbort(c->made);
     c->is_finalized = !abort;
-    c->comm = c->root = NULL;
+    c->comm = c->root = c->made = NULL;
 }
 
 /* The device is current; where there is none, what it held is gone with it. */

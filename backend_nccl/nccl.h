@@ -85,6 +85,8 @@ struct communicator {
     pthread_t thread;
     uint64_t given; /* flights */
     int borrowed; /* a child's thread makes its communicator from this one */
+    nccl_comm made; /* what NCCL makes of the root for a child, and writes at any time until the root is ready again */
+    int makes_orphan; /* the child has ended before; this one is WORKING, and its thread waits for NCCL */
     nccl_comm root; /* what the ranks have connected: it does not block, so that it can be aborted at any time */
     nccl_comm comm; /* what operations are given to: the root; or with blocking=1 one that is split from it, blocks, and
                      * shares its resources and its flag of abort */
@@ -194,6 +196,7 @@ comm_status communicator_start_thread(struct communicator *c);
 void communicator_borrow(struct communicator *p);
 void communicator_give_back(struct communicator *p);
 int communicator_connects(const struct communicator *c); /* with the group's lock */
+int communicator_makes_child(const struct communicator *c);
 int communicator_can_block(const struct communicator *c); /* its calls, with blocking=1 */
 void communicator_end(struct communicator *c, int abort); /* no lock is held */
 void communicator_key(const struct communicator *c, char key[KEY_BYTES]); /* the same on all its ranks */

@@ -664,7 +664,7 @@ fault("nccl", "rank_0_leaves_without_an_alarm", "backend_nccl/peers.c", "&& w->i
 fault("nccl", "messages_of_others_miss_who_has_left", "backend_nccl/peers.c",
       "(c->source < 0 || c->source == rank || c->target == rank)", "1", *LEAVES)
 fault("nccl", "group_is_closed_while_it_connects", "backend_nccl/backend.c",
-      "if (!communicator_connects(c) || communicator_wait", "if (1 || communicator_wait", "faults", "failing calls")
+      "if (!needs_ranks(c) || communicator_wait", "if (1 || communicator_wait", "faults", "failing calls")
 fault("nccl", "thread_within_a_call_is_not_driven_out", "backend_nccl/communicator.c",
       "if (abort && c->is_called && c->root) {", "if (0 && abort) {", "faults, in the calling thread")
 fault("nccl", "operation_unlike_those_before_is_called_here", "backend_nccl/flight.c",

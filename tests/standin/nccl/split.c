@@ -13,7 +13,7 @@ struct split_job {
     struct ncclComm *parent, *child;
     nccl_comm *made;
     int color, key;
-    bool is_shrink, takes_part[RANKS_MAX];
+    bool is_shrink, is_given, takes_part[RANKS_MAX];
 };
 
 static int by_key(const void *a, const void *b)
@@ -55,9 +55,8 @@ static nccl_status child_open(struct split_job *split, const struct segment_id *
     return status;
 }
 
-static nccl_status split_run(struct job *job)
+static nccl_status make_child(struct split_job *split)
 {
-    struct split_job *split = (struct split_job *)job;
     struct ncclComm *parent = split->parent, *child = split->child;
     char boards[RANKS_MAX][BOARD_BYTES];
     struct split_board own = {split->is_shrink ? BOARD_SHRINK : BOARD_SPLIT, split->color, split->key, parent->rank};
@@ -77,16 +76,29 @@ static nccl_status split_run(struct job *job)
     for (int rank = 0; rank < size; rank++)
         if (members[rank].rank == parent->rank)
             child->rank = rank;
-    status = child_open(split, &id);
+    return child_open(split, &id);
+}
+
+/* The result is written at the very end, by this thread, as in NCCL; also that of a failure, which is to be aborted. */
+static nccl_status split_run(struct job *job)
+{
+    struct split_job *split = (struct split_job *)job;
+    nccl_status status = make_child(split);
     if (!status)
-        __atomic_store_n(split->made, child, __ATOMIC_RELEASE);
+        standin_pass("split", &split->parent->flag->aborted);
+    if (split->child) {
+        if (status)
+            comm_fail(split->child, status);
+        split->is_given = true;
+        __atomic_store_n(split->made, split->child, __ATOMIC_RELEASE);
+    }
     return status;
 }
 
 static void split_release(struct job *job)
 {
     struct split_job *split = (struct split_job *)job;
-    if (split->child && job->status) {
+    if (split->child && !split->is_given) {
         split->child->live = false;
         standin_count("communicators", -1);
         comm_release(split->child);

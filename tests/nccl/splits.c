@@ -1,0 +1,206 @@
+/* Groups that end while NCCL makes their communicator of another one (from_parent=1, or for blocking=1): NCCL still has
+ * the place where it writes the result, and the communicator that it makes it of takes nothing else meanwhile. The
+ * stand-in stops NCCL there. splits [BACKEND [CASE]] */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "cases.h"
+
+enum { COUNT = 3000, LONG_MS = 20000, LOOK_US = 1000 };
+
+static struct {
+    void (*stop)(const char *what);
+    void (*go_on)(void);
+    int (*stopped)(void);
+} standin;
+
+static void take(void *library, const char *name, void *function, size_t bytes)
+{
+    void *symbol = dlsym(library, name);
+    CHECK(symbol);
+    memcpy(function, &symbol, bytes);
+}
+
+static comm_store *store;
+static int meetings;
+
+static void meet(int size)
+{
+    char key[40];
+    snprintf(key, sizeof key, "meeting.%d", ++meetings);
+    CHECK_OK(comm_store_barrier(store, key, size, LONG_MS));
+}
+
+static void check_sum(comm_group *group)
+{
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, comm_group_rank(group) + 1);
+    CHECK_OK(comm_all_reduce(group, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, NULL));
+    CHECK_VECTOR(vector, COUNT, sum_of_ranks(comm_group_size(group)));
+    gpu_memory_free(vector);
+}
+
+/* A group, and one made of it of which NCCL makes the communicator, and has stopped. */
+struct family {
+    comm_group *world, *parent, *child; /* NULL: this rank is not in the child */
+    comm_work *work;                    /* of the child's first operation */
+    int32_t *vector;
+};
+
+static struct family family_new(int rank, int size, int is_shrink)
+{
+    struct family f = { .world = cases_world(rank, "?from_parent=1") };
+    comm_op_options o = on_gpu();
+    const int32_t last = size - 1;
+    void *cudart = dlopen(getenv("COMM_NCCL_CUDART"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(cudart);
+    take(cudart, "standin_stop", &standin.stop, sizeof standin.stop);
+    take(cudart, "standin_go_on", &standin.go_on, sizeof standin.go_on);
+    take(cudart, "standin_stopped", &standin.stopped, sizeof standin.stopped);
+    store = ranks_store();
+    CHECK_OK(comm_group_dup(f.world, NULL, &f.parent));
+    check_sum(f.parent);
+    f.vector = vector_new(COUNT, rank + 1);
+    meet(size);
+    standin.stop("split");
+    if (!is_shrink || rank != last) {
+        if (is_shrink)
+            CHECK_OK(comm_group_shrink(f.parent, &last, 1, NULL, &f.child));
+        else
+            CHECK_OK(comm_group_dup(f.parent, NULL, &f.child));
+        CHECK_OK(comm_all_reduce(f.child, f.vector, f.vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &f.work));
+        while (standin.stopped() == 0)
+            usleep(LOOK_US);
+    }
+    meet(size);
+    return f;
+}
+
+static void abort_child(struct family *f)
+{
+    if (!f->child)
+        return;
+    comm_group_abort(f->child, "that is enough");
+    CHECK_STATUS(comm_work_wait(f->work, LONG_MS), COMM_ERR_ABORTED);
+    comm_work_release(f->work);
+    CHECK_OK(comm_group_close(f->child));
+}
+
+static void family_free(struct family *f)
+{
+    gpu_memory_free(f->vector);
+    CHECK_OK(comm_group_close(f->world));
+    comm_store_close(store);
+}
+
+/* It ends, and is gone, while NCCL is stopped; what the parent is given meanwhile is done later. */
+static void child_is_aborted(int rank, int size, int is_shrink)
+{
+    struct family f = family_new(rank, size, is_shrink);
+    comm_op_options o = on_gpu();
+    int32_t *vector = vector_new(COUNT, rank + 1);
+    comm_work *work;
+    abort_child(&f);
+    CHECK_OK(comm_all_reduce(f.parent, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_SUM, &o, &work));
+    standin.go_on();
+    finish(work);
+    CHECK_VECTOR(vector, COUNT, sum_of_ranks(size));
+    check_sum(f.parent);
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(f.parent));
+    family_free(&f);
+}
+
+/* NCCL is never told to go on: it leaves when the parent's communicator is aborted. */
+static void both_end(int rank, int size, int is_shrink)
+{
+    struct family f = family_new(rank, size, is_shrink);
+    abort_child(&f);
+    if (rank == 0)
+        comm_group_abort(f.parent, "that, too");
+    CHECK_OK(comm_group_close(f.parent));
+    family_free(&f);
+}
+
+/* With blocking=1 a group that is split connects without its parent. */
+static int is_of_parent(int is_shrink)
+{
+    const char *blocking = getenv("COMM_NCCL_BLOCKING");
+    return is_shrink || !blocking || strcmp(blocking, "1") != 0;
+}
+
+/* Its child, which needs it, ends with it. */
+static void parent_is_closed(int rank, int size, int is_shrink)
+{
+    struct family f = family_new(rank, size, is_shrink);
+    CHECK_OK(comm_group_close(f.parent));
+    if (f.child && is_of_parent(is_shrink)) {
+        CHECK_STATUS(comm_work_wait(f.work, LONG_MS), COMM_ERR_ABORTED);
+        comm_work_release(f.work);
+        CHECK_OK(comm_group_close(f.child));
+    } else {
+        abort_child(&f);
+    }
+    family_free(&f);
+}
+
+static void *close_it(void *group)
+{
+    gpu_thread();
+    CHECK_OK(comm_group_close(group));
+    return NULL;
+}
+
+/* It waits for a while, in which NCCL goes on: its child has what it needs. */
+static void parent_is_closed_in_time(int rank, int size, int is_shrink)
+{
+    struct family f = family_new(rank, size, is_shrink);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, close_it, f.parent) == 0);
+    standin.go_on();
+    if (f.child) {
+        int members = comm_group_size(f.child);
+        finish(f.work);
+        CHECK_VECTOR(f.vector, COUNT, sum_of_ranks(members));
+        check_sum(f.child);
+    }
+    pthread_join(thread, NULL);
+    CHECK_OK(comm_group_close(f.child));
+    family_free(&f);
+}
+
+#define CASE(name)                                                                                                     \
+    static void name##_split(int rank, int size, void *arg)                                                            \
+    {                                                                                                                  \
+        (void)arg;                                                                                                     \
+        name(rank, size, 0);                                                                                           \
+    }                                                                                                                  \
+    static void name##_shrink(int rank, int size, void *arg)                                                           \
+    {                                                                                                                  \
+        (void)arg;                                                                                                     \
+        name(rank, size, 1);                                                                                           \
+    }
+CASE(child_is_aborted)
+CASE(both_end)
+CASE(parent_is_closed)
+CASE(parent_is_closed_in_time)
+
+static const struct nccl_case cases[] = {
+    { "child aborted in a split", child_is_aborted_split, 3 },
+    { "child aborted in a shrink", child_is_aborted_shrink, 3 },
+    { "both end in a split", both_end_split, 3 },
+    { "both end in a shrink", both_end_shrink, 3 },
+    { "parent closed in a split", parent_is_closed_split, 3 },
+    { "parent closed in a shrink", parent_is_closed_shrink, 3 },
+    { "parent closed in time for a split", parent_is_closed_in_time_split, 3 },
+    { "parent closed in time for a shrink", parent_is_closed_in_time_shrink, 3 },
+};
+
+int main(int argc, char **argv)
+{
+    if (cases_on_standin())
+        return cases_main(argc, argv, cases, sizeof cases / sizeof *cases);
+    printf("skipped: NCCL does not stop where it is wanted\n");
+    return 77;
+}
