@@ -670,6 +670,14 @@ fault("nccl", "thread_within_a_call_is_not_driven_out", "backend_nccl/communicat
 fault("nccl", "operation_unlike_those_before_is_called_here", "backend_nccl/flight.c",
       "return number && c->known[number % KNOWN_MAX] == number;", "return 1 || number;",
       "faults, in the calling thread")
+fault("nccl", "comm_that_blocks_does_not_share_the_flag_of_abort", "backend_nccl/communicator.c",
+      ".split_share = g->share || g->blocking,", ".split_share = g->share,", "faults, in the calling thread")
+fault("nccl", "comm_that_blocks_is_left_by_an_abort_of_the_split", "backend_nccl/communicator.c",
+      "if (c->comm && c->comm != c->root)", "if (0)", "splits, in the calling thread")
+fault("nccl", "parent_is_ready_while_nccl_splits_it", "backend_nccl/communicator.c",
+      "p->makes_orphan = in_progress && status != NCCL_OK;", "p->makes_orphan = 0;", "splits")
+fault("nccl", "parent_is_closed_without_what_nccl_splits_off", "backend_nccl/communicator.c",
+      "    if (c->made) /* likewise", "    if (0) /* likewise", "splits")
 fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], "missed = f->number > count;",
       "missed = 1;", "a rank that leaves, on mpich", "a rank that leaves, on openmpi")
 fault("mpi", "rank_that_has_left_is_missed_by_no_collective", MPI["ending"], "missed = f->number > count;",
