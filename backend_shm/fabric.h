@@ -2,6 +2,7 @@
 #ifndef COMM_SHM_FABRIC_H
 #define COMM_SHM_FABRIC_H
 
+#include "base/relax.h"
 #include "shm.h"
 
 /* Ranks of this world on this host. */
@@ -34,8 +35,11 @@ int fabric_look_at_clock(const struct fabric *f, int64_t spin_ns, int64_t *until
  * comes at once comes before the first look at the clock, which takes half as long as a message. */
 static inline int fabric_look_again(const struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
-    enum { OFTEN = 64 };
-    return (turn % OFTEN && f->looks.waiting->spin_ns) || fabric_look_at_clock(f, spin_ns, until_ns);
+    enum { OFTEN = 16 };
+    if (turn % OFTEN == 0 || !f->looks.waiting->spin_ns)
+        return fabric_look_at_clock(f, spin_ns, until_ns);
+    relax();
+    return 1;
 }
 
 /* With the lock: an op is run at once, so the helper need not look. */

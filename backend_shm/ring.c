@@ -81,15 +81,11 @@ void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
     measure_copy(r, clock_now_ns() - began_ns, bytes);
 }
 
-void ring_take_lines(struct ring_out *r, uint32_t bytes)
+void ring_take_payload(struct ring_out *r, uint32_t bytes)
 {
-    const uint8_t *line = (const uint8_t *)&r->next->stamp;
-    for (uint64_t lines = ring_frame_lines(bytes); lines > 0; lines--, line += RING_LINE)
-#ifdef __x86_64__
-        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* __builtin_prefetch leaves them with both */
-#else
-        __builtin_prefetch(line, 1);
-#endif
+    const uint8_t *line = (const uint8_t *)(r->next + 1);
+    for (uint64_t lines = ring_payload_lines(bytes); lines > 0; lines--, line += RING_LINE)
+        ring_take_line(line);
     r->taken = bytes;
 }
 

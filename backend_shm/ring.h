@@ -257,15 +257,25 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
     ring_publish(r, 0, ring_frame_lines(bytes));
 }
 
-/* Take the lines of the next record, if it is as long, from the other core, which has read them: for a thread that
- * waits now. That helps from one line of payload on. Of a record without, only the line matters that the reader looks
- * at. */
-void ring_take_lines(struct ring_out *r, uint32_t bytes);
+static inline void ring_take_line(const void *line)
+{
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" : : "m"(*(const uint8_t *)line)); /* __builtin_prefetch leaves it with both */
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
 
+void ring_take_payload(struct ring_out *r, uint32_t bytes);
+
+/* Take the lines of the next record, if it is as long, from the other core, which has read them: for a thread that
+ * waits now. All of them: a store that waits for its line holds up those behind it. */
 static inline void ring_take_next(struct ring_out *r, uint32_t bytes)
 {
+    ring_take_line(&r->next->stamp);
+    ring_take_line(&r->next->frame);
     if (bytes > RING_INLINE && bytes <= RING_TAKEN)
-        ring_take_lines(r, bytes);
+        ring_take_payload(r, bytes);
 }
 
 /* A header, and the first `bytes` of its payload. */

@@ -10,6 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/relax.h"
+
 enum { FUTEX_LOCK_FREE = 0, FUTEX_LOCK_HELD = 1, FUTEX_LOCK_AWAITED = 2 }; /* AWAITED: held, and a thread sleeps */
 
 struct futex_lock {
@@ -24,15 +26,6 @@ static inline int futex_lock_try(struct futex_lock *lock)
                                                    memory_order_relaxed);
 }
 
-static inline void futex_lock_relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* The mark may be overwritten by a holder that releases the lock and did not see it: its store may take as long as the
  * stores before it. So the first sleeps are short, and each round sets the mark again. */
 __attribute__((noinline, unused)) static void futex_lock_wait(struct futex_lock *lock)
@@ -41,7 +34,7 @@ __attribute__((noinline, unused)) static void futex_lock_wait(struct futex_lock 
     for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(&lock->word, memory_order_relaxed) == FUTEX_LOCK_FREE && futex_lock_try(lock))
             return;
-        futex_lock_relax();
+        relax();
     }
     struct timespec most = { 0, SLEEP_NS_MIN };
     while (atomic_exchange_explicit(&lock->word, FUTEX_LOCK_AWAITED, memory_order_acquire) != FUTEX_LOCK_FREE) {
