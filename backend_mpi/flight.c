@@ -292,6 +292,7 @@ comm_status flight_run(struct group *g, const comm_op *op, int64_t spin_ns)
     }
     f->is_begun = 1;
     issue(f);
+    host->run_waits();
     int is_over = f->status == COMM_OK && is_over_within(f, spin_ns);
     if (is_over && f->status == COMM_OK && f->mpi_error == MPI_SUCCESS && !flight_is_truncated(f)) {
         flight_unlink(f);

@@ -8,6 +8,7 @@
 #include "duplex.h"
 #include "events.h"
 #include "fabric.h"
+#include "say.h"
 #include "small.h"
 
 /* Of an EAGER frame. */
@@ -56,6 +57,7 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
 {
     int64_t until_ns = 0;
     spin_ns += (int64_t)(op->send.count * op->element_bytes) / SMALL_BYTES_PER_NS;
+    exec_host->run_waits();
     for (unsigned turn = 1; !duplex_is_read(p, tx); turn++)
         if (!fabric_look_again(f, turn, spin_ns, &until_ns)) {
             if (!duplex_withdraw(p, tx))
@@ -158,6 +160,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
         return COMM_ERR_UNSUPPORTED;
+    exec_host->run_waits();
     for (unsigned turn = 1;; turn++) {
         enum ring_found what = ring_look(&p->in, &record);
         if (what == RING_FRAME) {

@@ -234,6 +234,7 @@ static comm_status run_sent(struct small_shape *s, const struct fabric *f, struc
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
     send_all(s, op->seq, key, send);
+    exec_host->run_waits();
     queue_runs(g, op);
     if (!all_are_here(f, s, key, records, spin_ns))
         return COMM_IN_PROGRESS;
@@ -301,6 +302,7 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     const struct ring_record *records[SMALL_PEERS_MAX];
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
+    exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
     if (!all_are_here(f, s, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))

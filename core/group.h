@@ -135,7 +135,6 @@ struct comm_group {
     struct round_robin *round_robin; /* of a round-robin group, which has no channels */
     struct channel channels[BACKEND_PAIRS_MAX];
     size_t channel_count;
-    int runs; /* a channel's backend has the slot run */
     comm_device device; /* that the user named; 0: none */
     struct channel *routes[DEVICE_KIND_END]; /* by kind of device; [COMM_DEVICE_DEFAULT] is the only one, or NULL if
                                               * there are several */
@@ -205,6 +204,9 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
  * NULL. */
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent);
+
+/* host->run_waits */
+void comm__run_waits(void);
 
 /* A time limit in nanoseconds: the group's for COMM_TIMEOUT_DEFAULT; INT64_MAX: none. */
 int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms);

@@ -479,10 +479,8 @@ static comm_status open_channels(const struct group_plan *plan, comm_group *grou
         status = comm__auto_choose(group);
     if (status == COMM_OK)
         status = write_text(group, 0, &group->backend_text);
-    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++) {
-        group->runs |= group->channels[i].backend->run != NULL;
+    for (size_t i = 0; status == COMM_OK && i < group->channel_count; i++)
         status = open_channel(plan, group, &group->channels[i]);
-    }
     if (status != COMM_OK) {
         close_channels(group, 0);
         comm__unwatch(group); /* a backend may have ended it already */

@@ -253,4 +253,5 @@ const comm_host comm__host = {
     .work_release = comm__inner_work_release,
     .rank_check = host_rank_check,
     .rank_is_lost = host_rank_is_lost,
+    .run_waits = comm__run_waits,
 };

@@ -347,14 +347,39 @@ static inline int can_run(comm_group *group, const struct channel *channel, cons
            (group->free_works || comm__work_is_there(group));
 }
 
-/* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
-static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op, const struct record_slot *slot,
-                         comm_work **ret_work)
+/* An op that a backend does in its slot `run`. */
+struct run {
+    comm_group *group;
+    const comm_op *op;
+    const struct record_what *what;
+    struct record_slot *slot; /* NULL: not recorded yet */
+};
+
+static void record_run(struct run *run)
 {
+    struct recorder *r = &run->group->recorder;
+    struct record_slot *slot = recorder_next(r, run->op->group_seq, ticks_now());
+    slot->what = *run->what;
+    if (run->op->label)
+        comm__recorder_label(r, slot, run->op->label);
+    run->slot = slot;
+}
+
+void comm__run_waits(void)
+{
+    struct run *run = comm__thread.run;
+    if (run && !run->slot)
+        record_run(run);
+}
+
+/* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
+static comm_status go_on(struct run *run, struct channel *channel, comm_op *op, comm_work **ret_work)
+{
+    comm_group *group = run->group;
     comm_work *work = comm__work_take(group);
     *ret_work = work;
     op->flags |= COMM_OP_FLAG_BEGUN;
-    fill_in(group, channel, op, slot, work);
+    fill_in(group, channel, op, run->slot, work);
     uint64_t fail_count = comm__fail_count();
     comm_status status = channel->backend->submit(channel->state, (const comm_op *const *)&op, &work, 1);
     op->flags &= ~(uint32_t)COMM_OP_FLAG_BEGUN;
@@ -372,58 +397,56 @@ static comm_status go_on(comm_group *group, struct channel *channel, comm_op *op
 }
 
 /* What the slot run returned was not OK. */
-__attribute__((noinline)) static comm_status run_otherwise(comm_group *group, struct channel *channel, comm_op *op,
-                                                           struct record_slot *slot, comm_status status,
-                                                           uint64_t fail_count, comm_work **ret_work)
+__attribute__((noinline)) static comm_status run_otherwise(struct run *run, struct channel *channel, comm_op *op,
+                                                           comm_status status, uint64_t fail_count,
+                                                           comm_work **ret_work)
 {
-    if (status == COMM_IN_PROGRESS)
-        return go_on(group, channel, op, slot, ret_work);
-    unnumber(group, channel, &op, 1);
+    comm_group *group = run->group;
     if (status == COMM_ERR_UNSUPPORTED) {
-        group->recorder.written--;
+        unnumber(group, channel, &op, 1);
+        group->recorder.written -= run->slot != NULL;
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     }
-    slot->ended = slot->began;
-    slot->status = refused(group, channel, op, "run", status, fail_count);
-    return slot->status;
-}
-
-/* When an op begins that may be run. Asked before the lock is taken: right after an atomic exchange the reading takes
- * 10 ns longer. */
-static inline int64_t run_begins(const comm_group *group, int waits)
-{
-    return waits && group->runs ? ticks_now() : 0;
+    if (!run->slot)
+        record_run(run);
+    if (status == COMM_IN_PROGRESS)
+        return go_on(run, channel, op, ret_work);
+    unnumber(group, channel, &op, 1);
+    run->slot->ended = run->slot->began;
+    run->slot->status = refused(group, channel, op, "run", status, fail_count);
+    return run->slot->status;
 }
 
 /* Do the op in the call. *ret_work: NULL, or the work to wait for. Holds the submission lock. */
 static inline comm_status run_held(comm_group *group, struct channel *channel, comm_op *op,
-                                   const struct record_what *what, int64_t began, comm_work **ret_work)
+                                   const struct record_what *what, comm_work **ret_work)
 {
+    struct run run = { group, op, what, NULL };
     *ret_work = NULL;
     number(group, channel, op);
     op->flags &= channel->backend->op_flags;
-    struct record_slot *slot = recorder_next(&group->recorder, op->group_seq, began);
-    slot->what = *what;
-    if (op->label)
-        comm__recorder_label(&group->recorder, slot, op->label);
     uint64_t fail_count = comm__fail_count();
+    comm__thread.run = &run;
     comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
+    comm__thread.run = NULL;
     if (status != COMM_OK)
-        return run_otherwise(group, channel, op, slot, status, fail_count, ret_work);
-    slot->status = COMM_OK;
-    slot->ended = began; /* to read the counter again would cost as much as the rest of the call */
+        return run_otherwise(&run, channel, op, status, fail_count, ret_work);
+    if (!run.slot)
+        record_run(&run);
+    run.slot->status = COMM_OK;
+    run.slot->ended = run.slot->began; /* to read the counter again would cost as much as the rest of the call */
     return COMM_OK;
 }
 
-/* The op of a caller that waits, or not. `what` and `began` are for its record, if it is run. *ret_work is NULL if the
- * op is over. Holds the submission lock. */
+/* The op of a caller that waits, or not. `what` is for its record, if it is run. *ret_work is NULL if the op is over.
+ * Holds the submission lock. */
 static inline comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op,
-                                        const struct record_what *what, int64_t began, comm_work **ret_work)
+                                        const struct record_what *what, comm_work **ret_work)
 {
     if (!can_run(group, channel, op))
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     comm_status status = check_open(group, op);
-    return status == COMM_OK ? run_held(group, channel, op, what, began, ret_work) : status;
+    return status == COMM_OK ? run_held(group, channel, op, what, ret_work) : status;
 }
 
 /* ---- Calls ---- */
@@ -485,12 +508,11 @@ static struct checked *checked_of(comm_group *group, const struct plain_call *ca
 static comm_status submit_one(comm_group *group, struct channel *channel, comm_op *op, const struct plain_call *call,
                               comm_work **ret_work)
 {
-    int64_t began = run_begins(group, (op->flags & COMM_OP_FLAG_WAITING) != 0);
     struct record_what what;
     record_what(&what, op);
     comm__callbacks_defer();
     futex_lock_take(&group->submission);
-    comm_status status = submit_or_run(group, channel, op, &what, began, ret_work);
+    comm_status status = submit_or_run(group, channel, op, &what, ret_work);
     if (status == COMM_OK && call && !comm__memory_any(group)) {
         struct op_place place = comm__group_op_place(group);
         *checked_of(group, call) = (struct checked){ *call, comm__op_extent(op, &place), channel, what, *op };
@@ -613,7 +635,6 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
     struct checked *c = checked_of(group, call);
     if (comm__thread.busy || comm__forked_since(group->generation))
         return 0;
-    int64_t began = run_begins(group, waits);
     futex_lock_take(&group->submission);
     if (!is_like(&c->call, call) || !has_options(c, group, options) || comm__memory_any(group) ||
         atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
@@ -625,7 +646,7 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
     comm_op *op = &c->op;
     op->flags = waits ? op->flags | COMM_OP_FLAG_WAITING : op->flags & ~(uint32_t)COMM_OP_FLAG_WAITING;
     op->timeout_ns = comm__group_limit_ns(group, COMM_TIMEOUT_DEFAULT);
-    *ret_status = submit_or_run(group, c->channel, op, &c->record, began, ret_work);
+    *ret_status = submit_or_run(group, c->channel, op, &c->record, ret_work);
     *ret_status = unlock_submission(group, c->channel, *ret_status);
     return 1;
 }

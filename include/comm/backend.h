@@ -374,6 +374,10 @@ typedef struct comm_host {
     /* 1 if the rank is known to be lost: a backend of this rank's has named it with rank_lost. For a group_abort with
      * PEER_LOST: another backend may have noticed, and the other ranks are to be told who is lost.  Does not block. */
     int32_t (*rank_is_lost)(void *group_token, int32_t world_rank);
+    /* For `run`: call it once the other ranks have this rank's part of the op, before waiting for theirs, in the thread
+     * that `run` was called in. The core does then what nobody waits for: it reads the clock and records the op, which
+     * it otherwise does after `run`. Elsewhere it does nothing. */
+    void (*run_waits)(void);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */
@@ -523,11 +527,11 @@ struct comm_backend {
      *                 COMM_OP_FLAG_BEGUN
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
      * It may spin for spin_ns (10 us), but must not sleep or block: the core holds the group's submission lock, so
-     * other threads of the group wait meanwhile. The op has the WAITING flag, its numbers, and submitted_ns 0. The core
-     * does not call it when a hook of the user's wants to be told of operations. A group_abort may come meanwhile, from
-     * another thread; group_close waits until run has returned. If submit then refuses an op that has BEGUN, the group
-     * ends with COMM_ERR_BACKEND, since the other ranks go on with it. The op's limit counts for a begun op as for any
-     * other. */
+     * other threads of the group wait meanwhile. Calling host->run_waits before it spins makes small ops faster. The op
+     * has the WAITING flag, its numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants
+     * to be told of operations. A group_abort may come meanwhile, from another thread; group_close waits until run has
+     * returned. If submit then refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other
+     * ranks go on with it. The op's limit counts for a begun op as for any other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then

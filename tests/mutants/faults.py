@@ -210,6 +210,8 @@ fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COM
       "p2p on tcp", "groups")
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
+fault("i", "waiting_records_once_more", "core/submit.c",
+      "    if (run && !run->slot)\n        record_run(run);\n}", "    if (run)\n        record_run(run);\n}", "submit")
 fault("i", "refused_collective_keeps_its_number", "core/submit.c",
       "            channel->seq--;\n"
       "            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"

@@ -3,6 +3,7 @@
 #include <comm/comm.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "keeper.h"
@@ -98,11 +99,14 @@ static void buffers_numbers_and_limits_are_new_each_time(int rank, int size, voi
 
 static atomic_int runs;
 static comm_status run_says;
+static int run_tells; /* how often it says that it waits */
 
 static comm_status run_briefly(const comm_op *op, int64_t spin_ns)
 {
     CHECK(op->seq > 0 && spin_ns > 0 && (op->flags & COMM_OP_FLAG_WAITING) && !(op->flags & COMM_OP_FLAG_BEGUN));
     atomic_fetch_add(&runs, 1);
+    for (int i = 0; i < run_tells; i++)
+        keeper_host->run_waits();
     return run_says < 0 ? keeper_host->fail(run_says, "it does not run") : run_says;
 }
 
@@ -143,14 +147,14 @@ static void run_does_small_operations_in_the_call(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
-/* Another thread completes what has begun. */
-static void *complete_begun(void *context)
+/* Another thread completes what is submitted. */
+static void *complete_kept(void *context)
 {
     comm_status status = *(comm_status *)context;
     while (keeper_count() == 0)
         ;
     struct kept kept = keeper_take(0);
-    CHECK(kept.op.flags & COMM_OP_FLAG_BEGUN);
+    CHECK(!(kept.op.flags & COMM_OP_FLAG_BEGUN) == (run_says == COMM_ERR_UNSUPPORTED));
     keeper_host->work_complete(kept.work, status, status == COMM_OK ? NULL : "late trouble");
     return NULL;
 }
@@ -164,7 +168,7 @@ static void what_outlives_the_spin_gets_a_work(int rank, int size, void *arg)
     run_says = COMM_IN_PROGRESS;
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, complete_begun, &ends[i]) == 0);
+        CHECK(pthread_create(&thread, NULL, complete_kept, &ends[i]) == 0);
         CHECK_STATUS(comm_barrier(world, NULL, NULL), ends[i]);
         CHECK(pthread_join(thread, NULL) == 0);
         CHECK(last_record(world) == ends[i] && comm_group_seq(world) == (uint64_t)i + 1);
@@ -244,6 +248,43 @@ static void groups_end_while_an_operation_runs(int rank, int size, void *arg)
     }
 }
 
+/* Whether a backend says that it waits, and however often. */
+static void an_operation_has_one_record(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    enum { MOST = 32 };
+    static const comm_status says[] = { COMM_OK, COMM_ERR_UNSUPPORTED, COMM_IN_PROGRESS, COMM_ERR_NO_MEMORY };
+    comm_group *world = ranks_world("cpu:keeper_run");
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    comm_record records[MOST];
+    size_t count, expected = 0;
+    keeper_runs = run_briefly;
+    for (run_tells = 0; run_tells < 3; run_tells++)
+        for (int i = 0; i < 4; i++) {
+            comm_status ends = COMM_OK;
+            pthread_t thread;
+            int is_kept = says[i] == COMM_ERR_UNSUPPORTED || says[i] == COMM_IN_PROGRESS;
+            char label[16];
+            snprintf(label, sizeof label, "call %d", (int)expected);
+            options.label = label;
+            run_says = says[i];
+            if (is_kept)
+                CHECK(pthread_create(&thread, NULL, complete_kept, &ends) == 0);
+            CHECK_STATUS(comm_barrier(world, &options, NULL), is_kept ? COMM_OK : says[i]);
+            if (is_kept)
+                CHECK(pthread_join(thread, NULL) == 0);
+            CHECK_OK(comm_group_records(world, records, sizeof *records, MOST, &count));
+            CHECK(count == ++expected);
+            CHECK(records[count - 1].status == (is_kept ? COMM_OK : says[i]) && records[count - 1].submitted_ns > 0);
+            CHECK(strcmp(records[count - 1].label, label) == 0);
+        }
+    run_tells = 0;
+    keeper_host->run_waits(); /* outside of `run` it does nothing */
+    CHECK_OK(comm_group_records(world, records, sizeof *records, MOST, &count));
+    CHECK(count == expected);
+    CHECK_OK(comm_group_close(world));
+}
+
 static void *call_often(void *group)
 {
     for (int i = 0; i < 2000; i++)
@@ -275,6 +316,7 @@ int main(void)
            ranks_run(1, &threads, buffers_numbers_and_limits_are_new_each_time, NULL) ||
            ranks_run(1, &threads, run_does_small_operations_in_the_call, NULL) ||
            ranks_run(1, &threads, what_outlives_the_spin_gets_a_work, NULL) ||
+           ranks_run(1, &threads, an_operation_has_one_record, NULL) ||
            ranks_run(1, &threads, groups_end_while_an_operation_runs, NULL) ||
            ranks_run(1, &threads, threads_take_turns, NULL);
 }
