@@ -29,7 +29,7 @@ enum {
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
-    RING_TAKEN = 4 << 10, /* longest payload whose lines are taken beforehand */
+    RING_TAKEN = 16 << 10, /* longest payload whose lines are taken beforehand */
 };
 
 /* Numbers of loans are less than both. */

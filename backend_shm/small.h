@@ -7,7 +7,7 @@
 
 enum {
     SMALL_BYTES = 16 << 10, /* longest message that goes through the ring */
-    SMALL_AWAITED_BYTES = 4 << 10, /* the same if the receiver waits for it most likely, where it can be offered */
+    SMALL_AWAITED_BYTES = 16 << 10, /* the same if the receiver waits for it most likely, where it can be offered */
     SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
                                     * for as long as one takes */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
