@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "copy.h"
 #include "exec_group.h"
 #include "operands.h"
 #include "prepare.h"
@@ -75,6 +76,8 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     m->may_write_back = step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG;
     if (m->may_write_back && step->kind == PLAN_STEP_SEND)
         m->write_back = operand_region(op, slot, &step->dst, &unused);
+    /* In a group of two nothing that comes is sent on, so nothing reads it soon. */
+    m->is_long = step->dst.buffer == PLAN_RECV && g->size == 2 && copy_is_long(op->total * op->element_bytes);
     if (step->kind != PLAN_STEP_RECV_REDUCE)
         return;
     m->local = operand_region(op, slot, &step->source, &unused);

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "copy.h"
 #include "exec_group.h"
 #include "say.h"
 
@@ -176,7 +177,8 @@ void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan
     if (step->kind == PLAN_STEP_COPY) {
         uint8_t *source = operand_region(op, slot, &step->source, &n);
         if (source != dst)
-            memmove(dst, source, (n < count ? n : count) * op->element_bytes);
+            copy_part(dst, source, (n < count ? n : count) * op->element_bytes,
+                      copy_is_long(op->total * op->element_bytes));
     } else if (step->kind == PLAN_STEP_REDUCE) {
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);

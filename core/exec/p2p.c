@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "copy.h"
 #include "exec_group.h"
 #include "queue.h"
 #include "say.h"
@@ -100,7 +101,7 @@ static void deliver_to_self(struct exec_op *send, struct exec_op *recv)
     int32_t self = send->group->rank;
     size_t n = send->message.bytes < recv->message.bytes ? send->message.bytes : recv->message.bytes;
     if (n)
-        memcpy(recv->message.data, send->message.data, n);
+        copy_part(recv->message.data, send->message.data, n, copy_is_long(n));
     recv->message.came = send->message.bytes;
     int32_t tag = send->op.tag;
     queue_complete(send, COMM_OK, NULL);
@@ -183,6 +184,7 @@ void p2p_submit(struct exec_op *op)
     op->head.signature = 0;
     op->message = (struct message){ .user = &user, .owner = op->group, .head = &op->head, .data = side->data,
                                     .bytes = side->count * op->element_bytes };
+    op->message.is_long = (uint8_t)copy_is_long(op->message.bytes);
     if (is_send)
         post_send(op);
     else

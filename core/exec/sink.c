@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "copy.h"
+
 void sink_reset(struct sink *s)
 {
     memset(s, 0, offsetof(struct sink, carry));
@@ -65,7 +67,7 @@ void sink_feed(struct sink *s, uint8_t *bounce, const uint8_t *data, size_t n)
         break;
     case SINK_COPY:
         if (s->done < s->dst_bytes && data != s->dst + s->done)
-            memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);
+            copy_part(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done, s->is_long);
         break;
     case SINK_REDUCE:
         if (data == bounce + s->carry_bytes) {

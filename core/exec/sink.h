@@ -23,6 +23,7 @@ struct sink {
     enum sink_kind kind;
     uint8_t *dst;          /* COPY, REDUCE, UNEXPECTED, TEXT */
     size_t dst_bytes;      /* COPY: what does not fit is dropped (a truncated receive) */
+    int is_long;           /* COPY: for copy_part */
     const uint8_t *local;  /* REDUCE: the other operand */
     int local_is_lower;
     size_t element_bytes;

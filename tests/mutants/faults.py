@@ -55,8 +55,10 @@ fault("a", "frame_with_half_a_header_out_is_dropped", LINK, "if (tx->sent == 0) 
 fault("a", "half_sent_frame_points_into_user_memory", LINK, "tx->payload = tx->owned = copy;", "tx->owned = copy;",
       *SHORT_END)
 fault("a", "truncated_copy_writes_past_the_room", SINK,
-      "memcpy(s->dst + s->done, data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done);",
-      "memcpy(s->dst + s->done, data, n);", *SHORT)
+      "data, n < s->dst_bytes - s->done ? n : s->dst_bytes - s->done, s->is_long);", "data, n, s->is_long);", *SHORT)
+fault("a", "long_copy_forgets_what_is_left", "core/exec/copy.c", "    memcpy(to, from, bytes);\n    _mm_sfence",
+      "    _mm_sfence", "copy")
+fault("a", "long_copy_of_what_overlaps", "core/exec/copy.c", " && between >= bytes", "", "copy")
 fault("a", "claimed_receive_is_done_already", MATCH, "u->claimed = m;", "u->claimed = m, m->state = MESSAGE_DONE;",
       "short io, collectives", "short io, random programs")
 fault("a", "dropped_unexpected_frame_stays_a_sink", MATCH,
