@@ -358,14 +358,6 @@ int duplex_is_read(const struct duplex *p, const struct tx *tx)
     return lend_is_taken(p, &tx->loan);
 }
 
-int duplex_withdraw(struct duplex *p, struct tx *tx)
-{
-    if (!tx->loan.place.is_claimed_first || !lend_withdraw(p, &tx->loan))
-        return 0;
-    duplex_end_offer(p, tx);
-    return 1;
-}
-
 void duplex_end_offer(struct duplex *p, struct tx *tx)
 {
     struct tx **at = &p->lent_head;
@@ -511,8 +503,7 @@ static void read_offered(struct duplex *p)
     const struct offer o = p->offers[slot];
     p->accepted &= ~(1u << slot);
     p->offers[slot].place.loan = 0;
-    if (lend_claim(p, &o.place))
-        say_wrong(p, begin_lent(p, &o.head, &o.place));
+    say_wrong(p, begin_lent(p, &o.head, &o.place));
 }
 
 /* A frame begins. The place is that of a payload that is not in the record. */

@@ -60,9 +60,6 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx);
 /* Has the peer read it? Then it is ended, unless port_ops.adopt gives it to a message. */
 int duplex_is_read(const struct duplex *p, const struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
-/* End it if the peer has not begun to read it and it has place.is_claimed_first; 0: it is not ended. The message then
- * goes as an EAGER frame with FRAME_INSTEAD. */
-int duplex_withdraw(struct duplex *p, struct tx *tx);
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);
 /* The message in front, of this type (EAGER, or RTS with an offer) and length, has been looked at in the ring and is

@@ -144,11 +144,10 @@ int lend_has_offers(const struct duplex *p)
 void lend_begin(struct duplex *p, struct loan *l)
 {
     struct ring_place *place = &l->place;
-    place->slot = (uint16_t)__builtin_ctz(~p->loans);
+    place->slot = (uint32_t)__builtin_ctz(~p->loans);
     p->loans |= 1u << place->slot;
-    p->loan = p->loan == LOAN_CLAIMED - 1 ? 1 : p->loan + 1; /* 0 is none */
+    p->loan = p->loan == LOAN_WRITTEN - 1 ? 1 : p->loan + 1; /* 0 is none */
     place->loan = p->loan;
-    place->is_claimed_first = l->may_be_withdrawn;
     if (is_staged(p, l)) {
         p->staged |= 1u << staging_place(p);
         memcpy(region_data(p->staging) + place->at, l->payload, l->bytes);
@@ -173,12 +172,6 @@ int lend_take_result(struct duplex *p, const struct loan *l)
     if (is_staged(p, l))
         memcpy(l->write_back, region_data(p->staging) + l->place.at, l->bytes);
     return 1;
-}
-
-int lend_withdraw(const struct duplex *p, const struct loan *l)
-{
-    uint32_t valid = l->place.loan;
-    return atomic_compare_exchange_strong(&p->out.shared->valid[l->place.slot], &valid, 0);
 }
 
 static int is_writing(const struct duplex *p, const struct loan *l)
@@ -270,20 +263,12 @@ void lend_probe(struct duplex *p)
 
 static int is_valid(const struct duplex *p, const struct ring_place *place)
 {
-    uint32_t valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire);
-    return (valid & ~LOAN_CLAIMED) == place->loan;
-}
-
-int lend_claim(struct duplex *p, const struct ring_place *place)
-{
-    uint32_t valid = place->loan;
-    return !place->is_claimed_first ||
-           atomic_compare_exchange_strong(&p->in.shared->valid[place->slot], &valid, place->loan | LOAN_CLAIMED);
+    return atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire) == place->loan;
 }
 
 const char *lend_check(const struct ring_place *place)
 {
-    if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_CLAIMED)
+    if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_WRITTEN)
         return "a message that is read in its memory, with a number that makes no sense";
     return NULL;
 }
@@ -422,7 +407,7 @@ int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_pla
         port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
         return 0;
     }
-    int is_read = lend_claim(p, place) && is_valid(p, place) && read_all(p, to, (size_t)h->bytes);
+    int is_read = is_valid(p, place) && read_all(p, to, (size_t)h->bytes);
     p->borrowed.loan = 0;
     ring_fence();
     if (!is_read || !is_valid(p, place))

@@ -21,7 +21,6 @@
 struct loan {
     const uint8_t *payload;
     size_t bytes;
-    uint8_t may_be_withdrawn; /* before the receiver has begun to read it: lend_withdraw */
     uint8_t *write_back;     /* where the receiver's result belongs; NULL: the receiver keeps it */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
@@ -36,8 +35,6 @@ void lend_begin(struct duplex *p, struct loan *l);
 int lend_is_taken(const struct duplex *p, const struct loan *l);
 /* It has: 1 if the result has been written back, and is where it belongs now. */
 int lend_take_result(struct duplex *p, const struct loan *l);
-/* Take back one that may be withdrawn, unless the receiver has begun to read it; 0: it has. */
-int lend_withdraw(const struct duplex *p, const struct loan *l);
 /* It has been read, or is taken back; the slot is free, and the memory is the user's. */
 void lend_end(struct duplex *p, const struct loan *l);
 
@@ -45,8 +42,6 @@ void lend_end(struct duplex *p, const struct loan *l);
 void lend_probe(struct duplex *p);
 /* An error text if it is none. */
 const char *lend_check(const struct ring_place *place);
-/* Before it is read: 0 if the sender has withdrawn it, and sends the message otherwise. */
-int lend_claim(struct duplex *p, const struct ring_place *place);
 /* The payload of the frame that is coming lies there. An error text if that cannot be. */
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
 /* The same of an offer that is read at once, to there; 0: it was taken back, or the peer is lost. */

@@ -12,16 +12,15 @@
 #include "small.h"
 
 /* Of an EAGER frame. */
-static inline uint64_t key_of(const struct exec_group *g, int32_t tag, uint16_t flags, uint64_t bytes)
+static inline uint64_t key_of(const struct exec_group *g, int32_t tag, uint64_t bytes)
 {
-    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = g->id, .flags = flags, .tag = tag,
-                             .bytes = bytes };
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = g->id, .tag = tag, .bytes = bytes };
     return ring_key(&h);
 }
 
 /* The header of the latest send. */
 static inline void write_header(struct frame *to, uint8_t type, const struct exec_group *g, const comm_op *op,
-                                uint16_t flags, uint32_t credit)
+                                uint32_t credit)
 {
     to->type = type;
     to->kind = COMM_OP_SEND;
@@ -32,88 +31,75 @@ static inline void write_header(struct frame *to, uint8_t type, const struct exe
     to->seq = g->sends_begun;
     to->signature = 0;
     to->slice = 0;
-    to->flags = flags;
+    to->round = 0;
     to->tag = op->tag;
     to->count = op->send.count;
     to->bytes = op->send.count * op->element_bytes;
 }
 
-static void put_eager(struct duplex *p, const struct exec_group *g, const comm_op *op, uint16_t flags)
+static void put_eager(struct duplex *p, const struct exec_group *g, const comm_op *op)
 {
     size_t bytes = op->send.count * op->element_bytes;
     uint32_t credit = port_take_owed(&p->port);
     port_spend(&p->port, bytes);
-    uint64_t key = key_of(g, op->tag, flags, bytes);
+    uint64_t key = key_of(g, op->tag, bytes);
     struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)bytes);
-    write_header(&record->frame, FRAME_EAGER, g, op, flags, credit);
+    write_header(&record->frame, FRAME_EAGER, g, op, credit);
     ring_end_frame(&p->out, record, op->send.data, (uint32_t)bytes);
     duplex_ring_bell(p);
     ring_take_next(&p->out, (uint32_t)bytes);
 }
 
-/* Wait until the peer has read it. A short message, for which there is space in the ring, goes that way after all. */
-static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, const struct exec_group *g,
-                                   const comm_op *op, int64_t spin_ns)
+/* Wait until the peer has read it. */
+static comm_status wait_until_read(const struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
+                                   int64_t spin_ns)
 {
     int64_t until_ns = 0;
-    spin_ns += (int64_t)(op->send.count * op->element_bytes) / SMALL_BYTES_PER_NS;
+    spin_ns += (int64_t)bytes / SMALL_BYTES_PER_NS;
     exec_host->run_waits();
     for (unsigned turn = 1; !duplex_is_read(p, tx); turn++)
-        if (!fabric_look_again(f, turn, spin_ns, &until_ns)) {
-            if (!duplex_withdraw(p, tx))
-                return COMM_IN_PROGRESS;
-            put_eager(p, g, op, FRAME_INSTEAD);
-            return COMM_OK;
-        }
+        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+            return COMM_IN_PROGRESS;
     waiting_paid(f->looks.waiting);
     duplex_end_offer(p, tx);
     return COMM_OK;
 }
 
-/* Can it go through the ring at once, and behind an RTS if it may be offered? */
+/* Can it go through the ring at once? */
 static int is_short(struct duplex *p, size_t bytes)
 {
     uint64_t lines = ring_frame_lines((uint32_t)bytes);
     return bytes <= SMALL_BYTES && bytes <= (size_t)p->port.table->matching->eager_bytes &&
-           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines &&
-           (bytes <= SMALL_AWAITED_BYTES || ring_free_behind(&p->out, lines) >= (int64_t)lines);
+           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
 }
 
 /* UNSUPPORTED: it cannot be offered. */
-static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
-                             int may_be_withdrawn, int64_t spin_ns)
+static comm_status offer_now(const struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
+                             int64_t spin_ns)
 {
-    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes,
-                               .may_be_withdrawn = (uint8_t)may_be_withdrawn };
+    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes };
     struct frame h;
-    write_header(&h, FRAME_RTS, g, op, 0, 0);
+    write_header(&h, FRAME_RTS, g, op, 0);
     struct tx *tx = duplex_draft_offer(p, &h, &loan);
     if (!tx)
         return COMM_ERR_UNSUPPORTED;
     h.seq = ++g->sends_begun;
     duplex_make_offer(p, &h, tx, g);
     duplex_ring_bell(p);
-    return wait_until_read(f, p, tx, g, op, spin_ns);
+    return wait_until_read(f, p, tx, loan.bytes, spin_ns);
 }
 
-static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+static comm_status send_now(const struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct port *port = group_port(g, op->root);
     struct duplex *p = duplex_of(port);
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    int goes_eagerly = is_short(p, bytes), answers = p->received_last;
-    p->received_last = 0;
-    if (bytes <= SMALL_OFFER_BYTES && (!goes_eagerly || (answers && bytes > SMALL_AWAITED_BYTES))) {
-        comm_status status = offer_now(f, p, g, op, goes_eagerly, spin_ns);
-        if (status != COMM_ERR_UNSUPPORTED)
-            return status;
-    }
-    if (!goes_eagerly)
-        return COMM_ERR_UNSUPPORTED;
+    if (!is_short(p, bytes))
+        return bytes <= SMALL_OFFER_BYTES ? offer_now(f, p, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
     g->sends_begun++;
-    put_eager(p, g, op, 0);
+    put_eager(p, g, op);
     return COMM_OK;
 }
 
@@ -141,7 +127,7 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
         duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);
         return COMM_OK;
     }
-    if (h.type != FRAME_EAGER || h.bytes > SMALL_BYTES || record->bytes != h.bytes)
+    if (h.type != FRAME_EAGER || h.round || h.bytes > SMALL_BYTES || record->bytes != h.bytes)
         return COMM_ERR_UNSUPPORTED;
     take_short(p, record, (size_t)h.bytes, op->recv.data);
     return COMM_OK;
@@ -154,7 +140,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
         return COMM_ERR_UNSUPPORTED;
     struct duplex *p = duplex_of(group_port(g, op->root));
     const size_t bytes = op->recv.count * op->element_bytes;
-    const uint64_t key = key_of(g, op->tag, 0, bytes);
+    const uint64_t key = key_of(g, op->tag, bytes);
     const int has_key = bytes <= SMALL_BYTES && op->tag != COMM_ANY_TAG;
     const struct ring_record *record;
     int64_t until_ns = 0;
@@ -170,7 +156,6 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
             else
                 status = take(p, g, op, record);
             waiting_paid(f->looks.waiting);
-            p->received_last = status == COMM_OK;
             return status;
         }
         if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &until_ns))

@@ -32,15 +32,11 @@ enum {
     RING_TAKEN = 16 << 10, /* longest payload whose lines are taken beforehand */
 };
 
-/* Numbers of loans are less than both. */
-#define LOAN_WRITTEN 0x80000000u
-#define LOAN_CLAIMED 0x40000000u
+#define LOAN_WRITTEN 0x80000000u /* numbers of loans are less */
 
 /* Where a lent payload lies, and where the receiver's result may be written back. */
 struct ring_place {
-    uint16_t slot;
-    uint16_t is_claimed_first; /* the sender may withdraw it: see lend_claim */
-    uint32_t loan;
+    uint32_t slot, loan;
     uint64_t at;          /* in the region; else an address in the sender's process */
     uint32_t region;      /* 0: none, the kernel reads it for us */
     uint32_t back_region; /* 0: it is not written back */
@@ -76,7 +72,7 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    /* By the writer: the number of the loan in that slot, 0: none; by the reader, with LOAN_CLAIMED: it reads it. */
+    /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */
     _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];
@@ -173,10 +169,11 @@ static inline void ring_fence(void)
 
 /* ---- Writing ---- */
 
-/* How many lines are free in the lane, of `wanted` or more; reads the other's word only if it must. -1: that makes no
- * sense. */
-static inline int64_t ring_free_in(struct ring_out *r, unsigned lane, uint64_t wanted)
+/* How many lines are free for the next record, of `wanted` or more; reads the other's word only if it must. -1: that
+ * makes no sense. */
+static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
 {
+    const unsigned lane = r->lane;
     uint64_t tail = r->tail[lane], used = tail - r->seen_head[lane];
     if (r->capacity - used >= wanted)
         return (int64_t)(r->capacity - used);
@@ -186,18 +183,6 @@ static inline int64_t ring_free_in(struct ring_out *r, unsigned lane, uint64_t w
         return -1;
     r->seen_head[lane] = head;
     return (int64_t)(r->capacity - used);
-}
-
-/* For the next record. */
-static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
-{
-    return ring_free_in(r, r->lane, wanted);
-}
-
-/* For the record behind that one. */
-static inline int64_t ring_free_behind(struct ring_out *r, uint64_t wanted)
-{
-    return ring_free_in(r, ring_lane_behind(r->lane), wanted);
 }
 
 /* Lines, in all lanes. */

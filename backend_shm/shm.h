@@ -72,8 +72,6 @@ struct duplex {
     struct segment segment;
     struct watch watch;    /* the socket */
     int bell;              /* the peer's: an eventfd */
-    int received_last;     /* the latest message between the two that was received or sent at once came from there: the
-                            * peer may wait for what is sent next */
     int hung_up;           /* the socket has ended: what is in the ring is all that comes */
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */

@@ -86,10 +86,9 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     for (size_t i = 0; i < op->plan->step_count; i++)
         if (!learn_step(s, op, &op->plan->steps[i]))
             return 0;
-    s->is_short = s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
-    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES &&
-                    (!s->is_short || (s->bytes > SMALL_AWAITED_BYTES && op->op.root < 0));
-    return s->is_short || s->is_offered;
+    int is_short = s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
+    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && !is_short;
+    return is_short || s->is_offered;
 }
 
 /* Ops whose messages have no regular places, or need a copy of the input. */
@@ -343,8 +342,7 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
     if (s->is_offered) {
         comm_status status = run_if_offered(s, f, g, op, spin_ns);
         s->head.type = FRAME_EAGER;
-        if (status != COMM_ERR_UNSUPPORTED)
-            return status;
+        return status;
     }
-    return s->is_short && can_send(s) ? run_sent(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    return can_send(s) ? run_sent(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }

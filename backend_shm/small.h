@@ -7,7 +7,6 @@
 
 enum {
     SMALL_BYTES = 16 << 10, /* longest message that goes through the ring */
-    SMALL_AWAITED_BYTES = 16 << 10, /* the same if the receiver waits for it most likely, where it can be offered */
     SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
                                     * for as long as one takes */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
@@ -29,8 +28,7 @@ struct small_shape {
     uint32_t flags;
     size_t send_count, recv_count;
     int known, fits;
-    int is_short;            /* the messages may go through the ring */
-    int is_offered;          /* they are better read in their senders' memory */
+    int is_offered;          /* the messages are read in their senders' memory; else they go through the ring */
     struct frame head;
     struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */

@@ -35,9 +35,6 @@ enum {
     FRAME_ANSWER_CLOSED = 16, /* the group has been closed there */
 };
 
-/* The flags of an EAGER of point-to-point. */
-enum { FRAME_INSTEAD = 1 /* of the message that an RTS with the same seq announced and offered: that is withdrawn */ };
-
 /* The flags of a FAIL. */
 enum { FRAME_LOST_HERE = 1 }; /* `lost` is lost to this group: that says nothing about others that it is in */
 
@@ -58,8 +55,7 @@ struct frame {
     };
     union {
         uint16_t round; /* collectives: of the plan */
-        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; EAGER of point-to-point: FRAME_INSTEAD or 0; FAIL:
-                         * FRAME_LOST_HERE or 0 */
+        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; FAIL: FRAME_LOST_HERE or 0 */
     };
     union {
         int32_t tag;       /* point-to-point */

@@ -58,16 +58,6 @@ void unexpected_move(struct unexpected *u, struct unexpected_list *list)
     list_append(list, u);
 }
 
-void unexpected_drop_announced(struct unexpected_list *list, const struct port *p, const struct frame *h)
-{
-    struct unexpected *u = list->head;
-    while (u && !(u->port == p && u->head.type == FRAME_RTS && u->head.group == h->group && u->head.seq == h->seq &&
-                  u->head.kind == h->kind))
-        u = u->next;
-    if (u)
-        unexpected_drop(u);
-}
-
 static size_t payload_bytes(const struct frame *h)
 {
     return h->type == FRAME_EAGER ? (size_t)h->bytes : 0;

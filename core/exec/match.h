@@ -74,8 +74,6 @@ void unexpected_list_init(struct unexpected_list *list);
 void unexpected_list_clear(struct unexpected_list *list);
 /* Keep it; NULL if the peer has too many, or without memory. An EAGER's payload then goes to ->data. */
 struct unexpected *unexpected_add(struct unexpected_list *list, struct port *p, const struct frame *h);
-/* The announcement of the message with this header, if it is there. */
-void unexpected_drop_announced(struct unexpected_list *list, const struct port *p, const struct frame *h);
 void unexpected_move(struct unexpected *u, struct unexpected_list *list);
 /* Take it out of its list and forget it. */
 void unexpected_drop(struct unexpected *u);

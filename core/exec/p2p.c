@@ -201,11 +201,9 @@ void p2p_cancel(struct exec_op *op)
 int p2p_begins(struct exec_group *g, struct port *p, const struct frame *h)
 {
     struct message *m = NULL;
-    struct frame announced = *h;
-    announced.flags = 0;
-    if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))
-        m = match_find_posted(group_box(g, p, COMM_OP_SEND), &announced);
-    if (h->type == FRAME_EAGER && !m) {
+    if (h->type == FRAME_DATA) {
+        m = match_find_posted(group_box(g, p, COMM_OP_SEND), h);
+    } else {
         struct exec_op *op = posted_for(g, group_rank_of(g, p), h->tag);
         if (op)
             matched(op, p, h);

@@ -27,16 +27,8 @@ static int may_come(struct port *p, const struct exec_group *g, const struct fra
 
 /* ---- Messages ---- */
 
-/* A message was announced before, and comes now in another way. */
-static int comes_instead(const struct frame *h)
-{
-    return h->type == FRAME_EAGER && h->kind == COMM_OP_SEND && (h->flags & FRAME_INSTEAD);
-}
-
 static void keep(struct port *p, struct unexpected_list *list, const struct frame *h)
 {
-    if (comes_instead(h))
-        unexpected_drop_announced(list, p, h);
     struct unexpected *u = unexpected_add(list, p, h);
     if (!u) {
         port_lose(p, COMM_ERR_PROTOCOL, "sent more than %d messages without a matching receive, or memory ran out",
@@ -63,7 +55,12 @@ static void on_begins(struct port *p, const struct frame *h)
 {
     struct domain *d = domain_of(p);
     struct exec_group *g = group_find(d, h->group);
+    const int is_p2p = h->kind == COMM_OP_SEND;
     p->sink.kind = SINK_DISCARD;
+    if (is_p2p && h->round) {
+        port_lose(p, COMM_ERR_PROTOCOL, "sent a point-to-point message with a round, which only collectives have");
+        return;
+    }
     if (!g || g->status != COMM_OK) {
         /* DATA was asked for, so the group was open here. */
         if (may_come(p, g, h) && h->type == FRAME_EAGER)
@@ -72,7 +69,6 @@ static void on_begins(struct port *p, const struct frame *h)
     }
     if (!is_member(p, g))
         return;
-    int is_p2p = h->kind == COMM_OP_SEND;
     if (is_p2p ? p2p_begins(g, p, h) : collective_begins(g, p, h))
         return;
     if (h->type == FRAME_DATA)

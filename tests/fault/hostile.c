@@ -336,6 +336,7 @@ enum lie {
     UNKNOWN_TYPE,
     ZERO_TYPE,
     ROUND_TOO_LARGE,
+    ROUND_OF_A_MESSAGE,
     UNASKED_DATA,
     UNASKED_DATA_OF_COLLECTIVE,
     DATA_FOR_NO_GROUP,
@@ -381,6 +382,12 @@ static void tell_lie(comm_group *world, comm_group *pair_id_only, int fd, enum l
         send_bytes(fd, raw, sizeof raw);
         break;
     }
+    case ROUND_OF_A_MESSAGE:
+        h = message(world, FRAME_EAGER, 4);
+        h.tag = 5; /* there is a receive for it */
+        h.round = 1;
+        send_frame(fd, &h, junk, 4);
+        break;
     case UNASKED_DATA:
         h = message(world, FRAME_DATA, 5000);
         send_frame(fd, &h, junk, 5000);

@@ -587,18 +587,12 @@ fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
       "late on shm, through the kernel")
-fault("shm", "withdrawn_offer_is_still_there", "core/exec/receive.c", "if (comes_instead(h))\n", "if (0)\n",
-      "late on shm, through the kernel")
-fault("shm", "message_comes_instead_to_another_receive", P2P,
-      "if (h->type == FRAME_DATA || (h->flags & FRAME_INSTEAD))", "if (h->type == FRAME_DATA)",
-      "late on shm, through the kernel")
+fault("shm", "message_with_a_round_is_kept", RECEIVE, "if (is_p2p && h->round) {", "if (0) {", "shm_hostile")
+fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c", "h.type != FRAME_EAGER || h.round ||",
+      "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "ring_is_never_tried_again", LEND, "p->kernel_reads++ % AGAIN >= TRIES", "1",
       "shm_lend")
-fault("shm", "withdrawn_offer_is_read", DUPLEX, "if (lend_claim(p, &o.place))", "if (1)",
-      "late on shm, through the kernel")
-fault("shm", "what_is_claimed_is_withdrawn", LEND, "valid = l->place.loan;\n    return",
-      "valid = l->place.loan;\n    return 1;\n    return", "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
       "        duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);\n", "", "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
@@ -647,8 +641,8 @@ fault("engine", "written_and_sent_again", ENGINE,
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"
-fault("b", "space_of_the_other_lane", RING, "return ring_free_in(r, r->lane, wanted);",
-      "return ring_free_in(r, ring_lane_behind(r->lane), wanted);", "shm_ring")
+fault("b", "space_of_the_other_lane", RING, "const unsigned lane = r->lane;",
+      "const unsigned lane = ring_lane_behind(r->lane);", "shm_ring")
 fault("b", "what_the_reader_says_of_the_other_lane", RING,
       "atomic_load_explicit(&r->shared->head[lane], memory_order_acquire)",
       "atomic_load_explicit(&r->shared->head[0], memory_order_acquire)", "shm_ring")

@@ -13,6 +13,7 @@
 
 #include "backend_shm/duplex.h"
 #include "backend_shm/events.h"
+#include "backend_shm/message.h"
 #include "core/exec/groups.h"
 #include "core/exec/receive.h"
 #include "core/exec/say.h"
@@ -35,7 +36,12 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
-static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
+static void host_run_waits(void)
+{
+}
+
+static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
+                                .run_waits = host_run_waits };
 static const struct port_ops operations = { .send = duplex_send, .send_text = duplex_send_text,
                                             .give_credit = duplex_give_credit, .read = duplex_read,
                                             .forget = duplex_forget, .sweep = duplex_sweep };
@@ -124,6 +130,32 @@ static void a_text_that_is_too_long(void **state)
     refuse((struct frame){ .type = FRAME_FAIL, .bytes = FRAME_TEXT_MAX + 1 }, 8, 0, "a text beyond the limit");
 }
 
+static void a_message_with_a_round(void **state)
+{
+    (void)state;
+    refuse((struct frame){ .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .round = 1, .bytes = 8 }, 8, 0,
+           "with a round");
+}
+
+/* The receive that runs at once leaves it alone, and the engine refuses it. */
+static void one_that_is_received_at_once(void **state)
+{
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .round = 1, .bytes = 8 };
+    uint8_t to[8];
+    int32_t ranks[] = { 0, 1 };
+    struct box boxes[2] = { { .unexpected.head = NULL } };
+    struct exec_group g = { .domain = &domain, .id = 7, .size = 2, .world_ranks = ranks, .p2p_boxes = boxes };
+    const comm_op op = { .kind = COMM_OP_RECV, .root = 1, .element_bytes = 1, .recv = { .data = to, .count = 8 } };
+    struct waiting waiting = { 0 };
+    atomic_uint runs = 0;
+    (void)state;
+    fabric.looks.waiting = &waiting;
+    fabric.looks.runs = &runs;
+    write_record(&h, 8, 0);
+    assert_int_equal(message_run(&fabric, &g, &op, 0), COMM_ERR_UNSUPPORTED);
+    expect_lost("with a round");
+}
+
 static void more_payload_than_the_frame_has(void **state)
 {
     (void)state;
@@ -187,6 +219,8 @@ int main(void)
         HOSTILE(an_unknown_type),
         HOSTILE(an_eager_message_that_is_too_long),
         HOSTILE(a_text_that_is_too_long),
+        HOSTILE(a_message_with_a_round),
+        HOSTILE(one_that_is_received_at_once),
         HOSTILE(more_payload_than_the_frame_has),
         HOSTILE(a_payload_that_a_frame_cannot_have),
         HOSTILE(a_record_that_is_longer_than_the_ring),

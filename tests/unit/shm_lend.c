@@ -541,41 +541,6 @@ static void one_that_is_read_by_a_peer_that_leaves(void **state)
     free(third);
 }
 
-/* The sender withdraws an offer that waits, and one that is being read. */
-static void one_that_may_be_withdrawn(void **state)
-{
-    uint8_t *data = message_bytes(0);
-    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
-    struct duplex *from = sides[0].pair, *to = sides[1].pair;
-    const struct loan loan = { .payload = data, .bytes = BYTES, .may_be_withdrawn = 1 };
-    struct ring_place place;
-    (void)state;
-    for (int i = 0; i < 3; i++) {
-        struct tx *tx = offer_at_once(&h, &loan, &place);
-        if (i < 2)
-            assert_int_equal(duplex_withdraw(from, tx), 1);
-        else
-            assert_int_equal(lend_claim(to, &place), 1);
-        if (i == 0) {
-            assert_int_equal(lend_read_now(to, &h, &place, received), 0);
-            duplex_took(to, FRAME_RTS, (size_t)h.bytes, h.credit);
-        } else if (i == 1) {
-            accepts = 1;
-            look(1);
-            assert_int_equal(announced_count, 1);
-            assert_int_equal(to->port.in.type, 0); /* the message is still waited for */
-        } else {
-            assert_int_equal(duplex_withdraw(from, tx), 0);
-            assert_int_equal(duplex_is_read(from, tx), 0);
-            duplex_end_offer(from, tx); /* as when its group ends */
-        }
-        assert_int_equal(received_count, 0);
-        assert_int_equal(from->loans, 0);
-        assert_int_equal(to->port.state, PORT_UP);
-    }
-    free(data);
-}
-
 /* What nothing is waiting for must not keep others from being lent. */
 static void a_half_of_the_slots_is_for_offers(void **state)
 {
@@ -1043,7 +1008,6 @@ int main(void)
         LENT(an_offer_that_is_staged),
         LENT(one_that_is_read_at_once),
         LENT(one_that_is_read_by_a_peer_that_leaves),
-        LENT(one_that_may_be_withdrawn),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
