@@ -16,8 +16,8 @@ struct comm__thread {
             uint16_t hooks;     /* of these the hooks */
         } in;
     };
-    struct run *run; /* the op that this thread is doing in a backend's slot `run`: submit.c */
-    uint32_t defers;                  /* work.c: how many ask to keep callbacks back */
+    struct run *run;                 /* the op that this thread is doing in a backend's slot `run`: submit.c */
+    uint32_t defers;                 /* work.c: how many ask to keep callbacks back */
     comm_work *first_due, *last_due; /* callbacks that are kept back */
 };
 
