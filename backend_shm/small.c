@@ -94,8 +94,7 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
 /* Ops whose messages have no regular places, or need a copy of the input. */
 static int is_plain(const comm_op *op)
 {
-    return !(op->flags & COMM_OP_FLAG_UNEVEN) && op->redop != COMM_REDOP_USER && op->redop != COMM_REDOP_PREMUL_SUM &&
-           (op->kind != COMM_OP_ALL_TO_ALL || op->send.data != op->recv.data);
+    return !(op->flags & COMM_OP_FLAG_UNEVEN) && op->redop != COMM_REDOP_USER && op->redop != COMM_REDOP_PREMUL_SUM;
 }
 
 static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
@@ -315,6 +314,13 @@ static comm_status run_offered(struct small_shape *s, const struct fabric *f, st
     return COMM_OK;
 }
 
+/* In place what comes is written over what the others have yet to read, unless that was copied to a ring. The shape
+ * does not tell: it is that of the same op with two buffers. */
+static int writes_over_offers(const comm_op *op)
+{
+    return op->kind == COMM_OP_ALL_TO_ALL && op->send.data == op->recv.data;
+}
+
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
 static comm_status run_if_offered(struct small_shape *s, const struct fabric *f, struct exec_group *g,
                                   const comm_op *op, int64_t spin_ns)
@@ -322,7 +328,7 @@ static comm_status run_if_offered(struct small_shape *s, const struct fabric *f,
     struct tx *offers[SMALL_PEERS_MAX];
     s->head.type = FRAME_RTS;
     s->head.seq = op->seq;
-    if (!draft_all(s, op->send.data ? op->send.data : op->recv.data, offers))
+    if (writes_over_offers(op) || !draft_all(s, op->send.data ? op->send.data : op->recv.data, offers))
         return COMM_ERR_UNSUPPORTED;
     return run_offered(s, f, g, op, offers, spin_ns);
 }

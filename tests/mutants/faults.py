@@ -595,6 +595,8 @@ fault("shm", "ring_is_never_tried_again", LEND, "p->kernel_reads++ % AGAIN >= TR
       "shm_lend")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
       "        duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);\n", "", "late on shm, through the kernel")
+fault("shm", "exchange_in_place_is_offered", "backend_shm/small.c", "writes_over_offers(op) || ", "",
+      "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
 fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
