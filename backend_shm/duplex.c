@@ -142,7 +142,8 @@ static int has_space(struct duplex *p, uint64_t lines)
 {
     int64_t space = ring_free(&p->out, lines);
     if (space < (int64_t)lines && space >= 0) {
-        atomic_store(&p->out.shared->waits, 1); /* before a last look: see duplex_look_after_writer */
+        atomic_store_explicit(&p->out.shared->waits, 1, memory_order_relaxed);
+        ring_fence(); /* before a last look: see duplex_look_after_writer */
         space = ring_free(&p->out, lines);
     }
     if (space < 0)
