@@ -278,6 +278,9 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     const char *wrong = lend_check(place);
     if (wrong)
         return wrong;
+    if ((place->region && !region_is_known(p, place->region)) ||
+        (place->back_region && !region_is_known(p, place->back_region)))
+        region_notices(p); /* before either is found: they may say that the other one is no more */
     p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
     p->borrowed_back = place->back_region ? region_find(p, place->back_region, place->back_at, h->bytes) : NULL;
     int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back);

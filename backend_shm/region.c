@@ -278,11 +278,14 @@ int region_notices(struct duplex *p)
     }
 }
 
+int region_is_known(struct duplex *p, uint32_t id)
+{
+    return *find_mapping(p, id) != NULL;
+}
+
 uint8_t *region_find(struct duplex *p, uint32_t id, uint64_t at, uint64_t bytes)
 {
     const struct mapping *m = *find_mapping(p, id);
-    if (!m && region_notices(p))
-        m = *find_mapping(p, id);
     return m && bytes <= m->bytes && at <= m->bytes - bytes ? m->map.data + at : NULL;
 }
 

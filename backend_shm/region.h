@@ -30,7 +30,9 @@ void region_detach(struct fabric *f, const void *data, size_t bytes);
 
 /* What a peer says over the socket. 0: it has ended, or says what makes no sense. */
 int region_notices(struct duplex *p);
-/* Where so many bytes of the peer's region lie in this process; NULL: nowhere. */
+/* Has the peer said where that region is, and not yet that it is released? */
+int region_is_known(struct duplex *p, uint32_t id);
+/* Where so many bytes of the peer's region lie in this process, until its next notice; NULL: nowhere. */
 uint8_t *region_find(struct duplex *p, uint32_t id, uint64_t at, uint64_t bytes);
 /* The peer's regions are not read any more. */
 void region_unmap_all(struct duplex *p);

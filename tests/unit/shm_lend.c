@@ -715,6 +715,13 @@ static void a_result_comes_back_to_a_region(void **state)
     check_sums(payload, 1);
     look(0);
     assert_int_equal(sent_count, 2);
+    struct region *other = make_region(ELEMENTS * sizeof(float));
+    fill(payload);
+    send_to_be_reduced(0, payload, (float *)region_data(other)); /* from a region that is known to one that is not */
+    look(1);
+    check_sums((float *)region_data(other), 1);
+    look(0);
+    assert_int_equal(sent_count, 3);
 }
 
 /* The receiver may have another use for it: then it is not written back, and the sender is told so. */
@@ -932,6 +939,21 @@ static void far_beyond_a_region(void **state)
     lie((struct ring_place){ .loan = 1, .region = 1, .at = UINT64_MAX - 4 }, 10);
 }
 
+/* The notices that tell of the second region tell that the first one is no more. */
+static void a_region_that_is_gone_when_the_other_is_known(void **state)
+{
+    struct region *first = make_region(4096);
+    (void)state;
+    assert_non_null(region_of(sides[0].pair, region_data(first), 10));
+    assert_int_equal(region_notices(sides[1].pair), 1);
+    region_leave(&sides[0].fabric, first);
+    region_destroy(first);
+    struct region *second = make_region(4096);
+    assert_non_null(region_of(sides[0].pair, region_data(second), 10));
+    reduces = 1;
+    lie((struct ring_place){ .loan = 1, .region = 1, .back_region = 2 }, 400);
+}
+
 static void a_number_that_says_written(void **state)
 {
     (void)state;
@@ -1027,6 +1049,7 @@ int main(void)
         LENT(an_offer_of_nothing),
         LENT(an_offer_of_a_region_that_there_is_not),
         LENT(a_slot_that_there_is_not),
+        LENT(a_region_that_is_gone_when_the_other_is_known),
         LENT(a_number_that_says_written),
         LENT(a_result_for_a_region_that_there_is_not),
         LENT(a_result_beyond_a_region),
