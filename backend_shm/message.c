@@ -127,7 +127,7 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
         duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);
         return COMM_OK;
     }
-    if (h.type != FRAME_EAGER || h.round || h.bytes > SMALL_BYTES || record->bytes != h.bytes)
+    if (h.type != FRAME_EAGER || h.round || h.bytes > p->in.short_bytes || record->bytes != h.bytes)
         return COMM_ERR_UNSUPPORTED;
     take_short(p, record, (size_t)h.bytes, op->recv.data);
     return COMM_OK;
@@ -141,7 +141,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     struct duplex *p = duplex_of(group_port(g, op->root));
     const size_t bytes = op->recv.count * op->element_bytes;
     const uint64_t key = key_of(g, op->tag, bytes);
-    const int has_key = bytes <= SMALL_BYTES && op->tag != COMM_ANY_TAG;
+    const int has_key = bytes <= p->in.short_bytes && op->tag != COMM_ANY_TAG;
     const struct ring_record *record;
     int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)

@@ -17,6 +17,7 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
+    r->short_bytes = ring_holds(r, RING_TAKEN) ? RING_TAKEN : (uint32_t)(capacity - 2) * RING_LINE;
     ring_aim_in(r);
 }
 

@@ -29,7 +29,7 @@ enum {
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
-    RING_TAKEN = 16 << 10, /* longest payload whose lines are taken beforehand */
+    RING_TAKEN = 16 << 10, /* longest payload that is sent at once: its lines are taken beforehand */
 };
 
 #define LOAN_WRITTEN 0x80000000u /* numbers of loans are less */
@@ -104,6 +104,7 @@ struct ring_in {
     const struct ring_record *next; /* what is read next */
     uint64_t next_stamp;
     unsigned lane;
+    uint32_t short_bytes; /* longest payload that is read at once: RING_TAKEN, or what the ring holds */
     uint64_t head[RING_LANES];
 };
 
@@ -138,7 +139,8 @@ static inline struct ring_key_base ring_key_base(const struct frame *h)
 {
     return (struct ring_key_base){
         h->group ^ h->signature * ring_key_odd,
-        h->bytes ^ (uint64_t)h->slice << 32 ^ (uint64_t)h->round << 24 ^ (uint64_t)h->kind << 56 ^ h->type,
+        h->bytes ^ (uint64_t)h->slice << 32 ^ (uint64_t)h->round << 24 ^ (uint64_t)h->kind << 56 ^
+            (uint64_t)h->type << 48,
     };
 }
 

@@ -91,6 +91,17 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     return is_short || s->is_offered;
 }
 
+/* A peer that writes a record which is longer than its ring must not have it read: with what comes after the ring. How
+ * long that is, is known once the peer is connected; until then the shape is not known. */
+static void learn_rings(struct small_shape *s)
+{
+    for (int i = 0; s->fits && i < s->recv_messages; i++) {
+        const struct duplex *p = s->recvs[i].peer;
+        s->known &= p->port.state == PORT_UP;
+        s->fits &= s->is_offered || s->bytes <= p->in.short_bytes;
+    }
+}
+
 /* Ops whose messages have no regular places, or need a copy of the input. */
 static int is_plain(const comm_op *op)
 {
@@ -107,6 +118,7 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
         return;
     s->known = 1;
     s->fits = is_plain(o) && learn_plan(s, op);
+    learn_rings(s);
     s->head = op->head;
     s->head.bytes = s->bytes;
     s->head.type = FRAME_RTS;

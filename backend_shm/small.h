@@ -6,7 +6,7 @@
 #include "shm.h"
 
 enum {
-    SMALL_BYTES = 16 << 10, /* longest message that goes through the ring */
+    SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
     SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
                                     * for as long as one takes */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */

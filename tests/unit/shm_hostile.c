@@ -14,9 +14,11 @@
 #include "backend_shm/duplex.h"
 #include "backend_shm/events.h"
 #include "backend_shm/message.h"
+#include "backend_shm/small.h"
 #include "core/exec/groups.h"
 #include "core/exec/receive.h"
 #include "core/exec/say.h"
+#include "core/exec/select.h"
 
 static struct domain domain;
 static struct fabric fabric;
@@ -40,7 +42,20 @@ static void host_run_waits(void)
 {
 }
 
+static int64_t host_param_int(const void *options, const char *backend, const char *name)
+{
+    (void)options, (void)backend;
+    return strcmp(name, "lanes") == 0;
+}
+
+static const char *host_param_text(const void *options, const char *backend, const char *name)
+{
+    (void)options, (void)backend, (void)name;
+    return "";
+}
+
 static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
+                                .param_int = host_param_int, .param_text = host_param_text,
                                 .run_waits = host_run_waits };
 static const struct port_ops operations = { .send = duplex_send, .send_text = duplex_send_text,
                                             .give_credit = duplex_give_credit, .read = duplex_read,
@@ -137,23 +152,89 @@ static void a_message_with_a_round(void **state)
            "with a round");
 }
 
-/* The receive that runs at once leaves it alone, and the engine refuses it. */
+/* ---- What runs at once ---- */
+
+static struct waiting waiting;
+static atomic_int contenders;
+static atomic_uint runs;
+static const int32_t ranks[] = { 0, 1 };
+static uint8_t to[RING_TAKEN];
+
+/* It leaves alone what is in front of the ring. */
+static void receive_nothing_at_once(size_t bytes, int32_t tag)
+{
+    struct box boxes[2] = { { .unexpected.head = NULL } };
+    struct exec_group g = { .domain = &domain, .id = 7, .size = 2, .world_ranks = (int32_t *)ranks,
+                            .p2p_boxes = boxes };
+    const comm_op op = { .kind = COMM_OP_RECV, .root = 1, .tag = tag, .element_bytes = 1,
+                         .recv = { .data = to, .count = bytes } };
+    fabric.looks = (struct carrier_looks){ .waiting = &waiting, .contenders = &contenders, .runs = &runs };
+    assert_int_equal(message_run(&fabric, &g, &op, 0), COMM_ERR_UNSUPPORTED);
+}
+
+/* The engine refuses it then. */
 static void one_that_is_received_at_once(void **state)
 {
     const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .round = 1, .bytes = 8 };
-    uint8_t to[8];
-    int32_t ranks[] = { 0, 1 };
-    struct box boxes[2] = { { .unexpected.head = NULL } };
-    struct exec_group g = { .domain = &domain, .id = 7, .size = 2, .world_ranks = ranks, .p2p_boxes = boxes };
-    const comm_op op = { .kind = COMM_OP_RECV, .root = 1, .element_bytes = 1, .recv = { .data = to, .count = 8 } };
-    struct waiting waiting = { 0 };
-    atomic_uint runs = 0;
     (void)state;
-    fabric.looks.waiting = &waiting;
-    fabric.looks.runs = &runs;
     write_record(&h, 8, 0);
-    assert_int_equal(message_run(&fabric, &g, &op, 0), COMM_ERR_UNSUPPORTED);
+    receive_nothing_at_once(8, 0);
     expect_lost("with a round");
+}
+
+/* Of the lane that ends where the mapping does. */
+static void write_beyond_the_ring(uint8_t kind, uint64_t seq)
+{
+    const struct frame h = { .type = FRAME_EAGER, .kind = kind, .group = 7, .seq = seq, .bytes = sizeof to };
+    const struct frame credit = { .type = FRAME_CREDIT };
+    ring_put_frame(&theirs, 0, &credit, NULL, 0);
+    assert_int_equal(duplex_read(&pair.port), 1);
+    assert_false(ring_holds(&pair.in, sizeof to));
+    write_record(&h, sizeof to, 0);
+}
+
+static void one_that_is_longer_than_the_ring(void **state)
+{
+    (void)state;
+    write_beyond_the_ring(COMM_OP_SEND, 1);
+    receive_nothing_at_once(sizeof to, 0);
+    receive_nothing_at_once(sizeof to, COMM_ANY_TAG);
+    expect_lost("makes no sense");
+}
+
+static void a_broadcast_that_is_longer_than_the_ring(void **state)
+{
+    const comm_group_info info = { .struct_bytes = sizeof info, .rank = 0, .size = 2, .world_ranks = ranks, .id = 7,
+                                   .name = "g" };
+    const comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_BROADCAST, .dtype = COMM_DTYPE_U8, .root = 1,
+                         .element_bytes = 1, .seq = 1, .timeout_ns = INT64_MAX,
+                         .recv = { .data = to, .count = sizeof to } };
+    static struct small small;
+    static struct port own;
+    struct exec_group *g;
+    (void)state;
+    port_init(&own, &operations, &domain.peers, 0);
+    domain.matching.eager_bytes = sizeof to;
+    domain.memory = SELECT_MEMORY_ALL;
+    assert_int_equal(group_create(&domain, &info, &g), COMM_OK);
+    group_enter(g);
+    fabric.looks = (struct carrier_looks){ .waiting = &waiting, .contenders = &contenders, .runs = &runs };
+    write_beyond_the_ring(COMM_OP_BROADCAST, 1);
+    assert_int_equal(small_run(&small, &fabric, g, &op, 0), COMM_ERR_UNSUPPORTED);
+    expect_lost("makes no sense");
+    group_leave(g);
+    group_destroy(g);
+}
+
+/* What is announced has no payload in its record, as a message of nothing. */
+static void one_that_is_only_announced(void **state)
+{
+    (void)state;
+    for (uint64_t bytes = 1; bytes < 8; bytes++) {
+        const struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .tag = 3, .bytes = bytes };
+        write_record(&h, 0, 0);
+        receive_nothing_at_once(0, 3);
+    }
 }
 
 static void more_payload_than_the_frame_has(void **state)
@@ -221,6 +302,9 @@ int main(void)
         HOSTILE(a_text_that_is_too_long),
         HOSTILE(a_message_with_a_round),
         HOSTILE(one_that_is_received_at_once),
+        HOSTILE(one_that_is_longer_than_the_ring),
+        HOSTILE(a_broadcast_that_is_longer_than_the_ring),
+        HOSTILE(one_that_is_only_announced),
         HOSTILE(more_payload_than_the_frame_has),
         HOSTILE(a_payload_that_a_frame_cannot_have),
         HOSTILE(a_record_that_is_longer_than_the_ring),
