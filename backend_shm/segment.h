@@ -13,7 +13,7 @@ enum {
 /* A file of so many bytes, which are reserved: a page that cannot be had later would kill the process that touches it.
  * It has no name and cannot shrink. A descriptor, or a negative errno. */
 int segment_file(size_t bytes);
-/* The other side's: 0 if it has so many bytes, and cannot shrink under us. */
+/* The other side's: 0 if it has so many bytes, and cannot shrink under us, as far as this rank could make such one. */
 int segment_check_file(int fd, uint64_t bytes);
 /* Make a file for two rings of *ring_bytes, or of fewer if there is not enough memory: the bytes are then changed.
  * `nodes`, unless NULL: the NUMA nodes on which the readers of the two rings run, -1: not known; the memory is taken

@@ -608,7 +608,24 @@ fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)
       "        if (0)\n            lent_remove(p, at);", "shm_lend")
 fault("shm", "region_is_told_once_to_all", REGION, "if (!r->told[p->port.peer])", "if (!r->told[0])", "shm")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
-      "(uint64_t)s.st_size != bytes || (seals >= 0 && !(seals & F_SEAL_SHRINK))", "(uint64_t)s.st_size != bytes",
+      "(uint64_t)s.st_size != bytes || (!is_sealed && can_seal())", "(void)is_sealed, (uint64_t)s.st_size != bytes",
+      "shm_lend")
+fault("shm", "file_of_dev_shm_is_refused", "backend_shm/segment.c", "(!is_sealed && can_seal())", "!is_sealed",
+      "shm_ring")
+fault("shm", "record_beyond_the_ring_is_received_at_once", "backend_shm/ring.c",
+      "ring_holds(r, RING_TAKEN) ? RING_TAKEN", "1 ? RING_TAKEN", "shm_hostile")
+fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    learn_rings(s);\n", "", "shm_hostile")
+fault("shm", "announcement_is_taken_for_a_message_of_nothing", "backend_shm/ring.h",
+      "            (uint64_t)h->type << 48,", "            h->type,", "shm_hostile")
+fault("shm", "region_of_the_result_is_not_waited_for", LEND,
+      " ||\n        (place->back_region && !region_is_known(p, place->back_region)))", ")", "shm_lend")
+fault("shm", "region_is_found_before_the_notices", LEND,
+      " ||\n        (place->back_region && !region_is_known(p, place->back_region)))\n"
+      "        region_notices(p); /* before either is found: they may say that the other one is no more */\n"
+      "    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;\n",
+      ")\n        region_notices(p);\n"
+      "    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;\n"
+      "    if (place->back_region && !region_is_known(p, place->back_region))\n        region_notices(p);\n",
       "shm_lend")
 fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && at <= m->bytes - bytes",
       "m && at + bytes <= m->bytes", "shm_lend")

@@ -16,6 +16,18 @@
 
 #include "backend_shm/segment.h"
 
+int __real_memfd_create(const char *name, unsigned flags);
+int __wrap_memfd_create(const char *name, unsigned flags);
+static int has_memfd = 1;
+
+int __wrap_memfd_create(const char *name, unsigned flags)
+{
+    if (has_memfd)
+        return __real_memfd_create(name, flags);
+    errno = EPERM;
+    return -1;
+}
+
 struct ends {
     struct segment segment;
     struct ring_out out;
@@ -210,6 +222,21 @@ static void memory_that_does_not_fit_is_refused(void **state)
     close(small);
 }
 
+/* Where files cannot be sealed, one without a name in /dev/shm does; elsewhere it is refused. */
+static void a_file_that_cannot_be_sealed(void **state)
+{
+    size_t bytes = SEGMENT_RING_MIN;
+    (void)state;
+    has_memfd = 0;
+    int fd = segment_create(&bytes, NULL);
+    int checked = segment_check(fd, bytes);
+    has_memfd = 1;
+    assert_true(fd >= 0);
+    assert_int_equal(checked, 0);
+    assert_int_equal(segment_check(fd, bytes), -EINVAL);
+    close(fd);
+}
+
 /* The policy of what is mapped at this address, as the kernel says it; 0 if it does not tell. */
 static int policy_of(const void *at, char *text, size_t capacity)
 {
@@ -263,6 +290,7 @@ int main(void)
         cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
+        cmocka_unit_test(a_file_that_cannot_be_sealed),
         cmocka_unit_test(rings_are_where_their_readers_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
