@@ -288,6 +288,7 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
     if (m) {
         draft.owner = m->owner;
         draft.loan.write_back = m->write_back;
+        draft.loan.is_long = m->is_long;
     }
     if (port->state == PORT_UP && !p->tx_head && (draft.lends = may_lend(p, &draft))) {
         struct tx *tx = enqueue(p, &draft);
@@ -342,7 +343,8 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx)
 int duplex_offer(struct port *port, struct frame *h, struct message *m)
 {
     struct duplex *p = duplex_of(port);
-    const struct loan loan = { .payload = m->data, .bytes = m->bytes, .write_back = m->write_back };
+    const struct loan loan = { .payload = m->data, .bytes = m->bytes, .write_back = m->write_back,
+                               .is_long = m->is_long };
     struct tx *tx = duplex_draft_offer(p, h, &loan);
     if (!tx) {
         duplex_send(port, h, NULL, 0, NULL);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "copy.h"
 #include "duplex.h"
 #include "greeting.h"
 #include "region.h"
@@ -170,7 +171,7 @@ int lend_take_result(struct duplex *p, const struct loan *l)
     if (!l->place.back_region || taken(p, l) != (l->place.loan | LOAN_WRITTEN))
         return 0;
     if (is_staged(p, l))
-        memcpy(l->write_back, region_data(p->staging) + l->place.at, l->bytes);
+        copy_part(l->write_back, region_data(p->staging) + l->place.at, l->bytes, l->is_long);
     return 1;
 }
 

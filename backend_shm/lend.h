@@ -22,6 +22,7 @@ struct loan {
     const uint8_t *payload;
     size_t bytes;
     uint8_t *write_back;     /* where the receiver's result belongs; NULL: the receiver keeps it */
+    int is_long;             /* the result: for copy_part */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 

@@ -61,6 +61,17 @@ static void on_wrong_length(struct message *m, const struct frame *h)
 
 static const struct message_user user = { .done = on_done, .wrong_length = on_wrong_length };
 
+/* In a group of two nothing that comes is sent on, so nothing reads it soon. But a result that is written back in place
+ * replaces what has been sent just before, and is in the caches. */
+static int is_long(const struct exec_op *op, const struct plan_step *step)
+{
+    size_t bytes = op->total * op->element_bytes;
+    int in_place = !op->in.data || op->in.data == op->op.recv.data;
+    if (step->dst.buffer != PLAN_RECV || op->group->size != 2)
+        return 0;
+    return is_receive(step) ? copy_is_long(bytes) : !in_place && copy_result_is_long(bytes);
+}
+
 /* All that is to be known of the step's message, once for all that will happen to it. */
 static void fill_message(const struct exec_op *op, struct slot *slot, const struct plan_step *step, struct step *state)
 {
@@ -76,8 +87,7 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     m->may_write_back = step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG;
     if (m->may_write_back && step->kind == PLAN_STEP_SEND)
         m->write_back = operand_region(op, slot, &step->dst, &unused);
-    /* In a group of two nothing that comes is sent on, so nothing reads it soon. */
-    m->is_long = step->dst.buffer == PLAN_RECV && g->size == 2 && copy_is_long(op->total * op->element_bytes);
+    m->is_long = (uint8_t)is_long(op, step);
     if (step->kind != PLAN_STEP_RECV_REDUCE)
         return;
     m->local = operand_region(op, slot, &step->source, &unused);

@@ -113,7 +113,7 @@ struct message {
     uint8_t awaited;            /* it is counted in port->interest */
     uint8_t in_order;           /* a send that must not pass earlier ones: held back, counted in port->announced */
     uint8_t local_is_lower;
-    uint8_t is_long;            /* a receive: part of a long block, for copy_part */
+    uint8_t is_long;            /* what comes here, or is written back here, is part of a long block: for copy_part */
     uint8_t may_write_back;     /* what the receiver makes of it belongs to the sender, too; the port may see to that */
     uint8_t written_back;       /* it has */
     uint8_t *data;

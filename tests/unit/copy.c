@@ -67,6 +67,8 @@ static void blocks_are_long_from_2_mib_on(void **state)
     assert_false(copy_is_long(0));
     assert_false(copy_is_long((2 << 20) - 1));
     assert_true(copy_is_long(2 << 20));
+    assert_false(copy_result_is_long((8 << 20) - 1));
+    assert_true(copy_result_is_long(8 << 20));
 }
 
 int main(void)
