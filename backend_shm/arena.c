@@ -13,6 +13,7 @@
 #include "receive.h"
 #include "say.h"
 #include "select.h"
+#include "usage.h"
 
 /* ---- Open ---- */
 
@@ -44,6 +45,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
         return status;
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");
     waiting_choose(&a->waiting, "shm", info->options, fabric_local_ranks(info));
+    a->waiting.usage = (struct waiting_usage){ .of_ranks = usage_of_ranks, .ranks = &a->fabric };
     a->waiting.rest_ns = REST_NS;
     a->waiting.short_look_ns = SHORT_LOOK_NS;
     const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->runs };

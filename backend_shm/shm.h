@@ -93,7 +93,7 @@ struct duplex {
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
     uint32_t kernel_reads;  /* messages that were */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
-    pid_t pid;             /* the peer's */
+    pid_t pid;             /* the peer's, if its memory can be read */
     struct mapping *mappings; /* region.c: the peer's regions */
     int mapping_count;
     /* dial.c, until it is up. */

@@ -23,14 +23,29 @@ void waiting_choose(struct waiting *w, const char *backend, const void *options,
     w->yield_ns = crowded ? exec_host->param_int(options, backend, "yield_us") * 1000 : 0;
 }
 
-/* When that took long the core went to a program that is not waiting for anything, and that would get a whole slice at
- * every yield: then better sleep, for the scheduler prefers a thread that wakes up to one that yields. After the rest
- * the thread tries again: a program that ran only briefly costs one short rest, one that stays doubles the rest each
- * time. */
+/* Has the core gone to another rank, which does its part of a long operation? Then the ranks have used nearly all of
+ * the cores' time since this was last asked. If they had nothing to do for a part of it, the next time tells. */
+static int ranks_use_cores(struct waiting_usage *u)
+{
+    enum { EIGHTHS = 7 };
+    int32_t cores = 1;
+    int64_t used_ns = u->of_ranks ? u->of_ranks(u->ranks, &cores) : -1, now = clock_now_ns();
+    int64_t passed_ns = now - u->asked_ns, more_ns = used_ns - u->used_ns;
+    if (used_ns < 0)
+        return 0;
+    u->asked_ns = now;
+    u->used_ns = used_ns;
+    return more_ns >= passed_ns / 8 * EIGHTHS * cores;
+}
+
+/* When that took long, and not for another rank, the core went to a program that is not waiting for anything, and that
+ * would get a whole slice at every yield: then better sleep, for the scheduler prefers a thread that wakes up to one
+ * that yields. After the rest the thread tries again: a program that ran only briefly costs one short rest, one that
+ * stays doubles the rest each time. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
     sched_yield();
-    if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS)
+    if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage))
         return;
     int64_t longer_ns = w->long_rest_ns < LONG_REST_MAX_NS ? 2 * w->long_rest_ns : LONG_REST_MAX_NS;
     int is_soon = now - w->rest_until_ns < w->long_rest_ns;

@@ -11,12 +11,20 @@
 
 #include <comm/backend.h>
 
+/* CPU time that the processes of this host's ranks have used together, and on how many cores they run. */
+struct waiting_usage {
+    int64_t (*of_ranks)(const void *ranks, int32_t *ret_cores); /* -1, or no function: not known */
+    const void *ranks;
+    int64_t asked_ns, used_ns; /* the last answer */
+};
+
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t short_look_ns;     /* how long it polls while it rests */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
+    struct waiting_usage usage;
     int vain;                  /* times in a row that spinning brought nothing */
 };
 

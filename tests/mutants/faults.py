@@ -212,6 +212,9 @@ fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COM
       "p2p on tcp", "groups")
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
+fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
+      "|| ranks_use_cores(&w->usage))", ")", "resting")
+fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
       "    if (run && !run->slot)\n        record_run(run);\n}", "    if (run)\n        record_run(run);\n}", "submit")
 fault("i", "refused_collective_keeps_its_number", "core/submit.c",

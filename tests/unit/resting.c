@@ -36,6 +36,45 @@ static void a_program_that_stays_is_tried_seldom(void **state)
     assert_int_equal(yield_since(&w, begun_ns), 5 * MS); /* it had been gone for as long as the rest */
 }
 
+struct ranks {
+    int64_t used_ns;
+    int32_t cores;
+};
+
+static int64_t used_by_ranks(const void *ranks, int32_t *ret_cores)
+{
+    *ret_cores = ((const struct ranks *)ranks)->cores;
+    return ((const struct ranks *)ranks)->used_ns;
+}
+
+/* A long yield, for which the ranks have used so much of the two cores in the last 50 ms. Does the thread rest? */
+static int rests_after(struct waiting *w, struct ranks *ranks, int64_t percent)
+{
+    int64_t now = clock_now_ns();
+    w->usage.asked_ns = now - 50 * MS;
+    ranks->used_ns = w->usage.used_ns + 50 * MS * ranks->cores / 100 * percent;
+    w->rest_until_ns = 0;
+    waiting_yield(w, now - 2 * MS);
+    return w->rest_until_ns != 0;
+}
+
+static void ranks_that_work_are_no_reason_to_rest(void **state)
+{
+    struct ranks ranks = { .cores = 2 };
+    struct waiting w = { .yield_ns = MS, .usage = { .of_ranks = used_by_ranks, .ranks = &ranks } };
+    (void)state;
+    waiting_yield(&w, clock_now_ns() - 2 * MS); /* what they do is not known yet */
+    assert_true(w.rest_until_ns != 0);
+    assert_false(rests_after(&w, &ranks, 1000)); /* however long this took */
+    assert_true(rests_after(&w, &ranks, 85));
+    assert_true(rests_after(&w, &ranks, 0));
+    assert_int_equal(w.usage.used_ns, ranks.used_ns);
+    ranks.used_ns = -1;
+    w.rest_until_ns = 0;
+    waiting_yield(&w, clock_now_ns() - 2 * MS); /* nobody knows */
+    assert_true(w.rest_until_ns != 0);
+}
+
 static void a_short_yield_is_no_reason_to_rest(void **state)
 {
     struct waiting w = { .yield_ns = MS };
@@ -48,6 +87,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_program_that_stays_is_tried_seldom),
+        cmocka_unit_test(ranks_that_work_are_no_reason_to_rest),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
