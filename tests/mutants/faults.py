@@ -661,6 +661,22 @@ fault("engine", "written_and_sent_again", ENGINE,
       "slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN)",
       "slot->written & SLOT_WAS_WRITTEN && is_receive(step)", "registered on shm")
 
+# ---- shm: who sleeps is woken ----
+
+fault("h", "sender_is_not_told_that_all_is_read", LEND, "    duplex_ring_bell(p);\n    port_complete(",
+      "    port_complete(", "shm_lend")
+fault("h", "sender_is_not_told_that_all_is_read_at_once", LEND,
+      "place->loan, memory_order_release);\n    duplex_ring_bell(p);\n    return 1;",
+      "place->loan, memory_order_release);\n    return 1;", "shm_lend")
+fault("h", "offer_at_once_rings_no_bell", "backend_shm/message.c",
+      "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);", "    duplex_make_offer(p, &h, tx, g);",
+      "shm_lend")
+fault("h", "writer_that_sleeps_is_not_told_of_space", DUPLEX,
+      "    atomic_store(&p->in.shared->waits, 0);\n    duplex_ring_bell(p);",
+      "    atomic_store(&p->in.shared->waits, 0);", "shm_lend")
+fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
+      "        atomic_store_explicit(&p->out.shared->waits, 1, memory_order_relaxed);\n", "", "shm_lend")
+
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"

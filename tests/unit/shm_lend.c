@@ -16,6 +16,7 @@
 #include "backend_shm/events.h"
 #include "backend_shm/greeting.h"
 #include "backend_shm/lend.h"
+#include "backend_shm/message.h"
 #include "backend_shm/region.h"
 #include "core/exec/groups.h"
 #include "core/exec/say.h"
@@ -46,8 +47,12 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
+static void host_run_waits(void)
+{
+}
+
 static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
-                                .dtype_bytes = comm_dtype_bytes };
+                                .dtype_bytes = comm_dtype_bytes, .run_waits = host_run_waits };
 
 static float local[BYTES]; /* what the receiver reduces with, if it does */
 static struct message reduction = { .may_write_back = 1 };
@@ -570,6 +575,96 @@ static void an_offer_that_is_staged(void **state)
     }
 }
 
+/* ---- Who sleeps is woken ---- */
+
+/* This side sleeps; and, after what the other side has done: was its bell rung? */
+static void sleep_at(int side)
+{
+    atomic_store(&sides[side].pair->in.shared->asleep, 1);
+}
+
+static void expect_rung(int side)
+{
+    assert_int_equal(atomic_load(&sides[side].pair->in.shared->asleep), 0);
+}
+
+static void a_receiver_that_sleeps_is_woken(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    sleep_at(1);
+    assert_int_equal(send_number(0, COMM_OP_SEND, data, BYTES), 0); /* lent */
+    expect_rung(1);
+    sleep_at(1);
+    assert_int_equal(send_number(1, COMM_OP_SEND, data, 0), 1);
+    expect_rung(1);
+    sleep_at(1);
+    assert_int_equal(announce(2, COMM_OP_SEND, data, BYTES), 1);
+    expect_rung(1);
+    free(data);
+}
+
+static void a_sender_that_sleeps_is_woken_when_all_is_read(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
+    struct ring_place place;
+    (void)state;
+    send_number(0, COMM_OP_SEND, data, BYTES);
+    sleep_at(0);
+    look(1);
+    expect_rung(0);
+    struct tx *tx = offer_at_once(&h, &(struct loan){ .payload = data, .bytes = BYTES }, &place);
+    sleep_at(0);
+    assert_int_equal(lend_read_now(sides[1].pair, &h, &place, received), 1);
+    expect_rung(0);
+    duplex_end_offer(sides[0].pair, tx);
+    free(data);
+}
+
+/* It cannot be lent, and the ring is too small for it. */
+static void a_sender_that_sleeps_is_woken_when_there_is_space(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    sides[0].fabric.cma_bytes = 0;
+    assert_int_equal(send_number(0, COMM_OP_SEND, data, BYTES), 0);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->waits), 1);
+    sleep_at(0);
+    look(1);
+    expect_rung(0);
+    assert_int_equal(duplex_has_news(sides[0].pair), 1);
+    sleep_at(1);
+    duplex_flush(sides[0].pair);
+    expect_rung(1);
+    free(data);
+}
+
+/* A rank that sends and one that receives at once: what is offered is not read soon, then it is. */
+static void a_rank_that_sleeps_is_woken_at_once(void **state)
+{
+    static int32_t ranks[] = { 0, 1 };
+    struct box boxes[2] = { { .unexpected.head = NULL } };
+    struct waiting waiting = { 0 };
+    atomic_int contenders = 0;
+    atomic_uint runs = 0;
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct exec_group g = { .domain = &sides[i].domain, .id = 7, .rank = i, .size = 2, .world_ranks = ranks,
+                                .p2p_boxes = boxes };
+        const comm_buffers side = { .data = i ? received : data, .count = BYTES };
+        comm_op op = { .kind = i ? COMM_OP_RECV : COMM_OP_SEND, .root = 1 - i, .element_bytes = 1 };
+        *(i ? &op.recv : &op.send) = side;
+        sides[i].fabric.looks = (struct carrier_looks){ &waiting, &contenders, &runs };
+        sleep_at(1 - i);
+        assert_int_equal(message_run(&sides[i].fabric, &g, &op, 0), i ? COMM_OK : COMM_IN_PROGRESS);
+        expect_rung(1 - i);
+    }
+    assert_memory_equal(received, data, BYTES);
+    free(data);
+}
+
 /* ---- Regions ---- */
 
 static struct region *make_region(size_t bytes)
@@ -1030,6 +1125,10 @@ int main(void)
         LENT(an_offer_that_is_staged),
         LENT(one_that_is_read_at_once),
         LENT(one_that_is_read_by_a_peer_that_leaves),
+        LENT(a_receiver_that_sleeps_is_woken),
+        LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
+        LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
+        LENT(a_rank_that_sleeps_is_woken_at_once),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
