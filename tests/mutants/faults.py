@@ -661,6 +661,29 @@ fault("engine", "written_and_sent_again", ENGINE,
       "slot->written & (is_receive(step) ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN)",
       "slot->written & SLOT_WAS_WRITTEN && is_receive(step)", "registered on shm")
 
+# ---- shm: what runs at once passes nothing ----
+
+SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
+fault("b", "send_at_once_without_credit", MESSAGE, "           port_has_credit(&p->port, bytes) && ring_free",
+      "           ring_free", "shm_lend")
+fault("b", "collective_at_once_without_credit", SMALL, " || !port_has_credit(&p->port, s->bytes)", "", "shm_hostile")
+fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
+fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
+      " || p->tx_head || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short",
+      " || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short", "shm_lend")
+fault("shm", "collective_at_once_passes_what_is_queued", SMALL, "p->port.state != PORT_UP || p->tx_head || p->bye_sent",
+      "p->port.state != PORT_UP || p->bye_sent", "shm_hostile")
+fault("shm", "collective_at_once_in_the_middle_of_another_message", SMALL,
+      " || s->recvs[i].peer->port.in.type", "", "shm_hostile")
+fault("shm", "receive_at_once_passes_one_that_is_posted", MESSAGE,
+      "op->root == COMM_ANY_SOURCE || g->recvs.head || ", "op->root == COMM_ANY_SOURCE || ", "shm_lend")
+fault("shm", "receive_at_once_passes_one_that_came_before", MESSAGE, " || g->p2p_boxes[op->root].unexpected.head", "",
+      "shm_lend")
+fault("shm", "receive_at_once_of_any_tag_takes_the_librarys", MESSAGE, "? h.tag >= 0 :", "? 1 :", "shm_hostile")
+fault("c", "receive_at_once_takes_what_is_for_another_group", MESSAGE, " || h.group != g->id", "", "shm_hostile")
+fault("shm", "receive_at_once_in_the_middle_of_another", MESSAGE, "p->port.state != PORT_UP || p->port.in.type",
+      "p->port.state != PORT_UP", "shm_lend")
+
 # ---- shm: who sleeps is woken ----
 
 fault("h", "sender_is_not_told_that_all_is_read", LEND, "    duplex_ring_bell(p);\n    port_complete(",

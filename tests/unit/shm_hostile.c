@@ -183,9 +183,10 @@ static void one_that_is_received_at_once(void **state)
 }
 
 /* Of the lane that ends where the mapping does. */
-static void write_beyond_the_ring(uint8_t kind, uint64_t seq)
+static void write_beyond_the_ring(uint8_t kind, uint64_t seq, uint64_t signature)
 {
-    const struct frame h = { .type = FRAME_EAGER, .kind = kind, .group = 7, .seq = seq, .bytes = sizeof to };
+    const struct frame h = { .type = FRAME_EAGER, .kind = kind, .group = 7, .seq = seq, .signature = signature,
+                             .bytes = sizeof to };
     const struct frame credit = { .type = FRAME_CREDIT };
     ring_put_frame(&theirs, 0, &credit, NULL, 0);
     assert_int_equal(duplex_read(&pair.port), 1);
@@ -196,34 +197,96 @@ static void write_beyond_the_ring(uint8_t kind, uint64_t seq)
 static void one_that_is_longer_than_the_ring(void **state)
 {
     (void)state;
-    write_beyond_the_ring(COMM_OP_SEND, 1);
+    write_beyond_the_ring(COMM_OP_SEND, 1, 0);
     receive_nothing_at_once(sizeof to, 0);
     receive_nothing_at_once(sizeof to, COMM_ANY_TAG);
     expect_lost("makes no sense");
 }
 
-static void a_broadcast_that_is_longer_than_the_ring(void **state)
+/* A group of the two ranks. */
+static struct exec_group *open_group(void)
 {
+    static struct port own;
     const comm_group_info info = { .struct_bytes = sizeof info, .rank = 0, .size = 2, .world_ranks = ranks, .id = 7,
                                    .name = "g" };
-    const comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_BROADCAST, .dtype = COMM_DTYPE_U8, .root = 1,
-                         .element_bytes = 1, .seq = 1, .timeout_ns = INT64_MAX,
-                         .recv = { .data = to, .count = sizeof to } };
-    static struct small small;
-    static struct port own;
     struct exec_group *g;
-    (void)state;
     port_init(&own, &operations, &domain.peers, 0);
     domain.matching.eager_bytes = sizeof to;
     domain.memory = SELECT_MEMORY_ALL;
+    fabric.looks = (struct carrier_looks){ .waiting = &waiting, .contenders = &contenders, .runs = &runs };
     assert_int_equal(group_create(&domain, &info, &g), COMM_OK);
     group_enter(g);
-    fabric.looks = (struct carrier_looks){ .waiting = &waiting, .contenders = &contenders, .runs = &runs };
-    write_beyond_the_ring(COMM_OP_BROADCAST, 1);
-    assert_int_equal(small_run(&small, &fabric, g, &op, 0), COMM_ERR_UNSUPPORTED);
-    expect_lost("makes no sense");
+    return g;
+}
+
+static void close_group(struct exec_group *g)
+{
     group_leave(g);
     group_destroy(g);
+}
+
+static comm_status broadcast_at_once(struct exec_group *g, int32_t root, uint64_t seq, size_t bytes)
+{
+    static struct small small;
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_BROADCAST, .dtype = COMM_DTYPE_U8, .root = root,
+                   .element_bytes = 1, .seq = seq, .signature = (uint64_t)root, .timeout_ns = INT64_MAX };
+    *(root ? &op.recv : &op.send) = (comm_buffers){ .data = to, .count = bytes };
+    memset(&small, 0, sizeof small);
+    return small_run(&small, &fabric, g, &op, 0);
+}
+
+static void a_broadcast_that_is_longer_than_the_ring(void **state)
+{
+    struct exec_group *g = open_group();
+    (void)state;
+    write_beyond_the_ring(COMM_OP_BROADCAST, 1, 1);
+    assert_int_equal(broadcast_at_once(g, 1, 1, sizeof to), COMM_ERR_UNSUPPORTED);
+    expect_lost("makes no sense");
+    close_group(g);
+}
+
+/* While a part of another message is in the ring, or one is read in the peer's memory; and without credit. */
+static void a_broadcast_in_the_middle_of_another_message(void **state)
+{
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .seq = 1, .signature = 1,
+                             .bytes = 8 };
+    struct frame other = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .group = 7, .bytes = 2 * sizeof to };
+    static const uint8_t data[2 * sizeof to];
+    struct exec_group *g = open_group();
+    (void)state;
+    ring_put_frame(&theirs, ring_key(&h), &h, "8 bytes", 8);
+    pair.port.in.type = FRAME_DATA;
+    assert_int_equal(broadcast_at_once(g, 1, 1, 8), COMM_ERR_UNSUPPORTED);
+    pair.port.in.type = 0;
+    assert_int_equal(broadcast_at_once(g, 1, 1, 8), COMM_OK);
+    assert_string_equal(to, "8 bytes");
+    assert_int_equal(broadcast_at_once(g, 0, 2, 8), COMM_OK);
+    pair.port.credit = 8 + PORT_FRAME_COST;
+    assert_int_equal(broadcast_at_once(g, 0, 3, 9), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(broadcast_at_once(g, 0, 3, 8), COMM_OK);
+    pair.port.credit = PORT_CREDIT_WINDOW;
+    assert_int_equal(duplex_send(&pair.port, &other, data, sizeof data, NULL), 0);
+    for (int lane = 0; lane < RING_LANES; lane++) /* the peer has read all of that */
+        atomic_store(&peer_segment.shared[0].head[lane], pair.out.tail[lane]);
+    assert_int_equal(broadcast_at_once(g, 0, 4, 8), COMM_ERR_UNSUPPORTED);
+    close_group(g);
+}
+
+/* Of another group, with a tag of the library's own, or longer. */
+static void one_that_is_not_for_the_receive(void **state)
+{
+    const struct frame others[] = {
+        { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 8, .bytes = 8 },
+        { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .tag = COMM_ANY_TAG - 1, .bytes = 8 },
+        { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = 9 },
+        { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .bytes = 8 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        write_record(&others[i], (uint32_t)others[i].bytes, 0);
+        receive_nothing_at_once(8, COMM_ANY_TAG);
+        receive_nothing_at_once(8, 0);
+    }
 }
 
 /* What is announced has no payload in its record, as a message of nothing. */
@@ -304,6 +367,8 @@ int main(void)
         HOSTILE(one_that_is_received_at_once),
         HOSTILE(one_that_is_longer_than_the_ring),
         HOSTILE(a_broadcast_that_is_longer_than_the_ring),
+        HOSTILE(a_broadcast_in_the_middle_of_another_message),
+        HOSTILE(one_that_is_not_for_the_receive),
         HOSTILE(one_that_is_only_announced),
         HOSTILE(more_payload_than_the_frame_has),
         HOSTILE(a_payload_that_a_frame_cannot_have),

@@ -640,28 +640,101 @@ static void a_sender_that_sleeps_is_woken_when_there_is_space(void **state)
     free(data);
 }
 
-/* A rank that sends and one that receives at once: what is offered is not read soon, then it is. */
-static void a_rank_that_sleeps_is_woken_at_once(void **state)
+/* ---- At once ---- */
+
+static struct box boxes[2];
+
+/* A group as it is on that side, without any op. */
+static struct exec_group group_at(int side)
 {
     static int32_t ranks[] = { 0, 1 };
-    struct box boxes[2] = { { .unexpected.head = NULL } };
-    struct waiting waiting = { 0 };
-    atomic_int contenders = 0;
-    atomic_uint runs = 0;
+    static struct waiting waiting;
+    static atomic_int contenders;
+    static atomic_uint runs;
+    memset(boxes, 0, sizeof boxes);
+    sides[side].fabric.looks = (struct carrier_looks){ &waiting, &contenders, &runs };
+    return (struct exec_group){ .domain = &sides[side].domain, .id = 7, .rank = side, .size = 2,
+                                .world_ranks = ranks, .p2p_boxes = boxes };
+}
+
+static comm_status send_at_once(struct exec_group *g, uint8_t *data, size_t bytes)
+{
+    const comm_op op = { .kind = COMM_OP_SEND, .root = 1, .element_bytes = 1,
+                         .send = { .data = data, .count = bytes } };
+    return message_run(&sides[0].fabric, g, &op, 0);
+}
+
+static comm_status receive_at_once(struct exec_group *g)
+{
+    const comm_op op = { .kind = COMM_OP_RECV, .element_bytes = 1, .recv = { .data = received, .count = BYTES } };
+    return message_run(&sides[1].fabric, g, &op, 0);
+}
+
+/* What is offered is not read soon, and then it is. */
+static void a_rank_that_sleeps_is_woken_at_once(void **state)
+{
     uint8_t *data = message_bytes(0);
+    struct exec_group from = group_at(0), to = group_at(1);
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct exec_group g = { .domain = &sides[i].domain, .id = 7, .rank = i, .size = 2, .world_ranks = ranks,
-                                .p2p_boxes = boxes };
-        const comm_buffers side = { .data = i ? received : data, .count = BYTES };
-        comm_op op = { .kind = i ? COMM_OP_RECV : COMM_OP_SEND, .root = 1 - i, .element_bytes = 1 };
-        *(i ? &op.recv : &op.send) = side;
-        sides[i].fabric.looks = (struct carrier_looks){ &waiting, &contenders, &runs };
-        sleep_at(1 - i);
-        assert_int_equal(message_run(&sides[i].fabric, &g, &op, 0), i ? COMM_OK : COMM_IN_PROGRESS);
-        expect_rung(1 - i);
-    }
+    sleep_at(1);
+    assert_int_equal(send_at_once(&from, data, BYTES), COMM_IN_PROGRESS);
+    expect_rung(1);
+    sleep_at(0);
+    assert_int_equal(receive_at_once(&to), COMM_OK);
+    expect_rung(0);
     assert_memory_equal(received, data, BYTES);
+    free(data);
+}
+
+/* Messages of one rank for another come in the order of their sends: one that is held back, and one that waits for
+ * space. And what the peer has to keep has a limit. */
+static void a_send_at_once_passes_no_other(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct port *p = &sides[0].pair->port;
+    struct message held = { .next = NULL };
+    struct exec_group g = group_at(0);
+    (void)state;
+    sides[0].domain.matching.eager_bytes = BYTES;
+    assert_int_equal(send_at_once(&g, data, 8), COMM_OK);
+    p->held.head = &held;
+    assert_int_equal(send_at_once(&g, data, 8), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(send_at_once(&g, data, BYTES), COMM_ERR_UNSUPPORTED);
+    p->held.head = NULL;
+    assert_int_equal(send_at_once(&g, data, 8), COMM_OK);
+    sides[0].fabric.cma_bytes = 0;
+    p->credit = 8 + PORT_FRAME_COST;
+    assert_int_equal(send_at_once(&g, data, 9), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(send_at_once(&g, data, 8), COMM_OK);
+    p->credit = PORT_CREDIT_WINDOW / 2;
+    assert_int_equal(send_number(0, COMM_OP_SEND, data, BYTES), 0);
+    duplex_flush(sides[0].pair);
+    look(1);
+    assert_non_null(sides[0].pair->tx_head); /* and there is space */
+    assert_int_equal(send_at_once(&g, data, 8), COMM_ERR_UNSUPPORTED);
+    assert_int_equal(g.sends_begun, 3);
+    free(data);
+}
+
+/* A message is for the receive that was posted first, and a receive takes the message that was sent first. */
+static void a_receive_at_once_passes_no_other(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct exec_op posted = { .next = NULL };
+    struct unexpected earlier = { .next = NULL };
+    struct exec_group from = group_at(0), to = group_at(1);
+    (void)state;
+    assert_int_equal(send_at_once(&from, data, BYTES), COMM_IN_PROGRESS);
+    to.recvs.head = &posted;
+    assert_int_equal(receive_at_once(&to), COMM_ERR_UNSUPPORTED);
+    to.recvs.head = NULL;
+    boxes[0].unexpected.head = &earlier;
+    assert_int_equal(receive_at_once(&to), COMM_ERR_UNSUPPORTED);
+    boxes[0].unexpected.head = NULL;
+    sides[1].pair->port.in.type = FRAME_DATA; /* which is read where it lies: this one is in front */
+    assert_int_equal(receive_at_once(&to), COMM_ERR_UNSUPPORTED);
+    sides[1].pair->port.in.type = 0;
+    assert_int_equal(receive_at_once(&to), COMM_OK);
     free(data);
 }
 
@@ -1129,6 +1202,8 @@ int main(void)
         LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
         LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
         LENT(a_rank_that_sleeps_is_woken_at_once),
+        LENT(a_send_at_once_passes_no_other),
+        LENT(a_receive_at_once_passes_no_other),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
