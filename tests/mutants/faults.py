@@ -573,6 +573,8 @@ fault("shm", "taken_back_loan_is_received", LEND,
       "if (!is_valid(p, &place)) {", "if (0) {", "shm_lend")
 fault("shm", "ended_loan_stays_valid", LEND,
       "        atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);\n", "", "shm_lend")
+fault("shm", "loan_that_is_taken_back_is_received_at_once", LEND,
+      "    if (!is_read || !is_valid(p, place))\n", "    if (!is_read)\n", "shm_lend")
 fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << l->place.slot);", "", "shm_lend")
 fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0",
       "if (place->loan == 0", "shm_lend")

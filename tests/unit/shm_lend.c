@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -59,6 +60,21 @@ static struct message reduction = { .may_write_back = 1 };
 static int reduces;
 
 static void (*meanwhile)(void); /* what the sender does while the receiver reads */
+static void (*after_read)(void); /* and when the kernel has read */
+
+ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *to, unsigned long to_count, const struct iovec *from,
+                                unsigned long from_count, unsigned long flags);
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *to, unsigned long to_count, const struct iovec *from,
+                                unsigned long from_count, unsigned long flags);
+
+ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *to, unsigned long to_count, const struct iovec *from,
+                                unsigned long from_count, unsigned long flags)
+{
+    ssize_t bytes = __real_process_vm_readv(pid, to, to_count, from, from_count, flags);
+    if (after_read)
+        after_read();
+    return bytes;
+}
 
 static void add(void *dst, const void *a, const void *b, size_t count)
 {
@@ -512,6 +528,22 @@ static void one_that_is_read_at_once(void **state)
         assert_int_equal(sent_count, i == 2);
         assert_int_equal(from->loans, 0);
     }
+    free(data);
+}
+
+/* Between its being read and its receiver's saying so: what was read may be anything. */
+static void one_that_is_taken_back_while_it_is_read_at_once(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = BYTES };
+    struct ring_place place;
+    (void)state;
+    offer_at_once(&h, &(struct loan){ .payload = data, .bytes = BYTES }, &place);
+    after_read = take_back;
+    assert_int_equal(lend_read_now(sides[1].pair, &h, &place, received), 0);
+    after_read = NULL;
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_not_equal(atomic_load(&sides[0].pair->out.shared->taken[place.slot]), place.loan);
     free(data);
 }
 
@@ -1197,6 +1229,7 @@ int main(void)
         LENT(a_half_of_the_slots_is_for_offers),
         LENT(an_offer_that_is_staged),
         LENT(one_that_is_read_at_once),
+        LENT(one_that_is_taken_back_while_it_is_read_at_once),
         LENT(one_that_is_read_by_a_peer_that_leaves),
         LENT(a_receiver_that_sleeps_is_woken),
         LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
