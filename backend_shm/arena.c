@@ -36,15 +36,19 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.world = info->id;
     a->domain.hosts = info->hosts;
     a->domain.memory = SELECT_MEMORY_ALL;
+    waiting_choose(&a->waiting, "shm", info->options, fabric_local_ranks(info));
     a->domain.matching.eager_bytes = exec_host->param_int(info->options, "shm", "eager_bytes");
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
+    if (a->waiting.is_crowded) { /* one that is announced waits for the receiver's turn on a core */
+        a->domain.matching.eager_spread_bytes = 4 * a->domain.matching.eager_bytes;
+        a->domain.matching.eager_swapped_bytes = 2 * a->domain.matching.eager_bytes;
+    }
     a->domain.matching.write_back_bytes = SHM_WRITE_BACK_BYTES;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
     comm_status status = domain_tune(&a->domain, "shm", info->tuning);
     if (status != COMM_OK)
         return status;
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");
-    waiting_choose(&a->waiting, "shm", info->options, fabric_local_ranks(info));
     a->waiting.usage = (struct waiting_usage){ .of_ranks = usage_of_ranks, .ranks = &a->fabric };
     a->waiting.rest_ns = REST_NS;
     a->waiting.short_look_ns = SHORT_LOOK_NS;

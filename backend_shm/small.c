@@ -86,9 +86,9 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     for (size_t i = 0; i < op->plan->step_count; i++)
         if (!learn_step(s, op, &op->plan->steps[i]))
             return 0;
-    int is_short = s->bytes <= SMALL_BYTES && s->bytes <= (size_t)op->group->domain->matching.eager_bytes;
-    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && !is_short;
-    return is_short || s->is_offered;
+    size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
+    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes;
+    return s->is_offered || (s->bytes <= SMALL_BYTES && s->bytes <= eager_bytes);
 }
 
 /* A peer that writes a record which is longer than its ring must not have it read: with what comes after the ring. How

@@ -58,6 +58,7 @@ struct matching {
     int64_t eager_bytes;
     int64_t eager_reduced_bytes; /* the same for messages of reductions, if that is more: others of that length are
                                   * better read by the peer in the sender's memory */
+    int64_t eager_spread_bytes, eager_swapped_bytes; /* the same where a root sends, and for other collectives */
     int64_t write_back_bytes;    /* shortest message that is not eager because its result may be written back; 0: that
                                   * makes no difference */
     uint64_t arrivals;
@@ -146,6 +147,8 @@ int match_adopt(struct message *m, int in_order);
 void match_release(struct port *p);
 
 /* The first unexpected frame with this receive's key, or NULL. */
+/* Longest message of such an operation that is eager where its credit and write_back_bytes allow it. */
+int64_t match_eager_bytes(const struct matching *m, int32_t kind);
 struct unexpected *match_find_unexpected(const struct message *m);
 /* Wait for a message of m->port's, or of any port's if that is NULL; the caller finds out which one. */
 void match_await(struct message *m);

@@ -18,9 +18,9 @@ void waiting_choose(struct waiting *w, const char *backend, const void *options,
     int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (cores < local_ranks && cores * local_ranks <= online)
         cores = online; /* each rank is bound to cores of its own */
-    int crowded = local_ranks > cores;
-    w->spin_ns = crowded ? 0 : exec_host->param_int(options, backend, "spin_us") * 1000;
-    w->yield_ns = crowded ? exec_host->param_int(options, backend, "yield_us") * 1000 : 0;
+    w->is_crowded = local_ranks > cores;
+    w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(options, backend, "spin_us") * 1000;
+    w->yield_ns = w->is_crowded ? exec_host->param_int(options, backend, "yield_us") * 1000 : 0;
 }
 
 /* Has the core gone to another rank, which does its part of a long operation? Then the ranks have used nearly all of

@@ -25,6 +25,7 @@ struct waiting {
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     struct waiting_usage usage;
+    int is_crowded;            /* more ranks on this host than cores */
     int vain;                  /* times in a row that spinning brought nothing */
 };
 

@@ -192,6 +192,26 @@ static void eager_ends_at_its_limit(void **state)
     assert_int_equal(pair_port(0)->interest, 0);
 }
 
+static void collectives_may_have_limits_of_their_own(void **state)
+{
+    const struct matching m = { .eager_bytes = 10, .eager_reduced_bytes = 40, .eager_spread_bytes = 30,
+                                .eager_swapped_bytes = 20 };
+    const struct matching same = { .eager_bytes = 10 };
+    static const struct {
+        int32_t kind;
+        int64_t bytes;
+    } limits[] = {
+        { COMM_OP_ALL_REDUCE, 40 }, { COMM_OP_REDUCE, 40 }, { COMM_OP_REDUCE_SCATTER, 40 },
+        { COMM_OP_BROADCAST, 30 },  { COMM_OP_SCATTER, 30 }, { COMM_OP_GATHER, 20 },
+        { COMM_OP_ALL_GATHER, 20 }, { COMM_OP_ALL_TO_ALL, 20 }, { COMM_OP_SEND, 10 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        assert_int_equal(match_eager_bytes(&m, limits[i].kind), limits[i].bytes);
+        assert_int_equal(match_eager_bytes(&same, limits[i].kind), 10);
+    }
+}
+
 static void credit_is_used_to_the_last_byte(void **state)
 {
     (void)state;
@@ -600,6 +620,7 @@ int main(void)
         TEST(a_receive_is_posted_while_its_message_comes),
         TEST(a_message_of_another_key_is_left_alone),
         TEST(eager_ends_at_its_limit),
+        TEST(collectives_may_have_limits_of_their_own),
         TEST(credit_is_used_to_the_last_byte),
         TEST(without_credit_a_short_message_is_announced),
         TEST(more_than_the_credit_ends_the_link),
