@@ -98,6 +98,7 @@ static int close_pair(void **state)
     unexpected_list_clear(&domain.unexpected);
     duplex_close(&pair);
     duplex_finish(&pair);
+    duplex_pool_finish(&fabric);
     events_close(&fabric);
     domain_finish(&domain);
     segment_unmap(&peer_segment);
