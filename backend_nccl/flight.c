@@ -223,8 +223,8 @@ static uint64_t likeness(const struct communicator *c, const struct flight *firs
 {
     const comm_op *op = &first->op;
     uint64_t sides[2] = { op->send.count, op->recv.count }, number = 1;
-    if (c->source >= 0)
-        return number; /* one connection, for all messages */
+    if (c->source >= 0) /* one connection, for all messages; one of nothing does not make it */
+        return op->send.count || op->recv.count ? number : number + 1;
     if (first->next || op->flags & COMM_OP_FLAG_UNEVEN || op->send.list || op->recv.list || op->send.counts ||
         op->recv.counts)
         return 0;

@@ -729,6 +729,8 @@ fault("nccl", "group_is_closed_while_it_connects", "backend_nccl/backend.c",
       "if (!needs_ranks(c) || communicator_wait", "if (1 || communicator_wait", "faults", "failing calls")
 fault("nccl", "thread_within_a_call_is_not_driven_out", "backend_nccl/communicator.c",
       "if (abort && c->is_called && c->root) {", "if (0 && abort) {", "faults, in the calling thread")
+fault("nccl", "message_of_nothing_connects", "backend_nccl/flight.c",
+      "op->recv.count ? number : number + 1;", "op->recv.count ? number : number;", "moves, in the calling thread")
 fault("nccl", "operation_unlike_those_before_is_called_here", "backend_nccl/flight.c",
       "return number && c->known[number % KNOWN_MAX] == number;", "return 1 || number;",
       "faults, in the calling thread")

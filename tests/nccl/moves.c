@@ -54,6 +54,28 @@ static void messages_keep_their_order(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Nobody receives before all have sent: a call that waits for the receiver hangs. A message of nothing connects no
+ * ranks, so the one after it is the first that could wait. */
+static void something_follows_nothing(int rank, int size, void *arg)
+{
+    (void)arg;
+    comm_group *world = cases_world(rank, NULL);
+    comm_op_options o = on_gpu();
+    int32_t *out = vector_new(COUNT, rank + 1), *in = vector_new(COUNT, -1);
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    for (size_t count = 0; count <= COUNT; count += COUNT) {
+        comm_work *works[2];
+        CHECK_OK(comm_send(world, out, count, COMM_DTYPE_I32, next, &o, &works[0]));
+        CHECK_OK(comm_recv(world, in, count, COMM_DTYPE_I32, before, &o, &works[1]));
+        finish(works[0]);
+        finish(works[1]);
+    }
+    CHECK_VECTOR(in, COUNT, before + 1);
+    gpu_memory_free(in);
+    gpu_memory_free(out);
+    CHECK_OK(comm_group_close(world));
+}
+
 /* The messages of a batch cannot block each other, in one stream either. */
 static void batch_in_a_stream(int rank, int size, void *arg)
 {
@@ -477,6 +499,7 @@ static void buffers_elsewhere(int rank, int size, void *arg)
 static const struct nccl_case cases[] = {
     { "messages in both directions", messages_in_both_directions, 4 },
     { "messages keep their order", messages_keep_their_order, 3 },
+    { "something follows nothing", something_follows_nothing, 3 },
     { "a batch in a stream", batch_in_a_stream, 3 },
     { "a mixed batch in a stream", mixed_batch_in_a_stream, 3 },
     { "order in a stream", order_in_a_stream, 3 },
