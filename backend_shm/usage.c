@@ -30,18 +30,20 @@ int64_t usage_of_ranks(const void *fabric, int32_t *ret_cores)
 {
     enum { MOST = 64 };
     const struct fabric *f = fabric;
-    pid_t pids[MOST + 1] = { getpid() };
-    int count = 1;
+    pid_t pids[MOST], mine = getpid();
+    int count = 0;
     cpu_set_t cores;
     CPU_ZERO(&cores);
-    int64_t used = used_by(pids[0], &cores);
+    int64_t used = used_by(mine, &cores);
     for (int32_t i = 0; i < f->up_count && used >= 0; i++) {
         pid_t pid = greeting_peer(f->up[i]->watch.fd);
-        if (contains(pids, count, pid))
+        if (pid == mine || contains(pids, count, pid))
             continue; /* ranks may be threads of one process */
-        int64_t its = count > MOST ? -1 : used_by(pid, &cores);
-        used = its < 0 ? -1 : used + its;
+        int64_t its = count < MOST ? used_by(pid, &cores) : -1;
+        if (its < 0)
+            return -1;
         pids[count++] = pid;
+        used += its;
     }
     *ret_cores = CPU_COUNT(&cores);
     return used;

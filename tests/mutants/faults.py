@@ -214,6 +214,8 @@ fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
       "|| ranks_use_cores(&w->usage))", ")", "resting")
+fault("h", "ranks_of_one_process_count_each", "backend_shm/usage.c",
+      "pid == mine || contains(pids, count, pid)", "contains(pids, count, pid)", "shm_usage")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
       "    if (run && !run->slot)\n        record_run(run);\n}", "    if (run)\n        record_run(run);\n}", "submit")
