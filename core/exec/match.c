@@ -224,10 +224,10 @@ static int send_payload(struct message *m, uint8_t type)
 int64_t match_eager_bytes(const struct matching *m, int32_t kind)
 {
     uint32_t traits = comm_op_traits_of(kind)->traits;
-    int64_t most = traits & COMM_OP_TRAIT_PEER      ? 0
-                   : traits & COMM_OP_TRAIT_REDUCES ? m->eager_reduced_bytes
+    int64_t most = traits & COMM_OP_TRAIT_PEER           ? 0
+                   : traits & COMM_OP_TRAIT_REDUCES      ? m->eager_reduced_bytes
                    : traits & COMM_OP_TRAIT_SEND_AT_ROOT ? m->eager_spread_bytes
-                                                    : m->eager_swapped_bytes;
+                                                         : m->eager_swapped_bytes;
     return most > m->eager_bytes ? most : m->eager_bytes;
 }
 
@@ -236,7 +236,7 @@ static int is_short(const struct message *m)
     const struct matching *matching = m->port->table->matching;
     if (m->may_write_back && matching->write_back_bytes)
         return m->bytes < (size_t)matching->write_back_bytes;
-    return m->bytes <= (size_t)matching->eager_bytes || m->bytes <= (size_t)match_eager_bytes(matching, m->head->kind);
+    return m->bytes <= (size_t)match_eager_bytes(matching, m->head->kind);
 }
 
 static int may_be_eager(const struct message *m)

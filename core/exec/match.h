@@ -146,9 +146,9 @@ int match_adopt(struct message *m, int in_order);
 /* Let go what may go by now of the sends that were held back. */
 void match_release(struct port *p);
 
-/* The first unexpected frame with this receive's key, or NULL. */
 /* Longest message of such an operation that is eager where its credit and write_back_bytes allow it. */
 int64_t match_eager_bytes(const struct matching *m, int32_t kind);
+/* The first unexpected frame with this receive's key, or NULL. */
 struct unexpected *match_find_unexpected(const struct message *m);
 /* Wait for a message of m->port's, or of any port's if that is NULL; the caller finds out which one. */
 void match_await(struct message *m);
