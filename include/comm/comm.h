@@ -665,7 +665,7 @@ COMM_API comm_status comm_mesh_ranks(const comm_mesh *mesh, int32_t *ret_world_r
  *          backend that checks it, as tcp does, ends the group with MISMATCH on all ranks, and the text spells out both
  *          calls. NCCL and MPI cannot: there ranks that do not match hang until the time limit (DEADLINE), or get wrong
  *          results. A rank that needs nothing more from the others (the root of a broadcast or scatter, the others in a
- *          reduce or gather) may have OK for this call and be told by its next one. Groups are independent.
+ *          reduce or gather) may have OK for this call and be told by one that follows. Groups are independent.
  *          To match, the operation, dtype, redop, root, counts and COMM_OP_FLAG_RANK_ORDER must be the same on all
  *          ranks. Each rank's own are its addresses and offsets, in place or not, waiting or not, timeout, label,
  *          premul and reduce_fn. With COMM_REDOP_USER on BYTE, element_bytes must be the same, too.
