@@ -1,5 +1,4 @@
 /* The mpi backend's table: see include/comm/backend.h for what each slot promises. */
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,15 +17,15 @@ static void cond_init_monotonic(pthread_cond_t *cond)
     pthread_condattr_destroy(&attributes);
 }
 
-/* Are there more ranks than cores on this host? mpirun often binds each rank to a core, which is then its own. */
-static int is_crowded(int32_t ranks)
+/* Are there more ranks than cores on this host? The launcher counts ranks of this machine that COMM_HOST_ID or
+ * containers put on several hosts. */
+static int is_crowded(const comm_world_info *info)
 {
-    enum { BOUND_MAX = 2 }; /* the threads of a core */
-    cpu_set_t allowed;
-    int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-    if (cores <= BOUND_MAX)
-        cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return ranks < 1 || ranks > cores;
+    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), ranks = 0;
+    int32_t cores = info->local_cores > 0 ? info->local_cores : online;
+    for (int32_t r = 0; r < info->size; r++)
+        ranks += info->hosts[r] == info->hosts[info->rank];
+    return ranks > cores || info->local_size > online;
 }
 
 /* ---- Worlds ---- */
@@ -50,7 +49,7 @@ static comm_status mpi_world_open(void *context, const comm_world_info *info, vo
     if (!w)
         return fail(COMM_ERR_NO_MEMORY, "the world's state");
     w->info = info;
-    w->yields = is_crowded(info->local_size);
+    w->yields = is_crowded(info);
     w->linger_ms = host->param_int(info->options, "mpi", "linger_ms");
     pthread_mutex_init(&w->lock, NULL);
     cond_init_monotonic(&w->changed);

@@ -10,6 +10,7 @@
 #include "duplex.h"
 #include "events.h"
 #include "greeting.h"
+#include "groups.h"
 #include "region.h"
 #include "say.h"
 
@@ -30,19 +31,11 @@ static const struct port_ops duplex_ops = {
     .find_place = dial_find_place,
 };
 
-int32_t fabric_local_ranks(const comm_world_info *info)
-{
-    int32_t count = 0;
-    for (int32_t r = 0; r < info->size; r++)
-        count += info->hosts[r] == info->hosts[info->rank];
-    return count;
-}
-
 /* Each rank may have two rings with each other rank: the more ranks, the smaller. */
 static size_t choose_ring_bytes(const comm_world_info *info)
 {
     size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = segment_ring_least();
-    int32_t ranks = fabric_local_ranks(info);
+    int32_t ranks = domain_local_ranks(info);
     if (wanted == 0)
         wanted = ranks <= 8 ? 256 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
     while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)

@@ -5,9 +5,6 @@
 #include "base/relax.h"
 #include "shm.h"
 
-/* Ranks of this world on this host. */
-int32_t fabric_local_ranks(const comm_world_info *info);
-
 /* The duplexes become the domain's ports for ranks of this host, and for those that have none. With zeroed memory;
  * finish frees also what is half made. */
 comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier_driver *driver,

@@ -135,7 +135,7 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
     if (status == COMM_OK && with_shm)
         status = carrier_create_shm(&m->domain, &driver_of_meshes, &looks, info, &m->local);
     read_parameters(m, info->options);
-    waiting_choose(&m->waiting, "tcp", info->options, info->local_size > 0 ? info->local_size : info->size);
+    waiting_choose(&m->waiting, "tcp", info);
     m->waiting.rest_ns = REST_NS;
     if (status != COMM_OK) {
         mesh_free(m);

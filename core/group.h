@@ -60,6 +60,7 @@ struct world {
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
     int32_t *hosts;            /* [size] the number of each rank's host: host_id.h */
+    int32_t local_cores;       /* of this rank's host, that its ranks may run on, together; 0: not known */
     _Atomic uint8_t *lost;     /* [size] 1: a backend has said that this rank is lost */
     int came_together;         /* comm_init has succeeded */
     int takes_leave;           /* rank 0 serves that store, and this rank has joined: see comm__leave */

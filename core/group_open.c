@@ -375,6 +375,7 @@ static comm_status open_world_state(const comm_group *group, const struct channe
         .device = device_of(group, channel),
         .timeout_ms = atomic_load(&world->root->timeout_ms),
         .tuning = world->tuning,
+        .local_cores = world->local_cores,
     };
     uint64_t fail_count = comm__fail_count();
     if (world->tuning && world->rank == 0 && comm__param_int("explain"))

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/param.h"
 #include "base/deadline.h"
 #include "fork.h"
@@ -137,6 +138,7 @@ static comm_status come_together(struct world *world, const comm_init_options *o
     world->size = j->size;
     free(world->hosts);
     world->hosts = j->hosts;
+    world->local_cores = j->local_cores;
     j->hosts = NULL;
     world->takes_leave = j->served && j->joined;
     return status;
@@ -185,6 +187,23 @@ static void set_joining(struct world *world, struct joining *j)
     pthread_mutex_unlock(&world->looking);
 }
 
+/* Why messages take longer than elsewhere. Each host's first rank says it. */
+static void explain_cores(const struct world *world)
+{
+    int32_t ranks = 0;
+    for (int32_t r = 0; r < world->size; r++) {
+        if (world->hosts[r] != world->hosts[world->rank])
+            continue;
+        if (ranks++ == 0 && r != world->rank)
+            return;
+    }
+    if (world->local_cores > 0 && ranks > world->local_cores && comm__param_int("explain"))
+        comm__log(COMM_LOG_WARN,
+                  "world '%s': the %d ranks on the host of rank %d may run on %d core%s together, so one that waits "
+                  "lets the others run",
+                  world->root->name, ranks, world->rank, world->local_cores, world->local_cores == 1 ? "" : "s");
+}
+
 static comm_status open_world(struct world *world, const comm_init_options *o, struct joining *j)
 {
     size_t secret_bytes = strlen(o->secret) + 1 + JOIN_NONCE_TEXT;
@@ -193,6 +212,7 @@ static comm_status open_world(struct world *world, const comm_init_options *o, s
         return comm__fail(COMM_ERR_NO_MEMORY, "a world of %d ranks", j->size);
     snprintf(world->secret, secret_bytes, "%s:%s", o->secret, j->nonce);
     world->root->id = XXH64(j->nonce, JOIN_NONCE_TEXT - 1, 0);
+    explain_cores(world);
     set_joining(world, j->size > 1 ? j : NULL);
     comm_status status = comm__world_open(world);
     set_joining(world, NULL);

@@ -3,8 +3,9 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    the process that has joined as rank r, its host (host_id.c), and the port that shows that it lives
- *               (lifeline.c); a second one is refused (commrun looks at these, and may set the verdict)
+ *   rank/<r>    the process that has joined as rank r, its host (host_id.c) and its cores (host_cores.c), and the port
+ *               that shows that it lives (lifeline.c); a second one is refused (commrun looks at these, and may set the
+ *               verdict)
  *   terms       the world's size, the marks of its secret and its tuning, its backends, and the process that said so
  *               first; a rank that disagrees ends the joining for all
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
@@ -12,8 +13,8 @@
  *
  * There are two rounds: in the first each rank shows up, in the second it says that its backends are open. Each has
  *   joined, opened    how many have come; the last one sets
- *   verdict, outcome  "ok", a NUL and what all should know (the nonce and which ranks share a host; where
- *                     each rank is), or "<status> <why there will be no world>"; the first one holds
+ *   verdict, outcome  "ok", a NUL and what all should know (the nonce, which ranks share a host, and each host's
+ *                     cores; where each rank is), or "<status> <why there will be no world>"; the first one holds
  *   all, open         the same, for ranks that wait: PyTorch 1.13's server wakes no client after a compare_set
  * and in the second
  *   card/<r>          what rank r's backends have published
@@ -38,6 +39,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/param.h"
+#include "host_cores.h"
 #include "host_id.h"
 
 #define ALL_WELL "ok"
@@ -49,7 +51,7 @@ enum {
     BACKENDS_SHOWN = 160,
     FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
     CARDS_MAX = 1024,     /* ranks; the last one to open fetches the cards of so many for all */
-    HOST_TEXT = 17,       /* comm__host_id in a claim */
+    HOST_TEXT = 17,       /* comm__host_id in a claim, and a space; behind it comm__host_cores_mine */
 };
 
 struct round {
@@ -163,16 +165,18 @@ static comm_status find_number(struct joining *j)
 
 /* ---- Joining ---- */
 
-/* The key holds this process's name, its host, then its lifeline: from the moment that a rank counts as there, others
- * can watch it. */
+/* The key holds this process's name, its host and cores, then its lifeline: from the moment that a rank counts as
+ * there, others can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
-    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + LIFELINE_ENDPOINT_BYTES], who[WHO_BYTES], claim[JOIN_NONCE_TEXT];
+    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + HOST_CORES_TEXT + LIFELINE_ENDPOINT_BYTES];
+    char who[WHO_BYTES], claim[JOIN_NONCE_TEXT], cores[HOST_CORES_TEXT];
     comm_status status = make_nonce(claim);
     if (status != COMM_OK)
         return status;
     write_who(who, claim);
-    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 "\n%s", who, comm__host_id(), j->lifeline.endpoint);
+    comm__host_cores_mine(cores);
+    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 " %s\n%s", who, comm__host_id(), cores, j->lifeline.endpoint);
     snprintf(key, sizeof key, "rank/%d", j->rank);
     void *there;
     size_t bytes;
@@ -606,38 +610,46 @@ static comm_status fetch(struct joining *j, const char *member, const char *more
     return status;
 }
 
-/* The hosts of the ranks that have made these claims. */
-static comm_status write_hosts(struct joining *j, const struct fetched *claims, char **ret_text)
+/* The hosts of the ranks that have made these claims, and the hosts' cores. */
+static comm_status write_hosts(struct joining *j, const struct fetched *claims, char **ret_hosts, char **ret_cores)
 {
     uint64_t *ids = calloc((size_t)j->size, sizeof *ids);
     int32_t *hosts = calloc((size_t)j->size, sizeof *hosts);
-    comm_status status = ids && hosts ? COMM_OK : comm__fail(COMM_ERR_NO_MEMORY, "the hosts of %d ranks", j->size);
+    const char **masks = calloc((size_t)j->size, sizeof *masks);
+    comm_status status = ids && hosts && masks ? COMM_OK
+                                               : comm__fail(COMM_ERR_NO_MEMORY, "the hosts of %d ranks", j->size);
     for (int32_t r = 0; status == COMM_OK && r < j->size; r++) {
-        const char *id = strchr(claims->values[r], '\n');
-        ids[r] = id ? strtoull(id + 1, NULL, 16) : 0;
+        char *id = strchr(claims->values[r], '\n'), *end = id;
+        ids[r] = id ? strtoull(id + 1, &end, 16) : 0;
+        masks[r] = id && *end == ' ' ? end + 1 : NULL;
     }
     if (status == COMM_OK)
         status = comm__hosts_number(ids, j->size, hosts);
     if (status == COMM_OK)
-        status = comm__hosts_write(hosts, j->size, ret_text);
+        status = comm__hosts_write(hosts, j->size, ret_hosts);
+    if (status == COMM_OK)
+        status = comm__host_cores_write(hosts, masks, j->size, ret_cores);
     free(ids);
     free(hosts);
+    free(masks);
     return status;
 }
 
-/* "<nonce> <hosts>". */
+/* "<nonce> <hosts> <cores>". */
 static comm_status tell_start(struct joining *j, const struct fetched *claims)
 {
     int64_t worlds;
-    char *hosts = NULL;
-    comm_status status = write_hosts(j, claims, &hosts);
-    if (status != COMM_OK)
+    char *hosts = NULL, *cores = NULL;
+    comm_status status = write_hosts(j, claims, &hosts, &cores);
+    if (status != COMM_OK) {
+        free(hosts);
         return decide_against(j, &showing_up, status, comm_last_error());
-    size_t nonce_bytes = claims->bytes[j->size], bytes = nonce_bytes + 1 + strlen(hosts);
+    }
+    size_t nonce_bytes = claims->bytes[j->size], bytes = nonce_bytes + 2 + strlen(hosts) + strlen(cores);
     char *start = malloc(bytes + 1);
     if (start) {
         memcpy(start, claims->values[j->size], nonce_bytes);
-        sprintf(start + nonce_bytes, " %s", hosts);
+        sprintf(start + nonce_bytes, " %s %s", hosts, cores);
         /* In this order: a rank that knows that all are here finds the next world if it joins again. */
         status = comm_store_add(j->names, "worlds", 1, &worlds);
     }
@@ -647,6 +659,7 @@ static comm_status tell_start(struct joining *j, const struct fetched *claims)
                                         "the last rank to come had no memory to tell the others");
     free(start);
     free(hosts);
+    free(cores);
     return status;
 }
 
@@ -672,7 +685,11 @@ static comm_status take_nonce_and_hosts(struct joining *j)
     j->hosts = malloc((size_t)j->size * sizeof *j->hosts);
     if (!j->hosts)
         return comm__fail(COMM_ERR_NO_MEMORY, "the hosts of %d ranks", j->size);
-    return comm__hosts_read(start + nonce_bytes + 1, j->size, j->hosts);
+    const char *hosts = start + nonce_bytes + 1, *cores = strchr(hosts, ' ');
+    comm_status status = comm__hosts_read(hosts, j->size, j->hosts);
+    if (status == COMM_OK)
+        j->local_cores = comm__host_cores_read(cores ? cores + 1 : NULL, j->hosts[j->rank]);
+    return status;
 }
 
 comm_status comm__join(struct joining *j, comm_status able)
@@ -687,6 +704,19 @@ comm_status comm__join(struct joining *j, comm_status able)
     return status == COMM_OK ? take_nonce_and_hosts(j) : status;
 }
 
+static comm_status count_own_cores(struct joining *j)
+{
+    char mine[HOST_CORES_TEXT], *text;
+    const char *mask = mine;
+    comm__host_cores_mine(mine);
+    comm_status status = comm__host_cores_write(j->hosts, &mask, 1, &text);
+    if (status != COMM_OK)
+        return status;
+    j->local_cores = comm__host_cores_read(text, 0);
+    free(text);
+    return COMM_OK;
+}
+
 comm_status comm__join_alone(struct joining *j)
 {
     j->lifeline.listener = -1;
@@ -694,6 +724,8 @@ comm_status comm__join_alone(struct joining *j)
     j->hosts = calloc(1, sizeof *j->hosts);
     if (status == COMM_OK && !j->hosts)
         status = comm__fail(COMM_ERR_NO_MEMORY, "a world of one rank");
+    if (status == COMM_OK)
+        status = count_own_cores(j);
     return status == COMM_OK ? comm_store_open("hash://", NULL, &j->store) : status;
 }
 

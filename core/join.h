@@ -27,6 +27,7 @@ struct joining {
     char nonce[JOIN_NONCE_TEXT];
     /* [size] the number of each rank's host (host_id.h); a caller that needs it longer takes it and leaves NULL */
     int32_t *hosts;
+    int32_t local_cores; /* how many cores the ranks on this host may run on, together; 0: not known (host_cores.h) */
     int heard;      /* there is a verdict */
     char *verdict;  /* of the latest round; its payload follows the NUL */
     size_t verdict_bytes;
@@ -34,8 +35,8 @@ struct joining {
     struct watch *watches; /* LIFELINE_WATCHES_MAX, once this rank has to wait for others */
 };
 
-/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce and hosts.
- * `able` says whether this rank can take part: if not, all are told the last error's text. */
+/* Show up as rank j->rank of j->size, and wait for the others until the deadline; sets store, number, nonce, hosts and
+ * local_cores. `able` says whether this rank can take part: if not, all are told the last error's text. */
 comm_status comm__join(struct joining *j, comm_status able);
 
 /* After comm__join, once this rank's backends are open (`able`), or could not be opened: then all are told the last

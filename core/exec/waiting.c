@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "groups.h"
 #include "say.h"
 
 /* After yielding to a program that kept the core; twice as long each time that it happens again soon. */
@@ -11,16 +12,14 @@ static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MAX_NS = 320000000;
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
-void waiting_choose(struct waiting *w, const char *backend, const void *options, int32_t local_ranks)
+void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
 {
-    cpu_set_t mine;
-    int32_t cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
+    /* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */
     int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    if (cores < local_ranks && cores * local_ranks <= online)
-        cores = online; /* each rank is bound to cores of its own */
-    w->is_crowded = local_ranks > cores;
-    w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(options, backend, "spin_us") * 1000;
-    w->yield_ns = w->is_crowded ? exec_host->param_int(options, backend, "yield_us") * 1000 : 0;
+    int32_t cores = info->local_cores > 0 ? info->local_cores : online;
+    w->is_crowded = domain_local_ranks(info) > cores || info->local_size > online;
+    w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(info->options, backend, "spin_us") * 1000;
+    w->yield_ns = w->is_crowded ? exec_host->param_int(info->options, backend, "yield_us") * 1000 : 0;
 }
 
 /* Has the core gone to another rank, which does its part of a long operation? Then the ranks have used nearly all of

@@ -25,7 +25,7 @@ struct waiting {
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     struct waiting_usage usage;
-    int is_crowded;            /* more ranks on this host than cores */
+    int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */
 };
 
@@ -33,7 +33,7 @@ enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not polled for so 
 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
  * more than we need to poll again: then a thread yields between polls. */
-void waiting_choose(struct waiting *w, const char *backend, const void *options, int32_t local_ranks);
+void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info);
 
 static inline int waiting_rests(const struct waiting *w, int64_t now)
 {

@@ -398,6 +398,10 @@ typedef struct comm_world_info {
     int64_t timeout_ms;   /* to come together, and then the default of every operation */
     const char *tuning;   /* the text of the file COMM_TUNING, the same on all ranks; NULL: none. Lines that begin with
                            * the backend's name are for it: docs/tuning.md */
+    int32_t local_cores;  /* how many cores the ranks on this rank's host may run on, all of them together, by their
+                           * affinity when they joined: with more ranks than this, one that waits should let the others
+                           * run. 0: not known */
+    int32_t reserved;
 } comm_world_info; /* lives as long as the world's state */
 
 typedef struct comm_group_info {

@@ -434,6 +434,16 @@ fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    neta
       "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
 fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev,", "(uint64_t)0,",
       "host_id")
+fault("core", "cores_are_those_of_the_last_rank", "core/host_cores.c",
+      "h->unknown |= !add(masks[r], &h->cores);", "CPU_ZERO(&h->cores); h->unknown |= !add(masks[r], &h->cores);",
+      "host_cores", "local_cores")
+fault("core", "rank_that_does_not_know_has_no_cores", "core/host_cores.c", "h->unknown |= !add(", "add(", "host_cores")
+fault("core", "cores_are_those_of_all_hosts", "core/join.c", "j->hosts[j->rank]);\n    return status;",
+      "0);\n    return status;", "local_cores")
+fault("core", "each_core_of_the_machine_is_the_ranks_own", "core/exec/waiting.c",
+      "info->local_cores > 0 ? info->local_cores : online;", "online;", "resting")
+fault("core", "ranks_on_as_many_cores_yield", "core/exec/waiting.c", "domain_local_ranks(info) > cores",
+      "domain_local_ranks(info) >= cores", "resting")
 fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
       "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id",
       "groups")

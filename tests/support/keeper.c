@@ -10,6 +10,7 @@ comm_status keeper_submits;
 comm_status (*keeper_runs)(const comm_op *op, int64_t spin_ns);
 _Atomic int keeper_submitted, keeper_asked, keeper_aborted;
 const comm_host *keeper_host;
+const comm_world_info *keeper_world;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kept all[KEPT_MAX];
@@ -45,7 +46,7 @@ void keeper_complete(comm_status status, const char *error)
 
 static comm_status world_open(void *context, const comm_world_info *info, void **ret_world)
 {
-    (void)info;
+    keeper_world = info;
     *ret_world = context;
     return COMM_OK;
 }

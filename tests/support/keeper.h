@@ -26,6 +26,7 @@ struct kept keeper_take(int i);
 void keeper_complete(comm_status status, const char *error);
 
 extern const comm_host *keeper_host;
+extern const comm_world_info *keeper_world; /* of the last world_open */
 const comm_backend *keeper_entry(const comm_host *host);
 const comm_backend *keeper_run_entry(const comm_host *host);
 

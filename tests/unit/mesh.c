@@ -95,7 +95,9 @@ static struct mesh *meshes[RANKS];
 
 static struct mesh *open_mesh(int32_t rank, const char *secret)
 {
-    comm_world_info info = { sizeof info, rank, RANKS, 0, WORLD, "world", secret, NULL, &store, NULL, 0, 1000, NULL };
+    static const int32_t hosts[RANKS];
+    comm_world_info info = { .struct_bytes = sizeof info, .rank = rank, .size = RANKS, .id = WORLD, .name = "world",
+                             .secret = secret, .hosts = hosts, .store = &store, .timeout_ms = 1000 };
     assert_int_equal(mesh_open(&info, 0, &meshes[rank]), COMM_OK);
     progress_enter(meshes[rank]);
     return meshes[rank];

@@ -1,12 +1,16 @@
-/* How long a thread rests that has yielded its core to a program that kept it. Time is what the test says. */
+/* Which threads yield, and how long one rests that has yielded its core to a program that kept it. Time is what the
+ * test says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/common/base/clock.h"
+#include "core/exec/say.h"
 #include "core/exec/waiting.h"
 
 static const int64_t MS = 1000000;
@@ -83,12 +87,55 @@ static void a_short_yield_is_no_reason_to_rest(void **state)
     assert_int_equal(w.rest_until_ns, 0);
 }
 
+/* ---- Spin, or yield to the other ranks? ---- */
+
+static int64_t one_per_name(const void *options, const char *backend, const char *name)
+{
+    (void)options;
+    assert_string_equal(backend, "shm");
+    return strcmp(name, "spin_us") == 0 ? 7 : 9;
+}
+
+/* Of ranks on two hosts, the first of which has as many as `local`. */
+static int is_crowded(int32_t local, int32_t cores, int32_t launched)
+{
+    enum { RANKS = 5 };
+    int32_t hosts[RANKS];
+    struct waiting w = { 0 };
+    comm_world_info info = { .struct_bytes = sizeof info, .size = RANKS, .local_size = launched, .hosts = hosts,
+                             .local_cores = cores };
+    for (int32_t r = 0; r < RANKS; r++)
+        hosts[r] = r >= local;
+    waiting_choose(&w, "shm", &info);
+    assert_int_equal(w.spin_ns, w.is_crowded ? 0 : 7000);
+    assert_int_equal(w.yield_ns, w.is_crowded ? 9000 : 0);
+    return w.is_crowded;
+}
+
+static void ranks_yield_if_there_are_more_than_their_cores(void **state)
+{
+    static const comm_host fake = { .param_int = one_per_name };
+    const int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    (void)state;
+    exec_host = &fake;
+    assert_false(is_crowded(1, 1, 0));
+    assert_true(is_crowded(2, 1, 0)); /* however many cores this machine has */
+    assert_false(is_crowded(2, 2, 2));
+    assert_true(is_crowded(3, 2, 0));
+    assert_false(is_crowded(5, 5, 0));
+    assert_true(is_crowded(5, 4, online));
+    assert_true(is_crowded(1, 1, online + 1)); /* others of the job share the machine */
+    assert_false(is_crowded(1, 0, online));
+    assert_int_equal(is_crowded(5, 0, 0), online < 5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_program_that_stays_is_tried_seldom),
         cmocka_unit_test(ranks_that_work_are_no_reason_to_rest),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
+        cmocka_unit_test(ranks_yield_if_there_are_more_than_their_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
