@@ -224,10 +224,9 @@ static int send_payload(struct message *m, uint8_t type)
 int64_t match_eager_bytes(const struct matching *m, int32_t kind)
 {
     uint32_t traits = comm_op_traits_of(kind)->traits;
-    int64_t most = traits & COMM_OP_TRAIT_PEER           ? 0
-                   : traits & COMM_OP_TRAIT_REDUCES      ? m->eager_reduced_bytes
-                   : traits & COMM_OP_TRAIT_SEND_AT_ROOT ? m->eager_spread_bytes
-                                                         : m->eager_swapped_bytes;
+    int64_t most = traits & COMM_OP_TRAIT_REDUCES                               ? m->eager_reduced_bytes
+                   : traits & (COMM_OP_TRAIT_PEER | COMM_OP_TRAIT_SEND_AT_ROOT) ? m->eager_spread_bytes
+                                                                                : m->eager_swapped_bytes;
     return most > m->eager_bytes ? most : m->eager_bytes;
 }
 

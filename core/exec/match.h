@@ -58,7 +58,8 @@ struct matching {
     int64_t eager_bytes;
     int64_t eager_reduced_bytes; /* the same for messages of reductions, if that is more: others of that length are
                                   * better read by the peer in the sender's memory */
-    int64_t eager_spread_bytes, eager_swapped_bytes; /* the same where a root sends, and for other collectives */
+    /* the same where only one rank sends (messages between two ranks, those of a root), and for other collectives */
+    int64_t eager_spread_bytes, eager_swapped_bytes;
     int64_t write_back_bytes;    /* shortest message that is not eager because its result may be written back; 0: that
                                   * makes no difference */
     uint64_t arrivals;

@@ -203,7 +203,8 @@ static void collectives_may_have_limits_of_their_own(void **state)
     } limits[] = {
         { COMM_OP_ALL_REDUCE, 40 }, { COMM_OP_REDUCE, 40 }, { COMM_OP_REDUCE_SCATTER, 40 },
         { COMM_OP_BROADCAST, 30 },  { COMM_OP_SCATTER, 30 }, { COMM_OP_GATHER, 20 },
-        { COMM_OP_ALL_GATHER, 20 }, { COMM_OP_ALL_TO_ALL, 20 }, { COMM_OP_SEND, 10 },
+        { COMM_OP_ALL_GATHER, 20 }, { COMM_OP_ALL_TO_ALL, 20 }, { COMM_OP_SEND, 30 },
+        { COMM_OP_RECV, 30 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
