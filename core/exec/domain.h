@@ -7,6 +7,7 @@
 #include <comm/backend.h>
 #include <stdatomic.h>
 
+#include "cache.h"
 #include "match.h"
 #include "port.h"
 
@@ -49,6 +50,7 @@ struct domain {
     struct port_table peers; /* first: domain_of */
     const int32_t *hosts;    /* [peers.size] which ranks share a host; NULL: not known. The core's */
     struct matching matching;
+    struct cache cache;      /* the carrier of frames chooses it */
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */

@@ -65,11 +65,9 @@ static const struct message_user user = { .done = on_done, .wrong_length = on_wr
  * replaces what has been sent just before, and is in the caches. */
 static int is_long(const struct exec_op *op, const struct plan_step *step)
 {
-    size_t bytes = op->total * op->element_bytes;
     int in_place = !op->in.data || op->in.data == op->op.recv.data;
-    if (step->dst.buffer != PLAN_RECV || op->group->size != 2)
-        return 0;
-    return is_receive(step) ? copy_is_long(bytes) : !in_place && copy_result_is_long(bytes);
+    return step->dst.buffer == PLAN_RECV && op->group->size == 2 && (is_receive(step) || !in_place) &&
+           operand_is_long(op);
 }
 
 /* All that is to be known of the step's message, once for all that will happen to it. */

@@ -126,6 +126,22 @@ size_t operand_total(const struct exec_op *op)
     return most;
 }
 
+static size_t blocks_of(const comm_buffers *side, int32_t kind, int32_t size)
+{
+    int is_there = side->data || side->list;
+    return !is_there || kind == COMM_OP_SIDE_NONE ? 0 : kind == COMM_OP_SIDE_BLOCKS ? (size_t)size : 1;
+}
+
+int operand_is_long(const struct exec_op *op)
+{
+    const struct exec_group *g = op->group;
+    const comm_op_traits *t = comm_op_traits_of(op->op.kind);
+    size_t block_bytes = op->total * op->element_bytes, blocks = blocks_of(&op->op.recv, t->recv, g->size);
+    if (!op->op.recv.data || op->op.send.data != op->op.recv.data)
+        blocks += blocks_of(&op->op.send, t->send, g->size);
+    return cache_is_passed(&g->domain->cache, block_bytes, blocks * block_bytes, g->size);
+}
+
 /* ---- Local steps ---- */
 
 static void user_reduce(const struct exec_op *op, void *dst, const void **sources, size_t count)
@@ -178,7 +194,7 @@ void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan
         uint8_t *source = operand_region(op, slot, &step->source, &n);
         if (source != dst)
             copy_part(dst, source, (n < count ? n : count) * op->element_bytes,
-                      copy_is_long(op->total * op->element_bytes));
+                      operand_is_long(op));
     } else if (step->kind == PLAN_STEP_REDUCE) {
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);

@@ -14,6 +14,8 @@ size_t operand_largest_chunk(const struct exec_op *op, size_t slice_elements);
 /* Where a region lies in this slot's slice, and its elements. */
 uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r,
                         size_t *ret_count);
+/* Are the op's blocks too long for the caches? For copy_part. */
+int operand_is_long(const struct exec_op *op);
 /* Carry out a step that needs no message. */
 void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step);
 

@@ -94,6 +94,12 @@ static struct unexpected *first_unexpected(const struct exec_op *op)
     return first;
 }
 
+/* Two ranks have a buffer each, or two if they send by turns. */
+static int is_long(const struct exec_group *g, size_t bytes)
+{
+    return cache_is_passed(&g->domain->cache, bytes, 2 * bytes, 2);
+}
+
 /* ---- To this rank itself ---- */
 
 static void deliver_to_self(struct exec_op *send, struct exec_op *recv)
@@ -101,7 +107,7 @@ static void deliver_to_self(struct exec_op *send, struct exec_op *recv)
     int32_t self = send->group->rank;
     size_t n = send->message.bytes < recv->message.bytes ? send->message.bytes : recv->message.bytes;
     if (n)
-        copy_part(recv->message.data, send->message.data, n, copy_is_long(n));
+        copy_part(recv->message.data, send->message.data, n, is_long(send->group, n));
     recv->message.came = send->message.bytes;
     int32_t tag = send->op.tag;
     queue_complete(send, COMM_OK, NULL);
@@ -184,7 +190,7 @@ void p2p_submit(struct exec_op *op)
     op->head.signature = 0;
     op->message = (struct message){ .user = &user, .owner = op->group, .head = &op->head, .data = side->data,
                                     .bytes = side->count * op->element_bytes };
-    op->message.is_long = (uint8_t)copy_is_long(op->message.bytes);
+    op->message.is_long = (uint8_t)is_long(op->group, op->message.bytes);
     if (is_send)
         post_send(op);
     else

@@ -1,6 +1,6 @@
-/* Blocks about the lengths from which on they are copied past the caches (core/exec/copy.h), in place and not. Odd
+/* Blocks about the length from which on they may be copied past the caches (core/exec/cache.h), in place and not. Odd
  * counts put the blocks behind the first one, and the halves of a vector, on other alignments. Usage: long_blocks
- * BACKEND. */
+ * BACKEND; where nothing is to stay in the caches it is told so with cache_bytes=1. */
 #include <comm/comm.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "ranks.h"
 #include "suite.h"
 
-enum { SIZES = 2, BLOCK = (2 << 20) / 4, RESULT = (8 << 20) / 4 };
+enum { SIZES = 2, BLOCK = (2 << 20) / 4 };
 static const int sizes[SIZES] = { 2, 3 };
 
 /* Elements of 4 bytes: of a block or message, and of the vector of an all_reduce. */
@@ -18,7 +18,7 @@ static const struct {
     enum kind kind;
     size_t counts[3];
 } calls[] = {
-    { ALL_REDUCE, { RESULT - 1, RESULT, RESULT + 3 } }, { ALL_GATHER, { BLOCK - 1, BLOCK, BLOCK + 1 } },
+    { ALL_REDUCE, { BLOCK - 1, BLOCK, 4 * BLOCK + 3 } }, { ALL_GATHER, { BLOCK - 1, BLOCK, BLOCK + 1 } },
     { ALL_TO_ALL, { BLOCK - 1, BLOCK, BLOCK + 1 } },    { BROADCAST, { BLOCK - 1, BLOCK, BLOCK + 1 } },
     { SEND_RECV, { BLOCK - 1, BLOCK, BLOCK + 1 } },
 };

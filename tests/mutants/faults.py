@@ -434,6 +434,9 @@ fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    neta
       "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
 fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev,", "(uint64_t)0,",
       "host_id")
+fault("core", "cache_is_each_ranks_own", "core/exec/cache.c", "ranks < c->sharers ? ranks : c->sharers;", "1;", "cache")
+fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= LEAST_BYTES &&", "", "cache")
+fault("core", "list_of_cores_without_ranges", "core/exec/cache.c", "count += last - first + 1;", "count++;", "cache")
 fault("core", "cores_are_those_of_the_last_rank", "core/host_cores.c",
       "h->unknown |= !add(masks[r], &h->cores);", "CPU_ZERO(&h->cores); h->unknown |= !add(masks[r], &h->cores);",
       "host_cores", "local_cores")

@@ -61,22 +61,11 @@ static void memory_that_overlaps(void **state)
     free(expected);
 }
 
-static void blocks_are_long_from_2_mib_on(void **state)
-{
-    (void)state;
-    assert_false(copy_is_long(0));
-    assert_false(copy_is_long((2 << 20) - 1));
-    assert_true(copy_is_long(2 << 20));
-    assert_false(copy_result_is_long((8 << 20) - 1));
-    assert_true(copy_result_is_long(8 << 20));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_length_and_alignment),
         cmocka_unit_test(memory_that_overlaps),
-        cmocka_unit_test(blocks_are_long_from_2_mib_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

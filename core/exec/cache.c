@@ -1,0 +1,75 @@
+#include "cache.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* 0: there is no such file. */
+static int read_line(int cpu, const char *name, char *line, int capacity)
+{
+    char path[96];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index3/%s", cpu, name);
+    FILE *f = fopen(path, "re");
+    int done = f && fgets(line, capacity, f);
+    if (f)
+        fclose(f);
+    return done;
+}
+
+int32_t cache_count_list(const char *text)
+{
+    long count = 0;
+    char *end = (char *)text;
+    do {
+        const char *at = end + (count > 0); /* behind the comma */
+        long first = strtol(at, &end, 10), last = first;
+        if (end == at)
+            return 0;
+        at = end + 1;
+        if (*end == '-' && (last = strtol(at, &end, 10), end == at))
+            return 0;
+        if (first < 0 || last < first || last > INT16_MAX)
+            return 0;
+        count += last - first + 1;
+    } while (*end == ',');
+    return *end == '\0' || *end == '\n' ? (int32_t)count : 0;
+}
+
+/* "32768K" */
+static size_t read_size(int cpu)
+{
+    enum { ASSUMED_BYTES = 32 << 20 };
+    char line[64], *unit;
+    if (!read_line(cpu, "size", line, sizeof line))
+        return ASSUMED_BYTES;
+    unsigned long long size = strtoull(line, &unit, 10);
+    unsigned shift = *unit == 'K' ? 10 : *unit == 'M' ? 20 : 0;
+    return size > 0 && size < 1ull << 40 ? (size_t)size << shift : ASSUMED_BYTES;
+}
+
+void cache_choose(struct cache *c, size_t bytes, int32_t local_ranks)
+{
+    char line[4096];
+    int cpu = sched_getcpu();
+    int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    cpu = cpu < 0 ? 0 : cpu;
+    int32_t cores = read_line(cpu, "shared_cpu_list", line, sizeof line) ? cache_count_list(line) : 0;
+    if (cores < 1 || cores > online)
+        cores = online;
+    /* The rest is for the rings, for what the program does between two operations, and for other programs. Measured: on
+     * a virtual machine half of the cache is too much in some minutes. */
+    c->bytes = (bytes ? bytes : read_size(cpu)) / 8 * 3;
+    /* Ranks may be side by side, or spread over all cores and several to a core. */
+    int64_t spread = ((int64_t)local_ranks * cores + online - 1) / online;
+    c->sharers = local_ranks < cores ? local_ranks : cores;
+    c->sharers = c->sharers > spread ? c->sharers : (int32_t)spread;
+}
+
+int cache_is_passed(const struct cache *c, size_t block_bytes, size_t touched, int32_t ranks)
+{
+    enum { LEAST_BYTES = 2 << 20 };
+    int32_t sharers = ranks < c->sharers ? ranks : c->sharers;
+    return block_bytes >= LEAST_BYTES && touched > c->bytes / (size_t)(sharers > 0 ? sharers : 1);
+}
