@@ -1,4 +1,5 @@
 /* The mpi backend's table: see include/comm/backend.h for what each slot promises. */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,9 @@ static void cond_init_monotonic(pthread_cond_t *cond)
  * containers put on several hosts. */
 static int is_crowded(const comm_world_info *info)
 {
+    enum { END = offsetof(comm_world_info, local_cores) + sizeof info->local_cores };
     int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN), ranks = 0;
-    int32_t cores = info->local_cores > 0 ? info->local_cores : online;
+    int32_t cores = info->struct_bytes >= END && info->local_cores > 0 ? info->local_cores : online;
     for (int32_t r = 0; r < info->size; r++)
         ranks += info->hosts[r] == info->hosts[info->rank];
     return ranks > cores || info->local_size > online;

@@ -44,7 +44,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
         a->domain.matching.eager_swapped_bytes = 2 * a->domain.matching.eager_bytes;
     }
     cache_choose(&a->domain.cache, (size_t)exec_host->param_int(info->options, "shm", "cache_bytes"),
-                 domain_local_ranks(info));
+                 waiting_local_ranks(info));
     a->domain.matching.write_back_bytes = SHM_WRITE_BACK_BYTES;
     gethostname(a->domain.peers.host_name, sizeof a->domain.peers.host_name - 1);
     comm_status status = domain_tune(&a->domain, "shm", info->tuning);

@@ -10,9 +10,9 @@
 #include "duplex.h"
 #include "events.h"
 #include "greeting.h"
-#include "groups.h"
 #include "region.h"
 #include "say.h"
+#include "waiting.h"
 
 /* ---- Open ---- */
 
@@ -35,7 +35,7 @@ static const struct port_ops duplex_ops = {
 static size_t choose_ring_bytes(const comm_world_info *info)
 {
     size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = segment_ring_least();
-    int32_t ranks = domain_local_ranks(info);
+    int32_t ranks = waiting_local_ranks(info);
     if (wanted == 0)
         wanted = ranks <= 8 ? 256 << 10 : ranks <= 32 ? 128 << 10 : 64 << 10;
     while (bytes * 2 <= wanted && bytes < SEGMENT_RING_MAX)

@@ -96,8 +96,11 @@ static comm_status send_now(const struct fabric *f, struct exec_group *g, const 
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    if (!is_short(p, bytes))
-        return bytes <= SMALL_OFFER_BYTES ? offer_now(f, p, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    if (!is_short(p, bytes)) {
+        /* What the engine may send at once goes there. */
+        int is_eager = bytes > SMALL_BYTES && bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND);
+        return bytes > SMALL_OFFER_BYTES || is_eager ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, spin_ns);
+    }
     g->sends_begun++;
     put_eager(p, g, op);
     return COMM_OK;

@@ -136,7 +136,7 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
         status = carrier_create_shm(&m->domain, &driver_of_meshes, &looks, info, &m->local);
     read_parameters(m, info->options);
     cache_choose(&m->domain.cache, (size_t)exec_host->param_int(info->options, "tcp", "cache_bytes"),
-                 domain_local_ranks(info));
+                 waiting_local_ranks(info));
     waiting_choose(&m->waiting, "tcp", info);
     m->waiting.rest_ns = REST_NS;
     if (status != COMM_OK) {

@@ -79,7 +79,8 @@ int32_t comm__host_cores_read(const char *text, int32_t host)
     char *end;
     for (; host > 0 && text; host--) {
         text = strchr(text, ',');
-        text += text != NULL;
+        if (text)
+            text++;
     }
     long cores = text ? strtol(text, &end, 10) : 0;
     return cores > 0 && cores <= CPU_SETSIZE && *end == ',' ? (int32_t)cores : 0;

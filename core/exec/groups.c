@@ -150,14 +150,6 @@ int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t siz
     return port_table_init(&d->peers, rank, size, events);
 }
 
-int32_t domain_local_ranks(const comm_world_info *info)
-{
-    int32_t count = 0;
-    for (int32_t r = 0; r < info->size; r++)
-        count += info->hosts[r] == info->hosts[info->rank];
-    return count;
-}
-
 void domain_finish(struct domain *d)
 {
     while (d->op_pool) {

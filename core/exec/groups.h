@@ -8,7 +8,6 @@
  * carrier of frames. */
 int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t size, const struct port_events *events);
 void domain_finish(struct domain *d);
-int32_t domain_local_ranks(const comm_world_info *info); /* of this world on this host */
 
 comm_status group_create(struct domain *d, const comm_group_info *info, struct exec_group **ret_group);
 void group_destroy(struct exec_group *g);

@@ -1,10 +1,10 @@
 #include "waiting.h"
 
 #include <sched.h>
+#include <stddef.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "groups.h"
 #include "say.h"
 
 /* After yielding to a program that kept the core; twice as long each time that it happens again soon. */
@@ -12,12 +12,27 @@ static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MAX_NS = 320000000;
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
+int32_t waiting_local_ranks(const comm_world_info *info)
+{
+    int32_t count = 0;
+    for (int32_t r = 0; r < info->size; r++)
+        count += info->hosts[r] == info->hosts[info->rank];
+    return count;
+}
+
+/* 0: the core does not know, or is too old to say. */
+static int32_t local_cores(const comm_world_info *info)
+{
+    enum { END = offsetof(comm_world_info, local_cores) + sizeof info->local_cores };
+    return info->struct_bytes >= END ? info->local_cores : 0;
+}
+
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
 {
     /* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */
     int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    int32_t cores = info->local_cores > 0 ? info->local_cores : online;
-    w->is_crowded = domain_local_ranks(info) > cores || info->local_size > online;
+    int32_t cores = local_cores(info) > 0 ? local_cores(info) : online;
+    w->is_crowded = waiting_local_ranks(info) > cores || info->local_size > online;
     w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(info->options, backend, "spin_us") * 1000;
     w->yield_ns = w->is_crowded ? exec_host->param_int(info->options, backend, "yield_us") * 1000 : 0;
 }

@@ -34,6 +34,7 @@ enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not polled for so 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
  * more than we need to poll again: then a thread yields between polls. */
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info);
+int32_t waiting_local_ranks(const comm_world_info *info); /* of this world on this host */
 
 static inline int waiting_rests(const struct waiting *w, int64_t now)
 {

@@ -444,9 +444,11 @@ fault("core", "rank_that_does_not_know_has_no_cores", "core/host_cores.c", "h->u
 fault("core", "cores_are_those_of_all_hosts", "core/join.c", "j->hosts[j->rank]);\n    return status;",
       "0);\n    return status;", "local_cores")
 fault("core", "each_core_of_the_machine_is_the_ranks_own", "core/exec/waiting.c",
-      "info->local_cores > 0 ? info->local_cores : online;", "online;", "resting")
-fault("core", "ranks_on_as_many_cores_yield", "core/exec/waiting.c", "domain_local_ranks(info) > cores",
-      "domain_local_ranks(info) >= cores", "resting")
+      "local_cores(info) > 0 ? local_cores(info) : online;", "online;", "resting")
+fault("core", "old_core_is_asked_for_cores", "core/exec/waiting.c",
+      "info->struct_bytes >= END ? info->local_cores : 0;", "END ? info->local_cores : 0;", "resting")
+fault("core", "ranks_on_as_many_cores_yield", "core/exec/waiting.c", "waiting_local_ranks(info) > cores",
+      "waiting_local_ranks(info) >= cores", "resting")
 fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
       "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id",
       "groups")

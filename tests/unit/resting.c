@@ -96,13 +96,15 @@ static int64_t one_per_name(const void *options, const char *backend, const char
     return strcmp(name, "spin_us") == 0 ? 7 : 9;
 }
 
+static uint32_t info_bytes = sizeof(comm_world_info);
+
 /* Of ranks on two hosts, the first of which has as many as `local`. */
 static int is_crowded(int32_t local, int32_t cores, int32_t launched)
 {
     enum { RANKS = 5 };
     int32_t hosts[RANKS];
     struct waiting w = { 0 };
-    comm_world_info info = { .struct_bytes = sizeof info, .size = RANKS, .local_size = launched, .hosts = hosts,
+    comm_world_info info = { .struct_bytes = info_bytes, .size = RANKS, .local_size = launched, .hosts = hosts,
                              .local_cores = cores };
     for (int32_t r = 0; r < RANKS; r++)
         hosts[r] = r >= local;
@@ -120,13 +122,16 @@ static void ranks_yield_if_there_are_more_than_their_cores(void **state)
     exec_host = &fake;
     assert_false(is_crowded(1, 1, 0));
     assert_true(is_crowded(2, 1, 0)); /* however many cores this machine has */
-    assert_false(is_crowded(2, 2, 2));
+    assert_false(is_crowded(2, 2, 0));
     assert_true(is_crowded(3, 2, 0));
     assert_false(is_crowded(5, 5, 0));
     assert_true(is_crowded(5, 4, online));
     assert_true(is_crowded(1, 1, online + 1)); /* others of the job share the machine */
     assert_false(is_crowded(1, 0, online));
     assert_int_equal(is_crowded(5, 0, 0), online < 5);
+    info_bytes = offsetof(comm_world_info, local_cores); /* of an older core */
+    assert_false(is_crowded(1, -1, 0));
+    assert_int_equal(is_crowded(2, 1, 0), online < 2);
 }
 
 int main(void)
