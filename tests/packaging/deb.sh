@@ -22,8 +22,8 @@ command -v dpkg-buildpackage >/dev/null && command -v dh >/dev/null || skip "the
 missing=$(dpkg-checkbuilddeps "$source/packaging/debian/control" 2>&1) || skip "$missing"
 [ "$(dpkg-parsechangelog -l "$source/packaging/debian/changelog" -S Version)" = "$version" ] ||
     fail "packaging/debian/changelog is not about version $version"
-# Only whether they can be built is asked here: no debugging information, little optimisation.
-env -u CFLAGS DEB_BUILD_OPTIONS="noautodbgsym parallel=$(nproc)" DEB_CFLAGS_APPEND="-O1 -g0" \
+# Only whether they can be built is asked here: no debugging information, no optimisation.
+env -u CFLAGS DEB_BUILD_OPTIONS="noautodbgsym parallel=$(nproc)" DEB_CFLAGS_APPEND="-O0 -g0" \
     "$source/packaging/deb" "$work/debs" >"$work/log" 2>&1 || fail "$(tail -40 "$work/log")"
 names=$(cd "$work/debs" && printf '%s\n' *.deb | sed 's/_.*//' | sort | tr '\n' ' ')
 plugins="libcomm-plugin-chaos libcomm-plugin-mpich libcomm-plugin-nccl libcomm-plugin-openmpi"
