@@ -172,16 +172,30 @@ static size_t draw_count(uint64_t *state, size_t element)
     }
 }
 
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of a block. Each slice of it takes up to three messages, and with short reads and writes each of these dozens of
+ * system calls. */
+static size_t most_bytes(const struct program *p)
+{
+    enum { SLICES_MAX = 200 };
+    size_t most = (size_t)3 << 20;
+    return p->slice_bytes > 0 ? smaller(most, p->slice_bytes * SLICES_MAX) : most;
+}
+
 /* Elements around a size at which the tcp backend changes its way: where eager messages end, its buffers, a system
  * call's worth, a slice; or up to 3 MiB. */
 static size_t draw_about_limit(const struct program *p, uint64_t *state, size_t element)
 {
     const size_t limits[] = { p->eager_bytes, p->slice_bytes, 64 << 10, 256 << 10, 1 << 20 };
-    size_t which = random_below(state, 8);
+    size_t which = random_below(state, 8), most = most_bytes(p) / element;
     if (which >= 5)
-        return random_below(state, ((size_t)3 << 20) / element + 1);
+        return random_below(state, most + 1);
     size_t count = limits[which] / element + random_below(state, 3);
-    return count > 0 ? count - 1 : 0;
+    return count > 0 ? smaller(count - 1, most) : 0;
 }
 
 /* One step in so many is about such a size; each element of a reduction is checked by every rank, which takes its
@@ -205,8 +219,10 @@ static void draw_long(const struct program *p, struct step *s, int32_t size, uin
     }
     s->count = random_one_in(state, 3) ? count * parts : count;
     size_t most = program_reduces(s->kind) ? MAX_REDUCED / parts : MAX_BYTES / element / parts;
+    if (s->kind == ALL_REDUCE || s->kind == BROADCAST)
+        most = smaller(most, 2 * most_bytes(p) / element);
     if (s->count > most)
-        s->count = count < most ? count : most;
+        s->count = smaller(count, most);
 }
 
 static bool has_forms(enum kind kind)
