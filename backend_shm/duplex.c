@@ -672,6 +672,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     int mine = f->domain->peers.rank > p->port.peer, theirs = !mine;
     struct segment *s = &p->segment;
     ring_open_out(&p->out, &s->shared[mine], s->ring[mine], s->ring_bytes, salts[mine]);
+    p->out.copy.way = p->fabric->copy_way;
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs]);
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);

@@ -40,27 +40,38 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
     return 1;
 }
 
-/* Is that faster than the ring? By what a read costs, and what this rank's copies to the ring have taken of late: that
+/* What a message of so many copy units takes through the kernel. */
+static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
+{
+    enum { LOAN_NS = 500 };
+    return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
+}
+
+/* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring this rank: that
  * depends on where the two cores are, and may change when the system moves a rank. Where messages go one way, the
  * receiver copies at the same time, and the last piece after that; else each rank copies both, which disturb each other
  * while they are measured, and what no cache holds is better copied once. What is not clearly faster than the other way
- * is no reason to change it. Now and then the ring is tried again, a few times in a row, as it is out of the caches by
- * then. */
+ * is no reason to change it. Now and then the other way is tried again, a few times in a row, as the ring is out of the
+ * caches by then; the kernel only if it may win, by what a read of memory that no other core has costs. */
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int goes_one_way)
 {
-    enum { RECORD_NS = 300, LOAN_NS = 500, AGAIN = 256, TRIES = 8, CACHED_BYTES = 4 << 20 };
+    enum { RECORD_NS = 300, AGAIN = 256, TRIES = 8, CACHED_BYTES = 4 << 20 };
     const double clearly = 7.0 / 8;
     const struct fabric *f = p->fabric;
     uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
     if (!f->cma_measured || (op_bytes > CACHED_BYTES && !goes_one_way))
         return 1;
-    if (!p->out.copy_ns)
+    int64_t copy_ns = copy_out_ns(&p->out.copy);
+    if (!copy_ns)
         return 0;
-    double units = (double)bytes / RING_COPY_UNIT, more = units > 1 ? 1 : units;
-    double kernel_ns = LOAN_NS + (double)f->cma_call_ns + units * (double)f->cma_copy_ns;
-    double ring_ns = RECORD_NS + (goes_one_way ? units + more : units * 3 / 2) * (double)p->out.copy_ns;
-    p->takes_kernel = p->takes_kernel ? kernel_ns * clearly < ring_ns : kernel_ns < ring_ns * clearly;
-    return p->takes_kernel && p->kernel_reads++ % AGAIN >= TRIES;
+    int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns, memory_order_relaxed);
+    double units = (double)bytes / COPY_OUT_UNIT, more = units > 1 ? 1 : units;
+    double disturbed = copy_out_is_past(&p->out.copy, COPY_OUT_UNIT) ? 2.5 : 1.5;
+    double ring_ns = RECORD_NS + (goes_one_way ? units + more : units * disturbed) * (double)copy_ns;
+    double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
+    p->takes_kernel = p->takes_kernel ? ns * clearly < ring_ns : ns < ring_ns * clearly;
+    int is_try = p->choices++ % AGAIN < TRIES;
+    return is_try ? !p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly : p->takes_kernel;
 }
 
 /* Is it worth the kernel's time? One that goes one way goes faster through the ring if it is long, for then both ranks
@@ -215,6 +226,21 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
     return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
 }
 
+/* A part of a message. Now and then the sender is told how long it took. */
+static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes)
+{
+    enum { MEASURED_BYTES = 16 << 10, OFTEN = 4 };
+    if (bytes < MEASURED_BYTES || p->kernel_reads++ % OFTEN)
+        return read_memory(p, to, from, bytes);
+    int64_t began_ns = clock_now_ns();
+    ssize_t n = read_memory(p, to, from, bytes);
+    if (n != (ssize_t)bytes)
+        return n;
+    copy_out_note(&p->read_ns, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
+    atomic_store_explicit(&p->in.shared->read_ns, (uint32_t)p->read_ns, memory_order_relaxed);
+    return n;
+}
+
 /* What a read of so many bytes costs, of this process's own memory: as much as of another's. The least of a few. */
 static int64_t read_ns(void *to, const void *from, size_t bytes)
 {
@@ -235,12 +261,12 @@ static int64_t read_ns(void *to, const void *from, size_t bytes)
 static void measure_kernel(struct fabric *f)
 {
     enum { SHORT_BYTES = 64 };
-    uint8_t *memory = !f->cma_measured || f->cma_copy_ns ? NULL : calloc(2, RING_COPY_UNIT);
+    uint8_t *memory = !f->cma_measured || f->cma_copy_ns ? NULL : calloc(2, COPY_OUT_UNIT);
     if (!memory)
         return;
-    memset(memory, 1, 2 * RING_COPY_UNIT);
-    int64_t long_ns = read_ns(memory, memory + RING_COPY_UNIT, RING_COPY_UNIT);
-    f->cma_call_ns = read_ns(memory, memory + RING_COPY_UNIT, SHORT_BYTES);
+    memset(memory, 1, 2 * COPY_OUT_UNIT);
+    int64_t long_ns = read_ns(memory, memory + COPY_OUT_UNIT, COPY_OUT_UNIT);
+    f->cma_call_ns = read_ns(memory, memory + COPY_OUT_UNIT, SHORT_BYTES);
     f->cma_copy_ns = long_ns > f->cma_call_ns ? long_ns - f->cma_call_ns : 1;
     free(memory);
 }
@@ -377,7 +403,7 @@ void lend_read(struct duplex *p)
         uint8_t *window = sink_window(s, bounce, &bytes);
         if (bytes > STEP_BYTES)
             bytes = STEP_BYTES;
-        ssize_t n = read_memory(p, window, p->borrowed.at + s->done, bytes);
+        ssize_t n = read_part(p, window, p->borrowed.at + s->done, bytes);
         if (n <= 0) {
             cannot_read(p, s->total, n < 0 ? errno : EFAULT);
             return;
@@ -394,7 +420,7 @@ static int read_all(struct duplex *p, uint8_t *to, size_t bytes)
     if (p->borrowed_data)
         memcpy(to, p->borrowed_data, bytes);
     for (size_t done = 0; !p->borrowed_data && done < bytes;) {
-        ssize_t n = read_memory(p, to + done, p->borrowed.at + done, bytes - done);
+        ssize_t n = read_part(p, to + done, p->borrowed.at + done, bytes - done);
         if (n <= 0) {
             cannot_read(p, bytes, n < 0 ? errno : EFAULT);
             return 0;

@@ -21,6 +21,7 @@
 
 #include <comm/comm.h>
 
+#include "copy_out.h"
 #include "frame.h"
 
 enum {
@@ -28,7 +29,6 @@ enum {
     RING_LANES = 2,     /* of a ring, which takes records in turn: see above */
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
-    RING_COPY_UNIT = 64 << 10, /* bytes that times of copies are of */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once: its lines are taken beforehand */
 };
 
@@ -72,6 +72,7 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
+    _Atomic uint32_t read_ns; /* by the reader: what that takes of COPY_OUT_UNIT bytes, of late; 0: not known */
     /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */
@@ -91,8 +92,8 @@ struct ring_out {
     unsigned lane;      /* of it */
     uint32_t taken;     /* payload bytes whose lines are taken: ring_take_next */
     uint64_t tail[RING_LANES], seen_head[RING_LANES];
-    uint32_t copies;    /* of long payloads */
-    int64_t copy_ns;    /* that one of RING_COPY_UNIT takes, of late; 0: not known */
+    uint32_t takes;     /* how often lines have been taken */
+    struct copy_out copy;
 };
 
 /* The reader's end. */

@@ -91,7 +91,9 @@ struct duplex {
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
-    uint32_t kernel_reads;  /* messages that were */
+    uint32_t choices;       /* messages that could choose */
+    uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
+    int64_t read_ns;        /* what one of COPY_OUT_UNIT bytes has taken, of late; 0: not known */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
     struct mapping *mappings; /* region.c: the peer's regions */
@@ -142,7 +144,8 @@ struct fabric {
     uint64_t probe_word;
     int64_t cma_bytes;
     int cma_measured;
-    int64_t cma_call_ns, cma_copy_ns; /* what a read costs, and RING_COPY_UNIT bytes of it; 0: not known */
+    enum copy_out_way copy_way;
+    int64_t cma_call_ns, cma_copy_ns; /* what a read costs, and COPY_OUT_UNIT bytes of it; 0: not known */
     struct lendable lendable[SHM_LENDABLE];
     struct region *regions; /* region.c: this rank's */
     uint32_t regions_made;

@@ -389,6 +389,8 @@ static void choose_backend(struct program *p, const char *backend, uint64_t *sta
     p->slice_bytes = slices[random_below(state, 6)];
     snprintf(p->backend, sizeof p->backend, "%s?eager_bytes=%zu&lanes=%d&slice_bytes=%zu", backend, p->eager_bytes,
              lanes, p->slice_bytes);
+    if (!strcmp(backend, "cpu:shm") && random_one_in(state, 2))
+        strcat(p->backend, "&past_caches=1&cma_bytes=0");
     size_t used = strlen(p->backend);
     if (random_one_in(state, 2))
         draw_algorithms(state, p->backend + used, sizeof p->backend - used);

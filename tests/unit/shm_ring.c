@@ -125,6 +125,7 @@ static void records_come_out_as_they_went_in(void **state)
         const struct ring_record *none;
         unsigned written = 0, read = 0;
         open_ends(&w, &r, sizes[k]);
+        w.out.copy.way = k % 2 ? COPY_OUT_PAST : COPY_OUT_MEASURED;
         while (read < 20000) {
             unsigned most = read % 3 ? 20000 : 1 + read % 7;
             for (; most && ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written); most--) {

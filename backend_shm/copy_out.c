@@ -1,0 +1,105 @@
+#include "copy_out.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+#include "base/clock.h"
+#include "copy.h"
+
+enum {
+    LEAST_PAST = 4 << 10 /* shorter copies never go past the caches: what they write is there 300 ns later */
+};
+
+/* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
+ * strings are fast, too (FSRM), it knows that of them; memcpy says so for lengths from 2 KiB on. */
+static int has_fast_strings(void)
+{
+#ifdef __x86_64__
+    enum { FEATURES = 7, FSRM = 1 << 4 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(FEATURES, 0, &a, &b, &c, &d) && (d & FSRM);
+#else
+    return 0;
+#endif
+}
+
+static void copy_cached(void *to, const void *from, size_t bytes)
+{
+#ifdef __x86_64__
+    enum { UNKNOWN, FAST, SLOW };
+    static atomic_int strings;
+    const size_t few = 256;
+    if (bytes >= few) {
+        int are = atomic_load_explicit(&strings, memory_order_relaxed);
+        if (are == UNKNOWN)
+            atomic_store_explicit(&strings, are = has_fast_strings() ? FAST : SLOW, memory_order_relaxed);
+        if (are == FAST) {
+            __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+            return;
+        }
+    }
+#endif
+    memcpy(to, from, bytes);
+}
+
+static void copy(void *to, const void *from, size_t bytes, int is_past)
+{
+    if (is_past)
+        copy_part(to, from, bytes, 1);
+    else
+        copy_cached(to, from, bytes);
+}
+
+/* A slow copy may have been interrupted, or have met cold memory. */
+void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes)
+{
+    enum { SLOW_SHARE = 8, FAST_SHARE = 2, LONG = 4 };
+    int64_t unit_ns = ns * COPY_OUT_UNIT / (int64_t)bytes;
+    if (unit_ns < 1)
+        unit_ns = 1;
+    if (!*known_ns)
+        *known_ns = unit_ns;
+    if (unit_ns > LONG * *known_ns)
+        unit_ns = LONG * *known_ns;
+    *known_ns += (unit_ns - *known_ns) / (unit_ns < *known_ns ? FAST_SHARE : SLOW_SHARE);
+}
+
+/* What the reader of COPY_OUT_UNIT bytes pays more for them if they come from main memory, and some more, lest two ways
+ * that take the same time take turns. */
+enum { READ_NS = 5000 };
+
+int copy_out_is_past(const struct copy_out *c, size_t bytes)
+{
+    if (bytes < LEAST_PAST || c->way != COPY_OUT_MEASURED)
+        return bytes >= LEAST_PAST && c->way == COPY_OUT_PAST;
+    int64_t read_ns = c->past_ns > READ_NS ? c->past_ns : READ_NS;
+    return c->past_ns && c->cached_ns > c->past_ns + read_ns;
+}
+
+int64_t copy_out_ns(const struct copy_out *c)
+{
+    return copy_out_is_past(c, COPY_OUT_UNIT) ? READ_NS + c->past_ns / 2 : c->cached_ns;
+}
+
+void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
+{
+    enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
+    int is_past = copy_out_is_past(c, bytes);
+    if (bytes < LEAST_PAST) {
+        copy_cached(to, from, bytes);
+        return;
+    }
+    uint32_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
+    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->look)) {
+        copy(to, from, bytes, is_past);
+        return;
+    }
+    c->look = 0;
+    is_past ^= turn < TRIES && c->way == COPY_OUT_MEASURED;
+    int64_t began_ns = clock_now_ns();
+    copy(to, from, bytes, is_past);
+    copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
+}

@@ -1,0 +1,194 @@
+/* backend_shm's copies to a ring: whether they go through the caches or past them, on a machine whose copies take as
+ * long as the test says. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "backend_shm/copy_out.h"
+#include "core/exec/copy.h"
+
+enum { BYTES = 32 << 10, LEAST = 4 << 10 };
+
+/* What COPY_OUT_UNIT bytes take: two cores with one cache, and two on different dies. */
+struct cost {
+    int64_t cached_ns, past_ns;
+};
+static const struct cost near = { 3000, 3800 }, far = { 14000, 3000 };
+
+static struct cost cost;
+static int64_t now_ns;
+static size_t copy_bytes;
+static int is_timed; /* the clock has been read before the copy */
+static int is_past;  /* the copy went past the caches */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t);
+void __real_copy_part(void *to, const void *from, size_t bytes, int is_long);
+void __wrap_copy_part(void *to, const void *from, size_t bytes, int is_long);
+
+void __wrap_copy_part(void *to, const void *from, size_t bytes, int is_long)
+{
+    is_past = 1;
+    assert_true(is_long);
+    __real_copy_part(to, from, bytes, is_long);
+}
+
+/* The second look of a measurement comes after the copy. */
+int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
+{
+    (void)clock;
+    if (is_timed)
+        now_ns += (is_past ? cost.past_ns : cost.cached_ns) * (int64_t)copy_bytes / COPY_OUT_UNIT;
+    is_timed = !is_timed;
+    *t = (struct timespec){ .tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000 };
+    return 0;
+}
+
+static uint8_t from[BYTES + 64], to[BYTES + 64];
+
+/* Returns how many of the copies went past the caches. */
+static int copy_many(struct copy_out *c, int count, size_t bytes)
+{
+    int past = 0;
+    copy_bytes = bytes;
+    for (int i = 0; i < count; i++) {
+        is_past = 0;
+        copy_out(c, to, from, bytes);
+        assert_false(is_timed);
+        past += is_past;
+    }
+    return past;
+}
+
+static struct copy_out measured(const struct cost *at)
+{
+    cost = *at;
+    return (struct copy_out){ .way = COPY_OUT_MEASURED };
+}
+
+static void what_is_faster_is_found(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    assert_in_range(copy_many(&c, 4096, BYTES), 16, 64); /* two of 256 are tries, and some at the beginning */
+    assert_int_equal(copy_out_ns(&c), near.cached_ns);
+    c = measured(&far);
+    assert_in_range(copy_many(&c, 64, BYTES), 16, 64);
+    assert_in_range(copy_many(&c, 4096, BYTES), 4096 - 64, 4096 - 16);
+    assert_true(copy_out_ns(&c) > far.past_ns && copy_out_ns(&c) < far.cached_ns);
+    assert_true(copy_out_is_past(&c, LEAST));
+    assert_false(copy_out_is_past(&c, LEAST - 1));
+}
+
+/* The system has moved a rank. */
+static void a_change_is_noticed(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    copy_many(&c, 4096, BYTES);
+    cost = far;
+    copy_many(&c, 128, BYTES);
+    assert_true(copy_out_is_past(&c, BYTES));
+    copy_many(&c, 4096, BYTES);
+    cost = near;
+    copy_many(&c, 600, BYTES);
+    assert_false(copy_out_is_past(&c, BYTES));
+}
+
+static void one_slow_copy_changes_nothing(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    copy_many(&c, 4100, BYTES); /* the next copy is no try */
+    cost.cached_ns = 10000000;
+    c.look = 1;
+    copy_many(&c, 1, BYTES);
+    assert_int_equal(c.look, 0);
+    assert_true(c.cached_ns > near.cached_ns);
+    assert_false(copy_out_is_past(&c, BYTES));
+}
+
+/* What the first copies take is of pages that this process has not used yet. */
+static void cold_copies_are_not_measured(void **state)
+{
+    static const struct cost cold = { 200000, 100000 };
+    (void)state;
+    struct copy_out c = measured(&cold);
+    copy_many(&c, 16, BYTES);
+    assert_int_equal(copy_out_ns(&c), 0);
+    cost = near;
+    copy_many(&c, 48, BYTES);
+    assert_int_equal(c.cached_ns, near.cached_ns);
+    assert_int_equal(c.past_ns, near.past_ns);
+}
+
+/* The reader of what went past the caches pays for it, too. */
+static void a_small_gain_is_none(void **state)
+{
+    static const struct cost costs[] = { { 7900, 3000 }, { 8100, 3000 }, { 15900, 8000 }, { 16100, 8000 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof costs / sizeof *costs; i++) {
+        struct copy_out c = measured(&costs[i]);
+        copy_many(&c, 1024, BYTES);
+        assert_int_equal(copy_out_is_past(&c, BYTES), i % 2);
+    }
+}
+
+static void short_copies_are_cached(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&far);
+    assert_int_equal(copy_many(&c, 4096, LEAST - 1), 0);
+    assert_int_equal(copy_out_ns(&c), 0);
+}
+
+static void a_way_can_be_ordered(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&far);
+    c.way = COPY_OUT_CACHED;
+    assert_int_equal(copy_many(&c, 1024, BYTES), 0);
+    assert_int_equal(copy_out_ns(&c), far.cached_ns);
+    c = measured(&near);
+    c.way = COPY_OUT_PAST;
+    assert_int_equal(copy_many(&c, 1024, BYTES), 1024);
+    assert_int_equal(copy_many(&c, 1024, LEAST - 1), 0);
+}
+
+static void all_bytes_arrive(void **state)
+{
+    static const size_t sizes[] = { 1, 255, 256, LEAST - 1, LEAST, LEAST + 1, LEAST + 63, BYTES - 1, BYTES };
+    (void)state;
+    for (size_t i = 0; i < sizeof from; i++)
+        from[i] = (uint8_t)(i * 31 + i / 251);
+    for (int way = COPY_OUT_CACHED; way <= COPY_OUT_PAST; way++)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (size_t at = 0; at < 64; at += 7) {
+                struct copy_out c = { .way = (enum copy_out_way)way };
+                memset(to, 0xee, sizeof to);
+                copy_out(&c, to + 63 - at, from + at, sizes[i]);
+                assert_memory_equal(to + 63 - at, from + at, sizes[i]);
+                assert_true(at == 63 || to[62 - at] == 0xee);
+                assert_true(at == 0 || to[63 - at + sizes[i]] == 0xee);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_faster_is_found),
+        cmocka_unit_test(a_change_is_noticed),
+        cmocka_unit_test(one_slow_copy_changes_nothing),
+        cmocka_unit_test(cold_copies_are_not_measured),
+        cmocka_unit_test(a_small_gain_is_none),
+        cmocka_unit_test(short_copies_are_cached),
+        cmocka_unit_test(a_way_can_be_ordered),
+        cmocka_unit_test(all_bytes_arrive),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
