@@ -22,7 +22,7 @@
 _Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
 
 enum {
-    PIECE_MAX = 64 << 10,    /* payload bytes in a record: the reader works on one while the next is written */
+    PIECE_MAX = 32 << 10,    /* payload bytes in a record: the reader works on one while the next is written */
     REPLIES_MAX = 256,       /* answers waiting for a peer to read them; a correct one asks once per group and
                               * deadline */
     READS_MAX = 64,          /* records at a time: others want to be looked after, too */
