@@ -166,6 +166,7 @@ struct bench_row {
     double mean_us, least_us, most_us; /* back to back: the median, least and most of the repeats' means */
     double median_us, p99_us;          /* of single iterations */
     double algbw, busbw; /* GB/s, 1e9 */
+    double before_ns, after_ns; /* the distance of ranks 0 and 1: --distance; 0: not measured */
     double copy, update; /* GB/s of a rank's memory while all ranks do so: --roofline; 0: not measured */
     uint64_t errors;
 };
@@ -226,6 +227,7 @@ struct bench_report {
     FILE *out;
     const char *dtype, *redop; /* for JSON */
     int roofline;              /* rows have it */
+    int distance;              /* rows have it */
     struct bench_row *rows;
     size_t row_count, row_capacity;
     int progress; /* 1: stderr is a terminal */

@@ -30,11 +30,13 @@ void bench_report_begin(struct bench_report *report)
 {
     report->progress = isatty(STDERR_FILENO);
     if (report->format == BENCH_CSV)
-        fprintf(report->out, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors%s\n",
+        fprintf(report->out, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors%s%s\n",
+                report->distance ? ",before_ns,after_ns" : "",
                 report->roofline ? ",copy_GBps,of_copy,update_GBps,of_update" : "");
     else if (report->format == BENCH_TABLE)
-        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %12s %10s %10s %7s%s\n", "op", "backend", "ranks",
+        fprintf(report->out, "%-14s %-10s %5s %8s %12s %12s %12s %10s %10s %7s%s%s\n", "op", "backend", "ranks",
                 "bytes", "mean us", "median us", "p99 us", "alg GB/s", "bus GB/s", "errors",
+                report->distance ? " before ns after ns" : "",
                 report->roofline ? "  copy GB/s  of it  update GB/s  of it" : "");
     fflush(report->out);
 }
@@ -52,6 +54,11 @@ void bench_report_progress(struct bench_report *report, const char *op, size_t b
 static double share(const struct bench_row *row, double roof)
 {
     return roof > 0 ? row->algbw / roof : 0;
+}
+
+static void print_distance(const struct bench_report *report, const struct bench_row *row)
+{
+    fprintf(report->out, report->format == BENCH_CSV ? ",%.1f,%.1f" : " %9.1f %8.1f", row->before_ns, row->after_ns);
 }
 
 static void print_roofline(const struct bench_report *report, const struct bench_row *row)
@@ -86,6 +93,8 @@ int bench_report_row(struct bench_report *report, const struct bench_row *row)
         fprintf(report->out, "%-14s %-10s %5d %8s %12.2f %12.2f %12.2f %10.3f %10.3f %7llu", row->op, row->backend,
                 row->ranks, bench_bytes_text(row->bytes, text), row->mean_us, row->median_us, row->p99_us, row->algbw,
                 row->busbw, (unsigned long long)row->errors);
+    if (report->distance && report->format != BENCH_JSON)
+        print_distance(report, row);
     if (report->roofline && report->format != BENCH_JSON)
         print_roofline(report, row);
     if (report->format != BENCH_JSON)
@@ -102,6 +111,8 @@ static json_t *row_json(const struct bench_report *report, const struct bench_ro
                              row->least_us, "most_us", row->most_us, "median_us", row->median_us, "p99_us",
                              row->p99_us, "algbw_GBps", row->algbw, "busbw_GBps", row->busbw, "errors",
                              (json_int_t)row->errors);
+    if (told && report->distance)
+        json_object_update_new(told, json_pack("{s:f, s:f}", "before_ns", row->before_ns, "after_ns", row->after_ns));
     if (told && report->roofline)
         json_object_update_new(told, json_pack("{s:f, s:f, s:f, s:f}", "copy_GBps", row->copy, "of_copy",
                                                share(row, row->copy), "update_GBps", row->update, "of_update",

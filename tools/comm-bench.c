@@ -9,6 +9,7 @@
 
 #include "bench.h"
 #include "bench_store.h"
+#include "peers/core_distance.h"
 
 enum { EXIT_WRONG = 1, EXIT_USAGE = 2, EXIT_FAILED = 3 };
 
@@ -28,6 +29,7 @@ struct arguments {
     int32_t ranks; /* -n, 0 if not given */
     int store_mode, kernels_mode, groups_mode, core_mode, tune_mode;
     int roofline;
+    const char *distance; /* a file; NULL: not asked for */
     const char *output; /* of --tune; NULL: stdout */
     long groups; /* to be made of each kind */
     const char *only; /* of core: the rows that begin so */
@@ -54,7 +56,7 @@ enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
        KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
-       KEY_ROOFLINE };
+       KEY_ROOFLINE, KEY_DISTANCE };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -92,10 +94,14 @@ static const struct argp_option options[] = {
       "After each size let all ranks copy as many bytes past the caches, and update as many in place, in memory of the "
       "same kind as the buffers (--registered), and show the algorithm bandwidth as a share of both; for sizes that "
       "leave the caches", 0 },
+    { "distance", KEY_DISTANCE, "FILE", 0,
+      "Before and after each row let ranks 0 and 1, on one host and each on a core of its own, send a line of memory "
+      "to and fro, in FILE, which is there and empty, and show the ns that it takes one way: two cores of one die are "
+      "20 to 100 ns from each other, two of different dies more", 0 },
     { NULL, 0, NULL, 0, "What to print:", 3 },
     { "table", KEY_TABLE, NULL, 0, "A table for people (default)", 0 },
     { "csv", KEY_CSV, NULL, 0, "op,backend,ranks,bytes,mean_us,median_us,p99_us,algbw_GBps,busbw_GBps,errors; with "
-      "--roofline also copy_GBps,of_copy,update_GBps,of_update", 0 },
+      "--distance also before_ns,after_ns; with --roofline also copy_GBps,of_copy,update_GBps,of_update", 0 },
     { "json", KEY_JSON, NULL, 0, "One JSON object", 0 },
     { "plot", KEY_PLOT, "FILE", 0, "Also draw FILE (png, svg or pdf) with gnuplot", 0 },
     { "tune", KEY_TUNE, NULL, 0,
@@ -247,6 +253,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_PLOT: a->plot = arg; break;
     case KEY_TUNE: a->tune_mode = 1; break;
     case KEY_ROOFLINE: a->roofline = 1; break;
+    case KEY_DISTANCE: a->distance = arg; break;
     case 'o': a->output = arg; break;
     case KEY_ONLY: a->only = arg; break;
     case KEY_GROUPS: a->groups = parse_number(state, "--groups", arg, 1, 100000); break;
@@ -352,12 +359,24 @@ static size_t size_count(const struct arguments *a, const struct bench_op *op)
     return op->from == BENCH_FROM_NONE ? 1 : (size_t)a->size_count;
 }
 
+/* Of ranks 0 and 1, which call this at the same time. */
+static double distance_ns(struct core_distance *between, const comm_group *world)
+{
+    int32_t rank = comm_group_rank(world);
+    return between->lines && rank < 2 && comm_group_size(world) > 1 ? core_distance_ns(between, rank) : 0;
+}
+
 /* Measure everything; rows come out on rank 0. Returns the exit status. */
 static int measure_all(comm_group *world, const struct arguments *a, struct bench_report *report)
 {
     int is_first = comm_group_rank(world) == 0;
     uint64_t errors = 0;
     size_t total = 0, done = 0;
+    struct core_distance between = { 0 };
+    if (a->distance && core_distance_open(&between, a->distance) != 0) {
+        fprintf(stderr, "comm-bench: --distance: %s: %s\n", a->distance, strerror(errno));
+        return EXIT_USAGE;
+    }
     for (size_t i = 0; i < a->op_count; i++)
         total += size_count(a, a->ops[i]);
     for (size_t i = 0; i < a->op_count; i++) {
@@ -372,8 +391,11 @@ static int measure_all(comm_group *world, const struct arguments *a, struct benc
             struct bench_row row;
             if (is_first)
                 bench_report_progress(report, op->name, bytes, done++, total);
+            double before_ns = distance_ns(&between, world);
             if (bench_measure(world, op, bytes, &a->call, &a->method, &row) != COMM_OK)
                 return fail(world, "");
+            row.before_ns = before_ns;
+            row.after_ns = distance_ns(&between, world);
             if (a->roofline && bench_roofline(world, &a->call, &a->method, &row) != COMM_OK)
                 return fail(world, "the roofline");
             errors += row.errors;
@@ -411,7 +433,8 @@ static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
     if (choose_device(world, a, local_rank) != EXIT_SUCCESS)
         return EXIT_FAILED;
     struct bench_report report = { .format = a->format, .out = stdout, .dtype = comm_dtype_name(a->call.dtype),
-                                   .redop = comm_redop_name(a->call.redop), .roofline = a->roofline };
+                                   .redop = comm_redop_name(a->call.redop), .roofline = a->roofline,
+                                   .distance = a->distance != NULL };
     if (is_first)
         bench_report_begin(&report);
     int result = measure_all(world, a, &report);

@@ -154,6 +154,25 @@ class Output(Bench):
         self.assertEqual((status, err), (0, ""))
         self.assertLess(set(behind.split(",")), set(json.loads(out)["rows"][0]))
 
+    def test_distance(self):
+        """Of the cores of ranks 0 and 1, before and after each row."""
+        for ranks, words in (2, []), (3, []), (1, []), (2, ["--roofline"]):
+            with tempfile.NamedTemporaryFile() as file:
+                status, out, err = run("all_reduce,barrier", "-n", str(ranks), "--bytes", "8,1K", "--csv", "--distance",
+                                       file.name, *QUICK, *words)
+            self.assertEqual((status, err), (0, ""), out)
+            rows = [line.split(",") for line in out.splitlines()]
+            self.assertEqual(rows[0][:12], [*HEADER.split(","), "before_ns", "after_ns"])
+            self.assertEqual(len(rows), 4)
+            for row in rows[1:]:
+                self.assertTrue(all((float(ns) > 0) == (ranks > 1) for ns in row[10:12]), row)
+        with tempfile.NamedTemporaryFile() as file:
+            status, out, err = run("all_reduce", "-n", "2", "--bytes", "8", "--json", "--distance", file.name, *QUICK)
+        self.assertLess({"before_ns", "after_ns"}, set(json.loads(out)["rows"][0]))
+        status, out, err = run("all_reduce", "-n", "2", "--bytes", "8", "--distance", "/nowhere/file", *QUICK)
+        self.assertEqual(status, 2)
+        self.assertIn("--distance: /nowhere/file: No such file", err)
+
     def test_many_in_flight(self):
         for op in OPS:
             with self.subTest(op):

@@ -5,7 +5,7 @@ import csv
 import importlib.machinery
 import importlib.util
 import io
-import pathlib
+import os
 import pathlib
 import shutil
 import subprocess
@@ -113,6 +113,31 @@ class Compare(unittest.TestCase):
         for library in {row['library'] for row in rows}:
             self.assertEqual([row['op'] for row in rows if row['library'] == library],
                              ['all_reduce', 'all_reduce median', 'all_reduce p99'])
+
+    def test_tables_by_the_distance_of_the_cores(self):
+        if len(os.sched_getaffinity(0)) < 2:
+            self.skipTest('one core')
+        done = compare('-n', '2', '--bytes', '64,8', '--ops', 'barrier,all_reduce', '--repetitions', '3', '--peers',
+                       'openmpi', '--by-distance', '--near-ns', '1e9')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r'(?m)^Two cores near each other: a line of memory takes [0-9]+ to [0-9]+ ns from '
+                                      r'one to the other \(([0-9]+) of \1 rows\)\.$')
+        self.assertNotIn('far', done.stdout)
+        self.assertEqual([line.split(' |')[:2] for line in done.stdout.splitlines() if line.startswith(('| a', '| b'))],
+                         [['| barrier', ' 0 B'], ['| all_reduce', ' 64 B'], ['| all_reduce', ' 8 B']])
+        done = compare('-n', '2', '--bytes', '64', '--repetitions', '2', '--peers', 'openmpi', '--by-distance',
+                       '--near-ns', '1e-9', '--csv')
+        self.assertIn('all_reduce,64,libcomm,2,', done.stdout)
+        for words in ['-n', '3'], ['-n', '2', '--peers', 'gloo']:
+            refused = compare(*words, '--by-distance')
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertIn('--by-distance', refused.stderr)
+
+    def test_rows_on_whose_way_a_core_moved_are_left_out(self):
+        distances = load().Distances(150)
+        places = [distances.place(ns) for ns in [(60, 70), (60, 240), (240, 60), (250, 240), (149, 26)]]
+        self.assertEqual(places, ['near', None, None, 'far', 'near'])
+        self.assertIn('takes 70 to 149 ns from one to the other (2 of 5 rows)', distances.text('near'))
 
     def test_a_ratio_is_the_quotient_of_two_printed_cells(self):
         # In the second row the median of the ratios within one repetition would be 6.5.

@@ -1,4 +1,5 @@
-"""libcomm and its peers, as tools/compare launches them: each gives rows of (operation, bytes, microseconds)."""
+"""libcomm and its peers, as tools/compare launches them: each gives rows of (operation, bytes, microseconds,
+distances): with `distance`, a file, how far the cores of ranks 0 and 1 were from each other before and after, in ns."""
 import csv
 import os
 import pathlib
@@ -125,7 +126,7 @@ def run(arguments, environment, timeout):
 class Library:
     """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
 
-    tail, ms = False, 60
+    tail, ms, distance = False, 60, None
 
     def run(self, ops, sizes, timeout):
         text, problem = run(*self.command_for(ops, sizes), timeout)
@@ -157,16 +158,18 @@ class Libcomm(Library):
 
     def command_for(self, ops, sizes):
         return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
-                '--ms', str(self.ms), '--csv'], self.environment
+                '--ms', str(self.ms), '--csv', *(['--distance', self.distance] if self.distance else [])
+                ], self.environment
 
     def rows(self, text):
         for row in csv.DictReader(text.splitlines()):
             if row['errors'] != '0':
                 raise SystemExit(f'compare: wrong results: {row}')
-            yield row['op'], int(row['bytes']), float(row['mean_us'])
+            distances = float(row.get('before_ns', 0)), float(row.get('after_ns', 0))
+            yield row['op'], int(row['bytes']), float(row['mean_us']), distances
             if self.tail:
-                yield f"{row['op']} median", int(row['bytes']), float(row['median_us'])
-                yield f"{row['op']} p99", int(row['bytes']), float(row['p99_us'])
+                yield f"{row['op']} median", int(row['bytes']), float(row['median_us']), distances
+                yield f"{row['op']} p99", int(row['bytes']), float(row['p99_us']), distances
 
 
 class Peer(Library):
@@ -175,18 +178,20 @@ class Peer(Library):
 
     def command_for(self, ops, sizes):
         work = ['--ops=' + ','.join(OPS[op] for op in ops), '--sizes=' + words_of(sizes), f'--ms={self.ms}']
+        work += [f'--distance={self.distance}'] if self.distance else []
         return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
 
     def rows(self, text):
         names = {theirs: ours for ours, theirs in OPS.items()}
         for line in text.splitlines():
             if line.startswith('ROW,'):
-                _, _, _, op, _, size, microseconds, _ = line.split(',')
-                yield names[op], int(size), float(microseconds)
+                _, _, _, op, _, size, microseconds, _, *distances = line.split(',')
+                distances = tuple(map(float, distances)) or (0, 0)
+                yield names[op], int(size), float(microseconds), distances
             elif line.startswith('TAIL,'):
                 _, _, _, op, _, size, middle, p99 = line.split(',')
-                yield f'{names[op]} median', int(size), float(middle)
-                yield f'{names[op]} p99', int(size), float(p99)
+                yield f'{names[op]} median', int(size), float(middle), distances
+                yield f'{names[op]} p99', int(size), float(p99), distances
 
 
 def on_places(ranks):
