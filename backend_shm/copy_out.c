@@ -93,12 +93,13 @@ void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
         return;
     }
     uint32_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
-    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->look)) {
+    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
         copy(to, from, bytes, is_past);
         return;
     }
-    c->look = 0;
-    is_past ^= turn < TRIES && c->way == COPY_OUT_MEASURED;
+    int is_other = turn < TRIES || (c->looks && copies % 2);
+    c->looks -= c->looks > 0;
+    is_past ^= is_other && c->way == COPY_OUT_MEASURED;
     int64_t began_ns = clock_now_ns();
     copy(to, from, bytes, is_past);
     copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);

@@ -40,6 +40,11 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
     return 1;
 }
 
+static int goes_one_way(uint8_t kind)
+{
+    return (comm_op_traits_of(kind)->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
+}
+
 /* What a message of so many copy units takes through the kernel. */
 static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
 {
@@ -47,30 +52,43 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
     return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
 }
 
+/* Is it this message's turn to go the other way? One MiB of 32, or of 128 if that is much slower; in a row, for the
+ * ring is out of the caches by then. */
+static int is_tried(struct duplex *p, uint64_t bytes, int is_much_slower)
+{
+    enum { PIECE = 32 << 10, AGAIN = 1024, SELDOM = 4096, TRIES = 32 };
+    uint32_t turn = p->tried % (is_much_slower ? SELDOM : AGAIN);
+    uint32_t pieces = bytes < TRIES * PIECE ? (uint32_t)(bytes / PIECE) : TRIES;
+    p->tried += pieces > 0 ? pieces : 1;
+    if (turn < TRIES)
+        p->out.copy.looks = pieces;
+    return turn < TRIES;
+}
+
 /* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring this rank: that
  * depends on where the two cores are, and may change when the system moves a rank. Where messages go one way, the
  * receiver copies at the same time, and the last piece after that; else each rank copies both, which disturb each other
  * while they are measured, and what no cache holds is better copied once. What is not clearly faster than the other way
- * is no reason to change it. Now and then the other way is tried again, a few times in a row, as the ring is out of the
- * caches by then; the kernel only if it may win, by what a read of memory that no other core has costs. */
-static int kernel_is_faster(struct duplex *p, const struct frame *h, int goes_one_way)
+ * is no reason to change it. Now and then the other way is tried again; the kernel only if it may win, by what a read
+ * of memory that no other core has costs. */
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
 {
-    enum { RECORD_NS = 300, AGAIN = 256, TRIES = 8, CACHED_BYTES = 4 << 20 };
-    const double clearly = 7.0 / 8;
+    enum { RECORD_NS = 300, CACHED_BYTES = 4 << 20 };
+    const double clearly = 7.0 / 8, much = 1.5;
     const struct fabric *f = p->fabric;
     uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
-    if (!f->cma_measured || (op_bytes > CACHED_BYTES && !goes_one_way))
+    if (!f->cma_measured || (op_bytes > CACHED_BYTES && !one_way))
         return 1;
-    int64_t copy_ns = copy_out_ns(&p->out.copy);
-    if (!copy_ns)
+    if (copy_out_is_new(&p->out.copy))
         return 0;
-    int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns, memory_order_relaxed);
+    int64_t copy_ns = copy_out_ns(&p->out.copy);
+    int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
     double units = (double)bytes / COPY_OUT_UNIT, more = units > 1 ? 1 : units;
     double disturbed = copy_out_is_past(&p->out.copy, COPY_OUT_UNIT) ? 2.5 : 1.5;
-    double ring_ns = RECORD_NS + (goes_one_way ? units + more : units * disturbed) * (double)copy_ns;
+    double ring_ns = RECORD_NS + (one_way ? units + more : units * disturbed) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
     p->takes_kernel = p->takes_kernel ? ns * clearly < ring_ns : ns < ring_ns * clearly;
-    int is_try = p->choices++ % AGAIN < TRIES;
+    int is_try = is_tried(p, bytes, p->takes_kernel ? ring_ns > much * ns : ns > much * ring_ns);
     return is_try ? !p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly : p->takes_kernel;
 }
 
@@ -81,10 +99,10 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
 {
     const struct fabric *f = p->fabric;
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
-    int goes_one_way = (traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
-    return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!goes_one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
+    int one_way = goes_one_way(h->kind);
+    return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
            atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) &&
-           kernel_is_faster(p, h, goes_one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
+           kernel_is_faster(p, h, one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
 }
 
 /* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
@@ -236,8 +254,9 @@ static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes
     ssize_t n = read_memory(p, to, from, bytes);
     if (n != (ssize_t)bytes)
         return n;
-    copy_out_note(&p->read_ns, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
-    atomic_store_explicit(&p->in.shared->read_ns, (uint32_t)p->read_ns, memory_order_relaxed);
+    int64_t *known_ns = &p->read_ns[p->borrowed_one_way];
+    copy_out_note(known_ns, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
+    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, memory_order_relaxed);
     return n;
 }
 
@@ -315,6 +334,7 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     if (missing && is_valid(p, place))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
+    p->borrowed_one_way = goes_one_way(h->kind);
     return NULL;
 }
 

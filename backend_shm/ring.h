@@ -72,7 +72,9 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    _Atomic uint32_t read_ns; /* by the reader: what that takes of COPY_OUT_UNIT bytes, of late; 0: not known */
+    /* By the reader: what that takes of COPY_OUT_UNIT bytes, of late; 0: not known. In operations in which both send,
+     * and in those that go one way, which pass on what the sender has just received. */
+    _Atomic uint32_t read_ns[2];
     /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */

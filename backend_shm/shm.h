@@ -86,14 +86,15 @@ struct duplex {
     uint32_t staged;       /* a bit for each place there that is taken */
     int cannot_stage;      /* there is no memory for it */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
+    int borrowed_one_way;       /* of an operation that goes one way */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
     uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
-    uint32_t choices;       /* messages that could choose */
+    uint32_t tried;         /* pieces of messages that could choose: is_tried in lend.c */
     uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
-    int64_t read_ns;        /* what one of COPY_OUT_UNIT bytes has taken, of late; 0: not known */
+    int64_t read_ns[2];     /* as in ring_shared */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
     struct mapping *mappings; /* region.c: the peer's regions */

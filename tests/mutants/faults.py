@@ -613,16 +613,17 @@ fault("shm", "message_with_a_round_is_kept", RECEIVE, "if (is_p2p && h->round) {
 fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c", "h.type != FRAME_EAGER || h.round ||",
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
-fault("shm", "the_other_way_is_never_tried_again", LEND, "p->choices++ % AGAIN < TRIES", "0", "shm_lend")
+fault("shm", "the_other_way_is_never_tried_again", LEND, "return turn < TRIES;", "return 0;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "!p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly", "!p->takes_kernel", "shm_lend")
 fault("shm", "sender_is_not_told_what_reads_take", LEND,
-      "    atomic_store_explicit(&p->in.shared->read_ns, (uint32_t)p->read_ns, memory_order_relaxed);\n", "",
+      "    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, "
+      "memory_order_relaxed);\n", "",
       "shm_lend")
 fault("shm", "kernel_costs_what_it_did_at_first", LEND, "read_ns ? read_ns : f->cma_copy_ns", "f->cma_copy_ns",
       "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
-      "is_past ^= turn < TRIES && c->way == COPY_OUT_MEASURED;", "", "shm_copy_out")
+      "is_past ^= is_other && c->way == COPY_OUT_MEASURED;", "(void)is_other;", "shm_copy_out")
 fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE = 1", "shm_copy_out")
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->past_ns && c->cached_ns > c->past_ns + read_ns",

@@ -120,11 +120,11 @@ class Compare(unittest.TestCase):
         done = compare('-n', '2', '--bytes', '64,8', '--ops', 'barrier,all_reduce', '--repetitions', '3', '--peers',
                        'openmpi', '--by-distance', '--near-ns', '1e9')
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r'(?m)^Two cores near each other: a line of memory takes [0-9]+ to [0-9]+ ns from '
-                                      r'one to the other \(([0-9]+) of \1 rows\)\.$')
+        self.assertRegex(done.stdout, r'(?m)^Two cores near each other: a line of memory takes [0-9]+ to [0-9]+ ns '
+                                      r'from one to the other \(([0-9]+) of \1 rows\)\.$')
         self.assertNotIn('far', done.stdout)
-        self.assertEqual([line.split(' |')[:2] for line in done.stdout.splitlines() if line.startswith(('| a', '| b'))],
-                         [['| barrier', ' 0 B'], ['| all_reduce', ' 64 B'], ['| all_reduce', ' 8 B']])
+        rows = [line.split(' |')[:2] for line in done.stdout.splitlines() if line.startswith(('| a', '| b'))]
+        self.assertEqual(rows, [['| barrier', ' 0 B'], ['| all_reduce', ' 64 B'], ['| all_reduce', ' 8 B']])
         done = compare('-n', '2', '--bytes', '64', '--repetitions', '2', '--peers', 'openmpi', '--by-distance',
                        '--near-ns', '1e-9', '--csv')
         self.assertIn('all_reduce,64,libcomm,2,', done.stdout)

@@ -106,11 +106,25 @@ static void one_slow_copy_changes_nothing(void **state)
     struct copy_out c = measured(&near);
     copy_many(&c, 4100, BYTES); /* the next copy is no try */
     cost.cached_ns = 10000000;
-    c.look = 1;
+    c.looks = 1;
     copy_many(&c, 1, BYTES);
-    assert_int_equal(c.look, 0);
+    assert_int_equal(c.looks, 0);
     assert_true(c.cached_ns > near.cached_ns);
     assert_false(copy_out_is_past(&c, BYTES));
+}
+
+/* Whoever knows that there will be few copies asks for both ways. */
+static void looks_go_both_ways(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    copy_many(&c, 4100, BYTES);
+    cost = (struct cost){ 2000, 1000 };
+    c.looks = 20;
+    assert_int_equal(copy_many(&c, 20, BYTES), 10);
+    assert_int_equal(c.looks, 0);
+    assert_in_range(c.cached_ns, 2000, 2010);
+    assert_in_range(c.past_ns, 1000, 1010);
 }
 
 /* What the first copies take is of pages that this process has not used yet. */
@@ -184,6 +198,7 @@ int main(void)
         cmocka_unit_test(what_is_faster_is_found),
         cmocka_unit_test(a_change_is_noticed),
         cmocka_unit_test(one_slow_copy_changes_nothing),
+        cmocka_unit_test(looks_go_both_ways),
         cmocka_unit_test(cold_copies_are_not_measured),
         cmocka_unit_test(a_small_gain_is_none),
         cmocka_unit_test(short_copies_are_cached),
