@@ -81,7 +81,7 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes)
 
 int64_t copy_out_ns(const struct copy_out *c)
 {
-    return copy_out_is_past(c, COPY_OUT_UNIT) ? READ_NS + c->past_ns / 2 : c->cached_ns;
+    return copy_out_is_past(c, COPY_OUT_UNIT) ? READ_NS + c->past_ns / 8 : c->cached_ns;
 }
 
 void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
