@@ -125,8 +125,11 @@ class Compare(unittest.TestCase):
         self.assertNotIn('far', done.stdout)
         rows = [line.split(' |')[:2] for line in done.stdout.splitlines() if line.startswith(('| a', '| b'))]
         self.assertEqual(rows, [['| barrier', ' 0 B'], ['| all_reduce', ' 64 B'], ['| all_reduce', ' 8 B']])
-        done = compare('-n', '2', '--bytes', '64', '--repetitions', '2', '--peers', 'openmpi', '--by-distance',
-                       '--near-ns', '1e-9', '--csv')
+        with tempfile.TemporaryDirectory() as folder:
+            done = compare('-n', '2', '--bytes', '64', '--repetitions', '2', '--peers', 'openmpi', '--by-distance',
+                           '--near-ns', '1e-9', '--csv', '--save', f'{folder}/rows')
+            self.assertEqual(pathlib.Path(f'{folder}/rows.far').read_text().strip(), done.stdout.strip())
+            self.assertFalse(os.path.exists(f'{folder}/rows'))
         self.assertIn('all_reduce,64,libcomm,2,', done.stdout)
         for words in ['-n', '3'], ['-n', '2', '--peers', 'gloo']:
             refused = compare(*words, '--by-distance')
