@@ -57,9 +57,9 @@ static void copy(void *to, const void *from, size_t bytes, int is_past)
 void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes)
 {
     enum { SLOW_SHARE = 8, FAST_SHARE = 2, LONG = 4 };
-    int64_t unit_ns = ns * COPY_OUT_UNIT / (int64_t)bytes;
-    if (unit_ns < 1)
-        unit_ns = 1;
+    const int64_t least_ns = 64, most_ns = 1000000000;
+    int64_t unit_ns = (ns < most_ns ? ns : most_ns) * COPY_OUT_UNIT / (int64_t)bytes;
+    unit_ns = unit_ns < least_ns ? least_ns : unit_ns < most_ns ? unit_ns : most_ns;
     if (!*known_ns)
         *known_ns = unit_ns;
     if (unit_ns > LONG * *known_ns)
@@ -81,7 +81,8 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes)
 
 int64_t copy_out_ns(const struct copy_out *c)
 {
-    return copy_out_is_past(c, COPY_OUT_UNIT) ? READ_NS + c->past_ns / 8 : c->cached_ns;
+    int64_t both_ns = READ_NS + c->past_ns / 8; /* measured: the reader's copy, which is the longer one */
+    return !copy_out_is_past(c, COPY_OUT_UNIT) ? c->cached_ns : both_ns > c->past_ns ? both_ns : c->past_ns;
 }
 
 void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
@@ -92,7 +93,7 @@ void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
         copy_cached(to, from, bytes);
         return;
     }
-    uint32_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
+    uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
     if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
         copy(to, from, bytes, is_past);
         return;

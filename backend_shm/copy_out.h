@@ -21,7 +21,7 @@ enum copy_out_way { COPY_OUT_MEASURED = -1, COPY_OUT_CACHED, COPY_OUT_PAST };
 /* To one rank. */
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
-    uint32_t copies;
+    uint64_t copies;
     uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
 };

@@ -40,9 +40,11 @@ static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
     return 1;
 }
 
+/* A peer may write any kind. */
 static int goes_one_way(uint8_t kind)
 {
-    return (comm_op_traits_of(kind)->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
+    const comm_op_traits *t = comm_op_traits_of(kind);
+    return t && (t->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER)) != 0;
 }
 
 /* What a message of so many copy units takes through the kernel. */
@@ -52,17 +54,14 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
     return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
 }
 
-/* Is it this message's turn to go the other way? One MiB of 32, or of 128 if that is much slower; in a row, for the
- * ring is out of the caches by then. */
-static int is_tried(struct duplex *p, uint64_t bytes, int is_much_slower)
+/* Is it this message's turn to go the other way? One MiB of 32 on average, or of 128 if that is much slower; short
+ * messages in a row, for the ring is out of the caches by then. Asked again about a message the answer is the same. */
+static int is_tried(const struct frame *h, int is_much_slower)
 {
-    enum { PIECE = 32 << 10, AGAIN = 1024, SELDOM = 4096, TRIES = 32 };
-    uint32_t turn = p->tried % (is_much_slower ? SELDOM : AGAIN);
-    uint32_t pieces = bytes < TRIES * PIECE ? (uint32_t)(bytes / PIECE) : TRIES;
-    p->tried += pieces > 0 ? pieces : 1;
-    if (turn < TRIES)
-        p->out.copy.looks = pieces;
-    return turn < TRIES;
+    enum { PIECE = 32 << 10, TRIES = 32, AGAIN = 32, SELDOM = 128 };
+    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < TRIES * PIECE ? TRIES * PIECE / h->bytes : 1;
+    uint64_t turn = (h->seq + h->slice + h->round) / row * ring_key_odd;
+    return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 0;
 }
 
 /* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring this rank: that
@@ -73,22 +72,24 @@ static int is_tried(struct duplex *p, uint64_t bytes, int is_much_slower)
  * of memory that no other core has costs. */
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
 {
-    enum { RECORD_NS = 300, CACHED_BYTES = 4 << 20 };
+    enum { RECORD_NS = 300, CACHED_BYTES = 4 << 20, TRY_LOOKS = 16 };
     const double clearly = 7.0 / 8, much = 1.5;
     const struct fabric *f = p->fabric;
     uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
     if (!f->cma_measured || (op_bytes > CACHED_BYTES && !one_way))
         return 1;
-    if (copy_out_is_new(&p->out.copy))
-        return 0;
     int64_t copy_ns = copy_out_ns(&p->out.copy);
+    if (copy_out_is_new(&p->out.copy) || !copy_ns) /* the first pieces go to the ring: what it takes is not known */
+        return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
     double units = (double)bytes / COPY_OUT_UNIT, more = units > 1 ? 1 : units;
     double disturbed = copy_out_is_past(&p->out.copy, COPY_OUT_UNIT) ? 2.5 : 1.5;
     double ring_ns = RECORD_NS + (one_way ? units + more : units * disturbed) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
     p->takes_kernel = p->takes_kernel ? ns * clearly < ring_ns : ns < ring_ns * clearly;
-    int is_try = is_tried(p, bytes, p->takes_kernel ? ring_ns > much * ns : ns > much * ring_ns);
+    int is_try = is_tried(h, p->takes_kernel ? ring_ns > much * ns : ns > much * ring_ns);
+    if (is_try && p->takes_kernel)
+        p->out.copy.looks = TRY_LOOKS;
     return is_try ? !p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly : p->takes_kernel;
 }
 
@@ -247,8 +248,9 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
 /* A part of a message. Now and then the sender is told how long it took. */
 static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
-    enum { MEASURED_BYTES = 16 << 10, OFTEN = 4 };
-    if (bytes < MEASURED_BYTES || p->kernel_reads++ % OFTEN)
+    enum { MEASURED_BYTES = 16 << 10, LONG_BYTES = 256 << 10, OFTEN = 4, COLD = 4 };
+    uint32_t reads = bytes < MEASURED_BYTES ? 0 : p->kernel_reads++;
+    if (reads < COLD || (bytes < LONG_BYTES && reads % OFTEN))
         return read_memory(p, to, from, bytes);
     int64_t began_ns = clock_now_ns();
     ssize_t n = read_memory(p, to, from, bytes);

@@ -29,7 +29,7 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes)
     if (copy_out_is_past(&r->copy, bytes))
         return;
     if (bytes >= MEASURED_BYTES && r->takes++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {
-        r->copy.looks = 1;
+        r->copy.looks += r->copy.looks == 0;
         return;
     }
     const uint8_t *line = (const uint8_t *)(r->next + 1);

@@ -72,8 +72,9 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    /* By the reader: what that takes of COPY_OUT_UNIT bytes, of late; 0: not known. In operations in which both send,
-     * and in those that go one way, which pass on what the sender has just received. */
+    /* By the reader: how long it takes to read COPY_OUT_UNIT bytes of the writer's memory through the kernel, of late;
+     * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
+     * just been received, and lies in the sender's caches. */
     _Atomic uint32_t read_ns[2];
     /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];

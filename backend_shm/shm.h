@@ -92,7 +92,6 @@ struct duplex {
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
-    uint32_t tried;         /* pieces of messages that could choose: is_tried in lend.c */
     uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
     int64_t read_ns[2];     /* as in ring_shared */
     int probed;            /* whether this rank can read the peer's memory is known, and said */

@@ -613,9 +613,15 @@ fault("shm", "message_with_a_round_is_kept", RECEIVE, "if (is_p2p && h->round) {
 fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c", "h.type != FRAME_EAGER || h.round ||",
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
-fault("shm", "the_other_way_is_never_tried_again", LEND, "return turn < TRIES;", "return 0;", "shm_lend")
+fault("shm", "the_other_way_is_never_tried_again", LEND,
+      "return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 0;",
+      "return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 99999;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "!p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly", "!p->takes_kernel", "shm_lend")
+fault("shm", "kind_of_a_lent_message_is_trusted", LEND, "return t && (t->traits &", "return (t->traits &",
+      "shm_lend")
+fault("shm", "first_reads_are_measured", LEND, "reads < COLD || ", "", "shm_lend")
+fault("shm", "times_have_no_least", COPY_OUT, "unit_ns < least_ns ? least_ns : ", "", "shm_copy_out")
 fault("shm", "sender_is_not_told_what_reads_take", LEND,
       "    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, "
       "memory_order_relaxed);\n", "",

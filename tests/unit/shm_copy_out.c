@@ -141,6 +141,21 @@ static void cold_copies_are_not_measured(void **state)
     assert_int_equal(c.past_ns, near.past_ns);
 }
 
+/* A process that was stopped meanwhile, and a clock that went back. */
+static void senseless_times_are_forgotten(void **state)
+{
+    static const int64_t times_ns[] = { -5, 0, 1, 10000000000000 };
+    (void)state;
+    for (size_t i = 0; i < sizeof times_ns / sizeof *times_ns; i++) {
+        int64_t known_ns = 0;
+        copy_out_note(&known_ns, times_ns[i], BYTES);
+        assert_in_range(known_ns, 1, 1000000000);
+        for (int k = 0; k < 100; k++)
+            copy_out_note(&known_ns, 3000, BYTES);
+        assert_in_range(known_ns, 5900, 6100);
+    }
+}
+
 /* The reader of what went past the caches pays for it, too. */
 static void a_small_gain_is_none(void **state)
 {
@@ -200,6 +215,7 @@ int main(void)
         cmocka_unit_test(one_slow_copy_changes_nothing),
         cmocka_unit_test(looks_go_both_ways),
         cmocka_unit_test(cold_copies_are_not_measured),
+        cmocka_unit_test(senseless_times_are_forgotten),
         cmocka_unit_test(a_small_gain_is_none),
         cmocka_unit_test(short_copies_are_cached),
         cmocka_unit_test(a_way_can_be_ordered),

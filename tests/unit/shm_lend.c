@@ -350,21 +350,24 @@ static void what_follows_a_complete_work_waits(void **state)
     sides[1].domain.done_count = 0;
 }
 
-static int lent_of_many(struct duplex *p, const struct frame *h, uint8_t *data)
+/* Of 1024. Whoever asks again about a message is told the same. */
+static int lent_of_many(struct duplex *p, struct frame *h, uint8_t *data)
 {
     int lent = 0;
-    p->tried = 0;
-    p->out.copy.copies = 1024; /* not new */
-    for (int i = 0; i < 1024; i++)
-        lent += suits(p, h, data);
+    for (int i = 0; i < 1024; i++) {
+        h->seq++;
+        int lends = suits(p, h, data);
+        assert_int_equal(suits(p, h, data), lends);
+        lent += lends;
+    }
     return lent;
 }
 
-/* The kernel or the ring, by what they cost: and the other one is tried again, one message of 32. */
+/* The kernel or the ring, by what they cost: and the other one is tried again, about one message of 32. */
 static void what_is_faster(void **state)
 {
     static uint8_t data[1 << 20];
-    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_BROADCAST, .bytes = 65536 };
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_BROADCAST, .seq = 1000, .bytes = 65536 };
     struct fabric *f = &sides[0].fabric;
     struct duplex *p = sides[0].pair;
     (void)state;
@@ -378,8 +381,7 @@ static void what_is_faster(void **state)
     f->cma_call_ns = 2000;
     f->cma_copy_ns = 6000;
     p->out.copy.cached_ns = 4500;
-    p->tried = 32;
-    p->out.copy.copies = 1024;
+    p->out.copy.copies = 1024; /* not new */
     assert_int_equal(suits(p, &h, data), 0); /* 8.5 us against 9.3: not clearly */
     p->out.copy.cached_ns = 5000;
     assert_int_equal(suits(p, &h, data), 1); /* 8.5 against 10.3 */
@@ -400,11 +402,16 @@ static void what_is_faster(void **state)
     assert_int_equal(suits(p, &h, data), 1); /* a slice of what no cache holds */
     h.kind = COMM_OP_BROADCAST;
     p->out.copy.cached_ns = 7500;
-    assert_int_equal(lent_of_many(p, &h, data), 992);
-    atomic_store(&sides[1].pair->in.shared->read_ns[1], 9000); /* the peer has found it so: 147 us against 128 */
-    assert_int_equal(lent_of_many(p, &h, data), 32);
+    p->out.copy.looks = 0;
+    assert_in_range(lent_of_many(p, &h, data), 1024 - 64, 1024 - 16);
+    assert_true(p->out.copy.looks > 0); /* what goes to the ring is to be measured */
+    p->out.copy.looks = 0;
+    /* The peer has found it so: 147 us against 128. */
+    atomic_store(&sides[1].pair->in.shared->read_ns[1], 9000);
+    assert_in_range(lent_of_many(p, &h, data), 16, 64);
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 20000);
-    assert_int_equal(lent_of_many(p, &h, data), 8); /* much slower */
+    assert_in_range(lent_of_many(p, &h, data), 2, 15); /* much slower */
+    assert_int_equal(p->out.copy.looks, 0);
     p->out.copy.cached_ns = 5000;
     assert_int_equal(lent_of_many(p, &h, data), 0); /* the kernel could not win if it were as fast as it can be */
     p->out.copy.way = COPY_OUT_MEASURED;
@@ -415,7 +422,8 @@ static void what_is_faster(void **state)
     h.kind = COMM_OP_ALL_GATHER;
     h.count = 1 << 20;
     atomic_store(&sides[1].pair->in.shared->read_ns[0], 10000);
-    assert_int_equal(lent_of_many(p, &h, data), 992); /* 163 us against 215: each rank disturbs the other */
+    /* 163 us against 215: each rank disturbs the other. */
+    assert_in_range(lent_of_many(p, &h, data), 1024 - 64, 1024 - 16);
 }
 
 /* ---- Offers ---- */
@@ -435,11 +443,11 @@ static void the_sender_knows_what_reads_take(void **state)
     struct ring_shared *shared = sides[0].pair->out.shared;
     (void)state;
     accepts = 1;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) { /* the first four are cold */
         assert_int_equal(announce(0, COMM_OP_SEND, data, i < 4 ? 16383 : BYTES), 1);
         look(1);
         look(0);
-        assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 4);
+        assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 8);
     }
 }
 
@@ -1106,6 +1114,24 @@ static void lie(struct ring_place place, uint64_t bytes)
     lie_in(FRAME_DATA, place, bytes);
 }
 
+/* Nothing has looked at the kind yet when the payload's place is: what becomes of it is the engine's to say. */
+static void an_operation_that_there_is_not(void **state)
+{
+    static const uint8_t kinds[] = { 0, 99, 200, 255 };
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    for (size_t i = 0; i < sizeof kinds; i++) {
+        const struct ring_place place = { .loan = (uint32_t)i + 1, .at = (uintptr_t)data };
+        struct frame h = { .type = FRAME_DATA, .kind = kinds[i], .group = 7, .bytes = BYTES };
+        atomic_store(&sides[0].pair->out.shared->valid[0], place.loan);
+        ring_put_lent(&sides[0].pair->out, ring_key(&h), &h, &place);
+        look(1);
+        assert_int_equal(sides[1].pair->port.state, PORT_UP);
+        assert_int_equal(received_count, i + 1);
+        assert_memory_equal(received, data, BYTES);
+    }
+}
+
 static void an_offer_in_a_slot_that_there_is_not(void **state)
 {
     (void)state;
@@ -1288,6 +1314,7 @@ int main(void)
         LENT(memory_may_go_while_the_kernel_reads_it),
         LENT(a_writer_that_does_not_run),
         LENT(a_staging_place_that_is_written_to),
+        LENT(an_operation_that_there_is_not),
         LENT(an_offer_in_a_slot_that_there_is_not),
         LENT(an_offer_with_a_number_that_says_written),
         LENT(credit_that_there_cannot_be),
