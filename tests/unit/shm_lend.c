@@ -449,6 +449,7 @@ static void the_sender_knows_what_reads_take(void **state)
         look(0);
         assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 8);
     }
+    free(data);
 }
 
 static void one_is_read_when_it_is_announced(void **state)
@@ -1130,6 +1131,7 @@ static void an_operation_that_there_is_not(void **state)
         assert_int_equal(received_count, i + 1);
         assert_memory_equal(received, data, BYTES);
     }
+    free(data);
 }
 
 static void an_offer_in_a_slot_that_there_is_not(void **state)
