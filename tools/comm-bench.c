@@ -396,6 +396,11 @@ static int measure_all(comm_group *world, const struct arguments *a, struct benc
                 return fail(world, "");
             row.before_ns = before_ns;
             row.after_ns = distance_ns(&between, world);
+            if (before_ns < 0 || row.after_ns < 0) {
+                fprintf(stderr, "comm-bench: rank %d: --distance: rank %d has not come to %s for 20 s; do both run on "
+                        "one host?\n", comm_group_rank(world), 1 - comm_group_rank(world), a->distance);
+                return EXIT_FAILED;
+            }
             if (a->roofline && bench_roofline(world, &a->call, &a->method, &row) != COMM_OK)
                 return fail(world, "the roofline");
             errors += row.errors;

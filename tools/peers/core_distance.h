@@ -36,11 +36,12 @@ static inline int core_distance_open(struct core_distance *d, const char *file)
 }
 
 /* Called by ranks 0 and 1 at the same time, each on a core of its own. Nanoseconds one way: the least of some batches,
- * as what interrupts one is no distance. */
+ * as what interrupts one is no distance. -1: the other rank has not come for some seconds. */
 static inline double core_distance_ns(struct core_distance *d, int rank)
 {
-    enum { BATCHES = 8, ROUNDS = 200, OFTEN = 10000 };
+    enum { BATCHES = 8, ROUNDS = 200, OFTEN = 10000, PATIENCE_S = 20 };
     double least = 1e18;
+    time_t began = time(NULL);
     for (int batch = 0; batch < BATCHES; batch++) {
         struct timespec from, to;
         clock_gettime(CLOCK_MONOTONIC, &from);
@@ -49,8 +50,11 @@ static inline double core_distance_ns(struct core_distance *d, int rank)
             if (rank == 0)
                 atomic_store_explicit(&d->lines[0].turn, turn, memory_order_release);
             for (unsigned looks = 1; atomic_load_explicit(&d->lines[!rank].turn, memory_order_acquire) != turn; looks++)
-                if (looks % OFTEN == 0)
+                if (looks % OFTEN == 0) {
                     sched_yield(); /* the other rank may want this core after all */
+                    if (time(NULL) - began > PATIENCE_S)
+                        return -1;
+                }
             if (rank == 1)
                 atomic_store_explicit(&d->lines[1].turn, turn, memory_order_release);
         }
