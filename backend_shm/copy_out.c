@@ -73,8 +73,10 @@ enum { READ_NS = 5000 };
 
 int copy_out_is_past(const struct copy_out *c, size_t bytes)
 {
-    if (bytes < LEAST_PAST || c->way != COPY_OUT_MEASURED)
-        return bytes >= LEAST_PAST && c->way == COPY_OUT_PAST;
+    if (bytes < LEAST_PAST)
+        return 0;
+    if (c->way != COPY_OUT_MEASURED)
+        return c->way == COPY_OUT_PAST;
     int64_t read_ns = c->past_ns > READ_NS ? c->past_ns : READ_NS;
     return c->past_ns && c->cached_ns > c->past_ns + read_ns;
 }
@@ -88,11 +90,11 @@ int64_t copy_out_ns(const struct copy_out *c)
 void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
-    int is_past = copy_out_is_past(c, bytes);
     if (bytes < LEAST_PAST) {
         copy_cached(to, from, bytes);
         return;
     }
+    int is_past = copy_out_is_past(c, bytes);
     uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
     if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
         copy(to, from, bytes, is_past);

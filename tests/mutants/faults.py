@@ -634,7 +634,7 @@ fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->past_ns && c->cached_ns > c->past_ns + read_ns",
       "c->past_ns && c->cached_ns > c->past_ns", "shm_copy_out")
-fault("shm", "order_is_not_obeyed", COPY_OUT, "return bytes >= LEAST_PAST && c->way == COPY_OUT_PAST;", "return 0;",
+fault("shm", "order_is_not_obeyed", COPY_OUT, "return c->way == COPY_OUT_PAST;", "return 0;",
       "shm_copy_out")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",
       "        duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);\n", "", "late on shm, through the kernel")
