@@ -262,7 +262,8 @@ static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes
     return n;
 }
 
-/* What a read of so many bytes costs, of this process's own memory: as much as of another's. The least of a few. */
+/* What a read of so many bytes costs, of this process's own memory: until reads of a peer's are measured. The
+ * least of a few. */
 static int64_t read_ns(void *to, const void *from, size_t bytes)
 {
     enum { TURNS = 5 };

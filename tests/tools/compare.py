@@ -127,11 +127,13 @@ class Compare(unittest.TestCase):
         self.assertEqual(rows, [['| barrier', ' 0 B'], ['| all_reduce', ' 64 B'], ['| all_reduce', ' 8 B']])
         with tempfile.TemporaryDirectory() as folder:
             done = compare('-n', '2', '--bytes', '64', '--repetitions', '2', '--peers', 'openmpi', '--by-distance',
-                           '--near-ns', '1e-9', '--csv', '--save', f'{folder}/rows')
-            self.assertEqual(pathlib.Path(f'{folder}/rows.far').read_text().strip(), done.stdout.strip())
+                           '--near-ns', '1e-9', '--save', f'{folder}/rows')
+            rows = list(csv.DictReader(pathlib.Path(f'{folder}/rows.far').read_text().splitlines()))
             self.assertFalse(os.path.exists(f'{folder}/rows'))
-        self.assertIn('all_reduce,64,libcomm,2,', done.stdout)
-        for words in ['-n', '3'], ['-n', '2', '--peers', 'gloo']:
+        self.assertEqual([(row['op'], row['bytes']) for row in rows if row['library'] == 'libcomm'],
+                         [('all_reduce', '64')])
+        self.assertRegex(done.stdout, r'^2 ranks on [0-9]+ cores, (?s:.*)Two cores far from each other: ')
+        for words in ['-n', '3'], ['-n', '2', '--peers', 'gloo'], ['-n', '2', '--csv']:
             refused = compare(*words, '--by-distance')
             self.assertNotEqual(refused.returncode, 0)
             self.assertIn('--by-distance', refused.stderr)
