@@ -17,10 +17,7 @@
 
 /* ---- Open ---- */
 
-enum {
-    REST_NS = 10000000,   /* to poll without result again costs the spinning time */
-    SHORT_LOOK_NS = 2000, /* a peer on another core answers in less */
-};
+enum { REST_NS = 10000000 }; /* to poll without result again costs the spinning time */
 
 static void arena_free(struct arena *a)
 {
@@ -53,7 +50,6 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");
     a->waiting.usage = (struct waiting_usage){ .of_ranks = usage_of_ranks, .ranks = &a->fabric };
     a->waiting.rest_ns = REST_NS;
-    a->waiting.short_look_ns = SHORT_LOOK_NS;
     const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->runs };
     return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, &looks, info);
 }

@@ -196,16 +196,15 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         if (has_news(a) || a->domain.retired)
             end_turn(a);
         if (came) {
-            /* if longer, this thread did not run, but another program did */
-            if (missed && clock_now_ns() - now < WAITING_LONG_LOOK_NS)
-                waiting_paid(&a->waiting);
+            if (missed)
+                waiting_came(&a->waiting, now, clock_now_ns());
             idle_since = missed = 0;
             continue;
         }
         missed = 1;
         if (turn % 256 == 0)
             driver_look_around(a);
-        if (turn % 16 && a->waiting.spin_ns && !waiting_rests(&a->waiting, now))
+        if (turn % 16 && idle_since && a->waiting.spin_ns && !waiting_rests(&a->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)

@@ -676,7 +676,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs]);
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
-    atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->has_barrier, memory_order_relaxed);
+    atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->is_barred, memory_order_relaxed);
     lend_probe(p);
     p->port.state = PORT_UP;
     p->up_index = f->up_count;

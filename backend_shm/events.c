@@ -8,9 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "descriptor.h"
 #include "duplex.h"
 #include "say.h"
+#include "waiting.h"
 
 /* It is edge-triggered, so it need not be read. */
 static void on_bell(struct watch *w)
@@ -73,12 +75,40 @@ void events_turn(struct fabric *f, int wait_ms)
     }
 }
 
-/* The kernel has no memory for one: from now on the peers make their own. */
-static void do_without_barrier(struct fabric *f)
+static void say_barred(struct fabric *f, int is_barred)
 {
-    f->has_barrier = 0;
+    f->is_barred = is_barred;
     for (int32_t i = 0; i < f->up_count; i++)
-        atomic_store_explicit(&f->up[i]->in.shared->is_barred, 0, memory_order_relaxed);
+        atomic_store_explicit(&f->up[i]->in.shared->is_barred, (uint32_t)is_barred, memory_order_relaxed);
+}
+
+/* The barrier interrupts the other cores, which takes some 30 us on a virtual machine. It is for a rank that mostly
+ * spins. */
+static int wants_barrier(const struct fabric *f)
+{
+    const struct waiting *w = f->looks.waiting;
+    return f->has_barrier && w->spin_ns && !waiting_rests(w, clock_now_ns());
+}
+
+void events_spins(struct fabric *f)
+{
+    say_barred(f, 1);
+}
+
+/* What senders have written is seen from now on, or they see that this rank sleeps. One that last saw is_barred has not
+ * made a fence: the barrier is passed once more when they are told that there will be none. */
+static void order_looks(struct fabric *f)
+{
+    int was_barred = f->is_barred, wanted = wants_barrier(f);
+    if (wanted != was_barred)
+        say_barred(f, wanted);
+    if ((wanted || was_barred) && barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
+        return;
+    if (wanted || was_barred) { /* the kernel has no memory for one */
+        f->has_barrier = 0;
+        say_barred(f, 0);
+    }
+    ring_fence();
 }
 
 int events_asleep(struct fabric *f)
@@ -86,10 +116,7 @@ int events_asleep(struct fabric *f)
     for (int32_t i = 0; i < f->up_count; i++)
         atomic_store_explicit(&f->up[i]->in.shared->asleep, 1, memory_order_relaxed);
     f->is_asleep = 1;
-    if (f->has_barrier && !barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
-        do_without_barrier(f);
-    if (!f->has_barrier)
-        ring_fence();
+    order_looks(f);
     for (int32_t i = 0; i < f->up_count; i++)
         if (duplex_has_news(f->up[i])) {
             events_awake(f);

@@ -18,6 +18,8 @@ void events_turn(struct fabric *f, int wait_ms);
  * meanwhile, or another one was told so before. */
 int events_asleep(struct fabric *f);
 void events_say_awake(struct fabric *f);
+/* It will hardly sleep: its peers need not make a fence after each message. */
+void events_spins(struct fabric *f);
 
 /* A thread looks again. */
 static inline void events_awake(struct fabric *f)

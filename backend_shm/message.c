@@ -51,16 +51,17 @@ static void put_eager(struct duplex *p, const struct exec_group *g, const comm_o
 }
 
 /* Wait until the peer has read it. */
-static comm_status wait_until_read(const struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
+static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
                                    int64_t spin_ns)
 {
-    int64_t until_ns = 0;
+    struct fabric_looks looks = { 0 };
     spin_ns += (int64_t)bytes / SMALL_BYTES_PER_NS;
     exec_host->run_waits();
-    for (unsigned turn = 1; !duplex_is_read(p, tx); turn++)
-        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+    unsigned turn = 1;
+    for (; !duplex_is_read(p, tx); turn++)
+        if (!fabric_look_again(f, turn, spin_ns, &looks))
             return COMM_IN_PROGRESS;
-    waiting_paid(f->looks.waiting);
+    fabric_found(f, turn, &looks);
     duplex_end_offer(p, tx);
     return COMM_OK;
 }
@@ -74,7 +75,7 @@ static int is_short(struct duplex *p, size_t bytes)
 }
 
 /* UNSUPPORTED: it cannot be offered. */
-static comm_status offer_now(const struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
+static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
                              int64_t spin_ns)
 {
     const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes };
@@ -89,7 +90,7 @@ static comm_status offer_now(const struct fabric *f, struct duplex *p, struct ex
     return wait_until_read(f, p, tx, loan.bytes, spin_ns);
 }
 
-static comm_status send_now(const struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct port *port = group_port(g, op->root);
     struct duplex *p = duplex_of(port);
@@ -146,7 +147,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     const uint64_t key = key_of(g, op->tag, bytes);
     const int has_key = bytes <= p->in.short_bytes && op->tag != COMM_ANY_TAG;
     const struct ring_record *record;
-    int64_t until_ns = 0;
+    struct fabric_looks looks = { 0 };
     if (p->port.state != PORT_UP || p->port.in.type)
         return COMM_ERR_UNSUPPORTED;
     exec_host->run_waits();
@@ -158,10 +159,10 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
                 take_short(p, record, bytes, op->recv.data);
             else
                 status = take(p, g, op, record);
-            waiting_paid(f->looks.waiting);
+            fabric_found(f, turn, &looks);
             return status;
         }
-        if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &until_ns))
+        if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &looks))
             return COMM_ERR_UNSUPPORTED;
     }
 }

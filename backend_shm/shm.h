@@ -125,6 +125,7 @@ struct fabric {
     int epoll;
     struct watch bell;      /* an eventfd: peers that have something for us ring it when no thread looks */
     int has_barrier;        /* membarrier works here */
+    int is_barred;          /* the rings say that this rank passes it before it sleeps */
     int is_asleep;          /* the rings say that no thread looks */
 
     struct tx *tx_pool;

@@ -180,11 +180,11 @@ static void send_all(const struct small_shape *s, uint64_t seq, uint64_t key, co
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-static int all_are_here(const struct fabric *f, const struct small_shape *s, uint64_t key,
+static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t key,
                         const struct ring_record **records, int64_t spin_ns)
 {
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
-    int64_t until_ns = 0;
+    struct fabric_looks looks = { 0 };
     int here = 0;
     for (unsigned turn = 1;; turn++) {
         while (here < s->recv_messages) {
@@ -196,10 +196,10 @@ static int all_are_here(const struct fabric *f, const struct small_shape *s, uin
             here++;
         }
         if (here == s->recv_messages) {
-            waiting_paid(f->looks.waiting);
+            fabric_found(f, turn, &looks);
             return 1;
         }
-        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+        if (!fabric_look_again(f, turn, spin_ns, &looks))
             return 0;
     }
 }
@@ -237,7 +237,7 @@ static void let_go(const struct small_shape *s, const struct ring_record **recor
         duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
-static comm_status run_sent(struct small_shape *s, const struct fabric *f, struct exec_group *g, const comm_op *op,
+static comm_status run_sent(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                             int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
@@ -294,19 +294,19 @@ static int read_all(const struct small_shape *s, const struct ring_record **reco
 }
 
 /* Wait until the others have read; 0 if that takes too long. */
-static int are_read(const struct fabric *f, const struct small_shape *s, struct tx **offers, int64_t spin_ns)
+static int are_read(struct fabric *f, const struct small_shape *s, struct tx **offers, int64_t spin_ns)
 {
-    int64_t until_ns = 0;
+    struct fabric_looks looks = { 0 };
     for (int i = 0; i < s->send_messages; i++)
         for (unsigned turn = 1; !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
-            if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+            if (!fabric_look_again(f, turn, spin_ns, &looks))
                 return 0;
     for (int i = 0; i < s->send_messages; i++)
         duplex_end_offer(s->sends[i].peer, offers[i]);
     return 1;
 }
 
-static comm_status run_offered(struct small_shape *s, const struct fabric *f, struct exec_group *g, const comm_op *op,
+static comm_status run_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                                struct tx **offers, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
@@ -334,7 +334,7 @@ static int writes_over_offers(const comm_op *op)
 }
 
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
-static comm_status run_if_offered(struct small_shape *s, const struct fabric *f, struct exec_group *g,
+static comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g,
                                   const comm_op *op, int64_t spin_ns)
 {
     struct tx *offers[SMALL_PEERS_MAX];

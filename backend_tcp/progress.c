@@ -275,16 +275,15 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (has_news(m) || m->domain.retired)
             end_turn(m);
         if (came) {
-            /* if longer, this thread did not run, but another program did */
-            if (missed && clock_now_ns() - now < WAITING_LONG_LOOK_NS)
-                waiting_paid(&m->waiting);
+            if (missed)
+                waiting_came(&m->waiting, now, clock_now_ns());
             idle_since = missed = 0;
             continue;
         }
         missed = 1;
         if (turn % 64 == 0)
             look_around(m);
-        if (turn % 16 && m->waiting.spin_ns && !waiting_rests(&m->waiting, now))
+        if (turn % 16 && idle_since && m->waiting.spin_ns && !waiting_rests(&m->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)

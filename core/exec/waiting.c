@@ -70,7 +70,7 @@ void waiting_yield(struct waiting *w, int64_t now)
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
 {
     if (waiting_rests(w, now))
-        return now - idle_since < w->short_look_ns;
+        return 0;
     if (now - idle_since < w->spin_ns)
         return 1;
     if (now - idle_since < w->yield_ns) {

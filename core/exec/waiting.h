@@ -3,9 +3,9 @@
  * Spinning is the fastest way to notice a message, but only on a core of one's own. While other programs use the
  * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops spinning,
  * and each message takes the whole spinning time (over TCP an all_reduce of 8 B 220 us, not 5). So after spinning
- * without result a few times in a row a rank rests: for a while it polls for no longer than short_look_ns, and then
- * sleeps in the kernel. To try again after each rest costs little. Preemptions by other programs are no reason to rest:
- * measured, ranks on cores of their own that stop spinning for that are 10 to 30 % slower, not faster. */
+ * without result a few times in a row a rank rests: for a while it sleeps in the kernel at once. To try again after
+ * each rest costs little. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own
+ * that stop spinning for that are 10 to 30 % slower, not faster. */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
 
@@ -21,7 +21,6 @@ struct waiting_usage {
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t rest_ns;           /* how long it rests after polling without result */
-    int64_t short_look_ns;     /* how long it polls while it rests */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     struct waiting_usage usage;
@@ -29,7 +28,10 @@ struct waiting {
     int vain;                  /* times in a row that spinning brought nothing */
 };
 
-enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a thread that has not polled for so long was not running */
+enum {
+    WAITING_AWAY_NS = 20000,       /* a thread that polls does so more often, if it runs */
+    WAITING_LONG_LOOK_NS = 1000000 /* if it yields it has not run for longer, and not for a short message */
+};
 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
  * more than we need to poll again: then a thread yields between polls. */
@@ -41,10 +43,18 @@ static inline int waiting_rests(const struct waiting *w, int64_t now)
     return now < w->rest_until_ns;
 }
 
-/* Something came while a thread polled. */
+/* Something came while a thread polled. Not: at its first look, as it may do after the thread was not running. */
 static inline void waiting_paid(struct waiting *w)
 {
     w->vain = 0;
+}
+
+/* Something was found at now, looked_ns is when the thread last looked at the clock. If that is long ago the thread did
+ * not run in between: another program did, or the rank that sent this. */
+static inline void waiting_came(struct waiting *w, int64_t looked_ns, int64_t now)
+{
+    if (now - looked_ns < WAITING_AWAY_NS)
+        waiting_paid(w);
 }
 
 /* Let another rank run. */

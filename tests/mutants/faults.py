@@ -214,6 +214,18 @@ fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
       "|| ranks_use_cores(&w->usage))", ")", "resting")
+fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h", "if (now - looked_ns < WAITING_AWAY_NS)\n", "",
+      "resting", "shm_sleep")
+fault("h", "a_message_that_was_there_is_a_reason_to_spin", "backend_shm/fabric.h", "else if (turn > 1)", "else",
+      "shm_sleep")
+fault("h", "resting_thread_spins", "core/exec/waiting.c", "if (waiting_rests(w, now))\n        return 0;\n", "",
+      "resting")
+fault("h", "resting_rank_passes_barriers", "backend_shm/events.c", " && !waiting_rests(w, clock_now_ns())", "",
+      "shm_sleep")
+fault("h", "no_barrier_for_who_saw_that_it_needs_no_fence", "backend_shm/events.c",
+      "(wanted || was_barred) && barrier_command(", "wanted && barrier_command(", "shm_sleep")
+fault("h", "spinning_rank_has_its_peers_make_fences", "backend_shm/fabric.c",
+      "    else if (f->has_barrier && !f->is_barred)\n        events_spins(f);\n", "", "shm_sleep")
 fault("h", "ranks_of_one_process_count_each", "backend_shm/usage.c",
       "pid == mine || contains(pids, count, pid)", "contains(pids, count, pid)", "shm_usage")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")

@@ -87,6 +87,35 @@ static void a_short_yield_is_no_reason_to_rest(void **state)
     assert_int_equal(w.rest_until_ns, 0);
 }
 
+static void spinning_in_vain_ends_in_rests(void **state)
+{
+    struct waiting w = { .spin_ns = MS, .rest_ns = 100 * MS };
+    (void)state;
+    assert_true(waiting_look_again(&w, 10 * MS - 1, 9 * MS));
+    for (int i = 0; i < 2; i++) {
+        assert_false(waiting_look_again(&w, 10 * MS, 9 * MS));
+        assert_false(waiting_rests(&w, 10 * MS));
+    }
+    assert_false(waiting_look_again(&w, 10 * MS, 9 * MS));
+    assert_true(waiting_rests(&w, 110 * MS - 1) && !waiting_rests(&w, 110 * MS));
+    assert_false(waiting_look_again(&w, 20 * MS, 20 * MS));
+    assert_true(waiting_look_again(&w, 111 * MS, 111 * MS));
+    assert_false(waiting_look_again(&w, 112 * MS, 111 * MS)); /* one try is enough by now */
+    assert_true(waiting_rests(&w, 113 * MS));
+}
+
+/* What comes while the thread runs says that spinning is worth it. What comes while it does not run may have been sent
+ * because it does not: by a rank that waited for this core. */
+static void a_message_that_was_not_waited_for_ends_no_rests(void **state)
+{
+    struct waiting w = { .vain = 2 };
+    (void)state;
+    waiting_came(&w, 10 * MS, 10 * MS + 100000);
+    assert_int_equal(w.vain, 2);
+    waiting_came(&w, 10 * MS, 10 * MS + 1000);
+    assert_int_equal(w.vain, 0);
+}
+
 /* ---- Spin, or yield to the other ranks? ---- */
 
 static int64_t one_per_name(const void *options, const char *backend, const char *name)
@@ -139,6 +168,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_program_that_stays_is_tried_seldom),
         cmocka_unit_test(ranks_that_work_are_no_reason_to_rest),
+        cmocka_unit_test(spinning_in_vain_ends_in_rests),
+        cmocka_unit_test(a_message_that_was_not_waited_for_ends_no_rests),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
         cmocka_unit_test(ranks_yield_if_there_are_more_than_their_cores),
     };
