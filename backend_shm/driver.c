@@ -197,10 +197,12 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
             end_turn(a);
         if (came) {
             if (missed)
-                waiting_came(&a->waiting, now, clock_now_ns());
+                waiting_came(&a->waiting);
             idle_since = missed = 0;
             continue;
         }
+        if (!missed)
+            waiting_begins(&a->waiting);
         missed = 1;
         if (turn % 256 == 0)
             driver_look_around(a);

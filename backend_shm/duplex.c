@@ -6,7 +6,7 @@
  * A rank that goes to sleep says so in the memory that it shares with each peer (ring_shared.asleep), then looks once
  * more. A sender writes first and looks at that word afterwards. So one of the two notices the other, and there is no
  * system call while both are awake. The barrier that both need in between is made by the rank that goes to sleep, for
- * all of them, where the kernel has such barriers (membarrier); else each makes its own. */
+ * all of them, if the kernel has such barriers (membarrier) and the rank seldom sleeps; else each makes its own. */
 #include "duplex.h"
 
 #include <stdlib.h>

@@ -45,6 +45,7 @@ static inline void duplex_ring_bell_fenced(struct duplex *p)
 /* The same, without that fence. */
 static inline void duplex_ring_bell(struct duplex *p)
 {
+    atomic_signal_fence(memory_order_seq_cst); /* what was written before is before this look at is_barred */
     if (p->fabric->has_barrier && atomic_load_explicit(&p->out.shared->is_barred, memory_order_relaxed))
         atomic_signal_fence(memory_order_seq_cst);
     else

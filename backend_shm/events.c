@@ -96,19 +96,30 @@ void events_spins(struct fabric *f)
 }
 
 /* What senders have written is seen from now on, or they see that this rank sleeps. One that last saw is_barred has not
- * made a fence: the barrier is passed once more when they are told that there will be none. */
-static void order_looks(struct fabric *f)
+ * made a fence: the barrier is passed once more when they are told that there will be none. Returns 0 if the kernel had
+ * no memory for it, and will not be asked again. */
+static int order_looks(struct fabric *f)
 {
     int was_barred = f->is_barred, wanted = wants_barrier(f);
     if (wanted != was_barred)
         say_barred(f, wanted);
-    if ((wanted || was_barred) && barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
-        return;
-    if (wanted || was_barred) { /* the kernel has no memory for one */
-        f->has_barrier = 0;
-        say_barred(f, 0);
+    if (!wanted && !was_barred) {
+        ring_fence();
+        return 1;
     }
-    ring_fence();
+    if (barrier_command(MEMBARRIER_CMD_GLOBAL_EXPEDITED))
+        return 1;
+    f->has_barrier = 0;
+    say_barred(f, 0);
+    return 0;
+}
+
+static int has_news(const struct fabric *f)
+{
+    for (int32_t i = 0; i < f->up_count; i++)
+        if (duplex_has_news(f->up[i]))
+            return 1;
+    return 0;
 }
 
 int events_asleep(struct fabric *f)
@@ -116,13 +127,10 @@ int events_asleep(struct fabric *f)
     for (int32_t i = 0; i < f->up_count; i++)
         atomic_store_explicit(&f->up[i]->in.shared->asleep, 1, memory_order_relaxed);
     f->is_asleep = 1;
-    order_looks(f);
-    for (int32_t i = 0; i < f->up_count; i++)
-        if (duplex_has_news(f->up[i])) {
-            events_awake(f);
-            return 0;
-        }
-    return 1;
+    if (order_looks(f) && !has_news(f))
+        return 1;
+    events_awake(f);
+    return 0;
 }
 
 void events_say_awake(struct fabric *f)

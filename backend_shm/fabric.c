@@ -109,24 +109,21 @@ int fabric_look_around(struct fabric *f)
     return fabric_look(f);
 }
 
-int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, struct fabric_looks *l)
+int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns)
 {
     struct waiting *w = f->looks.waiting;
-    int64_t now = l->now_ns = clock_now_ns();
-    if (!l->until_ns)
-        l->until_ns = now + spin_ns;
-    if (now >= l->until_ns || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed))
+    int64_t now = clock_now_ns();
+    if (!*until_ns) {
+        *until_ns = now + spin_ns;
+        waiting_begins(w);
+    }
+    if (now >= *until_ns || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed))
         return 0;
     if (!w->spin_ns)
         waiting_yield(w, now);
     else if (f->has_barrier && !f->is_barred)
         events_spins(f);
     return 1;
-}
-
-void fabric_found_later(const struct fabric *f, const struct fabric_looks *l)
-{
-    waiting_came(f->looks.waiting, l->now_ns, clock_now_ns());
 }
 
 void fabric_timer(struct fabric *f, int64_t now_ns)

@@ -25,33 +25,26 @@ int64_t fabric_due_ns(const struct fabric *f);
 /* Send BYE to the peers that have not got it yet. Returns 1 as long as there is something to deliver. */
 int fabric_leave(struct fabric *f);
 
-/* A thread that has the lock looks for something that takes a moment to come. Its turns count from 1; this begins as
- * zeros. */
-struct fabric_looks {
-    int64_t until_ns; /* 0: it has not looked at the clock yet */
-    int64_t now_ns;   /* when it did */
-};
+/* What fabric_look_again does now and then. */
+int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns);
 
-/* What fabric_look_again does now and then; what fabric_found does when that was done. */
-int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, struct fabric_looks *l);
-void fabric_found_later(const struct fabric *f, const struct fabric_looks *l);
-
-/* It has not come: look again (1), or stop (0), because the thread has looked for spin_ns or another one wants the
- * lock? What comes at once comes before the first look at the clock, which takes half as long as a message. */
-static inline int fabric_look_again(struct fabric *f, unsigned turn, int64_t spin_ns, struct fabric_looks *l)
+/* For a thread that has the lock and looks for something that takes a moment to come: look again (1), or stop (0),
+ * because it has looked for spin_ns, rests, or another thread wants the lock? `turn` counts from 1, *until_ns begins at
+ * 0. What comes at once comes before the first look at the clock, which takes half as long as a message. */
+static inline int fabric_look_again(struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
     enum { OFTEN = 16 };
     if (turn % OFTEN == 0 || !f->looks.waiting->spin_ns)
-        return fabric_look_at_clock(f, spin_ns, l);
+        return fabric_look_at_clock(f, spin_ns, until_ns);
     relax();
     return 1;
 }
 
-/* It has come. */
-static inline void fabric_found(const struct fabric *f, unsigned turn, const struct fabric_looks *l)
+/* It has come, in this turn. What is there at the first look was not waited for. */
+static inline void fabric_found(const struct fabric *f, unsigned turn, int64_t until_ns)
 {
-    if (l->until_ns)
-        fabric_found_later(f, l);
+    if (until_ns)
+        waiting_came(f->looks.waiting);
     else if (turn > 1)
         waiting_paid(f->looks.waiting);
 }

@@ -54,14 +54,14 @@ static void put_eager(struct duplex *p, const struct exec_group *g, const comm_o
 static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
                                    int64_t spin_ns)
 {
-    struct fabric_looks looks = { 0 };
+    int64_t until_ns = 0;
     spin_ns += (int64_t)bytes / SMALL_BYTES_PER_NS;
     exec_host->run_waits();
     unsigned turn = 1;
     for (; !duplex_is_read(p, tx); turn++)
-        if (!fabric_look_again(f, turn, spin_ns, &looks))
+        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
             return COMM_IN_PROGRESS;
-    fabric_found(f, turn, &looks);
+    fabric_found(f, turn, until_ns);
     duplex_end_offer(p, tx);
     return COMM_OK;
 }
@@ -147,7 +147,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     const uint64_t key = key_of(g, op->tag, bytes);
     const int has_key = bytes <= p->in.short_bytes && op->tag != COMM_ANY_TAG;
     const struct ring_record *record;
-    struct fabric_looks looks = { 0 };
+    int64_t until_ns = 0;
     if (p->port.state != PORT_UP || p->port.in.type)
         return COMM_ERR_UNSUPPORTED;
     exec_host->run_waits();
@@ -159,10 +159,10 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
                 take_short(p, record, bytes, op->recv.data);
             else
                 status = take(p, g, op, record);
-            fabric_found(f, turn, &looks);
+            fabric_found(f, turn, until_ns);
             return status;
         }
-        if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &looks))
+        if (what == RING_MORE || !fabric_look_again(f, turn, spin_ns, &until_ns))
             return COMM_ERR_UNSUPPORTED;
     }
 }

@@ -65,8 +65,8 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
-    _Atomic uint32_t is_barred; /* by the reader: between saying that and its last look, all ranks' threads pass a
-                                 * barrier */
+    _Atomic uint32_t is_barred; /* by the reader: between saying that it sleeps and its last look all ranks' threads
+                                 * pass a barrier; and once more when this ends */
     /* By the writer, once: a word of its memory, for the reader to try whether it can read that; and by the reader,
      * that it can. */
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;

@@ -184,7 +184,7 @@ static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t 
                         const struct ring_record **records, int64_t spin_ns)
 {
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
-    struct fabric_looks looks = { 0 };
+    int64_t until_ns = 0;
     int here = 0;
     for (unsigned turn = 1;; turn++) {
         while (here < s->recv_messages) {
@@ -196,10 +196,10 @@ static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t 
             here++;
         }
         if (here == s->recv_messages) {
-            fabric_found(f, turn, &looks);
+            fabric_found(f, turn, until_ns);
             return 1;
         }
-        if (!fabric_look_again(f, turn, spin_ns, &looks))
+        if (!fabric_look_again(f, turn, spin_ns, &until_ns))
             return 0;
     }
 }
@@ -296,10 +296,10 @@ static int read_all(const struct small_shape *s, const struct ring_record **reco
 /* Wait until the others have read; 0 if that takes too long. */
 static int are_read(struct fabric *f, const struct small_shape *s, struct tx **offers, int64_t spin_ns)
 {
-    struct fabric_looks looks = { 0 };
+    int64_t until_ns = 0;
     for (int i = 0; i < s->send_messages; i++)
         for (unsigned turn = 1; !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
-            if (!fabric_look_again(f, turn, spin_ns, &looks))
+            if (!fabric_look_again(f, turn, spin_ns, &until_ns))
                 return 0;
     for (int i = 0; i < s->send_messages; i++)
         duplex_end_offer(s->sends[i].peer, offers[i]);

@@ -441,7 +441,7 @@ static void on_poll(uv_poll_t *handle, int status, int events)
             watch(l, UV_READABLE);
     }
     if (events & UV_READABLE)
-        link_read(&l->port);
+        l->mesh->has_read |= link_read(&l->port);
 }
 
 void link_watch_queue(struct link *l)

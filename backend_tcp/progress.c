@@ -221,8 +221,9 @@ static int poll_active(struct mesh *m)
     int came = m->local && poll_local(m);
     if (count_active_links(m) > FEW) {
         arm_links(m);
+        m->has_read = 0;
         loop_turn(m, UV_RUN_NOWAIT);
-        return came;
+        return came || m->has_read;
     }
     for (int32_t i = 0; i < peers->active_count; i++)
         if (is_link(m, peers->active[i]))
@@ -276,10 +277,12 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
             end_turn(m);
         if (came) {
             if (missed)
-                waiting_came(&m->waiting, now, clock_now_ns());
+                waiting_came(&m->waiting);
             idle_since = missed = 0;
             continue;
         }
+        if (!missed)
+            waiting_begins(&m->waiting);
         missed = 1;
         if (turn % 64 == 0)
             look_around(m);

@@ -102,6 +102,7 @@ struct mesh {
     atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
     atomic_int stop;
     struct waiting waiting;
+    int has_read;              /* a link that the loop watches, in this turn of the loop */
 
     /* loop.c */
     int loop_made;          /* the loop is there to be closed */

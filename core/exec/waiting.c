@@ -67,6 +67,14 @@ void waiting_yield(struct waiting *w, int64_t now)
     w->rest_until_ns = now + w->long_rest_ns;
 }
 
+/* Processor time counts on while the thread copies for long, and not while another one has the core. */
+int64_t waiting_away_ns(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return clock_now_ns() - ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec);
+}
+
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
 {
     if (waiting_rests(w, now))

@@ -26,12 +26,10 @@ struct waiting {
     struct waiting_usage usage;
     int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */
+    int64_t away_ns;           /* of waiting_begins */
 };
 
-enum {
-    WAITING_AWAY_NS = 20000,       /* a thread that polls does so more often, if it runs */
-    WAITING_LONG_LOOK_NS = 1000000 /* if it yields it has not run for longer, and not for a short message */
-};
+enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to more than a short message */
 
 /* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
  * more than we need to poll again: then a thread yields between polls. */
@@ -43,17 +41,27 @@ static inline int waiting_rests(const struct waiting *w, int64_t now)
     return now < w->rest_until_ns;
 }
 
-/* Something came while a thread polled. Not: at its first look, as it may do after the thread was not running. */
+int64_t waiting_away_ns(void); /* how long this thread has not run by now, from some time on */
+
+/* A thread looks for something and has not found it. */
+static inline void waiting_begins(struct waiting *w)
+{
+    if (w->vain)
+        w->away_ns = waiting_away_ns();
+}
+
+/* Something came while a thread polled. */
 static inline void waiting_paid(struct waiting *w)
 {
     w->vain = 0;
 }
 
-/* Something was found at now, looked_ns is when the thread last looked at the clock. If that is long ago the thread did
- * not run in between: another program did, or the rank that sent this. */
-static inline void waiting_came(struct waiting *w, int64_t looked_ns, int64_t now)
+/* Something came to a thread that has polled since waiting_begins. If it did not run all the time, it proves nothing:
+ * the rank that sent this may have run meanwhile, on this core. */
+static inline void waiting_came(struct waiting *w)
 {
-    if (now - looked_ns < WAITING_AWAY_NS)
+    enum { AWAY_NS = 20000 };
+    if (w->vain && waiting_away_ns() - w->away_ns < AWAY_NS)
         waiting_paid(w);
 }
 

@@ -116,8 +116,7 @@ fault("c", "announced_sends_are_not_awaited", MATCH,
 fault("d", "one_rank_in_65_is_not_asked_about", "core/join.c", "first += CHECKED_AT_ONCE)",
       "first += CHECKED_AT_ONCE + 1)", "join")
 fault("d", "more_than_8_awaited_links_are_not_written", PROGRESS,
-      "arm_links(m);\n        loop_turn(m, UV_RUN_NOWAIT);\n        return came;",
-      "loop_turn(m, UV_RUN_NOWAIT);\n        return came;", "link")
+      "arm_links(m);\n        m->has_read = 0;", "m->has_read = 0;", "link")
 fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index = p->active_index;", "", "flow")
 
 # ---- e: words ----
@@ -214,8 +213,11 @@ fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
       "|| ranks_use_cores(&w->usage))", ")", "resting")
-fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h", "if (now - looked_ns < WAITING_AWAY_NS)\n", "",
+fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h",
+      "    if (w->vain && waiting_away_ns() - w->away_ns < AWAY_NS)\n        waiting_paid(w);", "    waiting_paid(w);",
       "resting", "shm_sleep")
+fault("h", "a_long_copy_is_time_away", "core/exec/waiting.c",
+      "clock_now_ns() - ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec)", "clock_now_ns()", "resting")
 fault("h", "a_message_that_was_there_is_a_reason_to_spin", "backend_shm/fabric.h", "else if (turn > 1)", "else",
       "shm_sleep")
 fault("h", "resting_thread_spins", "core/exec/waiting.c", "if (waiting_rests(w, now))\n        return 0;\n", "",
@@ -223,7 +225,7 @@ fault("h", "resting_thread_spins", "core/exec/waiting.c", "if (waiting_rests(w, 
 fault("h", "resting_rank_passes_barriers", "backend_shm/events.c", " && !waiting_rests(w, clock_now_ns())", "",
       "shm_sleep")
 fault("h", "no_barrier_for_who_saw_that_it_needs_no_fence", "backend_shm/events.c",
-      "(wanted || was_barred) && barrier_command(", "wanted && barrier_command(", "shm_sleep")
+      "if (!wanted && !was_barred) {", "if (!wanted) {", "shm_sleep")
 fault("h", "spinning_rank_has_its_peers_make_fences", "backend_shm/fabric.c",
       "    else if (f->has_barrier && !f->is_barred)\n        events_spins(f);\n", "", "shm_sleep")
 fault("h", "ranks_of_one_process_count_each", "backend_shm/usage.c",
