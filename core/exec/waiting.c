@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -67,12 +68,12 @@ void waiting_yield(struct waiting *w, int64_t now)
     w->rest_until_ns = now + w->long_rest_ns;
 }
 
-/* Processor time counts on while the thread copies for long, and not while another one has the core. */
-int64_t waiting_away_ns(void)
+/* Neither a long copy nor an interrupt, such as that for packets that come, is one. */
+int64_t waiting_switches(void)
 {
-    struct timespec used;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-    return clock_now_ns() - ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec);
+    struct rusage usage = { 0 };
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw + usage.ru_nivcsw;
 }
 
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)

@@ -26,7 +26,7 @@ struct waiting {
     struct waiting_usage usage;
     int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */
-    int64_t away_ns;           /* of waiting_begins */
+    int64_t switches;          /* when waiting_begins was called */
 };
 
 enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to more than a short message */
@@ -41,13 +41,13 @@ static inline int waiting_rests(const struct waiting *w, int64_t now)
     return now < w->rest_until_ns;
 }
 
-int64_t waiting_away_ns(void); /* how long this thread has not run by now, from some time on */
+int64_t waiting_switches(void); /* how often this thread has left the core to another one */
 
 /* A thread looks for something and has not found it. */
 static inline void waiting_begins(struct waiting *w)
 {
     if (w->vain)
-        w->away_ns = waiting_away_ns();
+        w->switches = waiting_switches();
 }
 
 /* Something came while a thread polled. */
@@ -56,12 +56,11 @@ static inline void waiting_paid(struct waiting *w)
     w->vain = 0;
 }
 
-/* Something came to a thread that has polled since waiting_begins. If it did not run all the time, it proves nothing:
+/* Something came to a thread that has polled since waiting_begins. If it did not run all the time, that proves nothing:
  * the rank that sent this may have run meanwhile, on this core. */
 static inline void waiting_came(struct waiting *w)
 {
-    enum { AWAY_NS = 20000 };
-    if (w->vain && waiting_away_ns() - w->away_ns < AWAY_NS)
+    if (w->vain && waiting_switches() == w->switches)
         waiting_paid(w);
 }
 

@@ -214,10 +214,10 @@ fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
       "|| ranks_use_cores(&w->usage))", ")", "resting")
 fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h",
-      "    if (w->vain && waiting_away_ns() - w->away_ns < AWAY_NS)\n        waiting_paid(w);", "    waiting_paid(w);",
+      "    if (w->vain && waiting_switches() == w->switches)\n        waiting_paid(w);", "    waiting_paid(w);",
       "resting", "shm_sleep")
-fault("h", "a_long_copy_is_time_away", "core/exec/waiting.c",
-      "clock_now_ns() - ((int64_t)used.tv_sec * 1000000000 + used.tv_nsec)", "clock_now_ns()", "resting")
+fault("h", "a_long_copy_is_time_away", "core/exec/waiting.c", "usage.ru_nvcsw + usage.ru_nivcsw", "clock_now_ns()",
+      "resting")
 fault("h", "a_message_that_was_there_is_a_reason_to_spin", "backend_shm/fabric.h", "else if (turn > 1)", "else",
       "shm_sleep")
 fault("h", "resting_thread_spins", "core/exec/waiting.c", "if (waiting_rests(w, now))\n        return 0;\n", "",
