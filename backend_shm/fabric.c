@@ -61,6 +61,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->ring_bytes = choose_ring_bytes(info);
     f->cma_bytes = exec_host->param_int(info->options, "shm", "cma_bytes");
     f->cma_measured = (int)exec_host->param_int(info->options, "shm", "cma_measured");
+    huge_pages_choose(&f->domain->huge_pages, exec_host->param_int(info->options, "shm", "huge_pages"));
     f->copy_way = (enum copy_out_way)exec_host->param_int(info->options, "shm", "past_caches");
     greeting_random(&f->probe_word, sizeof f->probe_word);
     f->epoll = f->bell.fd = f->listener.fd = -1;

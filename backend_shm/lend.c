@@ -183,6 +183,8 @@ void lend_begin(struct duplex *p, struct loan *l)
         p->staged |= 1u << staging_place(p);
         memcpy(region_data(p->staging) + place->at, l->payload, l->bytes);
     }
+    if (!place->region)
+        huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
     atomic_store_explicit(&p->out.shared->valid[place->slot], p->loan, memory_order_relaxed);
 }
 

@@ -11,11 +11,10 @@
 #include "segment.h"
 
 enum {
-    HUGE_BYTES = 2 << 20,
     MAPPINGS_MAX = 4096, /* of one peer: a correct one has fewer */
 };
 
-/* A file in memory, from an address that is a multiple of HUGE_BYTES. */
+/* A file in memory, from an address that is a multiple of HUGE_PAGE_BYTES. */
 struct file_map {
     uint8_t *data;
     void *reserved; /* what munmap takes; NULL: nothing is mapped */
@@ -52,22 +51,19 @@ struct notice {
 /* The kernel then needs one entry for 512 pages. Not all kernels can do this with memory of a file, and none has to. */
 static void want_huge_pages(const struct file_map *m, size_t bytes)
 {
-#ifndef MADV_COLLAPSE
-    enum { MADV_COLLAPSE = 25 }; /* Linux 6.1; older C libraries do not know it */
-#endif
-    if (bytes % HUGE_BYTES == 0)
-        madvise(m->data, bytes, MADV_COLLAPSE);
+    if (bytes % HUGE_PAGE_BYTES == 0)
+        huge_pages_make(m->data, bytes);
 }
 
 static int map_file(struct file_map *m, int fd, size_t bytes)
 {
-    m->reserved_bytes = bytes + HUGE_BYTES;
+    m->reserved_bytes = bytes + HUGE_PAGE_BYTES;
     m->reserved = mmap(NULL, m->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m->reserved == MAP_FAILED) {
         m->reserved = NULL;
         return 0;
     }
-    m->data = (uint8_t *)m->reserved + (HUGE_BYTES - (uintptr_t)m->reserved % HUGE_BYTES) % HUGE_BYTES;
+    m->data = (uint8_t *)m->reserved + (HUGE_PAGE_BYTES - (uintptr_t)m->reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
     if (mmap(m->data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         int failed = errno;
         munmap(m->reserved, m->reserved_bytes);
@@ -100,7 +96,7 @@ void region_destroy(struct region *r)
 struct region *region_create(const struct fabric *f, size_t bytes)
 {
     struct region *r = calloc(1, sizeof *r);
-    size_t page = bytes >= HUGE_BYTES ? (size_t)HUGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
+    size_t page = bytes >= HUGE_PAGE_BYTES ? (size_t)HUGE_PAGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
     if (!r || !(r->told = calloc((size_t)f->domain->peers.size, 1))) {
         free(r);
         exec_fail(COMM_ERR_NO_MEMORY, "no memory");

@@ -1,16 +1,18 @@
 /* --roofline: what could the memory do at best? After a row has been measured, all ranks at once copy as many bytes as
  * the row has, with stores that go past the caches, and then update as many in place: read, add, write. Each rank does
- * so in two pieces of memory of its own, of the kind that the row's buffers are. The operation's bandwidth is then
- * shown as a share of both. That tells something of sizes that leave the caches; in these a copy past them is slow. */
+ * so in two pieces of memory of its own, of the kind that the row's buffers are: registered, or of huge pages, which
+ * those may have become. The operation's bandwidth is then shown as a share of both. That tells something of sizes that
+ * leave the caches; in these a copy past them is slow. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
 #include "bench.h"
 
-enum { LINE = 64, ITERATIONS_LEAST = 4, ITERATIONS_MAX = 20000 };
+enum { LINE = 64, HUGE_PAGE = 2 << 20, ITERATIONS_LEAST = 4, ITERATIONS_MAX = 20000 };
 
 struct pieces {
     char *to, *from;
@@ -48,14 +50,16 @@ static comm_status allocate(comm_group *group, const struct bench_call_options *
 {
     char **const data[2] = { &p->to, &p->from };
     p->bytes = (bytes + LINE - 1) / LINE * LINE;
-    size_t capacity = (p->bytes + 4095) & ~(size_t)4095;
+    size_t capacity = (p->bytes + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
     for (int i = 0; i < 2; i++) {
         void *memory = NULL;
         comm_status status = COMM_OK;
         if (o->registered)
             status = comm_mem_alloc(group, capacity, COMM_DEVICE_CPU, &memory, &p->registered[i]);
-        else if (!(memory = aligned_alloc(4096, capacity)))
+        else if (!(memory = aligned_alloc(HUGE_PAGE, capacity)))
             status = COMM_ERR_NO_MEMORY;
+        else
+            madvise(memory, capacity, MADV_HUGEPAGE);
         if (status != COMM_OK)
             return status;
         *data[i] = memory;

@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 
 #include "cache.h"
+#include "huge_pages.h"
 #include "match.h"
 #include "port.h"
 
@@ -51,6 +52,7 @@ struct domain {
     const int32_t *hosts;    /* [peers.size] which ranks share a host; NULL: not known. The core's */
     struct matching matching;
     struct cache cache;      /* the carrier of frames chooses it */
+    struct huge_pages huge_pages; /* a carrier that shares memory chooses them */
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */

@@ -142,6 +142,30 @@ int operand_is_long(const struct exec_op *op)
     return cache_is_passed(&g->domain->cache, block_bytes, blocks * block_bytes, g->size);
 }
 
+/* Registered memory has huge pages if it can. */
+static void note_side(const struct exec_op *op, const comm_buffers *side, int32_t kind)
+{
+    size_t bytes = 0, n, blocks = blocks_of(side, kind, op->group->size);
+    for (size_t b = 0; b < blocks; b++) {
+        comm_op_block(side, op->element_bytes, (int32_t)b, &n);
+        bytes += n * op->element_bytes;
+    }
+    if (bytes < HUGE_PAGES_LONG_BYTES || side->memory)
+        return;
+    for (size_t b = 0; b < blocks; b++) {
+        const void *block = comm_op_block(side, op->element_bytes, (int32_t)b, &n);
+        huge_pages_moved(&op->group->domain->huge_pages, block, n * op->element_bytes);
+    }
+}
+
+void operand_note_long(const struct exec_op *op)
+{
+    const comm_op_traits *t = comm_op_traits_of(op->op.kind);
+    note_side(op, &op->op.recv, t->recv);
+    if (op->op.send.data != op->op.recv.data || !op->op.recv.data)
+        note_side(op, &op->op.send, t->send);
+}
+
 /* ---- Local steps ---- */
 
 static void user_reduce(const struct exec_op *op, void *dst, const void **sources, size_t count)

@@ -16,6 +16,8 @@ uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const
                         size_t *ret_count);
 /* Are the op's blocks too long for the caches? For copy_part. */
 int operand_is_long(const struct exec_op *op);
+/* The op begins: a long side of it is noted, for huge pages. */
+void operand_note_long(const struct exec_op *op);
 /* Carry out a step that needs no message. */
 void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step);
 

@@ -223,5 +223,8 @@ const char *prepare_op(struct exec_op *op)
     op->plan = &entry->plan;
     op->slices_done = op->slice_next = 0;
     choose_slices(op);
-    return prepare_slots(op, entry) && prepare_input(op) ? NULL : "no memory for its buffers";
+    if (!prepare_slots(op, entry) || !prepare_input(op))
+        return "no memory for its buffers";
+    operand_note_long(op);
+    return NULL;
 }

@@ -450,6 +450,23 @@ fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)mem
       "host_id")
 fault("core", "cache_is_each_ranks_own", "core/exec/cache.c", "ranks < c->sharers ? ranks : c->sharers;", "1;", "cache")
 fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= LEAST_BYTES &&", "", "cache")
+PAGES = "core/exec/huge_pages.c"
+fault("core", "huge_pages_of_memory_that_is_not_there", PAGES, "is_resident(memory) && ", "", "huge_pages")
+fault("core", "huge_pages_are_asked_for_again_and_again", PAGES, "made ? 0 : INT64_MIN / 2", "0", "huge_pages")
+fault("core", "huge_pages_are_asked_for_once_in_a_place", PAGES, "made ? 0 : INT64_MIN / 2", "INT64_MIN / 2",
+      "huge_pages")
+fault("core", "huge_pages_count_all_of_the_buffer", PAGES, "(int64_t)(its_end - at)", "(int64_t)bytes", "huge_pages")
+fault("core", "huge_pages_forget_none", PAGES, "if (page->number != at / HUGE_PAGE_BYTES)", "if (!page->number)",
+      "huge_pages")
+fault("core", "huge_pages_whatever_they_take", PAGES, "h->takes_ns ? h->takes_ns : assumed_ns", "assumed_ns",
+      "huge_pages")
+fault("core", "huge_pages_for_short_operations", "core/exec/operands.c", "bytes < HUGE_PAGES_LONG_BYTES || ", "",
+      "shm_huge_pages")
+fault("core", "huge_pages_for_one_side", "core/exec/operands.c", "note_side(op, &op->op.send, t->send);", ";",
+      "shm_huge_pages")
+fault("core", "no_huge_pages_for_messages", P2P, "op->message.bytes >= HUGE_PAGES_LONG_BYTES", "0", "shm_huge_pages")
+fault("shm", "no_huge_pages_for_what_the_kernel_reads", "backend_shm/lend.c",
+      "    if (!place->region)\n        huge_pages_moved", "    if (0)\n        huge_pages_moved", "shm_huge_pages")
 fault("core", "list_of_cores_without_ranges", "core/exec/cache.c", "count += last - first + 1;", "count++;", "cache")
 fault("core", "cores_are_those_of_the_last_rank", "core/host_cores.c",
       "h->unknown |= !add(masks[r], &h->cores);", "CPU_ZERO(&h->cores); h->unknown |= !add(masks[r], &h->cores);",
