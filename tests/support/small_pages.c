@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 static void need(int condition, const char *what)
 {
@@ -34,12 +35,40 @@ static uint8_t pattern(size_t i)
     return (uint8_t)(i * 31 + i / 4096);
 }
 
+static int setting_is(const char *what)
+{
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    char line[64] = "[never]";
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    return strstr(line, what) != NULL;
+}
+
+int memory_is_huge_unasked(void)
+{
+    return setting_is("[always]");
+}
+
+int memory_is_never_huge(void)
+{
+    return setting_is("[never]");
+}
+
+/* Advice to the kernel would stay with the memory. */
+void memory_set(void *data, uint8_t value, size_t bytes)
+{
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+    memset(data, value, bytes);
+    prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+}
+
 void memory_fill(const struct memory *m, size_t bytes)
 {
-    madvise(m->data, m->bytes, MADV_NOHUGEPAGE);
+    memory_set(m->data, 0, bytes);
     for (size_t i = 0; i < bytes; i++)
         m->data[i] = pattern(i);
-    madvise(m->data, m->bytes, MADV_HUGEPAGE);
 }
 
 size_t memory_changed(const struct memory *m, size_t bytes)

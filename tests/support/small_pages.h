@@ -17,7 +17,14 @@ struct memory {
 struct memory memory_map(size_t pages);
 void memory_unmap(struct memory *m);
 
-/* Fill the first bytes with a pattern: small pages, also where the system makes huge ones unasked. */
+/* Does the system make huge pages of any memory, sooner or later? Then a test cannot say that there must be none. */
+int memory_is_huge_unasked(void);
+/* Does it make none for programs? */
+int memory_is_never_huge(void);
+
+/* Set so many bytes, on small pages. */
+void memory_set(void *data, uint8_t value, size_t bytes);
+/* Fill the first bytes with a pattern, on small pages. */
 void memory_fill(const struct memory *m, size_t bytes);
 /* The first byte that is not what memory_fill wrote; `bytes`: there is none. */
 size_t memory_changed(const struct memory *m, size_t bytes);

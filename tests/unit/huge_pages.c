@@ -38,7 +38,7 @@ static void it_is_asked_for_after_so_many_uses(void **state)
     memory_fill(&m, PAGES * HUGE_BYTES);
     for (int use = 1; use <= 2; use++) {
         huge_pages_moved(&observed, m.data, PAGES * HUGE_BYTES);
-        assert_int_equal(memory_huge_pages(&m), 0);
+        assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     }
     huge_pages_moved(&observed, m.data, PAGES * HUGE_BYTES);
     long first = memory_huge_pages(&m);
@@ -59,7 +59,7 @@ static void parts_count_for_the_page_that_they_are_in(void **state)
     memory_fill(&m, 2 * HUGE_BYTES);
     for (int part = 0; part < 8; part++)
         huge_pages_moved(&observed, m.data + HUGE_BYTES / 2 + (size_t)part * PART, PART);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     for (int part = 0; part < 4; part++)
         huge_pages_moved(&observed, m.data + HUGE_BYTES / 2 + (size_t)part * PART, PART);
     assert_int_equal(memory_huge_pages(&m), 1); /* the first one, now that all of it has been moved */
@@ -91,7 +91,7 @@ static void excluded_memory_is_left_alone(void **state)
     memory_fill(&m, PAGES * HUGE_BYTES);
     madvise(m.data, PAGES * HUGE_BYTES, MADV_NOHUGEPAGE);
     move_often(&m, 0, PAGES * HUGE_BYTES);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     assert_int_equal(memory_changed(&m, PAGES * HUGE_BYTES), PAGES * HUGE_BYTES);
     memory_unmap(&m);
 }
@@ -104,7 +104,7 @@ static void what_cannot_be_had_is_asked_for_once(void **state)
     move_often(&m, 0, HUGE_BYTES); /* never touched */
     memory_fill(&m, HUGE_BYTES);
     move_often(&m, 0, HUGE_BYTES);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     memory_unmap(&m);
 }
 
@@ -136,7 +136,7 @@ static void what_it_takes_decides(void **state)
     observed.takes_ns = 10 * 40000;
     for (int use = 1; use < 10; use++)
         huge_pages_moved(&observed, m.data, HUGE_BYTES);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     huge_pages_moved(&observed, m.data, HUGE_BYTES);
     assert_int_equal(memory_huge_pages(&m), 1);
     assert_int_not_equal(observed.takes_ns, 10 * 40000);
@@ -159,10 +159,10 @@ static void the_last_of_two_is_counted(void **state)
     uint8_t *const two[2] = { m.data, m.data + (size_t)HUGE_PAGES_KNOWN * HUGE_BYTES };
     mprotect(two[0] + HUGE_BYTES, (size_t)(FAR - 2) * HUGE_BYTES, PROT_NONE);
     for (int i = 0; i < 2; i++)
-        memset(two[i], 1, HUGE_BYTES);
+        memory_set(two[i], 1, HUGE_BYTES);
     for (int i = 0; i < 8; i++)
         huge_pages_moved(&observed, two[i % 2], HUGE_BYTES);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     huge_pages_moved(&observed, two[1], HUGE_BYTES);
     assert_int_equal(memory_huge_pages(&m), 1);
     memory_unmap(&m);
@@ -175,7 +175,7 @@ static void zero_is_never(void **state)
     struct memory m = memory_map(1);
     memory_fill(&m, HUGE_BYTES);
     move_often(&m, 0, HUGE_BYTES);
-    assert_int_equal(memory_huge_pages(&m), 0);
+    assert_true(memory_huge_pages(&m) == 0 || memory_is_huge_unasked());
     huge_pages_moved(&observed, NULL, 0);
     memory_unmap(&m);
 }
@@ -198,5 +198,7 @@ int main(void)
         printf("skipped: the system has no huge pages of 2 MiB for programs\n");
         return 77;
     }
+    if (memory_is_huge_unasked())
+        printf("skipped in part: where there must be none, as the system makes huge pages unasked\n");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
