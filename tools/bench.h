@@ -152,6 +152,7 @@ void bench_data_premul(void *dst, comm_dtype dtype);
 
 struct bench_method {
     double target_ms;  /* of one repeat */
+    double warm_up_ms; /* at least, before the first one */
     long iterations;   /* 0: chosen from the target */
     long repeats;
     int check;

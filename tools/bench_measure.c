@@ -1,7 +1,7 @@
 /* The timing method, the same as that of the programs in tools/peers, so that rows can be laid side by side:
  *   1. check once with random data, then zero the buffers;
  *   2. two iterations (twenty more if they are short) give an estimate; N = clamp(target / estimate, 4, 20000);
- *      N/10 more iterations to warm up;
+ *      N/10 more iterations to warm up, or as many as --warm-up says;
  *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
  *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row's mean is the median of the values.
  * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each
@@ -134,9 +134,9 @@ static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
     return status;
 }
 
-/* Every rank gets the same number, because it comes from the slowest rank's estimate. */
+/* Every rank gets the same numbers, because they come from the slowest rank's estimate. */
 static comm_status choose_iterations(struct lanes *lanes, const struct bench_method *method,
-                                     long *ret_iterations)
+                                     long *ret_iterations, long *ret_warm_up)
 {
     double us = 0;
     comm_status status = iterate(lanes, 1);
@@ -156,6 +156,8 @@ static comm_status choose_iterations(struct lanes *lanes, const struct bench_met
                       : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST : (long)wanted;
     if (method->iterations)
         *ret_iterations = method->iterations;
+    double warm_up = method->warm_up_ms * 1e3 / (us > 1e-3 ? us : 1e-3), tenth = (double)*ret_iterations / 10;
+    *ret_warm_up = (long)(warm_up > tenth ? warm_up : tenth > 1 ? tenth : 1);
     return status;
 }
 
@@ -225,7 +227,8 @@ static void summarise(struct bench_row *row, double *values, size_t value_count,
 /* Steps 2 to 4 on calls that are ready. */
 static comm_status measure(struct lanes *lanes, const struct bench_method *method, struct bench_row *row)
 {
-    comm_status status = choose_iterations(lanes, method, &row->iterations);
+    long warm_up;
+    comm_status status = choose_iterations(lanes, method, &row->iterations, &warm_up);
     if (status != COMM_OK)
         return status;
     size_t repeats = (size_t)method->repeats;
@@ -233,7 +236,7 @@ static comm_status measure(struct lanes *lanes, const struct bench_method *metho
     double *values = calloc(repeats + singles, sizeof *values), *times = values + repeats;
     if (!values)
         return COMM_ERR_NO_MEMORY;
-    status = iterate(lanes, row->iterations > 10 ? row->iterations / 10 : 1);
+    status = iterate(lanes, warm_up);
     for (size_t i = 0; i < repeats && status == COMM_OK; i++) {
         status = barrier(lanes);
         if (status == COMM_OK)

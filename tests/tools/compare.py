@@ -107,7 +107,7 @@ class Compare(unittest.TestCase):
 
     def test_single_calls_beside_busy_processes(self):
         done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'openmpi', '--tail', '--busy', '1',
-                       '--csv')
+                       '--warm-up', '1', '--csv')
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = list(csv.DictReader(done.stdout.splitlines()))
         for library in {row['library'] for row in rows}:

@@ -126,7 +126,7 @@ def run(arguments, environment, timeout):
 class Library:
     """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
 
-    tail, ms, distance = False, 60, None
+    tail, ms, warm_up, distance = False, 60, 0, None
 
     def run(self, ops, sizes, timeout):
         text, problem = run(*self.command_for(ops, sizes), timeout)
@@ -158,8 +158,8 @@ class Libcomm(Library):
 
     def command_for(self, ops, sizes):
         return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
-                '--ms', str(self.ms), '--csv', *(['--distance', self.distance] if self.distance else [])
-                ], self.environment
+                '--ms', str(self.ms), '--warm-up', str(self.warm_up), '--csv',
+                *(['--distance', self.distance] if self.distance else [])], self.environment
 
     def rows(self, text):
         for row in csv.DictReader(text.splitlines()):
@@ -177,7 +177,8 @@ class Peer(Library):
         self.command, self.environment = command, environment or {}
 
     def command_for(self, ops, sizes):
-        work = ['--ops=' + ','.join(OPS[op] for op in ops), '--sizes=' + words_of(sizes), f'--ms={self.ms}']
+        work = ['--ops=' + ','.join(OPS[op] for op in ops), '--sizes=' + words_of(sizes), f'--ms={self.ms}',
+                f'--warm-up={self.warm_up}']
         work += [f'--distance={self.distance}'] if self.distance else []
         return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
 
