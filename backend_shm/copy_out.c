@@ -71,34 +71,60 @@ void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes)
  * that take the same time take turns. */
 enum { READ_NS = 5000 };
 
-int copy_out_is_past(const struct copy_out *c, size_t bytes)
+/* The reader's copy past the caches is the longer one; through them the writer's is. */
+static int64_t longer_ns(const struct copy_out *c, enum copy_out_way way)
 {
+    int64_t read_ns = READ_NS + c->past_ns / 8;
+    return way == COPY_OUT_CACHED ? c->cached_ns : read_ns > c->past_ns ? read_ns : c->past_ns;
+}
+
+/* Both copy at a time: the longer copy is all that it takes, by what the reader has told. */
+static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
+{
+    int64_t write_ns = way == COPY_OUT_CACHED ? c->cached_ns : c->past_ns;
+    int64_t told_ns = c->reader_ns ? atomic_load_explicit(&c->reader_ns[way], memory_order_relaxed) : 0;
+    return !told_ns ? longer_ns(c, way) : write_ns > told_ns ? write_ns : told_ns;
+}
+
+/* Each copies what it sends and what it receives, and so disturbs the other, in a measure that single copies do not
+ * show: measured. */
+static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
+{
+    return way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
+}
+
+int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
+{
+    enum { CLEARLY = 7, EIGHTHS = 8 };
     if (bytes < LEAST_PAST)
         return 0;
     if (c->way != COPY_OUT_MEASURED)
         return c->way == COPY_OUT_PAST;
     int64_t read_ns = c->past_ns > READ_NS ? c->past_ns : READ_NS;
-    return c->past_ns && c->cached_ns > c->past_ns + read_ns;
+    if (!c->past_ns || !c->cached_ns || !overlaps)
+        return c->past_ns && c->cached_ns > c->past_ns + read_ns;
+    return overlapping_ns(c, COPY_OUT_PAST) < overlapping_ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
 }
 
-int64_t copy_out_ns(const struct copy_out *c)
+int64_t copy_out_ns(const struct copy_out *c, int overlaps)
 {
-    int64_t both_ns = READ_NS + c->past_ns / 8; /* measured: the reader's copy, which is the longer one */
-    return !copy_out_is_past(c, COPY_OUT_UNIT) ? c->cached_ns : both_ns > c->past_ns ? both_ns : c->past_ns;
+    enum copy_out_way way = copy_out_is_past(c, COPY_OUT_UNIT, overlaps) ? COPY_OUT_PAST : COPY_OUT_CACHED;
+    int is_known = way == COPY_OUT_PAST ? c->past_ns != 0 : c->cached_ns != 0;
+    return !is_known ? 0 : overlaps ? overlapping_ns(c, way) : alternating_ns(c, way);
 }
 
-void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
+enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
     if (bytes < LEAST_PAST) {
         copy_cached(to, from, bytes);
-        return;
+        return COPY_OUT_CACHED;
     }
-    int is_past = copy_out_is_past(c, bytes);
+    int is_past = copy_out_is_past(c, bytes, c->overlaps);
     uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
     if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
         copy(to, from, bytes, is_past);
-        return;
+        return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
     }
     int is_other = turn < TRIES || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
@@ -106,4 +132,5 @@ void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
     int64_t began_ns = clock_now_ns();
     copy(to, from, bytes, is_past);
     copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
+    return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
 }

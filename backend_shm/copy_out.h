@@ -3,11 +3,13 @@
  * A core that writes such a line must first take it from the other core. Two cores with one last-level cache do that in
  * passing. Between two dies or sockets it takes 10 to 20 ns a line, whatever instruction writes it: 5 GB/s. Stores that
  * go past the caches do not take lines. They have 20 GB/s anywhere, but the reader then reads main memory, which is
- * slower than a cache nearby. Measured with two ranks that swap 2 MiB (Zen 3; written and read, us): on one die 95 + 85
- * through the caches and 120 + 195 past them; on two dies 470 + 180 and 95 + 165.
+ * slower than a cache nearby. Measured (written + read, us): two ranks that swap 2 MiB on one die of Zen 3 95 + 85
+ * through the caches and 120 + 195 past them, on two dies 470 + 180 and 95 + 165; 2 MiB one way on one die of Zen 4
+ * 180 + 50 and 60 + 110.
  *
  * Nobody tells which cores two ranks have, and on a virtual machine that changes. So now and then a copy is measured,
- * and now and then one goes the other way. */
+ * and now and then one goes the other way. In a message of many pieces that goes one way both ranks copy at a time, and
+ * the slower copy counts: the reader measures its copies, too, and tells the writer. */
 #ifndef COMM_SHM_COPY_OUT_H
 #define COMM_SHM_COPY_OUT_H
 
@@ -16,20 +18,24 @@
 
 enum { COPY_OUT_UNIT = 64 << 10 }; /* bytes that times of copies are of */
 
-enum copy_out_way { COPY_OUT_MEASURED = -1, COPY_OUT_CACHED, COPY_OUT_PAST };
+enum copy_out_way { COPY_OUT_MEASURED = -1, COPY_OUT_CACHED, COPY_OUT_PAST, COPY_OUT_WAYS };
 
 /* To one rank. */
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
     uint64_t copies;
     uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
+    int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
+    /* [COPY_OUT_WAYS] What the reader takes for them; it is not trusted. NULL: it does not tell. */
+    const _Atomic uint32_t *reader_ns;
 };
 
 /* A copy of so many bytes has taken so long. What COPY_OUT_UNIT bytes are then known to take is what fast copies do. */
 void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes);
 
-void copy_out(struct copy_out *c, void *to, const void *from, size_t bytes);
+/* Returns the way that it went. */
+enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes);
 
 /* Little is known yet. */
 static inline int copy_out_is_new(const struct copy_out *c)
@@ -39,9 +45,9 @@ static inline int copy_out_is_new(const struct copy_out *c)
 }
 
 /* Would so many bytes go past the caches? */
-int copy_out_is_past(const struct copy_out *c, size_t bytes);
+int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps);
 
-/* What COPY_OUT_UNIT bytes take this rank and the other one, per copy of the two, the faster way; 0: not known. */
-int64_t copy_out_ns(const struct copy_out *c);
+/* What COPY_OUT_UNIT bytes take until the reader has them, the faster way; 0: not known. */
+int64_t copy_out_ns(const struct copy_out *c, int overlaps);
 
 #endif

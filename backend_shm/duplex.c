@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "descriptor.h"
 #include "events.h"
@@ -22,7 +23,6 @@
 _Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
 
 enum {
-    PIECE_MAX = 32 << 10,    /* payload bytes in a record: the reader works on one while the next is written */
     REPLIES_MAX = 256,       /* answers waiting for a peer to read them; a correct one asks once per group and
                               * deadline */
     READS_MAX = 64,          /* records at a time: others want to be looked after, too */
@@ -126,7 +126,7 @@ static void tx_drop_all(struct duplex *p)
 static size_t piece_bytes(const struct ring_out *r)
 {
     size_t quarter = (size_t)r->capacity * RING_LINE / 4;
-    return quarter < PIECE_MAX ? quarter : PIECE_MAX;
+    return quarter < SHM_PIECE_BYTES ? quarter : SHM_PIECE_BYTES;
 }
 
 /* Lines that the next record of the frame takes, and its payload. */
@@ -169,6 +169,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
         tx->begun = 1;
         tx->sent = tx->loan.bytes;
     }
+    p->out.copy.overlaps = lend_overlaps(&tx->head, tx->loan.bytes);
     while (!tx->lends && !tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
         if (tx->begun)
             ring_put_more(&p->out, tx->loan.payload + tx->sent, bytes);
@@ -177,6 +178,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
         tx->begun = 1;
         tx->sent += bytes;
     }
+    p->out.copy.overlaps = 0;
 }
 
 void duplex_wake(struct duplex *p)
@@ -460,6 +462,35 @@ static void feed(struct duplex *p, const uint8_t *data, size_t bytes)
     }
 }
 
+/* The peer reads it before each copy: it is written only when it is other news. */
+static void tell_take_ns(struct duplex *p, uint32_t way)
+{
+    enum { SHARE = 16 };
+    int64_t told_ns = atomic_load_explicit(&p->in.shared->take_ns[way], memory_order_relaxed);
+    if (llabs(p->take_ns[way] - told_ns) > told_ns / SHARE)
+        atomic_store_explicit(&p->in.shared->take_ns[way], (uint32_t)p->take_ns[way], memory_order_relaxed);
+}
+
+/* Now and then a piece of a message that is copied or reduced is measured, and the peer is told. After the last one
+ * other things are done, for the message is complete. Which way a piece went is what the peer says of it. */
+static void feed_measured(struct duplex *p, const struct ring_record *record, enum ring_found what, uint32_t bytes)
+{
+    enum { LONG_BYTES = 4 << 10, OFTEN = 8, COLD = 16 };
+    const uint8_t *payload = ring_payload(record, what, bytes);
+    const struct sink *s = &p->port.sink;
+    int is_wanted = s->kind == SINK_COPY || s->kind == SINK_REDUCE;
+    int is_one = what == RING_MORE && is_wanted && bytes >= LONG_BYTES && bytes < sink_left(s);
+    if (!is_one || ++p->pieces < COLD || p->pieces % OFTEN) {
+        feed(p, payload, bytes);
+        return;
+    }
+    uint32_t way = *(const volatile uint32_t *)&record->credit == COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED;
+    int64_t began_ns = clock_now_ns();
+    feed(p, payload, bytes);
+    copy_out_note(&p->take_ns[way], clock_now_ns() - began_ns, bytes);
+    tell_take_ns(p, way);
+}
+
 /* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */
 static const char *announced(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
@@ -540,7 +571,7 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
     say_wrong(p, wrong);
     if (wrong)
         return;
-    feed(p, ring_payload(record, what, bytes), bytes);
+    feed_measured(p, record, what, bytes);
     uint64_t lines = what == RING_MORE ? 1 + ring_payload_lines(bytes) : ring_frame_lines(bytes);
     if (ring_pop(&p->in, lines))
         duplex_look_after_writer(p);

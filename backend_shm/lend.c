@@ -64,10 +64,15 @@ static int is_tried(const struct frame *h, int is_much_slower)
     return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 0;
 }
 
-/* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring this rank: that
- * depends on where the two cores are, and may change when the system moves a rank. Where messages go one way, the
- * receiver copies at the same time, and the last piece after that; else each rank copies both, which disturb each other
- * while they are measured, and what no cache holds is better copied once. What is not clearly faster than the other way
+int lend_overlaps(const struct frame *h, size_t bytes)
+{
+    return bytes > SHM_PIECE_BYTES && goes_one_way(h->kind);
+}
+
+/* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring and from it both
+ * ranks: that depends on where the two cores are, and may change when the system moves a rank. Where long messages go
+ * one way, the receiver copies at the same time, and the last piece after that; else each rank copies both, and what no
+ * cache holds is better copied once. What is not clearly faster than the other way
  * is no reason to change it. Now and then the other way is tried again; the kernel only if it may win, by what a read
  * of memory that no other core has costs. */
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
@@ -78,13 +83,14 @@ static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way
     uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
     if (!f->cma_measured || (op_bytes > CACHED_BYTES && !one_way))
         return 1;
-    int64_t copy_ns = copy_out_ns(&p->out.copy);
+    int overlaps = lend_overlaps(h, bytes);
+    int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
     if (copy_out_is_new(&p->out.copy) || !copy_ns) /* the first pieces go to the ring: what it takes is not known */
         return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
-    double units = (double)bytes / COPY_OUT_UNIT, more = units > 1 ? 1 : units;
-    double disturbed = copy_out_is_past(&p->out.copy, COPY_OUT_UNIT) ? 2.5 : 1.5;
-    double ring_ns = RECORD_NS + (one_way ? units + more : units * disturbed) * (double)copy_ns;
+    const double last = (double)SHM_PIECE_BYTES / COPY_OUT_UNIT;
+    double units = (double)bytes / COPY_OUT_UNIT;
+    double ring_ns = RECORD_NS + (overlaps ? units + last : units) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
     p->takes_kernel = p->takes_kernel ? ns * clearly < ring_ns : ns < ring_ns * clearly;
     int is_try = is_tried(h, p->takes_kernel ? ring_ns > much * ns : ns > much * ring_ns);

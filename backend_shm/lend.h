@@ -26,6 +26,8 @@ struct loan {
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 
+/* Does the receiver copy pieces of this message from the ring while the sender copies others to it? */
+int lend_overlaps(const struct frame *h, size_t bytes);
 /* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l);
 /* May one more be lent that the peer has not asked for? */

@@ -4,6 +4,7 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
+    r->copy.reader_ns = shared->take_ns;
     ring_aim_out(r);
 }
 
@@ -15,18 +16,18 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
     ring_aim_in(r);
 }
 
-void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
+enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
 {
-    if (bytes <= r->taken)
-        memcpy(to, from, bytes);
-    else
-        copy_out(&r->copy, to, from, bytes);
+    if (bytes > r->taken)
+        return copy_out(&r->copy, to, from, bytes);
+    memcpy(to, from, bytes);
+    return COPY_OUT_CACHED;
 }
 
 void ring_take_payload(struct ring_out *r, uint32_t bytes)
 {
     enum { MEASURED_BYTES = 8 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
-    if (copy_out_is_past(&r->copy, bytes))
+    if (copy_out_is_past(&r->copy, bytes, 0))
         return;
     if (bytes >= MEASURED_BYTES && r->takes++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {
         r->copy.looks += r->copy.looks == 0;
@@ -60,6 +61,6 @@ void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes)
 {
     struct ring_record *record = r->next;
     record->bytes = bytes;
-    ring_copy(r, (uint8_t *)record + RING_LINE, payload, bytes);
+    record->credit = (uint32_t)ring_copy(r, (uint8_t *)record + RING_LINE, payload, bytes);
     ring_publish(r, 1, 1 + ring_payload_lines(bytes));
 }

@@ -49,7 +49,7 @@ struct ring_place {
 struct ring_record {
     _Alignas(RING_LINE) _Atomic uint64_t stamp;
     uint64_t key;       /* of the header: ring_key */
-    uint32_t credit;    /* the header's */
+    uint32_t credit;    /* the header's; in a record that only goes on with a payload, the way that it was copied */
     uint32_t bytes;     /* of payload in this record */
     union {
         uint8_t inlined[RING_INLINE];
@@ -76,6 +76,9 @@ struct ring_shared {
      * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
      * just been received, and lies in the sender's caches. */
     _Atomic uint32_t read_ns[2];
+    /* By the reader: how long it takes to copy or reduce COPY_OUT_UNIT bytes from the ring, by the way that the
+     * writer's copy went; 0: not known. */
+    _Atomic uint32_t take_ns[COPY_OUT_WAYS];
     /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */
@@ -236,8 +239,8 @@ static inline struct ring_record *ring_begin_frame(struct ring_out *r, uint64_t 
     return record;
 }
 
-/* Into lines that the other core has read. */
-void ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes);
+/* Into lines that the other core has read. Returns the way. */
+enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes);
 
 static inline void ring_end_frame(struct ring_out *r, struct ring_record *record, const void *payload, uint32_t bytes)
 {

@@ -27,6 +27,7 @@ enum {
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
     SHM_LENDABLE = 16,
+    SHM_PIECE_BYTES = 32 << 10,  /* of payload in a record: the reader works on one while the next is written */
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
@@ -93,7 +94,8 @@ struct duplex {
     uint32_t accepted;      /* a bit for each of them that is to be read */
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
     uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
-    int64_t read_ns[2];     /* as in ring_shared */
+    int64_t read_ns[2], take_ns[COPY_OUT_WAYS]; /* as in ring_shared */
+    uint32_t pieces;        /* of long messages that have been copied from the ring */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
     struct mapping *mappings; /* region.c: the peer's regions */

@@ -53,10 +53,10 @@ static const char summary[] =
 static const char usage[] = "OP[,OP...]\n--tune [OP...]\nstore\ngroups\nkernels\ncore";
 
 enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE, KEY_OUT_OF_PLACE, KEY_ITERATIONS,
-       KEY_MS, KEY_WARM_UP, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
+       KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
        KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
-       KEY_ROOFLINE, KEY_DISTANCE };
+       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -84,8 +84,8 @@ static const struct argp_option options[] = {
       "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
     { "ms", KEY_MS, "MS", 0, "Time of each repeat, roughly (default 60; with --tune 3)", 0 },
-    { "warm-up", KEY_WARM_UP, "MS", 0, "Time before the first repeat, at least (default: a tenth of a repeat). Memory of "
-      "long operations gets huge pages in the first seconds", 0 },
+    { "warm-up", KEY_WARM_UP, "MS", 0, "Time before the first repeat, at least (default: a tenth of a repeat). Memory "
+      "of long operations gets huge pages in the first seconds", 0 },
     { "iterations", KEY_ITERATIONS, "N", 0, "Number of iterations, instead of --ms", 0 },
     { "repeats", KEY_REPEATS, "N", 0,
       "How often the mean is measured; the row has the median of these (default 5). With --tune: turns of the "

@@ -665,6 +665,13 @@ fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->past_ns && c->cached_ns > c->past_ns + read_ns",
       "c->past_ns && c->cached_ns > c->past_ns", "shm_copy_out")
+fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
+fault("shm", "faster_copy_of_two_counts", COPY_OUT, "write_ns > told_ns ? write_ns : told_ns",
+      "write_ns < told_ns ? write_ns : told_ns", "shm_copy_out")
+fault("shm", "ways_that_take_the_same_time_take_turns", COPY_OUT, "/ EIGHTHS * CLEARLY", "", "shm_copy_out")
+fault("shm", "all_copies_count_for_one_way", DUPLEX, "== COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED",
+      "== 99 ? COPY_OUT_PAST : COPY_OUT_CACHED", "shm_lend")
+fault("shm", "reader_does_not_tell", DUPLEX, "    tell_take_ns(p, way);\n", "", "shm_lend")
 fault("shm", "order_is_not_obeyed", COPY_OUT, "return c->way == COPY_OUT_PAST;", "return 0;",
       "shm_copy_out")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",

@@ -76,13 +76,13 @@ static void what_is_faster_is_found(void **state)
     (void)state;
     struct copy_out c = measured(&near);
     assert_in_range(copy_many(&c, 4096, BYTES), 16, 64); /* two of 256 are tries, and some at the beginning */
-    assert_int_equal(copy_out_ns(&c), near.cached_ns);
+    assert_int_equal(copy_out_ns(&c, 1), near.cached_ns);
     c = measured(&far);
     assert_in_range(copy_many(&c, 64, BYTES), 16, 64);
     assert_in_range(copy_many(&c, 4096, BYTES), 4096 - 64, 4096 - 16);
-    assert_true(copy_out_ns(&c) > far.past_ns && copy_out_ns(&c) < far.cached_ns);
-    assert_true(copy_out_is_past(&c, LEAST));
-    assert_false(copy_out_is_past(&c, LEAST - 1));
+    assert_true(copy_out_ns(&c, 1) > far.past_ns && copy_out_ns(&c, 1) < far.cached_ns);
+    assert_true(copy_out_is_past(&c, LEAST, 0));
+    assert_false(copy_out_is_past(&c, LEAST - 1, 0));
 }
 
 /* The system has moved a rank. */
@@ -93,11 +93,11 @@ static void a_change_is_noticed(void **state)
     copy_many(&c, 4096, BYTES);
     cost = far;
     copy_many(&c, 128, BYTES);
-    assert_true(copy_out_is_past(&c, BYTES));
+    assert_true(copy_out_is_past(&c, BYTES, 0));
     copy_many(&c, 4096, BYTES);
     cost = near;
     copy_many(&c, 600, BYTES);
-    assert_false(copy_out_is_past(&c, BYTES));
+    assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
 static void one_slow_copy_changes_nothing(void **state)
@@ -110,7 +110,7 @@ static void one_slow_copy_changes_nothing(void **state)
     copy_many(&c, 1, BYTES);
     assert_int_equal(c.looks, 0);
     assert_true(c.cached_ns > near.cached_ns);
-    assert_false(copy_out_is_past(&c, BYTES));
+    assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
 /* Whoever knows that there will be few copies asks for both ways. */
@@ -134,7 +134,7 @@ static void cold_copies_are_not_measured(void **state)
     (void)state;
     struct copy_out c = measured(&cold);
     copy_many(&c, 16, BYTES);
-    assert_int_equal(copy_out_ns(&c), 0);
+    assert_int_equal(copy_out_ns(&c, 1), 0);
     cost = near;
     copy_many(&c, 48, BYTES);
     assert_int_equal(c.cached_ns, near.cached_ns);
@@ -164,7 +164,39 @@ static void a_small_gain_is_none(void **state)
     for (size_t i = 0; i < sizeof costs / sizeof *costs; i++) {
         struct copy_out c = measured(&costs[i]);
         copy_many(&c, 1024, BYTES);
-        assert_int_equal(copy_out_is_past(&c, BYTES), i % 2);
+        assert_int_equal(copy_out_is_past(&c, BYTES, 0), i % 2);
+    }
+}
+
+/* In a message of many pieces both copy at a time: the slower one counts, by what the reader tells. */
+static void the_slower_of_two_counts(void **state)
+{
+    static const struct {
+        struct cost write, read;
+        int is_past;
+        int64_t ns;
+    } cases[] = {
+        { { 5600, 1900 }, { 1500, 3500 }, 1, 3500 }, /* two cores of one die of Zen 4 */
+        { { 3000, 3800 }, { 2700, 6100 }, 0, 3000 }, /* of Zen 3 */
+        { { 5600, 1900 }, { 1500, 5000 }, 0, 5600 }, /* not clearly */
+        { { 5600, 1900 }, { 5600, 4800 }, 1, 4800 },
+        { { 2000, 1900 }, { 9000, 4800 }, 1, 4800 }, /* the reader is the slower one both ways */
+        { { 5600, 1900 }, { 1500, 4000000000 }, 0, 5600 }, /* senseless */
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        _Atomic uint32_t told_ns[COPY_OUT_WAYS] = { 0, 0 };
+        struct copy_out c = measured(&cases[i].write);
+        c.reader_ns = told_ns;
+        copy_many(&c, 1024, BYTES);
+        told_ns[COPY_OUT_CACHED] = (uint32_t)cases[i].read.cached_ns;
+        told_ns[COPY_OUT_PAST] = (uint32_t)cases[i].read.past_ns;
+        assert_int_equal(copy_out_is_past(&c, BYTES, 1), cases[i].is_past);
+        assert_int_equal(copy_out_ns(&c, 1), cases[i].ns);
+        assert_false(copy_out_is_past(&c, BYTES, 0));
+        c.overlaps = 1;
+        int past = copy_many(&c, 1024, BYTES);
+        assert_in_range(past, cases[i].is_past ? 1024 - 16 : 4, cases[i].is_past ? 1024 - 4 : 16);
     }
 }
 
@@ -173,7 +205,7 @@ static void short_copies_are_cached(void **state)
     (void)state;
     struct copy_out c = measured(&far);
     assert_int_equal(copy_many(&c, 4096, LEAST - 1), 0);
-    assert_int_equal(copy_out_ns(&c), 0);
+    assert_int_equal(copy_out_ns(&c, 1), 0);
 }
 
 static void a_way_can_be_ordered(void **state)
@@ -182,7 +214,7 @@ static void a_way_can_be_ordered(void **state)
     struct copy_out c = measured(&far);
     c.way = COPY_OUT_CACHED;
     assert_int_equal(copy_many(&c, 1024, BYTES), 0);
-    assert_int_equal(copy_out_ns(&c), far.cached_ns);
+    assert_int_equal(copy_out_ns(&c, 1), far.cached_ns);
     c = measured(&near);
     c.way = COPY_OUT_PAST;
     assert_int_equal(copy_many(&c, 1024, BYTES), 1024);
@@ -217,6 +249,7 @@ int main(void)
         cmocka_unit_test(cold_copies_are_not_measured),
         cmocka_unit_test(senseless_times_are_forgotten),
         cmocka_unit_test(a_small_gain_is_none),
+        cmocka_unit_test(the_slower_of_two_counts),
         cmocka_unit_test(short_copies_are_cached),
         cmocka_unit_test(a_way_can_be_ordered),
         cmocka_unit_test(all_bytes_arrive),

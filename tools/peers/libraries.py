@@ -158,7 +158,7 @@ class Libcomm(Library):
 
     def command_for(self, ops, sizes):
         return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
-                '--ms', str(self.ms), '--warm-up', str(self.warm_up), '--csv',
+                '--ms', str(self.ms), '--csv', *(['--warm-up', str(self.warm_up)] if self.warm_up else []),
                 *(['--distance', self.distance] if self.distance else [])], self.environment
 
     def rows(self, text):
