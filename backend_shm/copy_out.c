@@ -10,7 +10,8 @@
 #include "copy.h"
 
 enum {
-    LEAST_PAST = 4 << 10 /* shorter copies never go past the caches: what they write is there 300 ns later */
+    LEAST_PAST = 1 << 10,    /* shorter copies never go past the caches: what they write is there 300 ns later */
+    LEAST_MEASURED = 4 << 10 /* past the caches: what shorter ones take is mostly that time */
 };
 
 /* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
@@ -69,7 +70,7 @@ void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes)
 
 /* What the reader of COPY_OUT_UNIT bytes pays more for them if they come from main memory, and some more, lest two ways
  * that take the same time take turns. */
-enum { READ_NS = 5000 };
+enum { READ_NS = 5000, ASSUMED_NS = 2500 /* past the caches, until it is known */ };
 
 /* The reader's copy past the caches is the longer one; through them the writer's is. */
 static int64_t longer_ns(const struct copy_out *c, enum copy_out_way way)
@@ -100,9 +101,9 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
         return 0;
     if (c->way != COPY_OUT_MEASURED)
         return c->way == COPY_OUT_PAST;
-    int64_t read_ns = c->past_ns > READ_NS ? c->past_ns : READ_NS;
+    int64_t past_ns = c->past_ns ? c->past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
     if (!c->past_ns || !c->cached_ns || !overlaps)
-        return c->past_ns && c->cached_ns > c->past_ns + read_ns;
+        return c->cached_ns > past_ns + read_ns;
     return overlapping_ns(c, COPY_OUT_PAST) < overlapping_ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
 }
 
@@ -126,9 +127,13 @@ enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_
         copy(to, from, bytes, is_past);
         return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
     }
-    int is_other = turn < TRIES || (c->looks && copies % 2);
+    int is_short = bytes < LEAST_MEASURED, is_other = turn < TRIES || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
-    is_past ^= is_other && c->way == COPY_OUT_MEASURED;
+    is_past ^= is_other && c->way == COPY_OUT_MEASURED && !(is_short && !is_past);
+    if (is_past && is_short) {
+        copy(to, from, bytes, 1);
+        return COPY_OUT_PAST;
+    }
     int64_t began_ns = clock_now_ns();
     copy(to, from, bytes, is_past);
     copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);

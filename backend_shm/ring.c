@@ -26,7 +26,7 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
 
 void ring_take_payload(struct ring_out *r, uint32_t bytes)
 {
-    enum { MEASURED_BYTES = 8 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
+    enum { MEASURED_BYTES = 1 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
     if (copy_out_is_past(&r->copy, bytes, 0))
         return;
     if (bytes >= MEASURED_BYTES && r->takes++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {

@@ -7,7 +7,7 @@
 #endif
 
 #ifdef __SSE2__
-enum { LINE = 64, FEW_BYTES = 4 << 10 };
+enum { LINE = 64, FEW_BYTES = 1 << 10 };
 
 static void copy_past_caches(uint8_t *to, const uint8_t *from, size_t bytes)
 {

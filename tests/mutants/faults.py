@@ -660,12 +660,15 @@ fault("shm", "sender_is_not_told_what_reads_take", LEND,
 fault("shm", "kernel_costs_what_it_did_at_first", LEND, "read_ns ? read_ns : f->cma_copy_ns", "f->cma_copy_ns",
       "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
-      "is_past ^= is_other && c->way == COPY_OUT_MEASURED;", "(void)is_other;", "shm_copy_out")
+      "is_past ^= is_other && c->way", "is_past ^= 0 && is_other && c->way", "shm_copy_out")
 fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE = 1", "shm_copy_out")
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
-fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->past_ns && c->cached_ns > c->past_ns + read_ns",
-      "c->past_ns && c->cached_ns > c->past_ns", "shm_copy_out")
+fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > past_ns + read_ns",
+      "c->cached_ns > past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
+fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, "if (is_past && is_short) {", "if (0) {",
+      "shm_copy_out")
+fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, " && !(is_short && !is_past)", "", "shm_copy_out")
 fault("shm", "faster_copy_of_two_counts", COPY_OUT, "write_ns > told_ns ? write_ns : told_ns",
       "write_ns < told_ns ? write_ns : told_ns", "shm_copy_out")
 fault("shm", "ways_that_take_the_same_time_take_turns", COPY_OUT, "/ EIGHTHS * CLEARLY", "", "shm_copy_out")

@@ -13,7 +13,7 @@
 #include "backend_shm/copy_out.h"
 #include "core/exec/copy.h"
 
-enum { BYTES = 32 << 10, LEAST = 4 << 10 };
+enum { BYTES = 32 << 10, LEAST = 1 << 10, LEAST_MEASURED = 4 << 10 };
 
 /* What COPY_OUT_UNIT bytes take: two cores with one cache, and two on different dies. */
 struct cost {
@@ -208,6 +208,26 @@ static void short_copies_are_cached(void **state)
     assert_int_equal(copy_out_ns(&c, 1), 0);
 }
 
+/* What they take past the caches is not measured: a single line, or many, are there at the same time. */
+static void shorter_copies_go_by_what_they_take_through_the_caches(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    assert_int_equal(copy_many(&c, 4096, LEAST_MEASURED - 1), 0);
+    c = measured(&far);
+    assert_in_range(copy_many(&c, 4096, LEAST), 4096 - 96, 4096 - 32);
+    assert_int_equal(c.past_ns, 0);
+    assert_true(copy_out_is_past(&c, LEAST, 0));
+    cost = near;
+    copy_many(&c, 2048, LEAST);
+    assert_int_equal(copy_many(&c, 256, LEAST), 0);
+    cost = far;
+    copy_many(&c, 1024, BYTES);
+    assert_in_range(c.past_ns, far.past_ns, far.past_ns + 10);
+    assert_in_range(copy_many(&c, 1024, LEAST_MEASURED - 1), 1024 - 16, 1024 - 4);
+    assert_in_range(c.past_ns, far.past_ns, far.past_ns + 10);
+}
+
 static void a_way_can_be_ordered(void **state)
 {
     (void)state;
@@ -251,6 +271,7 @@ int main(void)
         cmocka_unit_test(a_small_gain_is_none),
         cmocka_unit_test(the_slower_of_two_counts),
         cmocka_unit_test(short_copies_are_cached),
+        cmocka_unit_test(shorter_copies_go_by_what_they_take_through_the_caches),
         cmocka_unit_test(a_way_can_be_ordered),
         cmocka_unit_test(all_bytes_arrive),
     };
