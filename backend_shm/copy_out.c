@@ -11,7 +11,7 @@
 
 enum {
     LEAST_PAST = 1 << 10,    /* shorter copies never go past the caches: what they write is there 300 ns later */
-    LEAST_MEASURED = 4 << 10 /* past the caches: what shorter ones take is mostly that time */
+    LEAST_MEASURED = 4 << 10 /* past the caches: shorter ones mostly take that time */
 };
 
 /* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
@@ -83,7 +83,7 @@ static int64_t longer_ns(const struct copy_out *c, enum copy_out_way way)
 static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
 {
     int64_t write_ns = way == COPY_OUT_CACHED ? c->cached_ns : c->past_ns;
-    int64_t told_ns = c->reader_ns ? atomic_load_explicit(&c->reader_ns[way], memory_order_relaxed) : 0;
+    int64_t told_ns = c->reader_ns ? atomic_load_explicit(&c->reader_ns[c->reduces][way], memory_order_relaxed) : 0;
     return !told_ns ? longer_ns(c, way) : write_ns > told_ns ? write_ns : told_ns;
 }
 
@@ -114,28 +114,43 @@ int64_t copy_out_ns(const struct copy_out *c, int overlaps)
     return !is_known ? 0 : overlaps ? overlapping_ns(c, way) : alternating_ns(c, way);
 }
 
+static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void *from, size_t bytes, int is_past)
+{
+    int64_t began_ns = clock_now_ns();
+    copy(to, from, bytes, is_past);
+    copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
+    return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
+}
+
+/* A short copy where those go past the caches. Now and then many in a row go through them, and the last are measured:
+ * into lines that were written past the caches a lap before, a copy through them is faster than into others. */
+static enum copy_out_way copy_short_past(struct copy_out *c, void *to, const void *from, size_t bytes)
+{
+    enum { AGAIN = 1 << 16, TRIES = 1024, MEASURED_TRIES = 256, OFTEN = 8 };
+    uint64_t turn = c->copies++ % AGAIN;
+    int is_try = c->way == COPY_OUT_MEASURED && turn < TRIES;
+    if (is_try && turn >= TRIES - MEASURED_TRIES && turn % OFTEN == 0)
+        return copy_measured(c, to, from, bytes, 0);
+    copy(to, from, bytes, !is_try);
+    return is_try ? COPY_OUT_CACHED : COPY_OUT_PAST;
+}
+
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
+    int is_past = copy_out_is_past(c, bytes, c->overlaps), is_short = bytes < LEAST_MEASURED;
     if (bytes < LEAST_PAST) {
         copy_cached(to, from, bytes);
         return COPY_OUT_CACHED;
     }
-    int is_past = copy_out_is_past(c, bytes, c->overlaps);
+    if (is_past && is_short)
+        return copy_short_past(c, to, from, bytes);
     uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
     if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
         copy(to, from, bytes, is_past);
         return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
     }
-    int is_short = bytes < LEAST_MEASURED, is_other = turn < TRIES || (c->looks && copies % 2);
+    int is_other = turn < TRIES || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
-    is_past ^= is_other && c->way == COPY_OUT_MEASURED && !(is_short && !is_past);
-    if (is_past && is_short) {
-        copy(to, from, bytes, 1);
-        return COPY_OUT_PAST;
-    }
-    int64_t began_ns = clock_now_ns();
-    copy(to, from, bytes, is_past);
-    copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
-    return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
+    return copy_measured(c, to, from, bytes, is_past ^ (is_other && !is_short && c->way == COPY_OUT_MEASURED));
 }

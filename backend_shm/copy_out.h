@@ -26,9 +26,11 @@ struct copy_out {
     uint64_t copies;
     uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
     int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
+    int reduces;                /* and reduces */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
-    /* [COPY_OUT_WAYS] What the reader takes for them; it is not trusted. NULL: it does not tell. */
-    const _Atomic uint32_t *reader_ns;
+    /* What the reader of such messages takes for them, [1]: if it reduces them; it is not trusted. NULL: it does not
+     * tell. */
+    const _Atomic uint32_t (*reader_ns)[COPY_OUT_WAYS];
 };
 
 /* A copy of so many bytes has taken so long. What COPY_OUT_UNIT bytes are then known to take is what fast copies do. */
@@ -47,7 +49,8 @@ static inline int copy_out_is_new(const struct copy_out *c)
 /* Would so many bytes go past the caches? */
 int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps);
 
-/* What COPY_OUT_UNIT bytes take until the reader has them, the faster way; 0: not known. */
+/* What COPY_OUT_UNIT bytes of a long message take, the faster way; 0: not known. If the copies overlap: the longer one;
+ * else a rank's part where each copies what it sends and what it receives. */
 int64_t copy_out_ns(const struct copy_out *c, int overlaps);
 
 #endif

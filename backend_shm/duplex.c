@@ -159,6 +159,13 @@ static uint8_t may_lend(struct duplex *p, struct tx *tx)
            lend_suits(p, &tx->head, &tx->loan);
 }
 
+/* A frame of no operation has no kind. */
+static int reduces(const struct frame *h)
+{
+    const comm_op_traits *t = comm_op_traits_of(h->kind);
+    return t && (t->traits & COMM_OP_TRAIT_REDUCES) != 0;
+}
+
 /* Write the frame, as far as there is space. */
 static void write_frame(struct duplex *p, struct tx *tx)
 {
@@ -170,6 +177,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
         tx->sent = tx->loan.bytes;
     }
     p->out.copy.overlaps = lend_overlaps(&tx->head, tx->loan.bytes);
+    p->out.copy.reduces = reduces(&tx->head);
     while (!tx->lends && !tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
         if (tx->begun)
             ring_put_more(&p->out, tx->loan.payload + tx->sent, bytes);
@@ -178,7 +186,7 @@ static void write_frame(struct duplex *p, struct tx *tx)
         tx->begun = 1;
         tx->sent += bytes;
     }
-    p->out.copy.overlaps = 0;
+    p->out.copy.overlaps = p->out.copy.reduces = 0;
 }
 
 void duplex_wake(struct duplex *p)
@@ -462,33 +470,39 @@ static void feed(struct duplex *p, const uint8_t *data, size_t bytes)
     }
 }
 
-/* The peer reads it before each copy: it is written only when it is other news. */
-static void tell_take_ns(struct duplex *p, uint32_t way)
+/* Only if it has changed: the peer reads it before each copy, and misses it in its caches when it has been written. */
+static void tell_take_ns(_Atomic uint32_t *told, int64_t ns)
 {
     enum { SHARE = 16 };
-    int64_t told_ns = atomic_load_explicit(&p->in.shared->take_ns[way], memory_order_relaxed);
-    if (llabs(p->take_ns[way] - told_ns) > told_ns / SHARE)
-        atomic_store_explicit(&p->in.shared->take_ns[way], (uint32_t)p->take_ns[way], memory_order_relaxed);
+    int64_t told_ns = atomic_load_explicit(told, memory_order_relaxed);
+    if (llabs(ns - told_ns) > told_ns / SHARE)
+        atomic_store_explicit(told, (uint32_t)ns, memory_order_relaxed);
 }
 
-/* Now and then a piece of a message that is copied or reduced is measured, and the peer is told. After the last one
- * other things are done, for the message is complete. Which way a piece went is what the peer says of it. */
+/* Now and then a piece of a message that goes one way is measured, and the peer is told; each piece that went another
+ * way than the one before it, for those are few. After the last piece other things are done, for the message is
+ * complete. Which way a piece went is what the peer says of it. */
 static void feed_measured(struct duplex *p, const struct ring_record *record, enum ring_found what, uint32_t bytes)
 {
     enum { LONG_BYTES = 4 << 10, OFTEN = 8, COLD = 16 };
     const uint8_t *payload = ring_payload(record, what, bytes);
     const struct sink *s = &p->port.sink;
-    int is_wanted = s->kind == SINK_COPY || s->kind == SINK_REDUCE;
-    int is_one = what == RING_MORE && is_wanted && bytes >= LONG_BYTES && bytes < sink_left(s);
-    if (!is_one || ++p->pieces < COLD || p->pieces % OFTEN) {
+    int is_wanted = (s->kind == SINK_COPY || s->kind == SINK_REDUCE) && lend_overlaps(&p->port.in, s->total);
+    if (what != RING_MORE || !is_wanted || bytes < LONG_BYTES || bytes >= sink_left(s)) {
         feed(p, payload, bytes);
         return;
     }
     uint32_t way = *(const volatile uint32_t *)&record->credit == COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED;
-    int64_t began_ns = clock_now_ns();
+    int is_other = way != p->piece_way, is_reduced = s->kind == SINK_REDUCE;
+    p->piece_way = way;
+    if (++p->pieces < COLD || (p->pieces % OFTEN && !is_other)) {
+        feed(p, payload, bytes);
+        return;
+    }
+    int64_t began_ns = clock_now_ns(), *known_ns = &p->take_ns[is_reduced][way];
     feed(p, payload, bytes);
-    copy_out_note(&p->take_ns[way], clock_now_ns() - began_ns, bytes);
-    tell_take_ns(p, way);
+    copy_out_note(known_ns, clock_now_ns() - began_ns, bytes);
+    tell_take_ns(&p->in.shared->take_ns[is_reduced][way], *known_ns);
 }
 
 /* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */

@@ -94,8 +94,9 @@ struct duplex {
     uint32_t accepted;      /* a bit for each of them that is to be read */
     int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
     uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
-    int64_t read_ns[2], take_ns[COPY_OUT_WAYS]; /* as in ring_shared */
-    uint32_t pieces;        /* of long messages that have been copied from the ring */
+    int64_t read_ns[2], take_ns[2][COPY_OUT_WAYS]; /* as in ring_shared */
+    uint32_t pieces;        /* of long messages that go one way, taken from the ring */
+    uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
     struct mapping *mappings; /* region.c: the peer's regions */

@@ -1,5 +1,6 @@
 #include "huge_pages.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 enum { MADV_COLLAPSE = 25 }; /* Linux 6.1; older C libraries do not know it */
 #endif
 
-static const int64_t PATIENCE_NS = 5000000; /* an operation waits so long for the next one; the rest has time */
+static const int64_t PATIENCE_NS = 1000000; /* an operation waits so long for the next one; the rest has time */
 
 int huge_pages_make(void *memory, size_t bytes)
 {
@@ -43,32 +44,51 @@ void huge_pages_choose(struct huge_pages *h, int64_t uses)
     h->uses = uses && are_wanted() ? uses : 0;
 }
 
-/* Is all of it there? What lies around the program's buffer may have been given back to the system. */
-static int is_resident(void *memory)
+/* Is all of it this process's own data? /proc/self/pagemap has a word for each page. What only lies beside the
+ * program's buffer may have been given back to the system. */
+static int is_own(uintptr_t memory)
 {
     enum { PAGE_BYTES_LEAST = 4096 };
-    unsigned char pages[HUGE_PAGE_BYTES / PAGE_BYTES_LEAST];
-    size_t count = HUGE_PAGE_BYTES / (size_t)sysconf(_SC_PAGESIZE), there = 0;
-    if (mincore(memory, HUGE_PAGE_BYTES, pages) != 0)
+    const uint64_t is_there = 1ull << 63, is_of_file = 1ull << 61, is_exclusive = 1ull << 56;
+    uint64_t pages[HUGE_PAGE_BYTES / PAGE_BYTES_LEAST];
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE), count = HUGE_PAGE_BYTES / page_bytes, own = 0;
+    int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : pread(fd, pages, count * sizeof *pages, (off_t)(memory / page_bytes * sizeof *pages));
+    if (fd >= 0)
+        close(fd);
+    if (n != (ssize_t)(count * sizeof *pages))
         return 0;
     for (size_t i = 0; i < count; i++)
-        there += pages[i] & 1;
-    return there == count;
+        own += (pages[i] & (is_there | is_of_file | is_exclusive)) == (is_there | is_exclusive);
+    return own == count;
 }
 
-/* It may be other memory by now that has come to the same address: so it is asked for again, in time. That costs a
- * microsecond if it is a huge page already. */
-static void ask(struct huge_pages *h, struct huge_page *page)
+/* What one has taken: one slow one is no reason to make no more. */
+static void note(struct huge_pages *h, int64_t ns)
 {
-    enum { LONGER_SHARE = 2, SHORTER_SHARE = 8 };
-    void *memory = (void *)(page->number * HUGE_PAGE_BYTES);
-    int64_t began_ns = clock_now_ns();
-    int made = is_resident(memory) && huge_pages_make(memory, HUGE_PAGE_BYTES);
-    int64_t ns = clock_now_ns() - began_ns;
-    page->moved = made ? 0 : INT64_MIN / 2;
+    enum { SHARE = 2, LONGER = 4 };
     if (!h->takes_ns)
         h->takes_ns = ns;
-    h->takes_ns += (ns - h->takes_ns) / (ns > h->takes_ns ? LONGER_SHARE : SHORTER_SHARE);
+    if (ns > LONGER * h->takes_ns)
+        ns = LONGER * h->takes_ns;
+    h->takes_ns += (ns - h->takes_ns) / SHARE;
+}
+
+static void ask(struct huge_pages *h, struct huge_page *page)
+{
+    enum { FARTHEST = 1024 };
+    const int64_t least_ns = 50000; /* in less time nothing has been copied: it is a huge page already */
+    uintptr_t memory = page->number * HUGE_PAGE_BYTES;
+    int64_t began_ns = clock_now_ns();
+    int made = is_own(memory) && huge_pages_make((void *)memory, HUGE_PAGE_BYTES);
+    int64_t ns = clock_now_ns() - began_ns;
+    page->moved = 0;
+    if (made && ns > least_ns) {
+        note(h, ns);
+        page->farther = 1;
+    } else if (page->farther < FARTHEST) {
+        page->farther *= 2;
+    }
 }
 
 /* Has so much time been lost to small pages as a huge one takes? */
@@ -77,7 +97,7 @@ static int is_due(const struct huge_pages *h, const struct huge_page *page)
     const int64_t lost_ns = 40000, assumed_ns = 500000, least_uses = 4; /* lost when all of it is moved once */
     int64_t takes_ns = h->takes_ns ? h->takes_ns : assumed_ns, uses = takes_ns / lost_ns;
     uses = h->uses != HUGE_PAGES_MEASURED ? h->uses : uses > least_uses ? uses : least_uses;
-    return page->moved >= uses * HUGE_PAGE_BYTES;
+    return page->moved / HUGE_PAGE_BYTES >= uses * page->farther;
 }
 
 void huge_pages_moved(struct huge_pages *h, const void *memory, size_t bytes)
@@ -87,7 +107,7 @@ void huge_pages_moved(struct huge_pages *h, const void *memory, size_t bytes)
     while (h->uses && at < end) {
         struct huge_page *page = &h->known[at / HUGE_PAGE_BYTES % HUGE_PAGES_KNOWN];
         if (page->number != at / HUGE_PAGE_BYTES)
-            *page = (struct huge_page){ .number = at / HUGE_PAGE_BYTES };
+            *page = (struct huge_page){ .number = at / HUGE_PAGE_BYTES, .farther = 1 };
         uintptr_t its_end = (page->number + 1) * HUGE_PAGE_BYTES;
         its_end = its_end < end ? its_end : end;
         page->moved += (int64_t)(its_end - at);

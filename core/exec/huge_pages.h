@@ -3,12 +3,13 @@
  * The kernel keeps an entry for each 4 KiB of a program's memory, or one for 2 MiB. When it reads a peer's memory
  * (cross-memory attach) it looks up and holds each page, and a core that copies long blocks looks up each page, too.
  * Measured with two ranks that read from each other: 2 MiB take 160 to 185 us from small pages, 80 to 90 from huge
- * ones; 32 MiB take 7000 and 2700 us. So memory that has been moved often is asked to be made of huge pages
- * (MADV_COLLAPSE): its contents and addresses stay, and no page is added that was not there.
+ * ones; 32 MiB take 7000 and 2700 us. So the kernel is asked for huge pages for memory that has been moved often
+ * (MADV_COLLAPSE). Its contents and addresses stay. Only pages that this process alone has mapped and that hold data of
+ * its own are asked for: so no memory is added, for pages that were never written or that a forked child has, too.
  *
  * That takes the kernel 0.5 ms for each 2 MiB, or 5 on a virtual machine whose host has to find the memory first. It is
- * asked when as much time has been lost to small pages as that takes. So it costs at most as much again, whenever the
- * program ends.
+ * asked when as much time has been lost to small pages as that takes, by what it has taken so far. What cannot be had,
+ * or is there already, is asked for again later and later: other memory may have come to its address.
  *
  * Memory that the program has excluded (MADV_NOHUGEPAGE, PR_SET_THP_DISABLE) is left alone, and all of it where the
  * system says "never". */
@@ -28,12 +29,13 @@ enum {
 /* Memory for one huge page. */
 struct huge_page {
     uintptr_t number;
-    int64_t moved; /* bytes since it was last asked for; negative: it cannot be had */
+    int64_t moved;   /* bytes since it was last asked for */
+    int64_t farther; /* so many times as many as usual until it is asked for */
 };
 
 struct huge_pages {
-    int64_t uses;  /* so often all of it is moved before it is asked for; MEASURED; 0: never */
-    int64_t takes_ns; /* the kernel, of late; 0: not known */
+    int64_t uses;     /* so often all of it is moved before it is asked for; MEASURED; 0: never */
+    int64_t takes_ns; /* the kernel to make one, of late; 0: not known */
     struct huge_page known[HUGE_PAGES_KNOWN];
 };
 

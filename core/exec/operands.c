@@ -142,7 +142,6 @@ int operand_is_long(const struct exec_op *op)
     return cache_is_passed(&g->domain->cache, block_bytes, blocks * block_bytes, g->size);
 }
 
-/* Registered memory has huge pages if it can. */
 static void note_side(const struct exec_op *op, const comm_buffers *side, int32_t kind)
 {
     size_t bytes = 0, n, blocks = blocks_of(side, kind, op->group->size);
@@ -150,7 +149,7 @@ static void note_side(const struct exec_op *op, const comm_buffers *side, int32_
         comm_op_block(side, op->element_bytes, (int32_t)b, &n);
         bytes += n * op->element_bytes;
     }
-    if (bytes < HUGE_PAGES_LONG_BYTES || side->memory)
+    if (bytes < HUGE_PAGES_LONG_BYTES)
         return;
     for (size_t b = 0; b < blocks; b++) {
         const void *block = comm_op_block(side, op->element_bytes, (int32_t)b, &n);
@@ -160,6 +159,9 @@ static void note_side(const struct exec_op *op, const comm_buffers *side, int32_
 
 void operand_note_long(const struct exec_op *op)
 {
+    const struct exec_group *g = op->group;
+    if (!g->domain->huge_pages.uses || op->total * op->element_bytes < HUGE_PAGES_LONG_BYTES / (size_t)g->size)
+        return;
     const comm_op_traits *t = comm_op_traits_of(op->op.kind);
     note_side(op, &op->op.recv, t->recv);
     if (op->op.send.data != op->op.recv.data || !op->op.recv.data)

@@ -191,7 +191,7 @@ void p2p_submit(struct exec_op *op)
     op->message = (struct message){ .user = &user, .owner = op->group, .head = &op->head, .data = side->data,
                                     .bytes = side->count * op->element_bytes };
     op->message.is_long = (uint8_t)is_long(op->group, op->message.bytes);
-    if (op->message.bytes >= HUGE_PAGES_LONG_BYTES && !side->memory)
+    if (op->message.bytes >= HUGE_PAGES_LONG_BYTES)
         huge_pages_moved(&op->group->domain->huge_pages, side->data, op->message.bytes);
     if (is_send)
         post_send(op);

@@ -904,8 +904,8 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
  * ignores it, so a program need not ask. Results are the same with and without it. shm: peers map the memory of
  * comm_mem_alloc, reduce and copy right from there, and write results of all_reduce there; that of comm_mem_register is
  * read as any other memory is, through the kernel where it allows that. At log level info the library says which.
- * shm asks the kernel for huge pages for other memory that operations move again and again (docs/tuning.md): its
- * contents and addresses stay.
+ * For memory that is not of comm_mem_alloc, and that operations move again and again, shm asks the kernel for huge
+ * pages (docs/tuning.md; COMM_SHM_HUGE_PAGES=0: never). Its contents and addresses stay.
  *
  * The calls are local: the ranks need not call them alike. An operation's send or recv side whose elements all lie
  * within one piece of the group's memory uses it, in the plain and the _v forms; of a _list form none does.

@@ -451,17 +451,21 @@ fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)mem
 fault("core", "cache_is_each_ranks_own", "core/exec/cache.c", "ranks < c->sharers ? ranks : c->sharers;", "1;", "cache")
 fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= LEAST_BYTES &&", "", "cache")
 PAGES = "core/exec/huge_pages.c"
-fault("core", "huge_pages_of_memory_that_is_not_there", PAGES, "is_resident(memory) && ", "", "huge_pages")
-fault("core", "huge_pages_are_asked_for_again_and_again", PAGES, "made ? 0 : INT64_MIN / 2", "0", "huge_pages")
-fault("core", "huge_pages_are_asked_for_once_in_a_place", PAGES, "made ? 0 : INT64_MIN / 2", "INT64_MIN / 2",
-      "huge_pages")
+fault("core", "huge_pages_of_memory_that_is_not_there", PAGES, "is_own(memory) && ", "", "huge_pages")
+fault("core", "huge_pages_of_memory_that_others_have", PAGES,
+      "(is_there | is_of_file | is_exclusive)) == (is_there | is_exclusive)", "is_there) == is_there", "huge_pages")
+fault("core", "huge_pages_are_asked_for_again_and_again", PAGES, "        page->farther *= 2;\n",
+      "        page->farther *= 1;\n", "huge_pages")
+fault("core", "huge_pages_are_asked_for_once_in_a_place", PAGES,
+      "page->farther < FARTHEST) {\n        page->farther *= 2;",
+      "page->farther < FARTHEST) {\n        page->farther = 1ll << 40;", "huge_pages")
 fault("core", "huge_pages_count_all_of_the_buffer", PAGES, "(int64_t)(its_end - at)", "(int64_t)bytes", "huge_pages")
 fault("core", "huge_pages_forget_none", PAGES, "if (page->number != at / HUGE_PAGE_BYTES)", "if (!page->number)",
       "huge_pages")
 fault("core", "huge_pages_whatever_they_take", PAGES, "h->takes_ns ? h->takes_ns : assumed_ns", "assumed_ns",
       "huge_pages")
-fault("core", "huge_pages_for_short_operations", "core/exec/operands.c", "bytes < HUGE_PAGES_LONG_BYTES || ", "",
-      "shm_huge_pages")
+fault("core", "huge_pages_for_short_operations", "core/exec/operands.c",
+      "bytes < HUGE_PAGES_LONG_BYTES)\n", "bytes == 0)\n", "shm_huge_pages")
 fault("core", "huge_pages_for_one_side", "core/exec/operands.c", "note_side(op, &op->op.send, t->send);", ";",
       "shm_huge_pages")
 fault("core", "no_huge_pages_for_messages", P2P, "op->message.bytes >= HUGE_PAGES_LONG_BYTES", "0", "shm_huge_pages")
@@ -660,21 +664,29 @@ fault("shm", "sender_is_not_told_what_reads_take", LEND,
 fault("shm", "kernel_costs_what_it_did_at_first", LEND, "read_ns ? read_ns : f->cma_copy_ns", "f->cma_copy_ns",
       "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
-      "is_past ^= is_other && c->way", "is_past ^= 0 && is_other && c->way", "shm_copy_out")
+      "is_past ^ (is_other && ", "is_past ^ (0 && is_other && ",
+      "shm_copy_out")
 fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE = 1", "shm_copy_out")
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > past_ns + read_ns",
       "c->cached_ns > past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
-fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, "if (is_past && is_short) {", "if (0) {",
+fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, "    if (is_past && is_short)\n", "    if (0)\n",
       "shm_copy_out")
-fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, " && !(is_short && !is_past)", "", "shm_copy_out")
+fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, "is_other && !is_short && c->way",
+      "is_other && c->way", "shm_copy_out")
+fault("shm", "short_copies_stay_past_the_caches", COPY_OUT, "c->way == COPY_OUT_MEASURED && turn < TRIES;", "0;",
+      "shm_copy_out")
 fault("shm", "faster_copy_of_two_counts", COPY_OUT, "write_ns > told_ns ? write_ns : told_ns",
       "write_ns < told_ns ? write_ns : told_ns", "shm_copy_out")
 fault("shm", "ways_that_take_the_same_time_take_turns", COPY_OUT, "/ EIGHTHS * CLEARLY", "", "shm_copy_out")
 fault("shm", "all_copies_count_for_one_way", DUPLEX, "== COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED",
       "== 99 ? COPY_OUT_PAST : COPY_OUT_CACHED", "shm_lend")
-fault("shm", "reader_does_not_tell", DUPLEX, "    tell_take_ns(p, way);\n", "", "shm_lend")
+fault("shm", "reader_does_not_tell", DUPLEX,
+      "    tell_take_ns(&p->in.shared->take_ns[is_reduced][way], *known_ns);\n", "", "shm_lend")
+fault("shm", "copies_never_overlap", DUPLEX, "p->out.copy.overlaps = lend_overlaps(&tx->head, tx->loan.bytes);", ";",
+      "shm_lend")
+fault("shm", "copies_overlap_for_ever", DUPLEX, "p->out.copy.overlaps = p->out.copy.reduces = 0;", ";", "shm_lend")
 fault("shm", "order_is_not_obeyed", COPY_OUT, "return c->way == COPY_OUT_PAST;", "return 0;",
       "shm_copy_out")
 fault("shm", "what_is_read_at_once_stays_in_the_ring", "backend_shm/message.c",

@@ -14,12 +14,18 @@ static void need(int condition, const char *what)
     exit(1);
 }
 
-struct memory memory_map(size_t pages)
+struct memory memory_reserve(size_t pages)
 {
     struct memory m = { .all_bytes = (pages + 2) * HUGE_BYTES, .bytes = pages * HUGE_BYTES };
-    m.all = mmap(NULL, m.all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m.all = mmap(NULL, m.all_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     need(m.all != MAP_FAILED, "mmap");
     m.data = m.all + HUGE_BYTES - (uintptr_t)m.all % HUGE_BYTES;
+    return m;
+}
+
+struct memory memory_map(size_t pages)
+{
+    struct memory m = memory_reserve(pages);
     need(mprotect(m.data, m.bytes, PROT_READ | PROT_WRITE) == 0, "mprotect");
     return m;
 }
@@ -49,11 +55,6 @@ static int setting_is(const char *what)
 int memory_is_huge_unasked(void)
 {
     return setting_is("[always]");
-}
-
-int memory_is_never_huge(void)
-{
-    return setting_is("[never]");
 }
 
 /* Advice to the kernel would stay with the memory. */
@@ -101,4 +102,14 @@ long memory_kib(const struct memory *m, const char *name)
 long memory_huge_pages(const struct memory *m)
 {
     return memory_kib(m, "AnonHugePages") * 1024 / HUGE_BYTES;
+}
+
+int memory_can_be_huge(void)
+{
+    enum { COLLAPSE = 25 }; /* MADV_COLLAPSE */
+    struct memory m = memory_map(1);
+    memory_set(m.data, 1, m.bytes);
+    int can = !setting_is("[never]") && madvise(m.data, m.bytes, COLLAPSE) == 0 && memory_huge_pages(&m) == 1;
+    memory_unmap(&m);
+    return can;
 }

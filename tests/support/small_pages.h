@@ -15,12 +15,14 @@ struct memory {
 
 /* Memory for so many huge pages, none of it touched; exits if there is none. */
 struct memory memory_map(size_t pages);
+/* The same, none of it to be touched yet. */
+struct memory memory_reserve(size_t pages);
 void memory_unmap(struct memory *m);
 
 /* Does the system make huge pages of any memory, sooner or later? Then a test cannot say that there must be none. */
 int memory_is_huge_unasked(void);
-/* Does it make none for programs? */
-int memory_is_never_huge(void);
+/* Does it make them for a program that asks? */
+int memory_can_be_huge(void);
 
 /* Set so many bytes, on small pages. */
 void memory_set(void *data, uint8_t value, size_t bytes);
