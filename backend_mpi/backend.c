@@ -63,7 +63,7 @@ static comm_status mpi_world_open(void *context, const comm_world_info *info, vo
     snprintf(key, sizeof key, "rank.%d", info->rank);
     status = host->store_set(info->store, key, card, strlen(card));
     if (status != COMM_OK) {
-        start_world_closed();
+        start_world_closed(0);
         world_free(w);
         return status;
     }
@@ -78,8 +78,9 @@ static void mpi_world_close(void *world, int32_t forked)
         return;
     poller_stop(w);
     note_leave(w);
-    leaving_wait(w, host->now_ns() + w->linger_ms * 1000000);
-    start_world_closed();
+    int64_t until_ns = host->now_ns() + w->linger_ms * 1000000;
+    leaving_wait(w, until_ns);
+    start_world_closed(until_ns);
     world_free(w);
 }
 

@@ -230,9 +230,25 @@ comm_status start_begin(const comm_world_info *info, char *card, size_t capacity
     return status;
 }
 
-void start_world_closed(void)
+static struct timespec in_a_while(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    t.tv_nsec += LOOK_NS;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    return t;
+}
+
+/* MPI finalises only what is initialised, and mpirun takes a process that has not finalised MPI for one that failed. So
+ * a rank that had nothing to do waits until MPI is there, as long as that may take. */
+void start_world_closed(int64_t until_ns)
 {
     pthread_mutex_lock(&start.lock);
+    while (start.state == START_RUNNING && host->now_ns() < until_ns) {
+        struct timespec soon = in_a_while();
+        pthread_cond_timedwait(&start.changed, &start.lock, &soon);
+    }
     start.worlds--;
     pthread_mutex_unlock(&start.lock);
 }
@@ -242,12 +258,8 @@ comm_status start_wait(const struct group *g)
     comm_status status = COMM_OK;
     pthread_mutex_lock(&start.lock);
     while (start.state == START_RUNNING && !atomic_load(&g->ended) && !atomic_load(&g->closing)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += LOOK_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&start.changed, &start.lock, &until);
+        struct timespec soon = in_a_while();
+        pthread_cond_timedwait(&start.changed, &start.lock, &soon);
     }
     if (start.state == START_FAILED)
         status = fail(COMM_ERR_BACKEND, "%s", start.text);

@@ -133,7 +133,7 @@ void signals_give_back(void);
 comm_status start_begin(const comm_world_info *info, char *card, size_t capacity);
 comm_status start_wait(const struct group *g);   /* until MPI is initialised */
 int start_tag_max(void); /* -1: MPI is not initialised yet */
-void start_world_closed(void);
+void start_world_closed(int64_t until_ns); /* how long it may wait for MPI */
 void start_leak(void);    /* MPI has something of ours that will not end: it is not finalised */
 void mpi_lock(void);      /* around calls of MPI; it does nothing where MPI takes several at a time */
 void mpi_unlock(void);
