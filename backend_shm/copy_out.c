@@ -46,12 +46,13 @@ static void copy_cached(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
-static void copy(void *to, const void *from, size_t bytes, int is_past)
+static enum copy_out_way copy(void *to, const void *from, size_t bytes, int is_past)
 {
     if (is_past)
         copy_part(to, from, bytes, 1);
     else
         copy_cached(to, from, bytes);
+    return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
 }
 
 /* A slow copy may have been interrupted, or have met cold memory. */
@@ -117,9 +118,9 @@ int64_t copy_out_ns(const struct copy_out *c, int overlaps)
 static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void *from, size_t bytes, int is_past)
 {
     int64_t began_ns = clock_now_ns();
-    copy(to, from, bytes, is_past);
+    enum copy_out_way way = copy(to, from, bytes, is_past);
     copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
-    return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
+    return way;
 }
 
 /* A short copy where those go past the caches. Now and then many in a row go through them, and the last are measured:
@@ -131,25 +132,20 @@ static enum copy_out_way copy_short_past(struct copy_out *c, void *to, const voi
     int is_try = c->way == COPY_OUT_MEASURED && turn < TRIES;
     if (is_try && turn >= TRIES - MEASURED_TRIES && turn % OFTEN == 0)
         return copy_measured(c, to, from, bytes, 0);
-    copy(to, from, bytes, !is_try);
-    return is_try ? COPY_OUT_CACHED : COPY_OUT_PAST;
+    return copy(to, from, bytes, !is_try);
 }
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
+    if (bytes < LEAST_PAST)
+        return copy(to, from, bytes, 0);
     int is_past = copy_out_is_past(c, bytes, c->overlaps), is_short = bytes < LEAST_MEASURED;
-    if (bytes < LEAST_PAST) {
-        copy_cached(to, from, bytes);
-        return COPY_OUT_CACHED;
-    }
     if (is_past && is_short)
         return copy_short_past(c, to, from, bytes);
     uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
-    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks)) {
-        copy(to, from, bytes, is_past);
-        return is_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
-    }
+    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks))
+        return copy(to, from, bytes, is_past);
     int is_other = turn < TRIES || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
     return copy_measured(c, to, from, bytes, is_past ^ (is_other && !is_short && c->way == COPY_OUT_MEASURED));

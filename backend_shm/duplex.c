@@ -487,8 +487,8 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     enum { LONG_BYTES = 4 << 10, OFTEN = 8, COLD = 16 };
     const uint8_t *payload = ring_payload(record, what, bytes);
     const struct sink *s = &p->port.sink;
-    int is_wanted = (s->kind == SINK_COPY || s->kind == SINK_REDUCE) && lend_overlaps(&p->port.in, s->total);
-    if (what != RING_MORE || !is_wanted || bytes < LONG_BYTES || bytes >= sink_left(s)) {
+    int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
+    if (what != RING_MORE || bytes < LONG_BYTES || !is_taken || !is_inner || !lend_overlaps(&p->port.in, s->total)) {
         feed(p, payload, bytes);
         return;
     }

@@ -72,9 +72,9 @@ int lend_overlaps(const struct frame *h, size_t bytes)
 /* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring and from it both
  * ranks: that depends on where the two cores are, and may change when the system moves a rank. Where long messages go
  * one way, the receiver copies at the same time, and the last piece after that; else each rank copies both, and what no
- * cache holds is better copied once. What is not clearly faster than the other way
- * is no reason to change it. Now and then the other way is tried again; the kernel only if it may win, by what a read
- * of memory that no other core has costs. */
+ * cache holds is better copied once. What is not clearly faster than the other way is no reason to change it. Now and
+ * then the other way is tried again; the kernel only if it may win, by what a read of memory that no other core has
+ * costs. */
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
 {
     enum { RECORD_NS = 300, CACHED_BYTES = 4 << 20, TRY_LOOKS = 16 };

@@ -6,16 +6,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "setting.h"
+
 /* 0: there is no such file. */
 static int read_line(int cpu, const char *name, char *line, int capacity)
 {
     char path[96];
     snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/cache/index3/%s", cpu, name);
-    FILE *f = fopen(path, "re");
-    int done = f && fgets(line, capacity, f);
-    if (f)
-        fclose(f);
-    return done;
+    return setting_read(path, line, capacity);
 }
 
 int32_t cache_count_list(const char *text)

@@ -1,13 +1,13 @@
 #include "huge_pages.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "setting.h"
 
 #ifndef MADV_COLLAPSE
 enum { MADV_COLLAPSE = 25 }; /* Linux 6.1; older C libraries do not know it */
@@ -20,23 +20,12 @@ int huge_pages_make(void *memory, size_t bytes)
     return madvise(memory, bytes, MADV_COLLAPSE) == 0;
 }
 
-/* A line of the kernel's settings; 0: there is no such file. */
-static int read_setting(const char *name, char *line, int capacity)
-{
-    char path[96];
-    snprintf(path, sizeof path, "/sys/kernel/mm/transparent_hugepage/%s", name);
-    FILE *f = fopen(path, "re");
-    int done = f && fgets(line, capacity, f);
-    if (f)
-        fclose(f);
-    return done;
-}
-
 static int are_wanted(void)
 {
     char wanted[64], bytes[64];
-    return read_setting("enabled", wanted, sizeof wanted) && !strstr(wanted, "[never]") &&
-           read_setting("hpage_pmd_size", bytes, sizeof bytes) && atoll(bytes) == HUGE_PAGE_BYTES;
+    return setting_read("/sys/kernel/mm/transparent_hugepage/enabled", wanted, sizeof wanted) &&
+           setting_read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", bytes, sizeof bytes) &&
+           !strstr(wanted, "[never]") && atoll(bytes) == HUGE_PAGE_BYTES;
 }
 
 void huge_pages_choose(struct huge_pages *h, int64_t uses)
