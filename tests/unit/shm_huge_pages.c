@@ -103,6 +103,7 @@ static void run(int rank, int size, void *arg)
 
 static const struct one cases[] = {
     { "cpu:shm?huge_pages=2", ALL_REDUCE, LONG, 1, 1, 0 },
+    { "cpu:shm?huge_pages=2", REDUCE_SCATTER, LONG, 1, 1, 0 },
     { "cpu:shm?huge_pages=2", ALL_GATHER, LONG, 1, 1, 0 },
     { "cpu:shm?huge_pages=2", ALL_TO_ALL, LONG, 1, 1, 0 },
     { "cpu:shm?huge_pages=2", BROADCAST, LONG, 0, 1, 0 },
