@@ -9,6 +9,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifndef MADV_POPULATE_READ
+enum { MADV_POPULATE_READ = 22 }; /* Linux 5.14; older C libraries do not know it */
+#endif
+
 /* What comes before the rings. */
 static size_t head_bytes(void)
 {
@@ -144,6 +148,14 @@ static uint8_t *map_twice(int fd, size_t bytes, size_t offset)
     return ring;
 }
 
+/* Else each page costs a fault when the first lap comes to it: the first 4096 messages took 0.4 us each instead of 0.1.
+ * The file has the pages already, so to map them for reading maps them for writing, too. Older kernels cannot do it. */
+static void fill_page_tables(const struct segment *s)
+{
+    for (size_t i = 0; i < 2; i++)
+        madvise(s->ring[i], 2 * s->ring_bytes, MADV_POPULATE_READ);
+}
+
 int segment_map(struct segment *s, int fd, size_t ring_bytes)
 {
     memset(s, 0, sizeof *s);
@@ -152,8 +164,10 @@ int segment_map(struct segment *s, int fd, size_t ring_bytes)
     s->shared = shared == MAP_FAILED ? NULL : shared;
     for (size_t i = 0; s->shared && i < 2; i++)
         s->ring[i] = map_twice(fd, ring_bytes, head_bytes() + i * ring_bytes);
-    if (s->ring[0] && s->ring[1])
+    if (s->ring[0] && s->ring[1]) {
+        fill_page_tables(s);
         return 0;
+    }
     int failed = errno;
     segment_unmap(s);
     return -failed;

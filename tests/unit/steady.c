@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -92,6 +94,26 @@ static int watch_calls(void)
 }
 #endif
 
+/* ---- Page faults ---- */
+
+static long faults(void)
+{
+    struct rusage usage = { 0 };
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+}
+
+/* The kernel cannot fill page tables ahead. */
+static int must_fault(void)
+{
+    enum { POPULATE_READ = 22 };
+    void *page = mmap(NULL, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fails = page == MAP_FAILED || madvise(page, 4096, POPULATE_READ) != 0;
+    if (page != MAP_FAILED)
+        munmap(page, 4096);
+    return fails;
+}
+
 /* ---- Operations ---- */
 
 static comm_status all_reduce(comm_group *world, int32_t *data)
@@ -137,12 +159,27 @@ static const struct {
     { "ping-pong", ping_pong },
 };
 
+/* Not even the first lap through the rings, which have 128 pages or more. */
+static void no_page_faults_after_the_first_message(comm_group *world, int32_t *data)
+{
+    enum { LAP = 5000, FEW = 64 }; /* the flight record grows */
+    comm_status status = operations[0].fn(world, data);
+    long before = faults();
+    for (int k = 0; k < LAP && status == COMM_OK; k++)
+        status = operations[0].fn(world, data);
+    CHECK_OK(status);
+    long more = faults() - before;
+    if (more > FEW && !must_fault())
+        ranks_fail(__FILE__, __LINE__, "%ld page faults in the first %d operations", more, LAP);
+}
+
 static void nothing_is_allocated_or_asked_of_the_kernel(int rank, int size, void *arg)
 {
     /* A rank that does not run for a while would be waited for in the kernel. */
     comm_group *world = ranks_world(arg);
     int32_t data[2] = { 0 };
     (void)size;
+    no_page_faults_after_the_first_message(world, data);
     CHECK(watch_calls());
     for (size_t i = 0; i < sizeof operations / sizeof *operations; i++) {
         comm_status status = COMM_OK;
