@@ -711,14 +711,22 @@ static void on_socket(struct watch *w)
     duplex_read(&p->port);
 }
 
+/* The four lanes of a pair are used together, and a rank's pairs. */
+static uint64_t first_line(const struct duplex *p, int ring)
+{
+    uint64_t pair = (uint64_t)(p->fabric->domain->peers.rank + p->port.peer);
+    return (uint64_t)ring * RING_LANES * RING_APART + pair % RING_APART;
+}
+
 void duplex_up(struct duplex *p, const uint64_t salts[2])
 {
     struct fabric *f = p->fabric;
     int mine = f->domain->peers.rank > p->port.peer, theirs = !mine;
     struct segment *s = &p->segment;
-    ring_open_out(&p->out, &s->shared[mine], s->ring[mine], s->ring_bytes, salts[mine]);
+    ring_open_out(&p->out, &s->shared[mine], s->ring[mine], s->ring_bytes, salts[mine], first_line(p, mine));
     p->out.copy.way = p->fabric->copy_way;
-    ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs]);
+    ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs],
+                 first_line(p, theirs));
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
     atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->is_barred, memory_order_relaxed);

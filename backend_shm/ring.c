@@ -1,18 +1,31 @@
 #include "ring.h"
 
-void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt)
+static void begin_at(uint64_t *positions, uint64_t first)
+{
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        positions[lane] = first + lane * RING_APART;
+}
+
+void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt,
+                   uint64_t first)
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->copy.reader_ns = shared->take_ns;
+    begin_at(r->tail, first);
+    begin_at(r->seen_head, first);
+    for (unsigned lane = 0; lane < RING_LANES; lane++) /* the reader's word, who has nothing to read until then */
+        atomic_store_explicit(&shared->head[lane], r->seen_head[lane], memory_order_relaxed);
     ring_aim_out(r);
 }
 
-void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt)
+void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt,
+                  uint64_t first)
 {
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->short_bytes = ring_holds(r, RING_TAKEN) ? RING_TAKEN : (uint32_t)(capacity - 2) * RING_LINE;
+    begin_at(r->head, first);
     ring_aim_in(r);
 }
 

@@ -10,6 +10,9 @@
  * that it reads. In one lane they were those of the next record, and the writer's core had to take them back: a fifth
  * of the time of 1 KiB. Now they are those of the record after that one, for which there is time.
  *
+ * Lanes that are used together begin at different lines of a page. A core's first cache takes lines whose addresses end
+ * in the same 12 bits for one another (Zen 4: an all_reduce of 8 B took 100 ns instead of 85).
+ *
  * The other rank is not trusted: what it wrote is copied before it is checked, and checked before it is used. */
 #ifndef COMM_SHM_RING_H
 #define COMM_SHM_RING_H
@@ -27,6 +30,7 @@
 enum {
     RING_LINE = 64,
     RING_LANES = 2,     /* of a ring, which takes records in turn: see above */
+    RING_APART = 16,    /* lines between the beginnings of lanes that are used together */
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once: its lines are taken beforehand */
@@ -87,7 +91,7 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint32_t writing[RING_LOANS];
 };
 
-/* The writer's end. Positions are a lane's lines since the ring was made. */
+/* The writer's end. Positions count a lane's lines, from where the lane began. */
 struct ring_out {
     struct ring_shared *shared;
     uint8_t *lines;     /* of the first lane, twice, and of the second, twice */
@@ -115,8 +119,11 @@ struct ring_in {
     uint64_t head[RING_LANES];
 };
 
-void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt);
-void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt);
+/* `first`: the line where the ring's first lane begins; both ends say the same. */
+void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *lines, size_t bytes, uint64_t salt,
+                   uint64_t first);
+void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *lines, size_t bytes, uint64_t salt,
+                  uint64_t first);
 
 static inline unsigned ring_lane_behind(unsigned lane)
 {
@@ -336,7 +343,7 @@ static inline int ring_pop(struct ring_in *r, uint64_t lines)
     atomic_store_explicit(&r->shared->head[r->lane], after, memory_order_release);
     r->lane = ring_lane_behind(r->lane);
     ring_aim_in(r);
-    return before / quarter != after / quarter;
+    return (before ^ after) >= quarter; /* a power of two */
 }
 
 #endif

@@ -88,7 +88,7 @@ static int open_pair(void **state)
     assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
     close(fd);
     duplex_up(&pair, salts);
-    ring_open_out(&theirs, &peer_segment.shared[1], peer_segment.ring[1], bytes, salts[1]);
+    ring_open_out(&theirs, &peer_segment.shared[1], peer_segment.ring[1], bytes, salts[1], pair.in.head[0]);
     return 0;
 }
 

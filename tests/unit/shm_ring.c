@@ -37,15 +37,15 @@ struct ends {
 /* Both ends of one ring, each by a mapping of its own. */
 static void open_ends(struct ends *writer, struct ends *reader, size_t bytes)
 {
-    const uint64_t salt = 0x1234567890abcdefu;
+    const uint64_t salt = 0x1234567890abcdefu, first = 33;
     int fd = segment_create(&bytes, NULL);
     assert_true(fd >= 0);
     assert_int_equal(segment_check(fd, bytes), 0);
     assert_int_equal(segment_map(&writer->segment, fd, bytes), 0);
     assert_int_equal(segment_map(&reader->segment, fd, bytes), 0);
     close(fd);
-    ring_open_out(&writer->out, &writer->segment.shared[0], writer->segment.ring[0], bytes, salt);
-    ring_open_in(&reader->in, &reader->segment.shared[0], reader->segment.ring[0], bytes, salt);
+    ring_open_out(&writer->out, &writer->segment.shared[0], writer->segment.ring[0], bytes, salt, first);
+    ring_open_in(&reader->in, &reader->segment.shared[0], reader->segment.ring[0], bytes, salt, first);
 }
 
 static void close_ends(struct ends *writer, struct ends *reader)
