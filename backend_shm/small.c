@@ -19,10 +19,14 @@
 #include "queue.h"
 #include "say.h"
 
+/* Between two ranks that share a cache a third of the shortest ops' time is instructions. */
+#define HOT __attribute__((always_inline)) static inline
+#define COLD __attribute__((noinline)) static
+
 /* ---- Shapes ---- */
 
 /* The signature is that of all that is the same on all ranks. */
-static int is_of(const struct small_shape *s, const comm_op *op)
+HOT int is_of(const struct small_shape *s, const comm_op *op)
 {
     return s->known && s->head.signature == op->signature && s->flags == op->flags &&
            s->send_count == op->send.count && s->recv_count == op->recv.count;
@@ -108,7 +112,7 @@ static int is_plain(const comm_op *op)
     return !(op->flags & COMM_OP_FLAG_UNEVEN) && op->redop != COMM_REDOP_USER && op->redop != COMM_REDOP_PREMUL_SUM;
 }
 
-static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
+COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
     *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
                                .recv_count = o->recv.count };
@@ -132,10 +136,20 @@ static void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 
 /* ---- A call ---- */
 
-static int can_send(const struct small_shape *s)
+/* What follows is compiled twice: for one message each way, as between two ranks, and for any numbers. */
+struct counts {
+    int sends, recvs;
+};
+
+static inline struct counts counts_of(const struct small_shape *s)
+{
+    return (struct counts){ s->send_messages, s->recv_messages };
+}
+
+HOT int can_send(const struct small_shape *s, struct counts n)
 {
     uint64_t lines = ring_frame_lines((uint32_t)s->bytes);
-    for (int i = 0; i < s->send_messages; i++) {
+    for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
         if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_has_credit(&p->port, s->bytes) ||
             ring_free(&p->out, lines) < (int64_t)lines)
@@ -144,27 +158,27 @@ static int can_send(const struct small_shape *s)
     return 1;
 }
 
-static int can_receive(const struct small_shape *s)
+HOT int can_receive(const struct small_shape *s, struct counts n)
 {
-    for (int i = 0; i < s->recv_messages; i++)
+    for (int i = 0; i < n.recvs; i++)
         if (s->recvs[i].peer->port.state != PORT_UP || s->recvs[i].peer->port.in.type)
             return 0;
     return 1;
 }
 
 /* Longer records are there sooner if they are all written before this rank begins to look: a fence. */
-static void ring_bells(const struct small_shape *s)
+HOT void ring_bells(const struct small_shape *s, struct counts n)
 {
     enum { FEW = 64 };
     if (s->bytes > FEW)
         ring_fence();
-    for (int i = 0; i < s->send_messages; i++)
+    for (int i = 0; i < n.sends; i++)
         (s->bytes > FEW ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
 }
 
-static void send_all(const struct small_shape *s, uint64_t seq, uint64_t key, const uint8_t *from)
+HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from)
 {
-    for (int i = 0; i < s->send_messages; i++) {
+    for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
         port_spend(&p->port, s->bytes);
         uint32_t credit = port_take_owed(&p->port);
@@ -174,20 +188,20 @@ static void send_all(const struct small_shape *s, uint64_t seq, uint64_t key, co
         record->frame.credit = credit;
         ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
-    ring_bells(s);
-    if (s->send_messages == 1)
+    ring_bells(s, n);
+    if (n.sends == 1)
         ring_take_next(&s->sends[0].peer->out, (uint32_t)s->bytes);
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t key,
-                        const struct ring_record **records, int64_t spin_ns)
+HOT int all_are_here(struct fabric *f, const struct small_shape *s, struct counts n, uint64_t key,
+                     const struct ring_record **records, int64_t spin_ns)
 {
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
     int64_t until_ns = 0;
     int here = 0;
     for (unsigned turn = 1;; turn++) {
-        while (here < s->recv_messages) {
+        while (here < n.recvs) {
             enum ring_found what = ring_look(&s->recvs[here].peer->in, &records[here]);
             if (what == RING_NOTHING)
                 break;
@@ -195,7 +209,7 @@ static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t 
                 return 0;
             here++;
         }
-        if (here == s->recv_messages) {
+        if (here == n.recvs) {
             fabric_found(f, turn, until_ns);
             return 1;
         }
@@ -204,54 +218,65 @@ static int all_are_here(struct fabric *f, const struct small_shape *s, uint64_t 
     }
 }
 
-static void copy_own(const struct small_shape *s, const uint8_t *send, uint8_t *recv)
+static inline void copy_own(const struct small_shape *s, const uint8_t *send, uint8_t *recv)
 {
     if (s->copy_bytes && recv + s->copy_to != send + s->copy_from)
         memcpy(recv + s->copy_to, send + s->copy_from, s->copy_bytes);
 }
 
-static void take_all(const struct small_shape *s, const struct exec_group *g, const struct ring_record **records,
-                     const uint8_t *send, uint8_t *recv)
+HOT void reduce_all(const struct small_shape *s, const struct exec_group *g, struct counts n,
+                    const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
     const void *sources[SMALL_PEERS_MAX + 1];
-    copy_own(s, send, recv);
-    for (int i = 0; i < s->recv_messages; i++) {
-        const uint8_t *payload = ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes);
-        if (s->reduce_count)
-            sources[s->recvs[i].rank] = payload;
-        else if (s->bytes)
-            memcpy(recv + s->recvs[i].offset, payload, s->bytes);
-    }
-    if (!s->reduce_count)
-        return;
     sources[g->rank] = send + s->reduce_from;
+    for (int i = 0; i < n.recvs; i++)
+        sources[s->recvs[i].rank] = ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes);
     if (s->kernel)
         s->kernel(recv + s->reduce_to, sources[0], sources[1], s->reduce_count);
     else
         exec_host->reduce_many(recv + s->reduce_to, sources, (size_t)g->size, s->reduce_count, s->redop, s->dtype);
 }
 
-static void let_go(const struct small_shape *s, const struct ring_record **records)
+HOT void take_all(const struct small_shape *s, const struct exec_group *g, struct counts n,
+                  const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
-    for (int i = 0; i < s->recv_messages; i++)
+    copy_own(s, send, recv);
+    if (s->reduce_count)
+        reduce_all(s, g, n, records, send, recv);
+    else if (s->bytes)
+        for (int i = 0; i < n.recvs; i++)
+            memcpy(recv + s->recvs[i].offset, ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes), s->bytes);
+}
+
+HOT void let_go(const struct small_shape *s, struct counts n, const struct ring_record **records)
+{
+    for (int i = 0; i < n.recvs; i++)
         duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
-static comm_status run_sent(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
-                            int64_t spin_ns)
+HOT comm_status run_sent(const struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
+                         const comm_op *op, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
-    send_all(s, op->seq, key, send);
+    if (!can_send(s, n))
+        return COMM_ERR_UNSUPPORTED;
+    send_all(s, n, op->seq, key, send);
     exec_host->run_waits();
     queue_runs(g, op);
-    if (!all_are_here(f, s, key, records, spin_ns))
+    if (!all_are_here(f, s, n, key, records, spin_ns))
         return COMM_IN_PROGRESS;
-    take_all(s, g, records, send, op->recv.data);
-    let_go(s, records);
+    take_all(s, g, n, records, send, op->recv.data);
+    let_go(s, n, records);
     queue_ran(g, op->seq);
     return COMM_OK;
+}
+
+COLD comm_status run_sent_any(const struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+                              int64_t spin_ns)
+{
+    return run_sent(s, counts_of(s), f, g, op, spin_ns);
 }
 
 /* ---- A call whose messages are offered ---- */
@@ -275,7 +300,7 @@ static void offer_all(struct small_shape *s, const struct exec_group *g, struct 
 {
     for (int i = 0; i < s->send_messages; i++)
         duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
-    ring_bells(s);
+    ring_bells(s, counts_of(s));
 }
 
 /* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
@@ -310,14 +335,15 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
                                struct tx **offers, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
+    const struct counts n = counts_of(s);
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
     exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
-    if (!all_are_here(f, s, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))
+    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
-    let_go(s, records);
+    let_go(s, n, records);
     g->has_received = 1;
     if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return COMM_IN_PROGRESS;
@@ -334,7 +360,7 @@ static int writes_over_offers(const comm_op *op)
 }
 
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
-static comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g,
+COLD comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g,
                                   const comm_op *op, int64_t spin_ns)
 {
     struct tx *offers[SMALL_PEERS_MAX];
@@ -353,7 +379,8 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
         return COMM_ERR_UNSUPPORTED;
     if (!is_of(s, op))
         learn(s, g, op);
-    if (!s->fits || !can_receive(s))
+    const struct counts pair = { 1, 1 }, n = counts_of(s);
+    if (!s->fits || !can_receive(s, n))
         return COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
@@ -362,5 +389,6 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
         s->head.type = FRAME_EAGER;
         return status;
     }
-    return can_send(s) ? run_sent(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    int is_pair = n.sends == 1 && n.recvs == 1;
+    return is_pair ? run_sent(s, pair, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);
 }
