@@ -46,9 +46,8 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes)
         r->copy.looks += r->copy.looks == 0;
         return;
     }
-    const uint8_t *line = (const uint8_t *)(r->next + 1);
-    for (uint64_t lines = ring_payload_lines(bytes); lines > 0; lines--, line += RING_LINE)
-        ring_take_line(line);
+    for (uint64_t i = 2; i < ring_frame_lines(bytes); i++)
+        ring_take_line(r->next, i);
     r->taken = bytes;
 }
 

@@ -169,7 +169,7 @@ HOT int can_receive(const struct small_shape *s, struct counts n)
 /* Longer records are there sooner if they are all written before this rank begins to look: a fence. */
 HOT void ring_bells(const struct small_shape *s, struct counts n)
 {
-    enum { FEW = 64 };
+    enum { FEW = 1024 };
     if (s->bytes > FEW)
         ring_fence();
     for (int i = 0; i < n.sends; i++)
