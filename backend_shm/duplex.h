@@ -53,6 +53,14 @@ static inline void duplex_ring_bell(struct duplex *p)
     duplex_ring_bell_fenced(p);
 }
 
+/* A message has been sent. If the peer has sent one since the last, this thread waits for the next now. */
+static inline void duplex_take_next(struct duplex *p, uint32_t bytes)
+{
+    uint64_t heard = ring_read(&p->in);
+    ring_take_next(&p->out, bytes, heard != p->heard_lines);
+    p->heard_lines = heard;
+}
+
 /* For ops that are done at once. An offer of a message with this RTS, which can be made now; NULL: it cannot. Next it
  * is made, without ringing the bell, or dropped. */
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan);

@@ -37,7 +37,7 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
     return COPY_OUT_CACHED;
 }
 
-void ring_take_payload(struct ring_out *r, uint32_t bytes)
+void ring_take_payload(struct ring_out *r, uint32_t bytes, int takes)
 {
     enum { MEASURED_BYTES = 1 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
     if (copy_out_is_past(&r->copy, bytes, 0))
@@ -46,7 +46,7 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes)
         r->copy.looks += r->copy.looks == 0;
         return;
     }
-    for (uint64_t i = 2; i < ring_frame_lines(bytes); i++)
+    for (uint64_t i = 2; takes && i < ring_frame_lines(bytes); i++)
         ring_take_line(r->next, i);
     r->taken = bytes;
 }

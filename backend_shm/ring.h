@@ -100,7 +100,7 @@ struct ring_out {
     struct ring_record *next; /* what is written next */
     uint64_t next_stamp;
     unsigned lane;      /* of it */
-    uint32_t taken;     /* payload bytes whose lines are taken: ring_take_next */
+    uint32_t taken;     /* payload bytes that are copied without being measured: ring_take_payload */
     uint64_t tail[RING_LANES], seen_head[RING_LANES];
     uint32_t takes;     /* how often lines have been taken */
     struct copy_out copy;
@@ -266,19 +266,21 @@ static inline void ring_take_line(struct ring_record *record, uint64_t number)
     ((volatile uint32_t *)record)[number * WORDS + WORDS - 1] = 0;
 }
 
-void ring_take_payload(struct ring_out *r, uint32_t bytes);
+void ring_take_payload(struct ring_out *r, uint32_t bytes, int takes);
 
 /* Take the lines of the next record, if it is as long, from the other core, which has read them: for a thread that
- * waits now. All of them: a store that waits for its line holds up those behind it. */
-static inline void ring_take_next(struct ring_out *r, uint32_t bytes)
+ * waits now (`takes`). Others would wait here for what their stores wait for in passing. All lines: a store that waits
+ * for its line holds up those behind it. */
+static inline void ring_take_next(struct ring_out *r, uint32_t bytes, int takes)
 {
     uint64_t used = r->tail[r->lane] - r->seen_head[r->lane];
-    if (r->capacity - used < ring_frame_lines(bytes))
-        return;
-    ring_take_line(r->next, 0);
-    ring_take_line(r->next, 1);
+    takes = takes && r->capacity - used >= ring_frame_lines(bytes);
+    if (takes) {
+        ring_take_line(r->next, 0);
+        ring_take_line(r->next, 1);
+    }
     if (bytes > RING_INLINE && bytes <= RING_TAKEN)
-        ring_take_payload(r, bytes);
+        ring_take_payload(r, bytes, takes);
 }
 
 /* A header, and the first `bytes` of its payload. */
@@ -334,6 +336,12 @@ static inline void ring_aim_in(struct ring_in *r)
 {
     r->next = (const struct ring_record *)(r->lines + ring_offset(r->capacity, r->lane, r->head[r->lane]));
     r->next_stamp = ring_stamp(r->salt, r->head[r->lane]);
+}
+
+/* Lines, in all lanes. */
+static inline uint64_t ring_read(const struct ring_in *r)
+{
+    return r->head[0] + r->head[1];
 }
 
 /* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked

@@ -190,7 +190,7 @@ HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, ui
     }
     ring_bells(s, n);
     if (n.sends == 1)
-        ring_take_next(&s->sends[0].peer->out, (uint32_t)s->bytes);
+        duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes);
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
