@@ -17,7 +17,8 @@
 
 /* ---- Open ---- */
 
-enum { REST_NS = 10000000 }; /* to poll without result again costs the spinning time */
+enum { SHARE_NS = 10000000, /* some ticks of the scheduler */
+       REST_NS = 10000000 }; /* to poll without result again costs the spinning time */
 
 static void arena_free(struct arena *a)
 {
@@ -50,6 +51,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->linger_ms = exec_host->param_int(info->options, "shm", "linger_ms");
     a->waiting.usage = (struct waiting_usage){ .of_ranks = usage_of_ranks, .ranks = &a->fabric };
     a->waiting.rest_ns = REST_NS;
+    a->waiting.share_ns = SHARE_NS;
     const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->runs };
     return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, &looks, info);
 }

@@ -206,7 +206,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         missed = 1;
         if (turn % 256 == 0)
             driver_look_around(a);
-        if (turn % 16 && idle_since && a->waiting.spin_ns && !waiting_rests(&a->waiting, now))
+        if (turn % 16 && idle_since && waiting_spins(&a->waiting) && !waiting_rests(&a->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)
@@ -360,7 +360,7 @@ static int helper_turn(struct arena *a)
 {
     int64_t begun = clock_now_ns(), now, spin_ns = a->waiting.spin_ns;
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
-    if (waiting_rests(&a->waiting, begun))
+    if (!waiting_spins(&a->waiting) || waiting_rests(&a->waiting, begun))
         spin_ns = 0;
     events_awake(&a->fabric);
     do {

@@ -120,7 +120,7 @@ int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns)
     }
     if (now >= *until_ns || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed))
         return 0;
-    if (!w->spin_ns)
+    if (!waiting_spins(w))
         waiting_yield(w, now);
     else if (f->has_barrier && !f->is_barred)
         events_spins(f);

@@ -34,7 +34,7 @@ int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns);
 static inline int fabric_look_again(struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
     enum { OFTEN = 16 };
-    if (turn % OFTEN == 0 || !f->looks.waiting->spin_ns)
+    if (turn % OFTEN == 0 || !waiting_spins(f->looks.waiting))
         return fabric_look_at_clock(f, spin_ns, until_ns);
     relax();
     return 1;

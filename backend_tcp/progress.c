@@ -286,7 +286,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         missed = 1;
         if (turn % 64 == 0)
             look_around(m);
-        if (turn % 16 && idle_since && m->waiting.spin_ns && !waiting_rests(&m->waiting, now))
+        if (turn % 16 && idle_since && waiting_spins(&m->waiting) && !waiting_rests(&m->waiting, now))
             continue;
         now = clock_now_ns();
         if (!idle_since)

@@ -35,7 +35,9 @@ void waiting_choose(struct waiting *w, const char *backend, const comm_world_inf
     int32_t cores = local_cores(info) > 0 ? local_cores(info) : online;
     w->is_crowded = waiting_local_ranks(info) > cores || info->local_size > online;
     w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(info->options, backend, "spin_us") * 1000;
-    w->yield_ns = w->is_crowded ? exec_host->param_int(info->options, backend, "yield_us") * 1000 : 0;
+    w->yield_ns = exec_host->param_int(info->options, backend, "yield_us") * 1000;
+    w->yields = w->is_crowded;
+    w->yield_until_ns = w->is_crowded ? INT64_MAX : 0;
 }
 
 /* Has the core gone to another rank, which does its part of a long operation? Then the ranks have used nearly all of
@@ -59,6 +61,7 @@ static int ranks_use_cores(struct waiting_usage *u)
  * stays doubles the rest each time. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
+    w->yields = now < w->yield_until_ns;
     sched_yield();
     if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage))
         return;
@@ -80,14 +83,18 @@ int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
 {
     if (waiting_rests(w, now))
         return 0;
-    if (now - idle_since < w->spin_ns)
-        return 1;
-    if (now - idle_since < w->yield_ns) {
-        waiting_yield(w, now);
+    if (now - idle_since < (w->yields ? w->yield_ns : w->spin_ns)) {
+        if (w->yields)
+            waiting_yield(w, now);
         return 1;
     }
-    if (w->spin_ns && ++w->vain >= VAIN_MAX) { /* yielding keeps the core from no other rank */
-        w->vain = VAIN_MAX - 1; /* the next try decides */
+    if (!w->spin_ns || ++w->vain < VAIN_MAX) /* yielding alone keeps the core from no other rank */
+        return 0;
+    w->vain = VAIN_MAX - 1; /* the next try decides */
+    if (w->share_ns && !w->yields) {
+        w->yields = 1;
+        w->yield_until_ns = now + w->share_ns;
+    } else {
         w->rest_until_ns = now + w->rest_ns;
     }
     return 0;

@@ -4,7 +4,10 @@
  * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops spinning,
  * and each message takes the whole spinning time (over TCP an all_reduce of 8 B 220 us, not 5). So after spinning
  * without result a few times in a row a rank rests: for a while it sleeps in the kernel at once. To try again after
- * each rest costs little. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own
+ * each rest costs little. Where it is cheap to yield (shm) it first yields between polls for a while instead: ranks that
+ * share a core while another one is free are then all runnable, so that the scheduler moves one within some
+ * milliseconds; of ranks that sleep in turn it sees only one at a time, and left them there for 60 ms, at 6.6 us for
+ * an all_reduce of 8 B. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own
  * that stop spinning for that are 10 to 30 % slower, not faster. */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
@@ -21,6 +24,9 @@ struct waiting_usage {
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t rest_ns;           /* how long it rests after polling without result */
+    int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
+    int64_t yield_until_ns;
+    int yields;                /* between polls: until yield_until_ns */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     struct waiting_usage usage;
@@ -35,6 +41,12 @@ enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to 
  * more than we need to poll again: then a thread yields between polls. */
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info);
 int32_t waiting_local_ranks(const comm_world_info *info); /* of this world on this host */
+
+/* A thread that polls keeps the core meanwhile. */
+static inline int waiting_spins(const struct waiting *w)
+{
+    return w->spin_ns && !w->yields;
+}
 
 static inline int waiting_rests(const struct waiting *w, int64_t now)
 {

@@ -104,6 +104,27 @@ static void spinning_in_vain_ends_in_rests(void **state)
     assert_true(waiting_rests(&w, 113 * MS));
 }
 
+/* Ranks that share a core yield to each other before they rest: the scheduler, which sees both, may move one. */
+static void spinning_in_vain_ends_in_yields_first(void **state)
+{
+    struct waiting w = { .spin_ns = MS, .yield_ns = 2 * MS, .rest_ns = 100 * MS, .share_ns = 50 * MS };
+    const int64_t begun_ns = clock_now_ns() + 1000 * MS; /* a yield takes no time, however busy this machine is */
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_true(waiting_spins(&w));
+        assert_false(waiting_look_again(&w, begun_ns, begun_ns - MS));
+    }
+    assert_false(waiting_spins(&w));
+    assert_true(waiting_look_again(&w, begun_ns + 2 * MS - 1, begun_ns));
+    assert_false(waiting_spins(&w) || waiting_rests(&w, begun_ns + 2 * MS));
+    assert_true(waiting_look_again(&w, begun_ns + 50 * MS, begun_ns + 50 * MS)); /* that was long enough */
+    assert_true(waiting_spins(&w));
+    assert_false(waiting_look_again(&w, begun_ns + 51 * MS, begun_ns + 50 * MS));
+    assert_false(waiting_spins(&w));
+    assert_false(waiting_look_again(&w, begun_ns + 53 * MS, begun_ns + 51 * MS)); /* nor did yielding help */
+    assert_true(waiting_rests(&w, begun_ns + 153 * MS - 1) && !waiting_rests(&w, begun_ns + 153 * MS));
+}
+
 /* What comes while the thread runs says that spinning is worth it. What comes while it does not run may have been sent
  * because it does not: by a rank that waited for this core. */
 static void a_message_that_was_not_waited_for_ends_no_rests(void **state)
@@ -147,7 +168,8 @@ static int is_crowded(int32_t local, int32_t cores, int32_t launched)
         hosts[r] = r >= local;
     waiting_choose(&w, "shm", &info);
     assert_int_equal(w.spin_ns, w.is_crowded ? 0 : 7000);
-    assert_int_equal(w.yield_ns, w.is_crowded ? 9000 : 0);
+    assert_int_equal(w.yield_ns, 9000);
+    assert_int_equal(w.yields, w.is_crowded);
     return w.is_crowded;
 }
 
@@ -177,6 +199,7 @@ int main(void)
         cmocka_unit_test(a_program_that_stays_is_tried_seldom),
         cmocka_unit_test(ranks_that_work_are_no_reason_to_rest),
         cmocka_unit_test(spinning_in_vain_ends_in_rests),
+        cmocka_unit_test(spinning_in_vain_ends_in_yields_first),
         cmocka_unit_test(a_message_that_was_not_waited_for_ends_no_rests),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
         cmocka_unit_test(ranks_yield_if_there_are_more_than_their_cores),
