@@ -258,6 +258,15 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
     ring_publish(r, 0, ring_frame_lines(bytes));
 }
 
+static inline void ring_hint_line(const void *line)
+{
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" : : "m"(*(const uint8_t *)line)); /* __builtin_prefetch leaves it with both */
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Take a line of the next record, by writing to it: it is free, and its reader looks at no such word before its stamp.
  * prefetchw does nothing on Zen 4 for a line that is not in the core's first cache. */
 static inline void ring_take_line(struct ring_record *record, uint64_t number)
@@ -278,6 +287,9 @@ static inline void ring_take_next(struct ring_out *r, uint32_t bytes, int takes)
     if (takes) {
         ring_take_line(r->next, 0);
         ring_take_line(r->next, 1);
+    } else { /* does what it does: a stream of 1 KiB past the caches takes 300 ns a message, without it 440 */
+        ring_hint_line(&r->next->stamp);
+        ring_hint_line(&r->next->frame);
     }
     if (bytes > RING_INLINE && bytes <= RING_TAKEN)
         ring_take_payload(r, bytes, takes);

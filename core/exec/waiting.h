@@ -4,11 +4,12 @@
  * machine the scheduler often puts two ranks on one core. The other rank then runs only when this one stops spinning,
  * and each message takes the whole spinning time (over TCP an all_reduce of 8 B 220 us, not 5). So after spinning
  * without result a few times in a row a rank rests: for a while it sleeps in the kernel at once. To try again after
- * each rest costs little. Where it is cheap to yield (shm) it first yields between polls for a while instead: ranks that
- * share a core while another one is free are then all runnable, so that the scheduler moves one within some
- * milliseconds; of ranks that sleep in turn it sees only one at a time, and left them there for 60 ms, at 6.6 us for
- * an all_reduce of 8 B. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own
- * that stop spinning for that are 10 to 30 % slower, not faster. */
+ * each rest costs little. Where it is cheap to yield (shm) it first yields between polls for a while. Ranks that share
+ * a core while another one is free are then all runnable, and the scheduler moves one within some milliseconds. Of
+ * ranks that sleep in turn it sees only one at a time: it left them there for 60 ms, where an all_reduce of 8 B took
+ * 6.6 us. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own that stop spinning for
+ * that are 10 to 30 % slower, not faster.
+ */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
 
