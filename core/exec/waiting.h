@@ -7,8 +7,8 @@
  * each rest costs little. Where it is cheap to yield (shm) it first yields between polls for a while. Ranks that share
  * a core while another one is free are then all runnable, and the scheduler moves one within some milliseconds. Of
  * ranks that sleep in turn it sees only one at a time: it left them there for 60 ms, where an all_reduce of 8 B took
- * 6.6 us. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own that stop spinning for
- * that are 10 to 30 % slower, not faster.
+ * 6.6 us. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own that stop
+ * spinning for that are 10 to 30 % slower, not faster.
  */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
