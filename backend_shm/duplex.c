@@ -715,7 +715,7 @@ static void on_socket(struct watch *w)
 static uint64_t first_line(const struct duplex *p, int ring)
 {
     uint64_t pair = (uint64_t)(p->fabric->domain->peers.rank + p->port.peer);
-    return (uint64_t)ring * RING_LANES * RING_APART + pair % RING_APART;
+    return (uint64_t)ring * RING_LANES * RING_APART + 2 * pair % RING_APART; /* a short record is two lines */
 }
 
 void duplex_up(struct duplex *p, const uint64_t salts[2])
@@ -727,6 +727,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     p->out.copy.way = p->fabric->copy_way;
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs],
                  first_line(p, theirs));
+    p->peer_lines = ring_lines_read(&p->in);
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
     atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->is_barred, memory_order_relaxed);

@@ -53,12 +53,13 @@ static inline void duplex_ring_bell(struct duplex *p)
     duplex_ring_bell_fenced(p);
 }
 
-/* A message has been sent. If the peer has sent one since the last, this thread waits for the next now. */
-static inline void duplex_take_next(struct duplex *p, uint32_t bytes)
+/* A message has been sent. Does this thread wait for an answer now? It `waits`; or, where that is not known, the peer
+ * has sent something since the last message. */
+static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int waits)
 {
-    uint64_t heard = ring_read(&p->in);
-    ring_take_next(&p->out, bytes, heard != p->heard_lines);
-    p->heard_lines = heard;
+    uint64_t lines = ring_lines_read(&p->in);
+    ring_take_next(&p->out, bytes, waits || lines != p->peer_lines);
+    p->peer_lines = lines;
 }
 
 /* For ops that are done at once. An offer of a message with this RTS, which can be made now; NULL: it cannot. Next it

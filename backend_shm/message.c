@@ -47,7 +47,7 @@ static void put_eager(struct duplex *p, const struct exec_group *g, const comm_o
     write_header(&record->frame, FRAME_EAGER, g, op, credit);
     ring_end_frame(&p->out, record, op->send.data, (uint32_t)bytes);
     duplex_ring_bell(p);
-    duplex_take_next(p, (uint32_t)bytes);
+    duplex_take_next(p, (uint32_t)bytes, 0);
 }
 
 /* Wait until the peer has read it. */

@@ -31,24 +31,24 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
 
 enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
 {
-    if (bytes > r->taken)
+    if (bytes > r->unmeasured)
         return copy_out(&r->copy, to, from, bytes);
     memcpy(to, from, bytes);
     return COPY_OUT_CACHED;
 }
 
-void ring_take_payload(struct ring_out *r, uint32_t bytes, int takes)
+void ring_take_payload(struct ring_out *r, uint32_t bytes, int waits)
 {
     enum { MEASURED_BYTES = 1 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
     if (copy_out_is_past(&r->copy, bytes, 0))
         return;
-    if (bytes >= MEASURED_BYTES && r->takes++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {
+    if (bytes >= MEASURED_BYTES && r->sent++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {
         r->copy.looks += r->copy.looks == 0;
         return;
     }
-    for (uint64_t i = 2; takes && i < ring_frame_lines(bytes); i++)
+    for (uint64_t i = 2; waits && i < ring_frame_lines(bytes); i++)
         ring_take_line(r->next, i);
-    r->taken = bytes;
+    r->unmeasured = bytes;
 }
 
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)

@@ -152,7 +152,8 @@ static uint8_t *map_twice(int fd, size_t bytes, size_t offset)
  * The file has the pages already, so to map them for reading maps them for writing, too. Older kernels cannot do it. */
 static void fill_page_tables(const struct segment *s)
 {
-    for (size_t i = 0; i < 2; i++)
+    enum { MOST_BYTES = 4 << 20 }; /* it takes 0.1 ms or more per MiB */
+    for (size_t i = 0; i < 2 && s->ring_bytes <= MOST_BYTES; i++)
         madvise(s->ring[i], 2 * s->ring_bytes, MADV_POPULATE_READ);
 }
 

@@ -19,7 +19,8 @@
 #include "queue.h"
 #include "say.h"
 
-/* Between two ranks that share a cache a third of the shortest ops' time is instructions. */
+/* Between two ranks that share a cache a third of the shortest ops' time is instructions: what they need is in one
+ * function, and what they do not need is in others. */
 #define HOT __attribute__((always_inline)) static inline
 #define COLD __attribute__((noinline)) static
 
@@ -166,14 +167,15 @@ HOT int can_receive(const struct small_shape *s, struct counts n)
     return 1;
 }
 
-/* Longer records are there sooner if they are all written before this rank begins to look: a fence. */
+/* Longer records, and several, are there sooner if they are all written before this rank begins to look: a fence. */
 HOT void ring_bells(const struct small_shape *s, struct counts n)
 {
-    enum { FEW = 1024 };
-    if (s->bytes > FEW)
+    const size_t few_bytes = n.sends > 1 ? 64 : 1024;
+    int is_fenced = s->bytes > few_bytes;
+    if (is_fenced)
         ring_fence();
     for (int i = 0; i < n.sends; i++)
-        (s->bytes > FEW ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
+        (is_fenced ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
 }
 
 HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from)
@@ -190,7 +192,7 @@ HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, ui
     }
     ring_bells(s, n);
     if (n.sends == 1)
-        duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes);
+        duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes, n.recvs > 0);
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
@@ -360,8 +362,8 @@ static int writes_over_offers(const comm_op *op)
 }
 
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
-COLD comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g,
-                                  const comm_op *op, int64_t spin_ns)
+COLD comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+                                int64_t spin_ns)
 {
     struct tx *offers[SMALL_PEERS_MAX];
     s->head.type = FRAME_RTS;

@@ -796,6 +796,18 @@ fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"
+fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) >= lines;",
+      "waits;", "shm_ring")
+fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",
+      "        atomic_store_explicit(&shared->head[lane], r->seen_head[lane], memory_order_relaxed);", "        ;",
+      "shm_ring")
+fault("shm", "page_tables_of_rings_are_not_filled", "backend_shm/segment.c",
+      "        fill_page_tables(s);\n", "", "steady")
+fault("shm", "two_ends_of_a_ring_begin_apart", "backend_shm/duplex.c", "first_line(p, theirs));", "0);", "shm_lend")
+fault("exec", "ranks_that_share_a_core_sleep_in_turn", "core/exec/waiting.c", "if (w->share_ns && !w->yields)",
+      "if (0)", "resting")
+fault("exec", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
+      "resting")
 fault("b", "space_of_the_other_lane", RING, "const unsigned lane = r->lane;",
       "const unsigned lane = ring_lane_behind(r->lane);", "shm_ring")
 fault("b", "what_the_reader_says_of_the_other_lane", RING,
