@@ -51,6 +51,18 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes, int waits)
     r->unmeasured = bytes;
 }
 
+void ring_take_ahead(struct ring_out *r)
+{
+    const uint64_t lines = ring_frame_lines(0) * RING_AHEAD;
+    for (unsigned lane = 0; lane < RING_LANES; lane++) {
+        if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)
+            return;
+        struct ring_record *next = (struct ring_record *)(r->lines + ring_offset(r->capacity, lane, r->tail[lane]));
+        for (uint64_t i = 0; i < lines; i++)
+            ring_take_line(next, i);
+    }
+}
+
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes)
 {
     struct ring_record *record = ring_begin_frame(r, key, h->credit, bytes);

@@ -798,6 +798,8 @@ fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
 RING = "backend_shm/ring.h"
 fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) >= lines;",
       "waits;", "shm_ring")
+fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
+      "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",
       "        atomic_store_explicit(&shared->head[lane], r->seen_head[lane], memory_order_relaxed);", "        ;",
       "shm_ring")

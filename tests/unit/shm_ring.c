@@ -131,7 +131,8 @@ static void records_come_out_as_they_went_in(void **state)
             for (; most && ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written); most--) {
                 put(&w, written, length_of(written), is_more(written));
                 written++;
-                ring_take_next(&w.out, written % 5 ? length_of(written) : RING_TAKEN, written % 7 != 0);
+                ring_take_next(&w.out, written % 5 ? length_of(written) : RING_TAKEN, written % 2);
+                ring_take_ahead(&w.out);
             }
             for (unsigned n = read % 11 ? 1 + read % 5 : 20000; n && read < written; n--, read++)
                 take(&r, read, length_of(read), is_more(read));
