@@ -90,7 +90,7 @@ static void step(struct model *m, int what)
     CHECK(m->told.times == 0 || m->told.status == m->status);
     if (m->references == 0)
         return;
-    CHECK(references(m->work) == m->references);
+    CHECK(comes_down_to(m->work, (int32_t)m->references));
     CHECK(comm_work_status(m->work) == m->status);
     CHECK((strstr(comm_work_error(m->work), "given up") != NULL) == (m->status == COMM_ERR_TRUNCATED));
     if (is_done)
