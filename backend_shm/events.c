@@ -87,7 +87,7 @@ static void say_barred(struct fabric *f, int is_barred)
 static int wants_barrier(const struct fabric *f)
 {
     const struct waiting *w = f->looks.waiting;
-    return f->has_barrier && w->spin_ns && !waiting_rests(w, clock_now_ns());
+    return f->has_barrier && waiting_spins(w) && !waiting_rests(w, clock_now_ns());
 }
 
 void events_spins(struct fabric *f)

@@ -224,12 +224,18 @@ fault("h", "resting_thread_spins", "core/exec/waiting.c", "if (waiting_rests(w, 
       "resting")
 fault("h", "resting_rank_passes_barriers", "backend_shm/events.c", " && !waiting_rests(w, clock_now_ns())", "",
       "shm_sleep")
+fault("h", "yielding_rank_passes_barriers", "backend_shm/events.c", "f->has_barrier && waiting_spins(w)",
+      "f->has_barrier && w->spin_ns", "shm_sleep")
 fault("h", "no_barrier_for_who_saw_that_it_needs_no_fence", "backend_shm/events.c",
       "if (!wanted && !was_barred) {", "if (!wanted) {", "shm_sleep")
 fault("h", "spinning_rank_has_its_peers_make_fences", "backend_shm/fabric.c",
       "    else if (f->has_barrier && !f->is_barred)\n        events_spins(f);\n", "", "shm_sleep")
 fault("h", "ranks_of_one_process_count_each", "backend_shm/usage.c",
       "pid == mine || contains(pids, count, pid)", "contains(pids, count, pid)", "shm_usage")
+fault("h", "ranks_that_share_a_core_sleep_in_turn", "core/exec/waiting.c", "if (w->share_ns && !w->yields)",
+      "if (0)", "resting")
+fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
+      "resting")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
       "    if (run && !run->slot)\n        record_run(run);\n}", "    if (run)\n        record_run(run);\n}", "submit")
@@ -806,10 +812,6 @@ fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/rin
 fault("shm", "page_tables_of_rings_are_not_filled", "backend_shm/segment.c",
       "        fill_page_tables(s);\n", "", "steady")
 fault("shm", "two_ends_of_a_ring_begin_apart", "backend_shm/duplex.c", "first_line(p, theirs));", "0);", "shm_lend")
-fault("exec", "ranks_that_share_a_core_sleep_in_turn", "core/exec/waiting.c", "if (w->share_ns && !w->yields)",
-      "if (0)", "resting")
-fault("exec", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
-      "resting")
 fault("b", "space_of_the_other_lane", RING, "const unsigned lane = r->lane;",
       "const unsigned lane = ring_lane_behind(r->lane);", "shm_ring")
 fault("b", "what_the_reader_says_of_the_other_lane", RING,

@@ -115,6 +115,27 @@ static void a_rank_that_rests_leaves_fences_to_its_peers(void **state)
     events_close(&fabric);
 }
 
+/* It spun, yields for a while, and spins again. */
+static void a_rank_that_yields_for_a_while_passes_none(void **state)
+{
+    int64_t until_ns = 0;
+    (void)state;
+    open_with(100);
+    assert_int_equal(go_to_sleep(), 1);
+    waiting.yields = 1;
+    waiting.yield_until_ns = clock_now_ns() + 3600000 * MS;
+    assert_int_equal(go_to_sleep(), 1); /* for a peer that last saw that it needs none */
+    expect_barred(0);
+    assert_true(fabric_look_at_clock(&fabric, 1000 * MS, &until_ns));
+    expect_barred(0);
+    assert_int_equal(go_to_sleep(), 0);
+    waiting.yield_until_ns = 0;
+    assert_true(fabric_look_at_clock(&fabric, 1000 * MS, &until_ns)); /* sees that the while is over */
+    assert_true(fabric_look_at_clock(&fabric, 1000 * MS, &until_ns));
+    expect_barred(1);
+    events_close(&fabric);
+}
+
 static void a_rank_that_yields_passes_none(void **state)
 {
     (void)state;
@@ -176,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_spins_passes_a_barrier),
         cmocka_unit_test(a_rank_that_rests_leaves_fences_to_its_peers),
+        cmocka_unit_test(a_rank_that_yields_for_a_while_passes_none),
         cmocka_unit_test(a_rank_that_yields_passes_none),
         cmocka_unit_test(without_memory_for_a_barrier_there_are_fences),
         cmocka_unit_test(what_the_thread_has_not_waited_for_is_no_reason_to_spin),
