@@ -14,7 +14,7 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
     r->copy.reader_ns = shared->take_ns;
     begin_at(r->tail, first);
     begin_at(r->seen_head, first);
-    for (unsigned lane = 0; lane < RING_LANES; lane++) /* the reader's word, who has nothing to read until then */
+    for (unsigned lane = 0; lane < RING_LANES; lane++) /* it has read nothing yet */
         atomic_store_explicit(&shared->head[lane], r->seen_head[lane], memory_order_relaxed);
     ring_aim_out(r);
 }

@@ -68,7 +68,8 @@ _Static_assert(sizeof(struct ring_record) == 2 * RING_LINE, "a record begins wit
 
 /* What the two ranks tell each other about a ring, each word on a line of its own. */
 struct ring_shared {
-    _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read */
+    _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read; at first by
+                                                            * the writer */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
     _Atomic uint32_t is_barred; /* by the reader: between saying that it sleeps and its last look all ranks' threads

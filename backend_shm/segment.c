@@ -149,7 +149,8 @@ static uint8_t *map_twice(int fd, size_t bytes, size_t offset)
 }
 
 /* Else each page costs a fault when the first lap comes to it: the first 4096 messages took 0.4 us each instead of 0.1.
- * The file has the pages already, so to map them for reading maps them for writing, too. Older kernels cannot do it. */
+ * The file has the pages already, so on x86-64 to map them for reading maps them for writing, too. Older kernels cannot
+ * do it. */
 static void fill_page_tables(const struct segment *s)
 {
     enum { MOST_BYTES = 4 << 20 }; /* it takes 0.1 ms or more per MiB */

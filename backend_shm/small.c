@@ -167,11 +167,12 @@ HOT int can_receive(const struct small_shape *s, struct counts n)
     return 1;
 }
 
-/* Longer records, and several, are there sooner if they are all written before this rank begins to look: a fence. */
+/* Longer records are there sooner if they are all written before this rank begins to look: a fence, one for all peers.
+ * One to a single peer, of up to FEW_BYTES, is there sooner without. */
 HOT void ring_bells(const struct small_shape *s, struct counts n)
 {
-    const size_t few_bytes = n.sends > 1 ? 64 : 1024;
-    int is_fenced = s->bytes > few_bytes;
+    enum { SHORT_BYTES = 64, FEW_BYTES = 1024 };
+    int is_fenced = s->bytes > (n.sends > 1 ? SHORT_BYTES : FEW_BYTES);
     if (is_fenced)
         ring_fence();
     for (int i = 0; i < n.sends; i++)

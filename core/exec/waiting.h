@@ -8,8 +8,7 @@
  * a core while another one is free are then all runnable, and the scheduler moves one within some milliseconds. Of
  * ranks that sleep in turn it sees only one at a time: it left them there for 60 ms, where an all_reduce of 8 B took
  * 6.6 us. Preemptions by other programs are no reason to rest: measured, ranks on cores of their own that stop
- * spinning for that are 10 to 30 % slower, not faster.
- */
+ * spinning for that are 10 to 30 % slower, not faster. */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
 
@@ -26,8 +25,8 @@ struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
-    int64_t yield_until_ns;
-    int yields;                /* between polls: until yield_until_ns */
+    int64_t yield_until_ns;    /* the end of that; never, if crowded */
+    int yields;                /* it does now: seen without a look at the clock */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
     struct waiting_usage usage;
