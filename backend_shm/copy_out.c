@@ -127,8 +127,8 @@ static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void 
  * into lines that were written past the caches a lap before, a copy through them is faster than into others. */
 static enum copy_out_way copy_short_past(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { AGAIN = 1 << 16, TRIES = 1024, MEASURED_TRIES = 256, OFTEN = 8 };
-    uint64_t turn = c->copies++ % AGAIN;
+    enum { OFTEN_AT_FIRST = 1 << 16, SELDOM = 1 << 18, TRIES = 1024, MEASURED_TRIES = 256, OFTEN = 8 };
+    uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);
     int is_try = c->way == COPY_OUT_MEASURED && turn < TRIES;
     if (is_try && turn >= TRIES - MEASURED_TRIES && turn % OFTEN == 0)
         return copy_measured(c, to, from, bytes, 0);
@@ -137,13 +137,13 @@ static enum copy_out_way copy_short_past(struct copy_out *c, void *to, const voi
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { OFTEN = 8, AGAIN = 256, FIRST_AGAIN = 32, TRIES = 2, COLD = 16 };
+    enum { OFTEN = 8, OFTEN_AT_FIRST = 32, SELDOM = 4096, TRIES = 2, COLD = 16 };
     if (bytes < LEAST_PAST)
         return copy(to, from, bytes, 0);
     int is_past = copy_out_is_past(c, bytes, c->overlaps), is_short = bytes < LEAST_MEASURED;
     if (is_past && is_short)
         return copy_short_past(c, to, from, bytes);
-    uint64_t copies = c->copies++, turn = copies % (copy_out_is_new(c) ? FIRST_AGAIN : AGAIN);
+    uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);
     if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks))
         return copy(to, from, bytes, is_past);
     int is_other = turn < TRIES || (c->looks && copies % 2);

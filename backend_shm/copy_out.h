@@ -36,6 +36,16 @@ struct copy_out {
 /* A copy of so many bytes has taken so long. What COPY_OUT_UNIT bytes are then known to take is what fast copies do. */
 void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes);
 
+/* How often to try what is slower by what is known, after so many copies or messages: once in `least` of them, then
+ * ever more seldom, at last once in `most`, lest tries are the 99th percentile of what an operation takes. Powers of
+ * two. */
+static inline uint64_t copy_out_tries_in(uint64_t seen, uint64_t least, uint64_t most)
+{
+    enum { SHARE = 16 };
+    uint64_t in = seen / SHARE < least ? least : seen / SHARE < most ? seen / SHARE : most;
+    return (uint64_t)1 << (63 - __builtin_clzll(in));
+}
+
 /* Returns the way that it went. */
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes);
 

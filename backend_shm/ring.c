@@ -39,10 +39,12 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
 
 void ring_take_payload(struct ring_out *r, uint32_t bytes, int waits)
 {
-    enum { MEASURED_BYTES = 1 << 10, OFTEN = 64, FIRST_OFTEN = 8 };
+    enum { MEASURED_BYTES = 1 << 10, OFTEN_AT_FIRST = 8, SELDOM = 256 };
     if (copy_out_is_past(&r->copy, bytes, 0))
         return;
-    if (bytes >= MEASURED_BYTES && r->sent++ % (copy_out_is_new(&r->copy) ? FIRST_OFTEN : OFTEN) == 0) {
+    uint64_t sent = r->sent;
+    r->sent += bytes >= MEASURED_BYTES;
+    if (bytes >= MEASURED_BYTES && sent % copy_out_tries_in(sent, OFTEN_AT_FIRST, SELDOM) == 0) {
         r->copy.looks += r->copy.looks == 0;
         return;
     }

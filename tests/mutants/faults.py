@@ -655,8 +655,7 @@ fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c"
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "the_other_way_is_never_tried_again", LEND,
-      "return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 0;",
-      "return (turn >> 32) % (is_much_slower ? SELDOM : AGAIN) == 99999;", "shm_lend")
+      "(is_much_slower ? 4 * in : in) == 0;", "(is_much_slower ? 4 * in : in) == 99999;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "!p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly", "!p->takes_kernel", "shm_lend")
 fault("shm", "kind_of_a_lent_message_is_trusted", LEND, "return t && (t->traits &", "return (t->traits &",
@@ -678,6 +677,8 @@ fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > pas
       "c->cached_ns > past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
 fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, "    if (is_past && is_short)\n", "    if (0)\n",
+      "shm_copy_out")
+fault("shm", "tries_stay_frequent", "backend_shm/copy_out.h", "seen / SHARE < most ? seen / SHARE : most", "least",
       "shm_copy_out")
 fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, "is_other && !is_short && c->way",
       "is_other && c->way", "shm_copy_out")

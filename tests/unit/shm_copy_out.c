@@ -75,14 +75,37 @@ static void what_is_faster_is_found(void **state)
 {
     (void)state;
     struct copy_out c = measured(&near);
-    assert_in_range(copy_many(&c, 4096, BYTES), 16, 64); /* two of 256 are tries, and some at the beginning */
+    assert_in_range(copy_many(&c, 4096, BYTES), 64, 160);
     assert_int_equal(copy_out_ns(&c, 1), near.cached_ns);
     c = measured(&far);
     assert_in_range(copy_many(&c, 64, BYTES), 16, 64);
-    assert_in_range(copy_many(&c, 4096, BYTES), 4096 - 64, 4096 - 16);
+    assert_in_range(copy_many(&c, 4096, BYTES), 4096 - 160, 4096 - 64);
     assert_true(copy_out_ns(&c, 1) > far.past_ns && copy_out_ns(&c, 1) < far.cached_ns);
     assert_true(copy_out_is_past(&c, LEAST, 0));
     assert_false(copy_out_is_past(&c, LEAST - 1, 0));
+}
+
+/* Two copies of 32 at first, of 4096 at last. */
+static void tries_get_rare(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&near);
+    assert_in_range(copy_many(&c, 512, BYTES), 24, 40);
+    copy_many(&c, (1 << 16) - 512, BYTES);
+    assert_in_range(copy_many(&c, 1 << 16, BYTES), 24, 40);
+    c.copies = UINT64_MAX - 4095;
+    assert_in_range(copy_many(&c, 4096, BYTES), 1, 4);
+}
+
+static void how_often_to_try(void **state)
+{
+    static const struct {
+        uint64_t seen, in;
+    } cases[] = { { 0, 8 }, { 127, 8 }, { 255, 8 }, { 256, 16 }, { 511, 16 }, { 512, 32 }, { 16 * 255, 128 },
+                  { 16 * 256 - 1, 128 }, { 16 * 256, 256 }, { UINT64_MAX, 256 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(copy_out_tries_in(cases[i].seen, 8, 256), cases[i].in);
 }
 
 /* The system has moved a rank. */
@@ -197,7 +220,7 @@ static void the_slower_of_two_counts(void **state)
         assert_false(copy_out_is_past(&c, BYTES, 0));
         c.overlaps = 1;
         int past = copy_many(&c, 1024, BYTES);
-        assert_in_range(past, cases[i].is_past ? 1024 - 16 : 4, cases[i].is_past ? 1024 - 4 : 16);
+        assert_in_range(past, cases[i].is_past ? 1024 - 40 : 4, cases[i].is_past ? 1024 - 4 : 40);
     }
 }
 
@@ -265,6 +288,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_faster_is_found),
+        cmocka_unit_test(tries_get_rare),
+        cmocka_unit_test(how_often_to_try),
         cmocka_unit_test(a_change_is_noticed),
         cmocka_unit_test(one_slow_copy_changes_nothing),
         cmocka_unit_test(looks_go_both_ways),
