@@ -35,7 +35,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.hosts = info->hosts;
     a->domain.memory = SELECT_MEMORY_ALL;
     waiting_choose(&a->waiting, "shm", info);
-    a->domain.matching.eager_bytes = exec_host->param_int(info->options, "shm", "eager_bytes");
+    a->domain.matching.eager_bytes = fabric_eager_bytes(info);
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
     if (a->waiting.is_crowded) { /* one that is announced waits for the receiver's turn on a core */
         a->domain.matching.eager_spread_bytes = 4 * a->domain.matching.eager_bytes;

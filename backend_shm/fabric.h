@@ -11,6 +11,10 @@
 comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier_driver *driver,
                         const struct carrier_looks *looks, const comm_world_info *info);
 void fabric_finish(struct fabric *f);
+/* Of a ring between two ranks of a host, if there is memory for it. */
+size_t fabric_ring_bytes(const comm_world_info *info);
+/* The longest message that is sent before the receiver has asked for it. */
+int64_t fabric_eager_bytes(const comm_world_info *info);
 /* What reaches outside; close takes it half done. */
 comm_status fabric_open(struct fabric *f);
 void fabric_close(struct fabric *f);
