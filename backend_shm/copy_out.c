@@ -80,19 +80,39 @@ static int64_t longer_ns(const struct copy_out *c, enum copy_out_way way)
     return way == COPY_OUT_CACHED ? c->cached_ns : read_ns > c->past_ns ? read_ns : c->past_ns;
 }
 
+static int64_t writer_ns(const struct copy_out *c, enum copy_out_way way)
+{
+    return way == COPY_OUT_CACHED ? c->cached_ns : c->past_ns;
+}
+
+/* 0: it has not told. */
+static int64_t reader_ns(const struct copy_out *c, enum copy_out_reader reader, enum copy_out_way way)
+{
+    return c->reader_ns ? atomic_load_explicit(&c->reader_ns[reader][way], memory_order_relaxed) : 0;
+}
+
 /* Both copy at a time: the longer copy is all that it takes, by what the reader has told. */
 static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
 {
-    int64_t write_ns = way == COPY_OUT_CACHED ? c->cached_ns : c->past_ns;
-    int64_t told_ns = c->reader_ns ? atomic_load_explicit(&c->reader_ns[c->reduces][way], memory_order_relaxed) : 0;
+    int64_t write_ns = writer_ns(c, way);
+    int64_t told_ns = reader_ns(c, c->reduces ? COPY_OUT_REDUCER : COPY_OUT_COPIER, way);
     return !told_ns ? longer_ns(c, way) : write_ns > told_ns ? write_ns : told_ns;
 }
 
-/* Each copies what it sends and what it receives, and so disturbs the other, in a measure that single copies do not
- * show: measured. */
+/* Each copies what it sends and what it receives. What one takes that a rank sends to is told by it; until then it is
+ * assumed. */
 static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
 {
-    return way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
+    int64_t told_ns = reader_ns(c, COPY_OUT_SENDER, way);
+    return told_ns ? writer_ns(c, way) + told_ns
+           : way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
+}
+
+/* Both ways? Of messages that it reduces it does not tell. */
+static int sender_has_told(const struct copy_out *c)
+{
+    return !c->reduces && reader_ns(c, COPY_OUT_SENDER, COPY_OUT_PAST) &&
+           reader_ns(c, COPY_OUT_SENDER, COPY_OUT_CACHED);
 }
 
 int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
@@ -103,9 +123,11 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
     if (c->way != COPY_OUT_MEASURED)
         return c->way == COPY_OUT_PAST;
     int64_t past_ns = c->past_ns ? c->past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
-    if (!c->past_ns || !c->cached_ns || !overlaps)
+    int is_known = c->past_ns && c->cached_ns && (overlaps || (bytes >= LEAST_MEASURED && sender_has_told(c)));
+    if (!is_known)
         return c->cached_ns > past_ns + read_ns;
-    return overlapping_ns(c, COPY_OUT_PAST) < overlapping_ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
+    int64_t (*ns)(const struct copy_out *, enum copy_out_way) = overlaps ? overlapping_ns : alternating_ns;
+    return ns(c, COPY_OUT_PAST) < ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
 }
 
 int64_t copy_out_ns(const struct copy_out *c, int overlaps)

@@ -20,16 +20,18 @@ enum { COPY_OUT_UNIT = 64 << 10 }; /* bytes that times of copies are of */
 
 enum copy_out_way { COPY_OUT_MEASURED = -1, COPY_OUT_CACHED, COPY_OUT_PAST, COPY_OUT_WAYS };
 
+/* What the reader does meanwhile: copies what it reads, reduces it, or copies it and sends as much itself. */
+enum copy_out_reader { COPY_OUT_COPIER, COPY_OUT_REDUCER, COPY_OUT_SENDER, COPY_OUT_READERS };
+
 /* To one rank. */
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
     uint64_t copies;
     uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
     int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
-    int reduces;                /* and reduces */
+    int reduces;                /* and reduces; or else reduces */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
-    /* What the reader of such messages takes for them, [1]: if it reduces them; it is not trusted. NULL: it does not
-     * tell. */
+    /* What the reader of long messages takes for them; it is not trusted. 0: not known; NULL: it does not tell. */
     const _Atomic uint32_t (*reader_ns)[COPY_OUT_WAYS];
 };
 

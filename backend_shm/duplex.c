@@ -479,8 +479,17 @@ static void tell_take_ns(_Atomic uint32_t *told, int64_t ns)
         atomic_store_explicit(told, (uint32_t)ns, memory_order_relaxed);
 }
 
-/* Now and then a piece of a message that goes one way is measured, and the peer is told; each piece that went another
- * way than the one before it, for those are few. After the last piece other things are done, for the message is
+/* What this rank does while the peer writes a message for it to read. */
+static enum copy_out_reader reader_of(const struct duplex *p)
+{
+    const struct sink *s = &p->port.sink;
+    return !lend_overlaps(&p->port.in, s->total) ? COPY_OUT_SENDER
+           : s->kind == SINK_REDUCE              ? COPY_OUT_REDUCER
+                                                 : COPY_OUT_COPIER;
+}
+
+/* Now and then a piece of a long message is measured, and the peer is told; each piece that went another way than the
+ * one before it, for those are few. After the last piece other things are done, for the message is
  * complete. Which way a piece went is what the peer says of it. */
 static void feed_measured(struct duplex *p, const struct ring_record *record, enum ring_found what, uint32_t bytes)
 {
@@ -488,21 +497,23 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const uint8_t *payload = ring_payload(record, what, bytes);
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
-    if (what != RING_MORE || bytes < LONG_BYTES || !is_taken || !is_inner || !lend_overlaps(&p->port.in, s->total)) {
+    const enum copy_out_reader reader = reader_of(p);
+    if (what != RING_MORE || bytes < LONG_BYTES || !is_taken || !is_inner ||
+        (s->kind == SINK_REDUCE && reader == COPY_OUT_SENDER)) {
         feed(p, payload, bytes);
         return;
     }
     uint32_t way = *(const volatile uint32_t *)&record->credit == COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED;
-    int is_other = way != p->piece_way, is_reduced = s->kind == SINK_REDUCE;
+    int is_other = way != p->piece_way;
     p->piece_way = way;
     if (++p->pieces < COLD || (p->pieces % OFTEN && !is_other)) {
         feed(p, payload, bytes);
         return;
     }
-    int64_t began_ns = clock_now_ns(), *known_ns = &p->take_ns[is_reduced][way];
+    int64_t began_ns = clock_now_ns(), *known_ns = &p->take_ns[reader][way];
     feed(p, payload, bytes);
     copy_out_note(known_ns, clock_now_ns() - began_ns, bytes);
-    tell_take_ns(&p->in.shared->take_ns[is_reduced][way], *known_ns);
+    tell_take_ns(&p->in.shared->take_ns[reader][way], *known_ns);
 }
 
 /* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */

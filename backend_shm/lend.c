@@ -70,34 +70,60 @@ int lend_overlaps(const struct frame *h, size_t bytes)
     return bytes > SHM_PIECE_BYTES && goes_one_way(h->kind);
 }
 
-/* Is that faster than the ring? By what reads have taken the peer of late, and copies to the ring and from it both
- * ranks: that depends on where the two cores are, and may change when the system moves a rank. Where long messages go
- * one way, the receiver copies at the same time, and the last piece after that; else each rank copies both, and what no
- * cache holds is better copied once. What is not clearly faster than the other way is no reason to change it. Now and
- * then the other way is tried again; the kernel only if it may win, by what a read of memory that no other core has
- * costs. */
-static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
+/* How long messages of a size go. */
+enum {
+    WAY_KERNEL = 1, /* not through the ring */
+    WAY_TRIED = 2,  /* the other way is tried now and then */
+    WAY_SELDOM = 4, /* but that is much slower */
+};
+
+/* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
+ * depends on where the two cores are, and may change when the system moves a rank. Where long messages go one way, the
+ * receiver copies at the same time, and the last piece after that; else each rank copies both. What is not clearly
+ * faster than `before` is no reason to change it. The other way is tried now and then; the kernel only if it may win,
+ * by what a read of memory that no other core has costs. */
+static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, uint8_t before)
 {
-    enum { RECORD_NS = 300, CACHED_BYTES = 4 << 20, TRY_LOOKS = 16 };
-    const double clearly = 7.0 / 8, much = 1.5;
+    enum { RECORD_NS = 300, ASKED_NS = 2500 /* it is not offered, but asked for */ };
+    const double clearly = one_way ? 7.0 / 8 : 15.0 / 16, much = 1.5, last = (double)SHM_PIECE_BYTES / COPY_OUT_UNIT;
     const struct fabric *f = p->fabric;
-    uint64_t bytes = h->bytes, op_bytes = h->count * exec_host->dtype_bytes(h->dtype);
-    if (!f->cma_measured || (op_bytes > CACHED_BYTES && !one_way))
-        return 1;
-    int overlaps = lend_overlaps(h, bytes);
+    int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
     if (copy_out_is_new(&p->out.copy) || !copy_ns) /* the first pieces go to the ring: what it takes is not known */
         return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
-    const double last = (double)SHM_PIECE_BYTES / COPY_OUT_UNIT;
-    double units = (double)bytes / COPY_OUT_UNIT;
-    double ring_ns = RECORD_NS + (overlaps ? units + last : units) * (double)copy_ns;
+    double units = (double)h->bytes / COPY_OUT_UNIT;
+    double ring_ns = RECORD_NS + (one_way ? 0 : ASKED_NS) + (overlaps ? units + last : units) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
-    p->takes_kernel = p->takes_kernel ? ns * clearly < ring_ns : ns < ring_ns * clearly;
-    int is_try = is_tried(h, p->takes_kernel ? ring_ns > much * ns : ns > much * ring_ns);
-    if (is_try && p->takes_kernel)
+    if (before & WAY_KERNEL ? ns * clearly < ring_ns : ns < ring_ns * clearly)
+        return WAY_KERNEL | (ring_ns > much * ns ? WAY_SELDOM : WAY_TRIED);
+    int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;
+    return !may_win ? 0 : ns > much * ring_ns ? WAY_SELDOM : WAY_TRIED;
+}
+
+/* Where both ranks send they go the same way: one that copies to the ring and from it while the other one only reads
+ * takes as long as if both did. The lower rank decides. */
+static uint8_t way_of_both(struct duplex *p, const struct frame *h)
+{
+    int size = h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
+    if (p->fabric->domain->peers.rank > p->port.peer)
+        return atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
+    uint8_t way = choose_way(p, h, 0, p->ways[size]);
+    if (way != p->ways[size])
+        atomic_store_explicit(&p->out.shared->ways[size], way, memory_order_relaxed);
+    return p->ways[size] = way;
+}
+
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
+{
+    enum { CACHED_BYTES = 4 << 20, TRY_LOOKS = 16 };
+    if (!p->fabric->cma_measured || (!one_way && h->count * exec_host->dtype_bytes(h->dtype) >= CACHED_BYTES))
+        return 1;
+    uint8_t way = one_way ? (p->way = choose_way(p, h, 1, p->way)) : way_of_both(p, h);
+    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way & WAY_SELDOM);
+    if (is_try && (way & WAY_KERNEL))
         p->out.copy.looks = TRY_LOOKS;
-    return is_try ? !p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly : p->takes_kernel;
+    return is_try ^ ((way & WAY_KERNEL) != 0);
 }
 
 /* Is it worth the kernel's time? One that goes one way goes faster through the ring if it is long, for then both ranks

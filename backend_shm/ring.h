@@ -30,6 +30,7 @@
 
 enum {
     RING_LINE = 64,
+    RING_WAYS = 64,
     RING_LANES = 2,     /* of a ring, which takes records in turn: see above */
     RING_APART = 16,    /* lines between the beginnings of lanes that are used together */
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
@@ -83,9 +84,12 @@ struct ring_shared {
      * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
      * just been received, and lies in the sender's caches. */
     _Atomic uint32_t read_ns[2];
-    /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes from the ring, and to reduce them, in messages of
-     * many pieces that go one way, by the way that the writer's copy went; 0: not known. */
-    _Atomic uint32_t take_ns[2][COPY_OUT_WAYS];
+    /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes from the ring, or to reduce them, in messages of
+     * many pieces, by the way that the writer's copy went; 0: not known. */
+    _Atomic uint32_t take_ns[COPY_OUT_READERS][COPY_OUT_WAYS];
+    /* By the writer, in the ring of the lower rank: the way of long messages that both send, by the power of two that
+     * is their size (lend.c). */
+    _Alignas(RING_LINE) _Atomic uint8_t ways[RING_WAYS];
     /* By the writer: the number of the loan in that slot, 0: none. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */

@@ -93,10 +93,11 @@ struct duplex {
     uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
-    int takes_kernel;       /* the latest message that could choose was for the kernel, not the ring */
+    uint8_t way;            /* lend.c: of the latest message that goes one way and could choose */
+    uint8_t ways[RING_WAYS]; /* as in ring_shared */
     uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
-    int64_t read_ns[2], take_ns[2][COPY_OUT_WAYS]; /* as in ring_shared */
-    uint32_t pieces;        /* of long messages that go one way, taken from the ring */
+    int64_t read_ns[2], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
+    uint32_t pieces;        /* of long messages, taken from the ring */
     uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */

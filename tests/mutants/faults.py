@@ -657,7 +657,24 @@ fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == don
 fault("shm", "the_other_way_is_never_tried_again", LEND,
       "(is_much_slower ? 4 * in : in) == 0;", "(is_much_slower ? 4 * in : in) == 99999;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
-      "!p->takes_kernel && kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly", "!p->takes_kernel", "shm_lend")
+      "int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;", "int may_win = 1;", "shm_lend")
+fault("shm", "each_rank_decides_for_itself", LEND, "p->fabric->domain->peers.rank > p->port.peer", "0", "shm_lend")
+fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.rank > p->port.peer",
+      "p->fabric->domain->peers.rank < p->port.peer", "shm_lend")
+fault("shm", "copies_of_senders_are_not_told", DUPLEX, "return !lend_overlaps(&p->port.in, s->total) ? COPY_OUT_SENDER",
+      "return 0 ? COPY_OUT_SENDER", "shm_lend")
+fault("shm", "sizes_share_a_way", LEND, "h->bytes ? 63 - __builtin_clzll(h->bytes) : 0", "0", "shm_lend")
+fault("shm", "long_blocks_go_by_what_is_measured", LEND, " >= CACHED_BYTES", " >= 0x7fffffff", "shm_lend")
+fault("shm", "way_that_is_in_use_counts_no_more", LEND, "before & WAY_KERNEL ? ns * clearly", "0 ? ns * clearly",
+      "shm_lend")
+fault("shm", "copies_of_senders_are_assumed", COPY_OUT, "return told_ns ? writer_ns(c, way) + told_ns", "return 0 ? 0",
+      "shm_lend")
+fault("shm", "ring_of_two_ranks_is_short", "backend_shm/fabric.c", "LONGEST = 2 << 20", "LONGEST = 512 << 10",
+      "shm_rings")
+fault("shm", "rings_of_more_ranks_are_as_long", "backend_shm/fabric.c", "ALL / ((size_t)ranks * (size_t)(ranks - 1))",
+      "ALL", "shm_rings")
+fault("shm", "long_rings_have_short_eager_messages", "backend_shm/fabric.c", "share < MOST ? share : MOST", "LEAST",
+      "shm_rings")
 fault("shm", "kind_of_a_lent_message_is_trusted", LEND, "return t && (t->traits &", "return (t->traits &",
       "shm_lend")
 fault("shm", "first_reads_are_measured", LEND, "reads < COLD || ", "", "shm_lend")
@@ -690,7 +707,7 @@ fault("shm", "ways_that_take_the_same_time_take_turns", COPY_OUT, "/ EIGHTHS * C
 fault("shm", "all_copies_count_for_one_way", DUPLEX, "== COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED",
       "== 99 ? COPY_OUT_PAST : COPY_OUT_CACHED", "shm_lend")
 fault("shm", "reader_does_not_tell", DUPLEX,
-      "    tell_take_ns(&p->in.shared->take_ns[is_reduced][way], *known_ns);\n", "", "shm_lend")
+      "    tell_take_ns(&p->in.shared->take_ns[reader][way], *known_ns);\n", "", "shm_lend")
 fault("shm", "copies_never_overlap", DUPLEX, "p->out.copy.overlaps = lend_overlaps(&tx->head, tx->loan.bytes);", ";",
       "shm_lend")
 fault("shm", "copies_overlap_for_ever", DUPLEX, "p->out.copy.overlaps = p->out.copy.reduces = 0;", ";", "shm_lend")

@@ -416,12 +416,6 @@ static void what_is_faster(void **state)
     assert_int_equal(suits(p, &h, data), 0); /* the call costs too much */
     h.bytes = 1 << 20;
     assert_int_equal(suits(p, &h, data), 0); /* both copy at the same time: 98 us against 99 */
-    h.kind = COMM_OP_ALL_GATHER;
-    assert_int_equal(suits(p, &h, data), 1); /* each copies twice: 98 us against 144 */
-    h.dtype = COMM_DTYPE_F32;
-    h.count = 3 << 20;
-    p->out.copy.cached_ns = 1000;
-    assert_int_equal(suits(p, &h, data), 1); /* a slice of what no cache holds */
     h.kind = COMM_OP_BROADCAST;
     p->out.copy.cached_ns = 7500;
     p->out.copy.looks = 0;
@@ -443,11 +437,75 @@ static void what_is_faster(void **state)
     assert_int_equal(lent_of_many(p, &h, data), 0);
     atomic_store(&sides[1].pair->in.shared->take_ns[0][COPY_OUT_PAST], 25000); /* 322 us against 412 */
     assert_in_range(lent_of_many(p, &h, data), MANY - 96, MANY - 32);
-    h.kind = COMM_OP_ALL_GATHER;
-    h.count = 1 << 20;
-    atomic_store(&sides[1].pair->in.shared->read_ns[0], 10000);
-    /* 163 us against 215: each rank disturbs the other. */
-    assert_in_range(lent_of_many(p, &h, data), MANY - 96, MANY - 32);
+}
+
+static void note_copies(struct duplex *p, int64_t cached_ns, uint32_t reader_ns)
+{
+    p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .copies = 1024, .cached_ns = cached_ns,
+                                     .reader_ns = p->out.copy.reader_ns };
+    atomic_store(&p->out.shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], reader_ns);
+}
+
+/* Where both ranks send each copies twice if it is the ring. The lower rank decides for both, for each size. */
+static void both_go_the_same_way(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
+                       .seq = 100000, .bytes = 1 << 20 };
+    struct duplex *lower = sides[0].pair, *higher = sides[1].pair;
+    (void)state;
+    lend_probe(higher);
+    for (int i = 0; i < 2; i++) {
+        sides[i].fabric.cma_measured = 1;
+        sides[i].fabric.cma_call_ns = 2000;
+        sides[i].fabric.cma_copy_ns = 5000;
+        atomic_store(&sides[i].pair->in.shared->read_ns[0], 6000);
+    }
+    note_copies(lower, 4000, 0); /* nothing is known of the reader: as long again, and a half */
+    note_copies(higher, 1000000, 0);
+    assert_int_equal(suits(lower, &h, data), 0); /* the kernel takes 98.5 us, the ring 98.8: not clearly more */
+    note_copies(lower, 4000, 2200);
+    assert_int_equal(suits(lower, &h, data), 0); /* nor 102.0 */
+    assert_in_range(lent_of_many(lower, &h, data), 1, 96);
+    assert_in_range(lent_of_many(higher, &h, data), 1, 96); /* though its own copies are slow */
+    note_copies(lower, 4000, 2500);
+    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1); /* 106.8 */
+    note_copies(lower, 4000, 2100);
+    assert_int_equal(suits(lower, &h, data), 1); /* 100.4: it is in use */
+    note_copies(higher, 1000, 1000);
+    assert_in_range(lent_of_many(higher, &h, data), MANY - 96, MANY - 1);
+    h.seq -= MANY;
+    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1);
+    for (int i = 0; i < MANY; i++, h.seq++) /* those that are tries, too */
+        assert_int_equal(suits(lower, &h, data), suits(higher, &h, data));
+    h.bytes = 1 << 18;
+    assert_int_equal(suits(higher, &h, data), 0); /* nothing is known of that size yet */
+    note_copies(lower, 1000, 1000);
+    h.bytes = 1 << 20;
+    assert_int_equal(lent_of_many(lower, &h, data), 0); /* the kernel could not win */
+    assert_int_equal(lent_of_many(higher, &h, data), 0);
+    h.count = 1 << 20; /* what no cache holds */
+    assert_int_equal(suits(lower, &h, data), 1);
+    assert_int_equal(suits(higher, &h, data), 1);
+    for (h.bytes = 1, h.count = 1; h.bytes; h.bytes <<= 1) { /* any size that a peer may say */
+        suits(lower, &h, data);
+        suits(higher, &h, data);
+    }
+}
+
+/* The ways that a peer has said may be anything. */
+static void senseless_ways(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_TO_ALL, .bytes = 1 << 20 };
+    (void)state;
+    lend_probe(sides[1].pair);
+    sides[1].fabric.cma_measured = 1;
+    for (unsigned way = 0; way < 256; way++) {
+        atomic_store(&sides[0].pair->out.shared->ways[20], (uint8_t)way);
+        for (h.seq = 0; h.seq < 100; h.seq++)
+            assert_in_range(suits(sides[1].pair, &h, data), 0, 1);
+    }
 }
 
 /* ---- Offers ---- */
@@ -487,21 +545,25 @@ static void the_sender_knows_what_copies_from_the_ring_take(void **state)
     sides[0].fabric.cma_bytes = 0;
     for (int way = COPY_OUT_CACHED; way < COPY_OUT_WAYS; way++) {
         sides[0].pair->out.copy.way = (enum copy_out_way)way;
-        send_number(way, COMM_OP_BROADCAST, data, LONG);
-        for (int i = 0; i < 1000 && received_count <= way; i++) {
-            look(1);
-            look(0);
+        for (int both = 0; both < 2; both++) {
+            const enum copy_out_reader reader = both ? COPY_OUT_SENDER : COPY_OUT_COPIER;
+            const int number = 2 * way + both;
+            assert_int_equal(atomic_load(&shared->take_ns[reader][way]), 0);
+            send_number(number, both ? COMM_OP_ALL_GATHER : COMM_OP_BROADCAST, data, LONG);
+            for (int i = 0; i < 1000 && received_count <= number; i++) {
+                look(1);
+                look(0);
+            }
+            assert_int_equal(received_count, number + 1);
+            assert_true(atomic_load(&shared->take_ns[reader][way]) > 0);
+            assert_int_equal(atomic_load(&shared->take_ns[COPY_OUT_REDUCER][way]), 0);
         }
-        assert_int_equal(received_count, way + 1);
-        assert_true(atomic_load(&shared->take_ns[0][way]) > 0);
-        assert_int_equal(atomic_load(&shared->take_ns[0][COPY_OUT_PAST]) > 0, way == COPY_OUT_PAST);
-        assert_int_equal(atomic_load(&shared->take_ns[1][way]), 0);
     }
     free(data);
 }
 
-/* In a message that goes one way both copy at a time: two cores of one die of Zen 4. Where each sends and receives,
- * what the reader takes does not count. */
+/* In a message that goes one way both copy at a time: two cores of one die of Zen 4. Where each sends and receives, it
+ * is what both copies take together, by what such a reader has told. */
 static void the_slower_copy_decides_where_both_copy_at_a_time(void **state)
 {
     enum { LONG = 1 << 20, UNMEASURED = 1026 };
@@ -520,6 +582,8 @@ static void the_slower_copy_decides_where_both_copy_at_a_time(void **state)
         out->copy.past_ns = 1900;
         atomic_store(&out->shared->take_ns[0][COPY_OUT_CACHED], 1500);
         atomic_store(&out->shared->take_ns[0][COPY_OUT_PAST], 3500);
+        atomic_store(&out->shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], 1500);
+        atomic_store(&out->shared->take_ns[COPY_OUT_SENDER][COPY_OUT_PAST], 6000);
         copied_past = 0;
         send_number(i, cases[i].kind, data, LONG);
         assert_true(cases[i].is_past ? copied_past >= 5 : copied_past == 0);
@@ -1368,6 +1432,8 @@ int main(void)
         LENT(memory_that_the_kernel_does_not_read),
         LENT(what_is_lent),
         LENT(what_is_faster),
+        LENT(both_go_the_same_way),
+        LENT(senseless_ways),
         LENT(the_sender_knows_what_reads_take),
         cmocka_unit_test_setup_teardown(the_slower_copy_decides_where_both_copy_at_a_time, open_sides_with_long_rings,
                                         close_sides),
