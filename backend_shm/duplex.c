@@ -179,10 +179,12 @@ static void write_frame(struct duplex *p, struct tx *tx)
     p->out.copy.overlaps = lend_overlaps(&tx->head, tx->loan.bytes);
     p->out.copy.reduces = reduces(&tx->head);
     while (!tx->lends && !tx_is_sent(tx) && has_space(p, next_record(&p->out, tx, &bytes))) {
-        if (tx->begun)
+        if (tx->begun) {
             ring_put_more(&p->out, tx->loan.payload + tx->sent, bytes);
-        else
+        } else {
+            lend_not(p, &tx->head, &tx->loan);
             ring_put_frame(&p->out, ring_key(&tx->head), &tx->head, tx->loan.payload, bytes);
+        }
         tx->begun = 1;
         tx->sent += bytes;
     }

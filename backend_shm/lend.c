@@ -198,6 +198,17 @@ int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
     return 1;
 }
 
+/* Might the kernel read it another time, it is then faster from huge pages; so they are asked for. */
+void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
+{
+    enum { LONG_BYTES = HUGE_PAGE_BYTES / 2 };
+    const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : comm_op_traits_of(h->kind);
+    const uint32_t unfit = COMM_OP_TRAIT_REDUCES | COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER;
+    if (t && !(t->traits & unfit) && p->fabric->cma_bytes &&
+        atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed))
+        huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
+}
+
 /* Half of the slots are for what the peer asks for. One copy is staged ahead: the next ones are in the cache still when
  * the peer reads them if they are made then. */
 int lend_has_offers(const struct duplex *p)

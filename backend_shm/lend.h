@@ -30,6 +30,8 @@ struct loan {
 int lend_overlaps(const struct frame *h, size_t bytes);
 /* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l);
+/* It begins to go through the ring. */
+void lend_not(struct duplex *p, const struct frame *h, const struct loan *l);
 /* May one more be lent that the peer has not asked for? */
 int lend_has_offers(const struct duplex *p);
 /* Take a slot for it, and complete the place. */

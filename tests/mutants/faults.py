@@ -663,6 +663,8 @@ fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.ran
       "p->fabric->domain->peers.rank < p->port.peer", "shm_lend")
 fault("shm", "copies_of_senders_are_not_told", DUPLEX, "return !lend_overlaps(&p->port.in, s->total) ? COPY_OUT_SENDER",
       "return 0 ? COPY_OUT_SENDER", "shm_lend")
+fault("shm", "memory_that_goes_through_the_ring_is_not_observed", LEND,
+      "const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : ", "const comm_op_traits *t = 1 ? NULL : ", "shm_lend")
 fault("shm", "sizes_share_a_way", LEND, "h->bytes ? 63 - __builtin_clzll(h->bytes) : 0", "0", "shm_lend")
 fault("shm", "long_blocks_go_by_what_is_measured", LEND, " >= CACHED_BYTES", " >= 0x7fffffff", "shm_lend")
 fault("shm", "way_that_is_in_use_counts_no_more", LEND, "before & WAY_KERNEL ? ns * clearly", "0 ? ns * clearly",

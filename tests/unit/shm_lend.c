@@ -562,6 +562,33 @@ static void the_sender_knows_what_copies_from_the_ring_take(void **state)
     free(data);
 }
 
+/* Memory that the kernel might read is observed, also while it goes through the ring. */
+static void huge_pages_are_asked_for_what_may_be_lent(void **state)
+{
+    enum { LONG = HUGE_PAGE_BYTES / 2 };
+    static const struct {
+        int kind;
+        size_t bytes;
+        int can_read, is_observed;
+    } cases[] = { { COMM_OP_ALL_GATHER, LONG, 1, 1 },     { COMM_OP_ALL_TO_ALL, LONG + 1, 1, 1 },
+                  { COMM_OP_ALL_GATHER, LONG - 1, 1, 0 }, { COMM_OP_ALL_GATHER, LONG, 0, 0 },
+                  { COMM_OP_BROADCAST, LONG, 1, 0 },      { COMM_OP_REDUCE_SCATTER, LONG, 1, 0 },
+                  { COMM_OP_SEND, LONG, 1, 0 } };
+    struct huge_pages *h = &sides[0].domain.huge_pages;
+    (void)state;
+    h->uses = 1000;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct huge_page *page = &h->known[7];
+        const struct loan loan = { .payload = (const uint8_t *)((uintptr_t)7 * HUGE_PAGE_BYTES),
+                                   .bytes = cases[i].bytes };
+        const struct frame head = { .type = FRAME_DATA, .kind = (uint8_t)cases[i].kind, .bytes = cases[i].bytes };
+        *page = (struct huge_page){ .number = 7, .farther = 1 };
+        atomic_store(&sides[0].pair->out.shared->can_read, (uint32_t)cases[i].can_read);
+        lend_not(sides[0].pair, &head, &loan);
+        assert_int_equal(page->moved, cases[i].is_observed ? cases[i].bytes : 0);
+    }
+}
+
 /* In a message that goes one way both copy at a time: two cores of one die of Zen 4. Where each sends and receives, it
  * is what both copies take together, by what such a reader has told. */
 static void the_slower_copy_decides_where_both_copy_at_a_time(void **state)
@@ -1433,6 +1460,7 @@ int main(void)
         LENT(what_is_lent),
         LENT(what_is_faster),
         LENT(both_go_the_same_way),
+        LENT(huge_pages_are_asked_for_what_may_be_lent),
         LENT(senseless_ways),
         LENT(the_sender_knows_what_reads_take),
         cmocka_unit_test_setup_teardown(the_slower_copy_decides_where_both_copy_at_a_time, open_sides_with_long_rings,
