@@ -99,13 +99,11 @@ static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
     return !told_ns ? longer_ns(c, way) : write_ns > told_ns ? write_ns : told_ns;
 }
 
-/* Each copies what it sends and what it receives. What one takes that a rank sends to is told by it; until then it is
- * assumed. */
+/* Each copies what it sends and what it receives. 0: the reader has not told what that takes. */
 static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
 {
     int64_t told_ns = reader_ns(c, COPY_OUT_SENDER, way);
-    return told_ns ? writer_ns(c, way) + told_ns
-           : way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
+    return told_ns ? writer_ns(c, way) + told_ns : 0;
 }
 
 /* Both ways? Of messages that it reduces it does not tell. */

@@ -54,12 +54,12 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
     return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
 }
 
-/* Is it this message's turn to go the other way? One MiB of 32 on average, later of 256, or a quarter as often if that
- * is much slower; short messages in a row, for the ring is out of the caches by then. Asked again about a message the
- * answer is the same. */
+/* Is it this message's turn to go the other way? Four MiB of 128 on average, later of 1024, or a quarter as often if
+ * that is much slower; short messages in a row, for the first ones are slow: the ring is out of the caches by then.
+ * Asked again about a message the answer is the same. */
 static int is_tried(const struct frame *h, int is_much_slower)
 {
-    enum { PIECE = 32 << 10, TRIES = 32, OFTEN_AT_FIRST = 32, SELDOM = 256 };
+    enum { PIECE = 32 << 10, TRIES = 128, OFTEN_AT_FIRST = 32, SELDOM = 256 };
     uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < TRIES * PIECE ? TRIES * PIECE / h->bytes : 1;
     uint64_t turn = (h->seq + h->slice + h->round) / row, in = copy_out_tries_in(turn, OFTEN_AT_FIRST, SELDOM);
     return (turn * ring_key_odd >> 32) % (is_much_slower ? 4 * in : in) == 0;

@@ -669,7 +669,8 @@ fault("shm", "sizes_share_a_way", LEND, "h->bytes ? 63 - __builtin_clzll(h->byte
 fault("shm", "long_blocks_go_by_what_is_measured", LEND, " >= CACHED_BYTES", " >= 0x7fffffff", "shm_lend")
 fault("shm", "way_that_is_in_use_counts_no_more", LEND, "before & WAY_KERNEL ? ns * clearly", "0 ? ns * clearly",
       "shm_lend")
-fault("shm", "copies_of_senders_are_assumed", COPY_OUT, "return told_ns ? writer_ns(c, way) + told_ns", "return 0 ? 0",
+fault("shm", "copies_of_senders_take_nothing", COPY_OUT, "return told_ns ? writer_ns(c, way) + told_ns : 0;",
+      "return writer_ns(c, way) + told_ns;",
       "shm_lend")
 fault("shm", "ring_of_two_ranks_is_short", "backend_shm/fabric.c", "LONGEST = 2 << 20", "LONGEST = 512 << 10",
       "shm_rings")
