@@ -99,11 +99,13 @@ static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
     return !told_ns ? longer_ns(c, way) : write_ns > told_ns ? write_ns : told_ns;
 }
 
-/* Each copies what it sends and what it receives. 0: the reader has not told what that takes. */
+/* Each copies what it sends and what it receives. What that takes a rank that sends to this one it tells, if there are
+ * messages of several pieces; until then it is assumed. */
 static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
 {
     int64_t told_ns = reader_ns(c, COPY_OUT_SENDER, way);
-    return told_ns ? writer_ns(c, way) + told_ns : 0;
+    return told_ns ? writer_ns(c, way) + told_ns
+           : way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
 }
 
 /* Both ways? Of messages that it reduces it does not tell. */
@@ -126,6 +128,12 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
         return c->cached_ns > past_ns + read_ns;
     int64_t (*ns)(const struct copy_out *, enum copy_out_way) = overlaps ? overlapping_ns : alternating_ns;
     return ns(c, COPY_OUT_PAST) < ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
+}
+
+int copy_out_is_told(const struct copy_out *c)
+{
+    int is_past = copy_out_is_past(c, COPY_OUT_UNIT, 0);
+    return reader_ns(c, COPY_OUT_SENDER, is_past ? COPY_OUT_PAST : COPY_OUT_CACHED) != 0;
 }
 
 int64_t copy_out_ns(const struct copy_out *c, int overlaps)

@@ -34,7 +34,7 @@ static const struct port_ops duplex_ops = {
 /* Each rank may have two rings with each other rank: the more ranks, the smaller. A ring of two ranks is longer than
  * the second caches of their cores, so that its lines lie in the last cache by the time that they are written again.
  * Those of a shorter ring must be taken from the reader's core: 64 KiB between two cores of one die took 6.1 us through
- * 512 KiB, 3.7 through 2 MiB. All rings of a host together should be a fraction of the last cache. */
+ * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. */
 size_t fabric_ring_bytes(const comm_world_info *info)
 {
     enum { LONGEST = 2 << 20, ALL = 8 << 20, FEW_RANKS = 8, MANY_RANKS = 32 };

@@ -62,7 +62,7 @@ static int is_tried(const struct frame *h, int is_much_slower)
     enum { PIECE = 32 << 10, TRIES = 128, OFTEN_AT_FIRST = 32, SELDOM = 256 };
     uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < TRIES * PIECE ? TRIES * PIECE / h->bytes : 1;
     uint64_t turn = (h->seq + h->slice + h->round) / row, in = copy_out_tries_in(turn, OFTEN_AT_FIRST, SELDOM);
-    return (turn * ring_key_odd >> 32) % (is_much_slower ? 4 * in : in) == 0;
+    return ((turn + 1) * ring_key_odd >> 32) % (is_much_slower ? 4 * in : in) == 0; /* the first one is none */
 }
 
 int lend_overlaps(const struct frame *h, size_t bytes)
@@ -75,6 +75,7 @@ enum {
     WAY_KERNEL = 1, /* not through the ring */
     WAY_TRIED = 2,  /* the other way is tried now and then */
     WAY_SELDOM = 4, /* but that is much slower */
+    WAY_CHOSEN = 8, /* by the lower rank, for both */
 };
 
 /* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
@@ -89,7 +90,9 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, 
     const struct fabric *f = p->fabric;
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
-    if (copy_out_is_new(&p->out.copy) || !copy_ns) /* the first pieces go to the ring: what it takes is not known */
+    int is_told = one_way || h->bytes <= 2 * SHM_PIECE_BYTES /* no piece in it is measured */ ||
+                  copy_out_is_told(&p->out.copy);
+    if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told) /* what the ring takes is not known: it is taken */
         return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
     double units = (double)h->bytes / COPY_OUT_UNIT;
@@ -102,16 +105,18 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, 
 }
 
 /* Where both ranks send they go the same way: one that copies to the ring and from it while the other one only reads
- * takes as long as if both did. The lower rank decides. */
+ * takes as long as if both did. The lower rank decides, unless it has sent no message of the size yet. */
 static uint8_t way_of_both(struct duplex *p, const struct frame *h)
 {
     int size = h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
-    if (p->fabric->domain->peers.rank > p->port.peer)
-        return atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
+    int is_lower = p->fabric->domain->peers.rank < p->port.peer;
+    uint8_t said = is_lower ? 0 : atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
+    if (said & WAY_CHOSEN)
+        return said;
     uint8_t way = choose_way(p, h, 0, p->ways[size]);
-    if (way != p->ways[size])
-        atomic_store_explicit(&p->out.shared->ways[size], way, memory_order_relaxed);
-    return p->ways[size] = way;
+    if (is_lower && (way | WAY_CHOSEN) != p->ways[size])
+        atomic_store_explicit(&p->out.shared->ways[size], way | WAY_CHOSEN, memory_order_relaxed);
+    return p->ways[size] = is_lower ? way | WAY_CHOSEN : way;
 }
 
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)

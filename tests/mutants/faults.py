@@ -658,9 +658,9 @@ fault("shm", "the_other_way_is_never_tried_again", LEND,
       "(is_much_slower ? 4 * in : in) == 0;", "(is_much_slower ? 4 * in : in) == 99999;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;", "int may_win = 1;", "shm_lend")
-fault("shm", "each_rank_decides_for_itself", LEND, "p->fabric->domain->peers.rank > p->port.peer", "0", "shm_lend")
-fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.rank > p->port.peer",
-      "p->fabric->domain->peers.rank < p->port.peer", "shm_lend")
+fault("shm", "each_rank_decides_for_itself", LEND, "said & WAY_CHOSEN", "0", "shm_lend")
+fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.rank < p->port.peer",
+      "p->fabric->domain->peers.rank > p->port.peer", "shm_lend")
 fault("shm", "copies_of_senders_are_not_told", DUPLEX, "return !lend_overlaps(&p->port.in, s->total) ? COPY_OUT_SENDER",
       "return 0 ? COPY_OUT_SENDER", "shm_lend")
 fault("shm", "memory_that_goes_through_the_ring_is_not_observed", LEND,
@@ -669,9 +669,8 @@ fault("shm", "sizes_share_a_way", LEND, "h->bytes ? 63 - __builtin_clzll(h->byte
 fault("shm", "long_blocks_go_by_what_is_measured", LEND, " >= CACHED_BYTES", " >= 0x7fffffff", "shm_lend")
 fault("shm", "way_that_is_in_use_counts_no_more", LEND, "before & WAY_KERNEL ? ns * clearly", "0 ? ns * clearly",
       "shm_lend")
-fault("shm", "copies_of_senders_take_nothing", COPY_OUT, "return told_ns ? writer_ns(c, way) + told_ns : 0;",
-      "return writer_ns(c, way) + told_ns;",
-      "shm_lend")
+fault("shm", "copies_of_senders_are_assumed", LEND, "                  copy_out_is_told(&p->out.copy);",
+      "                  1;", "shm_lend")
 fault("shm", "ring_of_two_ranks_is_short", "backend_shm/fabric.c", "LONGEST = 2 << 20", "LONGEST = 512 << 10",
       "shm_rings")
 fault("shm", "rings_of_more_ranks_are_as_long", "backend_shm/fabric.c", "ALL / ((size_t)ranks * (size_t)(ranks - 1))",

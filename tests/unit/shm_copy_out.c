@@ -208,7 +208,7 @@ static void the_slower_of_two_counts(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        _Atomic uint32_t told_ns[2][COPY_OUT_WAYS] = { { 0, 0 }, { 0, 0 } };
+        _Atomic uint32_t told_ns[COPY_OUT_READERS][COPY_OUT_WAYS] = { { 0, 0 } };
         struct copy_out c = measured(&cases[i].write);
         c.reader_ns = told_ns;
         copy_many(&c, 1024, BYTES);
