@@ -208,8 +208,7 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
 {
     enum { LONG_BYTES = HUGE_PAGE_BYTES / 2 };
     const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : comm_op_traits_of(h->kind);
-    const uint32_t unfit = COMM_OP_TRAIT_REDUCES | COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER;
-    if (t && !(t->traits & unfit) && p->fabric->cma_bytes &&
+    if (t && !(t->traits & COMM_OP_TRAIT_REDUCES) && !goes_one_way(h->kind) && p->fabric->cma_bytes &&
         atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed))
         huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
 }
