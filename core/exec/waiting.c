@@ -55,15 +55,34 @@ static int ranks_use_cores(struct waiting_usage *u)
     return more_ns >= passed_ns / 8 * EIGHTHS * cores;
 }
 
-/* When that took long, and not for another rank, the core went to a program that is not waiting for anything, and that
- * would get a whole slice at every yield: then better sleep, for the scheduler prefers a thread that wakes up to one
- * that yields. After the rest the thread tries again: a program that ran only briefly costs one short rest, one that
- * stays doubles the rest each time. */
+static void got_back(struct waiting *w, int64_t now)
+{
+    w->got_back_ns = now;
+    w->waits = 0;
+}
+
+/* A program had the core for so long. Was that its fair share, and do waits mostly end sooner than a thread wakes up?
+ * Then a rest would cost more than it gains. */
+static int may_have_core(struct waiting *w, int64_t began_ns, int64_t ended_ns)
+{
+    enum { SHARE = 8, WAKING_NS = 10000 };
+    int64_t had_ns = began_ns - w->got_back_ns, waits = w->waits;
+    got_back(w, ended_ns);
+    return had_ns > (ended_ns - began_ns) / SHARE && had_ns < waits * WAKING_NS;
+}
+
+/* When that took long, and not for another rank, the core went to a program that is not waiting for anything. If that
+ * gets more than its share, a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to
+ * one that yields. After the rest the thread tries again: a program that ran only briefly costs one short rest, one
+ * that stays doubles the rest each time. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
     w->yields = now < w->yield_until_ns;
+    if (w->got_back_ns < w->rest_until_ns)
+        got_back(w, now); /* from the rest */
     sched_yield();
-    if (clock_now_ns() - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage))
+    int64_t ended_ns = clock_now_ns();
+    if (ended_ns - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage) || may_have_core(w, now, ended_ns))
         return;
     int64_t longer_ns = w->long_rest_ns < LONG_REST_MAX_NS ? 2 * w->long_rest_ns : LONG_REST_MAX_NS;
     int is_soon = now - w->rest_until_ns < w->long_rest_ns;

@@ -212,7 +212,7 @@ fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COM
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
-      "|| ranks_use_cores(&w->usage))", ")", "resting")
+      " || ranks_use_cores(&w->usage) || may", " || may", "resting")
 fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h",
       "    if (w->vain && waiting_switches() == w->switches)\n        waiting_paid(w);", "    waiting_paid(w);",
       "resting", "shm_sleep")
@@ -234,6 +234,13 @@ fault("h", "ranks_of_one_process_count_each", "backend_shm/usage.c",
       "pid == mine || contains(pids, count, pid)", "contains(pids, count, pid)", "shm_usage")
 fault("h", "ranks_that_share_a_core_sleep_in_turn", "core/exec/waiting.c", "if (w->share_ns && !w->yields)",
       "if (0)", "resting")
+fault("h", "ranks_rest_for_a_fair_share", "core/exec/waiting.c", "had_ns > (ended_ns - began_ns) / SHARE", "0",
+      "resting")
+fault("h", "ranks_rest_for_no_slices", "core/exec/waiting.c", "had_ns > (ended_ns - began_ns) / SHARE", "1",
+      "resting")
+fault("h", "ranks_that_wait_long_do_not_rest", "core/exec/waiting.c", "had_ns < waits * WAKING_NS", "1", "resting")
+fault("h", "waits_in_a_rest_count", "core/exec/waiting.c", "if (w->got_back_ns < w->rest_until_ns)", "if (0)",
+      "resting")
 fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
       "resting")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")

@@ -58,6 +58,7 @@ static int rests_after(struct waiting *w, struct ranks *ranks, int64_t percent)
     w->usage.asked_ns = now - 50 * MS;
     ranks->used_ns = w->usage.used_ns + 50 * MS * ranks->cores / 100 * percent;
     w->rest_until_ns = 0;
+    w->got_back_ns = now - 2 * MS;
     waiting_yield(w, now - 2 * MS);
     return w->rest_until_ns != 0;
 }
@@ -67,7 +68,8 @@ static void ranks_that_work_are_no_reason_to_rest(void **state)
     struct ranks ranks = { .cores = 2 };
     struct waiting w = { .yield_ns = MS, .usage = { .of_ranks = used_by_ranks, .ranks = &ranks } };
     (void)state;
-    waiting_yield(&w, clock_now_ns() - 2 * MS); /* what they do is not known yet */
+    w.got_back_ns = clock_now_ns() - 2 * MS;
+    waiting_yield(&w, w.got_back_ns); /* what they do is not known yet */
     assert_true(w.rest_until_ns != 0);
     assert_false(rests_after(&w, &ranks, 1000)); /* however long this took */
     assert_true(rests_after(&w, &ranks, 85));
@@ -75,8 +77,44 @@ static void ranks_that_work_are_no_reason_to_rest(void **state)
     assert_int_equal(w.usage.used_ns, ranks.used_ns);
     ranks.used_ns = -1;
     w.rest_until_ns = 0;
-    waiting_yield(&w, clock_now_ns() - 2 * MS); /* nobody knows */
+    w.got_back_ns = clock_now_ns() - 2 * MS;
+    waiting_yield(&w, w.got_back_ns); /* nobody knows */
     assert_true(w.rest_until_ns != 0);
+}
+
+/* Does a thread rest that had the core for `had_ns`, waited so often, and then gave it away for `took_ns` or somewhat
+ * longer? */
+static int rests_with(int64_t had_ns, int64_t waits, int64_t took_ns)
+{
+    int64_t now = clock_now_ns();
+    struct waiting w = { .yield_ns = MS, .got_back_ns = now - took_ns - had_ns, .waits = waits };
+    waiting_yield(&w, now - took_ns);
+    assert_true(w.got_back_ns >= now);
+    assert_int_equal(w.waits, 0);
+    return w.rest_until_ns != 0;
+}
+
+/* As where the scheduler shares the cores between sessions, or containers. */
+static void a_fair_share_is_no_reason_to_rest_if_waits_are_short(void **state)
+{
+    (void)state;
+    assert_false(rests_with(3000 * MS, 600000, 3000 * MS));
+    assert_false(rests_with(1000 * MS, 200000, 3000 * MS));
+    assert_true(rests_with(1000 * MS, 10000, 3000 * MS));
+    assert_true(rests_with(MS / 10, 100, 3 * MS));
+    assert_true(rests_with(200 * MS, 100000, 3000 * MS));
+    assert_true(rests_with(3000 * MS, 0, 3000 * MS));
+}
+
+static void waits_are_counted_from_the_end_of_a_rest(void **state)
+{
+    int64_t now = clock_now_ns();
+    struct waiting w = { .yield_ns = MS, .got_back_ns = now - 5000 * MS, .rest_until_ns = now - 4000 * MS };
+    (void)state;
+    for (int i = 0; i < 1000000; i++)
+        waiting_begins(&w);
+    waiting_yield(&w, now - 3 * MS); /* right after the rest, at the first yield */
+    assert_true(w.rest_until_ns > now - 3 * MS);
 }
 
 static void a_short_yield_is_no_reason_to_rest(void **state)
@@ -201,6 +239,8 @@ int main(void)
         cmocka_unit_test(spinning_in_vain_ends_in_rests),
         cmocka_unit_test(spinning_in_vain_ends_in_yields_first),
         cmocka_unit_test(a_message_that_was_not_waited_for_ends_no_rests),
+        cmocka_unit_test(a_fair_share_is_no_reason_to_rest_if_waits_are_short),
+        cmocka_unit_test(waits_are_counted_from_the_end_of_a_rest),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
         cmocka_unit_test(ranks_yield_if_there_are_more_than_their_cores),
     };
