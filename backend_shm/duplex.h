@@ -53,12 +53,13 @@ static inline void duplex_ring_bell(struct duplex *p)
     duplex_ring_bell_fenced(p);
 }
 
-/* A message has been sent. Does this thread wait for an answer now? It `waits`; or, where that is not known, the peer
- * has sent something since the last message. */
-static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int waits)
+/* A message has been sent. Does this thread wait for one now? It does if `both` send; or, where that is not known, if
+ * the peer has sent something since the last message. */
+static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int both)
 {
     uint64_t lines = ring_lines_read(&p->in);
-    ring_take_next(&p->out, bytes, waits || lines != p->peer_lines);
+    enum ring_waits in_turn = lines != p->peer_lines ? RING_WAITS_IN_TURN : RING_WAITS_NO;
+    ring_take_next(&p->out, bytes, both ? RING_WAITS_BOTH : in_turn);
     p->peer_lines = lines;
 }
 

@@ -37,14 +37,18 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
     return COPY_OUT_CACHED;
 }
 
-void ring_take_payload(struct ring_out *r, uint32_t bytes, int waits)
+/* Where two ranks send short messages in turn, taken lines are the faster way, whatever copies into others take: what
+ * is written past the caches is there 300 ns later, and nothing else happens meanwhile. */
+void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits)
 {
-    enum { MEASURED_BYTES = 1 << 10, OFTEN_AT_FIRST = 8, SELDOM = 256 };
-    if (copy_out_is_past(&r->copy, bytes, 0))
+    enum { MEASURED_BYTES = 1 << 10, IN_TURN_BYTES = 4 << 10, OFTEN_AT_FIRST = 8, SELDOM = 256 };
+    int always = waits == RING_WAITS_IN_TURN && bytes <= IN_TURN_BYTES && r->copy.way == COPY_OUT_MEASURED;
+    if (!always && copy_out_is_past(&r->copy, bytes, 0))
         return;
     uint64_t sent = r->sent;
-    r->sent += bytes >= MEASURED_BYTES;
-    if (bytes >= MEASURED_BYTES && sent % copy_out_tries_in(sent, OFTEN_AT_FIRST, SELDOM) == 0) {
+    int is_measured = !always && bytes >= MEASURED_BYTES;
+    r->sent += is_measured;
+    if (is_measured && sent % copy_out_tries_in(sent, OFTEN_AT_FIRST, SELDOM) == 0) {
         r->copy.looks += r->copy.looks == 0;
         return;
     }

@@ -283,17 +283,22 @@ static inline void ring_take_line(struct ring_record *record, uint64_t number)
     ((volatile uint8_t *)record)[number * RING_LINE + RING_LINE - 1] = 0;
 }
 
-void ring_take_payload(struct ring_out *r, uint32_t bytes, int waits);
+/* Does a thread that has sent a message wait for one now? NO; for one that the peer sends at the same time; or the two
+ * send in turn. */
+enum ring_waits { RING_WAITS_NO, RING_WAITS_BOTH, RING_WAITS_IN_TURN };
+
+void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits);
 /* The lines of the short records that come next, in all lanes. */
 void ring_take_ahead(struct ring_out *r);
 
 /* Take the lines of the next record, if it is as long. All of them: a store that waits for its line holds up those
  * behind it. `waits`: this thread waits for an answer now. One that goes on at once would only wait for these lines
  * earlier; but lines of several short records come at a time. */
-static inline void ring_take_next(struct ring_out *r, uint32_t bytes, int waits)
+static inline void ring_take_next(struct ring_out *r, uint32_t bytes, enum ring_waits waits)
 {
     int64_t lines = (int64_t)ring_frame_lines(bytes);
-    waits = waits && ring_free(r, (uint64_t)lines) >= lines;
+    if (waits && ring_free(r, (uint64_t)lines) < lines)
+        waits = RING_WAITS_NO;
     if (waits) {
         ring_take_line(r->next, 0);
         ring_take_line(r->next, 1);

@@ -829,8 +829,13 @@ fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"
-fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) >= lines;",
-      "waits;", "shm_ring")
+fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) < lines", "0",
+      "shm_ring")
+fault("shm", "short_answers_go_past_the_caches", "backend_shm/ring.c", "if (!always && copy_out", "if (copy_out",
+      "shm_ring")
+fault("shm", "long_answers_take_lines", "backend_shm/ring.c", " && bytes <= IN_TURN_BYTES", "", "shm_ring")
+fault("shm", "answers_that_are_told_to_go_past_the_caches_do_not", "backend_shm/ring.c",
+      " && r->copy.way == COPY_OUT_MEASURED;", ";", "shm_ring")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",

@@ -131,7 +131,8 @@ static void records_come_out_as_they_went_in(void **state)
             for (; most && ring_free(&w.out, lines_of(written)) >= (int64_t)lines_of(written); most--) {
                 put(&w, written, length_of(written), is_more(written));
                 written++;
-                ring_take_next(&w.out, written % 5 ? length_of(written) : RING_TAKEN, written % 2);
+                ring_take_next(&w.out, written % 5 ? length_of(written) : RING_TAKEN,
+                               (enum ring_waits)(written % 3));
                 ring_take_ahead(&w.out);
             }
             for (unsigned n = read % 11 ? 1 + read % 5 : 20000; n && read < written; n--, read++)
@@ -171,6 +172,35 @@ static void records_wait_for_their_lane(void **state)
 }
 
 /* In every lap, what lies behind the last record is of the lap before. */
+/* Are the lines of the next record, with so long a payload, taken beforehand? Its copy is not measured then. */
+static int are_taken(struct ring_out *out, uint32_t bytes, enum ring_waits waits)
+{
+    out->unmeasured = 0;
+    ring_take_next(out, bytes, waits);
+    return out->unmeasured == bytes;
+}
+
+static void short_records_in_turn_are_not_written_past_the_caches(void **state)
+{
+    (void)state;
+    struct ends w, r;
+    open_ends(&w, &r, 1 << 20);
+    w.out.copy.way = COPY_OUT_MEASURED;
+    w.out.copy.cached_ns = 26000; /* as between two dies */
+    w.out.copy.past_ns = 4500;
+    assert_true(copy_out_is_past(&w.out.copy, 1 << 10, 0));
+    for (uint32_t bytes = 1 << 10; bytes <= 4 << 10; bytes += 512) {
+        assert_true(are_taken(&w.out, bytes, RING_WAITS_IN_TURN));
+        assert_false(are_taken(&w.out, bytes, RING_WAITS_BOTH));
+        assert_false(are_taken(&w.out, bytes, RING_WAITS_NO));
+    }
+    assert_false(are_taken(&w.out, 8 << 10, RING_WAITS_IN_TURN));
+    assert_int_equal(w.out.sent, 0);
+    w.out.copy.way = COPY_OUT_PAST; /* if it is told to */
+    assert_false(are_taken(&w.out, 1 << 10, RING_WAITS_IN_TURN));
+    close_ends(&w, &r);
+}
+
 static void what_is_left_of_a_lap_is_no_record(void **state)
 {
     struct ends w, r;
@@ -291,6 +321,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_come_out_as_they_went_in),
         cmocka_unit_test(records_wait_for_their_lane),
+        cmocka_unit_test(short_records_in_turn_are_not_written_past_the_caches),
         cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
