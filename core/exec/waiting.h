@@ -32,7 +32,8 @@ struct waiting {
     int yields;                /* it does now: seen without a look at the clock */
     int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
-    int64_t got_back_ns, waits; /* the core, after such a yield; and how often it has waited since */
+    int64_t got_back_ns;       /* when it got the core back, after such a yield or a rest */
+    int64_t waits;             /* since then */
     struct waiting_usage usage;
     int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */

@@ -171,7 +171,6 @@ static void records_wait_for_their_lane(void **state)
     close_ends(&w, &r);
 }
 
-/* In every lap, what lies behind the last record is of the lap before. */
 /* Are the lines of the next record, with so long a payload, taken beforehand? Its copy is not measured then. */
 static int are_taken(struct ring_out *out, uint32_t bytes, enum ring_waits waits)
 {
@@ -201,6 +200,7 @@ static void short_records_in_turn_are_not_written_past_the_caches(void **state)
     close_ends(&w, &r);
 }
 
+/* In every lap, what lies behind the last record is of the lap before. */
 static void what_is_left_of_a_lap_is_no_record(void **state)
 {
     struct ends w, r;
