@@ -323,13 +323,19 @@ void ring_put_more(struct ring_out *r, const void *payload, uint32_t bytes);
 
 enum ring_found { RING_NOTHING, RING_FRAME, RING_MORE };
 
-/* Is there a record? */
-static inline enum ring_found ring_look(const struct ring_in *r, const struct ring_record **ret_record)
+/* Is there a record? Looks when `zero`, which is 0, is known. */
+static inline enum ring_found ring_look_after(const struct ring_in *r, uint64_t zero,
+                                              const struct ring_record **ret_record)
 {
-    const struct ring_record *record = r->next;
+    const struct ring_record *record = r->next + zero;
     uint64_t what = atomic_load_explicit(&record->stamp, memory_order_acquire) - r->next_stamp;
     *ret_record = record;
     return what == 0 ? RING_FRAME : what == 1 ? RING_MORE : RING_NOTHING;
+}
+
+static inline enum ring_found ring_look(const struct ring_in *r, const struct ring_record **ret_record)
+{
+    return ring_look_after(r, 0, ret_record);
 }
 
 /* The header of a record. The other rank may change it at any time, so it is copied, once, before it is looked at. */

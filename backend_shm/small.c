@@ -196,16 +196,26 @@ HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, ui
         duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes, n.recvs > 0);
 }
 
+/* A long one takes longer to write than a look that is too early costs, and a rank that only receives has no turn to
+ * keep. */
+HOT int backs_off(const struct fabric *f, const struct small_shape *s, struct counts n)
+{
+    enum { LONGEST = 1 << 10 };
+    return n.sends && s->bytes <= LONGEST && waiting_spins(f->looks.waiting);
+}
+
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-HOT int all_are_here(struct fabric *f, const struct small_shape *s, struct counts n, uint64_t key,
+HOT int all_are_here(struct fabric *f, struct small_shape *s, struct counts n, uint64_t key,
                      const struct ring_record **records, int64_t spin_ns)
 {
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
+    const int looks_later = backs_off(f, s, n);
+    const uint64_t zero = looks_later ? backoff_zero(&s->backoff) : 0;
     int64_t until_ns = 0;
     int here = 0;
     for (unsigned turn = 1;; turn++) {
         while (here < n.recvs) {
-            enum ring_found what = ring_look(&s->recvs[here].peer->in, &records[here]);
+            enum ring_found what = ring_look_after(&s->recvs[here].peer->in, zero, &records[here]);
             if (what == RING_NOTHING)
                 break;
             if (what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)
@@ -213,6 +223,8 @@ HOT int all_are_here(struct fabric *f, const struct small_shape *s, struct count
             here++;
         }
         if (here == n.recvs) {
+            if (looks_later)
+                backoff_learn(&s->backoff, turn == 1);
             fabric_found(f, turn, until_ns);
             return 1;
         }
@@ -257,7 +269,7 @@ HOT void let_go(const struct small_shape *s, struct counts n, const struct ring_
         duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
-HOT comm_status run_sent(const struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
+HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
                          const comm_op *op, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
@@ -276,7 +288,7 @@ HOT comm_status run_sent(const struct small_shape *s, struct counts n, struct fa
     return COMM_OK;
 }
 
-COLD comm_status run_sent_any(const struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+COLD comm_status run_sent_any(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                               int64_t spin_ns)
 {
     return run_sent(s, counts_of(s), f, g, op, spin_ns);

@@ -2,6 +2,7 @@
 #ifndef COMM_SHM_SMALL_H
 #define COMM_SHM_SMALL_H
 
+#include "backoff.h"
 #include "exec_group.h"
 #include "shm.h"
 
@@ -38,6 +39,7 @@ struct small_shape {
     size_t reduce_count;     /* elements that are reduced in rank order; 0: what comes is copied */
     size_t reduce_from, reduce_to;
     reduce_kernel_fn kernel; /* of two ranks; NULL: reduce_many */
+    struct backoff backoff;
 };
 
 struct small {

@@ -810,6 +810,14 @@ fault("c", "receive_at_once_takes_what_is_for_another_group", MESSAGE, " || h.gr
 fault("shm", "receive_at_once_in_the_middle_of_another", MESSAGE, "p->port.state != PORT_UP || p->port.in.type",
       "p->port.state != PORT_UP", "shm_lend")
 
+# ---- shm: when to look first ----
+
+BACKOFF = "backend_shm/backoff.h"
+fault("shm", "first_look_is_never_sooner_again", BACKOFF, "b->delay -= b->delay > 0;", ";", "shm_backoff")
+fault("shm", "first_look_is_never_later", BACKOFF, "b->delay += SHARE;", ";", "shm_backoff")
+fault("shm", "first_look_gets_later_without_end", BACKOFF, "else if (b->delay < BACKOFF_MAX)", "else", "shm_backoff")
+fault("shm", "first_look_is_not_delayed", BACKOFF, "        zero *= backoff_factor;", "        ;", "shm_backoff")
+
 # ---- shm: who sleeps is woken ----
 
 fault("h", "sender_is_not_told_that_all_is_read", LEND, "    duplex_ring_bell(p);\n    port_complete(",
