@@ -213,7 +213,8 @@ const char *prepare_op(struct exec_op *op)
         op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
     uint32_t needs = needs_of(op);
     size_t known = needs & ALGO_UNEVEN ? 0 : op->total * (op_has_blocks(op) ? (size_t)g->size : 1);
-    struct select_query query = { op->op.kind, g->size, g->host_count, known * op->element_bytes, needs, g->memory };
+    struct select_query query = { op->op.kind, g->size,   g->host_count, known * op->element_bytes,
+                                  needs,       g->memory, g->is_crowded };
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";

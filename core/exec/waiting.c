@@ -28,6 +28,12 @@ static int32_t local_cores(const comm_world_info *info)
     return info->struct_bytes >= END ? info->local_cores : 0;
 }
 
+int waiting_shares_cores(const comm_world_info *info)
+{
+    int32_t cores = local_cores(info);
+    return cores > 0 && waiting_local_ranks(info) > cores;
+}
+
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
 {
     /* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */

@@ -46,6 +46,9 @@ enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to 
  * more than we need to poll again: then a thread yields between polls. */
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info);
 int32_t waiting_local_ranks(const comm_world_info *info); /* of this world on this host */
+/* Are these more than the cores that they may run on, together? The ranks of a host all say the same: what only one of
+ * them knows does not count. */
+int waiting_shares_cores(const comm_world_info *info);
 
 /* A thread that polls keeps the core meanwhile. */
 static inline int waiting_spins(const struct waiting *w)

@@ -495,8 +495,8 @@ fault("core", "each_core_of_the_machine_is_the_ranks_own", "core/exec/waiting.c"
       "local_cores(info) > 0 ? local_cores(info) : online;", "online;", "resting")
 fault("core", "old_core_is_asked_for_cores", "core/exec/waiting.c",
       "info->struct_bytes >= END ? info->local_cores : 0;", "END ? info->local_cores : 0;", "resting")
-fault("core", "ranks_on_as_many_cores_yield", "core/exec/waiting.c", "waiting_local_ranks(info) > cores",
-      "waiting_local_ranks(info) >= cores", "resting")
+fault("core", "ranks_on_as_many_cores_yield", "core/exec/waiting.c", "waiting_local_ranks(info) > cores ||",
+      "waiting_local_ranks(info) >= cores ||", "resting")
 fault("core", "hosts_are_numbered_by_identity", "core/host_id.c",
       "ret_hosts[r] == r ? count++ : ret_hosts[ret_hosts[r]]", "ret_hosts[r] == r ? count++ : count - 1", "host_id",
       "groups")
@@ -809,6 +809,15 @@ fault("shm", "receive_at_once_of_any_tag_takes_the_librarys", MESSAGE, "? h.tag 
 fault("c", "receive_at_once_takes_what_is_for_another_group", MESSAGE, " || h.group != g->id", "", "shm_hostile")
 fault("shm", "receive_at_once_in_the_middle_of_another", MESSAGE, "p->port.state != PORT_UP || p->port.in.type",
       "p->port.state != PORT_UP", "shm_lend")
+
+# ---- shm: more ranks than cores ----
+
+fault("shm", "ranks_with_cores_have_the_rules_of_crowded_ones", "core/exec/select.c",
+      "query->is_crowded ? find_rule", "1 ? find_rule", "select")
+fault("shm", "crowded_ranks_have_the_rules_of_those_with_cores", "core/exec/select.c",
+      "query->is_crowded ? find_rule", "0 ? find_rule", "select")
+fault("shm", "unknown_cores_are_too_few", "core/exec/waiting.c", "return cores > 0 && waiting_local_ranks",
+      "return waiting_local_ranks", "resting")
 
 # ---- shm: when to look first ----
 

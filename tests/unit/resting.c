@@ -208,6 +208,9 @@ static int is_crowded(int32_t local, int32_t cores, int32_t launched)
     assert_int_equal(w.spin_ns, w.is_crowded ? 0 : 7000);
     assert_int_equal(w.yield_ns, 9000);
     assert_int_equal(w.yields, w.is_crowded);
+    /* The ranks of a host must agree on this: what one of them sees of the machine does not count. */
+    int has_cores = info_bytes == sizeof info && cores > 0;
+    assert_int_equal(waiting_shares_cores(&info), has_cores && local > cores);
     return w.is_crowded;
 }
 

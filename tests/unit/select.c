@@ -43,11 +43,12 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
     for (size_t a = 0; (algo = select_algo_at(a)); a++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                for (uint32_t wanted = 0; wanted < 12 * ALGO_AGREED; wanted++) {
-                    int memory = (int)(wanted / (4 * ALGO_AGREED)); /* enum select_memory */
+                for (uint32_t wanted = 0; wanted < 16 * ALGO_AGREED; wanted++) {
+                    int is_crowded = wanted / (4 * ALGO_AGREED) == 3;
+                    int memory = is_crowded ? SELECT_MEMORY_ALL : (int)(wanted / (4 * ALGO_AGREED));
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
-                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory };
+                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory, is_crowded };
                     struct route route = select_route(&query, NULL, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
@@ -142,6 +143,39 @@ static void ranks_that_share_memory_on_their_hosts_have_rules_of_their_own(void 
         struct route route = select_route(&query, NULL, NULL);
         assert_string_equal(route.algo->name, cases[i].algo);
         assert_int_equal(route.slice_bytes, cases[i].slice_bytes);
+    }
+}
+
+/* More ranks than cores: few rounds, and nothing is passed on. */
+static void ranks_that_share_cores_do_more_in_one_round(void **state)
+{
+    static const struct {
+        int32_t kind, size;
+        size_t bytes;
+        const char *crowded, *with_cores;
+    } cases[] = {
+        { COMM_OP_ALL_REDUCE, 4, 1 << 10, "one_shot", "one_shot" },
+        { COMM_OP_ALL_REDUCE, 4, 16 << 10, "one_shot", "direct" },
+        { COMM_OP_ALL_REDUCE, 12, 16 << 10, "one_shot", "direct" },
+        { COMM_OP_ALL_REDUCE, 4, (16 << 10) + 1, "direct", "direct" },
+        { COMM_OP_ALL_REDUCE, 13, 8 << 10, "one_shot", "direct" },
+        { COMM_OP_ALL_REDUCE, 13, 16 << 10, "direct", "direct" },
+        { COMM_OP_ALL_REDUCE, 17, 4 << 10, "halving_doubling", "halving_doubling" },
+        { COMM_OP_BROADCAST, 3, 64 << 10, "direct", "chain" },
+        { COMM_OP_BROADCAST, 16, 64 << 20, "direct", "chain" },
+        { COMM_OP_BROADCAST, 17, 64 << 20, "chain", "chain" },
+        { COMM_OP_REDUCE, 4, 2 << 10, "direct", "direct" },
+        { COMM_OP_REDUCE, 16, 8 << 10, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 4, 16 << 10, "direct_gather", "direct_gather" },
+        { COMM_OP_ALL_GATHER, 4, 4 << 10, "direct", "direct" },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct select_query query = { .kind = cases[i].kind, .size = cases[i].size, .hosts = 1,
+                                      .bytes = cases[i].bytes, .memory = SELECT_MEMORY_ALL };
+        assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].with_cores);
+        query.is_crowded = 1;
+        assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].crowded);
     }
 }
 
@@ -257,6 +291,9 @@ static void names_are_unique_and_rules_can_be_printed(void **state)
         assert_true(rules > 9);
     }
     assert_ptr_equal(select_rule_at(0, 0), select_rule_at(0, 0));
+    assert_non_null(strstr(select_rule_at(SELECT_MEMORY_ALL, 0), "with more ranks than cores"));
+    for (size_t i = 0; i < rules; i++)
+        assert_null(strstr(select_rule_at(SELECT_MEMORY_HOSTS, i), "cores"));
 }
 
 /* ---- plan.c ----------------------------------------------------------------------------------- */
@@ -327,6 +364,7 @@ int main(void)
         cmocka_unit_test(more_ranks_take_other_algorithms),
         cmocka_unit_test(two_levels_are_for_hosts_with_several_ranks),
         cmocka_unit_test(ranks_that_share_memory_on_their_hosts_have_rules_of_their_own),
+        cmocka_unit_test(ranks_that_share_cores_do_more_in_one_round),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
         cmocka_unit_test(a_semicolon_separates_as_a_comma_does),
