@@ -816,6 +816,8 @@ fault("shm", "ranks_with_cores_have_the_rules_of_crowded_ones", "core/exec/selec
       "query->is_crowded ? find_rule", "1 ? find_rule", "select")
 fault("shm", "crowded_ranks_have_the_rules_of_those_with_cores", "core/exec/select.c",
       "query->is_crowded ? find_rule", "0 ? find_rule", "select")
+fault("shm", "ranks_of_other_hosts_count_as_crowded", "core/exec/groups.c",
+      "g->memory == SELECT_MEMORY_ALL && d->is_crowded", "d->is_crowded", "engine")
 fault("shm", "unknown_cores_are_too_few", "core/exec/waiting.c", "return cores > 0 && waiting_local_ranks",
       "return waiting_local_ranks", "resting")
 

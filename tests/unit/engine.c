@@ -348,20 +348,22 @@ static void a_world_that_is_closed_says_so(void **state)
 
 /* ---- Hosts ---- */
 
-/* A group's ranks are not the world's. */
+/* A group's ranks are not the world's. What this rank's host has of cores says nothing of other hosts. */
 static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
 {
     static const int32_t hosts[] = { 0, 0, 1, 1, 2, 2 };
     static const struct {
-        int32_t size, world_ranks[3], hosts[3], host_count;
-    } cases[] = { { 3, { 5, 3, 0 }, { 2, 1, 0 }, 3 },
-                  { 2, { 4, 5 }, { 2, 2 }, 1 },
-                  { 3, { 3, 1, 2 }, { 1, 0, 1 }, 2 } };
+        int32_t size, world_ranks[3], hosts[3], host_count, memory;
+    } cases[] = { { 3, { 5, 3, 0 }, { 2, 1, 0 }, 3, SELECT_MEMORY_NONE },
+                  { 2, { 3, 2 }, { 1, 1 }, 1, SELECT_MEMORY_ALL },
+                  { 3, { 3, 1, 2 }, { 1, 0, 1 }, 2, SELECT_MEMORY_HOSTS } };
     static struct domain d;
     (void)state;
     assert_true(domain_init(&d, "tcp", 3, 6, NULL));
     d.hosts = hosts;
+    d.memory = SELECT_MEMORY_HOSTS;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        d.is_crowded = 1;
         comm_group_info info = { .struct_bytes = sizeof info, .size = cases[i].size,
                                  .world_ranks = cases[i].world_ranks, .id = 1, .name = "g" };
         struct exec_group *g;
@@ -369,6 +371,12 @@ static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
         assert_int_equal(g->host_count, cases[i].host_count);
         for (int32_t r = 0; r < cases[i].size; r++)
             assert_int_equal(g->hosts[r], cases[i].hosts[r]);
+        assert_int_equal(g->memory, cases[i].memory);
+        assert_int_equal(g->is_crowded, cases[i].memory == SELECT_MEMORY_ALL);
+        group_destroy(g);
+        d.is_crowded = 0;
+        assert_int_equal(group_create(&d, &info, &g), COMM_OK);
+        assert_false(g->is_crowded);
         group_destroy(g);
     }
     domain_finish(&d);
