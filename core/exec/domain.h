@@ -55,7 +55,7 @@ struct domain {
     struct huge_pages huge_pages; /* a carrier that shares memory chooses them */
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
-    int is_crowded;          /* waiting_shares_cores */
+    int shares_cores;        /* waiting_shares_cores */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */
 
     /* What the end of the turn must see to. */

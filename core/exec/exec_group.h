@@ -39,7 +39,6 @@ struct exec_group {
     int32_t *hosts;         /* [size] each rank's host, for plans; NULL: not known */
     int32_t host_count;     /* 0: not known */
     int memory;             /* enum select_memory */
-    int is_crowded;         /* as in select_query */
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */

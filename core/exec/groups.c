@@ -227,7 +227,6 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for group '%s'", info->name);
     }
     g->memory = memory_of(g);
-    g->is_crowded = g->memory == SELECT_MEMORY_ALL && d->is_crowded;
     g->lanes = (uint32_t)exec_host->param_int(info->options, d->backend, "lanes");
     g->slice_bytes = exec_host->param_int(info->options, d->backend, "slice_bytes");
     g->answer_ms = exec_host->param_int(info->options, d->backend, "answer_ms");

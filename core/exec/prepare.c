@@ -213,8 +213,13 @@ const char *prepare_op(struct exec_op *op)
         op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
     uint32_t needs = needs_of(op);
     size_t known = needs & ALGO_UNEVEN ? 0 : op->total * (op_has_blocks(op) ? (size_t)g->size : 1);
-    struct select_query query = { op->op.kind, g->size,   g->host_count, known * op->element_bytes,
-                                  needs,       g->memory, g->is_crowded };
+    struct select_query query = { .kind = op->op.kind,
+                                  .size = g->size,
+                                  .hosts = g->host_count,
+                                  .bytes = known * op->element_bytes,
+                                  .needs = needs,
+                                  .memory = g->memory,
+                                  .shares_cores = g->domain->shares_cores };
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";

@@ -476,7 +476,8 @@ struct route select_route(const struct select_query *query, const struct select_
     if (o)
         return (struct route){ o->algo,
                                o->slice_bytes == SIZE_MAX ? usual_slice(o->algo, query->memory) : o->slice_bytes };
-    const struct rule *r = query->is_crowded ? find_rule(query, crowded_list) : NULL;
+    int is_crowded = query->shares_cores && query->memory == SELECT_MEMORY_ALL;
+    const struct rule *r = is_crowded ? find_rule(query, crowded_list) : NULL;
     if (!r)
         r = find_rule(query, rules_for(query->memory));
     return r ? (struct route){ &algos[r->algo], r->slice_bytes } : (struct route){ NULL, 0 };

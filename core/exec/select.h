@@ -47,7 +47,7 @@ struct select_query {
     size_t bytes;
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
     int memory;     /* enum select_memory */
-    int is_crowded; /* ALL, and their host has more ranks than cores for them */
+    int shares_cores; /* this rank's host has more ranks than cores for them; counts where all share memory */
 };
 
 /* What the user says, or a tuning file: an algorithm for so many ranks, hosts and bytes. */

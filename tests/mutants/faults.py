@@ -813,11 +813,17 @@ fault("shm", "receive_at_once_in_the_middle_of_another", MESSAGE, "p->port.state
 # ---- shm: more ranks than cores ----
 
 fault("shm", "ranks_with_cores_have_the_rules_of_crowded_ones", "core/exec/select.c",
-      "query->is_crowded ? find_rule", "1 ? find_rule", "select")
+      "is_crowded ? find_rule", "1 ? find_rule", "select")
 fault("shm", "crowded_ranks_have_the_rules_of_those_with_cores", "core/exec/select.c",
-      "query->is_crowded ? find_rule", "0 ? find_rule", "select")
-fault("shm", "ranks_of_other_hosts_count_as_crowded", "core/exec/groups.c",
-      "g->memory == SELECT_MEMORY_ALL && d->is_crowded", "d->is_crowded", "engine")
+      "is_crowded ? find_rule", "0 ? find_rule", "select")
+fault("shm", "ranks_of_other_hosts_count_as_crowded", "core/exec/select.c",
+      "query->shares_cores && query->memory == SELECT_MEMORY_ALL", "query->shares_cores", "select")
+fault("shm", "shm_does_not_say_that_ranks_share_cores", "backend_shm/arena.c",
+      "    a->domain.shares_cores = waiting_shares_cores(info);\n", "", "crowded")
+fault("shm", "shm_tcp_does_not_say_that_ranks_share_cores", "backend_tcp/mesh.c",
+      "    m->domain.shares_cores = waiting_shares_cores(info);\n", "", "crowded")
+fault("shm", "routes_are_not_asked_by_cores", "core/exec/prepare.c",
+      ".shares_cores = g->domain->shares_cores", ".shares_cores = 0", "crowded")
 fault("shm", "unknown_cores_are_too_few", "core/exec/waiting.c", "return cores > 0 && waiting_local_ranks",
       "return waiting_local_ranks", "resting")
 

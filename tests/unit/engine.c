@@ -348,7 +348,7 @@ static void a_world_that_is_closed_says_so(void **state)
 
 /* ---- Hosts ---- */
 
-/* A group's ranks are not the world's. What this rank's host has of cores says nothing of other hosts. */
+/* A group's ranks are not the world's. */
 static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
 {
     static const int32_t hosts[] = { 0, 0, 1, 1, 2, 2 };
@@ -363,7 +363,6 @@ static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
     d.hosts = hosts;
     d.memory = SELECT_MEMORY_HOSTS;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        d.is_crowded = 1;
         comm_group_info info = { .struct_bytes = sizeof info, .size = cases[i].size,
                                  .world_ranks = cases[i].world_ranks, .id = 1, .name = "g" };
         struct exec_group *g;
@@ -372,11 +371,6 @@ static void a_group_knows_the_hosts_of_its_own_ranks(void **state)
         for (int32_t r = 0; r < cases[i].size; r++)
             assert_int_equal(g->hosts[r], cases[i].hosts[r]);
         assert_int_equal(g->memory, cases[i].memory);
-        assert_int_equal(g->is_crowded, cases[i].memory == SELECT_MEMORY_ALL);
-        group_destroy(g);
-        d.is_crowded = 0;
-        assert_int_equal(group_create(&d, &info, &g), COMM_OK);
-        assert_false(g->is_crowded);
         group_destroy(g);
     }
     domain_finish(&d);

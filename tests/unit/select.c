@@ -44,11 +44,11 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
                 for (uint32_t wanted = 0; wanted < 16 * ALGO_AGREED; wanted++) {
-                    int is_crowded = wanted / (4 * ALGO_AGREED) == 3;
-                    int memory = is_crowded ? SELECT_MEMORY_ALL : (int)(wanted / (4 * ALGO_AGREED));
+                    int shares_cores = wanted / (4 * ALGO_AGREED) == 3;
+                    int memory = shares_cores ? SELECT_MEMORY_ALL : (int)(wanted / (4 * ALGO_AGREED));
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
-                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory, is_crowded };
+                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory, shares_cores };
                     struct route route = select_route(&query, NULL, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
@@ -174,8 +174,14 @@ static void ranks_that_share_cores_do_more_in_one_round(void **state)
         struct select_query query = { .kind = cases[i].kind, .size = cases[i].size, .hosts = 1,
                                       .bytes = cases[i].bytes, .memory = SELECT_MEMORY_ALL };
         assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].with_cores);
-        query.is_crowded = 1;
+        query.shares_cores = 1;
         assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].crowded);
+        /* What one host has of cores says nothing of the others. */
+        query.memory = SELECT_MEMORY_HOSTS;
+        query.hosts = 2;
+        const struct algo *before = select_route(&query, NULL, NULL).algo;
+        query.shares_cores = 0;
+        assert_ptr_equal(select_route(&query, NULL, NULL).algo, before);
     }
 }
 
