@@ -15,9 +15,9 @@
 
 #include <stdint.h>
 
-enum { BACKOFF_PARTS = 16, BACKOFF_MAX = 80 * BACKOFF_PARTS };
+enum { BACKOFF_PARTS = 16, BACKOFF_MAX = 80 * BACKOFF_PARTS /* 60 ns there */ };
 
-static const uint64_t backoff_factor = 0x9e3779b97f4a7c15u;
+static const uint64_t backoff_factor = 0x9e3779b97f4a7c15u; /* any that takes a multiplication, not shifts */
 
 /* Of one kind of message. */
 struct backoff {
@@ -29,7 +29,7 @@ struct backoff {
 static inline uint64_t backoff_zero(const struct backoff *b)
 {
     uint64_t zero = b->zero;
-    for (unsigned i = BACKOFF_PARTS; i <= b->delay; i += BACKOFF_PARTS)
+    for (unsigned i = b->delay / BACKOFF_PARTS; i > 0; i--)
         zero *= backoff_factor;
     return zero;
 }
