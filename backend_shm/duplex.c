@@ -604,6 +604,18 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
         duplex_look_after_writer(p);
 }
 
+void duplex_take_credit(struct port *port)
+{
+    struct duplex *p = duplex_of(port);
+    const struct ring_record *record;
+    while (port->state == PORT_UP && !port->in.type && ring_look(&p->in, &record) == RING_FRAME) {
+        struct frame h = ring_frame(record);
+        if (h.type != FRAME_CREDIT || record->bytes)
+            return;
+        duplex_took(p, FRAME_CREDIT, 0, h.credit);
+    }
+}
+
 int duplex_read(struct port *port)
 {
     struct duplex *p = duplex_of(port);
@@ -612,8 +624,10 @@ int duplex_read(struct port *port)
     size_t done = d->done_count;
     int came = 0;
     assert(!port->table->in_round);
-    /* When a work is complete its thread goes on first. What is for its next operations would be copied as unexpected
-     * messages, and those after it, too: then none would find its messages in the ring. */
+    /* When a work is complete its thread goes on first, and when all is here that was awaited from this peer the others
+     * are looked at. What is for the next operations would be copied as unexpected messages, and those after it, too:
+     * then none would find its messages in the ring. */
+    const int is_awaited = port->interest > 0;
     for (int i = 0; i < READS_MAX && port->state == PORT_UP && d->done_count == done; i++) {
         /* What was written before the socket ended is seen after that is noticed. */
         int ended = p->hung_up;
@@ -634,6 +648,8 @@ int duplex_read(struct port *port)
         if (!p->probed)
             lend_probe(p);
         take(p, record, what);
+        if (is_awaited && port->interest == 0 && !port->in.type)
+            break;
     }
     return came;
 }

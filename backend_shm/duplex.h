@@ -12,6 +12,7 @@ enum port_begun duplex_adopt(struct port *p, struct message *m);
 void duplex_accept(struct port *p, uint32_t offer);
 void duplex_send_text(struct port *p, struct frame *h, const char *text, int is_reply);
 void duplex_give_credit(struct port *p);
+void duplex_take_credit(struct port *p);
 int duplex_read(struct port *p);
 void duplex_forget(struct port *p, const void *owner);
 void duplex_sweep(struct port *p);

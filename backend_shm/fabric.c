@@ -24,6 +24,7 @@ static const struct port_ops duplex_ops = {
     .accept = duplex_accept,
     .send_text = duplex_send_text,
     .give_credit = duplex_give_credit,
+    .take_credit = duplex_take_credit,
     .read = duplex_read,
     .forget = duplex_forget,
     .sweep = duplex_sweep,

@@ -71,7 +71,7 @@ static int is_short(struct duplex *p, size_t bytes)
 {
     uint64_t lines = ring_frame_lines((uint32_t)bytes);
     return bytes <= SMALL_BYTES && bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND) &&
-           port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+           port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
 }
 
 /* UNSUPPORTED: it cannot be offered. */

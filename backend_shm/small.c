@@ -152,7 +152,7 @@ HOT int can_send(const struct small_shape *s, struct counts n)
     uint64_t lines = ring_frame_lines((uint32_t)s->bytes);
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
-        if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_has_credit(&p->port, s->bytes) ||
+        if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_finds_credit(&p->port, s->bytes) ||
             ring_free(&p->out, lines) < (int64_t)lines)
             return 0;
     }

@@ -240,7 +240,7 @@ static int is_short(const struct message *m)
 
 static int may_be_eager(const struct message *m)
 {
-    return is_short(m) && port_has_credit(m->port, m->bytes);
+    return is_short(m) && port_finds_credit(m->port, m->bytes);
 }
 
 static int send_eager(struct message *m)

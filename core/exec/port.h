@@ -62,6 +62,9 @@ struct port_ops {
     void (*send_text)(struct port *p, struct frame *h, const char *text, int is_reply);
     /* Give back credit in a frame of its own, if no other frame is due that will carry it. */
     void (*give_credit)(struct port *p);
+    /* Take in frames that only give back credit, if they are in front: nothing is told to operations. For a rank that
+     * only sends, and so reads nothing. NULL: no way. */
+    void (*take_credit)(struct port *p);
     /* Take in what has come; 1 if something has. For the driver only. */
     int (*read)(struct port *p);
     /* The messages of this owner are over: their memory must not be read or written any more. */
@@ -170,6 +173,16 @@ static inline int port_is_gone(const struct port *p)
 static inline int port_has_credit(const struct port *p, size_t bytes)
 {
     return p->credit >= (int64_t)(bytes + PORT_FRAME_COST);
+}
+
+/* The same; if there is none, what has come of it is taken in. */
+static inline int port_finds_credit(struct port *p, size_t bytes)
+{
+    if (port_has_credit(p, bytes))
+        return 1;
+    if (p->ops->take_credit)
+        p->ops->take_credit(p);
+    return port_has_credit(p, bytes) && !port_is_gone(p);
 }
 
 static inline void port_spend(struct port *p, size_t bytes)

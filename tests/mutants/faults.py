@@ -790,9 +790,9 @@ fault("engine", "written_and_sent_again", ENGINE,
 # ---- shm: what runs at once passes nothing ----
 
 SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
-fault("b", "send_at_once_without_credit", MESSAGE, "           port_has_credit(&p->port, bytes) && ring_free",
+fault("b", "send_at_once_without_credit", MESSAGE, "           port_finds_credit(&p->port, bytes) && ring_free",
       "           ring_free", "shm_lend")
-fault("b", "collective_at_once_without_credit", SMALL, " || !port_has_credit(&p->port, s->bytes)", "", "shm_hostile")
+fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, s->bytes)", "", "shm_hostile")
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
       " || p->tx_head || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short",
@@ -826,6 +826,23 @@ fault("shm", "routes_are_not_asked_by_cores", "core/exec/prepare.c",
       ".shares_cores = g->domain->shares_cores", ".shares_cores = 0", "crowded")
 fault("shm", "unknown_cores_are_too_few", "core/exec/waiting.c", "return cores > 0 && waiting_local_ranks",
       "return waiting_local_ranks", "resting")
+
+# ---- shm: what is read, and what is left in the ring ----
+
+AWAITED = "is_awaited && port->interest == 0 && !port->in.type"
+fault("shm", "later_operations_are_read_ahead", DUPLEX, AWAITED, "0", "shm_read")
+fault("shm", "nothing_is_read_that_is_not_awaited", DUPLEX, AWAITED, "port->interest == 0 && !port->in.type",
+      "shm_read")
+fault("shm", "half_a_message_is_left", DUPLEX, AWAITED, "is_awaited && port->interest == 0", "shm_read")
+fault("shm", "credit_is_never_taken_in_by_a_sender", "core/exec/port.h", "        p->ops->take_credit(p);", "        ;",
+      "shm_read")
+fault("c", "credit_of_a_liar_is_used", "core/exec/port.h", "bytes) && !port_is_gone(p);", "bytes);", "shm_read")
+fault("shm", "credit_is_taken_in_past_a_message", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
+      "record->bytes > 999", "shm_read")
+fault("c", "credit_is_taken_in_with_a_payload", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
+      "h.type != FRAME_CREDIT", "shm_read")
+fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP && !port->in.type && ring_look",
+      "port->state == PORT_UP && ring_look", "shm_read")
 
 # ---- shm: when to look first ----
 
