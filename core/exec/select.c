@@ -161,14 +161,15 @@ static const struct rule memory_rules[] = {
 /* Before those, for ranks that share memory and are more than their cores. A round costs a turn of each rank on a core
  * then, 5 to 10 us, and a rank that passes something on stops those before and behind it until its turn comes. So one
  * round is best, up to lengths at which copies take as long. Found with 3 to 16 ranks on 2 cores. (4 ranks, all_reduce
- * of 4 KiB: 13 us in two rounds, 4.5 in one; 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.) */
+ * of 4 KiB: 13 us in two rounds, 4.5 in one; 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root, and
+ * reduce of 64 KiB 48 in two rounds, 22 in one.) */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 12, 16 * KB, 0 },
     { all_reduce_one_shot, 16, 8 * KB, 0 },
 
     { broadcast_direct, 16, ALL, 0 },
 
-    { reduce_direct, 16, 8 * KB, 0 },
+    { reduce_direct, 16, 64 * KB, 0 },
 };
 
 /* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is

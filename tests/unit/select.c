@@ -165,8 +165,9 @@ static void ranks_that_share_cores_do_more_in_one_round(void **state)
         { COMM_OP_BROADCAST, 16, 64 << 20, "direct", "chain" },
         { COMM_OP_BROADCAST, 17, 64 << 20, "chain", "chain" },
         { COMM_OP_REDUCE, 4, 2 << 10, "direct", "direct" },
-        { COMM_OP_REDUCE, 16, 8 << 10, "direct", "direct_gather" },
-        { COMM_OP_REDUCE, 4, 16 << 10, "direct_gather", "direct_gather" },
+        { COMM_OP_REDUCE, 4, 8 << 10, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 16, 64 << 10, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 4, (64 << 10) + 1, "direct_gather", "direct_gather" },
         { COMM_OP_ALL_GATHER, 4, 4 << 10, "direct", "direct" },
     };
     (void)state;
