@@ -62,8 +62,8 @@ struct port_ops {
     void (*send_text)(struct port *p, struct frame *h, const char *text, int is_reply);
     /* Give back credit in a frame of its own, if no other frame is due that will carry it. */
     void (*give_credit)(struct port *p);
-    /* Take in frames that only give back credit, if they are in front: nothing is told to operations. For a rank that
-     * only sends, and so reads nothing. NULL: no way. */
+    /* Take in frames that only give back credit, if they are in front, and if that is better than to announce messages:
+     * nothing is told to operations. For a rank that only sends, and so reads nothing. NULL: no way. */
     void (*take_credit)(struct port *p);
     /* Take in what has come; 1 if something has. For the driver only. */
     int (*read)(struct port *p);

@@ -836,6 +836,7 @@ fault("shm", "nothing_is_read_that_is_not_awaited", DUPLEX, AWAITED, "port->inte
 fault("shm", "half_a_message_is_left", DUPLEX, AWAITED, "is_awaited && port->interest == 0", "shm_read")
 fault("shm", "credit_is_never_taken_in_by_a_sender", "core/exec/port.h", "        p->ops->take_credit(p);", "        ;",
       "shm_read")
+fault("shm", "credit_is_taken_in_with_a_core_each", DUPLEX, "!p->fabric->domain->shares_cores", "0", "shm_read")
 fault("c", "credit_of_a_liar_is_used", "core/exec/port.h", "bytes) && !port_is_gone(p);", "bytes);", "shm_read")
 fault("shm", "credit_is_taken_in_past_a_message", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
       "record->bytes > 999", "shm_read")

@@ -98,6 +98,7 @@ static int open_pair(void **state)
     fabric = (struct fabric){ .domain = &domain, .up = up };
     memset(&pair, 0, sizeof pair);
     assert_true(domain_init(&domain, "shm", 0, 2, &events));
+    domain.shares_cores = 1;
     assert_int_equal(events_open(&fabric), COMM_OK);
     port_init(&pair.port, &operations, &domain.peers, 1);
     pair.fabric = &fabric;
@@ -221,6 +222,17 @@ static void credit_is_found_when_it_is_short(void **state)
     assert_int_equal(complete, 1);
 }
 
+/* There to announce a message costs little. */
+static void credit_is_not_looked_for_with_a_core_each(void **state)
+{
+    (void)state;
+    domain.shares_cores = 0;
+    pair.port.credit = 100;
+    peer_gives(SENT);
+    assert_false(port_finds_credit(&pair.port, 4000));
+    assert_int_equal(pair.port.credit, 100);
+}
+
 /* Messages are told to operations, which may be in the middle of something. */
 static void credit_behind_a_message_is_left_there(void **state)
 {
@@ -282,6 +294,7 @@ int main(void)
         READ(what_comes_before_it_is_read),
         READ(a_message_is_read_to_its_end),
         READ(credit_is_found_when_it_is_short),
+        READ(credit_is_not_looked_for_with_a_core_each),
         READ(credit_behind_a_message_is_left_there),
         READ(credit_is_not_looked_for_in_a_payload),
         READ(more_credit_than_there_was_loses_the_peer),
