@@ -613,7 +613,9 @@ void duplex_take_credit(struct port *port)
     const struct ring_record *record;
     if (!p->fabric->domain->shares_cores)
         return;
-    while (port->state == PORT_UP && !port->in.type && ring_look(&p->in, &record) == RING_FRAME) {
+    for (int i = 0; i < READS_MAX && port->state == PORT_UP && !port->in.type; i++) {
+        if (ring_look(&p->in, &record) != RING_FRAME)
+            return;
         struct frame h = ring_frame(record);
         if (h.type != FRAME_CREDIT || record->bytes)
             return;
@@ -643,8 +645,11 @@ int duplex_read(struct port *port)
             return 1;
         }
         enum ring_found what = ring_look(&p->in, &record);
-        if (p->lent_head)
+        if (p->lent_head) {
             note_taken(p); /* before the peer's BYE, which came later */
+            if (p->in.next != record)
+                continue; /* an operation that went on has taken in credit: that was this record */
+        }
         if (what == RING_NOTHING && ended)
             port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
         if (what == RING_NOTHING)

@@ -74,8 +74,8 @@ int duplex_is_read(const struct duplex *p, const struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);
-/* The message in front, of this type (EAGER, or RTS with an offer) and length, has been looked at in the ring and is
- * done with. */
+/* The message in front, of this type (EAGER, CREDIT, or RTS with an offer) and length, has been looked at in the ring
+ * and is done with. */
 static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit)
 {
     uint64_t lines = ring_frame_lines(type == FRAME_RTS ? 0 : (uint32_t)bytes);

@@ -191,8 +191,8 @@ static inline void port_spend(struct port *p, size_t bytes)
     assert(p->credit >= 0);
 }
 
-/* A frame has been dealt with that was not told through port_begins: an eager message that is consumed, or an RTS. 0 if
- * the port is lost, as its header lies. */
+/* A frame has been dealt with that was not told through port_begins: an eager message that is consumed, an RTS, or
+ * CREDIT. 0 if the port is lost, as its header lies. */
 static inline int port_took(struct port *p, uint8_t type, size_t bytes, uint32_t credit)
 {
     uint32_t cost = type == FRAME_EAGER ? (uint32_t)(bytes + PORT_FRAME_COST) : 0;

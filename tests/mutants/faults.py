@@ -842,8 +842,9 @@ fault("shm", "credit_is_taken_in_past_a_message", DUPLEX, "h.type != FRAME_CREDI
       "record->bytes > 999", "shm_read")
 fault("c", "credit_is_taken_in_with_a_payload", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
       "h.type != FRAME_CREDIT", "shm_read")
-fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP && !port->in.type && ring_look",
-      "port->state == PORT_UP && ring_look", "shm_read")
+fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP && !port->in.type; i++",
+      "port->state == PORT_UP; i++", "shm_read")
+fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
 # ---- shm: when to look first ----
 

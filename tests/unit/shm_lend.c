@@ -134,15 +134,20 @@ static void on_frame(struct port *p, const struct frame *h, const char *text)
         duplex_accept(p, p->offer);
 }
 
+static int sent_needs_credit; /* the operation goes on with another message */
+
 static void on_sent(struct message *m)
 {
     (void)m;
     sent_count++;
+    if (sent_needs_credit)
+        port_finds_credit(&sides[0].pair->port, 100);
 }
 
 static const struct port_events events = { on_begins, on_complete, on_frame, on_sent };
 static const struct port_ops operations = { .send = duplex_send, .give_credit = duplex_give_credit,
-                                            .read = duplex_read, .forget = duplex_forget, .sweep = duplex_sweep };
+                                            .take_credit = duplex_take_credit, .read = duplex_read,
+                                            .forget = duplex_forget, .sweep = duplex_sweep };
 
 static size_t ring_bytes = SEGMENT_RING_MIN;
 
@@ -174,7 +179,7 @@ static int open_sides(void **state)
     exec_host = &host;
     memset(sides, 0, sizeof sides);
     memset(received, 0, sizeof received);
-    received_count = sent_count = reduces = announced_count = accepts = 0;
+    received_count = sent_count = reduces = announced_count = accepts = sent_needs_credit = 0;
     meanwhile = NULL;
     reduction.written_back = 0;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
@@ -274,6 +279,36 @@ static void the_sender_learns_of_it_before_the_bye(void **state)
         ;
     assert_int_equal(sent_count, 1);
     free(data);
+}
+
+/* Its operation goes on, and takes in the credit that is in front; what follows that is not passed over. */
+static void credit_is_taken_in_once_when_one_is_sent(void **state)
+{
+    enum { OWED = 5000, SHORT = 100 };
+    uint8_t *data = message_bytes(0), *other = message_bytes(1);
+    struct port *back = &sides[1].pair->port, *port = &sides[0].pair->port;
+    struct frame credit = { .type = FRAME_CREDIT };
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = SHORT };
+    (void)state;
+    sides[0].domain.shares_cores = 1;
+    sent_needs_credit = 1;
+    send_number(0, COMM_OP_SEND, data, BYTES);
+    look(1);
+    assert_int_equal(received_count, 1);
+    port->credit = 0;
+    back->credit_owed = OWED;
+    back->eager_held = OWED;
+    assert_int_equal(duplex_send(back, &credit, NULL, 0, NULL), 1);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(duplex_send(back, &h, other, SHORT, NULL), 1);
+    while (duplex_read(port)) /* no flush before */
+        ;
+    assert_int_equal(sent_count, 1);
+    assert_int_equal(port->state, PORT_UP);
+    assert_int_equal(port->credit, OWED);
+    assert_int_equal(received_count, 3);
+    free(data);
+    free(other);
 }
 
 /* The group of number 0 ends while it is lent, and its memory is used for something else; number 1 is of another
@@ -1454,6 +1489,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         LENT(one_is_read_and_then_sent),
         LENT(the_sender_learns_of_it_before_the_bye),
+        LENT(credit_is_taken_in_once_when_one_is_sent),
         LENT(one_that_is_taken_back_is_not_received),
         LENT(more_than_there_are_slots_go_through_the_ring),
         LENT(memory_that_the_kernel_does_not_read),

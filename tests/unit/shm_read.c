@@ -1,4 +1,4 @@
-/* What a rank takes in from a ring, and what it leaves there: no more than is awaited, and credit before it is short of
+/* What a rank takes in from a ring, and what it leaves there: no more than is awaited, and credit when it is short of
  * it. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -222,7 +222,7 @@ static void credit_is_found_when_it_is_short(void **state)
     assert_int_equal(complete, 1);
 }
 
-/* There to announce a message costs little. */
+/* There, to announce a message costs little. */
 static void credit_is_not_looked_for_with_a_core_each(void **state)
 {
     (void)state;
