@@ -7,6 +7,7 @@
  *   alarm.K          the K-th alarm of the world: "E group status rank lost text" (ended; `lost` are the ranks that are
  *                    known to be: "3,7", or "-"), "L group 0 rank - text" (late), or "N": rank 0 has left a note
  *                    (peers.c), which is read while there is the store
+ *   listens.RANK     that rank of the world hears of alarms, and answers
  *   answer.K.RANK    to a late one: what that rank of the group does
  *   ended.GROUP      the group's end has been told */
 #include <inttypes.h>
@@ -106,13 +107,27 @@ int alarm_store_answers(struct world *w)
     return listens(w) && store_answers(w);
 }
 
+static void ended_key(const struct group *g, char key[KEY_BYTES])
+{
+    snprintf(key, KEY_BYTES, "ended.%" PRIx64, g->info->id);
+}
+
+int alarm_is_raised(struct group *g)
+{
+    char key[KEY_BYTES];
+    int32_t exists = 0;
+    ended_key(g, key);
+    return g->info->size > 1 && alarm_store_answers(g->world) &&
+           host->store_check(g->world->info->store, key, &exists) == COMM_OK && exists;
+}
+
 int alarm_raise(struct group *g)
 {
     char key[KEY_BYTES];
     int64_t first;
     if (g->info->size == 1 || !alarm_store_answers(g->world))
         return 0;
-    snprintf(key, sizeof key, "ended.%" PRIx64, g->info->id);
+    ended_key(g, key);
     if (host->store_add(g->world->info->store, key, 1, &first) != COMM_OK)
         return 0;
     return first != 1 || append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text) > 0;
@@ -158,20 +173,32 @@ static void collect_answers(struct group *g, int64_t number, char **answers)
     }
 }
 
+/* A rank that is asked and does not answer. */
+static void say_why_silent(struct group *g, int rank, char *text, size_t capacity)
+{
+    char key[KEY_BYTES], why[WHY_BYTES];
+    int32_t listens = 1;
+    snprintf(key, sizeof key, "listens.%d", g->info->world_ranks[rank]);
+    if (peers_look(g, rank, why) != PEER_THERE)
+        snprintf(text, capacity, "does not answer: %s", why);
+    else if (host->store_check(g->world->info->store, key, &listens) == COMM_OK && !listens)
+        snprintf(text, capacity, "has called nothing on a GPU yet");
+    else
+        snprintf(text, capacity, "does not answer: it is stopped, or gets no CPU time");
+}
+
 static void say_answers(struct group *g, char *const *answers, char *text, size_t capacity)
 {
     int said = 0;
     for (int32_t rank = 0; rank < g->info->size && said < SAID_MAX; rank++) {
-        char who[64], why[WHY_BYTES];
+        char who[64], silent[WHY_BYTES + 32];
         size_t used = strlen(text);
         if (rank == g->info->rank)
             continue;
         say_rank(g, rank, who, sizeof who);
-        if (answers[rank])
-            snprintf(text + used, capacity - used, "; %s %s", who, answers[rank]);
-        else
-            snprintf(text + used, capacity - used, "; %s does not answer: %s", who,
-                     peers_look(g, rank, why) == PEER_THERE ? "it is stopped, or gets no CPU time" : why);
+        if (!answers[rank])
+            say_why_silent(g, rank, silent, sizeof silent);
+        snprintf(text + used, capacity - used, "; %s %s", who, answers[rank] ? answers[rank] : silent);
         said++;
     }
 }
@@ -316,6 +343,8 @@ static void *listener_main(void *context)
     int64_t next = 1, none;
     capture_relax();
     host->store_add(w->info->store, "alarms", 0, &none);
+    snprintf(key, sizeof key, "listens.%d", w->info->rank);
+    set_text(w, key, "");
     pthread_mutex_lock(&w->lock);
     while (!w->stopping) {
         snprintf(key, sizeof key, "alarm.%" PRId64, next);

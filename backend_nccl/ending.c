@@ -77,27 +77,50 @@ static void await_name(struct group *g, char *answer, size_t capacity)
         pause_for(NAME_LOOK_NS);
 }
 
-/* Find out which rank is late, or lost. A connection also breaks when a living rank has ended the group: then that
- * rank's reason counts. */
-static void find_out_who(struct group *g)
+/* If another rank has ended the group before, its reason is about to come. */
+static void await_report(struct group *g)
+{
+    int64_t until_ns = host->now_ns() + NAME_NS;
+    if (!alarm_is_raised(g))
+        return;
+    while (!has_heard(g) && host->now_ns() < until_ns)
+        pause_for(LOOK_NS);
+}
+
+/* Find out which rank is late, or lost. */
+static void ask_who(struct group *g, const char *what, char *answer, size_t capacity)
+{
+    alarm_ask(g, what, answer, capacity);
+    if (atomic_load(&g->ended) == COMM_ERR_PEER_LOST && !atomic_load(&g->store_failed))
+        await_name(g, answer, capacity);
+}
+
+/* When a living rank has ended the group, that rank's reason counts: for it a connection breaks, a call of NCCL fails,
+ * and who comes later finds nobody there. */
+static void find_out_why(struct group *g)
 {
     char what[TEXT_BYTES / 2], answer[TEXT_BYTES / 2] = "";
+    comm_status status = atomic_load(&g->ended);
+    int is_loss = status == COMM_ERR_PEER_LOST, is_of_a_rank = is_loss || status == COMM_ERR_DEADLINE;
     pthread_mutex_lock(&g->lock);
     snprintf(what, sizeof what, "%.*s", (int)sizeof what - 1, g->ended_text);
     pthread_mutex_unlock(&g->lock);
-    int is_loss = atomic_load(&g->ended) == COMM_ERR_PEER_LOST;
     if (!is_loss || !alarm_name_the_ended(g, answer, sizeof answer)) {
-        alarm_ask(g, what, answer, sizeof answer);
-        if (is_loss && !atomic_load(&g->store_failed))
-            await_name(g, answer, sizeof answer);
+        await_report(g);
+        if (is_of_a_rank && !has_heard(g))
+            ask_who(g, what, answer, sizeof answer);
     }
     pthread_mutex_lock(&g->lock);
-    if (g->heard) {
+    if (g->heard && is_of_a_rank)
         snprintf(g->ended_text, sizeof g->ended_text, "%s", g->heard_text);
+    else if (g->heard)
+        snprintf(g->ended_text, sizeof g->ended_text, "%.*s; on this rank: %s", TEXT_BYTES / 2 - 32, g->heard_text,
+                 what);
+    else
+        snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
+    if (g->heard) {
         atomic_store(&g->ended, g->heard);
         g->told = 1;
-    } else {
-        snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
     }
     g->asks = 0;
     pthread_cond_broadcast(&g->changed);
@@ -111,9 +134,9 @@ static void *ender_main(void *context)
     int free = 1, asks = g->asks;
     capture_relax();
     if (asks)
-        find_out_who(g);
+        find_out_why(g);
     comm_status status = atomic_load(&g->ended);
-    if (!asks && status == COMM_ERR_PEER_LOST)
+    if (status == COMM_ERR_PEER_LOST && (!asks || g->told))
         alarm_look_for_lost(g); /* there may be more than this rank was told */
     if (!g->told)
         g->told = alarm_raise(g); /* before the connections break: the others shall hear the reason first */
@@ -155,19 +178,11 @@ comm_status group_ended_why(struct group *g)
     return fail(atomic_load(&g->ended), "%s", g->ended_text);
 }
 
-void group_end_asking(struct group *g, comm_status status, const char *text)
+void group_end_failed(struct group *g, comm_status status)
 {
     if (!atomic_load(&g->ended))
         g->asks = 1;
-    group_end(g, status, text, 0);
-}
-
-void group_end_failed(struct group *g, comm_status status)
-{
-    if (status == COMM_ERR_PEER_LOST)
-        group_end_asking(g, status, host->last_error());
-    else
-        group_end(g, status_that_ends(status), host->last_error(), 0);
+    group_end(g, status_that_ends(status), host->last_error(), 0);
 }
 
 void group_end_late(struct group *g, const struct flight *f)

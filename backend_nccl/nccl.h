@@ -129,7 +129,7 @@ struct group {
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
     atomic_int store_failed; /* no id of NCCL's could be exchanged: that says nothing about the peers */
-    int asks; /* the ender asks the other ranks what they do: the reason is not certain yet */
+    int asks; /* the ender asks the other ranks, or listens to them: the reason is not certain yet */
     comm_status heard; /* while it asks: another rank reports an end of its own */
     char heard_text[TEXT_BYTES];
     int has_ender;
@@ -238,14 +238,15 @@ comm_status poll_wait(struct group *g, comm_work *work, int64_t deadline_ns);
 
 /* ending.c. The group's lock is held. */
 void group_end(struct group *g, comm_status status, const char *text, int told);
-void group_end_asking(struct group *g, comm_status status, const char *text); /* and find out which rank is to blame */
-void group_end_failed(struct group *g, comm_status status); /* host->last_error says why */
+/* A call of NCCL or CUDA has failed, host->last_error says how; the ender finds out which rank is to blame. */
+void group_end_failed(struct group *g, comm_status status);
 void group_end_late(struct group *g, const struct flight *f);
 comm_status group_ended_why(struct group *g); /* fails with the reason, and waits until it is certain */
 void group_finish_ending(struct group *g); /* wait until the group is over; no lock is held */
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 int alarm_raise(struct group *g); /* 1: the others hear of the end */
+int alarm_is_raised(struct group *g); /* another rank has ended the group: this one hears of it, or has */
 void alarm_look_for_lost(struct group *g); /* for comm_group_lost_ranks */
 /* 1: a rank is lost; `text` says which. */
 int alarm_name_the_ended(struct group *g, char *text, size_t capacity);

@@ -92,11 +92,7 @@ static void check(struct communicator *c, int64_t now_ns)
         late = overdue(&g->to_self[i], now_ns);
     nccl_status error = async_error(c);
     if (error != NCCL_OK) {
-        fail_nccl(c, error, "an operation that was under way");
-        if (error == NCCL_REMOTE_ERROR)
-            group_end_asking(g, COMM_ERR_PEER_LOST, host->last_error());
-        else
-            group_end(g, status_of_nccl(error), host->last_error(), 0);
+        group_end_failed(g, fail_nccl(c, error, "an operation that was under way"));
     } else if (late) {
         group_end_late(g, late);
     }
@@ -113,8 +109,7 @@ static int poll_group(struct group *g, struct finished_list *list, int64_t now_n
         note_enqueued(c, list);
         cuda_status status = note_done(c, list);
         if (status != CUDA_OK) {
-            fail_cuda(status, "an operation on the device");
-            group_end(g, COMM_ERR_BACKEND, host->last_error(), 0);
+            group_end_failed(g, fail_cuda(status, "an operation on the device"));
         }
         left |= c->pending.first || c->queued.first || c->issuing.first;
         if (now_ns >= c->next_check_ns)
