@@ -156,6 +156,7 @@ struct bench_method {
     long iterations;   /* 0: chosen from the target */
     long repeats;
     int check;
+    int sync;          /* a barrier before each call, which is not counted */
     size_t depth;      /* 1: each call waits; else so many works in flight */
 };
 

@@ -7,6 +7,9 @@
  * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each
  * iteration counts as long as its slowest rank took.
  *
+ * With --sync there is a barrier before each iteration, which is not counted: no rank runs ahead. The mean of step 3 is
+ * then that of the single times.
+ *
  * With --on-stream the calls return when they are enqueued. Step 3 waits for the stream after the last one, so the mean
  * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. The same
  * with --captured, but the call is captured into a CUDA graph, once, and the graph is launched in its place. */
@@ -126,12 +129,38 @@ static comm_status barrier(const struct lanes *lanes)
     return comm_barrier(call->group, &options, NULL);
 }
 
-static comm_status mean_of(struct lanes *lanes, long iterations, double *ret_us)
+/* After a barrier each, which is not counted. */
+static comm_status iterate_sync(struct lanes *lanes, long iterations, double *ret_us)
+{
+    comm_status status = COMM_OK;
+    *ret_us = 0;
+    for (long i = 0; i < iterations && status == COMM_OK; i++) {
+        status = barrier(lanes);
+        double begin = bench_now_us();
+        if (status == COMM_OK)
+            status = run(&lanes->lane[0].call);
+        *ret_us += bench_now_us() - begin;
+    }
+    return status;
+}
+
+static comm_status mean_of(struct lanes *lanes, const struct bench_method *method, long iterations, double *ret_us)
 {
     double begin = bench_now_us();
-    comm_status status = iterate(lanes, iterations);
-    *ret_us = (bench_now_us() - begin) / (double)iterations;
+    comm_status status = method->sync ? iterate_sync(lanes, iterations, ret_us) : iterate(lanes, iterations);
+    if (!method->sync)
+        *ret_us = bench_now_us() - begin;
+    *ret_us /= (double)iterations;
     return status;
+}
+
+/* How long an iteration takes with all that is not counted. */
+static comm_status estimate(struct lanes *lanes, const struct bench_method *method, long iterations, double *ret_us)
+{
+    double counted_us, begin = bench_now_us();
+    comm_status status = mean_of(lanes, method, iterations, &counted_us);
+    *ret_us = (bench_now_us() - begin) / (double)iterations;
+    return status == COMM_OK ? largest(lanes, ret_us, 1) : status;
 }
 
 /* Every rank gets the same numbers, because they come from the slowest rank's estimate. */
@@ -143,14 +172,9 @@ static comm_status choose_iterations(struct lanes *lanes, const struct bench_met
     if (status == COMM_OK)
         status = barrier(lanes);
     if (status == COMM_OK)
-        status = mean_of(lanes, 2, &us);
-    if (status == COMM_OK)
-        status = largest(lanes, &us, 1);
-    if (status == COMM_OK && us < short_us) {
-        status = mean_of(lanes, 20, &us);
-        if (status == COMM_OK)
-            status = largest(lanes, &us, 1);
-    }
+        status = estimate(lanes, method, 2, &us);
+    if (status == COMM_OK && us < short_us)
+        status = estimate(lanes, method, 20, &us);
     double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
     *ret_iterations = wanted > ITERATIONS_MAX ? ITERATIONS_MAX
                       : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST : (long)wanted;
@@ -178,13 +202,16 @@ static comm_status check(struct bench_call *call, uint64_t *ret_errors)
 }
 
 /* Times of single iterations: the slowest rank's, sorted. `capacity` of them are measured into `times`. */
-static comm_status single_times(struct lanes *lanes, double *times, size_t capacity)
+static comm_status single_times(struct lanes *lanes, const struct bench_method *method, double *times, size_t capacity)
 {
     struct bench_call *call = &lanes->lane[0].call;
     comm_status status = barrier(lanes);
     for (size_t i = 0; i < capacity && status == COMM_OK; i++) {
+        if (method->sync)
+            status = barrier(lanes);
         double begin = bench_now_us();
-        status = run(call);
+        if (status == COMM_OK)
+            status = run(call);
         times[i] = bench_now_us() - begin;
         wait_for_stream(call);
     }
@@ -240,12 +267,12 @@ static comm_status measure(struct lanes *lanes, const struct bench_method *metho
     for (size_t i = 0; i < repeats && status == COMM_OK; i++) {
         status = barrier(lanes);
         if (status == COMM_OK)
-            status = mean_of(lanes, row->iterations, &values[i]);
+            status = mean_of(lanes, method, row->iterations, &values[i]);
     }
     if (status == COMM_OK)
         status = largest(lanes, values, repeats);
     if (status == COMM_OK)
-        status = single_times(lanes, times, singles);
+        status = single_times(lanes, method, times, singles);
     if (status == COMM_OK)
         summarise(row, values, repeats, times, singles, lanes->lane[0].call.op);
     free(values);

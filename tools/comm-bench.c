@@ -48,7 +48,7 @@ static const char summary[] =
     "root's "
     "buffer of gather and scatter, else the message. The mean is of back-to-back iterations on the slowest rank, "
     "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single "
-    "iterations.\n\n"
+    "iterations. With --sync all three are of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
 static const char usage[] = "OP[,OP...]\n--tune [OP...]\nstore\ngroups\nkernels\ncore";
 
@@ -56,7 +56,7 @@ enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
        KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
-       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP };
+       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP, KEY_SYNC };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -81,7 +81,8 @@ static const struct argp_option options[] = {
       "As --on-stream, but the call is captured into a CUDA graph, once, and each iteration launches the graph", 0 },
     { NULL, 'n', "RANKS", 0, "Start the ranks here, without a launcher", 0 },
     { "bind", KEY_BIND, "core|none|auto", 0,
-      "core: pin each rank to a core; none; auto: core with -n if there are enough (default)", 0 },
+      "core: pin each rank to a core; none; auto: core with -n if there are enough, or each gets the same number of "
+      "ranks (default)", 0 },
     { NULL, 0, NULL, 0, "How to measure:", 2 },
     { "ms", KEY_MS, "MS", 0, "Time of each repeat, roughly (default 60; with --tune 3)", 0 },
     { "warm-up", KEY_WARM_UP, "MS", 0, "Time before the first repeat, at least (default: a tenth of a repeat). Memory "
@@ -90,6 +91,9 @@ static const struct argp_option options[] = {
     { "repeats", KEY_REPEATS, "N", 0,
       "How often the mean is measured; the row has the median of these (default 5). With --tune: turns of the "
       "candidates (9)", 0 },
+    { "sync", KEY_SYNC, NULL, 0,
+      "A barrier before each iteration, which is not counted, as OSU's benchmarks have it for broadcast: no rank runs "
+      "ahead (default: back to back)", 0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not check the results", 0 },
     { "roofline", KEY_ROOFLINE, NULL, 0,
@@ -248,6 +252,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         if (comm_device_parse(arg, &a->device) != COMM_OK)
             argp_error(state, "--device: %s", comm_last_error());
         break;
+    case KEY_SYNC: a->method.sync = 1; break;
     case KEY_CHECK: a->method.check = 1; break;
     case KEY_NO_CHECK: a->method.check = 0; break;
     case KEY_TABLE: a->format = BENCH_TABLE; break;
@@ -308,6 +313,9 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
         snprintf(error, sizeof error, "--redop: a user's reduction cannot be named here");
     if (!*error && a->call.on_stream && a->method.depth > 1)
         snprintf(error, sizeof error, "--async, and --on-stream or --captured, are two ways not to wait: give one");
+    if (!*error && a->method.sync && (a->call.on_stream || a->method.depth > 1))
+        snprintf(error, sizeof error, "--sync is for calls that wait: it goes neither with --async nor with "
+                 "--on-stream or --captured");
     if (!*error && a->plot && is_first)
         bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)
@@ -582,7 +590,7 @@ int main(int argc, char **argv)
         return bench_core(&a.method, a.only, a.format);
     if (!a.ranks)
         return run_launched(&launch, &a);
-    int enough = a.ranks <= bench_core_count();
-    return bench_spawn(a.ranks, strcmp(a.bind, "core") == 0 || (strcmp(a.bind, "auto") == 0 && enough), run_spawned,
+    int is_even = a.ranks <= bench_core_count() || a.ranks % bench_core_count() == 0;
+    return bench_spawn(a.ranks, strcmp(a.bind, "core") == 0 || (strcmp(a.bind, "auto") == 0 && is_even), run_spawned,
                        &a);
 }

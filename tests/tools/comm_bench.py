@@ -179,6 +179,12 @@ class Output(Bench):
                 self.assertEqual(len(self.rows(op, "-n", "2", "--bytes", "8,64K", "--async", "4")),
                                  1 if op == "barrier" else 2)
 
+    def test_a_barrier_before_each(self):
+        for op in OPS:
+            with self.subTest(op):
+                self.assertEqual(len(self.rows(op, "-n", "3", "--bytes", "8,64K", "--sync")),
+                                 1 if op == "barrier" else 2)
+
     def test_types_reductions_and_roots(self):
         for dtype in ("bf16", "f64", "u8", "bool", "c64"):
             self.rows("all_reduce,broadcast", "-n", "3", "--bytes", "100", "--dtype", dtype)
@@ -278,6 +284,7 @@ class Refusals(Bench):
                             (["all_reduce", "-n", "2", "--redop", "plus"], "plus"),
                             (["all_reduce", "-n", "2", "--redop", "bxor"], "bxor does not reduce f32"),
                             (["all_reduce", "-n", "2", "--async", "0"], "--async"),
+                            (["all_reduce", "-n", "2", "--async", "2", "--sync"], "--sync is for calls that wait"),
                             (["all_reduce", "-n", "2", "--bind", "socket"], "'socket' is none of"),
                             (["all_reduce", "-n", "2", "--plot", "/tmp/a.bmp"], "must end with .png, .svg or .pdf"),
                             (["all_reduce", "-n", "2", "--plot", "/no/such/folder/a.png"], "cannot be written")):

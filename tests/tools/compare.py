@@ -114,6 +114,25 @@ class Compare(unittest.TestCase):
             self.assertEqual([row['op'] for row in rows if row['library'] == library],
                              ['all_reduce', 'all_reduce median', 'all_reduce p99'])
 
+    def test_more_ranks_than_processors_bound_after_a_barrier(self):
+        ranks = len(os.sched_getaffinity(0)) + 1
+        processors = sorted(os.sched_getaffinity(0))
+        if ranks > 2:
+            self.assertEqual(load().Libcomm(BUILD, ranks).places, [])
+        self.assertEqual(load().Libcomm(BUILD, 2 * len(processors)).places, 2 * processors)
+        self.assertEqual(load().Libcomm(BUILD, 2 * len(processors), bind='none').places, [])
+        places = load().Libcomm(BUILD, ranks, bind='core').places
+        self.assertEqual(places, processors + processors[:1])
+        done = compare('-n', str(ranks), '--bytes', '64', '--repetitions', '1', '--peers', 'openmpi', '--bind', 'core',
+                       '--sync', '--tail', '--backend', 'cpu:shm')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(', each bound to one, a barrier before each call, f32', done.stdout)
+        rows = [line.split(' | ')[0] for line in done.stdout.splitlines() if line.startswith('| all')]
+        self.assertEqual(rows, ['| all_reduce', '| all_reduce median', '| all_reduce p99'])
+        done = compare('-n', '2', '--sync', '--peers', 'gloo')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--sync goes neither with --beside nor with gloo', done.stderr)
+
     def test_tables_by_the_distance_of_the_cores(self):
         if len(os.sched_getaffinity(0)) < 2:
             self.skipTest('one core')

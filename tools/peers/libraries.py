@@ -42,10 +42,18 @@ def processors_in_turn():
     return firsts + others
 
 
-def places(ranks):
-    """A processor for each rank, the same ones for all libraries; none if there are too few."""
-    available = processors_in_turn()
-    return sorted(available[:ranks]) if ranks <= len(available) and shutil.which('taskset') else []
+def are_enough(ranks):
+    return ranks <= len(os.sched_getaffinity(0))
+
+
+def places(ranks, bind='auto'):
+    """A processor for each rank, the same ones for all libraries. If there are too few, they are dealt out, as commrun
+    does it: with 'auto' if each has as many ranks then, else none."""
+    available = sorted(processors_in_turn()[:ranks])
+    is_even = are_enough(ranks) or ranks % len(available) == 0
+    if not shutil.which('taskset') or bind == 'none' or (bind == 'auto' and not is_even):
+        return []
+    return [available[rank % len(available)] for rank in range(ranks)]
 
 
 def words_of(numbers):
@@ -126,7 +134,7 @@ def run(arguments, environment, timeout):
 class Library:
     """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
 
-    tail, ms, warm_up, distance = False, 60, 0, None
+    tail, sync, ms, warm_up, distance = False, False, 60, 0, None
 
     def run(self, ops, sizes, timeout):
         text, problem = run(*self.command_for(ops, sizes), timeout)
@@ -140,7 +148,7 @@ class Libcomm(Library):
 
     launcher, environment = None, None  # else mpirun's, for the backend mpi
 
-    def __init__(self, folder, ranks, backend='cpu:tcp'):
+    def __init__(self, folder, ranks, backend='cpu:tcp', bind='auto'):
         folder = pathlib.Path(folder).resolve()
         self.program = str(folder / 'tools' / 'comm-bench')
         if not os.access(self.program, os.X_OK):
@@ -148,7 +156,7 @@ class Libcomm(Library):
                              'meson setup build && meson compile -C build')
         if (folder / 'lib/comm').is_dir():  # packed by tools/test-gpu
             self.environment = {'LD_LIBRARY_PATH': library_path(folder / 'lib')}
-        self.ranks, self.backend, self.places = ranks, backend, places(ranks)
+        self.ranks, self.backend, self.places = ranks, backend, places(ranks, bind)
 
     def command(self):
         if self.launcher is not None:
@@ -159,7 +167,8 @@ class Libcomm(Library):
     def command_for(self, ops, sizes):
         return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
                 '--ms', str(self.ms), '--csv', *(['--warm-up', str(self.warm_up)] if self.warm_up else []),
-                *(['--distance', self.distance] if self.distance else [])], self.environment
+                *(['--distance', self.distance] if self.distance else []),
+                *(['--sync'] if self.sync else [])], self.environment
 
     def rows(self, text):
         for row in csv.DictReader(text.splitlines()):
@@ -180,6 +189,7 @@ class Peer(Library):
         work = ['--ops=' + ','.join(OPS[op] for op in ops), '--sizes=' + words_of(sizes), f'--ms={self.ms}',
                 f'--warm-up={self.warm_up}']
         work += [f'--distance={self.distance}'] if self.distance else []
+        work += ['--sync'] if self.sync else []
         return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
 
     def rows(self, text):
@@ -195,16 +205,16 @@ class Peer(Library):
                 yield f'{names[op]} p99', int(size), float(p99), distances
 
 
-def on_places(ranks):
-    chosen = places(ranks)
+def on_places(ranks, bind):
+    chosen = places(ranks, bind)
     return [*ON_ITS_PROCESSOR, words_of(chosen)] if chosen else []
 
 
-def open_mpi(source, ranks, settings):
+def open_mpi(source, ranks, settings, bind):
     """Its ranks yield where they are more than the processors: said here, as its slots are cores, not processors."""
-    program, pinned = source.program('openmpi'), on_places(ranks)
+    program, pinned = source.program('openmpi'), on_places(ranks, bind)
     command = ['mpirun.openmpi', '--oversubscribe', '--bind-to', 'none', '--mca', 'mpi_yield_when_idle',
-               '0' if pinned else '1']
+               '0' if are_enough(ranks) else '1']
     for name, value in settings.items():
         command += ['--mca', name, value]
     return Peer([*command, '-np', str(ranks), *pinned, program],
@@ -213,13 +223,14 @@ def open_mpi(source, ranks, settings):
                  **source.environment()})
 
 
-def mpich(source, ranks, settings):
+def mpich(source, ranks, settings, bind):
     program = source.program('mpich')
-    return Peer(['mpiexec.mpich', '-n', str(ranks), *on_places(ranks), program], {**settings, **source.environment()})
+    return Peer(['mpiexec.mpich', '-n', str(ranks), *on_places(ranks, bind), program],
+                {**settings, **source.environment()})
 
 
-def gloo(source, ranks, _settings):
-    program, chosen = source.program('gloo'), places(ranks)
+def gloo(source, ranks, _settings, bind):
+    program, chosen = source.program('gloo'), places(ranks, bind)
     pinned = ['taskset', '-c', words_of(chosen)] if chosen else []
     return Peer([*pinned, program, f'--ranks={ranks}', '--transport=tcp', '--bind=' + ('core' if chosen else 'none')],
                 source.environment())
