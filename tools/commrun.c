@@ -457,7 +457,9 @@ static const struct argp_option argp_options[] = {
     { "no-prefix", OPT_NO_PREFIX, NULL, 0, "do not put [rank] before lines", 3 },
     { "no-color", OPT_NO_COLOR, NULL, 0, "no colours on a terminal (NO_COLOR does the same)", 3 },
     { "log-dir", OPT_LOG_DIR, "DIR", 0, "also write what each rank says to DIR/rank-R.log", 3 },
-    { "bind", OPT_BIND, "none|core", 0, "core: divide the cores among the ranks (default none)", 4 },
+    { "bind", OPT_BIND, "auto|none|core", 0,
+      "core: divide the cores among the ranks, or deal out the ranks to the cores; auto: only if that gives each core "
+      "the same number of ranks, two or more (default); none", 4 },
     { "env", OPT_ENV, "NAME=VALUE", 0, "set a variable for the ranks; may be repeated", 4 },
     { "timeout", OPT_TIMEOUT, "SECONDS", 0, "end the ranks after SECONDS, with exit status 124", 4 },
     { "keep-going", OPT_KEEP_GOING, NULL, 0, "when a rank fails, let the others go on", 4 },
@@ -523,9 +525,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->keep_going = 1;
         break;
     case OPT_BIND:
-        if (strcmp(text, "none") != 0 && strcmp(text, "core") != 0)
-            argp_error(state, "--bind takes none or core, not '%s'", text);
-        o->bind = strcmp(text, "core") == 0 ? BIND_CORE : BIND_NONE;
+        if (strcmp(text, "auto") != 0 && strcmp(text, "none") != 0 && strcmp(text, "core") != 0)
+            argp_error(state, "--bind takes auto, none or core, not '%s'", text);
+        o->bind = strcmp(text, "core") == 0 ? BIND_CORE : strcmp(text, "none") == 0 ? BIND_NONE : BIND_AUTO;
         break;
     case OPT_ENV:
         if (*text == '=' || !strchr(text, '='))

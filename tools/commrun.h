@@ -25,7 +25,7 @@ enum {
     COMMRUN_TEXT_BYTES = 8192,
 };
 
-enum bind { BIND_NONE, BIND_CORE };
+enum bind { BIND_AUTO, BIND_NONE, BIND_CORE };
 
 struct options {
     int local_count; /* -n */

@@ -191,6 +191,13 @@ static int core_of(int cpu)
     return first;
 }
 
+/* A scheduler often has three of four ranks on one of two cores, and then all wait for the fourth. Where cores would
+ * have unequal numbers of ranks, it moves them, so that each has its share. */
+static int is_dealt_evenly(int ranks, int cores)
+{
+    return ranks > cores && ranks % cores == 0;
+}
+
 /* Divide the cores that commrun may use evenly and in order; with more ranks than cores, deal them out. */
 static void choose_processors(const struct run *run, const struct rank *rank, cpu_set_t *ret_set)
 {
@@ -210,6 +217,8 @@ static void choose_processors(const struct run *run, const struct rank *rank, cp
             cores[core_count++] = core[cpu];
     }
     int ranks = run->options.local_count;
+    if (run->options.bind == BIND_AUTO && !is_dealt_evenly(ranks, core_count))
+        return;
     int first = ranks <= core_count ? rank->local_rank * core_count / ranks : rank->local_rank % core_count;
     int last = ranks <= core_count ? (rank->local_rank + 1) * core_count / ranks : first + 1;
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)

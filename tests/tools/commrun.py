@@ -60,6 +60,14 @@ def wait_until_gone(pids):
         time.sleep(0.01)
 
 
+def core_of(processor):
+    try:
+        with open(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list") as siblings:
+            return siblings.read()
+    except OSError:
+        return str(processor)
+
+
 def read_pids(process, count):
     """The first `count` lines of stdout are pids, with or without a prefix."""
     return [int(process.stdout.readline().split()[-1]) for _ in range(count)]
@@ -254,6 +262,22 @@ class Environment(unittest.TestCase):
         self.assertTrue(all(s and s <= allowed for s in sets))
         if len(allowed) >= 4:
             self.assertFalse(sets[0] & sets[1])
+
+    def test_more_ranks_than_cores_are_dealt_out_where_that_is_even(self):
+        of_cores = {core_of(number): number for number in sorted(os.sched_getaffinity(0))}
+        if len(of_cores) < 2:
+            self.skipTest("one core")
+        allowed = sorted(of_cores.values())[:2]
+        program = "import os; print(*sorted(os.sched_getaffinity(0)))"
+        for ranks, bind, expected in ((2, [], [allowed] * 2), (3, [], [allowed] * 3),
+                                      (4, [], [[allowed[0]], [allowed[1]]] * 2), (4, ["--bind", "none"], [allowed] * 4),
+                                      (3, ["--bind", "core"], [[allowed[0]], [allowed[1]], [allowed[0]]])):
+            with self.subTest(ranks=ranks, bind=bind):
+                status, out, _ = run("-n", str(ranks), *bind, sys.executable, "-c", program,
+                                     preexec_fn=lambda: os.sched_setaffinity(0, allowed))
+                lines = sorted(out.decode().splitlines())
+                self.assertEqual(status, 0)
+                self.assertEqual([[int(n) for n in line.split()[1:]] for line in lines], expected)
 
 
 class Signals(unittest.TestCase):

@@ -43,8 +43,8 @@ class Pages(unittest.TestCase):
 
     def test_bash_offers_values_operations_and_commands(self):
         self.assertEqual(complete("commrun", "--bind", "=", "c"), ["core"])
-        self.assertEqual(complete("commrun", "--bind", ""), ["none", "core"])
-        self.assertEqual(complete("commrun", "--bind", "="), ["none", "core"])
+        self.assertEqual(complete("commrun", "--bind", ""), ["auto", "none", "core"])
+        self.assertEqual(complete("commrun", "--bind", "="), ["auto", "none", "core"])
         self.assertEqual(complete("commrun", "-n", ""), [])
         self.assertEqual(complete("comm-bench", "-n", "2", "--bytes", "=", "8", "bro"), ["broadcast"])
         self.assertEqual(complete("comm-bench", "barrier,all_"),
