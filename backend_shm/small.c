@@ -9,6 +9,7 @@
  * is received already, and it waits for the others to read. */
 #include "small.h"
 
+#include <sched.h>
 #include <string.h>
 
 #include "duplex.h"
@@ -113,6 +114,18 @@ static int is_plain(const comm_op *op)
     return !(op->flags & COMM_OP_FLAG_UNEVEN) && op->redop != COMM_REDOP_USER && op->redop != COMM_REDOP_PREMUL_SUM;
 }
 
+/* A rank that only sends waits for nobody, and would fill its ring before another rank had its core. Then it stands
+ * still until the others have read all that. So it yields its core before: between 4 ranks on 2 cores the 99th
+ * percentile of broadcasts of 4 to 16 KiB is 8 to 11 us so, and else 20 to 40, for a mean of 0.7 to 1.5 us and else 0.4
+ * to 1.0. Shorter messages fill a ring so seldom that the 99th percentile does not see it. */
+static int turn_of(const struct small_shape *s, const struct exec_group *g)
+{
+    enum { LEAST_BYTES = 4 << 10, TURN_BYTES = 64 << 10 };
+    if (!g->domain->shares_cores || s->recv_messages || !s->send_messages || s->bytes < LEAST_BYTES)
+        return 0;
+    return s->bytes < TURN_BYTES ? (int)(TURN_BYTES / s->bytes) : 1;
+}
+
 COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
     *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
@@ -130,6 +143,7 @@ COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->offered = ring_key_base(&s->head);
     s->head.type = FRAME_EAGER;
     s->sent = ring_key_base(&s->head);
+    s->turn = turn_of(s, g);
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
     queue_put_back(g->domain, op);
@@ -269,6 +283,14 @@ HOT void let_go(const struct small_shape *s, struct counts n, const struct ring_
         duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
+HOT void end_turn(struct small_shape *s, struct counts n)
+{
+    if (n.recvs || !s->turn || ++s->sent_in_turn < s->turn)
+        return;
+    s->sent_in_turn = 0;
+    sched_yield();
+}
+
 HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
                          const comm_op *op, int64_t spin_ns)
 {
@@ -285,6 +307,7 @@ HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *
     take_all(s, g, n, records, send, op->recv.data);
     let_go(s, n, records);
     queue_ran(g, op->seq);
+    end_turn(s, n);
     return COMM_OK;
 }
 

@@ -34,6 +34,7 @@ struct small_shape {
     struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
+    int turn, sent_in_turn;  /* calls that only send, in a row, before this rank yields its core; 0: it does not */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
     size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */
     size_t reduce_count;     /* elements that are reduced in rank order; 0: what comes is copied */

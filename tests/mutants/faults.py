@@ -846,6 +846,13 @@ fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP 
       "port->state == PORT_UP; i++", "shm_read")
 fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
+SMALL = "backend_shm/small.c"
+fault("shm", "sender_never_yields_its_core", SMALL, "++s->sent_in_turn < s->turn)", "1)", "turns")
+fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "if (!g->domain->shares_cores || s->recv_messages",
+      "if (s->recv_messages", "turns")
+fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES)", "|| s->bytes < 1)",
+      "turns")
+
 # ---- shm: when to look first ----
 
 BACKOFF = "backend_shm/backoff.h"

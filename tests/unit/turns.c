@@ -1,0 +1,99 @@
+/* A rank that only sends yields its core now and then where ranks share cores, and never where each has its own. What
+ * is sent fits into the rings, and who receives does not run meanwhile, so that nothing else lets a rank yield. */
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include "ranks.h"
+
+enum { BYTES_MAX = 16 << 10 };
+
+static const struct row {
+    size_t bytes;
+    int calls, yields;
+} rows[] = {
+    { 8, 300, 0 }, { 4092, 64, 0 }, { 4096, 64, 4 }, { 8192, 16, 2 }, { 12000, 15, 3 }, { BYTES_MAX, 8, 2 },
+};
+
+struct run {
+    pthread_barrier_t *meeting; /* of both ranks, in the kernel */
+    int shares_cores, from;
+};
+
+static int yields;
+
+int __real_sched_yield(void);
+int __wrap_sched_yield(void);
+
+int __wrap_sched_yield(void)
+{
+    yields++;
+    return __real_sched_yield();
+}
+
+/* Broadcasts of rank 0, or sends of rank 1 to a reduce. */
+static void call(comm_group *world, const struct run *run, float *values, size_t bytes)
+{
+    static float sums[BYTES_MAX / sizeof(float)];
+    size_t count = bytes / sizeof(float);
+    if (run->from == 0)
+        CHECK_OK(comm_broadcast(world, values, count, COMM_DTYPE_F32, 0, NULL, NULL));
+    else
+        CHECK_OK(comm_reduce(world, values, sums, count, COMM_DTYPE_F32, COMM_REDOP_SUM, 0, NULL, NULL));
+}
+
+static void stay_on_one_core(void)
+{
+    cpu_set_t allowed, one;
+    int first = 0;
+    CHECK(sched_getaffinity(0, sizeof allowed, &allowed) == 0);
+    while (!CPU_ISSET(first, &allowed))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static void senders_yield(int rank, int size, void *arg)
+{
+    static float values[BYTES_MAX / sizeof(float)];
+    const struct run *run = arg;
+    (void)size;
+    if (run->shares_cores)
+        stay_on_one_core();
+    comm_group *world = ranks_world("cpu:shm");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        call(world, run, values, rows[i].bytes);
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        pthread_barrier_wait(run->meeting);
+        yields = 0;
+        for (int k = 0; rank == run->from && k < rows[i].calls; k++)
+            call(world, run, values, rows[i].bytes);
+        if (rank == run->from && yields != (run->shares_cores ? rows[i].yields : 0))
+            ranks_fail(__FILE__, __LINE__, "%d yields in %d calls of %zu bytes", yields, rows[i].calls, rows[i].bytes);
+        pthread_barrier_wait(run->meeting);
+        for (int k = 0; rank != run->from && k < rows[i].calls; k++)
+            call(world, run, values, rows[i].bytes);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+int main(void)
+{
+    cpu_set_t allowed;
+    pthread_barrierattr_t shared;
+    int failed = 0;
+    pthread_barrier_t *meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (meeting == MAP_FAILED || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return 1;
+    pthread_barrierattr_init(&shared);
+    pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(meeting, &shared, 2);
+    for (int shares_cores = CPU_COUNT(&allowed) < 2; shares_cores <= 1; shares_cores++)
+        for (int from = 0; from <= 1 && !failed; from++) {
+            struct run run = { meeting, shares_cores, from };
+            struct ranks_options options = { .limit_s = 10, .name = shares_cores ? "one core" : "a core each" };
+            failed |= ranks_run(2, &options, senders_yield, &run);
+        }
+    return failed;
+}
