@@ -9,7 +9,8 @@
  *                    (peers.c), which is read while there is the store
  *   listens.RANK     that rank of the world hears of alarms, and answers
  *   answer.K.RANK    to a late one: what that rank of the group does
- *   ended.GROUP      the group's end has been told */
+ *   ended.GROUP      the group's end is being told
+ *   why.GROUP        its alarm, "E ...", for a rank that has passed over that, as it had not made the group yet */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +24,11 @@ enum {
     LISTEN_MS = 500,
     PROBE_MS = 500,
     ANSWERS_MS = 300,
+    REASON_MS = 1000,
     ANSWER_LOOK_NS = 10000000,
     SAID_MAX = 6,
     LOST_BYTES = 128, /* the list of lost ranks in an alarm; the others look themselves for those that do not fit in */
+    ALARM_BYTES = TEXT_BYTES + LOST_BYTES + 96,
 };
 
 /* ---- The store ---- */
@@ -84,13 +87,12 @@ void alarm_leave(struct world *w)
     append_text(w, "N");
 }
 
-static int64_t append_alarm(struct group *g, char kind, comm_status status, const char *why)
+static void write_alarm(struct group *g, char kind, comm_status status, const char *why, char text[ALARM_BYTES])
 {
-    char text[TEXT_BYTES + LOST_BYTES + 96], lost[LOST_BYTES] = "-";
+    char lost[LOST_BYTES] = "-";
     if (status == COMM_ERR_PEER_LOST)
         list_lost(g, lost, sizeof lost);
-    snprintf(text, sizeof text, "%c %" PRIx64 " %d %d %s %s", kind, g->info->id, status, g->info->rank, lost, why);
-    return append_text(g->world, text);
+    snprintf(text, ALARM_BYTES, "%c %" PRIx64 " %d %d %s %s", kind, g->info->id, status, g->info->rank, lost, why);
 }
 
 /* A rank that ends a group before it has used a device has no listener yet; the listener makes the count of alarms. */
@@ -107,30 +109,25 @@ int alarm_store_answers(struct world *w)
     return listens(w) && store_answers(w);
 }
 
-static void ended_key(const struct group *g, char key[KEY_BYTES])
+static void group_key(const struct group *g, const char *what, char key[KEY_BYTES])
 {
-    snprintf(key, KEY_BYTES, "ended.%" PRIx64, g->info->id);
-}
-
-int alarm_is_raised(struct group *g)
-{
-    char key[KEY_BYTES];
-    int32_t exists = 0;
-    ended_key(g, key);
-    return g->info->size > 1 && alarm_store_answers(g->world) &&
-           host->store_check(g->world->info->store, key, &exists) == COMM_OK && exists;
+    snprintf(key, KEY_BYTES, "%s.%" PRIx64, what, g->info->id);
 }
 
 int alarm_raise(struct group *g)
 {
-    char key[KEY_BYTES];
+    char key[KEY_BYTES], alarm[ALARM_BYTES];
     int64_t first;
     if (g->info->size == 1 || !alarm_store_answers(g->world))
         return 0;
-    ended_key(g, key);
+    group_key(g, "ended", key);
     if (host->store_add(g->world->info->store, key, 1, &first) != COMM_OK)
         return 0;
-    return first != 1 || append_alarm(g, 'E', atomic_load(&g->ended), g->ended_text) > 0;
+    if (first != 1)
+        return 1;
+    write_alarm(g, 'E', atomic_load(&g->ended), g->ended_text, alarm);
+    group_key(g, "why", key);
+    return set_text(g->world, key, alarm) == COMM_OK && append_text(g->world, alarm) > 0;
 }
 
 /* ---- Peers that are lost ---- */
@@ -208,8 +205,11 @@ void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity)
     *answer = '\0';
     if (!g->world->has_listener || g->info->size == 1)
         return;
+    char alarm[ALARM_BYTES];
     char **answers = calloc((size_t)g->info->size, sizeof *answers);
-    int64_t number = answers && store_answers(g->world) ? append_alarm(g, 'L', COMM_OK, what) : 0;
+    write_alarm(g, 'L', COMM_OK, what, alarm);
+    int can_ask = answers && !atomic_load(&g->store_failed) && store_answers(g->world);
+    int64_t number = can_ask ? append_text(g->world, alarm) : 0;
     if (number) {
         collect_answers(g, number, answers);
         say_answers(g, answers, answer, capacity);
@@ -264,31 +264,75 @@ static void hear_of_lost(const struct group *g, const char *list, const char *te
     }
 }
 
+struct alarm {
+    char kind;
+    uint64_t id;
+    int status, rank;
+    char lost[LOST_BYTES];
+    const char *why;
+};
+
+static int read_alarm(const char *text, struct alarm *a)
+{
+    int at = 0;
+    int found = sscanf(text, "%c %" SCNx64 " %d %d %127s %n", &a->kind, &a->id, &a->status, &a->rank, a->lost, &at);
+    a->why = text + at;
+    return found == 5 && at;
+}
+
+static int is_of_another(const struct group *g, const struct alarm *a)
+{
+    return a->rank >= 0 && a->rank < g->info->size && a->rank != g->info->rank;
+}
+
+/* Another rank has ended the group. */
+static void hear_reason(struct group *g, const struct alarm *a)
+{
+    char text[TEXT_BYTES], who[64];
+    say_rank(g, a->rank, who, sizeof who);
+    snprintf(text, sizeof text, "%s reports: %s", who, a->why);
+    hear_of_lost(g, a->lost, text); /* before the group ends */
+    pthread_mutex_lock(&g->lock);
+    if (g->asks && !g->heard) {
+        g->heard = status_that_ends(a->status);
+        snprintf(g->heard_text, sizeof g->heard_text, "%s", text);
+    }
+    group_end(g, status_that_ends(a->status), text, 1);
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* An alarm of another rank. Called with the world's lock, which keeps its groups. */
 static void hear(struct world *w, int64_t number, const char *alarm)
 {
-    char kind, text[TEXT_BYTES], who[64], lost[LOST_BYTES];
-    uint64_t id;
-    int status, rank, at = 0;
-    if (sscanf(alarm, "%c %" SCNx64 " %d %d %127s %n", &kind, &id, &status, &rank, lost, &at) < 5 || !at)
+    struct alarm a;
+    struct group *g = read_alarm(alarm, &a) ? group_of_id(w, a.id) : NULL;
+    if (!g || !is_of_another(g, &a))
         return;
-    struct group *g = group_of_id(w, id);
-    if (!g || rank < 0 || rank >= g->info->size || rank == g->info->rank)
-        return;
-    if (kind == 'L') {
+    if (a.kind == 'L')
         answer(w, g, number);
+    else
+        hear_reason(g, &a);
+}
+
+void alarm_look_for_reason(struct group *g)
+{
+    char key[KEY_BYTES];
+    struct alarm a;
+    int32_t exists = 0;
+    if (g->info->size == 1)
+        return;
+    if (!alarm_store_answers(g->world)) {
+        atomic_store(&g->store_failed, 1);
         return;
     }
-    say_rank(g, rank, who, sizeof who);
-    snprintf(text, sizeof text, "%s reports: %s", who, alarm + at);
-    hear_of_lost(g, lost, text); /* before the group ends */
-    pthread_mutex_lock(&g->lock);
-    if (g->asks && !g->heard) {
-        g->heard = status_that_ends(status);
-        snprintf(g->heard_text, sizeof g->heard_text, "%s", text);
-    }
-    group_end(g, status_that_ends(status), text, 1);
-    pthread_mutex_unlock(&g->lock);
+    group_key(g, "ended", key);
+    if (host->store_check(g->world->info->store, key, &exists) != COMM_OK || !exists)
+        return;
+    group_key(g, "why", key);
+    char *text = get_text(g->world, key, REASON_MS);
+    if (text && read_alarm(text, &a) && a.kind == 'E' && a.id == g->info->id && is_of_another(g, &a))
+        hear_reason(g, &a);
+    free(text);
 }
 
 /* NCCL would wait for them: over NVLink and shared memory it does not notice. */

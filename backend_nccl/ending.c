@@ -77,16 +77,6 @@ static void await_name(struct group *g, char *answer, size_t capacity)
         pause_for(NAME_LOOK_NS);
 }
 
-/* If another rank has ended the group before, its reason is about to come. */
-static void await_report(struct group *g)
-{
-    int64_t until_ns = host->now_ns() + NAME_NS;
-    if (!alarm_is_raised(g))
-        return;
-    while (!has_heard(g) && host->now_ns() < until_ns)
-        pause_for(LOOK_NS);
-}
-
 /* Find out which rank is late, or lost. */
 static void ask_who(struct group *g, const char *what, char *answer, size_t capacity)
 {
@@ -99,14 +89,15 @@ static void ask_who(struct group *g, const char *what, char *answer, size_t capa
  * and who comes later finds nobody there. */
 static void find_out_why(struct group *g)
 {
-    char what[TEXT_BYTES / 2], answer[TEXT_BYTES / 2] = "";
+    enum { HALF = TEXT_BYTES / 2 };
+    char what[TEXT_BYTES], answer[HALF] = "";
     comm_status status = atomic_load(&g->ended);
     int is_loss = status == COMM_ERR_PEER_LOST, is_of_a_rank = is_loss || status == COMM_ERR_DEADLINE;
     pthread_mutex_lock(&g->lock);
-    snprintf(what, sizeof what, "%.*s", (int)sizeof what - 1, g->ended_text);
+    snprintf(what, sizeof what, "%.*s", is_of_a_rank ? HALF - 1 : TEXT_BYTES - 1, g->ended_text);
     pthread_mutex_unlock(&g->lock);
     if (!is_loss || !alarm_name_the_ended(g, answer, sizeof answer)) {
-        await_report(g);
+        alarm_look_for_reason(g);
         if (is_of_a_rank && !has_heard(g))
             ask_who(g, what, answer, sizeof answer);
     }
@@ -114,10 +105,9 @@ static void find_out_why(struct group *g)
     if (g->heard && is_of_a_rank)
         snprintf(g->ended_text, sizeof g->ended_text, "%s", g->heard_text);
     else if (g->heard)
-        snprintf(g->ended_text, sizeof g->ended_text, "%.*s; on this rank: %s", TEXT_BYTES / 2 - 32, g->heard_text,
-                 what);
+        snprintf(g->ended_text, sizeof g->ended_text, "%.*s; on this rank: %.*s", HALF, g->heard_text, HALF - 32, what);
     else
-        snprintf(g->ended_text, sizeof g->ended_text, "%s%s", what, answer);
+        snprintf(g->ended_text, sizeof g->ended_text, "%.*s%s", is_of_a_rank ? HALF : TEXT_BYTES - 1, what, answer);
     if (g->heard) {
         atomic_store(&g->ended, g->heard);
         g->told = 1;

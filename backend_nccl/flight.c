@@ -582,7 +582,7 @@ comm_status flights_end(struct group *g, const comm_op *const *ops, comm_work *c
             flight_append(&g->communicators->queued, f);
         else
             flight_give_back(f);
-    return taken == count ? COMM_OK : COMM_ERR_NO_MEMORY;
+    return taken == count ? COMM_OK : group_ended_why(g);
 }
 
 /* ---- Works and streams ---- */

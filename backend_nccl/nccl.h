@@ -246,7 +246,7 @@ void group_finish_ending(struct group *g); /* wait until the group is over; no l
 
 /* alarm.c: how the ranks tell each other of an end, by the world's store. No lock is held. */
 int alarm_raise(struct group *g); /* 1: the others hear of the end */
-int alarm_is_raised(struct group *g); /* another rank has ended the group: this one hears of it, or has */
+void alarm_look_for_reason(struct group *g); /* g->heard, if another rank has ended the group */
 void alarm_look_for_lost(struct group *g); /* for comm_group_lost_ranks */
 /* 1: a rank is lost; `text` says which. */
 int alarm_name_the_ended(struct group *g, char *text, size_t capacity);

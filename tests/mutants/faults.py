@@ -915,8 +915,8 @@ fault("nccl", "rank_that_leaves_has_done_one_less", "backend_nccl/peers.c",
 fault("nccl", "rank_0_leaves_without_an_alarm", "backend_nccl/peers.c", "&& w->info->rank == 0)", "&& 0)", *LEAVES)
 fault("nccl", "messages_of_others_miss_who_has_left", "backend_nccl/peers.c",
       "(c->source < 0 || c->source == rank || c->target == rank)", "1", *LEAVES)
-fault("nccl", "who_comes_too_late_does_not_wait_for_the_reason", "backend_nccl/ending.c", "if (!alarm_is_raised(g))",
-      "if (1)", "faults")
+fault("nccl", "who_comes_too_late_does_not_wait_for_the_reason", "backend_nccl/alarm.c",
+      "!= COMM_OK || !exists)", "!= COMM_OK || 1)", "faults")
 fault("nccl", "rank_without_a_gpu_call_is_taken_for_stopped", "backend_nccl/alarm.c", "== COMM_OK && !listens)",
       "== COMM_OK && listens > 1)", "faults")
 fault("nccl", "group_is_closed_while_it_connects", "backend_nccl/backend.c",

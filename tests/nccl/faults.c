@@ -347,15 +347,7 @@ static void one_does_not_connect(int rank, int size, void *arg)
     leave(world, vector);
 }
 
-/* A store that keeps alarms back until it is asked whether the group has ended: NCCL fails before the rank has heard
- * why the others ended. */
-struct slow_store {
-    comm_store *store;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    int is_asked;
-};
-
+/* A store without alarms: NCCL fails before the rank has heard why the others ended. */
 static comm_status text_of(comm_status status, char *error, size_t capacity)
 {
     if (status != COMM_OK)
@@ -363,95 +355,72 @@ static comm_status text_of(comm_status status, char *error, size_t capacity)
     return status;
 }
 
-static comm_status slow_set(void *context, const char *key, const void *data, size_t bytes, char *error,
+static comm_status deaf_set(void *context, const char *key, const void *data, size_t bytes, char *error,
                             size_t capacity)
 {
-    struct slow_store *s = context;
-    return text_of(comm_store_set(s->store, key, data, bytes), error, capacity);
+    return text_of(comm_store_set(context, key, data, bytes), error, capacity);
 }
 
-static comm_status slow_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
+static comm_status deaf_get(void *context, const char *key, int64_t timeout_ms, void **ret_data, size_t *ret_bytes,
                             char *error, size_t capacity)
 {
-    struct slow_store *s = context;
-    struct timespec until;
-    int late = 0;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&s->lock);
-    while (strstr(key, "alarm.") && !s->is_asked && !late)
-        late = pthread_cond_timedwait(&s->changed, &s->lock, &until) != 0;
-    pthread_mutex_unlock(&s->lock);
-    return late ? COMM_ERR_TIMEOUT
-                : text_of(comm_store_get(s->store, key, timeout_ms, ret_data, ret_bytes), error, capacity);
+    if (strstr(key, "alarm.") == NULL)
+        return text_of(comm_store_get(context, key, timeout_ms, ret_data, ret_bytes), error, capacity);
+    usleep((useconds_t)timeout_ms * 1000);
+    snprintf(error, capacity, "there are no alarms here");
+    return COMM_ERR_TIMEOUT;
 }
 
-static comm_status slow_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
+static comm_status deaf_add(void *context, const char *key, int64_t amount, int64_t *ret_value, char *error,
                             size_t capacity)
 {
-    struct slow_store *s = context;
-    return text_of(comm_store_add(s->store, key, amount, ret_value), error, capacity);
+    return text_of(comm_store_add(context, key, amount, ret_value), error, capacity);
 }
 
-static comm_status slow_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
+static comm_status deaf_compare_set(void *context, const char *key, const void *expected, size_t expected_bytes,
                                     const void *desired, size_t desired_bytes, void **ret_data, size_t *ret_bytes,
                                     char *error, size_t capacity)
 {
-    struct slow_store *s = context;
-    return text_of(comm_store_compare_set(s->store, key, expected, expected_bytes, desired, desired_bytes, ret_data,
+    return text_of(comm_store_compare_set(context, key, expected, expected_bytes, desired, desired_bytes, ret_data,
                                           ret_bytes), error, capacity);
 }
 
-static comm_status slow_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
+static comm_status deaf_check(void *context, const char *const *keys, size_t count, int32_t *ret_all, char *error,
                               size_t capacity)
 {
-    struct slow_store *s = context;
-    pthread_mutex_lock(&s->lock);
-    for (size_t i = 0; i < count; i++)
-        s->is_asked |= strstr(keys[i], "ended.") != NULL;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    return text_of(comm_store_check(s->store, keys, count, ret_all), error, capacity);
+    return text_of(comm_store_check(context, keys, count, ret_all), error, capacity);
 }
 
-static comm_status slow_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
+static comm_status deaf_remove(void *context, const char *key, int32_t *ret_existed, char *error, size_t capacity)
 {
-    struct slow_store *s = context;
-    return text_of(comm_store_delete(s->store, key, ret_existed), error, capacity);
+    return text_of(comm_store_delete(context, key, ret_existed), error, capacity);
 }
 
-static void slow_close(void *context)
+static void deaf_close(void *context)
 {
-    struct slow_store *s = context;
-    comm_store_close(s->store);
+    comm_store_close(context);
 }
 
-static comm_store *slow_store_open(struct slow_store *s)
+static comm_store *deaf_store(void)
 {
-    comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "slow", .set = slow_set, .get = slow_get,
-                           .add = slow_add, .compare_set = slow_compare_set, .check = slow_check,
-                           .remove = slow_remove, .close = slow_close };
+    comm_store_ops ops = { .struct_bytes = sizeof ops, .name = "deaf", .set = deaf_set, .get = deaf_get,
+                           .add = deaf_add, .compare_set = deaf_compare_set, .check = deaf_check,
+                           .remove = deaf_remove, .close = deaf_close };
     comm_store *store;
-    *s = (struct slow_store){ .store = ranks_store() };
-    CHECK(pthread_mutex_init(&s->lock, NULL) == 0 && pthread_cond_init(&s->changed, NULL) == 0);
-    CHECK_OK(comm_store_create(&ops, s, &store));
+    CHECK_OK(comm_store_create(&ops, ranks_store(), &store));
     return store;
 }
 
 /* One connects when the others have left. NCCL fails then, in its own words; the rank says why the others ended. */
 static void one_connects_too_late(int rank, int size, void *arg)
 {
-    static struct slow_store slow;
     struct run *run = arg;
     comm_init_options options = ready(run, rank);
     comm_group *world;
     int32_t *vector = vector_new(COUNT, 1);
     options.rank = rank;
     options.world_size = size;
-    options.store = rank == VICTIM ? slow_store_open(&slow) : ranks_store();
+    options.store = rank == VICTIM ? deaf_store() : ranks_store();
     CHECK_OK(comm_init(&options, &world));
     comm_store_close(options.store);
     CHECK_OK(comm_group_set_timeout(world, ANSWER_MS));
@@ -468,6 +437,32 @@ static void one_connects_too_late(int rank, int size, void *arg)
         leave(world, vector);
     }
     fault_meet(run->page); /* the stand-in's unique id is a file of rank 0 */
+}
+
+/* The same, with a group that the rank makes when it has heard of the others' end of it. */
+static void one_makes_a_group_too_late(int rank, int size, void *arg)
+{
+    struct run *run = arg;
+    comm_group *world = open_world(run, rank, 20000), *copy;
+    int32_t *vector = vector_new(COUNT, 1);
+    (void)size;
+    CHECK_OK(all_reduce(world, vector));
+    if (rank == VICTIM)
+        fault_meet(run->page);
+    CHECK_OK(comm_group_dup(world, NULL, &copy));
+    CHECK_OK(comm_group_set_timeout(copy, ANSWER_MS));
+    if (rank != VICTIM)
+        CHECK_STATUS(all_reduce(copy, vector), COMM_ERR_DEADLINE);
+    else
+        CHECK_STATUS(until_it_ends(copy, vector), COMM_ERR_DEADLINE);
+    if (rank == VICTIM)
+        CHECK_ERROR_SAYS(" reports: all_reduce #1");
+    CHECK_OK(comm_group_close(copy));
+    if (rank != VICTIM)
+        fault_meet(run->page);
+    CHECK_OK(all_reduce(world, vector));
+    gpu_memory_free(vector);
+    CHECK_OK(comm_group_close(world));
 }
 
 /* A group whose communicator nobody else has joined can be closed, and who comes later is told. */
@@ -749,6 +744,9 @@ static const struct fault_case cases[] = {
     { "one connects too late", one_connects_too_late, 3, GPUS, NULL, -1, 0, ON_STANDIN },
     { "one connects too late, to nothing", one_connects_too_late, 3, GPUS,
       "STANDIN_FAIL=ncclCommInitRankConfig:1:2", VICTIM, 0, ON_STANDIN },
+    { "one makes a group too late", one_makes_a_group_too_late, 3, GPUS, NULL, -1, 0, ANYWHERE },
+    { "one makes a group too late, of nothing", one_makes_a_group_too_late, 3, GPUS,
+      "STANDIN_FAIL=ncclCommInitRankConfig:2:2", VICTIM, 0, ON_STANDIN },
     { "closed while connecting", closed_while_connecting, 3, GPUS, NULL, -1, 0, ANYWHERE },
     { "aborted within", aborted_within, 3, GPUS, NULL, -1, 0, ANYWHERE },
     { "aborted within, beside tcp", aborted_within, 3, BOTH, NULL, -1, 0, ANYWHERE },
