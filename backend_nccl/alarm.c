@@ -208,8 +208,7 @@ void alarm_ask(struct group *g, const char *what, char *answer, size_t capacity)
     char alarm[ALARM_BYTES];
     char **answers = calloc((size_t)g->info->size, sizeof *answers);
     write_alarm(g, 'L', COMM_OK, what, alarm);
-    int can_ask = answers && !atomic_load(&g->store_failed) && store_answers(g->world);
-    int64_t number = can_ask ? append_text(g->world, alarm) : 0;
+    int64_t number = answers && store_answers(g->world) ? append_text(g->world, alarm) : 0;
     if (number) {
         collect_answers(g, number, answers);
         say_answers(g, answers, answer, capacity);
@@ -319,12 +318,8 @@ void alarm_look_for_reason(struct group *g)
     char key[KEY_BYTES];
     struct alarm a;
     int32_t exists = 0;
-    if (g->info->size == 1)
+    if (g->info->size == 1 || !alarm_store_answers(g->world))
         return;
-    if (!alarm_store_answers(g->world)) {
-        atomic_store(&g->store_failed, 1);
-        return;
-    }
     group_key(g, "ended", key);
     if (host->store_check(g->world->info->store, key, &exists) != COMM_OK || !exists)
         return;
