@@ -108,9 +108,8 @@ static int poll_group(struct group *g, struct finished_list *list, int64_t now_n
     for (struct communicator *c = g->communicators; c; c = c->next) {
         note_enqueued(c, list);
         cuda_status status = note_done(c, list);
-        if (status != CUDA_OK) {
+        if (status != CUDA_OK)
             group_end_failed(g, fail_cuda(status, "an operation on the device"));
-        }
         left |= c->pending.first || c->queued.first || c->issuing.first;
         if (now_ns >= c->next_check_ns)
             check(c, now_ns);
