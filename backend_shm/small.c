@@ -115,9 +115,9 @@ static int is_plain(const comm_op *op)
 }
 
 /* A rank that only sends waits for nobody, and would fill its ring before another rank had its core. Then it stands
- * still until the others have read all that. So it yields its core before: between 4 ranks on 2 cores the 99th
- * percentile of broadcasts of 4 to 16 KiB is 8 to 11 us so, and else 20 to 40, for a mean of 0.7 to 1.5 us and else 0.4
- * to 1.0. Shorter messages fill a ring so seldom that the 99th percentile does not see it. */
+ * still until the others have read all that. So it yields its core before: between 4 ranks on 2 cores near each other
+ * the 99th percentile of broadcasts of 4 to 16 KiB is 8 to 11 us so, and else 20 to 40, for a mean of 0.7 to 1.5 us and
+ * else 0.4 to 1.0. Shorter messages fill a ring so seldom that the 99th percentile does not see it. */
 static int turn_of(const struct small_shape *s, const struct exec_group *g)
 {
     enum { LEAST_BYTES = 4 << 10, TURN_BYTES = 64 << 10 };
@@ -220,8 +220,9 @@ HOT int backs_off(const struct fabric *f, const struct small_shape *s, struct co
 
 /* A rank that only receives keeps up with one that sends on another core: what it misses is often there a moment later.
  * Where ranks share cores, it looks a little longer before it yields. Else two such ranks on a core change places every
- * few messages: between 4 ranks on 2 cores the 99th percentile of broadcasts of 1 and 2 KiB was 19 and 21 us so, and is
- * 0.3 and 0.4. Of shorter ones a ring takes so many that they change places seldom enough. */
+ * few messages: between 4 ranks on 2 cores near each other the 99th percentile of broadcasts of 1 and 2 KiB was 19 and
+ * 21 us so, and is 0.3 and 0.4. From a core that is far a line takes longer than these looks. Of shorter messages a
+ * ring takes so many that the ranks change places seldom enough. */
 HOT int looks_longer(const struct small_shape *s, struct counts n, unsigned turn)
 {
     enum { LOOKS = 8, LEAST_BYTES = 512 };
