@@ -2,8 +2,11 @@
 #ifndef COMM_SHM_DUPLEX_H
 #define COMM_SHM_DUPLEX_H
 
+#include <sched.h>
+
 #include "lend.h"
 #include "shm.h"
+#include "waiting.h"
 
 /* The port_ops that a duplex has once it is up; and before, when nothing goes out yet. */
 int duplex_send(struct port *p, struct frame *h, const void *payload, size_t bytes, struct message *m);
@@ -52,6 +55,28 @@ static inline void duplex_ring_bell(struct duplex *p)
     else
         ring_fence();
     duplex_ring_bell_fenced(p);
+}
+
+/* Of this thread, if it yields while it waits; else 0. Then ranks share cores, and tell each other where they run. A
+ * rank that waits for one on another core looks a little longer before it yields: what it misses is often there a
+ * moment later, and to yield takes longer. One on its own core has nothing to send before this one yields. */
+static inline uint32_t duplex_own_core(const struct fabric *f)
+{
+    return waiting_spins(f->looks.waiting) ? 0 : (uint32_t)(sched_getcpu() + 1);
+}
+
+static inline void duplex_say_core(struct duplex *p, uint32_t core)
+{
+    if (p->said_core != core)
+        atomic_store_explicit(&p->out.shared->core, p->said_core = core, memory_order_relaxed);
+}
+
+static inline int duplex_is_elsewhere(const struct duplex *p, uint32_t core)
+{
+    if (!core)
+        return 0;
+    uint32_t theirs = atomic_load_explicit(&p->in.shared->core, memory_order_relaxed);
+    return theirs && theirs != core;
 }
 
 /* A message has been sent. Does this thread wait for one now? It does if `both` send; or, where that is not known, if

@@ -130,10 +130,10 @@ int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns)
 {
     struct waiting *w = f->looks.waiting;
     int64_t now = clock_now_ns();
-    if (!*until_ns) {
-        *until_ns = now + spin_ns;
+    if (!*until_ns)
         waiting_begins(w);
-    }
+    if (*until_ns <= 0)
+        *until_ns = now + spin_ns;
     if (now >= *until_ns || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed))
         return 0;
     if (!waiting_spins(w))

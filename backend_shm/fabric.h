@@ -32,14 +32,33 @@ int fabric_leave(struct fabric *f);
 /* What fabric_look_again does now and then. */
 int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns);
 
+/* Yield, if that need not be measured; else 0. Until when to look is not known before the first look at the clock.
+ * Inline: after another rank has had the core a processor predicts each return wrongly, and to yield three functions
+ * deeper takes 0.1 us longer. */
+static inline int fabric_yield_unmeasured(struct fabric *f, int64_t *until_ns)
+{
+    enum { UNTIL_LATER = -1 };
+    struct waiting *w = f->looks.waiting;
+    if (atomic_load_explicit(f->looks.contenders, memory_order_relaxed) || !waiting_yield_unmeasured(w))
+        return 0;
+    if (!*until_ns) {
+        *until_ns = UNTIL_LATER;
+        waiting_begins(w);
+    }
+    return 1;
+}
+
 /* For a thread that has the lock and looks for something that takes a moment to come: look again (1), or stop (0),
  * because it has looked for spin_ns, rests, or another thread wants the lock? `turn` counts from 1, *until_ns begins at
- * 0. What comes at once comes before the first look at the clock, which takes half as long as a message. */
-static inline int fabric_look_again(struct fabric *f, unsigned turn, int64_t spin_ns, int64_t *until_ns)
+ * 0. What comes at once comes before the first look at the clock, which takes half as long as a message. A thread that
+ * yields looks some times before, if all that it misses comes from other cores (`elsewhere`): as long as a line takes
+ * from a core that is far, and less than half of a yield. Else two ranks on a core change places for nothing. So a
+ * barrier of 4 ranks on 2 near cores takes 1.7 us and not 2.4, and its 99th percentile is 3.7 us and not 5.7. */
+static inline int fabric_look_again(struct fabric *f, unsigned turn, int elsewhere, int64_t spin_ns, int64_t *until_ns)
 {
-    enum { OFTEN = 16 };
-    if (turn % OFTEN == 0 || !waiting_spins(f->looks.waiting))
-        return fabric_look_at_clock(f, spin_ns, until_ns);
+    enum { OFTEN = 16, LOOKS = 32 };
+    if (waiting_spins(f->looks.waiting) ? turn % OFTEN == 0 : !elsewhere || turn % LOOKS == 0)
+        return fabric_yield_unmeasured(f, until_ns) || fabric_look_at_clock(f, spin_ns, until_ns);
     relax();
     return 1;
 }

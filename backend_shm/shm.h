@@ -80,6 +80,7 @@ struct duplex {
     struct tx *read_head;  /* offers that it had read when it went, and that have no message yet */
     uint32_t replies;      /* queued answers to what the peer asked */
     int bye_sent;
+    uint32_t said_core;    /* as in ring_shared */
     uint64_t peer_lines;   /* of its records that had been read when this rank sent last: duplex_take_next */
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */

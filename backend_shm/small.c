@@ -182,18 +182,26 @@ HOT int can_receive(const struct small_shape *s, struct counts n)
 }
 
 /* Longer records are there sooner if they are all written before this rank begins to look: a fence, one for all peers.
- * One to a single peer, of up to FEW_BYTES, is there sooner without. */
-HOT void ring_bells(const struct small_shape *s, struct counts n)
+ * One to a single peer, of up to FEW_BYTES, is there sooner without. Where ranks yield (`core`), each peer wants a
+ * fence: then one for all is the least. */
+HOT void ring_bells(const struct small_shape *s, struct counts n, uint32_t core)
 {
     enum { SHORT_BYTES = 64, FEW_BYTES = 1024 };
-    int is_fenced = s->bytes > (n.sends > 1 ? SHORT_BYTES : FEW_BYTES);
+    int is_fenced = (core && n.sends > 1) || s->bytes > (n.sends > 1 ? SHORT_BYTES : FEW_BYTES);
     if (is_fenced)
         ring_fence();
     for (int i = 0; i < n.sends; i++)
         (is_fenced ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
 }
 
-HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from)
+COLD void say_core(const struct small_shape *s, uint32_t core)
+{
+    for (int i = 0; i < s->send_messages; i++)
+        duplex_say_core(s->sends[i].peer, core);
+}
+
+HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from,
+                  uint32_t core)
 {
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
@@ -205,7 +213,9 @@ HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, ui
         record->frame.credit = credit;
         ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)s->bytes);
     }
-    ring_bells(s, n);
+    ring_bells(s, n, core);
+    if (core)
+        say_core(s, core);
     if (n.sends == 1)
         duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes, n.recvs > 0);
 }
@@ -218,20 +228,19 @@ HOT int backs_off(const struct fabric *f, const struct small_shape *s, struct co
     return n.sends && s->bytes <= LONGEST && waiting_spins(f->looks.waiting);
 }
 
-/* A rank that only receives keeps up with one that sends on another core: what it misses is often there a moment later.
- * Where ranks share cores, it looks a little longer before it yields. Else two such ranks on a core change places every
- * few messages: between 4 ranks on 2 cores near each other the 99th percentile of broadcasts of 1 and 2 KiB was 19 and
- * 21 us so, and is 0.3 and 0.4. From a core that is far a line takes longer than these looks. Of shorter messages a
- * ring takes so many that the ranks change places seldom enough. */
-HOT int looks_longer(const struct small_shape *s, struct counts n, unsigned turn)
+/* Do all that are missing, from this one on, come from other cores? */
+HOT int come_from_elsewhere(const struct small_shape *s, struct counts n, int missing, uint32_t core)
 {
-    enum { LOOKS = 8, LEAST_BYTES = 512 };
-    return !n.sends && s->bytes >= LEAST_BYTES && turn % LOOKS != 0;
+    const struct ring_record *unused;
+    for (int i = missing; i < n.recvs; i++)
+        if (!duplex_is_elsewhere(s->recvs[i].peer, core) && ring_look(&s->recvs[i].peer->in, &unused) == RING_NOTHING)
+            return 0;
+    return 1;
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
 HOT int all_are_here(struct fabric *f, struct small_shape *s, struct counts n, uint64_t key,
-                     const struct ring_record **records, int64_t spin_ns)
+                     const struct ring_record **records, uint32_t core, int64_t spin_ns)
 {
     uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
     const int looks_later = backs_off(f, s, n);
@@ -253,9 +262,8 @@ HOT int all_are_here(struct fabric *f, struct small_shape *s, struct counts n, u
             fabric_found(f, turn, until_ns);
             return 1;
         }
-        if (looks_longer(s, n, turn))
-            relax();
-        else if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+        int elsewhere = core && come_from_elsewhere(s, n, here, core);
+        if (!fabric_look_again(f, turn, elsewhere, spin_ns, &until_ns))
             return 0;
     }
 }
@@ -312,10 +320,11 @@ HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *
     uint64_t key = ring_key_of(s->sent, op->seq);
     if (!can_send(s, n))
         return COMM_ERR_UNSUPPORTED;
-    send_all(s, n, op->seq, key, send);
+    const uint32_t core = duplex_own_core(f);
+    send_all(s, n, op->seq, key, send, core);
     exec_host->run_waits();
     queue_runs(g, op);
-    if (!all_are_here(f, s, n, key, records, spin_ns))
+    if (!all_are_here(f, s, n, key, records, core, spin_ns))
         return COMM_IN_PROGRESS;
     take_all(s, g, n, records, send, op->recv.data);
     let_go(s, n, records);
@@ -347,11 +356,11 @@ static int draft_all(const struct small_shape *s, const uint8_t *from, struct tx
     return 1;
 }
 
-static void offer_all(struct small_shape *s, const struct exec_group *g, struct tx **offers)
+static void offer_all(struct small_shape *s, const struct fabric *f, const struct exec_group *g, struct tx **offers)
 {
     for (int i = 0; i < s->send_messages; i++)
         duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
-    ring_bells(s, counts_of(s));
+    ring_bells(s, counts_of(s), duplex_own_core(f));
 }
 
 /* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
@@ -375,7 +384,7 @@ static int are_read(struct fabric *f, const struct small_shape *s, struct tx **o
     int64_t until_ns = 0;
     for (int i = 0; i < s->send_messages; i++)
         for (unsigned turn = 1; !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
-            if (!fabric_look_again(f, turn, spin_ns, &until_ns))
+            if (!fabric_look_again(f, turn, 0, spin_ns, &until_ns))
                 return 0;
     for (int i = 0; i < s->send_messages; i++)
         duplex_end_offer(s->sends[i].peer, offers[i]);
@@ -388,11 +397,11 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
     const struct ring_record *records[SMALL_PEERS_MAX];
     const struct counts n = counts_of(s);
     uint8_t *recv = op->recv.data;
-    offer_all(s, g, offers);
+    offer_all(s, f, g, offers);
     exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
-    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), records, spin_ns) || !read_all(s, records, recv))
+    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), records, 0, spin_ns) || !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
     let_go(s, n, records);
     g->has_received = 1;

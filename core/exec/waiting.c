@@ -1,6 +1,5 @@
 #include "waiting.h"
 
-#include <sched.h>
 #include <stddef.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -77,6 +76,16 @@ static int may_have_core(struct waiting *w, int64_t began_ns, int64_t ended_ns)
     return had_ns > (ended_ns - began_ns) / SHARE && had_ns < waits * WAKING_NS;
 }
 
+/* Has another program had the core of late, or may it have? */
+static void learn_to_measure(struct waiting *w, int64_t ended_ns)
+{
+    enum { SHORT_YIELDS = 64, UNMEASURED = 7 };
+    int is_short = ended_ns - w->yielded_ns <= WAITING_LONG_LOOK_NS;
+    w->yielded_ns = ended_ns;
+    w->short_yields = !is_short ? 0 : w->short_yields < SHORT_YIELDS ? w->short_yields + 1 : SHORT_YIELDS;
+    w->unmeasured = w->is_crowded && w->short_yields == SHORT_YIELDS ? UNMEASURED : 0;
+}
+
 /* When that took long, and not for another rank, the core went to a program that is not waiting for anything. If that
  * gets more than its share, a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to
  * one that yields. After the rest the thread tries again: a program that ran only briefly costs one short rest, one
@@ -88,6 +97,7 @@ void waiting_yield(struct waiting *w, int64_t now)
         got_back(w, now); /* from the rest */
     sched_yield();
     int64_t ended_ns = clock_now_ns();
+    learn_to_measure(w, ended_ns);
     if (ended_ns - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage) || may_have_core(w, now, ended_ns))
         return;
     int64_t longer_ns = w->long_rest_ns < LONG_REST_MAX_NS ? 2 * w->long_rest_ns : LONG_REST_MAX_NS;

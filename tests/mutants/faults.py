@@ -853,6 +853,18 @@ fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "if (!g->domain->
 fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES)", "|| s->bytes < 1)",
       "turns")
 
+# ---- shm: ranks that share cores ----
+
+fault("shm", "rank_waits_at_length_for_its_own_core", "backend_shm/duplex.h", "theirs && theirs != core", "theirs",
+      "shm_yields")
+fault("shm", "unknown_core_is_another", "backend_shm/duplex.h", "theirs && theirs != core", "theirs != core",
+      "shm_yields")
+fault("shm", "rank_yields_though_a_message_comes", "backend_shm/fabric.h", "!elsewhere || turn % LOOKS == 0", "1",
+      "shm_yields")
+fault("shm", "unmeasured_yields_never_end_a_wait", "backend_shm/fabric.c", "    if (*until_ns <= 0)\n",
+      "    if (!*until_ns)\n", "shm_yields")
+fault("core", "yields_are_not_measured_beside_other_programs", "core/exec/waiting.c", "!is_short ? 0 : ", "", "resting")
+
 # ---- shm: when to look first ----
 
 BACKOFF = "backend_shm/backoff.h"

@@ -125,6 +125,44 @@ static void a_short_yield_is_no_reason_to_rest(void **state)
     assert_int_equal(w.rest_until_ns, 0);
 }
 
+/* Yields whose time is measured, until some need not be; how many do not, then? */
+static int unmeasured_after(struct waiting *w, int yields)
+{
+    int unmeasured = 0;
+    for (int i = 0; i < yields; i++) {
+        assert_false(waiting_yield_unmeasured(w));
+        w->yielded_ns = clock_now_ns(); /* the one before ended just now, however busy this machine is */
+        waiting_yield(w, w->yielded_ns + 1000 * MS);
+        w->yielded_ns = clock_now_ns();
+    }
+    while (waiting_yield_unmeasured(w))
+        unmeasured++;
+    return unmeasured;
+}
+
+static int becomes_unmeasured(struct waiting *w, int most)
+{
+    for (int yields = 1; yields <= most; yields++)
+        if (unmeasured_after(w, 1))
+            return yields;
+    return 0;
+}
+
+static void short_yields_are_seldom_measured_where_ranks_share_cores(void **state)
+{
+    enum { TRIES = 100000, SHORT_YIELDS = 64 }; /* a slice of another program begins the count anew */
+    struct waiting w = { .yield_ns = MS, .is_crowded = 1 }, alone = { .yield_ns = MS };
+    (void)state;
+    assert_true(becomes_unmeasured(&w, TRIES) >= SHORT_YIELDS);
+    for (int tries = 1; unmeasured_after(&w, 1) != 7; tries++)
+        assert_true(tries < TRIES);
+    w.yielded_ns = clock_now_ns() - 2 * MS; /* there was much else to do, or another program had the core */
+    waiting_yield(&w, clock_now_ns());
+    assert_false(waiting_yield_unmeasured(&w));
+    assert_true(becomes_unmeasured(&w, TRIES) >= SHORT_YIELDS);
+    assert_int_equal(becomes_unmeasured(&alone, 2 * SHORT_YIELDS), 0);
+}
+
 static void spinning_in_vain_ends_in_rests(void **state)
 {
     struct waiting w = { .spin_ns = MS, .rest_ns = 100 * MS };
@@ -239,6 +277,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_program_that_stays_is_tried_seldom),
         cmocka_unit_test(ranks_that_work_are_no_reason_to_rest),
+        cmocka_unit_test(short_yields_are_seldom_measured_where_ranks_share_cores),
         cmocka_unit_test(spinning_in_vain_ends_in_rests),
         cmocka_unit_test(spinning_in_vain_ends_in_yields_first),
         cmocka_unit_test(a_message_that_was_not_waited_for_ends_no_rests),
