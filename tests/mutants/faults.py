@@ -861,7 +861,7 @@ fault("shm", "unknown_core_is_another", "backend_shm/duplex.h", "theirs && their
       "shm_yields")
 fault("shm", "rank_yields_though_a_message_comes", "backend_shm/fabric.h", "!elsewhere || turn % LOOKS == 0", "1",
       "shm_yields")
-fault("shm", "unmeasured_yields_never_end_a_wait", "backend_shm/fabric.c", "    if (*until_ns <= 0)\n",
+fault("shm", "wait_ends_with_its_first_measured_yield", "backend_shm/fabric.c", "    if (*until_ns <= 0)\n",
       "    if (!*until_ns)\n", "shm_yields")
 fault("core", "yields_are_not_measured_beside_other_programs", "core/exec/waiting.c", "!is_short ? 0 : ", "", "resting")
 
