@@ -125,25 +125,22 @@ static void a_short_yield_is_no_reason_to_rest(void **state)
     assert_int_equal(w.rest_until_ns, 0);
 }
 
-/* Yields whose time is measured, until some need not be; how many do not, then? */
-static int unmeasured_after(struct waiting *w, int yields)
+/* A short yield, however busy this machine is. How many after it need not be measured? */
+static int unmeasured_after_one(struct waiting *w)
 {
     int unmeasured = 0;
-    for (int i = 0; i < yields; i++) {
-        assert_false(waiting_yield_unmeasured(w));
-        w->yielded_ns = clock_now_ns(); /* the one before ended just now, however busy this machine is */
-        waiting_yield(w, w->yielded_ns + 1000 * MS);
-        w->yielded_ns = clock_now_ns();
-    }
+    w->yielded_ns = clock_now_ns();
+    waiting_yield(w, w->yielded_ns + 1000 * MS);
     while (waiting_yield_unmeasured(w))
         unmeasured++;
     return unmeasured;
 }
 
+/* After so many yields; 0: not after `most`. */
 static int becomes_unmeasured(struct waiting *w, int most)
 {
     for (int yields = 1; yields <= most; yields++)
-        if (unmeasured_after(w, 1))
+        if (unmeasured_after_one(w))
             return yields;
     return 0;
 }
@@ -154,7 +151,7 @@ static void short_yields_are_seldom_measured_where_ranks_share_cores(void **stat
     struct waiting w = { .yield_ns = MS, .is_crowded = 1 }, alone = { .yield_ns = MS };
     (void)state;
     assert_true(becomes_unmeasured(&w, TRIES) >= SHORT_YIELDS);
-    for (int tries = 1; unmeasured_after(&w, 1) != 7; tries++)
+    for (int tries = 1; unmeasured_after_one(&w) != 7; tries++)
         assert_true(tries < TRIES);
     w.yielded_ns = clock_now_ns() - 2 * MS; /* there was much else to do, or another program had the core */
     waiting_yield(&w, clock_now_ns());
