@@ -67,7 +67,7 @@ static inline uint32_t duplex_own_core(const struct fabric *f)
 
 static inline void duplex_say_core(struct duplex *p, uint32_t core)
 {
-    if (p->said_core != core)
+    if (core && p->said_core != core)
         atomic_store_explicit(&p->out.shared->core, p->said_core = core, memory_order_relaxed);
 }
 

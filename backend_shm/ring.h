@@ -72,7 +72,8 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read; at first by
                                                             * the writer */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
-    _Atomic uint32_t core; /* by the writer: on which it was when it sent last, from 1; 0: not known */
+    _Atomic uint32_t core; /* by the writer, where it yields its core: the number, from 1, of the one that it sent from
+                            * last; 0: not known */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
     _Atomic uint32_t is_barred; /* by the reader: between saying that it sleeps and its last look all ranks' threads
                                  * pass a barrier; and once more when this ends */

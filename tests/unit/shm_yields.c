@@ -89,7 +89,9 @@ static void ranks_tell_each_other_where_they_run(void **state)
     assert_false(is_elsewhere(4));
     core = 0;
     waiting = (struct waiting){ .spin_ns = LONG_NS };
-    assert_false(is_elsewhere(4)); /* one that spins does not ask */
+    assert_false(is_elsewhere(4)); /* one that spins does not ask, nor say */
+    duplex_say_core(&pair, duplex_own_core(&fabric));
+    assert_int_equal(atomic_load(&ours.core), 1);
 }
 
 /* A wait that has begun with such yields counts as one. Its time begins with the first look at the clock. */
