@@ -133,6 +133,7 @@ static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work 
         driver_leave_to_helper(a);
     else
         driver_leave_quietly(a);
+    small_submitted(&g->small);
     return status;
 }
 

@@ -34,6 +34,7 @@ struct small_shape {
     struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
+    int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int turn, sent_in_turn;  /* calls that only send, in a row, before this rank yields its core; 0: it does not */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
     size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */
@@ -45,9 +46,12 @@ struct small_shape {
 
 struct small {
     struct small_shape shapes[SMALL_SHAPES];
+    struct small_shape *left; /* of the op that the latest call of small_run left to the engine; NULL: it did not */
 };
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
+/* Ops have been submitted to the engine, perhaps the one that small_run left to it. Without the lock. */
+void small_submitted(struct small *s);
 
 #endif

@@ -848,10 +848,13 @@ fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if 
 
 SMALL = "backend_shm/small.c"
 fault("shm", "sender_never_yields_its_core", SMALL, "++s->sent_in_turn < s->turn)", "1)", "turns")
-fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "if (!g->domain->shares_cores || s->recv_messages",
-      "if (s->recv_messages", "turns")
+fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "!g->domain->shares_cores || !s->only_sends",
+      "!s->only_sends", "turns")
 fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES)", "|| s->bytes < 1)",
       "turns")
+fault("shm", "turns_of_short_messages_are_long", SMALL, "messages < TURN_MESSAGES ? messages : TURN_MESSAGES",
+      "messages", "turns")
+fault("shm", "sender_of_the_engine_never_yields_its_core", SMALL, "        small->left = s;\n", "", "turns")
 
 # ---- shm: ranks that share cores ----
 
