@@ -209,6 +209,21 @@ COLD void say_core(const struct small_shape *s, uint32_t core)
         duplex_say_core(s->sends[i].peer, core);
 }
 
+/* For ranks that yield: the lines of the next records come while the others run. Between cores far from each other that
+ * is a twentieth of a barrier, and a third of a broadcast of 1 KiB. To take the lines of payloads as well made an
+ * all_reduce of 4 KiB a fifth slower. */
+HOT void take_next(const struct small_shape *s, struct counts n)
+{
+    enum { LONGEST = 1 << 10 };
+    for (int i = 0; i < n.sends; i++) {
+        struct duplex *p = s->sends[i].peer;
+        if (n.recvs)
+            ring_take_next(&p->out, 0, RING_WAITS_BOTH);
+        else if (s->bytes <= LONGEST)
+            ring_take_next(&p->out, (uint32_t)s->bytes, RING_WAITS_NO);
+    }
+}
+
 HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from,
                   uint32_t core)
 {
@@ -227,6 +242,8 @@ HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, ui
         say_core(s, core);
     if (n.sends == 1)
         duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes, n.recvs > 0);
+    else if (core)
+        take_next(s, n);
 }
 
 /* A long one takes longer to write than a look that is too early costs, and a rank that only receives has no turn to

@@ -152,7 +152,11 @@ class Compare(unittest.TestCase):
         self.assertEqual([(row['op'], row['bytes']) for row in rows if row['library'] == 'libcomm'],
                          [('all_reduce', '64')])
         self.assertRegex(done.stdout, r'^2 ranks on [0-9]+ cores, (?s:.*)Two cores far from each other: ')
-        for words in ['-n', '3'], ['-n', '2', '--peers', 'gloo'], ['-n', '2', '--csv']:
+        done = compare('-n', '4', '--bind', 'core', '--bytes', '64', '--repetitions', '1', '--ms', '5', '--peers',
+                       'openmpi', '--by-distance', '--near-ns', '1e9')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r'^4 ranks on [0-9]+ cores, (?s:.*)Two cores near each other: ')
+        for words in ['-n', '3', '--bind', 'none'], ['-n', '1'], ['-n', '2', '--peers', 'gloo'], ['-n', '2', '--csv']:
             refused = compare(*words, '--by-distance')
             self.assertNotEqual(refused.returncode, 0)
             self.assertIn('--by-distance', refused.stderr)
