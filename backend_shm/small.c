@@ -123,12 +123,12 @@ static int is_plain(const comm_op *op)
 
 /* A rank that only sends waits for nobody, and would fill its ring before another rank had its core. Then it stands
  * still until the others have read all that. So it yields its core before: between 4 ranks on 2 cores near each other
- * the 99th percentile of broadcasts of 4 to 16 KiB is 8 to 10 us so, and else 20 to 40; of 32 KiB 12 and 23; of reduces
- * of 64 KiB 36 and 45. The means are longer: of 4 KiB 0.7 us and else 0.4, of 64 KiB 7 and else 4, 9 and else 7.
- * Shorter messages fill a ring so seldom that the 99th percentile does not see it; of longer ones it holds too few. */
+ * the 99th percentile of broadcasts of 4, 16, 32 and 64 KiB is 7, 9, 11 and 11 us so, and else 43, 23, 24 and 24. The
+ * means are longer: 1.0, 1.5, 3.7 and 6.7 us, and else 0.4, 1.0, 2.3 and 4.3. Shorter messages fill a ring so seldom
+ * that the 99th percentile does not see it; of longer ones it holds too few. */
 static int turn_of(const struct small_shape *s, const struct exec_group *g)
 {
-    enum { LEAST_BYTES = 4 << 10, TURN_BYTES = 64 << 10, TURN_MESSAGES = 8 };
+    enum { LEAST_BYTES = 4 << 10, TURN_BYTES = 64 << 10, TURN_MESSAGES = 4 };
     if (!g->domain->shares_cores || !s->only_sends || s->bytes < LEAST_BYTES)
         return 0;
     int messages = (int)(TURN_BYTES / s->bytes);
