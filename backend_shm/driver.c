@@ -282,9 +282,16 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
  * It looks after ops that no thread waits for, and after the arena while no thread drives. In a stream of ops that are
  * submitted and soon waited for it must cost nothing. So it is not woken for each op: it wakes up now and then, and
  * drives if no thread has driven for a while. Only after a time without any such op does it park, and has to be
- * woken. */
+ * woken; it looks by itself whether still a thread drives, more seldom each time, as each look takes the core from a
+ * rank. */
 
-enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000, HELPER_SLEEP_MS = 100 };
+enum {
+    HELPER_NAP_NS = 200000,
+    HELPER_SPIN_NS = 20000,
+    HELPER_SLEEP_MS = 100,
+    HELPER_PARK_LEAST_NS = 5000000,
+    HELPER_PARK_MOST_NS = 40000000,
+};
 
 static void wake_helper(struct arena *a)
 {
@@ -330,10 +337,10 @@ static void leave(struct domain *d)
 const struct carrier_driver driver_of_arenas = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
                                                  .rouse_helper = rouse_helper };
 
-/* Sleep for a while, unless it has been woken since `wakes` was read. */
-static void helper_park(struct arena *a, unsigned wakes)
+/* Sleep for so long, unless it has been woken since `wakes` was read. */
+static void helper_park(struct arena *a, unsigned wakes, int64_t park_ns)
 {
-    int64_t until_ns = clock_now_ns() + 5 * NANOS;
+    int64_t until_ns = clock_now_ns() + park_ns;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&a->park_lock);
     atomic_store(&a->helper_parked, 1);
@@ -388,7 +395,7 @@ static void *helper_main(void *argument)
     struct arena *a = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd sleeps_at = { .fd = a->fabric.epoll, .events = POLLIN };
-    int64_t async_seen = 0;
+    int64_t async_seen = 0, park_ns = HELPER_PARK_LEAST_NS;
     unsigned runs_seen = 0;
     while (!atomic_load(&a->stop)) {
         unsigned wakes = atomic_load(&a->helper_wakes);
@@ -399,13 +406,16 @@ static void *helper_main(void *argument)
             dial_resolve(&a->fabric, &a->stop);
         if (!somebody_drives(a, now, &runs_seen) && futex_lock_try(&a->lock)) {
             int wait_ms = helper_turn(a);
+            park_ns = HELPER_PARK_LEAST_NS;
             if (wait_ms)
                 poll(&sleeps_at, 1, wait_ms);
             atomic_store(&a->helper_polls, 0);
         } else if (now - async_seen < 5 * NANOS) {
             nanosleep(&nap, NULL);
+            park_ns = HELPER_PARK_LEAST_NS;
         } else {
-            helper_park(a, wakes);
+            helper_park(a, wakes, park_ns);
+            park_ns = park_ns < HELPER_PARK_MOST_NS ? 2 * park_ns : HELPER_PARK_MOST_NS;
         }
     }
     return NULL;

@@ -359,9 +359,15 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
  * It looks after ops that no thread waits for, and after the mesh while no thread drives. In a stream of ops that are
  * submitted and soon waited for it must cost nothing. So it is not woken for each op: it wakes up now and then, and
  * drives if no thread has driven for a while. Only after a time without any such op does it park, and has to be
- * woken. */
+ * woken; it looks by itself whether still a thread drives, more seldom each time, as each look takes the core from a
+ * rank. */
 
-enum { HELPER_NAP_NS = 200000, HELPER_SPIN_NS = 20000 };
+enum {
+    HELPER_NAP_NS = 200000,
+    HELPER_SPIN_NS = 20000,
+    HELPER_PARK_LEAST_NS = 5000000,
+    HELPER_PARK_MOST_NS = 40000000,
+};
 
 static void wake_helper(struct mesh *m)
 {
@@ -423,10 +429,10 @@ static void wake_helper_at_once(struct domain *d)
 const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
                                                  .rouse_helper = rouse_helper };
 
-/* Sleep for a while, unless it has been woken since `wakes` was read. */
-static void helper_park(struct mesh *m, unsigned wakes)
+/* Sleep for so long, unless it has been woken since `wakes` was read. */
+static void helper_park(struct mesh *m, unsigned wakes, int64_t park_ns)
 {
-    int64_t until_ns = clock_now_ns() + 5 * NANOS;
+    int64_t until_ns = clock_now_ns() + park_ns;
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
     atomic_store(&m->helper_parked, 1);
@@ -476,7 +482,7 @@ static void *helper_main(void *argument)
     struct mesh *m = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
-    int64_t async_seen = 0;
+    int64_t async_seen = 0, park_ns = HELPER_PARK_LEAST_NS;
     unsigned runs_seen = 0;
     while (!atomic_load(&m->stop)) {
         unsigned wakes = atomic_load(&m->helper_wakes);
@@ -487,13 +493,16 @@ static void *helper_main(void *argument)
             m->local->ops->resolve(m->local, &m->stop);
         if (!somebody_drives(m, now, &runs_seen) && pthread_mutex_trylock(&m->lock) == 0) {
             int wait_ms = helper_turn(m);
+            park_ns = HELPER_PARK_LEAST_NS;
             if (wait_ms)
                 poll(&backend, 1, wait_ms);
             atomic_store(&m->helper_polls, 0);
         } else if (now - async_seen < 5 * NANOS) {
             nanosleep(&nap, NULL);
+            park_ns = HELPER_PARK_LEAST_NS;
         } else {
-            helper_park(m, wakes);
+            helper_park(m, wakes, park_ns);
+            park_ns = park_ns < HELPER_PARK_MOST_NS ? 2 * park_ns : HELPER_PARK_MOST_NS;
         }
     }
     return NULL;

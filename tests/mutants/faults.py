@@ -856,6 +856,10 @@ fault("shm", "turns_of_short_messages_are_long", SMALL, "messages < TURN_MESSAGE
       "messages", "turns")
 fault("shm", "sender_of_the_engine_never_yields_its_core", SMALL, "        small->left = s;\n", "", "turns")
 
+fault("shm", "helper_looks_as_often_as_ever", "backend_shm/driver.c", "? 2 * park_ns", "? park_ns", "helper_parks")
+fault("tcp", "helper_of_tcp_looks_as_often_as_ever", "backend_tcp/progress.c", "? 2 * park_ns", "? park_ns",
+      "helper_parks")
+
 # ---- shm: ranks that share cores ----
 
 fault("shm", "rank_waits_at_length_for_its_own_core", "backend_shm/duplex.h", "theirs && theirs != core", "theirs",
