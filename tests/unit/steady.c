@@ -1,7 +1,7 @@
 /* In the steady state small operations over shared memory allocate nothing and make no system call: neither malloc nor
- * the kernel hears of the thread that calls them, while its peer is awake. (The helper thread looks after the arena
- * every few milliseconds, whatever is called.) malloc's place is taken by functions that count; system calls are
- * dispatched to a handler that counts and makes them. Exits with 77 where the kernel has no such dispatch. */
+ * the kernel hears of the thread that calls them, while its peer is awake. (The helper thread looks now and then
+ * whether they are still called.) malloc's place is taken by functions that count; system calls are dispatched to a
+ * handler that counts and makes them. Exits with 77 where the kernel has no such dispatch. */
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
