@@ -133,7 +133,7 @@ static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work 
         driver_leave_to_helper(a);
     else
         driver_leave_quietly(a);
-    small_submitted(&g->small);
+    small_end_turn(&g->small);
     return status;
 }
 
@@ -147,6 +147,8 @@ static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
     comm_status status = is_message ? message_run(f, g->exec, op, spin_ns)
                                     : small_run(&g->small, f, g->exec, op, spin_ns);
     futex_lock_release(&g->arena->lock);
+    if (status == COMM_OK)
+        small_end_turn(&g->small);
     return status;
 }
 

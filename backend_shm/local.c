@@ -59,6 +59,12 @@ static comm_status local_run(struct carrier *c, struct exec_group *g, const comm
     return g->at_once ? small_run(g->at_once, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }
 
+static void local_end_turn(struct exec_group *g)
+{
+    if (g->at_once)
+        small_end_turn(g->at_once);
+}
+
 static comm_status local_memory_open(struct carrier *c, comm_memory_info *info, void **ret_handle)
 {
     return registered_open(fabric_of(c), info, ret_handle);
@@ -114,6 +120,7 @@ static const struct carrier_ops local_ops = {
     .asleep = local_asleep,
     .awake = local_awake,
     .run = local_run,
+    .end_turn = local_end_turn,
     .memory_open = local_memory_open,
     .memory_close = local_memory_close,
     .timer = local_timer,

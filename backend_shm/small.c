@@ -9,7 +9,6 @@
  * is received already, and it waits for the others to read. */
 #include "small.h"
 
-#include <sched.h>
 #include <string.h>
 
 #include "duplex.h"
@@ -126,13 +125,15 @@ static int is_plain(const comm_op *op)
  * the 99th percentile of broadcasts of 4, 16, 32 and 64 KiB is 7, 9, 11 and 11 us so, and else 43, 23, 24 and 24. The
  * means are longer: 1.0, 1.5, 3.7 and 6.7 us, and else 0.4, 1.0, 2.3 and 4.3. Shorter messages fill a ring so seldom
  * that the 99th percentile does not see it; of longer ones it holds too few. */
-static int turn_of(const struct small_shape *s, const struct exec_group *g)
+static int turn_share_of(const struct small_shape *s, const struct exec_group *g)
 {
     enum { LEAST_BYTES = 4 << 10, TURN_BYTES = 64 << 10, TURN_MESSAGES = 4 };
     if (!g->domain->shares_cores || !s->only_sends || s->bytes < LEAST_BYTES)
         return 0;
     int messages = (int)(TURN_BYTES / s->bytes);
-    return messages < TURN_MESSAGES ? messages : TURN_MESSAGES;
+    if (messages == 0)
+        return 0;
+    return SMALL_TURN / (messages < TURN_MESSAGES ? messages : TURN_MESSAGES);
 }
 
 COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
@@ -152,7 +153,7 @@ COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->offered = ring_key_base(&s->head);
     s->head.type = FRAME_EAGER;
     s->sent = ring_key_base(&s->head);
-    s->turn = turn_of(s, g);
+    s->turn_share = turn_share_of(s, g);
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
     queue_put_back(g->domain, op);
@@ -330,14 +331,6 @@ HOT void let_go(const struct small_shape *s, struct counts n, const struct ring_
         duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
 }
 
-HOT void end_turn(struct small_shape *s)
-{
-    if (!s->turn || ++s->sent_in_turn < s->turn)
-        return;
-    s->sent_in_turn = 0;
-    sched_yield();
-}
-
 HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
                          const comm_op *op, int64_t spin_ns)
 {
@@ -355,7 +348,6 @@ HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *
     take_all(s, g, n, records, send, op->recv.data);
     let_go(s, n, records);
     queue_ran(g, op->seq);
-    end_turn(s);
     return COMM_OK;
 }
 
@@ -477,23 +469,21 @@ HOT comm_status run_shape(struct small_shape *s, struct fabric *f, struct exec_g
     return is_pair ? run_sent(s, pair, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);
 }
 
+/* Unexpected frames may be what the op would wait for. */
+HOT int can_run(const struct exec_group *g)
+{
+    return g->status == COMM_OK && !g->head && !g->domain->matching.count && g->size <= SMALL_PEERS_MAX;
+}
+
 comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
-    /* Unexpected frames may be what this op would wait for. */
-    if (g->status != COMM_OK || g->head || g->domain->matching.count || g->size > SMALL_PEERS_MAX)
-        return COMM_ERR_UNSUPPORTED;
-    if (!is_of(s, op))
+    int can = can_run(g), is_known = is_of(s, op);
+    if (can && !is_known) {
         learn(s, g, op);
-    comm_status status = run_shape(s, f, g, op, spin_ns);
-    if (status == COMM_ERR_UNSUPPORTED)
-        small->left = s;
+        is_known = 1;
+    }
+    comm_status status = can ? run_shape(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    small->turn_taken = is_known && s->turn_share ? small->turn_taken + s->turn_share : 0;
     return status;
-}
-
-void small_submitted(struct small *small)
-{
-    if (small->left)
-        end_turn(small->left);
-    small->left = NULL;
 }

@@ -2,6 +2,8 @@
 #ifndef COMM_SHM_SMALL_H
 #define COMM_SHM_SMALL_H
 
+#include <sched.h>
+
 #include "backoff.h"
 #include "exec_group.h"
 #include "shm.h"
@@ -13,6 +15,7 @@ enum {
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
+    SMALL_TURN = 12, /* divides into 1 to 4 calls */
 };
 
 /* A message of the op: to or from `peer`, `bytes` after the beginning of the buffer that it is read from, or copied
@@ -35,7 +38,7 @@ struct small_shape {
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
-    int turn, sent_in_turn;  /* calls that only send, in a row, before this rank yields its core; 0: it does not */
+    int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
     size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */
     size_t reduce_count;     /* elements that are reduced in rank order; 0: what comes is copied */
@@ -46,12 +49,20 @@ struct small_shape {
 
 struct small {
     struct small_shape shapes[SMALL_SHAPES];
-    struct small_shape *left; /* of the op that the latest call of small_run left to the engine; NULL: it did not */
+    int turn_taken; /* by the calls since this rank last waited for others or yielded its core for them */
 };
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
-/* Ops have been submitted to the engine, perhaps the one that small_run left to it. Without the lock. */
-void small_submitted(struct small *s);
+
+/* A call that only sends is done, or submitted to the engine. If this rank has sent for as long as its turn lasts it
+ * yields its core. Without the lock. */
+static inline void small_end_turn(struct small *s)
+{
+    if (s->turn_taken < SMALL_TURN)
+        return;
+    s->turn_taken = 0;
+    sched_yield();
+}
 
 #endif

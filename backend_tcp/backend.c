@@ -87,6 +87,8 @@ static comm_status tcp_submit(void *state, const comm_op *const *ops, comm_work 
         progress_leave_to_helper(m);
     else
         progress_leave_quietly(m);
+    if (m->local)
+        m->local->ops->end_turn(g);
     return status;
 }
 

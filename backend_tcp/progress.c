@@ -396,6 +396,8 @@ comm_status progress_run(struct mesh *m, struct exec_group *g, const comm_op *op
         return COMM_ERR_UNSUPPORTED;
     comm_status status = m->local->ops->run(m->local, g, op, spin_ns);
     pthread_mutex_unlock(&m->lock);
+    if (status == COMM_OK)
+        m->local->ops->end_turn(g);
     return status;
 }
 

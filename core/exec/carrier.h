@@ -1,7 +1,7 @@
 /* A carrier moves the frames of some of a domain's ports. The rest is its driver's, which has ports of its own: links
  * to ranks of other hosts, beside memory that is shared with those of this one. A carrier has no lock, no threads and
- * no sleep: it does its part when the driver calls. All calls are with the domain's lock, but for `resolve` and those
- * for memory. */
+ * no sleep: it does its part when the driver calls. All calls are with the domain's lock, but for `resolve`,
+ * `end_turn` and those for memory. */
 #ifndef COMM_EXEC_CARRIER_H
 #define COMM_EXEC_CARRIER_H
 
@@ -48,6 +48,8 @@ struct carrier_ops {
     void (*awake)(struct carrier *c);
     /* The slot `run` of a backend, for a collective of ranks that all are the carrier's, or a send or receive. */
     comm_status (*run)(struct carrier *c, struct exec_group *g, const comm_op *op, int64_t spin_ns);
+    /* An op was run, or one that `run` has refused is submitted: without the lock. May yield the core. */
+    void (*end_turn)(struct exec_group *g);
     /* The slots memory_open and memory_close of a backend, without the lock. */
     comm_status (*memory_open)(struct carrier *c, comm_memory_info *info, void **ret_handle);
     void (*memory_close)(struct carrier *c, void *handle);

@@ -847,14 +847,18 @@ fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP 
 fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
-fault("shm", "sender_never_yields_its_core", SMALL, "++s->sent_in_turn < s->turn)", "1)", "turns")
+fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + s->turn_share : 0", "s->turn_share : 0",
+      "turns")
 fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "!g->domain->shares_cores || !s->only_sends",
       "!s->only_sends", "turns")
 fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES)", "|| s->bytes < 1)",
       "turns")
-fault("shm", "turns_of_short_messages_are_long", SMALL, "messages < TURN_MESSAGES ? messages : TURN_MESSAGES",
+fault("shm", "turns_of_short_messages_are_long", SMALL, "(messages < TURN_MESSAGES ? messages : TURN_MESSAGES)",
       "messages", "turns")
-fault("shm", "sender_of_the_engine_never_yields_its_core", SMALL, "        small->left = s;\n", "", "turns")
+fault("shm", "sender_of_the_engine_never_yields_its_core", "backend_shm/backend.c",
+      "driver_leave_quietly(a);\n    small_end_turn(&g->small);", "driver_leave_quietly(a);", "turns")
+fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + s->turn_share : 0",
+      "small->turn_taken + s->turn_share : small->turn_taken", "turns")
 
 fault("shm", "helper_looks_as_often_as_ever", "backend_shm/driver.c", "? 2 * park_ns", "? park_ns", "helper_parks")
 fault("tcp", "helper_of_tcp_looks_as_often_as_ever", "backend_tcp/progress.c", "? 2 * park_ns", "? park_ns",

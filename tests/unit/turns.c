@@ -45,6 +45,22 @@ static void call(comm_group *world, const struct run *run, float *values, size_t
         CHECK_OK(comm_reduce(world, values, sums, count, COMM_DTYPE_F32, COMM_REDOP_SUM, 0, NULL, NULL));
 }
 
+/* Three calls, and then one that waits. */
+static void a_wait_ends_the_turn(comm_group *world, const struct run *run, int rank, float *values)
+{
+    enum { TIMES = 6, BYTES = 4096 };
+    int seen = 0;
+    for (int k = 0; k < TIMES; k++) {
+        yields = 0;
+        for (int i = 0; i < 3; i++)
+            call(world, run, values, BYTES);
+        seen += yields;
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+    }
+    if (rank == run->from && seen)
+        ranks_fail(__FILE__, __LINE__, "%d yields in three calls at a time", seen);
+}
+
 static void stay_on_one_core(void)
 {
     cpu_set_t allowed, one;
@@ -78,6 +94,7 @@ static void senders_yield(int rank, int size, void *arg)
         for (int k = 0; rank != run->from && k < rows[i].calls; k++)
             call(world, run, values, rows[i].bytes);
     }
+    a_wait_ends_the_turn(world, run, rank, values);
     CHECK_OK(comm_group_close(world));
 }
 
