@@ -857,6 +857,10 @@ fault("shm", "turns_of_short_messages_are_long", SMALL, "(messages < TURN_MESSAG
       "messages", "turns")
 fault("shm", "sender_of_the_engine_never_yields_its_core", "backend_shm/backend.c",
       "driver_leave_quietly(a);\n    small_end_turn(&g->small);", "driver_leave_quietly(a);", "turns")
+fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_tcp/backend.c",
+      "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
+fault("shm", "sender_never_yields_its_core_beside_tcp", "backend_tcp/progress.c",
+      "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
 fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + s->turn_share : 0",
       "small->turn_taken + s->turn_share : small->turn_taken", "turns")
 

@@ -20,6 +20,7 @@ static const struct row {
 
 struct run {
     pthread_barrier_t *meeting; /* of both ranks, in the kernel */
+    const char *backend;
     int shares_cores, from;
 };
 
@@ -80,7 +81,7 @@ static void senders_yield(int rank, int size, void *arg)
     (void)size;
     if (run->shares_cores)
         stay_on_one_core();
-    comm_group *world = ranks_world("cpu:shm");
+    comm_group *world = ranks_world(run->backend);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         call(world, run, values, rows[i].bytes);
         CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -107,12 +108,13 @@ int main(void)
     if (meeting == MAP_FAILED || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return 1;
     setenv("COMM_SHM_EAGER_BYTES", "128K", 1); /* all rows are sent before the other rank asks for them */
+    setenv("COMM_TCP_EAGER_BYTES", "128K", 1);
     pthread_barrierattr_init(&shared);
     pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(meeting, &shared, 2);
     for (int shares_cores = CPU_COUNT(&allowed) < 2; shares_cores <= 1; shares_cores++)
-        for (int from = 0; from <= 1 && !failed; from++) {
-            struct run run = { meeting, shares_cores, from };
+        for (int i = 0; i < 4 && !failed; i++) {
+            struct run run = { meeting, i / 2 ? "cpu:shm-tcp" : "cpu:shm", shares_cores, i % 2 };
             struct ranks_options options = { .limit_s = 10, .name = shares_cores ? "one core" : "a core each" };
             failed |= ranks_run(2, &options, senders_yield, &run);
         }
