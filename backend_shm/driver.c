@@ -59,6 +59,8 @@ static void unlock_and_complete(struct arena *a)
         struct completion few[FEW];
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
+        if (!more)
+            atomic_store_explicit(&a->signs.has_done, 0, memory_order_relaxed);
         futex_lock_release(&a->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
@@ -158,6 +160,7 @@ static int look_at_active(struct arena *a)
 
 int driver_look_around(struct arena *a)
 {
+    atomic_store_explicit(&a->signs.looked_ns, clock_now_ns(), memory_order_relaxed);
     return fabric_look_around(&a->fabric);
 }
 
@@ -223,7 +226,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         fabric_look(&a->fabric);
         idle_since = missed = 0;
     }
-    atomic_store_explicit(&a->driven_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&a->signs.driven_ns, now, memory_order_relaxed);
 }
 
 static void park(struct arena *a, comm_work *work, int64_t until_ns)
@@ -242,7 +245,7 @@ static int try_drive(struct arena *a)
 {
     if (futex_lock_try(&a->lock))
         return 1;
-    if (atomic_load(&a->waiter_drives))
+    if (atomic_load(&a->signs.waiter_drives))
         return 0;
     driver_enter(a);
     return 1;
@@ -260,9 +263,9 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
             if (deadline_ns == 0) {
                 driver_look_around(a);
             } else {
-                atomic_store(&a->waiter_drives, 1);
+                atomic_store(&a->signs.waiter_drives, 1);
                 drive(a, work, deadline_ns);
-                atomic_store(&a->waiter_drives, 0);
+                atomic_store(&a->signs.waiter_drives, 0);
             }
             driver_leave(a);
             wake_parked(a);
@@ -277,21 +280,9 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
     return COMM_OK;
 }
 
-/* ---- The helper ----
- *
- * It looks after ops that no thread waits for, and after the arena while no thread drives. In a stream of ops that are
- * submitted and soon waited for it must cost nothing. So it is not woken for each op: it wakes up now and then, and
- * drives if no thread has driven for a while. Only after a time without any such op does it park, and has to be
- * woken; it looks by itself whether still a thread drives, more seldom each time, as each look takes the core from a
- * rank. */
+/* ---- The helper: see helper.h ---- */
 
-enum {
-    HELPER_NAP_NS = 200000,
-    HELPER_SPIN_NS = 20000,
-    HELPER_SLEEP_MS = 100,
-    HELPER_PARK_LEAST_NS = 5000000,
-    HELPER_PARK_MOST_NS = 40000000,
-};
+enum { HELPER_SLEEP_MS = 100 };
 
 static void wake_helper(struct arena *a)
 {
@@ -320,6 +311,7 @@ void driver_leave_to_helper(struct arena *a)
 {
     end_turn(a);
     tell_helper(a, a->domain.done_count > 0);
+    atomic_store(&a->signs.has_done, a->domain.done_count > 0);
     futex_lock_release(&a->lock);
     wake_helper(a);
 }
@@ -350,24 +342,13 @@ static void helper_park(struct arena *a, unsigned wakes, int64_t park_ns)
     pthread_mutex_unlock(&a->park_lock);
 }
 
-/* *runs_seen: what had been run at once when this was asked before. */
-static int somebody_drives(struct arena *a, int64_t now, unsigned *runs_seen)
-{
-    unsigned runs_before = *runs_seen;
-    *runs_seen = atomic_load_explicit(&a->runs, memory_order_relaxed);
-    if (*runs_seen != runs_before)
-        return 1;
-    int64_t patience = atomic_load(&a->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
-    return now - atomic_load_explicit(&a->driven_ns, memory_order_relaxed) < patience;
-}
-
 /* Look after the arena, with the lock, which is released. Returns how long to sleep then, in ms; the peers know of
- * it. */
-static int helper_turn(struct arena *a)
+ * it. Not at all if a thread drives. */
+static int helper_turn(struct arena *a, int is_driven)
 {
     int64_t begun = clock_now_ns(), now, spin_ns = a->waiting.spin_ns;
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
-    if (!waiting_spins(&a->waiting) || waiting_rests(&a->waiting, begun))
+    if (is_driven || !waiting_spins(&a->waiting) || waiting_rests(&a->waiting, begun))
         spin_ns = 0;
     events_awake(&a->fabric);
     do {
@@ -382,7 +363,7 @@ static int helper_turn(struct arena *a)
              now - begun < spin_ns);
     int wait_ms = millis_until(a->due_ns, now);
     wait_ms = wait_ms > HELPER_SLEEP_MS ? HELPER_SLEEP_MS : wait_ms;
-    if (a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
+    if (is_driven || a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
         wait_ms = 0;
     a->helper_until_ns = now + wait_ms * NANOS;
     atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
@@ -395,28 +376,26 @@ static void *helper_main(void *argument)
     struct arena *a = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd sleeps_at = { .fd = a->fabric.epoll, .events = POLLIN };
-    int64_t async_seen = 0, park_ns = HELPER_PARK_LEAST_NS;
-    unsigned runs_seen = 0;
+    struct helper h = { 0 };
     while (!atomic_load(&a->stop)) {
         unsigned wakes = atomic_load(&a->helper_wakes);
         int64_t now = clock_now_ns();
-        if (atomic_load(&a->domain.async_works))
-            async_seen = now;
+        int is_driven = helper_sees_driver(&h, &a->signs, atomic_load(&a->domain.async_works), now);
         if (atomic_load(&a->fabric.resolving))
             dial_resolve(&a->fabric, &a->stop);
-        if (!somebody_drives(a, now, &runs_seen) && futex_lock_try(&a->lock)) {
-            int wait_ms = helper_turn(a);
-            park_ns = HELPER_PARK_LEAST_NS;
+        if ((!is_driven || helper_must_look(&a->signs, now)) && futex_lock_try(&a->lock)) {
+            int wait_ms = helper_turn(a, is_driven);
             if (wait_ms)
                 poll(&sleeps_at, 1, wait_ms);
             atomic_store(&a->helper_polls, 0);
-        } else if (now - async_seen < 5 * NANOS) {
-            nanosleep(&nap, NULL);
-            park_ns = HELPER_PARK_LEAST_NS;
-        } else {
-            helper_park(a, wakes, park_ns);
-            park_ns = park_ns < HELPER_PARK_MOST_NS ? 2 * park_ns : HELPER_PARK_MOST_NS;
+            if (!is_driven)
+                continue;
         }
+        int64_t rest_ns = helper_rest_ns(&h, &a->signs, is_driven, now);
+        if (rest_ns <= HELPER_NAP_NS)
+            nanosleep(&nap, NULL);
+        else
+            helper_park(a, wakes, rest_ns);
     }
     return NULL;
 }

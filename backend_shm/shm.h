@@ -18,6 +18,7 @@
 #include "carrier.h"
 #include "domain.h"
 #include "forked.h"
+#include "helper.h"
 #include "ring.h"
 #include "segment.h"
 #include "waiting.h"
@@ -167,8 +168,7 @@ struct arena {
     struct futex_lock lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by its own bell */
-    _Atomic int64_t driven_ns; /* when a waiting thread last drove */
-    atomic_uint runs;          /* ops that were run at once */
+    struct helper_signs signs;
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;
@@ -179,7 +179,6 @@ struct arena {
     int helper_runs;
     atomic_int helper_polls;  /* it sleeps outside the lock, until something happens or helper_until_ns */
     int64_t helper_until_ns;
-    atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
     atomic_int stop;
     struct waiting waiting;
     int64_t due_ns;            /* the next deadline, handshake or tick */

@@ -59,6 +59,8 @@ static void unlock_and_complete(struct mesh *m)
         struct completion few[FEW];
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
+        if (!more)
+            atomic_store_explicit(&m->signs.has_done, 0, memory_order_relaxed);
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
@@ -172,6 +174,7 @@ static int look_at(struct link *l)
 /* All sockets that the loop watches, and all that the carrier has; 1 if something has come to the latter. */
 static int look_around(struct mesh *m)
 {
+    atomic_store_explicit(&m->signs.looked_ns, clock_now_ns(), memory_order_relaxed);
     loop_turn(m, UV_RUN_NOWAIT);
     return m->local && m->local->ops->look_around(m->local);
 }
@@ -298,7 +301,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         sleep_in_kernel(m, work, deadline_ns);
         idle_since = missed = 0;
     }
-    atomic_store_explicit(&m->driven_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&m->signs.driven_ns, now, memory_order_relaxed);
 }
 
 static void park(struct mesh *m, comm_work *work, int64_t until_ns)
@@ -317,7 +320,7 @@ static int try_drive(struct mesh *m)
 {
     if (pthread_mutex_trylock(&m->lock) == 0)
         return 1;
-    if (atomic_load(&m->waiter_drives))
+    if (atomic_load(&m->signs.waiter_drives))
         return 0;
     progress_enter(m);
     return 1;
@@ -336,9 +339,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
                 look_around(m);
                 poll_active(m);
             } else {
-                atomic_store(&m->waiter_drives, 1);
+                atomic_store(&m->signs.waiter_drives, 1);
                 drive(m, work, deadline_ns);
-                atomic_store(&m->waiter_drives, 0);
+                atomic_store(&m->signs.waiter_drives, 0);
             }
             settle(m);
             progress_leave(m);
@@ -354,20 +357,7 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
     return COMM_OK;
 }
 
-/* ---- The helper ----
- *
- * It looks after ops that no thread waits for, and after the mesh while no thread drives. In a stream of ops that are
- * submitted and soon waited for it must cost nothing. So it is not woken for each op: it wakes up now and then, and
- * drives if no thread has driven for a while. Only after a time without any such op does it park, and has to be
- * woken; it looks by itself whether still a thread drives, more seldom each time, as each look takes the core from a
- * rank. */
-
-enum {
-    HELPER_NAP_NS = 200000,
-    HELPER_SPIN_NS = 20000,
-    HELPER_PARK_LEAST_NS = 5000000,
-    HELPER_PARK_MOST_NS = 40000000,
-};
+/* ---- The helper: see helper.h ---- */
 
 static void wake_helper(struct mesh *m)
 {
@@ -383,6 +373,7 @@ void progress_leave_to_helper(struct mesh *m)
 {
     end_turn(m);
     tell_helper(m, m->domain.done_count > 0);
+    atomic_store(&m->signs.has_done, m->domain.done_count > 0);
     pthread_mutex_unlock(&m->lock);
     wake_helper(m);
 }
@@ -444,23 +435,12 @@ static void helper_park(struct mesh *m, unsigned wakes, int64_t park_ns)
     pthread_mutex_unlock(&m->park_lock);
 }
 
-/* *runs_seen: what had been done at once when this was asked before. */
-static int somebody_drives(struct mesh *m, int64_t now, unsigned *runs_seen)
-{
-    unsigned runs_before = *runs_seen;
-    *runs_seen = atomic_load_explicit(&m->runs, memory_order_relaxed);
-    if (*runs_seen != runs_before)
-        return 1;
-    int64_t patience = atomic_load(&m->domain.async_works) ? HELPER_NAP_NS / 2 : 5 * NANOS;
-    return now - atomic_load_explicit(&m->driven_ns, memory_order_relaxed) < patience;
-}
-
-/* Look after the mesh, with the lock. Returns how long to sleep then, in ms. */
-static int helper_turn(struct mesh *m)
+/* Look after the mesh, with the lock. Returns how long to sleep then, in ms: not at all if a thread drives. */
+static int helper_turn(struct mesh *m, int is_driven)
 {
     int64_t begun = clock_now_ns(), spin_ns = m->waiting.spin_ns;
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
-    if (waiting_rests(&m->waiting, begun))
+    if (is_driven || waiting_rests(&m->waiting, begun))
         spin_ns = 0;
     local_awake(m);
     do {
@@ -472,7 +452,7 @@ static int helper_turn(struct mesh *m)
              clock_now_ns() - begun < spin_ns);
     settle(m);
     int wait_ms = uv_backend_timeout(&m->loop);
-    if (m->domain.done_count || m->unwatched || !local_asleep(m))
+    if (is_driven || m->domain.done_count || m->unwatched || !local_asleep(m))
         wait_ms = 0;
     atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     progress_leave(m);
@@ -484,28 +464,26 @@ static void *helper_main(void *argument)
     struct mesh *m = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
-    int64_t async_seen = 0, park_ns = HELPER_PARK_LEAST_NS;
-    unsigned runs_seen = 0;
+    struct helper h = { 0 };
     while (!atomic_load(&m->stop)) {
         unsigned wakes = atomic_load(&m->helper_wakes);
         int64_t now = clock_now_ns();
-        if (atomic_load(&m->domain.async_works))
-            async_seen = now;
+        int is_driven = helper_sees_driver(&h, &m->signs, atomic_load(&m->domain.async_works), now);
         if (m->local)
             m->local->ops->resolve(m->local, &m->stop);
-        if (!somebody_drives(m, now, &runs_seen) && pthread_mutex_trylock(&m->lock) == 0) {
-            int wait_ms = helper_turn(m);
-            park_ns = HELPER_PARK_LEAST_NS;
+        if ((!is_driven || helper_must_look(&m->signs, now)) && pthread_mutex_trylock(&m->lock) == 0) {
+            int wait_ms = helper_turn(m, is_driven);
             if (wait_ms)
                 poll(&backend, 1, wait_ms);
             atomic_store(&m->helper_polls, 0);
-        } else if (now - async_seen < 5 * NANOS) {
-            nanosleep(&nap, NULL);
-            park_ns = HELPER_PARK_LEAST_NS;
-        } else {
-            helper_park(m, wakes, park_ns);
-            park_ns = park_ns < HELPER_PARK_MOST_NS ? 2 * park_ns : HELPER_PARK_MOST_NS;
+            if (!is_driven)
+                continue;
         }
+        int64_t rest_ns = helper_rest_ns(&h, &m->signs, is_driven, now);
+        if (rest_ns <= HELPER_NAP_NS)
+            nanosleep(&nap, NULL);
+        else
+            helper_park(m, wakes, rest_ns);
     }
     return NULL;
 }

@@ -15,6 +15,7 @@
 #include "carrier.h"
 #include "domain.h"
 #include "forked.h"
+#include "helper.h"
 #include "waiting.h"
 #include "wire.h"
 
@@ -88,8 +89,7 @@ struct mesh {
     pthread_mutex_t lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by uv_async_send */
-    _Atomic int64_t driven_ns; /* when a waiting thread last drove */
-    atomic_uint runs;          /* ops that the carrier did at once */
+    struct helper_signs signs;
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;
@@ -99,7 +99,6 @@ struct mesh {
     pthread_t helper;
     int helper_runs;
     atomic_int helper_polls;  /* it waits for what it has asked the kernel for */
-    atomic_int waiter_drives; /* the lock is held by a waiting thread, which keeps it until its work is done */
     atomic_int stop;
     struct waiting waiting;
     int has_read;              /* a link that the loop watches, in this turn of the loop */

@@ -864,9 +864,13 @@ fault("shm", "sender_never_yields_its_core_beside_tcp", "backend_tcp/progress.c"
 fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + s->turn_share : 0",
       "small->turn_taken + s->turn_share : small->turn_taken", "turns")
 
-fault("shm", "helper_looks_as_often_as_ever", "backend_shm/driver.c", "? 2 * park_ns", "? park_ns", "helper_parks")
-fault("tcp", "helper_of_tcp_looks_as_often_as_ever", "backend_tcp/progress.c", "? 2 * park_ns", "? park_ns",
-      "helper_parks")
+fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
+fault("core", "helper_looks_around_only_if_nobody_drives", "core/exec/helper.h", "> HELPER_LOOK_AROUND_NS",
+      "> INT64_MAX / 2", "helper")
+fault("shm", "what_is_done_in_a_stream_is_not_told", "backend_shm/driver.c",
+      "atomic_store(&a->signs.has_done, a->domain.done_count > 0)", "(void)0", "helper")
+fault("tcp", "what_is_done_in_a_stream_is_not_told_by_tcp", "backend_tcp/progress.c",
+      "atomic_store(&m->signs.has_done, m->domain.done_count > 0)", "(void)0", "helper")
 
 # ---- shm: ranks that share cores ----
 

@@ -1,0 +1,74 @@
+/* When a backend's helper thread drives, and how long it rests.
+ *
+ * It looks after ops that no thread waits for, and after all else while no thread drives. In a stream of ops that are
+ * submitted and soon waited for it must cost nothing: so it is not woken for each op, but naps while there are such
+ * ops, and drives if no thread has driven for a while. Only after a time without them does it park, and has to be
+ * woken. From time to time it looks by itself whether still a thread drives: in a long stream of ops more and more
+ * seldom, as each look takes the core from a rank. (Every 5 ms that was often enough for the 99th percentile of ops of
+ * 10 us between 4 ranks on 2 cores: broadcast of 64 KiB 29 us, and 11 now.) A long rest is followed by a short one, so
+ * that the end of a stream is noticed soon after.
+ *
+ * A thread whose ops are all there when it calls looks at nothing else. So the helper looks around now and then though
+ * a thread drives: for ranks that connect, questions, news of the end of a group, and what is due. */
+#ifndef COMM_EXEC_HELPER_H
+#define COMM_EXEC_HELPER_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum {
+    HELPER_NAP_NS = 200000,
+    HELPER_AWHILE_NS = 5000000,
+    HELPER_DOUBLINGS = 3,  /* the longest rest is so many times twice as long */
+    HELPER_SPIN_NS = 20000,
+    HELPER_LOOK_AROUND_NS = 100000000,
+};
+
+/* What other threads tell it. */
+struct helper_signs {
+    atomic_int waiter_drives;  /* the lock is held by a waiting thread, which keeps it until its work is done */
+    _Atomic int64_t driven_ns; /* when a waiting thread last drove */
+    _Atomic int64_t looked_ns; /* when a thread last looked at all that may come */
+    atomic_uint runs;          /* ops that were run at once */
+    atomic_int has_done;       /* works are done that no thread waits for, and the core does not know */
+};
+
+/* What it remembers. */
+struct helper {
+    unsigned runs, rests; /* rests in a row while a thread drove */
+    int64_t async_ns;     /* when there was last an op that no thread waits for */
+};
+
+/* Does a thread drive? Asked once before each rest. `async_works`: ops that no thread waits for. */
+static inline int helper_sees_driver(struct helper *h, const struct helper_signs *s, int async_works, int64_t now)
+{
+    unsigned runs_before = h->runs;
+    int64_t patience = async_works ? HELPER_NAP_NS / 2 : HELPER_AWHILE_NS;
+    if (async_works)
+        h->async_ns = now;
+    h->runs = atomic_load_explicit(&s->runs, memory_order_relaxed);
+    return h->runs != runs_before || atomic_load(&s->waiter_drives) ||
+           now - atomic_load_explicit(&s->driven_ns, memory_order_relaxed) < patience;
+}
+
+/* Is there something to do, whoever drives? */
+static inline int helper_must_look(const struct helper_signs *s, int64_t now)
+{
+    return atomic_load(&s->has_done) ||
+           now - atomic_load_explicit(&s->looked_ns, memory_order_relaxed) > HELPER_LOOK_AROUND_NS;
+}
+
+/* Up to HELPER_NAP_NS it just sleeps, else it may be woken. */
+static inline int64_t helper_rest_ns(struct helper *h, const struct helper_signs *s, int is_driven, int64_t now)
+{
+    if (now - h->async_ns < HELPER_AWHILE_NS || atomic_load(&s->has_done)) {
+        h->rests = 0;
+        return HELPER_NAP_NS;
+    }
+    unsigned rests = is_driven ? h->rests++ : (h->rests = 0), doublings = rests / 2;
+    if (rests % 2)
+        return HELPER_AWHILE_NS;
+    return (int64_t)HELPER_AWHILE_NS << (doublings < HELPER_DOUBLINGS ? doublings : HELPER_DOUBLINGS);
+}
+
+#endif
