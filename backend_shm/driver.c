@@ -3,7 +3,7 @@
  * A thread that waits for a work drives: it looks at the rings in a tight loop, yields after a while, and at last
  * sleeps in the kernel; its peers know that it sleeps, and ring. When no thread waits the helper thread looks after the
  * arena in the same way, but sleeps outside the lock, so that taking the lock costs a waiting thread nothing. While a
- * thread drives, the helper is parked.
+ * thread drives, the helper mostly rests.
  *
  * A completed work is handed to the core when the lock has been released (driver_leave): the user's callback may
  * then call us. */
@@ -371,21 +371,36 @@ static int helper_turn(struct arena *a, int is_driven)
     return wait_ms;
 }
 
+static int helper_takes_lock(struct arena *a, int is_driven, int64_t now)
+{
+    int must_look = helper_must_look(&a->signs, now);
+    if (is_driven && !must_look)
+        return 0;
+    if (futex_lock_try(&a->lock))
+        return 1;
+    if (!must_look || atomic_load(&a->signs.waiter_drives))
+        return 0;
+    driver_enter(a);
+    return 1;
+}
+
 static void *helper_main(void *argument)
 {
     struct arena *a = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd sleeps_at = { .fd = a->fabric.epoll, .events = POLLIN };
     struct helper h = { 0 };
-    while (!atomic_load(&a->stop)) {
-        unsigned wakes = atomic_load(&a->helper_wakes);
+    for (;;) {
+        unsigned wakes = atomic_load(&a->helper_wakes); /* before `stop`: see helper_park */
+        if (atomic_load(&a->stop))
+            return NULL;
         int64_t now = clock_now_ns();
-        int is_driven = helper_sees_driver(&h, &a->signs, atomic_load(&a->domain.async_works), now);
+        int is_driven = helper_sees_driver(&h, &a->signs, wakes, atomic_load(&a->domain.async_works), now);
         if (atomic_load(&a->fabric.resolving))
             dial_resolve(&a->fabric, &a->stop);
-        if ((!is_driven || helper_must_look(&a->signs, now)) && futex_lock_try(&a->lock)) {
+        if (helper_takes_lock(a, is_driven, now)) {
             int wait_ms = helper_turn(a, is_driven);
-            if (wait_ms)
+            if (wait_ms && !atomic_load(&a->stop)) /* its bell may be heard already */
                 poll(&sleeps_at, 1, wait_ms);
             atomic_store(&a->helper_polls, 0);
             if (!is_driven)
@@ -397,7 +412,6 @@ static void *helper_main(void *argument)
         else
             helper_park(a, wakes, rest_ns);
     }
-    return NULL;
 }
 
 void driver_start(struct arena *a)

@@ -484,6 +484,8 @@ comm_status small_run(struct small *small, struct fabric *f, struct exec_group *
         is_known = 1;
     }
     comm_status status = can ? run_shape(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
-    small->turn_taken = is_known && s->turn_share ? small->turn_taken + s->turn_share : 0;
+    /* What was offered has been read: this rank has waited. */
+    int waits = !is_known || !s->turn_share || (s->is_offered && status != COMM_ERR_UNSUPPORTED);
+    small->turn_taken = waits ? 0 : small->turn_taken + s->turn_share;
     return status;
 }

@@ -49,7 +49,7 @@ struct small_shape {
 
 struct small {
     struct small_shape shapes[SMALL_SHAPES];
-    int turn_taken; /* by the calls since this rank last waited for others or yielded its core for them */
+    int turn_taken; /* by the calls since a collective of this group last waited, or this rank yielded its core */
 };
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */

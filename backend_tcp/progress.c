@@ -3,7 +3,7 @@
  * A thread that waits for a work drives: it reads the links that something is awaited from (active) in a tight loop,
  * yields after a while, and at last sleeps in the kernel. When no thread waits the helper thread looks after the mesh:
  * it sleeps outside the lock, in poll() on the loop's descriptor, so that taking the lock costs a waiting thread
- * nothing. While a thread drives, the helper is parked.
+ * nothing. While a thread drives, the helper mostly rests.
  *
  * A completed work is handed to the core when the lock has been released (progress_leave): the user's callback may
  * then call us. */
@@ -459,21 +459,36 @@ static int helper_turn(struct mesh *m, int is_driven)
     return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }
 
+static int helper_takes_lock(struct mesh *m, int is_driven, int64_t now)
+{
+    int must_look = helper_must_look(&m->signs, now);
+    if (is_driven && !must_look)
+        return 0;
+    if (pthread_mutex_trylock(&m->lock) == 0)
+        return 1;
+    if (!must_look || atomic_load(&m->signs.waiter_drives))
+        return 0;
+    progress_enter(m);
+    return 1;
+}
+
 static void *helper_main(void *argument)
 {
     struct mesh *m = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
     struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
     struct helper h = { 0 };
-    while (!atomic_load(&m->stop)) {
-        unsigned wakes = atomic_load(&m->helper_wakes);
+    for (;;) {
+        unsigned wakes = atomic_load(&m->helper_wakes); /* before `stop`: see helper_park */
+        if (atomic_load(&m->stop))
+            return NULL;
         int64_t now = clock_now_ns();
-        int is_driven = helper_sees_driver(&h, &m->signs, atomic_load(&m->domain.async_works), now);
+        int is_driven = helper_sees_driver(&h, &m->signs, wakes, atomic_load(&m->domain.async_works), now);
         if (m->local)
             m->local->ops->resolve(m->local, &m->stop);
-        if ((!is_driven || helper_must_look(&m->signs, now)) && pthread_mutex_trylock(&m->lock) == 0) {
+        if (helper_takes_lock(m, is_driven, now)) {
             int wait_ms = helper_turn(m, is_driven);
-            if (wait_ms)
+            if (wait_ms && !atomic_load(&m->stop)) /* its bell may be heard already */
                 poll(&backend, 1, wait_ms);
             atomic_store(&m->helper_polls, 0);
             if (!is_driven)
@@ -485,7 +500,6 @@ static void *helper_main(void *argument)
         else
             helper_park(m, wakes, rest_ns);
     }
-    return NULL;
 }
 
 comm_status progress_start(struct mesh *m)

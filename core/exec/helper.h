@@ -30,28 +30,36 @@ struct helper_signs {
     _Atomic int64_t driven_ns; /* when a waiting thread last drove */
     _Atomic int64_t looked_ns; /* when a thread last looked at all that may come */
     atomic_uint runs;          /* ops that were run at once */
-    atomic_int has_done;       /* works are done that no thread waits for, and the core does not know */
+    atomic_int has_done;       /* works are done that no thread may wait for, and the core does not know */
 };
 
 /* What it remembers. */
 struct helper {
-    unsigned runs, rests; /* rests in a row while a thread drove */
-    int64_t async_ns;     /* when there was last an op that no thread waits for */
+    unsigned runs, wakes;
+    unsigned rests;   /* in a row, while a thread drove */
+    int64_t async_ns; /* when there was last an op that no thread waits for */
 };
 
-/* Does a thread drive? Asked once before each rest. `async_works`: ops that no thread waits for. */
-static inline int helper_sees_driver(struct helper *h, const struct helper_signs *s, int async_works, int64_t now)
+/* Does a thread drive? Asked before each turn and rest. `wakes`: how often it has been woken, for such an op or
+ * something else to do soon. `async_works`: ops that no thread waits for. */
+static inline int helper_sees_driver(struct helper *h, const struct helper_signs *s, unsigned wakes, int async_works,
+                                     int64_t now)
 {
     unsigned runs_before = h->runs;
     int64_t patience = async_works ? HELPER_NAP_NS / 2 : HELPER_AWHILE_NS;
-    if (async_works)
+    if (async_works || h->wakes != wakes)
         h->async_ns = now;
+    h->wakes = wakes;
     h->runs = atomic_load_explicit(&s->runs, memory_order_relaxed);
-    return h->runs != runs_before || atomic_load(&s->waiter_drives) ||
-           now - atomic_load_explicit(&s->driven_ns, memory_order_relaxed) < patience;
+    int is_driven = h->runs != runs_before || atomic_load(&s->waiter_drives) ||
+                    now - atomic_load_explicit(&s->driven_ns, memory_order_relaxed) < patience;
+    if (!is_driven)
+        h->rests = 0;
+    return is_driven;
 }
 
-/* Is there something to do, whoever drives? */
+/* Is there something to do, whoever drives? Then it takes the lock though others want it, but not from a thread that
+ * waits: that looks around itself. */
 static inline int helper_must_look(const struct helper_signs *s, int64_t now)
 {
     return atomic_load(&s->has_done) ||
@@ -65,7 +73,7 @@ static inline int64_t helper_rest_ns(struct helper *h, const struct helper_signs
         h->rests = 0;
         return HELPER_NAP_NS;
     }
-    unsigned rests = is_driven ? h->rests++ : (h->rests = 0), doublings = rests / 2;
+    unsigned rests = is_driven ? h->rests++ : 0, doublings = rests / 2;
     if (rests % 2)
         return HELPER_AWHILE_NS;
     return (int64_t)HELPER_AWHILE_NS << (doublings < HELPER_DOUBLINGS ? doublings : HELPER_DOUBLINGS);

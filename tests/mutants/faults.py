@@ -847,7 +847,7 @@ fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP 
 fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
-fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + s->turn_share : 0", "s->turn_share : 0",
+fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + s->turn_share;", "s->turn_share;",
       "turns")
 fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "!g->domain->shares_cores || !s->only_sends",
       "!s->only_sends", "turns")
@@ -861,16 +861,16 @@ fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_t
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
 fault("shm", "sender_never_yields_its_core_beside_tcp", "backend_tcp/progress.c",
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
-fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + s->turn_share : 0",
-      "small->turn_taken + s->turn_share : small->turn_taken", "turns")
+fault("shm", "wait_does_not_end_a_turn", SMALL, "waits ? 0 : small->turn_taken",
+      "waits ? small->turn_taken : small->turn_taken", "turns")
 
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
+fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h", "    if (!is_driven)\n        h->rests = 0;\n", "",
+      "helper")
+fault("core", "helper_that_is_woken_rests", "core/exec/helper.h", "async_works || h->wakes != wakes", "async_works",
+      "helper")
 fault("core", "helper_looks_around_only_if_nobody_drives", "core/exec/helper.h", "> HELPER_LOOK_AROUND_NS",
       "> INT64_MAX / 2", "helper")
-fault("shm", "what_is_done_in_a_stream_is_not_told", "backend_shm/driver.c",
-      "atomic_store(&a->signs.has_done, a->domain.done_count > 0)", "(void)0", "helper")
-fault("tcp", "what_is_done_in_a_stream_is_not_told_by_tcp", "backend_tcp/progress.c",
-      "atomic_store(&m->signs.has_done, m->domain.done_count > 0)", "(void)0", "helper")
 
 # ---- shm: ranks that share cores ----
 

@@ -149,7 +149,7 @@ static int rest_after(struct helper *h, struct helper_signs *signs, int64_t *now
 {
     *now += (int64_t)ms * 1000000;
     atomic_fetch_add(&signs->runs, (unsigned)runs);
-    int is_driven = helper_sees_driver(h, signs, 0, *now);
+    int is_driven = helper_sees_driver(h, signs, 0, 0, *now);
     if (is_driven != (runs > 0))
         ranks_fail(__FILE__, __LINE__, "%d runs, driven: %d", runs, is_driven);
     return (int)(helper_rest_ns(h, signs, is_driven, *now) / 1000000);
@@ -171,12 +171,19 @@ static void rests_get_longer(int rank, int size, void *arg)
     CHECK(rest_after(&h, &signs, &now, 5, 1) == 5 && rest_after(&h, &signs, &now, 5, 1) == 5);
     CHECK(rest_after(&h, &signs, &now, 5, 1) == 10);
     atomic_store(&signs.driven_ns, now - 1000000);
-    CHECK(helper_sees_driver(&h, &signs, 0, now) && !helper_sees_driver(&h, &signs, 1, now));
+    CHECK(helper_sees_driver(&h, &signs, 0, 0, now) && !helper_sees_driver(&h, &signs, 0, 1, now));
     CHECK(helper_rest_ns(&h, &signs, 1, now) == HELPER_NAP_NS);
     atomic_store(&signs.waiter_drives, 1); /* it may sleep meanwhile */
-    CHECK(helper_sees_driver(&h, &signs, 1, now));
+    CHECK(helper_sees_driver(&h, &signs, 0, 1, now));
     atomic_store(&signs.waiter_drives, 0);
     CHECK(rest_after(&h, &signs, &now, 6, 1) == 5);
+    CHECK(rest_after(&h, &signs, &now, 5, 1) == 5 && rest_after(&h, &signs, &now, 5, 1) == 10);
+    now += 10000000;
+    CHECK(!helper_sees_driver(&h, &signs, 0, 0, now)); /* it drives, and does not rest */
+    CHECK(rest_after(&h, &signs, &now, 5, 1) == 5 && rest_after(&h, &signs, &now, 5, 1) == 5);
+    now += 10000000;
+    helper_sees_driver(&h, &signs, 1, 0, now);
+    CHECK(helper_rest_ns(&h, &signs, 1, now) == HELPER_NAP_NS);
     atomic_store(&signs.looked_ns, now - 99000000);
     CHECK(!helper_must_look(&signs, now) && helper_must_look(&signs, now + 2000000));
     atomic_store(&signs.has_done, 1);

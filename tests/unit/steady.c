@@ -21,7 +21,8 @@
 #endif
 
 enum { WARM_UP = 3000, ROUNDS = 20000, ALLOWED = 0, DISPATCHED = 1, SKIPPED = 77,
-       SELDOM = 2 /* a rank that waits for one that does not run asks the kernel now and then about it */ };
+       SELDOM = 2, /* a rank that waits for one that does not run asks the kernel now and then about it */
+       FEW_ALLOCATIONS = 4 /* an op that meets a look of the helper may have to keep a message that comes early */ };
 
 /* ---- malloc ---- */
 
@@ -194,11 +195,12 @@ static void nothing_is_allocated_or_asked_of_the_kernel(int rank, int size, void
             counts = 0;
         }
         CHECK_OK(status);
-        if (calls > ROUNDS / SELDOM || allocations)
+        if (calls > ROUNDS / SELDOM || allocations > FEW_ALLOCATIONS)
             ranks_fail(__FILE__, __LINE__, "%s: %ld of %d made a system call (the first: %ld); %ld allocations",
                        operations[i].name, calls, ROUNDS, first_call, allocations);
         if (rank == 0)
-            printf("%d times %s: no allocation, %ld with a system call\n", ROUNDS, operations[i].name, calls);
+            printf("%d times %s: %ld allocations, %ld with a system call\n", ROUNDS, operations[i].name, allocations,
+                   calls);
     }
     prctl(PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, 0, 0, 0);
     CHECK_OK(comm_group_close(world));
