@@ -865,8 +865,8 @@ fault("shm", "wait_does_not_end_a_turn", SMALL, "waits ? 0 : small->turn_taken",
       "waits ? small->turn_taken : small->turn_taken", "turns")
 
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
-fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h", "    if (!is_driven)\n        h->rests = 0;\n", "",
-      "helper")
+fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
+      "    if (!is_driven)\n        h->rests = 0;\n", "", "helper")
 fault("core", "helper_that_is_woken_rests", "core/exec/helper.h", "async_works || h->wakes != wakes", "async_works",
       "helper")
 fault("core", "helper_looks_around_only_if_nobody_drives", "core/exec/helper.h", "> HELPER_LOOK_AROUND_NS",
