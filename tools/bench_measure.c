@@ -201,18 +201,24 @@ static comm_status check(struct bench_call *call, uint64_t *ret_errors)
     return status;
 }
 
-/* Times of single iterations: the slowest rank's, sorted. `capacity` of them are measured into `times`. */
+/* Times of single iterations: the slowest rank's, sorted. `capacity` of them are measured into `times`. Where one
+ * follows the other, one look at the clock ends it and begins the next. */
 static comm_status single_times(struct lanes *lanes, const struct bench_method *method, double *times, size_t capacity)
 {
     struct bench_call *call = &lanes->lane[0].call;
+    const int is_apart = method->sync || (call->options.flags & COMM_OP_FLAG_ON_STREAM);
     comm_status status = barrier(lanes);
+    double begin = bench_now_us();
     for (size_t i = 0; i < capacity && status == COMM_OK; i++) {
         if (method->sync)
             status = barrier(lanes);
-        double begin = bench_now_us();
+        if (is_apart)
+            begin = bench_now_us();
         if (status == COMM_OK)
             status = run(call);
-        times[i] = bench_now_us() - begin;
+        double end = bench_now_us();
+        times[i] = end - begin;
+        begin = end;
         wait_for_stream(call);
     }
     return status == COMM_OK ? largest(lanes, times, capacity) : status;
