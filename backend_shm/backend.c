@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "arena.h"
+#include "base/likely.h"
 #include "base/param_rows.h"
 #include "ending.h"
 #include "groups.h"
@@ -137,7 +138,7 @@ static comm_status shm_submit(void *state, const comm_op *const *ops, comm_work 
     return status;
 }
 
-static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
+ON_EACH_CALL static comm_status shm_run(void *state, const comm_op *op, int64_t spin_ns)
 {
     struct shm_group *g = state;
     if (!futex_lock_try(&g->arena->lock))

@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include "base/likely.h"
 #include "lend.h"
 #include "shm.h"
 #include "waiting.h"
@@ -42,7 +43,7 @@ void duplex_wake(struct duplex *p);
 /* Frames have been written, and a fence was passed: wake the peer if it sleeps. */
 static inline void duplex_ring_bell_fenced(struct duplex *p)
 {
-    if (atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed))
+    if (UNLIKELY(atomic_load_explicit(&p->out.shared->asleep, memory_order_relaxed)))
         duplex_wake(p);
 }
 
@@ -104,7 +105,7 @@ void duplex_look_after_writer(struct duplex *p);
 static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit)
 {
     uint64_t lines = ring_frame_lines(type == FRAME_RTS ? 0 : (uint32_t)bytes);
-    if (port_took(&p->port, type, bytes, credit) && ring_pop(&p->in, lines))
+    if (LIKELY(port_took(&p->port, type, bytes, credit)) && UNLIKELY(ring_pop(&p->in, lines)))
         duplex_look_after_writer(p);
 }
 /* Send BYE; nothing follows it. */

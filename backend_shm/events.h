@@ -2,6 +2,7 @@
 #ifndef COMM_SHM_EVENTS_H
 #define COMM_SHM_EVENTS_H
 
+#include "base/likely.h"
 #include "shm.h"
 
 comm_status events_open(struct fabric *f);
@@ -24,7 +25,7 @@ void events_spins(struct fabric *f);
 /* A thread looks again. */
 static inline void events_awake(struct fabric *f)
 {
-    if (f->is_asleep)
+    if (UNLIKELY(f->is_asleep))
         events_say_awake(f);
 }
 

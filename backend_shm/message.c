@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/likely.h"
 #include "duplex.h"
 #include "events.h"
 #include "fabric.h"
@@ -182,7 +183,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
     }
 }
 
-comm_status message_run(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+ON_EACH_CALL comm_status message_run(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     if (g->status != COMM_OK || op->root == g->rank)
         return COMM_ERR_UNSUPPORTED;

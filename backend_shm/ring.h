@@ -25,6 +25,7 @@
 
 #include <comm/comm.h>
 
+#include "base/likely.h"
 #include "copy_out.h"
 #include "frame.h"
 
@@ -200,7 +201,7 @@ static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
 {
     const unsigned lane = r->lane;
     uint64_t tail = r->tail[lane], used = tail - r->seen_head[lane];
-    if (r->capacity - used >= wanted)
+    if (LIKELY(r->capacity - used >= wanted))
         return (int64_t)(r->capacity - used);
     uint64_t head = atomic_load_explicit(&r->shared->head[lane], memory_order_acquire);
     used = tail - head;

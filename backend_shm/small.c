@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "base/likely.h"
 #include "duplex.h"
 #include "events.h"
 #include "fabric.h"
@@ -21,13 +22,13 @@
 
 /* Between two ranks that share a cache a third of the shortest ops' time is instructions: what they need is in one
  * function, and what they do not need is in others. */
-#define HOT __attribute__((always_inline)) static inline
-#define COLD __attribute__((noinline)) static
+#define INLINED __attribute__((always_inline)) static inline
+#define APART __attribute__((noinline)) static
 
 /* ---- Shapes ---- */
 
 /* The signature is that of all that is the same on all ranks. */
-HOT int is_of(const struct small_shape *s, const comm_op *op)
+INLINED int is_of(const struct small_shape *s, const comm_op *op)
 {
     return s->known && s->head.signature == op->signature && s->flags == op->flags &&
            s->send_count == op->send.count && s->recv_count == op->recv.count;
@@ -136,7 +137,7 @@ static int turn_share_of(const struct small_shape *s, const struct exec_group *g
     return SMALL_TURN / (messages < TURN_MESSAGES ? messages : TURN_MESSAGES);
 }
 
-COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
+APART void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
     *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
                                .recv_count = o->recv.count };
@@ -154,6 +155,8 @@ COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->head.type = FRAME_EAGER;
     s->sent = ring_key_base(&s->head);
     s->turn_share = turn_share_of(s, g);
+    s->is_barrier = o->kind == COMM_OP_BARRIER && g->size > 2 && s->send_messages == g->size - 1 &&
+                    s->recv_messages == g->size - 1;
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
     s->kernel = is_simple ? exec_host->reduce_kernel(o->redop, o->dtype) : NULL;
     queue_put_back(g->domain, op);
@@ -161,32 +164,38 @@ COLD void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
 
 /* ---- A call ---- */
 
-/* What follows is compiled twice: for one message each way, as between two ranks, and for any numbers. */
-struct counts {
+/* What follows is compiled three times: for one message each way, as between two ranks; for a barrier of more ranks;
+ * and for any messages. */
+struct messages {
     int sends, recvs;
+    size_t bytes; /* of each */
+    int is_barrier;
 };
 
-static inline struct counts counts_of(const struct small_shape *s)
+static inline struct messages messages_of(const struct small_shape *s)
 {
-    return (struct counts){ s->send_messages, s->recv_messages };
+    return (struct messages){ s->send_messages, s->recv_messages, s->bytes, s->is_barrier };
 }
 
-HOT int can_send(const struct small_shape *s, struct counts n)
+/* Two ranks mostly have a core each. To more ranks the hints are of use where they yield: see base/likely.h. */
+#define LIKELY_IF_SEVERAL(n, condition) ((n).sends == 1 ? (condition) : LIKELY(condition))
+
+INLINED int can_send(const struct small_shape *s, struct messages n)
 {
-    uint64_t lines = ring_frame_lines((uint32_t)s->bytes);
+    uint64_t lines = ring_frame_lines((uint32_t)n.bytes);
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
-        if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_finds_credit(&p->port, s->bytes) ||
-            ring_free(&p->out, lines) < (int64_t)lines)
+        if (UNLIKELY(p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_finds_credit(&p->port, n.bytes) ||
+                     ring_free(&p->out, lines) < (int64_t)lines))
             return 0;
     }
     return 1;
 }
 
-HOT int can_receive(const struct small_shape *s, struct counts n)
+INLINED int can_receive(const struct small_shape *s, struct messages n)
 {
     for (int i = 0; i < n.recvs; i++)
-        if (s->recvs[i].peer->port.state != PORT_UP || s->recvs[i].peer->port.in.type)
+        if (UNLIKELY(s->recvs[i].peer->port.state != PORT_UP || s->recvs[i].peer->port.in.type))
             return 0;
     return 1;
 }
@@ -194,69 +203,82 @@ HOT int can_receive(const struct small_shape *s, struct counts n)
 /* Longer records are there sooner if they are all written before this rank begins to look: a fence, one for all peers.
  * One to a single peer, of up to FEW_BYTES, is there sooner without. Where ranks yield (`core`), each peer wants a
  * fence: then one for all is the least. */
-HOT void ring_bells(const struct small_shape *s, struct counts n, uint32_t core)
+INLINED void ring_bells(const struct small_shape *s, struct messages n, uint32_t core)
 {
     enum { SHORT_BYTES = 64, FEW_BYTES = 1024 };
-    int is_fenced = (core && n.sends > 1) || s->bytes > (n.sends > 1 ? SHORT_BYTES : FEW_BYTES);
-    if (is_fenced)
+    int is_fenced = (core && n.sends > 1) || n.bytes > (n.sends > 1 ? SHORT_BYTES : FEW_BYTES);
+    if (LIKELY_IF_SEVERAL(n, is_fenced))
         ring_fence();
     for (int i = 0; i < n.sends; i++)
-        (is_fenced ? duplex_ring_bell_fenced : duplex_ring_bell)(s->sends[i].peer);
+        if (LIKELY_IF_SEVERAL(n, is_fenced))
+            duplex_ring_bell_fenced(s->sends[i].peer);
+        else
+            duplex_ring_bell(s->sends[i].peer);
 }
 
-COLD void say_core(const struct small_shape *s, uint32_t core)
+APART void ask_for_core(struct small_shape *s, const struct fabric *f)
 {
+    s->core = duplex_own_core(f);
     for (int i = 0; i < s->send_messages; i++)
-        duplex_say_core(s->sends[i].peer, core);
+        duplex_say_core(s->sends[i].peer, s->core);
+}
+
+/* duplex_own_core, but asked and said once in so many calls: a rank seldom moves to another core. */
+INLINED uint32_t own_core(struct small_shape *s, struct messages n, const struct fabric *f)
+{
+    enum { SELDOM = 16 };
+    if (!LIKELY_IF_SEVERAL(n, !waiting_spins(f->looks.waiting)))
+        return 0;
+    if (UNLIKELY(s->core_calls++ % SELDOM == 0))
+        ask_for_core(s, f);
+    return s->core;
 }
 
 /* For ranks that yield: the lines of the next records come while the others run. Between cores far from each other that
  * is a twentieth of a barrier, and a third of a broadcast of 1 KiB. To take the lines of payloads as well made an
  * all_reduce of 4 KiB a fifth slower. */
-HOT void take_next(const struct small_shape *s, struct counts n)
+INLINED void take_next(const struct small_shape *s, struct messages n)
 {
     enum { LONGEST = 1 << 10 };
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
         if (n.recvs)
             ring_take_next(&p->out, 0, RING_WAITS_BOTH);
-        else if (s->bytes <= LONGEST)
-            ring_take_next(&p->out, (uint32_t)s->bytes, RING_WAITS_NO);
+        else if (n.bytes <= LONGEST)
+            ring_take_next(&p->out, (uint32_t)n.bytes, RING_WAITS_NO);
     }
 }
 
-HOT void send_all(const struct small_shape *s, struct counts n, uint64_t seq, uint64_t key, const uint8_t *from,
+INLINED void send_all(const struct small_shape *s, struct messages n, uint64_t seq, uint64_t key, const uint8_t *from,
                   uint32_t core)
 {
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
-        port_spend(&p->port, s->bytes);
+        port_spend(&p->port, n.bytes);
         uint32_t credit = port_take_owed(&p->port);
-        struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)s->bytes);
+        struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)n.bytes);
         record->frame = s->head;
         record->frame.seq = seq;
         record->frame.credit = credit;
-        ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)s->bytes);
+        ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)n.bytes);
     }
     ring_bells(s, n, core);
-    if (core)
-        say_core(s, core);
     if (n.sends == 1)
-        duplex_take_next(s->sends[0].peer, (uint32_t)s->bytes, n.recvs > 0);
-    else if (core)
+        duplex_take_next(s->sends[0].peer, (uint32_t)n.bytes, n.recvs > 0);
+    else if (LIKELY_IF_SEVERAL(n, core))
         take_next(s, n);
 }
 
 /* A long one takes longer to write than a look that is too early costs, and a rank that only receives has no turn to
  * keep. */
-HOT int backs_off(const struct fabric *f, const struct small_shape *s, struct counts n)
+INLINED int backs_off(const struct fabric *f, struct messages n)
 {
     enum { LONGEST = 1 << 10 };
-    return n.sends && s->bytes <= LONGEST && waiting_spins(f->looks.waiting);
+    return n.sends && n.bytes <= LONGEST && !LIKELY_IF_SEVERAL(n, !waiting_spins(f->looks.waiting));
 }
 
 /* Do all that are missing, from this one on, come from other cores? */
-HOT int come_from_elsewhere(const struct small_shape *s, struct counts n, int missing, uint32_t core)
+INLINED int come_from_elsewhere(const struct small_shape *s, struct messages n, int missing, uint32_t core)
 {
     const struct ring_record *unused;
     for (int i = missing; i < n.recvs; i++)
@@ -266,11 +288,10 @@ HOT int come_from_elsewhere(const struct small_shape *s, struct counts n, int mi
 }
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-HOT int all_are_here(struct fabric *f, struct small_shape *s, struct counts n, uint64_t key,
+INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
                      const struct ring_record **records, uint32_t core, int64_t spin_ns)
 {
-    uint32_t bytes = s->head.type == FRAME_RTS ? 0 : (uint32_t)s->bytes;
-    const int looks_later = backs_off(f, s, n);
+    const int looks_later = backs_off(f, n);
     const uint64_t zero = looks_later ? backoff_zero(&s->backoff) : 0;
     int64_t until_ns = 0;
     int here = 0;
@@ -279,7 +300,7 @@ HOT int all_are_here(struct fabric *f, struct small_shape *s, struct counts n, u
             enum ring_found what = ring_look_after(&s->recvs[here].peer->in, zero, &records[here]);
             if (what == RING_NOTHING)
                 break;
-            if (what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)
+            if (UNLIKELY(what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes))
                 return 0;
             here++;
         }
@@ -301,60 +322,69 @@ static inline void copy_own(const struct small_shape *s, const uint8_t *send, ui
         memcpy(recv + s->copy_to, send + s->copy_from, s->copy_bytes);
 }
 
-HOT void reduce_all(const struct small_shape *s, const struct exec_group *g, struct counts n,
+INLINED void reduce_all(const struct small_shape *s, const struct exec_group *g, struct messages n,
                     const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
     const void *sources[SMALL_PEERS_MAX + 1];
     sources[g->rank] = send + s->reduce_from;
     for (int i = 0; i < n.recvs; i++)
-        sources[s->recvs[i].rank] = ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes);
+        sources[s->recvs[i].rank] = ring_payload(records[i], RING_FRAME, (uint32_t)n.bytes);
     if (s->kernel)
         s->kernel(recv + s->reduce_to, sources[0], sources[1], s->reduce_count);
     else
         exec_host->reduce_many(recv + s->reduce_to, sources, (size_t)g->size, s->reduce_count, s->redop, s->dtype);
 }
 
-HOT void take_all(const struct small_shape *s, const struct exec_group *g, struct counts n,
+INLINED void take_all(const struct small_shape *s, const struct exec_group *g, struct messages n,
                   const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
+    if (n.is_barrier)
+        return;
     copy_own(s, send, recv);
     if (s->reduce_count)
         reduce_all(s, g, n, records, send, recv);
-    else if (s->bytes)
+    else
         for (int i = 0; i < n.recvs; i++)
-            memcpy(recv + s->recvs[i].offset, ring_payload(records[i], RING_FRAME, (uint32_t)s->bytes), s->bytes);
+            memcpy(recv + s->recvs[i].offset, ring_payload(records[i], RING_FRAME, (uint32_t)n.bytes), n.bytes);
 }
 
-HOT void let_go(const struct small_shape *s, struct counts n, const struct ring_record **records)
+INLINED void let_go(const struct small_shape *s, struct messages n, uint8_t type, const struct ring_record **records)
 {
     for (int i = 0; i < n.recvs; i++)
-        duplex_took(s->recvs[i].peer, s->head.type, s->bytes, records[i]->credit);
+        duplex_took(s->recvs[i].peer, type, n.bytes, records[i]->credit);
 }
 
-HOT comm_status run_sent(struct small_shape *s, struct counts n, struct fabric *f, struct exec_group *g,
+INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
                          const comm_op *op, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
-    if (!can_send(s, n))
+    if (UNLIKELY(!can_send(s, n)))
         return COMM_ERR_UNSUPPORTED;
-    const uint32_t core = duplex_own_core(f);
+    const uint32_t core = own_core(s, n, f);
     send_all(s, n, op->seq, key, send, core);
     exec_host->run_waits();
     queue_runs(g, op);
-    if (!all_are_here(f, s, n, key, records, core, spin_ns))
+    if (UNLIKELY(!all_are_here(f, s, n, key, (uint32_t)n.bytes, records, core, spin_ns)))
         return COMM_IN_PROGRESS;
     take_all(s, g, n, records, send, op->recv.data);
-    let_go(s, n, records);
+    let_go(s, n, FRAME_EAGER, records);
     queue_ran(g, op->seq);
     return COMM_OK;
 }
 
-COLD comm_status run_sent_any(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
-                              int64_t spin_ns)
+ON_EACH_CALL APART comm_status run_sent_any(struct small_shape *s, struct fabric *f, struct exec_group *g,
+                                            const comm_op *op, int64_t spin_ns)
 {
-    return run_sent(s, counts_of(s), f, g, op, spin_ns);
+    return run_sent(s, messages_of(s), f, g, op, spin_ns);
+}
+
+ON_EACH_CALL APART comm_status run_sent_barrier(struct small_shape *s, struct fabric *f, struct exec_group *g,
+                                                const comm_op *op, int64_t spin_ns)
+{
+    const struct messages all = { g->size - 1, g->size - 1, 0, 1 };
+    return run_sent(s, all, f, g, op, spin_ns);
 }
 
 /* ---- A call whose messages are offered ---- */
@@ -381,7 +411,7 @@ static void offer_all(struct small_shape *s, const struct exec_group *g, struct 
 {
     for (int i = 0; i < s->send_messages; i++)
         duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
-    ring_bells(s, counts_of(s), 0);
+    ring_bells(s, messages_of(s), 0);
 }
 
 /* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
@@ -416,15 +446,16 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
                                struct tx **offers, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
-    const struct counts n = counts_of(s);
+    const struct messages n = messages_of(s);
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
     exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
-    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), records, 0, spin_ns) || !read_all(s, records, recv))
+    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), 0, records, 0, spin_ns) ||
+        !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
-    let_go(s, n, records);
+    let_go(s, n, FRAME_RTS, records);
     g->has_received = 1;
     if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return COMM_IN_PROGRESS;
@@ -441,7 +472,7 @@ static int writes_over_offers(const comm_op *op)
 }
 
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
-COLD comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+APART comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                                 int64_t spin_ns)
 {
     struct tx *offers[SMALL_PEERS_MAX];
@@ -452,38 +483,40 @@ COLD comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct 
     return run_offered(s, f, g, op, offers, spin_ns);
 }
 
-HOT comm_status run_shape(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+INLINED comm_status run_shape(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                           int64_t spin_ns)
 {
-    const struct counts pair = { 1, 1 }, n = counts_of(s);
-    if (!s->fits || !can_receive(s, n))
+    const struct messages pair = { 1, 1, s->bytes, 0 }, n = messages_of(s);
+    if (UNLIKELY(!s->fits || !can_receive(s, n)))
         return COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
-    if (s->is_offered) {
+    if (UNLIKELY(s->is_offered)) {
         comm_status status = run_if_offered(s, f, g, op, spin_ns);
         s->head.type = FRAME_EAGER;
         return status;
     }
-    int is_pair = n.sends == 1 && n.recvs == 1;
-    return is_pair ? run_sent(s, pair, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);
+    if (n.sends == 1 && n.recvs == 1)
+        return run_sent(s, pair, f, g, op, spin_ns);
+    return LIKELY(s->is_barrier) ? run_sent_barrier(s, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);
 }
 
 /* Unexpected frames may be what the op would wait for. */
-HOT int can_run(const struct exec_group *g)
+INLINED int can_run(const struct exec_group *g)
 {
     return g->status == COMM_OK && !g->head && !g->domain->matching.count && g->size <= SMALL_PEERS_MAX;
 }
 
-comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
+ON_EACH_CALL comm_status small_run(struct small *small, struct fabric *f, struct exec_group *g, const comm_op *op,
+                                   int64_t spin_ns)
 {
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
     int can = can_run(g), is_known = is_of(s, op);
-    if (can && !is_known) {
+    if (UNLIKELY(can && !is_known)) {
         learn(s, g, op);
         is_known = 1;
     }
-    comm_status status = can ? run_shape(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    comm_status status = LIKELY(can) ? run_shape(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
     /* What was offered has been read: this rank has waited. */
     int waits = !is_known || !s->turn_share || (s->is_offered && status != COMM_ERR_UNSUPPORTED);
     small->turn_taken = waits ? 0 : small->turn_taken + s->turn_share;

@@ -37,6 +37,7 @@ struct small_shape {
     struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
+    int is_barrier;          /* of more than two ranks, each of which sends to all others */
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
@@ -45,6 +46,8 @@ struct small_shape {
     size_t reduce_from, reduce_to;
     reduce_kernel_fn kernel; /* of two ranks; NULL: reduce_many */
     struct backoff backoff;
+    uint32_t core;           /* duplex_own_core, of late */
+    unsigned core_calls;
 };
 
 struct small {

@@ -4,6 +4,7 @@
 
 #include <comm/backend.h>
 
+#include "base/likely.h"
 #include "base/ticks.h"
 #include "op.h"
 
@@ -61,7 +62,7 @@ static inline void record_what(struct record_what *ret_what, const comm_op *op)
 /* The next slot, without what is said of the op. */
 static inline struct record_slot *recorder_next(struct recorder *r, uint64_t seq, int64_t ticks)
 {
-    if (r->written == r->capacity && r->capacity < r->most)
+    if (UNLIKELY(r->written == r->capacity && r->capacity < r->most))
         comm__recorder_grow(r);
     uint64_t number = ++r->written;
     struct record_slot *slot = recorder_slot(r, number);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/likely.h"
 #include "coalesce.h"
 #include "cuda_memory.h"
 #include "fork.h"
@@ -284,7 +285,7 @@ static int64_t earliest_due_ns(comm_work *const *works, size_t count)
 
 static comm_status check_open(const comm_group *group, const comm_op *op)
 {
-    return atomic_load_explicit(&group->closing, memory_order_relaxed)
+    return UNLIKELY(atomic_load_explicit(&group->closing, memory_order_relaxed))
                ? comm__fail(COMM_ERR_INVALID, "%s: group '%s' has been closed", comm__op_name(op->kind), group->name)
                : COMM_OK;
 }
@@ -312,7 +313,7 @@ static comm_status submit_held(comm_group *group, struct channel *channel, comm_
 /* The end of every submission. */
 static inline comm_status unlock_submission(comm_group *group, const struct channel *channel, comm_status status)
 {
-    int ends = status != COMM_OK && comm_status_scope(status) >= COMM_SCOPE_OBJECT;
+    int ends = UNLIKELY(status != COMM_OK) && comm_status_scope(status) >= COMM_SCOPE_OBJECT;
     if (ends)
         comm__group_stay(group); /* others may close it when the submission lock is free */
     futex_lock_release(&group->submission);
@@ -355,21 +356,17 @@ struct run {
     struct record_slot *slot; /* NULL: not recorded yet */
 };
 
-static void record_run(struct run *run)
+ON_EACH_CALL void comm__run_waits(void)
 {
+    struct run *run = comm__thread.run;
+    if (UNLIKELY(!run || run->slot))
+        return;
     struct recorder *r = &run->group->recorder;
     struct record_slot *slot = recorder_next(r, run->op->group_seq, ticks_now());
     slot->what = *run->what;
-    if (run->op->label)
+    if (UNLIKELY(run->op->label))
         comm__recorder_label(r, slot, run->op->label);
     run->slot = slot;
-}
-
-void comm__run_waits(void)
-{
-    struct run *run = comm__thread.run;
-    if (run && !run->slot)
-        record_run(run);
 }
 
 /* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
@@ -407,8 +404,6 @@ __attribute__((noinline)) static comm_status run_otherwise(struct run *run, stru
         group->recorder.written -= run->slot != NULL;
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     }
-    if (!run->slot)
-        record_run(run);
     if (status == COMM_IN_PROGRESS)
         return go_on(run, channel, op, ret_work);
     unnumber(group, channel, &op, 1);
@@ -428,11 +423,11 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
     uint64_t fail_count = comm__fail_count();
     comm__thread.run = &run;
     comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
+    if (UNLIKELY(!run.slot && status != COMM_ERR_UNSUPPORTED))
+        comm__run_waits();
     comm__thread.run = NULL;
-    if (status != COMM_OK)
+    if (UNLIKELY(status != COMM_OK))
         return run_otherwise(&run, channel, op, status, fail_count, ret_work);
-    if (!run.slot)
-        record_run(&run);
     run.slot->status = COMM_OK;
     run.slot->ended = run.slot->began; /* to read the counter again would cost as much as the rest of the call */
     return COMM_OK;
@@ -443,7 +438,7 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
 static inline comm_status submit_or_run(comm_group *group, struct channel *channel, comm_op *op,
                                         const struct record_what *what, comm_work **ret_work)
 {
-    if (!can_run(group, channel, op))
+    if (UNLIKELY(!can_run(group, channel, op)))
         return submit_held(group, channel, &op, ret_work, 1, NULL);
     comm_status status = check_open(group, op);
     return status == COMM_OK ? run_held(group, channel, op, what, ret_work) : status;
@@ -590,8 +585,9 @@ comm_status comm__group_call_internal(comm_group *group, comm_op *op, comm_work 
 
 static int is_like(const struct plain_call *a, const struct plain_call *b)
 {
-    return a->kind == b->kind && a->dtype == b->dtype && a->redop == b->redop && a->root == b->root &&
-           a->send_count == b->send_count && a->recv_count == b->recv_count;
+    size_t differs = (a->send_count ^ b->send_count) | (a->recv_count ^ b->recv_count);
+    return !(differs | (size_t)((a->kind ^ b->kind) | (a->dtype ^ b->dtype) | (a->redop ^ b->redop) |
+                                (a->root ^ b->root)));
 }
 
 /* What the options say: a tag, and the device, which must be said in a group of several devices. */
@@ -615,7 +611,7 @@ static inline int may_touch(const struct checked *c, const struct plain_call *ca
 /* Give the op the buffers of the call. 0: they must be checked. */
 static inline int take_buffers(struct checked *c, const struct plain_call *call)
 {
-    if (call->send == c->call.send && call->recv == c->call.recv)
+    if (LIKELY(call->send == c->call.send && call->recv == c->call.recv))
         return 1;
     if (!op_extent_takes(&c->extent, call->send, call->recv) || !may_touch(c, call))
         return 0;
@@ -633,12 +629,11 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
                   comm_work **ret_work, comm_status *ret_status)
 {
     struct checked *c = checked_of(group, call);
-    if (comm__thread.busy || comm__forked_since(group->generation))
+    if (UNLIKELY(comm__thread.busy || comm__forked_since(group->generation)))
         return 0;
     futex_lock_take(&group->submission);
-    if (!is_like(&c->call, call) || !has_options(c, group, options) || comm__memory_any(group) ||
-        atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK ||
-        !take_buffers(c, call)) {
+    if (UNLIKELY(!is_like(&c->call, call) || !has_options(c, group, options) || comm__memory_any(group) ||
+                 atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK || !take_buffers(c, call))) {
         futex_lock_release(&group->submission);
         return 0;
     }
@@ -654,8 +649,9 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
 /* Nothing but, perhaps, the device and a tag. */
 static inline int say_little(const comm_op_options *o)
 {
-    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->element_bytes | o->reserved) &&
-           !o->stream && !o->premul && !o->reduce_fn && !o->reduce_context && !o->label;
+    uintptr_t more = (uintptr_t)o->stream | (uintptr_t)o->premul | (uintptr_t)o->reduce_fn |
+                     (uintptr_t)o->reduce_context | (uintptr_t)o->label;
+    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->element_bytes | o->reserved | more);
 }
 
 /* A function of its own, so that the fast path needs neither its registers nor its stack. */
@@ -671,15 +667,15 @@ __attribute__((noinline)) static comm_status call_anew(comm_group *group, const 
     return call_checking(group, &op, !options || say_little(options) ? call : NULL, options, ret_work);
 }
 
-comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call, const comm_op_options *options,
-                                   comm_work **ret_work)
+ON_EACH_CALL comm_status comm__group_call_plain(comm_group *group, const struct plain_call *call,
+                                                const comm_op_options *options, comm_work **ret_work)
 {
     comm_work *work;
     comm_status status;
     int is_plain = group && (!options || say_little(options));
-    if (!is_plain || !repeat(group, call, options, ret_work == NULL, &work, &status))
+    if (UNLIKELY(!is_plain || !repeat(group, call, options, ret_work == NULL, &work, &status)))
         return call_anew(group, call, options, ret_work);
-    if (status != COMM_OK || !work)
+    if (LIKELY(status != COMM_OK || !work))
         return status;
     if (!ret_work)
         return comm__work_finish(work);

@@ -11,6 +11,7 @@
 #include <comm/backend.h>
 #include <stdatomic.h>
 
+#include "base/likely.h"
 #include "thread.h"
 
 struct channel;
@@ -137,7 +138,7 @@ void comm__callbacks_run_due(void);
 
 static inline void comm__callbacks_run(void)
 {
-    if (--comm__thread.defers == 0 && comm__thread.first_due)
+    if (--comm__thread.defers == 0 && UNLIKELY(comm__thread.first_due))
         comm__callbacks_run_due();
 }
 

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/likely.h"
 #include "frame.h"
 #include "sink.h"
 
@@ -178,7 +179,7 @@ static inline int port_has_credit(const struct port *p, size_t bytes)
 /* The same; if there is none, what has come of it is taken in. */
 static inline int port_finds_credit(struct port *p, size_t bytes)
 {
-    if (port_has_credit(p, bytes))
+    if (LIKELY(port_has_credit(p, bytes)))
         return 1;
     if (p->ops->take_credit)
         p->ops->take_credit(p);
@@ -201,8 +202,8 @@ static inline int port_took(struct port *p, uint8_t type, size_t bytes, uint32_t
     p->eager_held += cost;
     p->credit_owed += cost;
     assert(p->credit_owed <= p->eager_held);
-    return (p->credit <= PORT_CREDIT_WINDOW && p->eager_held <= PORT_CREDIT_WINDOW &&
-            p->credit_owed < PORT_CREDIT_WINDOW / 4) || port_settle(p);
+    return LIKELY(p->credit <= PORT_CREDIT_WINDOW && p->eager_held <= PORT_CREDIT_WINDOW &&
+                  p->credit_owed < PORT_CREDIT_WINDOW / 4) || port_settle(p);
 }
 
 /* The credit that a frame which is about to go out gives back. */

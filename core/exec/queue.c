@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/likely.h"
 #include "base/utf8.h"
 #include "say.h"
 #include "text.h"
@@ -143,7 +144,7 @@ void queue_retire(struct exec_op *op)
     (void)before;
 }
 
-void queue_runs(struct exec_group *g, const comm_op *op)
+ON_EACH_CALL void queue_runs(struct exec_group *g, const comm_op *op)
 {
     g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);
 }

@@ -245,7 +245,7 @@ fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now <
       "resting")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
-      "    if (run && !run->slot)\n        record_run(run);\n}", "    if (run)\n        record_run(run);\n}", "submit")
+      "    if (UNLIKELY(!run || run->slot))", "    if (UNLIKELY(!run))", "submit")
 fault("i", "refused_collective_keeps_its_number", "core/submit.c",
       "            channel->seq--;\n"
       "            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"
@@ -792,7 +792,7 @@ fault("engine", "written_and_sent_again", ENGINE,
 SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
 fault("b", "send_at_once_without_credit", MESSAGE, "           port_finds_credit(&p->port, bytes) && ring_free",
       "           ring_free", "shm_lend")
-fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, s->bytes)", "", "shm_hostile")
+fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, n.bytes)", "", "shm_hostile")
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
       " || p->tx_head || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short",

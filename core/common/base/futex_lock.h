@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/likely.h"
 #include "base/relax.h"
 
 enum { FUTEX_LOCK_FREE = 0, FUTEX_LOCK_HELD = 1, FUTEX_LOCK_AWAITED = 2 }; /* AWAITED: held, and a thread sleeps */
@@ -52,7 +53,7 @@ __attribute__((noinline, unused)) static void futex_lock_wake(struct futex_lock 
 
 static inline void futex_lock_take(struct futex_lock *lock)
 {
-    if (!futex_lock_try(lock))
+    if (UNLIKELY(!futex_lock_try(lock)))
         futex_lock_wait(lock);
 }
 
@@ -62,7 +63,7 @@ static inline void futex_lock_release(struct futex_lock *lock)
 {
     uint32_t seen = atomic_load_explicit(&lock->word, memory_order_relaxed);
     atomic_store_explicit(&lock->word, FUTEX_LOCK_FREE, memory_order_release);
-    if (seen == FUTEX_LOCK_AWAITED)
+    if (UNLIKELY(seen == FUTEX_LOCK_AWAITED))
         futex_lock_wake(lock);
 }
 
