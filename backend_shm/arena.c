@@ -53,7 +53,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->waiting.usage = (struct waiting_usage){ .of_ranks = usage_of_ranks, .ranks = &a->fabric };
     a->waiting.rest_ns = REST_NS;
     a->waiting.share_ns = SHARE_NS;
-    const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->signs.runs };
+    const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->helper.signs.runs };
     return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, &looks, info);
 }
 
@@ -118,7 +118,6 @@ void arena_close(struct arena *a, int forked)
     fabric_close(&a->fabric);
     pthread_mutex_destroy(&a->park_lock);
     pthread_cond_destroy(&a->park);
-    pthread_cond_destroy(&a->helper_park);
     forked_delist(&a->forked);
     arena_free(a);
 }

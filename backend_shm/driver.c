@@ -60,7 +60,7 @@ static void unlock_and_complete(struct arena *a)
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
         if (!more)
-            atomic_store_explicit(&a->signs.has_done, 0, memory_order_relaxed);
+            atomic_store_explicit(&a->helper.signs.has_done, 0, memory_order_relaxed);
         futex_lock_release(&a->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
@@ -100,7 +100,7 @@ static void end_turn(struct arena *a)
 /* The helper may sleep: for longer than it may now, or with works to hand over. */
 static void tell_helper(struct arena *a, int has_work)
 {
-    if ((has_work || a->due_ns < a->helper_until_ns) && atomic_load(&a->helper_polls))
+    if ((has_work || a->due_ns < a->helper_until_ns) && atomic_load(&a->helper.polls))
         bell_ring(a->fabric.bell.fd);
 }
 
@@ -160,7 +160,7 @@ static int look_at_active(struct arena *a)
 
 int driver_look_around(struct arena *a)
 {
-    atomic_store_explicit(&a->signs.looked_ns, clock_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&a->helper.signs.looked_ns, clock_now_ns(), memory_order_relaxed);
     return fabric_look_around(&a->fabric);
 }
 
@@ -226,7 +226,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         fabric_look(&a->fabric);
         idle_since = missed = 0;
     }
-    atomic_store_explicit(&a->signs.driven_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&a->helper.signs.driven_ns, now, memory_order_relaxed);
 }
 
 static void park(struct arena *a, comm_work *work, int64_t until_ns)
@@ -245,7 +245,7 @@ static int try_drive(struct arena *a)
 {
     if (futex_lock_try(&a->lock))
         return 1;
-    if (atomic_load(&a->signs.waiter_drives))
+    if (atomic_load(&a->helper.signs.waiter_drives))
         return 0;
     driver_enter(a);
     return 1;
@@ -263,9 +263,9 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
             if (deadline_ns == 0) {
                 driver_look_around(a);
             } else {
-                atomic_store(&a->signs.waiter_drives, 1);
+                atomic_store(&a->helper.signs.waiter_drives, 1);
                 drive(a, work, deadline_ns);
-                atomic_store(&a->signs.waiter_drives, 0);
+                atomic_store(&a->helper.signs.waiter_drives, 0);
             }
             driver_leave(a);
             wake_parked(a);
@@ -282,38 +282,29 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
 
 /* ---- The helper: see helper.h ---- */
 
-enum { HELPER_SLEEP_MS = 100 };
-
-static void wake_helper(struct arena *a)
+static void ring_own_bell(struct domain *d)
 {
-    atomic_fetch_add(&a->helper_wakes, 1);
-    if (!atomic_load(&a->helper_parked))
-        return;
-    pthread_mutex_lock(&a->park_lock);
-    pthread_cond_signal(&a->helper_park);
-    pthread_mutex_unlock(&a->park_lock);
+    bell_ring(arena_of(d)->fabric.bell.fd);
 }
 
 static void rouse_helper(struct domain *d)
 {
-    struct arena *a = arena_of(d);
-    if (atomic_load(&a->helper_polls))
-        bell_ring(a->fabric.bell.fd);
+    helper_rouse(&arena_of(d)->helper);
 }
 
-static void wake_helper_at_once(struct domain *d)
+static void wake_helper(struct domain *d)
 {
     rouse_helper(d);
-    wake_helper(arena_of(d));
+    helper_wake(&arena_of(d)->helper);
 }
 
 void driver_leave_to_helper(struct arena *a)
 {
     end_turn(a);
     tell_helper(a, a->domain.done_count > 0);
-    atomic_store(&a->signs.has_done, a->domain.done_count > 0);
+    atomic_store(&a->helper.signs.has_done, a->domain.done_count > 0);
     futex_lock_release(&a->lock);
-    wake_helper(a);
+    helper_wake(&a->helper);
 }
 
 static void enter(struct domain *d)
@@ -326,26 +317,15 @@ static void leave(struct domain *d)
     driver_leave(arena_of(d));
 }
 
-const struct carrier_driver driver_of_arenas = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
+const struct carrier_driver driver_of_arenas = { .enter = enter, .leave = leave, .wake_helper = wake_helper,
                                                  .rouse_helper = rouse_helper };
-
-/* Sleep for so long, unless it has been woken since `wakes` was read. */
-static void helper_park(struct arena *a, unsigned wakes, int64_t park_ns)
-{
-    int64_t until_ns = clock_now_ns() + park_ns;
-    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
-    pthread_mutex_lock(&a->park_lock);
-    atomic_store(&a->helper_parked, 1);
-    if (atomic_load(&a->helper_wakes) == wakes)
-        pthread_cond_timedwait(&a->helper_park, &a->park_lock, &t);
-    atomic_store(&a->helper_parked, 0);
-    pthread_mutex_unlock(&a->park_lock);
-}
 
 /* Look after the arena, with the lock, which is released. Returns how long to sleep then, in ms; the peers know of
  * it. Not at all if a thread drives. */
-static int helper_turn(struct arena *a, int is_driven)
+static int helper_turn(struct domain *d, int is_driven)
 {
+    enum { SLEEP_MS = 100 };
+    struct arena *a = arena_of(d);
     int64_t begun = clock_now_ns(), now, spin_ns = a->waiting.spin_ns;
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
     if (is_driven || !waiting_spins(&a->waiting) || waiting_rests(&a->waiting, begun))
@@ -362,57 +342,29 @@ static int helper_turn(struct arena *a, int is_driven)
     } while (a->domain.peers.active_count && !a->domain.done_count && !atomic_load(&a->contenders) &&
              now - begun < spin_ns);
     int wait_ms = millis_until(a->due_ns, now);
-    wait_ms = wait_ms > HELPER_SLEEP_MS ? HELPER_SLEEP_MS : wait_ms;
+    wait_ms = wait_ms > SLEEP_MS ? SLEEP_MS : wait_ms;
     if (is_driven || a->domain.done_count || has_news(a) || !events_asleep(&a->fabric))
         wait_ms = 0;
     a->helper_until_ns = now + wait_ms * NANOS;
-    atomic_store(&a->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
+    atomic_store(&a->helper.polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     driver_leave(a);
     return wait_ms;
 }
 
-static int helper_takes_lock(struct arena *a, int is_driven, int64_t now)
+static int try_lock(struct domain *d)
 {
-    int must_look = helper_must_look(&a->signs, now);
-    if (is_driven && !must_look)
-        return 0;
-    if (futex_lock_try(&a->lock))
-        return 1;
-    if (!must_look || atomic_load(&a->signs.waiter_drives))
-        return 0;
-    driver_enter(a);
-    return 1;
+    return futex_lock_try(&arena_of(d)->lock);
 }
 
-static void *helper_main(void *argument)
+static void resolve(struct domain *d, const atomic_int *stop)
 {
-    struct arena *a = argument;
-    const struct timespec nap = { 0, HELPER_NAP_NS };
-    struct pollfd sleeps_at = { .fd = a->fabric.epoll, .events = POLLIN };
-    struct helper h = { 0 };
-    for (;;) {
-        unsigned wakes = atomic_load(&a->helper_wakes); /* before `stop`: see helper_park */
-        if (atomic_load(&a->stop))
-            return NULL;
-        int64_t now = clock_now_ns();
-        int is_driven = helper_sees_driver(&h, &a->signs, wakes, atomic_load(&a->domain.async_works), now);
-        if (atomic_load(&a->fabric.resolving))
-            dial_resolve(&a->fabric, &a->stop);
-        if (helper_takes_lock(a, is_driven, now)) {
-            int wait_ms = helper_turn(a, is_driven);
-            if (wait_ms && !atomic_load(&a->stop)) /* its bell may be heard already */
-                poll(&sleeps_at, 1, wait_ms);
-            atomic_store(&a->helper_polls, 0);
-            if (!is_driven)
-                continue;
-        }
-        int64_t rest_ns = helper_rest_ns(&h, &a->signs, is_driven, now);
-        if (rest_ns <= HELPER_NAP_NS)
-            nanosleep(&nap, NULL);
-        else
-            helper_park(a, wakes, rest_ns);
-    }
+    struct fabric *f = &arena_of(d)->fabric;
+    if (atomic_load(&f->resolving))
+        dial_resolve(f, stop);
 }
+
+static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .turn = helper_turn,
+                                              .resolve = resolve, .ring = ring_own_bell };
 
 void driver_start(struct arena *a)
 {
@@ -421,27 +373,17 @@ void driver_start(struct arena *a)
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&a->park_lock, NULL);
     pthread_cond_init(&a->park, &monotonic);
-    pthread_cond_init(&a->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    helper_init(&a->helper, &helper_ops, &a->domain);
     a->tick_due_ns = a->due_ns = clock_now_ns() + 1000 * NANOS;
 }
 
 comm_status driver_helper(struct arena *a)
 {
-    int failed = pthread_create(&a->helper, NULL, helper_main, a);
-    if (failed)
-        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
-    a->helper_runs = 1;
-    return COMM_OK;
+    return helper_start(&a->helper, a->fabric.epoll);
 }
 
 void driver_stop(struct arena *a)
 {
-    atomic_store(&a->stop, 1);
-    if (a->helper_runs) {
-        bell_ring(a->fabric.bell.fd);
-        wake_helper(a);
-        pthread_join(a->helper, NULL);
-        a->helper_runs = 0;
-    }
+    helper_stop(&a->helper);
 }

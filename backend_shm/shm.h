@@ -168,18 +168,11 @@ struct arena {
     struct futex_lock lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by its own bell */
-    struct helper_signs signs;
+    struct helper helper;
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;
-    pthread_cond_t helper_park; /* the helper's own: a waiting thread that woke it at each op would pay two switches */
-    atomic_int helper_parked;
-    atomic_uint helper_wakes;   /* counts, so that a wake-up just before the helper sleeps is not lost */
-    pthread_t helper;
-    int helper_runs;
-    atomic_int helper_polls;  /* it sleeps outside the lock, until something happens or helper_until_ns */
-    int64_t helper_until_ns;
-    atomic_int stop;
+    int64_t helper_until_ns; /* when its sleep ends if nothing happens */
     struct waiting waiting;
     int64_t due_ns;            /* the next deadline, handshake or tick */
     int64_t tick_due_ns;

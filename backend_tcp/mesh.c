@@ -132,7 +132,7 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
         status = domain_tune(&m->domain, with_shm ? "shm-tcp" : "tcp", info->tuning);
     m->domain.memory = with_shm ? SELECT_MEMORY_HOSTS : SELECT_MEMORY_NONE;
     m->domain.shares_cores = waiting_shares_cores(info);
-    const struct carrier_looks looks = { &m->waiting, &m->contenders, &m->signs.runs };
+    const struct carrier_looks looks = { &m->waiting, &m->contenders, &m->helper.signs.runs };
     if (status == COMM_OK && with_shm)
         status = carrier_create_shm(&m->domain, &driver_of_meshes, &looks, info, &m->local);
     read_parameters(m, info->options);

@@ -60,7 +60,7 @@ static void unlock_and_complete(struct mesh *m)
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
         if (!more)
-            atomic_store_explicit(&m->signs.has_done, 0, memory_order_relaxed);
+            atomic_store_explicit(&m->helper.signs.has_done, 0, memory_order_relaxed);
         pthread_mutex_unlock(&m->lock);
         for (size_t i = 0; i < n; i++) {
             exec_host->work_complete(few[i].work, few[i].status, few[i].error);
@@ -112,7 +112,7 @@ static void end_turn(struct mesh *m)
 static void tell_helper(struct mesh *m, int has_work)
 {
     arm_links(m);
-    if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))
+    if ((has_work || m->unwatched) && atomic_load(&m->helper.polls))
         uv_async_send(&m->wake);
 }
 
@@ -174,7 +174,7 @@ static int look_at(struct link *l)
 /* All sockets that the loop watches, and all that the carrier has; 1 if something has come to the latter. */
 static int look_around(struct mesh *m)
 {
-    atomic_store_explicit(&m->signs.looked_ns, clock_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&m->helper.signs.looked_ns, clock_now_ns(), memory_order_relaxed);
     loop_turn(m, UV_RUN_NOWAIT);
     return m->local && m->local->ops->look_around(m->local);
 }
@@ -301,7 +301,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         sleep_in_kernel(m, work, deadline_ns);
         idle_since = missed = 0;
     }
-    atomic_store_explicit(&m->signs.driven_ns, now, memory_order_relaxed);
+    atomic_store_explicit(&m->helper.signs.driven_ns, now, memory_order_relaxed);
 }
 
 static void park(struct mesh *m, comm_work *work, int64_t until_ns)
@@ -320,7 +320,7 @@ static int try_drive(struct mesh *m)
 {
     if (pthread_mutex_trylock(&m->lock) == 0)
         return 1;
-    if (atomic_load(&m->signs.waiter_drives))
+    if (atomic_load(&m->helper.signs.waiter_drives))
         return 0;
     progress_enter(m);
     return 1;
@@ -339,9 +339,9 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
                 look_around(m);
                 poll_active(m);
             } else {
-                atomic_store(&m->signs.waiter_drives, 1);
+                atomic_store(&m->helper.signs.waiter_drives, 1);
                 drive(m, work, deadline_ns);
-                atomic_store(&m->signs.waiter_drives, 0);
+                atomic_store(&m->helper.signs.waiter_drives, 0);
             }
             settle(m);
             progress_leave(m);
@@ -357,25 +357,13 @@ comm_status progress_wait(struct mesh *m, comm_work *work, int64_t deadline_ns)
     return COMM_OK;
 }
 
-/* ---- The helper: see helper.h ---- */
-
-static void wake_helper(struct mesh *m)
-{
-    atomic_fetch_add(&m->helper_wakes, 1);
-    if (!atomic_load(&m->helper_parked))
-        return;
-    pthread_mutex_lock(&m->park_lock);
-    pthread_cond_signal(&m->helper_park);
-    pthread_mutex_unlock(&m->park_lock);
-}
-
 void progress_leave_to_helper(struct mesh *m)
 {
     end_turn(m);
     tell_helper(m, m->domain.done_count > 0);
-    atomic_store(&m->signs.has_done, m->domain.done_count > 0);
+    atomic_store(&m->helper.signs.has_done, m->domain.done_count > 0);
     pthread_mutex_unlock(&m->lock);
-    wake_helper(m);
+    helper_wake(&m->helper);
 }
 
 /* ---- For a carrier ---- */
@@ -409,35 +397,24 @@ static void leave(struct domain *d)
 
 static void rouse_helper(struct domain *d)
 {
-    if (atomic_load(&mesh_of(d)->helper_polls))
-        uv_async_send(&mesh_of(d)->wake);
+    helper_rouse(&mesh_of(d)->helper);
 }
 
-static void wake_helper_at_once(struct domain *d)
+static void wake_helper(struct domain *d)
 {
     rouse_helper(d);
-    wake_helper(mesh_of(d));
+    helper_wake(&mesh_of(d)->helper);
 }
 
-const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper_at_once,
+const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper,
                                                  .rouse_helper = rouse_helper };
 
-/* Sleep for so long, unless it has been woken since `wakes` was read. */
-static void helper_park(struct mesh *m, unsigned wakes, int64_t park_ns)
-{
-    int64_t until_ns = clock_now_ns() + park_ns;
-    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
-    pthread_mutex_lock(&m->park_lock);
-    atomic_store(&m->helper_parked, 1);
-    if (atomic_load(&m->helper_wakes) == wakes)
-        pthread_cond_timedwait(&m->helper_park, &m->park_lock, &t);
-    atomic_store(&m->helper_parked, 0);
-    pthread_mutex_unlock(&m->park_lock);
-}
+/* ---- The helper: see helper.h ---- */
 
 /* Look after the mesh, with the lock. Returns how long to sleep then, in ms: not at all if a thread drives. */
-static int helper_turn(struct mesh *m, int is_driven)
+static int helper_turn(struct domain *d, int is_driven)
 {
+    struct mesh *m = mesh_of(d);
     int64_t begun = clock_now_ns(), spin_ns = m->waiting.spin_ns;
     spin_ns = spin_ns < HELPER_SPIN_NS ? spin_ns : HELPER_SPIN_NS;
     if (is_driven || waiting_rests(&m->waiting, begun))
@@ -454,53 +431,30 @@ static int helper_turn(struct mesh *m, int is_driven)
     int wait_ms = uv_backend_timeout(&m->loop);
     if (is_driven || m->domain.done_count || m->unwatched || !local_asleep(m))
         wait_ms = 0;
-    atomic_store(&m->helper_polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
+    atomic_store(&m->helper.polls, wait_ms != 0); /* with the lock: seen by a thread that changes something after us */
     progress_leave(m);
     return wait_ms < 0 || wait_ms > 100 ? 100 : wait_ms;
 }
 
-static int helper_takes_lock(struct mesh *m, int is_driven, int64_t now)
+static int try_lock(struct domain *d)
 {
-    int must_look = helper_must_look(&m->signs, now);
-    if (is_driven && !must_look)
-        return 0;
-    if (pthread_mutex_trylock(&m->lock) == 0)
-        return 1;
-    if (!must_look || atomic_load(&m->signs.waiter_drives))
-        return 0;
-    progress_enter(m);
-    return 1;
+    return pthread_mutex_trylock(&mesh_of(d)->lock) == 0;
 }
 
-static void *helper_main(void *argument)
+static void resolve(struct domain *d, const atomic_int *stop)
 {
-    struct mesh *m = argument;
-    const struct timespec nap = { 0, HELPER_NAP_NS };
-    struct pollfd backend = { .fd = uv_backend_fd(&m->loop), .events = POLLIN };
-    struct helper h = { 0 };
-    for (;;) {
-        unsigned wakes = atomic_load(&m->helper_wakes); /* before `stop`: see helper_park */
-        if (atomic_load(&m->stop))
-            return NULL;
-        int64_t now = clock_now_ns();
-        int is_driven = helper_sees_driver(&h, &m->signs, wakes, atomic_load(&m->domain.async_works), now);
-        if (m->local)
-            m->local->ops->resolve(m->local, &m->stop);
-        if (helper_takes_lock(m, is_driven, now)) {
-            int wait_ms = helper_turn(m, is_driven);
-            if (wait_ms && !atomic_load(&m->stop)) /* its bell may be heard already */
-                poll(&backend, 1, wait_ms);
-            atomic_store(&m->helper_polls, 0);
-            if (!is_driven)
-                continue;
-        }
-        int64_t rest_ns = helper_rest_ns(&h, &m->signs, is_driven, now);
-        if (rest_ns <= HELPER_NAP_NS)
-            nanosleep(&nap, NULL);
-        else
-            helper_park(m, wakes, rest_ns);
-    }
+    struct carrier *local = mesh_of(d)->local;
+    if (local)
+        local->ops->resolve(local, stop);
 }
+
+static void wake_loop(struct domain *d)
+{
+    uv_async_send(&mesh_of(d)->wake);
+}
+
+static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .turn = helper_turn,
+                                              .resolve = resolve, .ring = wake_loop };
 
 comm_status progress_start(struct mesh *m)
 {
@@ -510,8 +464,8 @@ comm_status progress_start(struct mesh *m)
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->park_lock, NULL);
     pthread_cond_init(&m->park, &monotonic);
-    pthread_cond_init(&m->helper_park, &monotonic);
     pthread_condattr_destroy(&monotonic);
+    helper_init(&m->helper, &helper_ops, &m->domain);
     comm_status status = loop_open(m, on_due);
     if (status != COMM_OK)
         return status;
@@ -544,20 +498,10 @@ void progress_nap(struct mesh *m, int64_t ns)
 
 comm_status progress_helper(struct mesh *m)
 {
-    int failed = pthread_create(&m->helper, NULL, helper_main, m);
-    if (failed)
-        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
-    m->helper_runs = 1;
-    return COMM_OK;
+    return helper_start(&m->helper, uv_backend_fd(&m->loop));
 }
 
 void progress_stop(struct mesh *m)
 {
-    atomic_store(&m->stop, 1);
-    if (m->helper_runs) {
-        uv_async_send(&m->wake);
-        wake_helper(m);
-        pthread_join(m->helper, NULL);
-        m->helper_runs = 0;
-    }
+    helper_stop(&m->helper);
 }

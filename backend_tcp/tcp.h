@@ -89,17 +89,10 @@ struct mesh {
     pthread_mutex_t lock;
     atomic_int contenders;  /* threads that want the lock for a short time: a driver makes room */
     atomic_int sleeping;    /* the driver sleeps in the kernel: wake it by uv_async_send */
-    struct helper_signs signs;
+    struct helper helper;
     pthread_mutex_t park_lock;
     pthread_cond_t park;    /* waiting threads that do not drive */
     atomic_int parked;
-    pthread_cond_t helper_park; /* the helper's own: a waiting thread that woke it at each op would pay two switches */
-    atomic_int helper_parked;
-    atomic_uint helper_wakes;   /* counts, so that a wake-up just before the helper sleeps is not lost */
-    pthread_t helper;
-    int helper_runs;
-    atomic_int helper_polls;  /* it waits for what it has asked the kernel for */
-    atomic_int stop;
     struct waiting waiting;
     int has_read;              /* a link that the loop watches, in this turn of the loop */
 

@@ -1,4 +1,4 @@
-/* When a backend's helper thread drives, and how long it rests.
+/* A backend's helper thread: when it drives, and how long it rests.
  *
  * It looks after ops that no thread waits for, and after all else while no thread drives. In a stream of ops that are
  * submitted and soon waited for it must cost nothing: so it is not woken for each op, but naps while there are such
@@ -13,8 +13,11 @@
 #ifndef COMM_EXEC_HELPER_H
 #define COMM_EXEC_HELPER_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
+
+#include <comm/comm.h>
 
 enum {
     HELPER_NAP_NS = 200000,
@@ -34,7 +37,7 @@ struct helper_signs {
 };
 
 /* What it remembers. */
-struct helper {
+struct helper_memory {
     unsigned runs, wakes;
     unsigned rests;   /* in a row, while a thread drove */
     int64_t async_ns; /* when there was last an op that no thread waits for */
@@ -42,8 +45,8 @@ struct helper {
 
 /* Does a thread drive? Asked before each turn and rest. `wakes`: how often it has been woken, for such an op or
  * something else to do soon. `async_works`: ops that no thread waits for. */
-static inline int helper_sees_driver(struct helper *h, const struct helper_signs *s, unsigned wakes, int async_works,
-                                     int64_t now)
+static inline int helper_sees_driver(struct helper_memory *h, const struct helper_signs *s, unsigned wakes,
+                                     int async_works, int64_t now)
 {
     unsigned runs_before = h->runs;
     int64_t patience = async_works ? HELPER_NAP_NS / 2 : HELPER_AWHILE_NS;
@@ -67,7 +70,7 @@ static inline int helper_must_look(const struct helper_signs *s, int64_t now)
 }
 
 /* Up to HELPER_NAP_NS it just sleeps, else it may be woken. */
-static inline int64_t helper_rest_ns(struct helper *h, const struct helper_signs *s, int is_driven, int64_t now)
+static inline int64_t helper_rest_ns(struct helper_memory *h, const struct helper_signs *s, int is_driven, int64_t now)
 {
     if (now - h->async_ns < HELPER_AWHILE_NS || atomic_load(&s->has_done)) {
         h->rests = 0;
@@ -78,5 +81,53 @@ static inline int64_t helper_rest_ns(struct helper *h, const struct helper_signs
         return HELPER_AWHILE_NS;
     return (int64_t)HELPER_AWHILE_NS << (doublings < HELPER_DOUBLINGS ? doublings : HELPER_DOUBLINGS);
 }
+
+/* ---- The thread ---- */
+
+struct domain;
+
+/* What the backend that it helps does for it. */
+struct helper_ops {
+    /* Take the domain's lock: only if it is free (0: it is not), or as other short visitors do. */
+    int (*try_lock)(struct domain *d);
+    void (*lock)(struct domain *d);
+    /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep then: the threads that
+     * change something in that time ring its bell, as helper->polls is set. 0: `is_driven`, or there is more to do. */
+    int (*turn)(struct domain *d, int is_driven);
+    /* What may block, without the lock, until *stop. */
+    void (*resolve)(struct domain *d, const atomic_int *stop);
+    /* End that sleep. */
+    void (*ring)(struct domain *d);
+};
+
+/* Locks: `lock` is a leaf. */
+struct helper {
+    const struct helper_ops *ops;
+    struct domain *domain;
+    int bell;              /* a descriptor that is readable when there is something to do */
+    struct helper_signs signs;
+    pthread_mutex_t lock;
+    pthread_cond_t parked; /* its own: a waiting thread that woke it at each op would pay two switches */
+    atomic_int is_parked;
+    atomic_uint wakes;     /* counts, so that a wake-up just before it sleeps is not lost */
+    atomic_int polls;      /* it sleeps until its bell rings */
+    atomic_int stop;
+    pthread_t thread;
+    int runs;
+};
+
+/* With zeroed memory; helper_stop may be called once this was, and helper_wake until then. */
+void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d);
+comm_status helper_start(struct helper *h, int bell);
+/* It is woken if it is parked, so that it drives soon. */
+void helper_wake(struct helper *h);
+/* It looks again at what it sleeps for, if it does. */
+static inline void helper_rouse(struct helper *h)
+{
+    if (atomic_load(&h->polls))
+        h->ops->ring(h->domain);
+}
+/* End the thread. */
+void helper_stop(struct helper *h);
 
 #endif

@@ -195,8 +195,8 @@ fault("tcp", "rank_that_shares_memory_may_be_linked", LISTEN, "m->domain.peers.a
 fault("h", "sleeps_without_a_word_to_the_carrier", PROGRESS, "return !m->local || m->local->ops->asleep(m->local);",
       "return 1;", "waiting")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,
-      "if ((has_work || m->unwatched) && atomic_load(&m->helper_polls))",
-      "if (has_work && atomic_load(&m->helper_polls))", "waiting", "threads", "works")
+      "if ((has_work || m->unwatched) && atomic_load(&m->helper.polls))",
+      "if (has_work && atomic_load(&m->helper.polls))", "waiting", "threads", "works")
 fault("h", "contender_does_not_wake_the_driver", PROGRESS,
       "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",
       "atomic_fetch_add(&m->contenders, 1);", "waiting", "threads", "works")
@@ -869,6 +869,16 @@ fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
       "    if (!is_driven)\n        h->rests = 0;\n", "", "helper")
 fault("core", "helper_that_is_woken_rests", "core/exec/helper.h", "async_works || h->wakes != wakes", "async_works",
       "helper")
+fault("core", "helper_parks_though_it_was_woken", "core/exec/helper.c", "atomic_load(&h->wakes) == wakes", "1",
+      "helper_thread")
+fault("core", "helper_that_parks_is_not_woken", "core/exec/helper.c", "    pthread_cond_signal(&h->parked);\n", "",
+      "helper_thread")
+fault("core", "helper_that_stops_goes_to_sleep", "core/exec/helper.c", "wait_ms && !atomic_load(&h->stop)", "wait_ms",
+      "helper_thread")
+fault("core", "helper_waits_for_a_lock_that_is_kept", "core/exec/helper.c",
+      "!must_look || atomic_load(&h->signs.waiter_drives)", "!must_look", "helper_thread")
+fault("core", "helper_leaves_its_look_to_a_chance", "core/exec/helper.c",
+      "    h->ops->lock(h->domain);\n    return 1;", "    return 0;", "helper_thread")
 fault("core", "helper_looks_around_only_if_nobody_drives", "core/exec/helper.h", "> HELPER_LOOK_AROUND_NS",
       "> INT64_MAX / 2", "helper")
 

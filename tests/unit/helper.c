@@ -145,7 +145,7 @@ static void rank_connects_to_one_in_a_stream(int rank, int size, void *arg)
 
 /* One look of the helper, `ms` after the one before, while a thread runs ops at once or not. Returns how long it rests
  * then, in ms; 0: a nap. */
-static int rest_after(struct helper *h, struct helper_signs *signs, int64_t *now, int ms, int runs)
+static int rest_after(struct helper_memory *h, struct helper_signs *signs, int64_t *now, int ms, int runs)
 {
     *now += (int64_t)ms * 1000000;
     atomic_fetch_add(&signs->runs, (unsigned)runs);
@@ -158,7 +158,7 @@ static int rest_after(struct helper *h, struct helper_signs *signs, int64_t *now
 static void rests_get_longer(int rank, int size, void *arg)
 {
     static const int expected[] = { 5, 5, 10, 5, 20, 5, 40, 5, 40, 5, 40 };
-    struct helper h = { 0 };
+    struct helper_memory h = { 0 };
     struct helper_signs signs = { 0 };
     int64_t now = 1000000000;
     int rest = 5;

@@ -1,0 +1,108 @@
+#include "helper.h"
+
+#include <poll.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "domain.h"
+#include "say.h"
+
+void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d)
+{
+    h->ops = ops;
+    h->domain = d;
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->parked, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* Sleep for so long, unless it has been woken since `wakes` was read. */
+static void park(struct helper *h, unsigned wakes, int64_t park_ns)
+{
+    int64_t until_ns = clock_now_ns() + park_ns;
+    struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
+    pthread_mutex_lock(&h->lock);
+    atomic_store(&h->is_parked, 1);
+    if (atomic_load(&h->wakes) == wakes)
+        pthread_cond_timedwait(&h->parked, &h->lock, &t);
+    atomic_store(&h->is_parked, 0);
+    pthread_mutex_unlock(&h->lock);
+}
+
+void helper_wake(struct helper *h)
+{
+    atomic_fetch_add(&h->wakes, 1);
+    if (!atomic_load(&h->is_parked))
+        return;
+    pthread_mutex_lock(&h->lock);
+    pthread_cond_signal(&h->parked);
+    pthread_mutex_unlock(&h->lock);
+}
+
+static int takes_lock(struct helper *h, int is_driven, int64_t now)
+{
+    int must_look = helper_must_look(&h->signs, now);
+    if (is_driven && !must_look)
+        return 0;
+    if (h->ops->try_lock(h->domain))
+        return 1;
+    if (!must_look || atomic_load(&h->signs.waiter_drives))
+        return 0;
+    h->ops->lock(h->domain);
+    return 1;
+}
+
+static void *help(void *argument)
+{
+    struct helper *h = argument;
+    const struct timespec nap = { 0, HELPER_NAP_NS };
+    struct pollfd bell = { .fd = h->bell, .events = POLLIN };
+    struct helper_memory memory = { 0 };
+    for (;;) {
+        unsigned wakes = atomic_load(&h->wakes); /* before `stop`: see park */
+        if (atomic_load(&h->stop))
+            return NULL;
+        int64_t now = clock_now_ns();
+        int is_driven = helper_sees_driver(&memory, &h->signs, wakes, atomic_load(&h->domain->async_works), now);
+        h->ops->resolve(h->domain, &h->stop);
+        if (takes_lock(h, is_driven, now)) {
+            int wait_ms = h->ops->turn(h->domain, is_driven);
+            if (wait_ms && !atomic_load(&h->stop)) /* its bell may be heard already */
+                poll(&bell, 1, wait_ms);
+            atomic_store(&h->polls, 0);
+            if (!is_driven)
+                continue;
+        }
+        int64_t rest_ns = helper_rest_ns(&memory, &h->signs, is_driven, now);
+        if (rest_ns <= HELPER_NAP_NS)
+            nanosleep(&nap, NULL);
+        else
+            park(h, wakes, rest_ns);
+    }
+}
+
+comm_status helper_start(struct helper *h, int bell)
+{
+    h->bell = bell;
+    int failed = pthread_create(&h->thread, NULL, help, h);
+    if (failed)
+        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
+    h->runs = 1;
+    return COMM_OK;
+}
+
+void helper_stop(struct helper *h)
+{
+    atomic_store(&h->stop, 1);
+    if (h->runs) {
+        h->ops->ring(h->domain);
+        helper_wake(h);
+        pthread_join(h->thread, NULL);
+    }
+    h->runs = 0;
+    pthread_cond_destroy(&h->parked);
+    pthread_mutex_destroy(&h->lock);
+}
