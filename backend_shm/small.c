@@ -216,21 +216,36 @@ INLINED void ring_bells(const struct small_shape *s, struct messages n, uint32_t
             duplex_ring_bell(s->sends[i].peer);
 }
 
-APART void ask_for_core(struct small_shape *s, const struct fabric *f)
+/* The messages of ranks that may share this core are looked for first. As long as one of them is missing this rank
+ * yields, and does not take the lines of other records away from the cores that are about to write them. */
+static void put_mates_first(struct small_shape *s)
+{
+    s->mates = 0;
+    for (int i = 0; i < s->recv_messages; i++) {
+        struct small_message m = s->recvs[i];
+        if (duplex_is_elsewhere(m.peer, s->core))
+            continue;
+        s->recvs[i] = s->recvs[s->mates];
+        s->recvs[s->mates++] = m;
+    }
+}
+
+APART void ask_for_cores(struct small_shape *s, const struct fabric *f)
 {
     s->core = duplex_own_core(f);
     for (int i = 0; i < s->send_messages; i++)
         duplex_say_core(s->sends[i].peer, s->core);
+    put_mates_first(s);
 }
 
-/* duplex_own_core, but asked and said once in so many calls: a rank seldom moves to another core. */
+/* duplex_own_core. It is asked and said once in so many calls, as is where the others run: ranks seldom move. */
 INLINED uint32_t own_core(struct small_shape *s, struct messages n, const struct fabric *f)
 {
     enum { SELDOM = 16 };
     if (!LIKELY_IF_SEVERAL(n, !waiting_spins(f->looks.waiting)))
         return 0;
     if (UNLIKELY(s->core_calls++ % SELDOM == 0))
-        ask_for_core(s, f);
+        ask_for_cores(s, f);
     return s->core;
 }
 
@@ -277,16 +292,6 @@ INLINED int backs_off(const struct fabric *f, struct messages n)
     return n.sends && n.bytes <= LONGEST && !LIKELY_IF_SEVERAL(n, !waiting_spins(f->looks.waiting));
 }
 
-/* Do all that are missing, from this one on, come from other cores? */
-INLINED int come_from_elsewhere(const struct small_shape *s, struct messages n, int missing, uint32_t core)
-{
-    const struct ring_record *unused;
-    for (int i = missing; i < n.recvs; i++)
-        if (!duplex_is_elsewhere(s->recvs[i].peer, core) && ring_look(&s->recvs[i].peer->in, &unused) == RING_NOTHING)
-            return 0;
-    return 1;
-}
-
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
 INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
                      const struct ring_record **records, uint32_t core, int64_t spin_ns)
@@ -310,8 +315,7 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
             fabric_found(f, turn, until_ns);
             return 1;
         }
-        int elsewhere = core && come_from_elsewhere(s, n, here, core);
-        if (!fabric_look_again(f, turn, elsewhere, spin_ns, &until_ns))
+        if (!fabric_look_again(f, turn, core && here >= s->mates, spin_ns, &until_ns))
             return 0;
     }
 }

@@ -47,6 +47,7 @@ struct small_shape {
     reduce_kernel_fn kernel; /* of two ranks; NULL: reduce_many */
     struct backoff backoff;
     uint32_t core;           /* duplex_own_core, of late */
+    int mates;               /* the first of `recvs` are from so many ranks that may share it */
     unsigned core_calls;
 };
 
