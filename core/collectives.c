@@ -216,7 +216,7 @@ comm_status comm_all_to_all_list(comm_group *group, const void *const *send, con
 
 comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work)
 {
-    const struct plain_call call = { .kind = COMM_OP_BARRIER, .root = -1 };
+    static const struct plain_call call = { .kind = COMM_OP_BARRIER, .root = -1 };
     return comm__group_call_plain(group, &call, options, ret_work);
 }
 

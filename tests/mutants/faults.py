@@ -847,7 +847,7 @@ fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP 
 fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
-fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + s->turn_share;", "s->turn_share;",
+fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + share : 0;", "share : 0;",
       "turns")
 fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "!g->domain->shares_cores || !s->only_sends",
       "!s->only_sends", "turns")
@@ -861,8 +861,8 @@ fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_t
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
 fault("shm", "sender_never_yields_its_core_beside_tcp", "backend_tcp/progress.c",
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
-fault("shm", "wait_does_not_end_a_turn", SMALL, "waits ? 0 : small->turn_taken",
-      "waits ? small->turn_taken : small->turn_taken", "turns")
+fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + share : 0;",
+      "small->turn_taken + share : small->turn_taken;", "turns")
 
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
 fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
