@@ -9,11 +9,8 @@
  * then call us. */
 #include "driver.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "dial.h"
@@ -374,7 +371,7 @@ void driver_start(struct arena *a)
     pthread_mutex_init(&a->park_lock, NULL);
     pthread_cond_init(&a->park, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    helper_init(&a->helper, &helper_ops, &a->domain);
+    helper_init(&a->helper, &helper_ops, &a->domain, &a->domain.async_works);
     a->tick_due_ns = a->due_ns = clock_now_ns() + 1000 * NANOS;
 }
 

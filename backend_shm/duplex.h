@@ -72,11 +72,17 @@ static inline void duplex_say_core(struct duplex *p, uint32_t core)
         atomic_store_explicit(&p->out.shared->core, p->said_core = core, memory_order_relaxed);
 }
 
+/* Where the peer was when it said so last; 0: not known. */
+static inline uint32_t duplex_core_of(const struct duplex *p)
+{
+    return atomic_load_explicit(&p->in.shared->core, memory_order_relaxed);
+}
+
 static inline int duplex_is_elsewhere(const struct duplex *p, uint32_t core)
 {
     if (!core)
         return 0;
-    uint32_t theirs = atomic_load_explicit(&p->in.shared->core, memory_order_relaxed);
+    uint32_t theirs = duplex_core_of(p);
     return theirs && theirs != core;
 }
 

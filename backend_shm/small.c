@@ -230,15 +230,28 @@ static void put_mates_first(struct small_shape *s)
     }
 }
 
+static int all_cores_are_known(const struct small_shape *s)
+{
+    int known = s->core != 0;
+    for (int i = 0; i < s->recv_messages; i++)
+        known &= duplex_core_of(s->recvs[i].peer) != 0;
+    return known;
+}
+
+/* And again in the next call, as long as a rank has not said where it runs. */
 APART void ask_for_cores(struct small_shape *s, const struct fabric *f)
 {
     s->core = duplex_own_core(f);
     for (int i = 0; i < s->send_messages; i++)
         duplex_say_core(s->sends[i].peer, s->core);
     put_mates_first(s);
+    if (!all_cores_are_known(s))
+        s->core_calls = 0;
 }
 
-/* duplex_own_core. It is asked and said once in so many calls, as is where the others run: ranks seldom move. */
+/* duplex_own_core. Of each shape it is asked and said once in so many calls, as is where the others run: ranks seldom
+ * move. What is known may be old in a shape that is used seldom, or by several threads in turn; then a rank looks too
+ * long before it yields, or not long enough. */
 INLINED uint32_t own_core(struct small_shape *s, struct messages n, const struct fabric *f)
 {
     enum { SELDOM = 16 };
@@ -347,7 +360,7 @@ INLINED void take_all(const struct small_shape *s, const struct exec_group *g, s
     copy_own(s, send, recv);
     if (s->reduce_count)
         reduce_all(s, g, n, records, send, recv);
-    else
+    else if (n.bytes)
         for (int i = 0; i < n.recvs; i++)
             memcpy(recv + s->recvs[i].offset, ring_payload(records[i], RING_FRAME, (uint32_t)n.bytes), n.bytes);
 }

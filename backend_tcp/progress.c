@@ -9,11 +9,8 @@
  * then call us. */
 #include "progress.h"
 
-#include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "connect.h"
@@ -465,7 +462,7 @@ comm_status progress_start(struct mesh *m)
     pthread_mutex_init(&m->park_lock, NULL);
     pthread_cond_init(&m->park, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    helper_init(&m->helper, &helper_ops, &m->domain);
+    helper_init(&m->helper, &helper_ops, &m->domain, &m->domain.async_works);
     comm_status status = loop_open(m, on_due);
     if (status != COMM_OK)
         return status;

@@ -216,6 +216,7 @@ comm_status comm_all_to_all_list(comm_group *group, const void *const *send, con
 
 comm_status comm_barrier(comm_group *group, const comm_op_options *options, comm_work **ret_work)
 {
+    /* static, so that the call below can be a jump: see small_run in backend_shm/small.c */
     static const struct plain_call call = { .kind = COMM_OP_BARRIER, .root = -1 };
     return comm__group_call_plain(group, &call, options, ret_work);
 }

@@ -356,17 +356,21 @@ struct run {
     struct record_slot *slot; /* NULL: not recorded yet */
 };
 
-ON_EACH_CALL void comm__run_waits(void)
+static inline void record_run(struct run *run)
 {
-    struct run *run = comm__thread.run;
-    if (UNLIKELY(!run || run->slot))
-        return;
     struct recorder *r = &run->group->recorder;
     struct record_slot *slot = recorder_next(r, run->op->group_seq, ticks_now());
     slot->what = *run->what;
     if (UNLIKELY(run->op->label))
         comm__recorder_label(r, slot, run->op->label);
     run->slot = slot;
+}
+
+ON_EACH_CALL void comm__run_waits(void)
+{
+    struct run *run = comm__thread.run;
+    if (LIKELY(run && !run->slot))
+        record_run(run);
 }
 
 /* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
@@ -424,7 +428,7 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
     comm__thread.run = &run;
     comm_status status = channel->backend->run(channel->state, op, RUN_SPIN_NS);
     if (UNLIKELY(!run.slot && status != COMM_ERR_UNSUPPORTED))
-        comm__run_waits();
+        record_run(&run);
     comm__thread.run = NULL;
     if (UNLIKELY(status != COMM_OK))
         return run_otherwise(&run, channel, op, status, fail_count, ret_work);
@@ -649,9 +653,11 @@ static int repeat(comm_group *group, const struct plain_call *call, const comm_o
 /* Nothing but, perhaps, the device and a tag. */
 static inline int say_little(const comm_op_options *o)
 {
+    if (UNLIKELY(o->struct_bytes != sizeof *o)) /* it may end before these fields */
+        return 0;
     uintptr_t more = (uintptr_t)o->stream | (uintptr_t)o->premul | (uintptr_t)o->reduce_fn |
                      (uintptr_t)o->reduce_context | (uintptr_t)o->label;
-    return o->struct_bytes == sizeof *o && !(o->flags | o->timeout_ms | o->element_bytes | o->reserved | more);
+    return !(o->flags | o->timeout_ms | o->element_bytes | o->reserved | more);
 }
 
 /* A function of its own, so that the fast path needs neither its registers nor its stack. */

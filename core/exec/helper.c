@@ -4,13 +4,13 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "domain.h"
 #include "say.h"
 
-void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d)
+void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d, const atomic_int *async_works)
 {
     h->ops = ops;
     h->domain = d;
+    h->async_works = async_works;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -66,7 +66,7 @@ static void *help(void *argument)
         if (atomic_load(&h->stop))
             return NULL;
         int64_t now = clock_now_ns();
-        int is_driven = helper_sees_driver(&memory, &h->signs, wakes, atomic_load(&h->domain->async_works), now);
+        int is_driven = helper_sees_driver(&memory, &h->signs, wakes, atomic_load(h->async_works), now);
         h->ops->resolve(h->domain, &h->stop);
         if (takes_lock(h, is_driven, now)) {
             int wait_ms = h->ops->turn(h->domain, is_driven);

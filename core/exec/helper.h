@@ -91,8 +91,9 @@ struct helper_ops {
     /* Take the domain's lock: only if it is free (0: it is not), or as other short visitors do. */
     int (*try_lock)(struct domain *d);
     void (*lock)(struct domain *d);
-    /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep then: the threads that
-     * change something in that time ring its bell, as helper->polls is set. 0: `is_driven`, or there is more to do. */
+    /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep at the bell then; 0 if
+     * `is_driven`, or if there is more to do. Before it releases the lock it says in helper->polls whether that is so:
+     * a thread that then changes something rings the bell. */
     int (*turn)(struct domain *d, int is_driven);
     /* What may block, without the lock, until *stop. */
     void (*resolve)(struct domain *d, const atomic_int *stop);
@@ -100,34 +101,35 @@ struct helper_ops {
     void (*ring)(struct domain *d);
 };
 
-/* Locks: `lock` is a leaf. */
 struct helper {
+    struct helper_signs signs; /* first, beside the lock of the domain: used by each op */
     const struct helper_ops *ops;
     struct domain *domain;
+    const atomic_int *async_works; /* of the domain */
     int bell;              /* a descriptor that is readable when there is something to do */
-    struct helper_signs signs;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock;  /* a leaf */
     pthread_cond_t parked; /* its own: a waiting thread that woke it at each op would pay two switches */
     atomic_int is_parked;
     atomic_uint wakes;     /* counts, so that a wake-up just before it sleeps is not lost */
-    atomic_int polls;      /* it sleeps until its bell rings */
+    atomic_int polls;      /* it sleeps at its bell, or is about to */
     atomic_int stop;
     pthread_t thread;
     int runs;
 };
 
-/* With zeroed memory; helper_stop may be called once this was, and helper_wake until then. */
-void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d);
+/* With zeroed memory. `async_works`: ops that no thread waits for. Each helper_init is followed by one helper_stop,
+ * whether or not the thread was started. */
+void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d, const atomic_int *async_works);
 comm_status helper_start(struct helper *h, int bell);
-/* It is woken if it is parked, so that it drives soon. */
+/* If it is parked it wakes up, and drives soon. Nothing after helper_stop. */
 void helper_wake(struct helper *h);
-/* It looks again at what it sleeps for, if it does. */
+/* If it sleeps at its bell it looks again at what it sleeps for. Nothing after helper_stop. */
 static inline void helper_rouse(struct helper *h)
 {
     if (atomic_load(&h->polls))
         h->ops->ring(h->domain);
 }
-/* End the thread. */
+/* End the thread, and free what the helper has. */
 void helper_stop(struct helper *h);
 
 #endif

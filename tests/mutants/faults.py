@@ -245,7 +245,10 @@ fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now <
       "resting")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
-      "    if (UNLIKELY(!run || run->slot))", "    if (UNLIKELY(!run))", "submit")
+      "    if (LIKELY(run && !run->slot))", "    if (LIKELY(run))", "submit")
+fault("i", "short_options_are_read_past_their_end", "core/submit.c",
+      "    if (UNLIKELY(o->struct_bytes != sizeof *o)) /* it may end before these fields */\n        return 0;\n", "",
+      "submit")
 fault("i", "refused_collective_keeps_its_number", "core/submit.c",
       "            channel->seq--;\n"
       "            atomic_store_explicit(&group->seq, atomic_load_explicit(&group->seq, memory_order_relaxed) - 1,\n"
@@ -861,6 +864,11 @@ fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_t
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
 fault("shm", "sender_never_yields_its_core_beside_tcp", "backend_tcp/progress.c",
       "        m->local->ops->end_turn(g);\n", "        ;\n", "turns")
+fault("shm", "message_looked_for_first_keeps_the_other_ones_place", SMALL,
+      "        s->recvs[s->mates++] = m;", "        s->recvs[s->mates++].peer = m.peer;",
+      "collectives on shm", "random programs on shm")
+fault("shm", "barrier_is_any_op_of_all_ranks", SMALL, "o->kind == COMM_OP_BARRIER && g->size > 2", "g->size > 2",
+      "collectives on shm")
 fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + share : 0;",
       "small->turn_taken + share : small->turn_taken;", "turns")
 

@@ -12,12 +12,11 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "domain.h"
 #include "helper.h"
 
 enum { PATIENCE_S = 20 };
 
-static struct domain domain;
+static atomic_int async_works;
 static struct helper helper;
 static sem_t rounds, parks;                       /* posted at each */
 static atomic_int round_count, locks, turns, sleeps, rings; /* how often */
@@ -104,7 +103,7 @@ static int open_helper(void **state)
 {
     (void)state;
     helper = (struct helper){ 0 };
-    helper_init(&helper, &ops, &domain);
+    helper_init(&helper, &ops, NULL, &async_works);
     atomic_store(&helper.signs.waiter_drives, 1);
     atomic_store(&helper.signs.looked_ns, INT64_MAX / 2);
     sem_init(&rounds, 0, 0);

@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "keeper.h"
 #include "ranks.h"
@@ -65,6 +67,32 @@ static void only_an_equal_call_is_not_checked_again(int rank, int size, void *ar
     options.tag = COMM_ANY_TAG;
     CHECK_STATUS(comm_send(world, b, 2, COMM_DTYPE_F64, 0, &options, &work), COMM_ERR_INVALID);
     CHECK(!ASKED(comm_all_reduce(world, b, a, 3, COMM_DTYPE_I64, COMM_REDOP_MAX, &options, &work))); /* has no tag */
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Those of an older header end before fields that this library knows. What comes after them cannot be read here. */
+static void options_are_read_to_their_end(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    const long page = sysconf(_SC_PAGESIZE);
+    comm_group *world = ranks_world("cpu:keeper");
+    comm_op_options newest = COMM_OP_OPTIONS_INIT;
+    int32_t value = 1;
+    char *memory = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED && mprotect(memory + page, (size_t)page, PROT_NONE) == 0);
+    for (uint32_t bytes = sizeof newest; bytes >= offsetof(comm_op_options, device); bytes -= 8) {
+        comm_op_options *older = (comm_op_options *)(memory + page - bytes);
+        memcpy(older, &newest, bytes);
+        older->struct_bytes = bytes;
+        for (int again = 0; again < 2; again++) {
+            comm_work *work;
+            CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, older, &work));
+            keeper_complete(COMM_OK, NULL);
+            CHECK_OK(comm_work_wait(work, 0));
+            comm_work_release(work);
+        }
+    }
+    munmap(memory, 2 * (size_t)page);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -313,6 +341,7 @@ int main(void)
     if (comm_backend_register(keeper_entry) != COMM_OK || comm_backend_register(keeper_run_entry) != COMM_OK)
         return 1;
     return ranks_run(1, &threads, only_an_equal_call_is_not_checked_again, NULL) ||
+           ranks_run(1, &threads, options_are_read_to_their_end, NULL) ||
            ranks_run(1, &threads, buffers_numbers_and_limits_are_new_each_time, NULL) ||
            ranks_run(1, &threads, run_does_small_operations_in_the_call, NULL) ||
            ranks_run(1, &threads, what_outlives_the_spin_gets_a_work, NULL) ||

@@ -2,8 +2,9 @@
  * each time in a row, and the linker puts these functions next to each other.
  *
  * That counts for ranks that share a core: between two calls of one rank the core has run the kernel and another rank,
- * and knows less of this one's code. A barrier of 4 ranks on 2 cores took 3.02 us on the slowest rank before, and 2.88
- * so; to compile with a profile brought it to 2.83. Where ranks have a core each such hints make no difference. */
+ * and knows less of this one's code. A barrier of 4 ranks on 2 cores took 3.02 us on the slowest rank before, and 2.83
+ * so, which is what a compiler makes of it that has a profile. Where ranks have a core each such hints make no
+ * difference. */
 #ifndef COMM_BASE_LIKELY_H
 #define COMM_BASE_LIKELY_H
 
