@@ -278,7 +278,7 @@ INLINED void take_next(const struct small_shape *s, struct messages n)
 }
 
 INLINED void send_all(const struct small_shape *s, struct messages n, uint64_t seq, uint64_t key, const uint8_t *from,
-                  uint32_t core)
+                      uint32_t core)
 {
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
@@ -307,7 +307,7 @@ INLINED int backs_off(const struct fabric *f, struct messages n)
 
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
 INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
-                     const struct ring_record **records, uint32_t core, int64_t spin_ns)
+                         const struct ring_record **records, uint32_t core, int64_t spin_ns)
 {
     const int looks_later = backs_off(f, n);
     const uint64_t zero = looks_later ? backoff_zero(&s->backoff) : 0;
@@ -340,7 +340,7 @@ static inline void copy_own(const struct small_shape *s, const uint8_t *send, ui
 }
 
 INLINED void reduce_all(const struct small_shape *s, const struct exec_group *g, struct messages n,
-                    const struct ring_record **records, const uint8_t *send, uint8_t *recv)
+                        const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
     const void *sources[SMALL_PEERS_MAX + 1];
     sources[g->rank] = send + s->reduce_from;
@@ -353,7 +353,7 @@ INLINED void reduce_all(const struct small_shape *s, const struct exec_group *g,
 }
 
 INLINED void take_all(const struct small_shape *s, const struct exec_group *g, struct messages n,
-                  const struct ring_record **records, const uint8_t *send, uint8_t *recv)
+                      const struct ring_record **records, const uint8_t *send, uint8_t *recv)
 {
     if (n.is_barrier)
         return;
@@ -372,7 +372,7 @@ INLINED void let_go(const struct small_shape *s, struct messages n, uint8_t type
 }
 
 INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
-                         const comm_op *op, int64_t spin_ns)
+                             const comm_op *op, int64_t spin_ns)
 {
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
@@ -497,7 +497,7 @@ static int writes_over_offers(const comm_op *op)
 
 /* COMM_ERR_UNSUPPORTED if they cannot be. */
 APART comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
-                                int64_t spin_ns)
+                                 int64_t spin_ns)
 {
     struct tx *offers[SMALL_PEERS_MAX];
     s->head.type = FRAME_RTS;
