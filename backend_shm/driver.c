@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/monotonic_cond.h"
 #include "dial.h"
 #include "descriptor.h"
 #include "desync.h"
@@ -365,12 +366,8 @@ static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = ente
 
 void driver_start(struct arena *a)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&a->park_lock, NULL);
-    pthread_cond_init(&a->park, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&a->park);
     helper_init(&a->helper, &helper_ops, &a->domain, &a->domain.async_works);
     a->tick_due_ns = a->due_ns = clock_now_ns() + 1000 * NANOS;
 }

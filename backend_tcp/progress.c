@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/monotonic_cond.h"
 #include "connect.h"
 #include "desync.h"
 #include "ending.h"
@@ -455,13 +456,9 @@ static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = ente
 
 comm_status progress_start(struct mesh *m)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->park_lock, NULL);
-    pthread_cond_init(&m->park, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&m->park);
     helper_init(&m->helper, &helper_ops, &m->domain, &m->domain.async_works);
     comm_status status = loop_open(m, on_due);
     if (status != COMM_OK)

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/monotonic_cond.h"
 
 _Atomic int64_t comm__watchdog_wakes_ns = INT64_MAX;
 
@@ -85,11 +86,7 @@ static int create_thread(void)
 
 static void start(void)
 {
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&changed);
     int failed = create_thread();
     runs = !failed;
     if (failed)

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/monotonic_cond.h"
 #include "store.h"
 #include "table.h"
 #include "view.h"
@@ -260,12 +261,8 @@ static comm_status hash_new(const char *url, const char *name, int64_t timeout_m
     struct hash_store *h = calloc(1, sizeof *h);
     if (!h)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&h->changed);
     comm_status status = store_init(&h->base, &hash_kind, url, "", -1, timeout_ms);
     if (status == COMM_OK)
         status = table_create(&h->table);

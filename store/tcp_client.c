@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/monotonic_cond.h"
 #include "tcp_listen.h"
 #include "tcp_server.h"
 #include "tcp_shared.h"
@@ -362,12 +363,8 @@ static comm_status tcp_new(const char *url, const char *host, const char *connec
     struct tcp_store *t = calloc(1, sizeof *t);
     if (!t)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for a store");
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&t->changed);
     comm_status status = store_init(&t->base, &tcp_kind, url, host, port, timeout_ms);
     t->connect_host = strdup(connect_host);
     if (status == COMM_OK && !t->connect_host)

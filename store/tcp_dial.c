@@ -30,6 +30,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/monotonic_cond.h"
 #include "base/param.h"
 #include "tcp_conn.h"
 #include "tcp_listen.h"
@@ -105,11 +106,7 @@ static struct resolution *resolution_create(const char *host, const char *servic
     snprintf(r->service, sizeof r->service, "%s", service);
     r->holders = 2;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->changed, &attributes);
-    pthread_condattr_destroy(&attributes);
+    monotonic_cond_init(&r->changed);
     return r;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/monotonic_cond.h"
 #include "say.h"
 
 void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d, const atomic_int *async_works)
@@ -11,12 +12,8 @@ void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *
     h->ops = ops;
     h->domain = d;
     h->async_works = async_works;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->parked, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    monotonic_cond_init(&h->parked);
 }
 
 /* Sleep for so long, unless it has been woken since `wakes` was read. */
