@@ -262,8 +262,8 @@ INLINED uint32_t own_core(struct small_shape *s, struct messages n, const struct
     return s->core;
 }
 
-/* For ranks that yield: the lines of the next records come while the others run. Between cores far from each other that
- * is a twentieth of a barrier, and a third of a broadcast of 1 KiB. To take the lines of payloads as well made an
+/* For ranks that yield: the lines of the next records come while this rank waits. Between cores far from each other
+ * that is a twentieth of a barrier, and a third of a broadcast of 1 KiB. To take the lines of payloads as well made an
  * all_reduce of 4 KiB a fifth slower. */
 INLINED void take_next(const struct small_shape *s, struct messages n)
 {
@@ -275,6 +275,15 @@ INLINED void take_next(const struct small_shape *s, struct messages n)
         else if (n.bytes <= LONGEST)
             ring_take_next(&p->out, (uint32_t)n.bytes, RING_WAITS_NO);
     }
+}
+
+/* Is a message missing from a rank that may share this core? Then this one is about to yield, and takes the lines after
+ * that: the kernel's first atomic instruction waits until all stores before it are done. So a barrier of 4 ranks on 2
+ * cores far from each other takes 3.3 us, and else 3.65. */
+INLINED int lacks_a_mate(const struct small_shape *s, struct messages n)
+{
+    const struct ring_record *unused;
+    return n.recvs && s->mates && ring_look(&s->recvs[0].peer->in, &unused) == RING_NOTHING;
 }
 
 INLINED void send_all(const struct small_shape *s, struct messages n, uint64_t seq, uint64_t key, const uint8_t *from,
@@ -293,7 +302,7 @@ INLINED void send_all(const struct small_shape *s, struct messages n, uint64_t s
     ring_bells(s, n, core);
     if (n.sends == 1)
         duplex_take_next(s->sends[0].peer, (uint32_t)n.bytes, n.recvs > 0);
-    else if (LIKELY_IF_SEVERAL(n, core))
+    else if (LIKELY_IF_SEVERAL(n, core) && !lacks_a_mate(s, n))
         take_next(s, n);
 }
 
@@ -328,8 +337,11 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
             fabric_found(f, turn, until_ns);
             return 1;
         }
-        if (!fabric_look_again(f, turn, core && here >= s->mates, spin_ns, &until_ns))
+        int misses_mate = core && here < s->mates;
+        if (!fabric_look_again(f, turn, core && !misses_mate, spin_ns, &until_ns))
             return 0;
+        if (n.sends > 1 && misses_mate && turn == 1)
+            take_next(s, n);
     }
 }
 
