@@ -56,13 +56,14 @@ static void put_eager(struct duplex *p, const struct exec_group *g, const comm_o
 __attribute__((noinline)) static int yield_and_look(struct fabric *f, const struct duplex *p, unsigned turn,
                                                     int64_t spin_ns, int64_t *until_ns)
 {
-    return fabric_look_again(f, turn, duplex_is_elsewhere(p, duplex_own_core(f)), spin_ns, until_ns);
+    unsigned looks = duplex_is_elsewhere(p, duplex_own_core(f)) ? FABRIC_LOOKS_LONG : FABRIC_LOOKS_ONCE;
+    return fabric_look_again(f, turn, looks, spin_ns, until_ns);
 }
 
 static inline int look_again(struct fabric *f, const struct duplex *p, unsigned turn, int64_t spin_ns,
                              int64_t *until_ns)
 {
-    return waiting_spins(f->looks.waiting) ? fabric_look_again(f, turn, 0, spin_ns, until_ns)
+    return waiting_spins(f->looks.waiting) ? fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, until_ns)
                                            : yield_and_look(f, p, turn, spin_ns, until_ns);
 }
 

@@ -896,7 +896,7 @@ fault("shm", "rank_waits_at_length_for_its_own_core", "backend_shm/duplex.h", "t
       "shm_yields")
 fault("shm", "unknown_core_is_another", "backend_shm/duplex.h", "theirs && theirs != core", "theirs != core",
       "shm_yields")
-fault("shm", "rank_yields_though_a_message_comes", "backend_shm/fabric.h", "!elsewhere || turn % LOOKS == 0", "1",
+fault("shm", "rank_yields_though_a_message_comes", "backend_shm/fabric.h", "(turn & (looks - 1)) == 0", "1",
       "shm_yields")
 fault("shm", "wait_ends_with_its_first_measured_yield", "backend_shm/fabric.c", "    if (*until_ns <= 0)\n",
       "    if (!*until_ns)\n", "shm_yields")

@@ -46,12 +46,12 @@ static int open_pair(void **state)
     return 0;
 }
 
-static int yields_in(unsigned turns, int elsewhere)
+static int yields_in(unsigned turns, unsigned looks)
 {
     int64_t until_ns = 0;
     int before = yields;
     for (unsigned turn = 1; turn <= turns; turn++) {
-        assert_true(fabric_look_again(&fabric, turn, elsewhere, LONG_NS, &until_ns));
+        assert_true(fabric_look_again(&fabric, turn, looks, LONG_NS, &until_ns));
         waiting.rest_until_ns = 0; /* on a busy machine a yield may take long */
     }
     return yields - before;
@@ -60,11 +60,13 @@ static int yields_in(unsigned turns, int elsewhere)
 static void for_another_core_it_looks_some_times_before(void **state)
 {
     (void)state;
-    assert_int_equal(yields_in(31, 1), 0);
-    assert_int_equal(yields_in(64, 1), 2);
-    assert_int_equal(yields_in(10, 0), 10);
+    assert_int_equal(yields_in(31, FABRIC_LOOKS_LONG), 0);
+    assert_int_equal(yields_in(64, FABRIC_LOOKS_LONG), 2);
+    assert_int_equal(yields_in(7, FABRIC_LOOKS_SHORT), 0);
+    assert_int_equal(yields_in(16, FABRIC_LOOKS_SHORT), 2);
+    assert_int_equal(yields_in(10, FABRIC_LOOKS_ONCE), 10);
     waiting = (struct waiting){ .spin_ns = LONG_NS };
-    assert_int_equal(yields_in(64, 0), 0);
+    assert_int_equal(yields_in(64, FABRIC_LOOKS_ONCE), 0);
 }
 
 static int is_elsewhere(uint32_t said)
@@ -100,21 +102,21 @@ static void a_yield_that_is_not_measured_begins_a_wait(void **state)
     int64_t until_ns = 0;
     (void)state;
     waiting.unmeasured = 2;
-    assert_true(fabric_look_again(&fabric, 1, 0, 0, &until_ns));
-    assert_true(fabric_look_again(&fabric, 2, 0, 0, &until_ns));
+    assert_true(fabric_look_again(&fabric, 1, FABRIC_LOOKS_ONCE, 0, &until_ns));
+    assert_true(fabric_look_again(&fabric, 2, FABRIC_LOOKS_ONCE, 0, &until_ns));
     assert_int_equal(yields, 2);
     assert_int_equal(waiting.waits, 1);
-    assert_true(fabric_look_again(&fabric, 3, 0, LONG_NS, &until_ns)); /* looks at the clock */
+    assert_true(fabric_look_again(&fabric, 3, FABRIC_LOOKS_ONCE, LONG_NS, &until_ns)); /* looks at the clock */
     assert_true(until_ns > LONG_NS);
     assert_int_equal(waiting.waits, 1);
     until_ns = -1;
-    assert_false(fabric_look_again(&fabric, 4, 0, 0, &until_ns));
+    assert_false(fabric_look_again(&fabric, 4, FABRIC_LOOKS_ONCE, 0, &until_ns));
     assert_int_equal(waiting.waits, 1);
     yields = 2;
     waiting.rest_until_ns = 0;
     waiting.unmeasured = 1;
     atomic_store(&contenders, 1); /* another thread wants the lock */
-    assert_false(fabric_look_again(&fabric, 1, 0, LONG_NS, &until_ns));
+    assert_false(fabric_look_again(&fabric, 1, FABRIC_LOOKS_ONCE, LONG_NS, &until_ns));
     assert_int_equal(yields, 2);
 }
 
