@@ -315,6 +315,14 @@ static inline void ring_take_next(struct ring_out *r, uint32_t bytes, enum ring_
         ring_take_payload(r, bytes, waits);
 }
 
+/* Ask for the lines of the next record's payload, if it is as long. */
+static inline void ring_ask_for_payload(const struct ring_out *r, uint32_t bytes)
+{
+    const uint8_t *record = (const uint8_t *)r->next;
+    for (uint64_t i = 2; i < ring_frame_lines(bytes); i++)
+        ring_ask_for_line(record + i * RING_LINE);
+}
+
 /* A header, and the first `bytes` of its payload. */
 void ring_put_frame(struct ring_out *r, uint64_t key, const struct frame *h, const void *payload, uint32_t bytes);
 /* A header whose payload is lent. */
