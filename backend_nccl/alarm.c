@@ -365,7 +365,8 @@ static void look_after_peers(struct world *w)
         w->checked = g;
         pthread_mutex_unlock(&w->lock);
         char why[WHY_BYTES];
-        int rank = peers_lost(g, why);
+        int waits = !g->saw_leavers && peers_may_have_left(g), rank = waits ? -1 : peers_lost(g, why);
+        g->saw_leavers |= waits;
         if (rank >= 0)
             end_for_peer(g, rank, why);
         pthread_mutex_lock(&w->lock);

@@ -7,7 +7,8 @@
  *
  * All ranks of a communicator have the same operations on it, in the same order. So a peer that has left is missed by
  * operations behind those that it has done only. One without a note is lost to all: its process has ended, or the store
- * has. */
+ * has. If the store has, the rank may have closed its world, and what it sent before may be on its way here still: so
+ * it is lost only if it is missed at the next look, too. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,6 +166,17 @@ enum peer_state peers_look(struct group *g, int rank, char why[WHY_BYTES])
     }
     host->rank_lost(g->info->token, world_rank, why);
     return PEER_LOST;
+}
+
+int peers_may_have_left(struct group *g)
+{
+    for (int32_t rank = 0; rank < g->info->size; rank++) {
+        int32_t world_rank = g->info->world_ranks[rank];
+        if (rank != g->info->rank && host->rank_check(g->info->token, world_rank) != COMM_OK &&
+            !read_note(g->world, world_rank))
+            return !alarm_store_answers(g->world);
+    }
+    return 0;
 }
 
 int peers_lost(struct group *g, char why[WHY_BYTES])

@@ -1,5 +1,6 @@
 /* A rank that closes its world in good order is missed only by operations that need it, also where they take long.
  * Where small sends are not awaited: STANDIN_EAGER=1. Usage: leaves [BACKEND [CASE]]. */
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -223,12 +224,11 @@ static comm_group *served_world(int rank, int size)
     return world;
 }
 
-static void the_store_leaves_too(int rank, int size, void *arg)
+static void exchange_without_a_store(int rank, int size)
 {
     comm_group *world = served_world(rank, size);
     comm_op_options o = on_gpu();
     int32_t *vector = vector_new(COUNT, rank);
-    (void)arg;
     CHECK_OK(all_reduce(world, vector));
     for (int i = 0; i < 2 && rank != 0; i++) {
         if (i == 1)
@@ -240,6 +240,21 @@ static void the_store_leaves_too(int rank, int size, void *arg)
     close_all(world, vector);
 }
 
+static void the_store_leaves_too(int rank, int size, void *arg)
+{
+    (void)arg;
+    exchange_without_a_store(rank, size);
+}
+
+/* Longer than from one look at the peers to the next begins: 500 ms. */
+static void a_slow_device_receives(int rank, int size, void *arg)
+{
+    (void)arg;
+    if (rank == 1)
+        setenv("STANDIN_DELAY_US", "600000", 1);
+    exchange_without_a_store(rank, size);
+}
+
 static const struct nccl_case cases[] = {
     { "others finish a collective", others_finish_a_collective, 3 },
     { "others exchange a message", others_exchange_a_message, 3 },
@@ -248,6 +263,7 @@ static const struct nccl_case cases[] = {
     { "what was broadcast arrives", what_was_broadcast_arrives, 3 },
     { "groups are told apart", groups_are_told_apart, 3 },
     { "the store leaves, too", the_store_leaves_too, 3 },
+    { "a slow device receives without a store", a_slow_device_receives, 3 },
 };
 
 int main(int argc, char **argv)
