@@ -58,7 +58,7 @@ static enum copy_out_way copy(void *to, const void *from, size_t bytes, int is_p
 /* A slow copy may have been interrupted, or have met cold memory. */
 void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes)
 {
-    enum { SLOW_SHARE = 8, FAST_SHARE = 2, LONG = 4 };
+    enum { SLOW_SHARE = 8, FAST_SHARE = 2, LONG = 2 };
     const int64_t least_ns = 64, most_ns = 1000000000;
     int64_t unit_ns = (ns < most_ns ? ns : most_ns) * COPY_OUT_UNIT / (int64_t)bytes;
     unit_ns = unit_ns < least_ns ? least_ns : unit_ns < most_ns ? unit_ns : most_ns;
@@ -103,7 +103,9 @@ static int64_t overlapping_ns(const struct copy_out *c, enum copy_out_way way)
  * messages of several pieces; until then it is assumed. */
 static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
 {
-    int64_t told_ns = reader_ns(c, COPY_OUT_SENDER, way);
+    int64_t told_ns = reader_ns(c, COPY_OUT_SENDER, way), own_ns = c->taken_ns ? c->taken_ns[way] : 0;
+    if (told_ns && own_ns > told_ns)
+        told_ns = own_ns;
     return told_ns ? writer_ns(c, way) + told_ns
            : way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
 }

@@ -33,6 +33,7 @@ struct copy_out {
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
     /* What the reader of long messages takes for them; it is not trusted. 0: not known; NULL: it does not tell. */
     const _Atomic uint32_t (*reader_ns)[COPY_OUT_WAYS];
+    const int64_t *taken_ns;    /* [COPY_OUT_WAYS]: what this rank's own part as COPY_OUT_SENDER takes; or NULL */
 };
 
 /* A copy of so many bytes has taken so long. What COPY_OUT_UNIT bytes are then known to take is what fast copies do. */
@@ -43,7 +44,7 @@ void copy_out_note(int64_t *known_ns, int64_t ns, size_t bytes);
  * two. */
 static inline uint64_t copy_out_tries_in(uint64_t seen, uint64_t least, uint64_t most)
 {
-    enum { SHARE = 16 };
+    enum { SHARE = 4 };
     uint64_t in = seen / SHARE < least ? least : seen / SHARE < most ? seen / SHARE : most;
     return (uint64_t)1 << (63 - __builtin_clzll(in));
 }

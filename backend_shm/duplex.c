@@ -764,6 +764,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     struct segment *s = &p->segment;
     ring_open_out(&p->out, &s->shared[mine], s->ring[mine], s->ring_bytes, salts[mine], first_line(p, mine));
     p->out.copy.way = p->fabric->copy_way;
+    p->out.copy.taken_ns = p->take_ns[COPY_OUT_SENDER];
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs],
                  first_line(p, theirs));
     p->peer_lines = ring_lines_read(&p->in);

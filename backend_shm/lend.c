@@ -54,13 +54,14 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
     return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
 }
 
-/* Is it this message's turn to go the other way? Four MiB of 128 on average, later of 1024, or a quarter as often if
- * that is much slower; short messages in a row, for the first ones are slow: the ring is out of the caches by then.
- * Asked again about a message the answer is the same. */
+/* Is it this message's turn to go the other way? One MiB of 32 on average, later of 256, or a quarter as often if that
+ * is much slower; at least two in a row, and of short messages more, for the first ones are slow: what they touch is
+ * not in the caches. Asked again about a message the answer is the same. */
 static int is_tried(const struct frame *h, int is_much_slower)
 {
-    enum { PIECE = 32 << 10, TRIES = 128, OFTEN_AT_FIRST = 32, SELDOM = 256 };
-    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < TRIES * PIECE ? TRIES * PIECE / h->bytes : 1;
+    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 2, OFTEN_AT_FIRST = 32, SELDOM = 256 };
+    uint64_t most = TRIES * PIECE / LEAST_TRIES;
+    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < most ? TRIES * PIECE / h->bytes : LEAST_TRIES;
     uint64_t turn = (h->seq + h->slice + h->round) / row, in = copy_out_tries_in(turn, OFTEN_AT_FIRST, SELDOM);
     return ((turn + 1) * ring_key_odd >> 32) % (is_much_slower ? 4 * in : in) == 0; /* the first one is none */
 }
@@ -95,6 +96,8 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, 
     if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told) /* what the ring takes is not known: it is taken */
         return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
+    if (!one_way && read_ns && p->read_ns[0] > read_ns)
+        read_ns = p->read_ns[0];
     double units = (double)h->bytes / COPY_OUT_UNIT;
     double ring_ns = RECORD_NS + (one_way ? 0 : ASKED_NS) + (overlaps ? units + last : units) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
@@ -295,12 +298,27 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
     return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
 }
 
+/* The first reads after messages that came through the ring take up to ten times as long as others, as what they read
+ * and write is not in the caches. So they are measured only if there are no others. */
+static int is_measured(struct duplex *p, size_t bytes)
+{
+    enum { MEASURED_BYTES = 16 << 10, LONG_BYTES = 256 << 10, COLD = 2, LONG_COLD = 1, MANY = 8, OFTEN = 4,
+           LEAST_OFTEN = 32 };
+    if (bytes < MEASURED_BYTES)
+        return 0;
+    uint32_t in_a_row = p->pieces == p->pieces_before ? p->reads_in_a_row : 0;
+    p->pieces_before = p->pieces;
+    p->reads_in_a_row = in_a_row + 1;
+    int is_due = bytes >= LONG_BYTES ? in_a_row >= LONG_COLD
+                                     : in_a_row >= COLD && (in_a_row < MANY || in_a_row % OFTEN == 0);
+    p->reads_unmeasured = is_due || p->reads_unmeasured == LEAST_OFTEN ? 0 : p->reads_unmeasured + 1;
+    return p->reads_unmeasured == 0;
+}
+
 /* A part of a message. Now and then the sender is told how long it took. */
 static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
-    enum { MEASURED_BYTES = 16 << 10, LONG_BYTES = 256 << 10, OFTEN = 4, COLD = 4 };
-    uint32_t reads = bytes < MEASURED_BYTES ? 0 : p->kernel_reads++;
-    if (reads < COLD || (bytes < LONG_BYTES && reads % OFTEN))
+    if (!is_measured(p, bytes))
         return read_memory(p, to, from, bytes);
     int64_t began_ns = clock_now_ns();
     ssize_t n = read_memory(p, to, from, bytes);

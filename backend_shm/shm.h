@@ -97,7 +97,9 @@ struct duplex {
     uint32_t accepted;      /* a bit for each of them that is to be read */
     uint8_t way;            /* lend.c: of the latest message that goes one way and could choose */
     uint8_t ways[RING_WAYS]; /* as in ring_shared */
-    uint32_t kernel_reads;  /* long parts of messages that the kernel has read for this rank */
+    /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
+     * then, came from the ring; and since one was measured. */
+    uint32_t reads_in_a_row, pieces_before, reads_unmeasured;
     int64_t read_ns[2], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
     uint32_t pieces;        /* of long messages, taken from the ring */
     uint32_t piece_way;     /* that the latest of them went */

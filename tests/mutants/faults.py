@@ -689,7 +689,18 @@ fault("shm", "long_rings_have_short_eager_messages", "backend_shm/fabric.c", "sh
       "shm_rings")
 fault("shm", "kind_of_a_lent_message_is_trusted", LEND, "return t && (t->traits &", "return (t->traits &",
       "shm_lend")
-fault("shm", "first_reads_are_measured", LEND, "reads < COLD || ", "", "shm_lend")
+fault("shm", "first_reads_are_measured", LEND, ": in_a_row >= COLD && (", ": (", "shm_lend")
+fault("shm", "first_reads_after_the_ring_are_measured", LEND, "p->pieces == p->pieces_before ? p->reads_in_a_row : 0;",
+      "p->reads_in_a_row;", "shm_lend")
+fault("shm", "reads_after_the_ring_are_never_measured", LEND, "is_due || p->reads_unmeasured == LEAST_OFTEN", "is_due",
+      "shm_lend")
+fault("shm", "own_reads_do_not_count", LEND, "if (!one_way && read_ns && p->read_ns[0] > read_ns)", "if (0)",
+      "shm_lend")
+fault("shm", "own_part_does_not_count", COPY_OUT, "if (told_ns && own_ns > told_ns)", "if (0)", "shm_copy_out",
+      "shm_lend")
+fault("shm", "own_part_is_not_known", DUPLEX, "    p->out.copy.taken_ns = p->take_ns[COPY_OUT_SENDER];\n", "",
+      "shm_lend")
+fault("shm", "slow_copy_counts_many_times", COPY_OUT, "LONG = 2 }", "LONG = 20 }", "shm_copy_out")
 fault("shm", "times_have_no_least", COPY_OUT, "unit_ns < least_ns ? least_ns : ", "", "shm_copy_out")
 fault("shm", "sender_is_not_told_what_reads_take", LEND,
       "    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, "

@@ -477,7 +477,7 @@ static void what_is_faster(void **state)
 static void note_copies(struct duplex *p, int64_t cached_ns, uint32_t reader_ns)
 {
     p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .copies = 1024, .cached_ns = cached_ns,
-                                     .reader_ns = p->out.copy.reader_ns };
+                                     .reader_ns = p->out.copy.reader_ns, .taken_ns = p->out.copy.taken_ns };
     atomic_store(&p->out.shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], reader_ns);
 }
 
@@ -503,6 +503,12 @@ static void both_go_the_same_way(void **state)
     assert_int_equal(suits(lower, &h, data), 0); /* the kernel takes 98.5 us, the ring 102.0: not clearly more */
     assert_in_range(lent_of_many(lower, &h, data), 1, 96);
     assert_in_range(lent_of_many(higher, &h, data), 1, 96); /* though its own copies are slow */
+    lower->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED] = 2500; /* 106.8: its own part is the longer one */
+    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1);
+    lower->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED] = 0;
+    lower->read_ns[0] = 8000; /* 130.5 */
+    assert_in_range(lent_of_many(lower, &h, data), 1, 96);
+    lower->read_ns[0] = 5000; /* the other one's is longer */
     note_copies(lower, 4000, 2500);
     assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1); /* 106.8 */
     note_copies(lower, 4000, 2100);
@@ -560,11 +566,21 @@ static void the_sender_knows_what_reads_take(void **state)
     struct ring_shared *shared = sides[0].pair->out.shared;
     (void)state;
     accepts = 1;
-    for (int i = 0; i < 9; i++) { /* the first four are cold */
+    for (int i = 0; i < 7; i++) { /* two are cold */
         assert_int_equal(announce(0, COMM_OP_SEND, data, i < 4 ? 16383 : BYTES), 1);
         look(1);
         look(0);
-        assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 8);
+        assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 6);
+    }
+    /* Each after a piece from the ring, and so each cold. */
+    atomic_store(&shared->read_ns[1], 0);
+    for (int i = 0; i <= 32; i++) {
+        sides[1].pair->pieces++;
+        announced_count = 0;
+        assert_int_equal(announce(0, COMM_OP_SEND, data, BYTES), 1);
+        look(1);
+        look(0);
+        assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i == 32);
     }
     free(data);
 }
