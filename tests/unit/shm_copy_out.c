@@ -137,7 +137,7 @@ static void one_slow_copy_changes_nothing(void **state)
     assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
-/* Or a few. */
+/* However slow it was. */
 static void a_slow_copy_counts_twice_at_most(void **state)
 {
     int64_t known_ns = 0;
