@@ -365,8 +365,9 @@ static void look_after_peers(struct world *w)
         w->checked = g;
         pthread_mutex_unlock(&w->lock);
         char why[WHY_BYTES];
-        int waits = !g->saw_leavers && peers_may_have_left(g), rank = waits ? -1 : peers_lost(g, why);
-        g->saw_leavers |= waits;
+        int32_t gone = peers_gone_with_store(g);
+        int rank = gone > g->awaited ? -1 : peers_lost(g, why); /* else what they sent may be on its way */
+        g->awaited = gone;
         if (rank >= 0)
             end_for_peer(g, rank, why);
         pthread_mutex_lock(&w->lock);

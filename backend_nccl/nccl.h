@@ -125,7 +125,7 @@ struct group {
     uint64_t last_seq;
 
     int64_t checked_ns; /* the listener has looked after the peers; guarded by the world's lock */
-    int saw_leavers;    /* and has waited once for what those had sent that may have left; the listener's */
+    int32_t awaited;    /* ranks that were gone with the store then, whose last messages it waited for */
     atomic_int ended; /* the status; 0: it lives. The text is written before */
     char ended_text[TEXT_BYTES];
     int told; /* the other ranks know that it ended, or are told by another */
@@ -264,7 +264,7 @@ enum peer_state { PEER_THERE, PEER_LEFT, PEER_LOST }; /* LEFT: in good order, an
 /* `why` is written if the rank is gone. The core hears of a lost one. */
 enum peer_state peers_look(struct group *g, int rank, char why[WHY_BYTES]);
 int peers_lost(struct group *g, char why[WHY_BYTES]); /* the first one, or -1; looks at all */
-int peers_may_have_left(struct group *g); /* a rank is gone, and the store does not say whether it left a note */
+int32_t peers_gone_with_store(struct group *g); /* how many are gone, if the store does not answer; else 0 */
 void peers_note(struct group *g); /* its communicators are gone */
 void peers_take_leave(struct world *w); /* closing: tell the others what was noted */
 void peers_read_first(struct world *w); /* rank 0 leaves, and the store may end with it */

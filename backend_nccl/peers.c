@@ -168,15 +168,12 @@ enum peer_state peers_look(struct group *g, int rank, char why[WHY_BYTES])
     return PEER_LOST;
 }
 
-int peers_may_have_left(struct group *g)
+int32_t peers_gone_with_store(struct group *g)
 {
-    for (int32_t rank = 0; rank < g->info->size; rank++) {
-        int32_t world_rank = g->info->world_ranks[rank];
-        if (rank != g->info->rank && host->rank_check(g->info->token, world_rank) != COMM_OK &&
-            !read_note(g->world, world_rank))
-            return !alarm_store_answers(g->world);
-    }
-    return 0;
+    int32_t gone = 0;
+    for (int32_t rank = 0; rank < g->info->size; rank++)
+        gone += rank != g->info->rank && host->rank_check(g->info->token, g->info->world_ranks[rank]) != COMM_OK;
+    return gone && !alarm_store_answers(g->world) ? gone : 0;
 }
 
 int peers_lost(struct group *g, char why[WHY_BYTES])

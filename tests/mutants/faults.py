@@ -974,7 +974,7 @@ fault("nccl", "rank_that_leaves_has_done_one_less", "backend_nccl/peers.c",
       "return oldest[i]->number > count;", "return oldest[i]->number >= count;", *LEAVES)
 fault("nccl", "rank_0_leaves_without_an_alarm", "backend_nccl/peers.c", "&& w->info->rank == 0)", "&& 0)", *LEAVES)
 fault("nccl", "what_is_on_its_way_without_a_store_is_lost", "backend_nccl/alarm.c",
-      "int waits = !g->saw_leavers && peers_may_have_left(g),", "int waits = 0,", *LEAVES)
+      "gone > g->awaited ? -1 : peers_lost(g, why);", "peers_lost(g, why);", *LEAVES)
 fault("nccl", "messages_of_others_miss_who_has_left", "backend_nccl/peers.c",
       "(c->source < 0 || c->source == rank || c->target == rank)", "1", *LEAVES)
 fault("nccl", "who_comes_too_late_does_not_wait_for_the_reason", "backend_nccl/alarm.c",

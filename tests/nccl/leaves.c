@@ -246,7 +246,8 @@ static void the_store_leaves_too(int rank, int size, void *arg)
     exchange_without_a_store(rank, size);
 }
 
-/* Longer than from one look at the peers to the next begins: 500 ms. */
+/* Rank 1 is told 600 ms late that it has received: longer than its listener sleeps (LISTEN_MS), which so looks in
+ * between. */
 static void a_slow_device_receives(int rank, int size, void *arg)
 {
     (void)arg;
