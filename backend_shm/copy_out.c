@@ -27,7 +27,7 @@ static int has_fast_strings(void)
 #endif
 }
 
-static void copy_cached(void *to, const void *from, size_t bytes)
+void copy_cached(void *to, const void *from, size_t bytes)
 {
 #ifdef __x86_64__
     enum { UNKNOWN, FAST, SLOW };

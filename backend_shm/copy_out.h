@@ -49,6 +49,9 @@ static inline uint64_t copy_out_tries_in(uint64_t seen, uint64_t least, uint64_t
     return (uint64_t)1 << (63 - __builtin_clzll(in));
 }
 
+/* Through the caches. */
+void copy_cached(void *to, const void *from, size_t bytes);
+
 /* Returns the way that it went. */
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes);
 

@@ -33,15 +33,22 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
 {
     if (bytes > r->unmeasured)
         return copy_out(&r->copy, to, from, bytes);
-    memcpy(to, from, bytes);
+    size_t taken = bytes < r->taken ? bytes : r->taken;
+    memcpy(to, from, taken);
+    if (bytes > taken)
+        copy_cached((uint8_t *)to + taken, (const uint8_t *)from + taken, bytes - taken);
     return COPY_OUT_CACHED;
 }
 
 /* Where two ranks send short messages in turn, taken lines are the faster way, whatever copies into others take: what
- * is written past the caches is there 300 ns later, and nothing else happens meanwhile. */
+ * is written past the caches is there 300 ns later, and nothing else happens meanwhile. Where both send at a time a
+ * rank waits less long: the lines of 2 KiB come meanwhile, and a string instruction takes more of the others at a time
+ * than stores to each of them. Two ranks that swap 8 KiB take 0.41 us so near each other and 1.1 us far from each
+ * other; with all lines taken beforehand 0.46 and 1.7 us. */
 void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits)
 {
-    enum { MEASURED_BYTES = 1 << 10, IN_TURN_BYTES = 4 << 10, OFTEN_AT_FIRST = 8, SELDOM = 256 };
+    enum { MEASURED_BYTES = 1 << 10, IN_TURN_BYTES = 4 << 10, BOTH_BYTES = 2 << 10 };
+    enum { OFTEN_AT_FIRST = 8, SELDOM = 256 };
     int always = waits == RING_WAITS_IN_TURN && bytes <= IN_TURN_BYTES && r->copy.way == COPY_OUT_MEASURED;
     if (!always && copy_out_is_past(&r->copy, bytes, 0))
         return;
@@ -52,9 +59,12 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits
         r->copy.looks += r->copy.looks == 0;
         return;
     }
-    for (uint64_t i = 2; waits && i < ring_frame_lines(bytes); i++)
-        ring_take_line(r->next, i);
+    const uint32_t taken = waits == RING_WAITS_BOTH && bytes > BOTH_BYTES ? BOTH_BYTES : bytes;
+    struct ring_record *const next = r->next; /* here, as the compiler reads what it points to after each store */
+    for (uint64_t i = 2; waits && i < 2 + ring_payload_lines(taken); i++)
+        ring_take_line(next, i);
     r->unmeasured = bytes;
+    r->taken = taken;
 }
 
 void ring_take_ahead(struct ring_out *r)

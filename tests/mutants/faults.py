@@ -947,6 +947,8 @@ fault("shm", "short_answers_go_past_the_caches", "backend_shm/ring.c", "if (!alw
 fault("shm", "long_answers_take_lines", "backend_shm/ring.c", " && bytes <= IN_TURN_BYTES", "", "shm_ring")
 fault("shm", "answers_that_are_told_to_go_past_the_caches_do_not", "backend_shm/ring.c",
       " && r->copy.way == COPY_OUT_MEASURED;", ";", "shm_ring")
+fault("shm", "what_follows_taken_lines_is_not_copied", "backend_shm/ring.c", "    if (bytes > taken)\n", "    if (0)\n",
+      "shm_ring")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",

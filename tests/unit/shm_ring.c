@@ -91,7 +91,8 @@ static void take(struct ends *r, unsigned record, uint32_t bytes, int more)
 
 static uint32_t length_of(unsigned record)
 {
-    static const uint32_t lengths[] = { 0, 1, 8, RING_INLINE, RING_INLINE + 1, 63, 64, 65, 1000, 4096 };
+    static const uint32_t lengths[] = { 0, 1, 8, RING_INLINE, RING_INLINE + 1, 63, 64, 65, 1000, 2047, 2048, 2049,
+                                        2048 + 255, 2048 + 257, 3001, 4096 };
     return lengths[record * 7 % (sizeof lengths / sizeof *lengths)];
 }
 
