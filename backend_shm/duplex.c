@@ -201,7 +201,7 @@ void duplex_wake(struct duplex *p)
 void duplex_give_credit(struct port *p)
 {
     struct frame h = { .type = FRAME_CREDIT };
-    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4 && p->state == PORT_UP && !duplex_of(p)->tx_head)
+    if (p->credit_owed >= p->credit_step && p->state == PORT_UP && !duplex_of(p)->tx_head)
         duplex_send(p, &h, NULL, 0, NULL);
 }
 
@@ -609,18 +609,23 @@ static void take(struct duplex *p, const struct ring_record *record, enum ring_f
  * of 6, as a sender that ran out of it was further ahead. */
 void duplex_take_credit(struct port *port)
 {
-    struct duplex *p = duplex_of(port);
+    if (duplex_of(port)->fabric->domain->shares_cores)
+        duplex_read_credit(duplex_of(port));
+}
+
+int duplex_read_credit(struct duplex *p)
+{
     const struct ring_record *record;
-    if (!p->fabric->domain->shares_cores)
-        return;
-    for (int i = 0; i < READS_MAX && port->state == PORT_UP && !port->in.type; i++) {
-        if (ring_look(&p->in, &record) != RING_FRAME)
-            return;
+    for (int i = 0; i < READS_MAX && p->port.state == PORT_UP && !p->port.in.type; i++) {
+        enum ring_found what = ring_look(&p->in, &record);
+        if (what != RING_FRAME)
+            return what == RING_NOTHING;
         struct frame h = ring_frame(record);
         if (h.type != FRAME_CREDIT || record->bytes)
-            return;
+            return 0;
         duplex_took(p, FRAME_CREDIT, 0, h.credit);
     }
+    return !p->port.in.type;
 }
 
 int duplex_read(struct port *port)
@@ -759,6 +764,7 @@ static uint64_t first_line(const struct duplex *p, int ring)
 
 void duplex_up(struct duplex *p, const uint64_t salts[2])
 {
+    enum { CREDIT_STEPS = 16 }; /* a rank that only sends may wait for each of them: room.h */
     struct fabric *f = p->fabric;
     int mine = f->domain->peers.rank > p->port.peer, theirs = !mine;
     struct segment *s = &p->segment;
@@ -768,6 +774,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs],
                  first_line(p, theirs));
     p->peer_lines = ring_lines_read(&p->in);
+    p->port.credit_step = PORT_CREDIT_WINDOW / CREDIT_STEPS;
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
     atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->is_barred, memory_order_relaxed);

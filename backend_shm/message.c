@@ -9,6 +9,7 @@
 #include "duplex.h"
 #include "events.h"
 #include "fabric.h"
+#include "room.h"
 #include "say.h"
 #include "small.h"
 
@@ -83,12 +84,16 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
     return COMM_OK;
 }
 
-/* Can it go through the ring at once? */
-static int is_short(struct duplex *p, size_t bytes)
+static inline int has_room(struct duplex *p, size_t bytes)
 {
     uint64_t lines = ring_frame_lines((uint32_t)bytes);
-    return bytes <= SMALL_BYTES && bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND) &&
-           port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+    return port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+}
+
+static inline int finds_room(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns)
+{
+    int64_t until_ns = 0;
+    return LIKELY(has_room(p, bytes)) || (room_await(f, p, bytes, spin_ns, &until_ns) && has_room(p, bytes));
 }
 
 /* UNSUPPORTED: it cannot be offered. */
@@ -114,10 +119,11 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    if (!is_short(p, bytes)) {
-        /* What the engine may send at once goes there. */
-        int is_eager = bytes > SMALL_BYTES && bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND);
-        return bytes > SMALL_OFFER_BYTES || is_eager ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, spin_ns);
+    int is_eager = bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND);
+    int has_place = is_eager && finds_room(f, p, bytes, spin_ns);
+    if (!has_place || bytes > SMALL_BYTES) {
+        int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : SMALL_OFFER_BYTES);
+        return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, spin_ns);
     }
     g->sends_begun++;
     put_eager(p, g, op);

@@ -18,6 +18,7 @@
 #include "operands.h"
 #include "prepare.h"
 #include "queue.h"
+#include "room.h"
 #include "say.h"
 
 /* Between two ranks that share a cache a third of the shortest ops' time is instructions: what they need is in few
@@ -101,6 +102,7 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
         return 0;
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
     s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes;
+    s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
     return s->is_offered || (s->bytes <= SMALL_BYTES && s->bytes <= eager_bytes);
 }
 
@@ -180,16 +182,34 @@ static inline struct messages messages_of(const struct small_shape *s)
 /* Two ranks mostly have a core each. To more ranks the hints are of use where they yield: see base/likely.h. */
 #define LIKELY_IF_SEVERAL(n, condition) ((n).sends == 1 ? (condition) : LIKELY(condition))
 
+INLINED int is_clear(const struct duplex *p)
+{
+    return p->port.state == PORT_UP && !p->tx_head && !p->bye_sent;
+}
+
 INLINED int can_send(const struct small_shape *s, struct messages n)
 {
     uint64_t lines = ring_frame_lines((uint32_t)n.bytes);
     for (int i = 0; i < n.sends; i++) {
         struct duplex *p = s->sends[i].peer;
-        if (UNLIKELY(p->port.state != PORT_UP || p->tx_head || p->bye_sent || !port_finds_credit(&p->port, n.bytes) ||
+        if (UNLIKELY(!is_clear(p) || !port_finds_credit(&p->port, n.bytes) ||
                      ring_free(&p->out, lines) < (int64_t)lines))
             return 0;
     }
     return 1;
+}
+
+/* Only if nothing else is missing. */
+APART int await_room(struct fabric *f, const struct small_shape *s, int64_t spin_ns)
+{
+    for (int i = 0; i < s->send_messages; i++)
+        if (!is_clear(s->sends[i].peer))
+            return 0;
+    int64_t until_ns = 0;
+    int waited = 0;
+    while (waited < s->send_messages && room_await(f, s->sends[waited].peer, s->bytes, spin_ns, &until_ns))
+        waited++;
+    return waited == s->send_messages;
 }
 
 INLINED int can_receive(const struct small_shape *s, struct messages n)
@@ -395,7 +415,7 @@ INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fa
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
-    if (UNLIKELY(!can_send(s, n)))
+    if (UNLIKELY(!can_send(s, n)) && (n.recvs || !await_room(f, s, spin_ns) || !can_send(s, n)))
         return COMM_ERR_UNSUPPORTED;
     const uint32_t core = own_core(s, n, f);
     send_all(s, n, op->seq, key, send, core);
@@ -529,8 +549,11 @@ INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct
                               const comm_op *op, int64_t spin_ns)
 {
     const struct messages n = messages_of(s);
-    if (UNLIKELY(!s->fits || !can_receive(s, n)))
+    if (UNLIKELY(!s->fits || !can_receive(s, n))) {
+        if (s->awaits_room && !can_send(s, n))
+            await_room(f, s, spin_ns);
         return COMM_ERR_UNSUPPORTED;
+    }
     events_awake(f);
     fabric_runs(f);
     if (UNLIKELY(s->is_offered)) {

@@ -115,7 +115,7 @@ static size_t write_pieces(struct link *l, struct iovec *iov, int pieces)
 void link_give_credit(struct port *p)
 {
     struct frame h = { .type = FRAME_CREDIT };
-    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4 && p->state == PORT_UP && !link_of(p)->tx_head)
+    if (p->credit_owed >= p->credit_step && p->state == PORT_UP && !link_of(p)->tx_head)
         link_send(p, &h, NULL, 0, NULL);
 }
 

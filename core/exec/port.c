@@ -35,6 +35,7 @@ void port_init(struct port *p, const struct port_ops *ops, struct port_table *t,
     p->active_index = -1;
     p->held.tail = &p->held.head;
     p->credit = PORT_CREDIT_WINDOW;
+    p->credit_step = PORT_CREDIT_WINDOW / 4;
 }
 
 void port_finish(struct port *p)
@@ -102,7 +103,7 @@ void port_consumed(struct port *p, size_t payload_bytes)
 {
     p->credit_owed += (uint32_t)(payload_bytes + PORT_FRAME_COST);
     assert(p->credit_owed <= p->eager_held);
-    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4)
+    if (p->credit_owed >= p->credit_step)
         p->ops->give_credit(p);
 }
 

@@ -804,15 +804,15 @@ fault("engine", "written_and_sent_again", ENGINE,
 # ---- shm: what runs at once passes nothing ----
 
 SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
-fault("b", "send_at_once_without_credit", MESSAGE, "           port_finds_credit(&p->port, bytes) && ring_free",
-      "           ring_free", "shm_lend")
+fault("b", "send_at_once_without_credit", MESSAGE, "return port_finds_credit(&p->port, bytes) && ring_free",
+      "return ring_free", "shm_lend")
 fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, n.bytes)", "", "shm_hostile")
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
-      " || p->tx_head || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short",
-      " || p->bye_sent)\n        return COMM_ERR_UNSUPPORTED;\n    if (!is_short", "shm_lend")
-fault("shm", "collective_at_once_passes_what_is_queued", SMALL, "p->port.state != PORT_UP || p->tx_head || p->bye_sent",
-      "p->port.state != PORT_UP || p->bye_sent", "shm_hostile")
+      " || p->tx_head || p->bye_sent)\n", " || p->bye_sent)\n", "shm_lend")
+fault("shm", "collective_at_once_passes_what_is_queued", SMALL,
+      "p->port.state == PORT_UP && !p->tx_head && !p->bye_sent", "p->port.state == PORT_UP && !p->bye_sent",
+      "shm_hostile")
 fault("shm", "collective_at_once_in_the_middle_of_another_message", SMALL,
       " || s->recvs[i].peer->port.in.type", "", "shm_hostile")
 fault("shm", "receive_at_once_passes_one_that_is_posted", MESSAGE,
@@ -850,14 +850,15 @@ fault("shm", "nothing_is_read_that_is_not_awaited", DUPLEX, AWAITED, "port->inte
 fault("shm", "half_a_message_is_left", DUPLEX, AWAITED, "is_awaited && port->interest == 0", "shm_read")
 fault("shm", "credit_is_never_taken_in_by_a_sender", "core/exec/port.h", "        p->ops->take_credit(p);", "        ;",
       "shm_read")
-fault("shm", "credit_is_taken_in_with_a_core_each", DUPLEX, "!p->fabric->domain->shares_cores", "0", "shm_read")
+fault("shm", "credit_is_taken_in_with_a_core_each", DUPLEX,
+      "if (duplex_of(port)->fabric->domain->shares_cores)", "if (1)", "shm_read")
 fault("c", "credit_of_a_liar_is_used", "core/exec/port.h", "bytes) && !port_is_gone(p);", "bytes);", "shm_read")
 fault("shm", "credit_is_taken_in_past_a_message", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
       "record->bytes > 999", "shm_read")
 fault("c", "credit_is_taken_in_with_a_payload", DUPLEX, "h.type != FRAME_CREDIT || record->bytes",
       "h.type != FRAME_CREDIT", "shm_read")
-fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "port->state == PORT_UP && !port->in.type; i++",
-      "port->state == PORT_UP; i++", "shm_read")
+fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "p->port.state == PORT_UP && !p->port.in.type; i++",
+      "p->port.state == PORT_UP; i++", "shm_read")
 fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
@@ -940,6 +941,7 @@ fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"
+ROOM = "backend_shm/room.c"
 fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) < lines", "0",
       "shm_ring")
 fault("shm", "short_answers_go_past_the_caches", "backend_shm/ring.c", "if (!always && copy_out", "if (copy_out",
@@ -949,6 +951,20 @@ fault("shm", "answers_that_are_told_to_go_past_the_caches_do_not", "backend_shm/
       " && r->copy.way == COPY_OUT_MEASURED;", ";", "shm_ring")
 fault("shm", "what_follows_taken_lines_is_not_copied", "backend_shm/ring.c", "    if (bytes > taken)\n", "    if (0)\n",
       "shm_ring")
+fault("shm", "room_behind_another_message_is_waited_for", ROOM, "if (others || ", "if (", "shm_room")
+fault("shm", "room_is_waited_for_at_a_lost_peer", ROOM, "p->port.state == PORT_UP; turn++", "; turn++", "shm_room")
+fault("shm", "half_a_ring_is_waited_for_often", ROOM, " && bytes < whole / MANY;", ";", "shm_room")
+fault("shm", "half_a_ring_is_waited_for_by_ranks_that_spin", ROOM, "!waiting_spins(p->fabric->looks.waiting) && ", "",
+      "shm_room")
+fault("shm", "space_for_less_than_the_message_is_enough", ROOM, "lines > least ? lines : least", "lines", "shm_room")
+fault("shm", "credit_for_less_than_is_wanted_is_enough", ROOM, "port_has_credit(&p->port, wanted) && ", "", "shm_room")
+fault("shm", "credit_is_given_back_seldom", DUPLEX, "p->port.credit_step = PORT_CREDIT_WINDOW / CREDIT_STEPS;",
+      "(void)CREDIT_STEPS;", "shm_room")
+fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(n.recvs || !await_room(", "(1 || !await_room(",
+      "turns")
+fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c", "if (s->awaits_room && ", "if (0 && ",
+      "turns")
+fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c", "|| (room_await(", "|| (0 && room_await(", "turns")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",

@@ -218,7 +218,7 @@ static void ports_send_text(struct port *p, struct frame *h, const char *text, i
 static void ports_give_credit(struct port *p)
 {
     struct frame h = { .type = FRAME_CREDIT };
-    if (p->credit_owed >= PORT_CREDIT_WINDOW / 4 && p->state == PORT_UP && !of(p)->out)
+    if (p->credit_owed >= p->credit_step && p->state == PORT_UP && !of(p)->out)
         ports_send(p, &h, NULL, 0, NULL);
 }
 

@@ -1,11 +1,15 @@
 /* A rank that only sends yields its core now and then where ranks share cores, and never where each has its own; also
  * when the engine does the op, as for messages above 16 KiB. What is sent fits into the rings, and who receives does
- * not run meanwhile, so that nothing else lets a rank yield. */
+ * not run meanwhile, so that nothing else lets a rank yield.
+ *
+ * And when there is no room for more it waits for some, before the engine announces a message: who receives does not
+ * run until it does. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "backend_shm/room.h"
 #include "ranks.h"
 
 enum { BYTES_MAX = 72 << 10 };
@@ -35,6 +39,19 @@ int __wrap_sched_yield(void)
     return __real_sched_yield();
 }
 
+static pthread_barrier_t *is_full; /* NULL: nobody waits for that */
+
+int __real_room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
+int __wrap_room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
+
+int __wrap_room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns)
+{
+    if (is_full)
+        pthread_barrier_wait(is_full);
+    is_full = NULL;
+    return __real_room_await(f, p, bytes, spin_ns, until_ns);
+}
+
 /* Broadcasts of rank 0, or sends of rank 1 to a reduce. */
 static void call(comm_group *world, const struct run *run, float *values, size_t bytes)
 {
@@ -60,6 +77,40 @@ static void a_wait_ends_the_turn(comm_group *world, const struct run *run, int r
     }
     if (rank == run->from && seen)
         ranks_fail(__FILE__, __LINE__, "%d yields in three calls at a time", seen);
+}
+
+static void send_or_receive(comm_group *world, const struct run *run, int rank, void *values, size_t bytes)
+{
+    if (rank == run->from)
+        CHECK_OK(comm_send(world, values, bytes, COMM_DTYPE_U8, 1 - rank, NULL, NULL));
+    else
+        CHECK_OK(comm_recv(world, values, bytes, COMM_DTYPE_U8, 1 - rank, NULL, NULL));
+}
+
+static void streams_wait_for_room(comm_group *world, const struct run *run, int rank, float *values)
+{
+    enum { ALL = 3 << 20 }; /* more than the ring and the credit */
+    static const size_t sizes[] = { 4096, 16 << 10, 40 << 10 };
+    for (size_t i = 0; i < 2 * sizeof sizes / sizeof *sizes; i++) {
+        size_t bytes = sizes[i / 2];
+        int is_message = i % 2;
+        if (is_message)
+            send_or_receive(world, run, rank, values, bytes);
+        else
+            call(world, run, values, bytes);
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        if (rank == run->from)
+            is_full = run->meeting;
+        else
+            pthread_barrier_wait(run->meeting);
+        for (size_t sent = 0; sent < ALL; sent += bytes)
+            if (is_message)
+                send_or_receive(world, run, rank, values, bytes);
+            else
+                call(world, run, values, bytes);
+        CHECK(!is_full);
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+    }
 }
 
 static void stay_on_one_core(void)
@@ -96,6 +147,7 @@ static void senders_yield(int rank, int size, void *arg)
             call(world, run, values, rows[i].bytes);
     }
     a_wait_ends_the_turn(world, run, rank, values);
+    streams_wait_for_room(world, run, rank, values);
     CHECK_OK(comm_group_close(world));
 }
 

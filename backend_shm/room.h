@@ -1,0 +1,14 @@
+/* Room at a peer for what is sent at once: space in the ring, and credit. A rank that only sends runs ahead of its
+ * peers until there is none. The engine would announce the message then, and all that is on its way would have to be
+ * read before this rank goes on. It waits for some room here instead. */
+#ifndef COMM_SHM_ROOM_H
+#define COMM_SHM_ROOM_H
+
+#include "shm.h"
+
+/* Wait for room for a payload of so many bytes, and for some more, as the peer's word that it has read is not looked at
+ * for each message. 0: that takes too long, or the peer has sent something else, which is to be read first. *until_ns
+ * begins at 0, and is kept where several peers are waited for. */
+int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
+
+#endif

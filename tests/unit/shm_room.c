@@ -1,0 +1,304 @@
+/* How a rank that only sends waits for room at its peer, which reads meanwhile, reads nothing, has sent something else,
+ * or lies. It yields its core while it waits: what the peer does then is the test's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend_shm/duplex.h"
+#include "backend_shm/events.h"
+#include "backend_shm/room.h"
+#include "core/exec/groups.h"
+#include "core/exec/say.h"
+
+enum { LONGEST = 64 << 10 };
+
+static const int64_t LONG_NS = 3600000000000, SECOND_NS = 1000000000;
+
+/* Two ranks in one process: number 0 sends, number 1 receives. */
+static struct side {
+    struct domain domain;
+    struct fabric fabric;
+    struct waiting waiting;
+    atomic_int contenders;
+    struct duplex pairs[2], *pair; /* by the peer's rank */
+    struct duplex *up[2];
+} sides[2];
+
+static uint8_t data[LONGEST], received[LONGEST];
+static int sent_count, received_count, announced_count, read_at_a_time, yields;
+
+static void read_messages(int count)
+{
+    struct duplex *p = sides[1].pair;
+    for (int until = received_count + count; received_count < until && duplex_read(&p->port);)
+        sides[1].domain.done_count = 0;
+}
+
+int __wrap_sched_yield(void);
+
+int __wrap_sched_yield(void)
+{
+    yields++;
+    read_messages(read_at_a_time);
+    sides[0].waiting.rest_until_ns = 0; /* on a busy machine a yield may take long */
+    return 0;
+}
+
+static void on_begins(struct port *p, const struct frame *h)
+{
+    (void)h;
+    p->sink.kind = SINK_COPY;
+    p->sink.dst = received;
+    p->sink.dst_bytes = sizeof received;
+}
+
+/* A reader reads one message at a time. */
+static void on_complete(struct port *p, const struct frame *h)
+{
+    port_consumed(p, (size_t)h->bytes);
+    assert_memory_equal(received, data, h->bytes);
+    received_count++;
+    duplex_of(p)->fabric->domain->done_count++;
+}
+
+static void on_frame(struct port *p, const struct frame *h, const char *text)
+{
+    (void)p, (void)text;
+    announced_count += h->type == FRAME_RTS;
+}
+
+static void on_sent(struct message *m)
+{
+    (void)m;
+}
+
+static void host_log(int32_t level, const char *text)
+{
+    (void)level, (void)text;
+}
+
+static int32_t host_log_wanted(int32_t level)
+{
+    (void)level;
+    return 1;
+}
+
+static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
+static const struct port_events events = { on_begins, on_complete, on_frame, on_sent };
+static const struct port_ops operations = { .send = duplex_send, .give_credit = duplex_give_credit,
+                                            .take_credit = duplex_take_credit, .read = duplex_read,
+                                            .forget = duplex_forget, .sweep = duplex_sweep };
+
+static void open_side(int rank, int memory, size_t ring_bytes, int socket)
+{
+    const uint64_t salts[2] = { 1000, 2000 };
+    struct side *s = &sides[rank];
+    assert_true(domain_init(&s->domain, "shm", rank, 2, &events));
+    s->fabric.domain = &s->domain;
+    assert_int_equal(events_open(&s->fabric), COMM_OK);
+    s->fabric.up = s->up;
+    s->fabric.duplexes = s->pairs;
+    s->waiting = (struct waiting){ .yields = 1, .yield_until_ns = INT64_MAX, .is_crowded = 1 };
+    s->fabric.looks = (struct carrier_looks){ .waiting = &s->waiting, .contenders = &s->contenders };
+    s->pair = &s->pairs[1 - rank];
+    port_init(&s->pair->port, &operations, &s->domain.peers, 1 - rank);
+    s->pair->fabric = &s->fabric;
+    s->pair->tx_tail = &s->pair->tx_head;
+    s->pair->lent_tail = &s->pair->lent_head;
+    s->pair->bell = -1;
+    s->pair->watch.fd = socket;
+    assert_int_equal(segment_map(&s->pair->segment, memory, ring_bytes), 0);
+    duplex_up(s->pair, salts);
+}
+
+static void open_sides(size_t ring_bytes)
+{
+    int memory = segment_create(&ring_bytes, NULL), sockets[2];
+    exec_host = &host;
+    memset(sides, 0, sizeof sides);
+    sent_count = received_count = announced_count = yields = 0;
+    read_at_a_time = 1;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * 31 + i / 251);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
+    for (int rank = 0; rank < 2; rank++)
+        open_side(rank, memory, ring_bytes, sockets[rank]);
+    close(memory);
+}
+
+static void close_sides(void)
+{
+    for (int i = 0; i < 2; i++) {
+        struct side *s = &sides[i];
+        duplex_finish(s->pair);
+        duplex_close(s->pair);
+        duplex_pool_finish(&s->fabric);
+        events_close(&s->fabric);
+        domain_finish(&s->domain);
+    }
+}
+
+static int has_room(size_t bytes)
+{
+    struct duplex *p = sides[0].pair;
+    uint64_t lines = ring_frame_lines((uint32_t)bytes);
+    return port_has_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+}
+
+static void send_one(int from, size_t bytes)
+{
+    struct port *p = &sides[from].pair->port;
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .bytes = bytes };
+    port_spend(p, bytes);
+    assert_int_equal(duplex_send(p, &h, data, bytes, NULL), 1);
+    sent_count += from == 0;
+}
+
+static int await(size_t bytes, int64_t spin_ns)
+{
+    int64_t until_ns = 0;
+    return room_await(&sides[0].fabric, sides[0].pair, bytes, spin_ns, &until_ns);
+}
+
+/* What the ring and the credit hold, many times over, in rings of several lengths. Nothing is announced, and credit is
+ * neither lost nor made. */
+static void a_stream_goes_on_when_the_peer_has_read(void **state)
+{
+    static const size_t rings[] = { 32 << 10, 512 << 10, 2 << 20 };
+    static const size_t sizes[] = { 0, 8, 41, 1000, 4096, 4097, 8000, 16 << 10 };
+    (void)state;
+    for (size_t r = 0; r < sizeof rings / sizeof *rings; r++)
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            const size_t bytes = sizes[k];
+            size_t both = rings[r] + PORT_CREDIT_WINDOW;
+            open_sides(rings[r]);
+            if (ring_frame_lines((uint32_t)bytes) > sides[0].pair->out.capacity) {
+                close_sides();
+                continue;
+            }
+            int waits = 0;
+            for (size_t gone = 0; gone < 3 * both; gone += bytes + RING_LINE) {
+                if (!has_room(bytes)) {
+                    waits++;
+                    assert_true(await(bytes, LONG_NS));
+                    assert_true(has_room(bytes));
+                }
+                send_one(0, bytes);
+            }
+            assert_true(waits > 0);
+            assert_true(yields >= waits);
+            read_messages(sent_count);
+            assert_int_equal(received_count, sent_count);
+            duplex_read_credit(sides[0].pair);
+            assert_int_equal(sides[0].pair->port.credit + sides[1].pair->port.eager_held, PORT_CREDIT_WINDOW);
+            assert_int_equal(announced_count, 0);
+            close_sides();
+        }
+}
+
+/* Messages of which a ring holds many are waited for seldom, until half of it is free; of longer ones a few are. */
+static void how_much_room_is_waited_for(void **state)
+{
+    static const struct row {
+        size_t bytes, ring;
+        int spins;
+        size_t room;
+    } rows[] = { { 3000, 512 << 10, 0, 256 << 10 }, { 8000, 512 << 10, 0, 64 << 10 }, { 3000, 512 << 10, 1, 64 << 10 },
+                 { 100, 512 << 10, 1, 64 << 10 },   { 4096, 2 << 20, 1, 64 << 10 },   { 4096, 2 << 20, 0, 512 << 10 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        open_sides(rows[i].ring);
+        while (has_room(rows[i].bytes))
+            send_one(0, rows[i].bytes);
+        size_t each = RING_LINE * ring_frame_lines((uint32_t)rows[i].bytes);
+        sides[0].waiting.spin_ns = rows[i].spins ? LONG_NS : 0;
+        sides[0].waiting.yields = !rows[i].spins;
+        read_messages((int)(rows[i].room / each) - 4);
+        assert_false(await(rows[i].bytes, 0));
+        read_messages(22);
+        assert_true(await(rows[i].bytes, 0));
+        close_sides();
+    }
+}
+
+/* More than is waited for behind others. */
+static void there_is_room_for_a_long_message_behind_short_ones(void **state)
+{
+    (void)state;
+    open_sides(32 << 10);
+    while (has_room(500))
+        send_one(0, 500);
+    assert_true(await(12000, LONG_NS));
+    assert_true(has_room(12000));
+    close_sides();
+}
+
+static void nobody_reads(void **state)
+{
+    (void)state;
+    open_sides(512 << 10);
+    read_at_a_time = 0;
+    while (has_room(4096))
+        send_one(0, 4096);
+    assert_false(await(4096, 0));
+    assert_int_equal(received_count, 0);
+    atomic_store(&sides[0].contenders, 1); /* another thread wants the lock */
+    assert_false(await(4096, LONG_NS));
+    close_sides();
+}
+
+/* The credit is behind it: it is not read here, and not waited for. */
+static void another_message_is_in_front(void **state)
+{
+    (void)state;
+    open_sides(2 << 20);
+    send_one(1, 100);
+    while (has_room(4096))
+        send_one(0, 4096);
+    assert_false(await(4096, SECOND_NS));
+    assert_int_equal(yields, 0);
+    read_messages(sent_count);
+    assert_false(has_room(4096));
+    assert_false(await(4096, SECOND_NS));
+    sides[0].domain.done_count = 0;
+    assert_int_equal(duplex_read(&sides[0].pair->port), 1); /* it is still there */
+    assert_true(await(4096, LONG_NS));
+    close_sides();
+}
+
+static void a_peer_that_lies_or_is_lost_is_not_waited_for(void **state)
+{
+    (void)state;
+    open_sides(512 << 10);
+    while (has_room(4096))
+        send_one(0, 4096);
+    read_at_a_time = 0;
+    for (int lane = 0; lane < RING_LANES; lane++)
+        atomic_store(&sides[0].pair->out.shared->head[lane], UINT64_MAX);
+    assert_false(await(4096, 0));
+    sides[0].pair->port.state = PORT_LOST;
+    yields = 0;
+    assert_false(await(4096, SECOND_NS));
+    assert_int_equal(yields, 0);
+    close_sides();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stream_goes_on_when_the_peer_has_read),
+        cmocka_unit_test(how_much_room_is_waited_for),
+        cmocka_unit_test(there_is_room_for_a_long_message_behind_short_ones),
+        cmocka_unit_test(nobody_reads),
+        cmocka_unit_test(another_message_is_in_front),
+        cmocka_unit_test(a_peer_that_lies_or_is_lost_is_not_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
