@@ -10,6 +10,7 @@
 
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
-#define ON_EACH_CALL __attribute__((hot))
+/* Such functions lie near each other, each from the beginning of a line of memory on. */
+#define ON_EACH_CALL __attribute__((hot, aligned(64)))
 
 #endif
