@@ -19,6 +19,8 @@ void duplex_give_credit(struct port *p);
 void duplex_take_credit(struct port *p);
 /* Take in frames that only give back credit, if they are in front; 0: another frame is. */
 int duplex_read_credit(struct duplex *p);
+/* The same; 1 if there were some: another frame may be in front now. */
+int duplex_passes_credit(struct duplex *p);
 int duplex_read(struct port *p);
 void duplex_forget(struct port *p, const void *owner);
 void duplex_sweep(struct port *p);

@@ -68,7 +68,7 @@ static int is_tried(const struct frame *h, int is_much_slower)
 
 int lend_overlaps(const struct frame *h, size_t bytes)
 {
-    return bytes > SHM_PIECE_BYTES && goes_one_way(h->kind);
+    return bytes > RING_PIECE && goes_one_way(h->kind);
 }
 
 /* How long messages of a size go. */
@@ -87,11 +87,11 @@ enum {
 static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, uint8_t before)
 {
     enum { RECORD_NS = 300, ASKED_NS = 2500 /* it is not offered, but asked for */ };
-    const double clearly = one_way ? 7.0 / 8 : 15.0 / 16, much = 1.5, last = (double)SHM_PIECE_BYTES / COPY_OUT_UNIT;
+    const double clearly = one_way ? 7.0 / 8 : 15.0 / 16, much = 1.5, last = (double)RING_PIECE / COPY_OUT_UNIT;
     const struct fabric *f = p->fabric;
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
-    int is_told = one_way || h->bytes <= 2 * SHM_PIECE_BYTES /* no piece in it is measured */ ||
+    int is_told = one_way || h->bytes <= 2 * RING_PIECE /* no piece in it is measured */ ||
                   copy_out_is_told(&p->out.copy);
     if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told) /* what the ring takes is not known: it is taken */
         return 0;

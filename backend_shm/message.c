@@ -84,18 +84,6 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
     return COMM_OK;
 }
 
-static inline int has_room(struct duplex *p, size_t bytes)
-{
-    uint64_t lines = ring_frame_lines((uint32_t)bytes);
-    return port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
-}
-
-static inline int finds_room(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns)
-{
-    int64_t until_ns = 0;
-    return LIKELY(has_room(p, bytes)) || (room_await(f, p, bytes, spin_ns, &until_ns) && has_room(p, bytes));
-}
-
 /* UNSUPPORTED: it cannot be offered. */
 static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
                              int64_t spin_ns)
@@ -120,10 +108,11 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
     int is_eager = bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND);
-    int has_place = is_eager && finds_room(f, p, bytes, spin_ns);
-    if (!has_place || bytes > SMALL_BYTES) {
+    int64_t until_ns = 0;
+    int has_room = is_eager && (LIKELY(room_is_there(p, bytes)) || room_await(f, p, bytes, spin_ns, &until_ns));
+    if (!has_room || bytes > SMALL_BYTES) {
         int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : SMALL_OFFER_BYTES);
-        return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, spin_ns);
+        return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, until_ns ? 0 : spin_ns);
     }
     g->sends_begun++;
     put_eager(p, g, op);
@@ -180,6 +169,8 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
             comm_status status = COMM_OK;
             if (has_key && record->key == key && record->bytes == bytes)
                 take_short(p, record, bytes, op->recv.data);
+            else if (duplex_passes_credit(p))
+                continue;
             else
                 status = take(p, g, op, record);
             fabric_found(f, turn, until_ns);

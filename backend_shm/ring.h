@@ -38,7 +38,8 @@ enum {
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
     RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
-    RING_TAKEN = 16 << 10, /* longest payload that is sent at once: its lines are taken beforehand */
+    RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
+    RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };
 
 #define LOAN_WRITTEN 0x80000000u /* numbers of loans are less */
@@ -76,6 +77,7 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Atomic uint32_t core; /* by the writer, where it yields its core: the number, from 1, of the one that it sent from
                             * last; 0: not known */
+    _Atomic uint32_t awaits_credit; /* by the writer, and cleared by the reader: it has waited for room */
     _Alignas(RING_LINE) _Atomic uint32_t asleep; /* by the reader: no thread looks, so ring its bell */
     _Atomic uint32_t is_barred; /* by the reader: between saying that it sleeps and its last look all ranks' threads
                                  * pass a barrier; and once more when this ends */
@@ -229,6 +231,14 @@ static inline uint64_t ring_frame_lines(uint32_t bytes)
     return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
 }
 
+/* Longer payloads than RING_TAKEN go out in records of so much. */
+static inline size_t ring_piece_bytes(const struct ring_out *r)
+{
+    enum { SHARE = 4 };
+    size_t share = (size_t)r->capacity * RING_LINE / SHARE;
+    return share < RING_PIECE ? share : RING_PIECE;
+}
+
 /* What is written next is known beforehand: a thread that has written waits. */
 static inline void ring_aim_out(struct ring_out *r)
 {
@@ -299,11 +309,11 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits
 /* The lines of the short records that come next, in all lanes. */
 void ring_take_ahead(struct ring_out *r);
 
-/* Take the lines of the next record, if it is as long. All of them: a store that waits for its line holds up those
- * behind it. `waits`: this thread waits for an answer now. One that goes on at once would only wait for these lines
- * earlier. It asks for them: between two dies a stream of 512 B takes 120 ns a message so, and else 190. Those of
- * longer payloads are more than a core asks for at a time. Lines of several of the shortest records are taken at a
- * time. */
+/* Take the lines of the next record, if it is as long. The header's second one, too: a store that waits for its line
+ * holds up those behind it. `waits`: this thread waits for an answer now. One that goes on at once would only wait for
+ * these lines earlier. It asks for them: between two dies a stream of 512 B takes 120 ns a message so, and else 190.
+ * Those of longer payloads are more than a core asks for at a time. Lines of several of the shortest records are taken
+ * at a time. */
 static inline void ring_take_next(struct ring_out *r, uint32_t bytes, enum ring_waits waits)
 {
     int64_t lines = (int64_t)ring_frame_lines(bytes);

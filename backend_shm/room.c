@@ -17,26 +17,38 @@ static size_t wanted_bytes(const struct duplex *p, size_t bytes)
     return wanted > bytes ? wanted : bytes;
 }
 
-/* Of the lane that the next message goes to. A longer one than it holds is written in pieces as there is space. */
+/* In the lane that the next record goes to. */
 static int has_space(struct duplex *p, size_t bytes, size_t wanted)
 {
-    uint64_t lines = wanted / RING_LANES / RING_LINE, least = ring_frame_lines((uint32_t)bytes);
+    uint64_t lines = wanted / RING_LANES / RING_LINE, least = room_lines(&p->out, bytes);
     lines = lines > least ? lines : least;
     lines = lines < p->out.capacity ? lines : p->out.capacity;
     return ring_free(&p->out, lines) >= (int64_t)lines;
 }
 
+/* The peer clears it whenever it gives credit back. */
+static void say_that_it_waits(struct duplex *p)
+{
+    _Atomic uint32_t *awaits = &p->out.shared->awaits_credit;
+    if (!atomic_load_explicit(awaits, memory_order_relaxed))
+        atomic_store_explicit(awaits, 1, memory_order_relaxed);
+}
+
 int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns)
 {
     const size_t wanted = wanted_bytes(p, bytes);
-    for (unsigned turn = 1; p->port.state == PORT_UP; turn++) {
+    if (room_lines(&p->out, bytes) > p->out.capacity)
+        return 0;
+    for (unsigned turn = 1;; turn++) {
         int others = !duplex_read_credit(p);
+        if (p->port.state != PORT_UP || p->tx_head)
+            return 0;
         if (port_has_credit(&p->port, wanted) && has_space(p, bytes, wanted)) {
             fabric_found(f, turn, *until_ns);
             return 1;
         }
+        say_that_it_waits(p);
         if (others || !fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, until_ns))
-            break;
+            return 0;
     }
-    return 0;
 }

@@ -6,9 +6,22 @@
 
 #include "shm.h"
 
-/* Wait for room for a payload of so many bytes, and for some more, as the peer's word that it has read is not looked at
- * for each message. 0: that takes too long, or the peer has sent something else, which is to be read first. *until_ns
- * begins at 0, and is kept where several peers are waited for. */
+/* Lines of the record with a payload of so many bytes, or with its first piece, if it is too long for one record. */
+static inline uint64_t room_lines(const struct ring_out *r, size_t bytes)
+{
+    size_t piece = ring_piece_bytes(r);
+    return ring_frame_lines((uint32_t)(bytes > RING_TAKEN && bytes > piece ? piece : bytes));
+}
+
+static inline int room_is_there(struct duplex *p, size_t bytes)
+{
+    uint64_t lines = room_lines(&p->out, bytes);
+    return port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+}
+
+/* There is none: wait for it, and for some more, as the peer's word that it has read is not looked at for each message.
+ * 0: that takes too long, or the peer has sent something else, which is to be read first. *until_ns begins at 0, and is
+ * kept where several peers are waited for. */
 int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
 
 #endif

@@ -28,7 +28,6 @@ enum {
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
     SHM_LENDABLE = 16,
-    SHM_PIECE_BYTES = 32 << 10,  /* of payload in a record: the reader works on one while the next is written */
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
@@ -82,6 +81,7 @@ struct duplex {
     uint32_t replies;      /* queued answers to what the peer asked */
     int bye_sent;
     uint32_t said_core;    /* as in ring_shared */
+    uint32_t small_steps;  /* duplex_give_credit: so many more */
     uint64_t peer_lines;   /* of its records that had been read when this rank sent last: duplex_take_next */
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */

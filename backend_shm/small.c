@@ -199,17 +199,19 @@ INLINED int can_send(const struct small_shape *s, struct messages n)
     return 1;
 }
 
-/* Only if nothing else is missing. */
+/* If one peer lacks room all are waited for; if anything else is missing none is. */
 APART int await_room(struct fabric *f, const struct small_shape *s, int64_t spin_ns)
 {
-    for (int i = 0; i < s->send_messages; i++)
+    int lacks = 0, waited = 0;
+    int64_t until_ns = 0;
+    for (int i = 0; i < s->send_messages; i++) {
         if (!is_clear(s->sends[i].peer))
             return 0;
-    int64_t until_ns = 0;
-    int waited = 0;
-    while (waited < s->send_messages && room_await(f, s->sends[waited].peer, s->bytes, spin_ns, &until_ns))
+        lacks |= !room_is_there(s->sends[i].peer, s->bytes);
+    }
+    while (lacks && waited < s->send_messages && room_await(f, s->sends[waited].peer, s->bytes, spin_ns, &until_ns))
         waited++;
-    return waited == s->send_messages;
+    return !lacks || waited == s->send_messages;
 }
 
 INLINED int can_receive(const struct small_shape *s, struct messages n)
@@ -353,8 +355,11 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
             enum ring_found what = ring_look_after(&s->recvs[here].peer->in, zero, &records[here]);
             if (what == RING_NOTHING)
                 break;
-            if (UNLIKELY(what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes))
+            if (UNLIKELY(what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)) {
+                if (duplex_passes_credit(s->recvs[here].peer))
+                    continue;
                 return 0;
+            }
             here++;
         }
         if (here == n.recvs) {
@@ -549,13 +554,14 @@ INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct
                               const comm_op *op, int64_t spin_ns)
 {
     const struct messages n = messages_of(s);
-    if (UNLIKELY(!s->fits || !can_receive(s, n))) {
-        if (s->awaits_room && !can_send(s, n))
-            await_room(f, s, spin_ns);
+    if (UNLIKELY((!s->fits && !s->awaits_room) || !can_receive(s, n)))
         return COMM_ERR_UNSUPPORTED;
-    }
     events_awake(f);
     fabric_runs(f);
+    if (UNLIKELY(s->awaits_room)) {
+        await_room(f, s, spin_ns);
+        return COMM_ERR_UNSUPPORTED;
+    }
     if (UNLIKELY(s->is_offered)) {
         comm_status status = run_if_offered(s, f, g, op, spin_ns);
         s->head.type = FRAME_EAGER;

@@ -39,7 +39,7 @@ struct small_shape {
     int send_messages, recv_messages;
     int is_barrier;          /* of more than two ranks, each of which sends to all others */
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
-    int awaits_room;         /* the engine does it, and would send it at once */
+    int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
     size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */

@@ -125,7 +125,7 @@ struct port {
     int64_t credit;         /* eager bytes that may still be sent */
     int64_t eager_held;     /* eager bytes received and not given back: more than the window breaks the protocol */
     uint32_t credit_owed;   /* eager bytes consumed here and not given back yet */
-    uint32_t credit_step;   /* so many are given back in a frame of their own; set by the carrier before it is up */
+    uint32_t credit_step;   /* so many are given back in a frame of their own */
     uint32_t announced;     /* point-to-point sends that wait for the peer's CTS */
     struct message_list held; /* sends that wait until they may be announced, or go at once; later ones must not pass
                                * them */

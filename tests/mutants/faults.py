@@ -804,8 +804,8 @@ fault("engine", "written_and_sent_again", ENGINE,
 # ---- shm: what runs at once passes nothing ----
 
 SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
-fault("b", "send_at_once_without_credit", MESSAGE, "return port_finds_credit(&p->port, bytes) && ring_free",
-      "return ring_free", "shm_lend")
+fault("b", "send_at_once_without_credit", "backend_shm/room.h",
+      "return port_finds_credit(&p->port, bytes) && ring_free", "return ring_free", "shm_lend")
 fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, n.bytes)", "", "shm_hostile")
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
@@ -952,19 +952,30 @@ fault("shm", "answers_that_are_told_to_go_past_the_caches_do_not", "backend_shm/
 fault("shm", "what_follows_taken_lines_is_not_copied", "backend_shm/ring.c", "    if (bytes > taken)\n", "    if (0)\n",
       "shm_ring")
 fault("shm", "room_behind_another_message_is_waited_for", ROOM, "if (others || ", "if (", "shm_room")
-fault("shm", "room_is_waited_for_at_a_lost_peer", ROOM, "p->port.state == PORT_UP; turn++", "; turn++", "shm_room")
+fault("shm", "room_is_waited_for_at_a_lost_peer", ROOM, "p->port.state != PORT_UP || p->tx_head", "p->tx_head",
+      "shm_room")
+fault("shm", "room_for_a_record_that_never_fits_is_waited_for", ROOM,
+      "if (room_lines(&p->out, bytes) > p->out.capacity)", "if (0)", "shm_room")
+fault("shm", "room_is_waited_for_as_if_there_were_no_pieces", "backend_shm/room.h",
+      "bytes > RING_TAKEN && bytes > piece ? piece : bytes", "bytes", "shm_room")
+fault("shm", "credit_in_front_is_not_passed", DUPLEX,
+      "p->port.state == PORT_UP && ring_lines_read(&p->in) != before", "0", "shm_room")
 fault("shm", "half_a_ring_is_waited_for_often", ROOM, " && bytes < whole / MANY;", ";", "shm_room")
 fault("shm", "half_a_ring_is_waited_for_by_ranks_that_spin", ROOM, "!waiting_spins(p->fabric->looks.waiting) && ", "",
       "shm_room")
 fault("shm", "space_for_less_than_the_message_is_enough", ROOM, "lines > least ? lines : least", "lines", "shm_room")
 fault("shm", "credit_for_less_than_is_wanted_is_enough", ROOM, "port_has_credit(&p->port, wanted) && ", "", "shm_room")
-fault("shm", "credit_is_given_back_seldom", DUPLEX, "p->port.credit_step = PORT_CREDIT_WINDOW / CREDIT_STEPS;",
-      "(void)CREDIT_STEPS;", "shm_room")
-fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(n.recvs || !await_room(", "(1 || !await_room(",
-      "turns")
-fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c", "if (s->awaits_room && ", "if (0 && ",
-      "turns")
-fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c", "|| (room_await(", "|| (0 && room_await(", "turns")
+fault("shm", "credit_is_given_back_seldom", DUPLEX, "(*small_steps ? MANY : FEW)", "FEW", "shm_room")
+fault("shm", "credit_is_given_back_often", DUPLEX, "(*small_steps ? MANY : FEW)", "MANY", "shm_room")
+fault("shm", "rank_does_not_say_that_it_waits_for_room", ROOM,
+      "        say_that_it_waits(p);\n", "        (void)say_that_it_waits;\n", "shm_room")
+fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(n.recvs || !await_room(",
+      "(1 || !await_room(", "turns")
+fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c",
+      "        await_room(f, s, spin_ns);\n        return COMM_ERR_UNSUPPORTED;",
+      "        return COMM_ERR_UNSUPPORTED;", "turns")
+fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c",
+      " || room_await(f, p, bytes, spin_ns, &until_ns))", ")", "turns")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",
