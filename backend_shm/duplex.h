@@ -17,9 +17,9 @@ void duplex_accept(struct port *p, uint32_t offer);
 void duplex_send_text(struct port *p, struct frame *h, const char *text, int is_reply);
 void duplex_give_credit(struct port *p);
 void duplex_take_credit(struct port *p);
-/* Take in frames that only give back credit, if they are in front; 0: another frame is. */
+/* Take in frames that only give back credit, if they are in front; 0: another frame is, or the peer is lost. */
 int duplex_read_credit(struct duplex *p);
-/* The same; 1 if there were some: another frame may be in front now. */
+/* The same; 1 if there were some: another frame may be in front now. 0 also if the peer is lost. */
 int duplex_passes_credit(struct duplex *p);
 int duplex_read(struct port *p);
 void duplex_forget(struct port *p, const void *owner);

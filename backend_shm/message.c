@@ -100,6 +100,22 @@ static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_gro
     return wait_until_read(f, p, tx, loan.bytes, spin_ns);
 }
 
+/* It is long, or there is no room for it; *ret_has_room: it is short, and now there is. A function of its own, as
+ * yield_and_look. */
+__attribute__((noinline)) static comm_status send_other(struct fabric *f, struct duplex *p, struct exec_group *g,
+                                                        const comm_op *op, int64_t spin_ns, int *ret_has_room)
+{
+    size_t bytes = op->send.count * op->element_bytes;
+    int is_eager = bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND);
+    int64_t until_ns = 0;
+    int has_room = is_eager && (room_is_there(p, bytes) || room_await(f, p, bytes, spin_ns, &until_ns));
+    *ret_has_room = has_room && bytes <= SMALL_BYTES;
+    if (*ret_has_room)
+        return COMM_OK;
+    int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : SMALL_OFFER_BYTES);
+    return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, until_ns ? 0 : spin_ns);
+}
+
 static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct port *port = group_port(g, op->root);
@@ -107,12 +123,13 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    int is_eager = bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND);
-    int64_t until_ns = 0;
-    int has_room = is_eager && (LIKELY(room_is_there(p, bytes)) || room_await(f, p, bytes, spin_ns, &until_ns));
-    if (!has_room || bytes > SMALL_BYTES) {
-        int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : SMALL_OFFER_BYTES);
-        return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, until_ns ? 0 : spin_ns);
+    int has_room = bytes <= SMALL_BYTES &&
+                   bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND) &&
+                   room_for(p, bytes, ring_frame_lines((uint32_t)bytes));
+    if (!has_room) {
+        comm_status status = send_other(f, p, g, op, spin_ns, &has_room);
+        if (!has_room)
+            return status;
     }
     g->sends_begun++;
     put_eager(p, g, op);
@@ -149,6 +166,17 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
     return COMM_OK;
 }
 
+/* What is in front is not as the receive expects it. IN_PROGRESS: that was credit, and there is time to look again; a
+ * peer could send nothing else. A function of its own, as yield_and_look. */
+__attribute__((noinline)) static comm_status take_other(struct fabric *f, struct duplex *p, const struct exec_group *g,
+                                                        const comm_op *op, const struct ring_record *record,
+                                                        unsigned turn, int64_t spin_ns, int64_t *until_ns)
+{
+    if (duplex_passes_credit(p))
+        return look_again(f, p, turn, spin_ns, until_ns) ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
+    return p->port.state == PORT_UP ? take(p, g, op, record) : COMM_ERR_UNSUPPORTED;
+}
+
 /* Most messages are as long as the receive. The record of a short one is known by its key, without its second line. */
 static comm_status receive_now(struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
@@ -169,10 +197,10 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
             comm_status status = COMM_OK;
             if (has_key && record->key == key && record->bytes == bytes)
                 take_short(p, record, bytes, op->recv.data);
-            else if (duplex_passes_credit(p))
-                continue;
             else
-                status = take(p, g, op, record);
+                status = take_other(f, p, g, op, record, turn, spin_ns, &until_ns);
+            if (UNLIKELY(status == COMM_IN_PROGRESS))
+                continue;
             fabric_found(f, turn, until_ns);
             return status;
         }

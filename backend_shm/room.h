@@ -13,10 +13,14 @@ static inline uint64_t room_lines(const struct ring_out *r, size_t bytes)
     return ring_frame_lines((uint32_t)(bytes > RING_TAKEN && bytes > piece ? piece : bytes));
 }
 
+static inline int room_for(struct duplex *p, size_t bytes, uint64_t lines)
+{
+    return port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+}
+
 static inline int room_is_there(struct duplex *p, size_t bytes)
 {
-    uint64_t lines = room_lines(&p->out, bytes);
-    return port_finds_credit(&p->port, bytes) && ring_free(&p->out, lines) >= (int64_t)lines;
+    return room_for(p, bytes, room_lines(&p->out, bytes));
 }
 
 /* There is none: wait for it, and for some more, as the peer's word that it has read is not looked at for each message.

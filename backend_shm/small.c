@@ -190,12 +190,9 @@ INLINED int is_clear(const struct duplex *p)
 INLINED int can_send(const struct small_shape *s, struct messages n)
 {
     uint64_t lines = ring_frame_lines((uint32_t)n.bytes);
-    for (int i = 0; i < n.sends; i++) {
-        struct duplex *p = s->sends[i].peer;
-        if (UNLIKELY(!is_clear(p) || !port_finds_credit(&p->port, n.bytes) ||
-                     ring_free(&p->out, lines) < (int64_t)lines))
+    for (int i = 0; i < n.sends; i++)
+        if (UNLIKELY(!is_clear(s->sends[i].peer) || !room_for(s->sends[i].peer, n.bytes, lines)))
             return 0;
-    }
     return 1;
 }
 
@@ -356,9 +353,9 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
             if (what == RING_NOTHING)
                 break;
             if (UNLIKELY(what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)) {
-                if (duplex_passes_credit(s->recvs[here].peer))
-                    continue;
-                return 0;
+                if (!duplex_passes_credit(s->recvs[here].peer))
+                    return 0;
+                break; /* and look at the clock: a peer could send nothing else */
             }
             here++;
         }

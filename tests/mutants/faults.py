@@ -806,7 +806,8 @@ fault("engine", "written_and_sent_again", ENGINE,
 SMALL, MESSAGE = "backend_shm/small.c", "backend_shm/message.c"
 fault("b", "send_at_once_without_credit", "backend_shm/room.h",
       "return port_finds_credit(&p->port, bytes) && ring_free", "return ring_free", "shm_lend")
-fault("b", "collective_at_once_without_credit", SMALL, " || !port_finds_credit(&p->port, n.bytes)", "", "shm_hostile")
+fault("b", "collective_at_once_without_room", SMALL, " || !room_for(s->sends[i].peer, n.bytes, lines)", "",
+      "shm_hostile")
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
       " || p->tx_head || p->bye_sent)\n", " || p->bye_sent)\n", "shm_lend")
@@ -976,6 +977,9 @@ fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c",
       "        return COMM_ERR_UNSUPPORTED;", "turns")
 fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c",
       " || room_await(f, p, bytes, spin_ns, &until_ns))", ")", "turns")
+fault("shm", "receive_passes_credit_for_ever", "backend_shm/message.c",
+      "look_again(f, p, turn, spin_ns, until_ns) ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED", "COMM_IN_PROGRESS",
+      "shm_lend")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",

@@ -1017,6 +1017,22 @@ static void a_send_at_once_passes_no_other(void **state)
     free(data);
 }
 
+/* A peer that sends nothing else does not keep it for longer than it may look. */
+static void a_receive_at_once_passes_some_credit(void **state)
+{
+    enum { FRAMES = 100 };
+    struct frame credit = { .type = FRAME_CREDIT };
+    struct exec_group to = group_at(1);
+    const struct ring_record *record;
+    (void)state;
+    for (int i = 0; i < FRAMES; i++)
+        assert_int_equal(duplex_send(&sides[0].pair->port, &credit, NULL, 0, NULL), 1);
+    uint64_t before = ring_lines_read(&sides[1].pair->in);
+    assert_int_equal(receive_at_once(&to), COMM_ERR_UNSUPPORTED);
+    assert_true(ring_lines_read(&sides[1].pair->in) > before);
+    assert_int_equal(ring_look(&sides[1].pair->in, &record), RING_FRAME);
+}
+
 /* A message is for the receive that was posted first, and a receive takes the message that was sent first. */
 static void a_receive_at_once_passes_no_other(void **state)
 {
@@ -1534,6 +1550,7 @@ int main(void)
         LENT(a_rank_that_sleeps_is_woken_at_once),
         LENT(a_send_at_once_passes_no_other),
         LENT(a_receive_at_once_passes_no_other),
+        LENT(a_receive_at_once_passes_some_credit),
         LENT(a_region_is_read_where_it_is),
         LENT(a_region_may_go_while_it_is_read),
         LENT(a_region_may_go_before_it_is_read),
