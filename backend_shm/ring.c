@@ -1,5 +1,22 @@
 #include "ring.h"
 
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
+
+/* Intel's do. A core takes lines by stores in their order, and waits for some at a time; those that it has asked for
+ * come at the same time. Swaps of 2 KiB take 0.56 us so on Emerald Rapids, and else 0.75. */
+static int brings_lines(void)
+{
+#ifdef __x86_64__
+    unsigned most, b, c, d;
+    return __get_cpuid(0, &most, &b, &c, &d) && b == signature_INTEL_ebx && c == signature_INTEL_ecx &&
+           d == signature_INTEL_edx;
+#else
+    return 0;
+#endif
+}
+
 static void begin_at(uint64_t *positions, uint64_t first)
 {
     for (unsigned lane = 0; lane < RING_LANES; lane++)
@@ -12,6 +29,7 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->copy.reader_ns = shared->take_ns;
+    r->brings_lines = brings_lines();
     begin_at(r->tail, first);
     begin_at(r->seen_head, first);
     for (unsigned lane = 0; lane < RING_LANES; lane++) /* it has read nothing yet */
@@ -61,6 +79,8 @@ void ring_take_payload(struct ring_out *r, uint32_t bytes, enum ring_waits waits
     }
     const uint32_t taken = waits == RING_WAITS_BOTH && bytes > BOTH_BYTES ? BOTH_BYTES : bytes;
     struct ring_record *const next = r->next; /* here, as the compiler reads what it points to after each store */
+    if (waits == RING_WAITS_BOTH && r->brings_lines)
+        ring_ask_for((const uint8_t *)(next + 1), ring_payload_lines(bytes));
     for (uint64_t i = 2; waits && i < 2 + ring_payload_lines(taken); i++)
         ring_take_line(next, i);
     r->unmeasured = bytes;

@@ -115,6 +115,7 @@ struct ring_out {
     unsigned lane;      /* of it */
     uint32_t unmeasured; /* so many bytes of payload are copied without being measured: ring_take_payload */
     uint32_t taken;      /* to lines of which so many bytes' are taken */
+    int brings_lines;    /* this processor brings a line that it is asked for: ring_ask_for_lines */
     uint64_t tail[RING_LANES], seen_head[RING_LANES];
     uint32_t sent;       /* payloads that were announced by ring_take_payload */
     struct copy_out copy;
@@ -280,11 +281,10 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
     ring_publish(r, 0, ring_frame_lines(bytes));
 }
 
-/* To take a line is to get it into this core's cache for writing, and so out of the other core's. This asks for the
- * first lines of a record; Zen 4 does nothing for a line that is not in the core's first cache. */
-static inline void ring_ask_for_lines(const struct ring_record *record, uint64_t lines)
+/* To take a line is to get it into this core's cache for writing, and so out of the other core's. This asks for lines.
+ * Zen 4 does nothing for a line that is not in the core's first cache. */
+static inline void ring_ask_for(const uint8_t *first, uint64_t lines)
 {
-    const uint8_t *first = (const uint8_t *)record;
     for (const uint8_t *line = first; line < first + lines * RING_LINE; line += RING_LINE) {
 #ifdef __x86_64__
         __asm__ volatile("prefetchw %0" : : "m"(*line)); /* __builtin_prefetch leaves it with both */
@@ -292,6 +292,12 @@ static inline void ring_ask_for_lines(const struct ring_record *record, uint64_t
         __builtin_prefetch(line, 1);
 #endif
     }
+}
+
+/* The first lines of a record. */
+static inline void ring_ask_for_lines(const struct ring_record *record, uint64_t lines)
+{
+    ring_ask_for((const uint8_t *)record, lines);
 }
 
 /* This takes a line of the next record, by writing to it. The line is free, and its last byte is never part of a

@@ -37,6 +37,7 @@ struct small_shape {
     struct ring_key_base sent, offered; /* of its keys, as EAGER and as RTS */
     size_t bytes;            /* of each message */
     int send_messages, recv_messages;
+    int is_fenced;           /* its records are written before this rank looks: ring_bells */
     int is_barrier;          /* of more than two ranks, each of which sends to all others */
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
