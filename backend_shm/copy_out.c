@@ -132,6 +132,11 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
     return ns(c, COPY_OUT_PAST) < ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
 }
 
+int64_t copy_out_write_ns(const struct copy_out *c, size_t bytes)
+{
+    return writer_ns(c, copy_out_is_past(c, bytes, 0) ? COPY_OUT_PAST : COPY_OUT_CACHED);
+}
+
 int copy_out_is_told(const struct copy_out *c)
 {
     int is_past = copy_out_is_past(c, COPY_OUT_UNIT, 0);

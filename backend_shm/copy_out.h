@@ -68,6 +68,9 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps);
 /* Has the reader told what its part takes where each rank copies what it sends and what it receives? */
 int copy_out_is_told(const struct copy_out *c);
 
+/* What a copy of so many bytes takes this rank for each COPY_OUT_UNIT, the way that it would go; 0: not known. */
+int64_t copy_out_write_ns(const struct copy_out *c, size_t bytes);
+
 /* What COPY_OUT_UNIT bytes of a long message take, the faster way; 0: not known. If the copies overlap: the longer one;
  * else a rank's part where each copies what it sends and what it receives. */
 int64_t copy_out_ns(const struct copy_out *c, int overlaps);

@@ -358,6 +358,49 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx)
     tx_put(p, tx);
 }
 
+struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow)
+{
+    struct loan drafted = *loan;
+    if (p->port.state != PORT_UP || p->tx_head || p->bye_sent)
+        return NULL;
+    if (!port_has_credit(&p->port, loan->bytes)) /* a rank that only sends has not looked for any */
+        duplex_read_credit(p);
+    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone(&p->port) || !lend_is_sooner(p, h, &drafted, flow) ||
+        !has_space(p, ring_frame_lines(0)))
+        return NULL;
+    struct tx *tx = tx_get(p->fabric);
+    if (!tx)
+        return NULL;
+    *tx = (struct tx){ .loan = drafted };
+    port_spend(&p->port, loan->bytes);
+    p->messages_before = p->messages;
+    return tx;
+}
+
+/* For all of its pieces, which go to the lanes in turn? */
+static int has_space_for_all(struct duplex *p, size_t bytes)
+{
+    size_t piece = ring_piece_bytes(&p->out), rounds = (bytes / piece + RING_LANES) / RING_LANES;
+    uint64_t lines = rounds * ring_frame_lines((uint32_t)(bytes < piece ? bytes : piece));
+    int has = 1;
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        has &= ring_free_in(&p->out, lane, lines) >= (int64_t)lines;
+    return has;
+}
+
+int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx)
+{
+    const void *payload = tx->loan.payload;
+    size_t bytes = tx->loan.bytes;
+    if (p->port.state != PORT_UP || p->tx_head || !port_finds_credit(&p->port, bytes) || !has_space_for_all(p, bytes) ||
+        !lend_withdraw(p, &tx->loan))
+        return 0;
+    duplex_end_offer(p, tx);
+    port_spend(&p->port, bytes);
+    h->type = FRAME_EAGER;
+    return duplex_send(&p->port, h, payload, bytes, NULL);
+}
+
 int duplex_offer(struct port *port, struct frame *h, struct message *m)
 {
     struct duplex *p = duplex_of(port);
@@ -459,7 +502,8 @@ static const char *wrong_frame(const struct frame *h, uint32_t bytes)
         return "an eager message beyond the limit";
     if ((h->type == FRAME_FAIL || h->type == FRAME_ANSWER) && h->bytes > FRAME_TEXT_MAX)
         return "a text beyond the limit";
-    if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes && h->type != FRAME_DATA))
+    int may_be_lent = h->type == FRAME_DATA || h->type == FRAME_EAGER;
+    if (bytes > (has_payload ? h->bytes : 0) || (has_payload && h->bytes && !bytes && !may_be_lent))
         return "a payload that does not belong to its frame";
     return NULL;
 }
@@ -478,6 +522,20 @@ static void feed(struct duplex *p, const uint8_t *data, size_t bytes)
     }
 }
 
+/* The same, all of it at once; 0: it does not go to a receive, or not as a whole. What is done when it is complete is
+ * not measured. */
+static int feed_copied(struct duplex *p, const uint8_t *data, size_t bytes)
+{
+    struct sink *s = &p->port.sink;
+    if (s->kind != SINK_COPY || sink_left(s) < bytes || s->dst_bytes - s->done < bytes || s->is_long)
+        return 0;
+    duplex_copy_out(p, s->dst + s->done, data, bytes);
+    s->done += bytes;
+    if (sink_left(s) == 0)
+        port_complete(&p->port);
+    return 1;
+}
+
 /* Only if it has changed: the peer reads it before each copy, and misses it in its caches when it has been written. */
 static void tell_take_ns(_Atomic uint32_t *told, int64_t ns)
 {
@@ -485,6 +543,23 @@ static void tell_take_ns(_Atomic uint32_t *told, int64_t ns)
     int64_t told_ns = atomic_load_explicit(told, memory_order_relaxed);
     if (llabs(ns - told_ns) > told_ns / SHARE)
         atomic_store_explicit(told, (uint32_t)ns, memory_order_relaxed);
+}
+
+/* Of an eager message: now and then it is measured, and the peer is told. */
+void duplex_copy_long(struct duplex *p, void *to, const uint8_t *payload, size_t bytes)
+{
+    enum { OFTEN = 8, COLD = 4 };
+    p->peer_lends = 0;
+    p->pieces++;
+    uint32_t records = p->records++;
+    if (records < COLD || records % OFTEN) {
+        memcpy(to, payload, bytes);
+        return;
+    }
+    int64_t began_ns = clock_now_ns();
+    memcpy(to, payload, bytes);
+    copy_out_note(&p->record_ns, clock_now_ns() - began_ns, bytes);
+    tell_take_ns(&p->in.shared->record_ns, p->record_ns);
 }
 
 /* What this rank does while the peer writes a message for it to read. */
@@ -506,6 +581,8 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
     const enum copy_out_reader reader = reader_of(p);
+    if (what == RING_FRAME && bytes >= LEND_EAGER_LEAST && feed_copied(p, payload, bytes))
+        return;
     if (what != RING_MORE || bytes < LONG_BYTES || !is_taken || !is_inner ||
         (s->kind == SINK_REDUCE && reader == COPY_OUT_SENDER)) {
         feed(p, payload, bytes);
@@ -557,6 +634,33 @@ static const char *begin_lent(struct duplex *p, const struct frame *h, const str
     return wrong;
 }
 
+/* An eager message that is lent. One that was taken back comes through the ring, or not at all; it has cost credit. */
+static const char *begin_lent_eager(struct duplex *p, const struct frame *h, const struct ring_place *place)
+{
+    const char *wrong = lend_check(place);
+    if (wrong)
+        return wrong;
+    if (!lend_claim(p, place)) {
+        port_took(&p->port, FRAME_EAGER, (size_t)h->bytes, h->credit);
+        return NULL;
+    }
+    p->peer_lends = 1;
+    return begin_lent(p, h, place);
+}
+
+int duplex_read_lent(struct duplex *p, const struct frame *h, const struct ring_record *record, void *to)
+{
+    const struct ring_place place = ring_place(record);
+    const char *wrong = lend_check(&place);
+    if (wrong)
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+    p->peer_lends = 1;
+    int is_read = !wrong && lend_claim(p, &place) && lend_read_now(p, h, &place, to);
+    if (p->port.state == PORT_UP)
+        duplex_took_record(p, FRAME_EAGER, (size_t)h->bytes, record->credit, 0);
+    return is_read;
+}
+
 static void say_wrong(struct duplex *p, const char *wrong)
 {
     if (wrong)
@@ -576,8 +680,11 @@ static void read_offered(struct duplex *p)
 /* A frame begins. The place is that of a payload that is not in the record. */
 static const char *begin(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
+    p->messages += h->type == FRAME_EAGER || h->type == FRAME_DATA || h->type == FRAME_RTS;
     if (place && h->type == FRAME_DATA && h->bytes)
         return begin_lent(p, h, place);
+    if (place && h->type == FRAME_EAGER && h->bytes)
+        return begin_lent_eager(p, h, place);
     if (place && h->type == FRAME_RTS && place->loan)
         return announced(p, h, place);
     port_begins(&p->port, h);
@@ -784,7 +891,6 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     p->out.copy.taken_ns = p->take_ns[COPY_OUT_SENDER];
     ring_open_in(&p->in, &s->shared[theirs], s->ring[theirs], s->ring_bytes, salts[theirs],
                  first_line(p, theirs));
-    p->peer_lines = ring_lines_read(&p->in);
     p->out.shared->probe_word = f->probe_word;
     atomic_store_explicit(&p->out.shared->probe_at, (uintptr_t)&f->probe_word, memory_order_release);
     atomic_store_explicit(&p->in.shared->is_barred, (uint32_t)f->is_barred, memory_order_relaxed);

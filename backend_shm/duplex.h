@@ -90,14 +90,19 @@ static inline int duplex_is_elsewhere(const struct duplex *p, uint32_t core)
     return theirs && theirs != core;
 }
 
+/* Has the peer sent a message since this rank's last one? */
+static inline int duplex_is_in_turn(const struct duplex *p)
+{
+    return p->messages != p->messages_before;
+}
+
 /* A message has been sent. Does this thread wait for one now? It does if `both` send; or, where that is not known, if
- * the peer has sent something since the last message. */
+ * they send in turn. */
 static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int both)
 {
-    uint64_t lines = ring_lines_read(&p->in);
-    enum ring_waits in_turn = lines != p->peer_lines ? RING_WAITS_IN_TURN : RING_WAITS_NO;
+    enum ring_waits in_turn = duplex_is_in_turn(p) ? RING_WAITS_IN_TURN : RING_WAITS_NO;
     ring_take_next(&p->out, bytes, both ? RING_WAITS_BOTH : in_turn);
-    p->peer_lines = lines;
+    p->messages_before = p->messages;
 }
 
 /* For ops that are done at once. An offer of a message with this RTS, which can be made now; NULL: it cannot. Next it
@@ -105,18 +110,44 @@ static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int both)
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan);
 void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
 void duplex_drop_draft(struct duplex *p, struct tx *tx);
+/* The same for an eager message, with its header: if it is sooner read by the peer. It is made with its credit spent,
+ * like one that goes through the ring. */
+struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow);
+/* The peer has not read this eager message for long: take it back, and send it through the ring, if there is room for
+ * all of it. 0: there is not, or the peer reads it. */
+int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);
 /* Has the peer read it? Then it is ended, unless port_ops.adopt gives it to a message. */
 int duplex_is_read(const struct duplex *p, const struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);
 /* The message in front, of this type (EAGER, CREDIT, or RTS with an offer) and length, has been looked at in the ring
- * and is done with. */
-static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit)
+ * and is done with; so much of its payload lay there. */
+static inline void duplex_took_record(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit, size_t in_ring)
 {
-    uint64_t lines = ring_frame_lines(type == FRAME_RTS ? 0 : (uint32_t)bytes);
+    uint64_t lines = ring_frame_lines((uint32_t)in_ring);
+    p->messages += type != FRAME_CREDIT;
     if (LIKELY(port_took(&p->port, type, bytes, credit)) && UNLIKELY(ring_pop(&p->in, lines)))
         duplex_look_after_writer(p);
+}
+
+static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uint32_t credit)
+{
+    duplex_took_record(p, type, bytes, credit, type == FRAME_RTS ? 0 : bytes);
+}
+
+/* An eager message with this header is in front, and lent, in this record: read it to there. 0: it was taken back, or
+ * the peer is lost. It is done with. */
+int duplex_read_lent(struct duplex *p, const struct frame *h, const struct ring_record *record, void *to);
+
+void duplex_copy_long(struct duplex *p, void *to, const uint8_t *payload, size_t bytes);
+/* The payload of an eager message, which lies in its record. */
+static inline void duplex_copy_out(struct duplex *p, void *to, const uint8_t *payload, size_t bytes)
+{
+    if (LIKELY(bytes < LEND_EAGER_LEAST))
+        memcpy(to, payload, bytes);
+    else
+        duplex_copy_long(p, to, payload, bytes);
 }
 /* Send BYE; nothing follows it. */
 void duplex_leave(struct duplex *p);

@@ -54,21 +54,9 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
     return LOAN_NS + (double)f->cma_call_ns + units * (double)copy_ns;
 }
 
-/* Is it this message's turn to go the other way? One MiB of 32 on average, later of 256, or a quarter as often if that
- * is much slower; at least two in a row, and of short messages more, for the first ones are slow: what they touch is
- * not in the caches. Asked again about a message the answer is the same. */
-static int is_tried(const struct frame *h, int is_much_slower)
+static double copy_units(const struct frame *h)
 {
-    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 2, OFTEN_AT_FIRST = 32, SELDOM = 256 };
-    uint64_t most = TRIES * PIECE / LEAST_TRIES;
-    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < most ? TRIES * PIECE / h->bytes : LEAST_TRIES;
-    uint64_t turn = (h->seq + h->slice + h->round) / row, in = copy_out_tries_in(turn, OFTEN_AT_FIRST, SELDOM);
-    return ((turn + 1) * ring_key_odd >> 32) % (is_much_slower ? 4 * in : in) == 0; /* the first one is none */
-}
-
-int lend_overlaps(const struct frame *h, size_t bytes)
-{
-    return bytes > RING_PIECE && goes_one_way(h->kind);
+    return (double)h->bytes / COPY_OUT_UNIT;
 }
 
 /* How long messages of a size go. */
@@ -79,27 +67,67 @@ enum {
     WAY_CHOSEN = 8, /* by the lower rank, for both */
 };
 
-/* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
- * depends on where the two cores are, and may change when the system moves a rank. Where long messages go one way, the
- * receiver copies at the same time, and the last piece after that; else each rank copies both. What is not clearly
- * faster than `before` is no reason to change it. The other way is tried now and then; the kernel only if it may win,
- * by what a read of memory that no other core has costs. */
-static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, uint8_t before)
+/* Is it this message's turn to go the other way? One MiB of 256 on average, or a quarter as often if that is much
+ * slower, lest tries are the 99th percentile. What a way takes is known from the beginning, or assumed for the kernel.
+ * At least two in a row, and of short messages more, for the first ones are slow: what they touch is not in the caches.
+ * Asked again about a message the answer is the same. */
+static int is_tried(const struct frame *h, uint8_t way)
+{
+    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 2, SELDOM = 256 };
+    uint64_t most = TRIES * PIECE / LEAST_TRIES;
+    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < most ? TRIES * PIECE / h->bytes : LEAST_TRIES;
+    uint64_t turn = (h->seq + h->slice + h->round) / row;
+    return ((turn + 1) * ring_key_odd >> 32) % (way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0; /* the first is none */
+}
+
+int lend_overlaps(const struct frame *h, size_t bytes)
+{
+    return bytes > RING_PIECE && goes_one_way(h->kind);
+}
+
+/* What the ring takes for an eager message; 0: not known. Both ranks copy it, one after the other, unless the peer
+ * reads earlier ones meanwhile. What is longer than one record is the engine's. */
+static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum lend_flow flow)
+{
+    enum { RECORD_NS = 200, ENGINE_NS = 500, FEW = 32 };
+    int64_t write_ns = copy_out_write_ns(&p->out.copy, (size_t)h->bytes);
+    int64_t take_ns = atomic_load_explicit(&p->out.shared->record_ns, memory_order_relaxed);
+    if (p->out.copy.copies < FEW || !write_ns || !take_ns)
+        return 0;
+    int64_t longer_ns = write_ns > take_ns ? write_ns : take_ns;
+    return RECORD_NS + (h->bytes > RING_TAKEN ? ENGINE_NS : 0) +
+           copy_units(h) * (double)(flow == LEND_STREAM ? longer_ns : write_ns + take_ns);
+}
+
+/* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that;
+ * else each rank copies both. */
+static double long_ring_ns(const struct duplex *p, const struct frame *h, int one_way)
 {
     enum { RECORD_NS = 300, ASKED_NS = 2500 /* it is not offered, but asked for */ };
-    const double clearly = one_way ? 7.0 / 8 : 15.0 / 16, much = 1.5, last = (double)RING_PIECE / COPY_OUT_UNIT;
-    const struct fabric *f = p->fabric;
+    const double last = (double)RING_PIECE / COPY_OUT_UNIT, units = copy_units(h);
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
     int is_told = one_way || h->bytes <= 2 * RING_PIECE /* no piece in it is measured */ ||
                   copy_out_is_told(&p->out.copy);
-    if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told) /* what the ring takes is not known: it is taken */
+    if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told)
+        return 0;
+    return RECORD_NS + (one_way ? 0 : ASKED_NS) + (overlaps ? units + last : units) * (double)copy_ns;
+}
+
+/* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
+ * depends on where the two cores are, and may change when the system moves a rank. If the latter is not known (0) the
+ * ring is taken. What is not clearly faster than `before` is no reason to change it. The other way is tried now and
+ * then; the kernel only if it may win, by what a read of memory that no other core has costs. */
+static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_ns, int one_way, uint8_t before)
+{
+    const double clearly = one_way && h->type != FRAME_EAGER ? 7.0 / 8 : 15.0 / 16, much = 1.5;
+    const double units = copy_units(h);
+    const struct fabric *f = p->fabric;
+    if (ring_ns == 0)
         return 0;
     int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
     if (!one_way && read_ns && p->read_ns[0] > read_ns)
         read_ns = p->read_ns[0];
-    double units = (double)h->bytes / COPY_OUT_UNIT;
-    double ring_ns = RECORD_NS + (one_way ? 0 : ASKED_NS) + (overlaps ? units + last : units) * (double)copy_ns;
     double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
     if (before & WAY_KERNEL ? ns * clearly < ring_ns : ns < ring_ns * clearly)
         return WAY_KERNEL | (ring_ns > much * ns ? WAY_SELDOM : WAY_TRIED);
@@ -109,29 +137,53 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, int one_way, 
 
 /* Where both ranks send they go the same way: one that copies to the ring and from it while the other one only reads
  * takes as long as if both did. The lower rank decides, unless it has sent no message of the size yet. */
-static uint8_t way_of_both(struct duplex *p, const struct frame *h)
+static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_ns)
 {
     int size = h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
     int is_lower = p->fabric->domain->peers.rank < p->port.peer;
     uint8_t said = is_lower ? 0 : atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
     if (said & WAY_CHOSEN)
         return said;
-    uint8_t way = choose_way(p, h, 0, p->ways[size]);
+    uint8_t way = choose_way(p, h, ring_ns, 0, p->ways[size]);
     if (is_lower && (way | WAY_CHOSEN) != p->ways[size])
         atomic_store_explicit(&p->out.shared->ways[size], way | WAY_CHOSEN, memory_order_relaxed);
     return p->ways[size] = is_lower ? way | WAY_CHOSEN : way;
 }
 
-static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
+/* By that way, or is this one of the tries of the other one? */
+static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
-    enum { CACHED_BYTES = 4 << 20, TRY_LOOKS = 16 };
-    if (!p->fabric->cma_measured || (!one_way && h->count * exec_host->dtype_bytes(h->dtype) >= CACHED_BYTES))
-        return 1;
-    uint8_t way = one_way ? (p->way = choose_way(p, h, 1, p->way)) : way_of_both(p, h);
-    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way & WAY_SELDOM);
+    enum { TRY_LOOKS = 16 };
+    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way);
     if (is_try && (way & WAY_KERNEL))
         p->out.copy.looks = TRY_LOOKS;
     return is_try ^ ((way & WAY_KERNEL) != 0);
+}
+
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
+{
+    enum { CACHED_BYTES = 4 << 20 };
+    if (!p->fabric->cma_measured || (!one_way && h->count * exec_host->dtype_bytes(h->dtype) >= CACHED_BYTES))
+        return 1;
+    double ring_ns = long_ring_ns(p, h, one_way);
+    if (one_way)
+        p->way = choose_way(p, h, ring_ns, 1, p->way);
+    return goes_by_kernel(p, h, one_way ? p->way : way_of_both(p, h, ring_ns));
+}
+
+static int eager_kernel_is_faster(struct duplex *p, const struct frame *h, enum lend_flow flow)
+{
+    if (!p->fabric->cma_measured)
+        return 1;
+    double ring_ns = eager_ring_ns(p, h, flow);
+    if (flow != LEND_BOTH)
+        p->eager_way = choose_way(p, h, ring_ns, 1, p->eager_way);
+    return goes_by_kernel(p, h, flow != LEND_BOTH ? p->eager_way : way_of_both(p, h, ring_ns));
+}
+
+static int peer_can_read(const struct duplex *p)
+{
+    return p->fabric->cma_bytes && atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed);
 }
 
 /* Is it worth the kernel's time? One that goes one way goes faster through the ring if it is long, for then both ranks
@@ -142,9 +194,18 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const void *pay
     const struct fabric *f = p->fabric;
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     int one_way = goes_one_way(h->kind);
-    return f->cma_bytes && !(traits & COMM_OP_TRAIT_REDUCES) && (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
-           atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed) &&
+    return peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) && (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
            kernel_is_faster(p, h, one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
+}
+
+int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum lend_flow flow)
+{
+    uint32_t traits = comm_op_traits_of(h->kind)->traits;
+    if (!peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes > (uint64_t)p->fabric->cma_bytes ||
+        p->loans == (1u << RING_LOANS) - 1)
+        return 0;
+    l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
+    return eager_kernel_is_faster(p, h, flow) && kernel_reads(p->fabric, l->payload, l->bytes);
 }
 
 /* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
@@ -211,8 +272,7 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
 {
     enum { LONG_BYTES = HUGE_PAGE_BYTES / 2 };
     const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : comm_op_traits_of(h->kind);
-    if (t && !(t->traits & COMM_OP_TRAIT_REDUCES) && !goes_one_way(h->kind) && p->fabric->cma_bytes &&
-        atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed))
+    if (t && !(t->traits & COMM_OP_TRAIT_REDUCES) && !goes_one_way(h->kind) && peer_can_read(p))
         huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
 }
 
@@ -228,7 +288,7 @@ void lend_begin(struct duplex *p, struct loan *l)
     struct ring_place *place = &l->place;
     place->slot = (uint32_t)__builtin_ctz(~p->loans);
     p->loans |= 1u << place->slot;
-    p->loan = p->loan == LOAN_WRITTEN - 1 ? 1 : p->loan + 1; /* 0 is none */
+    p->loan = p->loan == LOAN_CLAIMED - 1 ? 1 : p->loan + 1; /* 0 is none */
     place->loan = p->loan;
     if (is_staged(p, l)) {
         p->staged |= 1u << staging_place(p);
@@ -256,6 +316,12 @@ int lend_take_result(struct duplex *p, const struct loan *l)
     if (is_staged(p, l))
         copy_part(l->write_back, region_data(p->staging) + l->place.at, l->bytes, l->is_long);
     return 1;
+}
+
+int lend_withdraw(struct duplex *p, const struct loan *l)
+{
+    uint32_t loan = l->place.loan;
+    return atomic_compare_exchange_strong(&p->out.shared->valid[l->place.slot], &loan, 0);
 }
 
 static int is_writing(const struct duplex *p, const struct loan *l)
@@ -302,7 +368,7 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
  * and write is not in the caches. So they are measured only if there are no others. */
 static int is_measured(struct duplex *p, size_t bytes)
 {
-    enum { MEASURED_BYTES = 16 << 10, LONG_BYTES = 256 << 10, COLD = 2, LONG_COLD = 1, MANY = 8, OFTEN = 4,
+    enum { MEASURED_BYTES = LEND_EAGER_LEAST, LONG_BYTES = 256 << 10, COLD = 2, LONG_COLD = 1, MANY = 8, OFTEN = 4,
            LEAST_OFTEN = 32 };
     if (bytes < MEASURED_BYTES)
         return 0;
@@ -380,12 +446,19 @@ void lend_probe(struct duplex *p)
 
 static int is_valid(const struct duplex *p, const struct ring_place *place)
 {
-    return atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire) == place->loan;
+    uint32_t valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire);
+    return (valid & ~LOAN_CLAIMED) == place->loan;
+}
+
+int lend_claim(struct duplex *p, const struct ring_place *place)
+{
+    uint32_t loan = place->loan;
+    return atomic_compare_exchange_strong(&p->in.shared->valid[place->slot], &loan, loan | LOAN_CLAIMED);
 }
 
 const char *lend_check(const struct ring_place *place)
 {
-    if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_WRITTEN)
+    if (place->slot >= RING_LOANS || place->loan == 0 || place->loan >= LOAN_CLAIMED)
         return "a message that is read in its memory, with a number that makes no sense";
     return NULL;
 }

@@ -6,6 +6,12 @@
  * has read all. If the operation ends before that, the sender takes the loan back: it clears `valid`, and a receiver
  * that has read meanwhile throws away what it read. Its own operation ends too, by the news of the sender's end.
  *
+ * Eager messages. One that is sent by a rank that waits (run) may be lent as well, where the kernel is faster than two
+ * copies. It is read as soon as the receiver looks, like one that lies in the ring, whether there is a receive for it
+ * or not. If nobody looks for long the sender takes the loan back, and sends the message through the ring after all: so
+ * such a send waits for nobody. Both ranks must agree on which of it happens: the receiver claims the loan before it
+ * reads, and what is claimed is not taken back.
+ *
  * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
  * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
  * comes back once. Memory that is not registered is copied to a staging area first, a small region, and the result from
@@ -26,10 +32,23 @@ struct loan {
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 
+/* How an eager message comes to be sent. */
+enum lend_flow {
+    LEND_STREAM,  /* the peer reads earlier ones meanwhile */
+    LEND_IN_TURN, /* the peer has answered the one before it */
+    LEND_BOTH,    /* the peer sends one as well */
+};
+
+enum { LEND_EAGER_LEAST = 8 << 10 }; /* bytes of an eager message that may be lent */
+
 /* Does the receiver copy pieces of this message from the ring while the sender copies others to it? */
 int lend_overlaps(const struct frame *h, size_t bytes);
 /* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l);
+/* Is this eager message, with its header, sooner read by the kernel? Then the place says where it lies. */
+int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum lend_flow flow);
+/* An eager message that has been lent is not read yet: take the loan back, unless the peer has claimed it. */
+int lend_withdraw(struct duplex *p, const struct loan *l);
 /* It begins to go through the ring. */
 void lend_not(struct duplex *p, const struct frame *h, const struct loan *l);
 /* May one more be lent that the peer has not asked for? */
@@ -47,6 +66,9 @@ void lend_end(struct duplex *p, const struct loan *l);
 void lend_probe(struct duplex *p);
 /* An error text if it is none. */
 const char *lend_check(const struct ring_place *place);
+/* Claim an eager message that lies there; 0: it has been taken back, and comes through the ring, or its operation has
+ * ended. */
+int lend_claim(struct duplex *p, const struct ring_place *place);
 /* The payload of the frame that is coming lies there. An error text if that cannot be. */
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
 /* The same of an offer that is read at once, to there; 0: it was taken back, or the peer is lost. */

@@ -84,6 +84,35 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
     return COMM_OK;
 }
 
+/* The same of an eager one. A send of that waits for no receive: what nobody has read by then goes to the ring. */
+static comm_status wait_for_lent(struct fabric *f, struct duplex *p, struct tx *tx, struct frame *h, int64_t spin_ns)
+{
+    comm_status status = wait_until_read(f, p, tx, (size_t)h->bytes, spin_ns);
+    return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;
+}
+
+/* Let the peer read an eager message, if that is sooner done; UNSUPPORTED: it is not. */
+__attribute__((noinline)) static comm_status lend_now(struct fabric *f, struct duplex *p, struct exec_group *g,
+                                                      const comm_op *op, int64_t spin_ns)
+{
+    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes };
+    struct frame h;
+    write_header(&h, FRAME_EAGER, g, op, 0);
+    struct tx *tx = duplex_draft_lent(p, &h, &loan, duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM);
+    if (!tx)
+        return COMM_ERR_UNSUPPORTED;
+    h.seq = ++g->sends_begun;
+    duplex_make_offer(p, &h, tx, g);
+    duplex_ring_bell(p);
+    return wait_for_lent(f, p, tx, &h, spin_ns);
+}
+
+static inline int may_be_lent(const struct fabric *f, const struct port *port, size_t bytes)
+{
+    return bytes >= LEND_EAGER_LEAST && bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND) &&
+           waiting_spins(f->looks.waiting);
+}
+
 /* UNSUPPORTED: it cannot be offered. */
 static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
                              int64_t spin_ns)
@@ -123,6 +152,11 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
+    if (UNLIKELY(may_be_lent(f, port, bytes))) {
+        comm_status status = lend_now(f, p, g, op, spin_ns);
+        if (status != COMM_ERR_UNSUPPORTED)
+            return status;
+    }
     int has_room = bytes <= SMALL_BYTES &&
                    bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND) &&
                    room_for(p, bytes, ring_frame_lines((uint32_t)bytes));
@@ -140,11 +174,12 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
 static inline void take_short(struct duplex *p, const struct ring_record *record, size_t bytes, void *to)
 {
     if (bytes)
-        memcpy(to, ring_payload(record, RING_FRAME, (uint32_t)bytes), bytes);
+        duplex_copy_out(p, to, ring_payload(record, RING_FRAME, (uint32_t)bytes), bytes);
     duplex_took(p, FRAME_EAGER, bytes, record->credit);
 }
 
-/* Take the message, if this is its record, and all of it is here or can be read. */
+/* Take the message, if this is its record, and all of it is here or can be read. IN_PROGRESS: the record was that of a
+ * message that its sender has taken back, and which comes again. */
 static comm_status take(struct duplex *p, const struct exec_group *g, const comm_op *op,
                         const struct ring_record *record)
 {
@@ -160,21 +195,26 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
         duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);
         return COMM_OK;
     }
+    if (h.type == FRAME_EAGER && !h.round && h.bytes && place.loan && record->bytes == 0) {
+        int is_read = duplex_read_lent(p, &h, record, op->recv.data);
+        return is_read ? COMM_OK : p->port.state == PORT_UP ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
+    }
     if (h.type != FRAME_EAGER || h.round || h.bytes > p->in.short_bytes || record->bytes != h.bytes)
         return COMM_ERR_UNSUPPORTED;
     take_short(p, record, (size_t)h.bytes, op->recv.data);
     return COMM_OK;
 }
 
-/* What is in front is not as the receive expects it. IN_PROGRESS: that was credit, and there is time to look again; a
- * peer could send nothing else. A function of its own, as yield_and_look. */
+/* What is in front is not as the receive expects it. IN_PROGRESS: that was credit, or what was taken back, and there is
+ * time to look again; a peer could send nothing else. A function of its own, as yield_and_look. */
 __attribute__((noinline)) static comm_status take_other(struct fabric *f, struct duplex *p, const struct exec_group *g,
                                                         const comm_op *op, const struct ring_record *record,
                                                         unsigned turn, int64_t spin_ns, int64_t *until_ns)
 {
-    if (duplex_passes_credit(p))
-        return look_again(f, p, turn, spin_ns, until_ns) ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
-    return p->port.state == PORT_UP ? take(p, g, op, record) : COMM_ERR_UNSUPPORTED;
+    comm_status status = COMM_IN_PROGRESS;
+    if (!duplex_passes_credit(p))
+        status = p->port.state == PORT_UP ? take(p, g, op, record) : COMM_ERR_UNSUPPORTED;
+    return status != COMM_IN_PROGRESS || look_again(f, p, turn, spin_ns, until_ns) ? status : COMM_ERR_UNSUPPORTED;
 }
 
 /* Most messages are as long as the receive. The record of a short one is known by its key, without its second line. */

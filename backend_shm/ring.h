@@ -42,7 +42,8 @@ enum {
     RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };
 
-#define LOAN_WRITTEN 0x80000000u /* numbers of loans are less */
+#define LOAN_WRITTEN 0x80000000u
+#define LOAN_CLAIMED 0x40000000u /* numbers of loans are less */
 
 /* Where a lent payload lies, and where the receiver's result may be written back. */
 struct ring_place {
@@ -55,7 +56,7 @@ struct ring_place {
 
 /* How a record begins. A short payload is inline, so that a small message is one line to its reader; the second line,
  * with the whole header, is for a reader that does not know yet which message comes. Else the payload follows; or it is
- * lent, and the record of the DATA frame or of the RTS has its place instead. */
+ * lent, and the record of the frame (DATA, RTS or EAGER) has its place instead. */
 struct ring_record {
     _Alignas(RING_LINE) _Atomic uint64_t stamp;
     uint64_t key;       /* of the header: ring_key */
@@ -96,7 +97,9 @@ struct ring_shared {
     /* By the writer, in the ring of the lower rank: the way of long messages that both send, by the power of two that
      * is their size (lend.c). */
     _Alignas(RING_LINE) _Atomic uint8_t ways[RING_WAYS];
-    /* By the writer: the number of the loan in that slot, 0: none. */
+    /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes out of records of eager messages; 0: not known. */
+    _Atomic uint32_t record_ns;
+    /* By the writer: the number of the loan in that slot, 0: none. By the reader: that it has claimed it. */
     _Alignas(RING_LINE) _Atomic uint32_t valid[RING_LOANS];
     /* By the reader: the loan that it has read, with LOAN_WRITTEN if its result has been written back. */
     _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];
@@ -200,11 +203,10 @@ static inline void ring_fence(void)
 
 /* ---- Writing ---- */
 
-/* How many lines are free for the next record, of `wanted` or more; reads the other's word only if it must. -1: that
- * makes no sense. */
-static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
+/* How many lines of the lane are free, of `wanted` or more; reads the other's word only if it must. -1: that makes no
+ * sense. */
+static inline int64_t ring_free_in(struct ring_out *r, unsigned lane, uint64_t wanted)
 {
-    const unsigned lane = r->lane;
     uint64_t tail = r->tail[lane], used = tail - r->seen_head[lane];
     if (LIKELY(r->capacity - used >= wanted))
         return (int64_t)(r->capacity - used);
@@ -214,6 +216,12 @@ static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
         return -1;
     r->seen_head[lane] = head;
     return (int64_t)(r->capacity - used);
+}
+
+/* For the next record. */
+static inline int64_t ring_free(struct ring_out *r, uint64_t wanted)
+{
+    return ring_free_in(r, r->lane, wanted);
 }
 
 /* Lines, in all lanes. */

@@ -82,7 +82,8 @@ struct duplex {
     int bye_sent;
     uint32_t said_core;    /* as in ring_shared */
     uint32_t small_steps;  /* duplex_give_credit: so many more */
-    uint64_t peer_lines;   /* of its records that had been read when this rank sent last: duplex_take_next */
+    uint32_t messages;     /* that have come from the peer */
+    uint32_t messages_before; /* so many had, when this rank sent last: duplex_is_in_turn */
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */
     uint32_t loan;         /* the last one's number */
@@ -96,12 +97,16 @@ struct duplex {
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
     uint32_t accepted;      /* a bit for each of them that is to be read */
     uint8_t way;            /* lend.c: of the latest message that goes one way and could choose */
+    uint8_t eager_way;      /* the same of those that are eager */
+    uint8_t peer_lends;     /* the latest eager message of LEND_EAGER_LEAST and more from it was lent */
     uint8_t ways[RING_WAYS]; /* as in ring_shared */
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
     uint32_t reads_in_a_row, pieces_before, reads_unmeasured;
     int64_t read_ns[2], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
-    uint32_t pieces;        /* of long messages, taken from the ring */
+    int64_t record_ns;      /* as in ring_shared */
+    uint32_t records;       /* of eager messages of LEND_EAGER_LEAST and more, taken from the ring */
+    uint32_t pieces;        /* of long messages, and those records */
     uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
@@ -195,9 +200,13 @@ static inline struct duplex *duplex_of(struct port *p)
  * until the news of that end come. */
 static inline void duplex_drop_borrowed(struct duplex *p)
 {
+    size_t eager_bytes = p->port.in.type == FRAME_EAGER ? (size_t)p->port.in.bytes : 0;
     p->port.sink.kind = SINK_NONE;
     p->port.sink.message = NULL;
+    p->port.sink.unexpected = NULL;
     p->port.in.type = 0;
+    if (eager_bytes)
+        port_consumed(&p->port, eager_bytes);
     p->borrowed.loan = 0;
 }
 

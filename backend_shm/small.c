@@ -103,6 +103,8 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
     s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes;
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
+    s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes && s->send_messages <= 1 &&
+                     s->recv_messages <= 1 && !(comm_op_traits_of(op->op.kind)->traits & COMM_OP_TRAIT_REDUCES);
     return s->is_offered || (s->bytes <= SMALL_BYTES && s->bytes <= eager_bytes);
 }
 
@@ -166,6 +168,7 @@ APART void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->offered = ring_key_base(&s->head);
     s->head.type = FRAME_EAGER;
     s->sent = ring_key_base(&s->head);
+    s->is_special = !s->fits || s->is_offered || s->may_be_lent;
     s->turn_share = turn_share_of(s, g);
     s->is_fenced = is_fenced(s);
     s->is_barrier = o->kind == COMM_OP_BARRIER && g->size > 2 && s->send_messages == g->size - 1 &&
@@ -183,11 +186,12 @@ struct messages {
     int sends, recvs;
     size_t bytes; /* of each */
     int is_barrier;
+    int may_be_lent; /* what comes */
 };
 
 static inline struct messages messages_of(const struct small_shape *s)
 {
-    return (struct messages){ s->send_messages, s->recv_messages, s->bytes, s->is_barrier };
+    return (struct messages){ s->send_messages, s->recv_messages, s->bytes, s->is_barrier, 0 };
 }
 
 /* Two ranks mostly have a core each. To more ranks the hints are of use where they yield: see base/likely.h. */
@@ -346,6 +350,12 @@ INLINED unsigned looks_before_yield(struct messages n)
     return !n.sends && n.recvs == 1 && n.bytes <= LONGEST ? FABRIC_LOOKS_SHORT : FABRIC_LOOKS_LONG;
 }
 
+/* The record of an eager message of some length. The peer may change it; what is read then is checked. */
+INLINED int is_lent(const struct ring_record *record)
+{
+    return record->bytes == 0 && record->place.loan;
+}
+
 /* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
 INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
                          const struct ring_record **records, uint32_t core, int64_t spin_ns)
@@ -360,7 +370,8 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
             enum ring_found what = ring_look_after(&s->recvs[here].peer->in, zero, &records[here]);
             if (what == RING_NOTHING)
                 break;
-            if (UNLIKELY(what == RING_MORE || records[here]->key != key || records[here]->bytes != bytes)) {
+            if (UNLIKELY(what == RING_MORE || records[here]->key != key ||
+                         (records[here]->bytes != bytes && !(n.may_be_lent && is_lent(records[here]))))) {
                 if (!duplex_passes_credit(s->recvs[here].peer))
                     return 0;
                 break; /* and look at the clock: a peer could send nothing else */
@@ -442,7 +453,7 @@ INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fa
 ON_EACH_CALL APART comm_status run_sent_pair(struct small_shape *s, struct fabric *f, struct exec_group *g,
                                              const comm_op *op, int64_t spin_ns)
 {
-    const struct messages pair = { 1, 1, s->bytes, 0 };
+    const struct messages pair = { 1, 1, s->bytes, 0, 0 };
     return run_sent(s, pair, f, g, op, spin_ns);
 }
 
@@ -455,7 +466,7 @@ ON_EACH_CALL APART comm_status run_sent_any(struct small_shape *s, struct fabric
 ON_EACH_CALL APART comm_status run_sent_barrier(struct small_shape *s, struct fabric *f, struct exec_group *g,
                                                 const comm_op *op, int64_t spin_ns)
 {
-    const struct messages all = { g->size - 1, g->size - 1, 0, 1 };
+    const struct messages all = { g->size - 1, g->size - 1, 0, 1, 0 };
     return run_sent(s, all, f, g, op, spin_ns);
 }
 
@@ -555,25 +566,115 @@ APART comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct
     return run_offered(s, f, g, op, offers, spin_ns);
 }
 
+/* ---- A call with one message each way, or one, that may be lent ---- */
+
+/* The message in front; 0: it was taken back, or its operation has ended at the peer. */
+static int take_lendable(const struct small_shape *s, const struct ring_record *record, uint8_t *recv)
+{
+    struct duplex *p = s->recvs[0].peer;
+    uint8_t *to = recv + s->recvs[0].offset;
+    if (is_lent(record))
+        return duplex_read_lent(p, &s->head, record, to);
+    duplex_copy_out(p, to, ring_payload(record, RING_FRAME, (uint32_t)s->bytes), s->bytes);
+    duplex_took(p, FRAME_EAGER, s->bytes, record->credit);
+    return 1;
+}
+
+/* NULL: it is not lent. */
+static struct tx *draft_lent(const struct small_shape *s, const comm_op *op)
+{
+    struct duplex *p = s->sends[0].peer;
+    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
+    const struct loan loan = { .payload = from + s->sends[0].offset, .bytes = s->bytes };
+    enum lend_flow flow = s->recv_messages ? LEND_BOTH : duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM;
+    return writes_over_offers(op) ? NULL : duplex_draft_lent(p, &s->head, &loan, flow);
+}
+
+/* Send: lent, or through the ring. 0: neither is possible. */
+static int send_lendable(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
+                         const comm_op *op, struct tx **tx, int64_t spin_ns)
+{
+    *tx = n.sends ? draft_lent(s, op) : NULL;
+    if (*tx) {
+        duplex_make_offer(s->sends[0].peer, &s->head, *tx, g);
+        duplex_ring_bell(s->sends[0].peer);
+        return 1;
+    }
+    if (!s->fits)
+        return n.sends == 0 && s->recvs[0].peer->peer_lends;
+    if (!can_send(s, n) && (n.recvs || !await_room(f, s, spin_ns) || !can_send(s, n)))
+        return 0;
+    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
+    send_all(s, n, op->seq, ring_key_of(s->sent, op->seq), from, own_core(s, n, f));
+    return 1;
+}
+
+/* The peer does not come for it. A rank that only sends need not wait for that. */
+static comm_status send_instead(const struct small_shape *s, struct exec_group *g, const comm_op *op, struct tx *tx)
+{
+    struct frame h = s->head;
+    if (s->recv_messages || !duplex_send_instead(s->sends[0].peer, &h, tx)) {
+        g->has_received = 1;
+        return COMM_IN_PROGRESS;
+    }
+    queue_ran(g, op->seq);
+    return COMM_OK;
+}
+
+APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
+                               int64_t spin_ns)
+{
+    const struct messages n = { s->send_messages, s->recv_messages, s->bytes, 0, 1 };
+    const uint64_t key = ring_key_of(s->sent, op->seq);
+    const struct ring_record *record;
+    struct tx *tx;
+    s->head.seq = op->seq;
+    if (!send_lendable(s, n, f, g, op, &tx, spin_ns))
+        return COMM_ERR_UNSUPPORTED;
+    exec_host->run_waits();
+    queue_runs(g, op);
+    copy_own(s, op->send.data ? op->send.data : op->recv.data, op->recv.data);
+    if (n.recvs && (!all_are_here(f, s, n, key, (uint32_t)n.bytes, &record, 0, spin_ns) ||
+                    !take_lendable(s, record, op->recv.data)))
+        return COMM_IN_PROGRESS;
+    if (tx && !are_read(f, s, &tx, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+        return send_instead(s, g, op, tx);
+    queue_ran(g, op->seq);
+    return COMM_OK;
+}
+
+/* What is no matter of records alone. */
+APART comm_status run_special(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
+                              const comm_op *op, int64_t spin_ns)
+{
+    comm_status status = COMM_ERR_UNSUPPORTED;
+    if (s->may_be_lent && waiting_spins(f->looks.waiting))
+        status = run_lendable(s, f, g, op, spin_ns);
+    if (status != COMM_ERR_UNSUPPORTED)
+        return status;
+    if (s->awaits_room) {
+        await_room(f, s, spin_ns);
+        return COMM_ERR_UNSUPPORTED;
+    }
+    if (!s->is_offered)
+        return s->fits ? run_sent_any(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+    status = run_if_offered(s, f, g, op, spin_ns);
+    s->head.type = FRAME_EAGER;
+    if (status != COMM_ERR_UNSUPPORTED) /* what was offered has been read: this rank has waited */
+        small->turn_taken = 0;
+    return status;
+}
+
 INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
                               const comm_op *op, int64_t spin_ns)
 {
     const struct messages n = messages_of(s);
-    if (UNLIKELY((!s->fits && !s->awaits_room) || !can_receive(s, n)))
+    if (UNLIKELY((!s->fits && !s->awaits_room && !s->may_be_lent) || !can_receive(s, n)))
         return COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
-    if (UNLIKELY(s->awaits_room)) {
-        await_room(f, s, spin_ns);
-        return COMM_ERR_UNSUPPORTED;
-    }
-    if (UNLIKELY(s->is_offered)) {
-        comm_status status = run_if_offered(s, f, g, op, spin_ns);
-        s->head.type = FRAME_EAGER;
-        if (status != COMM_ERR_UNSUPPORTED) /* what was offered has been read: this rank has waited */
-            small->turn_taken = 0;
-        return status;
-    }
+    if (UNLIKELY(s->is_special))
+        return run_special(small, s, f, g, op, spin_ns);
     if (n.sends == 1 && n.recvs == 1)
         return run_sent_pair(s, f, g, op, spin_ns);
     return LIKELY(s->is_barrier) ? run_sent_barrier(s, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);

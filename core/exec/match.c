@@ -103,11 +103,11 @@ void unexpected_drop(struct unexpected *u)
     assert(p->unexpected_count > 0);
     p->unexpected_count--;
     p->table->matching->count--;
-    if (!u->complete) {
+    if (!u->complete && p->sink.unexpected == u) {
         /* The rest of its payload is still coming, or never will. */
         p->sink.kind = SINK_DISCARD;
         p->sink.unexpected = NULL;
-    } else if (u->head.type == FRAME_EAGER && !port_is_gone(p)) {
+    } else if (u->complete && u->head.type == FRAME_EAGER && !port_is_gone(p)) {
         port_consumed(p, payload_bytes(&u->head));
     }
     if (u->data != u->inline_data)

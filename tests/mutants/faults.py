@@ -665,7 +665,8 @@ fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c"
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "the_other_way_is_never_tried_again", LEND,
-      "(is_much_slower ? 4 * in : in) == 0;", "(is_much_slower ? 4 * in : in) == 99999;", "shm_lend")
+      "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0;", "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 99999;",
+      "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;", "int may_win = 1;", "shm_lend")
 fault("shm", "each_rank_decides_for_itself", LEND, "said & WAY_CHOSEN", "0", "shm_lend")
@@ -931,8 +932,8 @@ fault("h", "sender_is_not_told_that_all_is_read_at_once", LEND,
       "place->loan, memory_order_release);\n    duplex_ring_bell(p);\n    return 1;",
       "place->loan, memory_order_release);\n    return 1;", "shm_lend")
 fault("h", "offer_at_once_rings_no_bell", "backend_shm/message.c",
-      "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);", "    duplex_make_offer(p, &h, tx, g);",
-      "shm_lend")
+      "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);\n    return wait_until_read(",
+      "    duplex_make_offer(p, &h, tx, g);\n    return wait_until_read(", "shm_lend")
 fault("h", "writer_that_sleeps_is_not_told_of_space", DUPLEX,
       "    atomic_store(&p->in.shared->waits, 0);\n    duplex_ring_bell(p);",
       "    atomic_store(&p->in.shared->waits, 0);", "shm_lend")
@@ -970,16 +971,16 @@ fault("shm", "credit_is_given_back_seldom", DUPLEX, "(*small_steps ? MANY : FEW)
 fault("shm", "credit_is_given_back_often", DUPLEX, "(*small_steps ? MANY : FEW)", "MANY", "shm_room")
 fault("shm", "rank_does_not_say_that_it_waits_for_room", ROOM,
       "        say_that_it_waits(p);\n", "        (void)say_that_it_waits;\n", "shm_room")
-fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(n.recvs || !await_room(",
-      "(1 || !await_room(", "turns")
+fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(!can_send(s, n)) && (n.recvs || !await_room(",
+      "(!can_send(s, n)) && (1 || !await_room(", "turns")
 fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c",
       "        await_room(f, s, spin_ns);\n        return COMM_ERR_UNSUPPORTED;",
       "        return COMM_ERR_UNSUPPORTED;", "turns")
 fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c",
       " || room_await(f, p, bytes, spin_ns, &until_ns))", ")", "turns")
 fault("shm", "receive_passes_credit_for_ever", "backend_shm/message.c",
-      "look_again(f, p, turn, spin_ns, until_ns) ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED", "COMM_IN_PROGRESS",
-      "shm_lend")
+      "status != COMM_IN_PROGRESS || look_again(f, p, turn, spin_ns, until_ns) ? status : COMM_ERR_UNSUPPORTED",
+      "status", "shm_lend")
 fault("shm", "lines_ahead_are_taken_that_are_not_free", "backend_shm/ring.c",
       "if (r->capacity - (r->tail[lane] - r->seen_head[lane]) < lines)", "if (0)", "shm_ring")
 fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/ring.c",
@@ -988,13 +989,42 @@ fault("shm", "writer_does_not_know_that_nothing_has_been_read", "backend_shm/rin
 fault("shm", "page_tables_of_rings_are_not_filled", "backend_shm/segment.c",
       "        fill_page_tables(s);\n", "", "steady")
 fault("shm", "two_ends_of_a_ring_begin_apart", "backend_shm/duplex.c", "first_line(p, theirs));", "0);", "shm_lend")
-fault("b", "space_of_the_other_lane", RING, "const unsigned lane = r->lane;",
-      "const unsigned lane = ring_lane_behind(r->lane);", "shm_ring")
+fault("b", "space_of_the_other_lane", RING, "return ring_free_in(r, r->lane, wanted);",
+      "return ring_free_in(r, ring_lane_behind(r->lane), wanted);", "shm_ring")
 fault("b", "what_the_reader_says_of_the_other_lane", RING,
       "atomic_load_explicit(&r->shared->head[lane], memory_order_acquire)",
       "atomic_load_explicit(&r->shared->head[0], memory_order_acquire)", "shm_ring")
 fault("b", "writer_is_looked_after_too_late", RING, "after = before + lines, quarter = r->capacity / 4;",
       "after = before + lines, quarter = 4 * r->capacity;", "collectives on shm", "long_messages on shm")
+
+# ---- shm: eager messages that are lent ----
+
+fault("shm", "eager_message_is_read_after_it_was_taken_back", LEND,
+      "return atomic_compare_exchange_strong(&p->in.shared->valid[place->slot], &loan, loan | LOAN_CLAIMED);",
+      "return loan != 0;", "shm_lend")
+fault("shm", "eager_message_is_taken_back_while_it_is_read", LEND,
+      "return atomic_compare_exchange_strong(&p->out.shared->valid[l->place.slot], &loan, 0);",
+      "atomic_store(&p->out.shared->valid[l->place.slot], 0);\n    return loan != 0;", "shm_lend")
+fault("shm", "eager_message_that_was_taken_back_costs_credit", DUPLEX,
+      "        port_took(&p->port, FRAME_EAGER, (size_t)h->bytes, h->credit);\n        return NULL;",
+      "        return NULL;", "shm_lend")
+fault("shm", "eager_message_that_is_dropped_costs_credit", "backend_shm/shm.h",
+      "        port_consumed(&p->port, eager_bytes);", "        (void)eager_bytes;", "shm_lend")
+fault("shm", "eager_message_waits_for_ever", "backend_shm/message.c",
+      "return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;",
+      "(void)h;\n    return status;", "shm_lend")
+fault("shm", "credit_of_a_lent_message_is_that_of_another", DUPLEX, "(size_t)h->bytes, record->credit, 0);",
+      "(size_t)h->bytes, h->credit, 0);", "random programs on shm with threads")
+fault("shm", "eager_messages_of_reductions_are_lent", LEND,
+      "if (!peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes",
+      "if (!peer_can_read(p) || h->bytes", "shm_lend")
+fault("shm", "records_are_not_measured", DUPLEX, "    tell_take_ns(&p->in.shared->record_ns, p->record_ns);", "    ;",
+      "shm_lend")
+fault("shm", "stream_is_taken_for_messages_in_turn", LEND,
+      "flow == LEND_STREAM ? longer_ns : write_ns + take_ns", "write_ns + take_ns", "shm_lend")
+fault("shm", "rank_that_only_sends_finds_no_credit_to_lend", DUPLEX,
+      "        duplex_read_credit(p);\n    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone",
+      "        ;\n    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone", "shm_lend")
 
 # ---- nccl: ranks that have left ----
 

@@ -115,8 +115,9 @@ static int completes; /* a work, with each message */
 
 static void on_complete(struct port *p, const struct frame *h)
 {
-    (void)h;
     received_count++;
+    if (h->type == FRAME_EAGER)
+        port_consumed(p, (size_t)h->bytes);
     duplex_of(p)->fabric->domain->done_count += (size_t)completes;
 }
 
@@ -460,6 +461,8 @@ static void what_is_faster(void **state)
     /* The peer has found it so: 147 us against 124. */
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 9000);
     assert_in_range(lent_of_many(p, &h, data), 32, 96);
+    h.seq = 0;
+    assert_in_range(lent_of_many(p, &h, data), 32, 96); /* not more often at first */
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 20000);
     assert_in_range(lent_of_many(p, &h, data), 4, 31); /* much slower */
     assert_int_equal(p->out.copy.looks, 0);
@@ -567,7 +570,7 @@ static void the_sender_knows_what_reads_take(void **state)
     (void)state;
     accepts = 1;
     for (int i = 0; i < 7; i++) { /* two are cold */
-        assert_int_equal(announce(0, COMM_OP_SEND, data, i < 4 ? 16383 : BYTES), 1);
+        assert_int_equal(announce(0, COMM_OP_SEND, data, i < 4 ? LEND_EAGER_LEAST - 1 : BYTES), 1);
         look(1);
         look(0);
         assert_int_equal(atomic_load(&shared->read_ns[1]) > 0, i >= 6);
@@ -1055,6 +1058,208 @@ static void a_receive_at_once_passes_no_other(void **state)
     free(data);
 }
 
+/* ---- Eager messages ---- */
+
+enum { EAGER = 30000 };
+
+/* The group at that side, of a rank with a core of its own, whose messages up to EAGER are eager. */
+static struct exec_group spinning_group_at(int side)
+{
+    static struct waiting spins = { .spin_ns = 1 };
+    struct exec_group g = group_at(side);
+    sides[side].fabric.looks.waiting = &spins;
+    sides[side].domain.matching.eager_bytes = EAGER;
+    return g;
+}
+
+static struct tx *lend_eager(struct frame *h, const uint8_t *data)
+{
+    const struct loan loan = { .payload = data, .bytes = EAGER };
+    struct tx *tx = duplex_draft_lent(sides[0].pair, h, &loan, LEND_STREAM);
+    assert_non_null(tx);
+    duplex_make_offer(sides[0].pair, h, tx, &groups[0]);
+    return tx;
+}
+
+/* All that a peer has sent is consumed, or was taken back: it has its credit, or is owed it. */
+static void expect_credit(void)
+{
+    const struct port *from = &sides[0].pair->port, *to = &sides[1].pair->port;
+    assert_int_equal(to->eager_held, to->credit_owed);
+    assert_int_equal(from->credit + to->credit_owed, PORT_CREDIT_WINDOW);
+    assert_int_equal(to->state, PORT_UP);
+}
+
+/* By whom looks, and by a receive at once. */
+static void an_eager_message_is_lent(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct exec_group to = spinning_group_at(1);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+        struct tx *tx = lend_eager(&h, data);
+        memset(received, 0, sizeof received);
+        if (i == 0)
+            look(1);
+        else
+            assert_int_equal(receive_at_once(&to), COMM_OK);
+        assert_int_equal(received_count, 1);
+        assert_memory_equal(received, data, EAGER);
+        assert_int_equal(sides[1].pair->messages, i + 1);
+        assert_int_equal(sides[1].pair->peer_lends, 1);
+        assert_int_equal(duplex_is_read(sides[0].pair, tx), 1);
+        assert_int_equal(duplex_send_instead(sides[0].pair, &h, tx), 0); /* it is read */
+        duplex_end_offer(sides[0].pair, tx);
+        expect_credit();
+    }
+    free(data);
+}
+
+/* It is taken back, and goes through the ring; or its operation ends. */
+static void an_eager_message_is_taken_back(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct exec_group to = spinning_group_at(1);
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        int ends = i / 2, at_once = i % 2, before = received_count;
+        struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+        struct tx *tx = lend_eager(&h, data);
+        if (ends)
+            take_back();
+        else
+            assert_int_equal(duplex_send_instead(sides[0].pair, &h, tx), 1);
+        assert_null(sides[0].pair->lent_head);
+        memset(received, 0, sizeof received);
+        if (at_once)
+            assert_int_equal(receive_at_once(&to), COMM_ERR_UNSUPPORTED); /* it is longer than what is read at once */
+        look(1);
+        assert_int_equal(received_count - before, !ends);
+        assert_int_equal(memcmp(received, data, EAGER) == 0, !ends);
+        expect_credit();
+    }
+    free(data);
+}
+
+static struct tx *claimed;
+
+static void try_to_take_it_back(void)
+{
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+    after_read = NULL;
+    assert_int_equal(duplex_send_instead(sides[0].pair, &h, claimed), 0);
+}
+
+/* The receiver is about to say that it has read it. */
+static void an_eager_message_that_is_being_read_is_not_taken_back(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+    (void)state;
+    claimed = lend_eager(&h, data);
+    after_read = try_to_take_it_back;
+    look(1);
+    assert_null(after_read);
+    assert_int_equal(received_count, 1);
+    assert_int_equal(duplex_is_read(sides[0].pair, claimed), 1);
+    expect_credit();
+    duplex_end_offer(sides[0].pair, claimed);
+    free(data);
+}
+
+static void end_its_group(void)
+{
+    after_read = NULL;
+    take_back();
+}
+
+/* Its operation ends at the sender while it is being read: its credit is not lost. */
+static void an_eager_message_whose_group_ends_while_it_is_read(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+    (void)state;
+    for (int i = 0; i < 50; i++) { /* more than the window */
+        lend_eager(&h, data);
+        after_read = end_its_group;
+        look(1);
+        assert_int_equal(received_count, 0);
+        expect_credit();
+        sides[0].pair->port.credit += port_take_owed(&sides[1].pair->port);
+    }
+    free(data);
+}
+
+/* A send that nobody reads goes to the ring, as long as there is room for all of it. */
+static void a_send_of_an_eager_message_waits_for_nobody(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct exec_group from = spinning_group_at(0);
+    (void)state;
+    assert_int_equal(send_at_once(&from, data, EAGER), COMM_OK);
+    assert_null(sides[0].pair->lent_head);
+    assert_int_equal(from.sends_begun, 1);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, data, EAGER);
+    expect_credit();
+    sides[0].pair->port.credit = EAGER + PORT_FRAME_COST; /* it is spent twice */
+    assert_int_equal(send_at_once(&from, data, EAGER), COMM_IN_PROGRESS);
+    assert_non_null(sides[0].pair->lent_head);
+    free(data);
+}
+
+/* By what both ranks' copies take, one after the other or at the same time, and the kernel's. */
+static void eager_messages_go_the_faster_way(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct duplex *p = sides[0].pair;
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .seq = 100000, .bytes = 32768 };
+    struct loan loan = { .payload = data, .bytes = 32768 };
+    (void)state;
+    sides[0].fabric.cma_measured = 1;
+    sides[0].fabric.cma_call_ns = 500;
+    sides[0].fabric.cma_copy_ns = 3000;
+    p->out.copy.way = COPY_OUT_CACHED;
+    p->out.copy.copies = 1024;
+    p->out.copy.cached_ns = 4000;
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_IN_TURN), 0); /* nothing is known of the reader */
+    atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
+    atomic_store(&sides[1].pair->in.shared->read_ns[1], 5000); /* 3.5 us */
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_IN_TURN), 1); /* 5.2 us */
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0); /* 3.2 us */
+    p->out.copy.cached_ns = 8000;
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 1); /* 4.7 us */
+    h.kind = COMM_OP_REDUCE;
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0);
+    h.kind = COMM_OP_ALL_GATHER;
+    atomic_store(&sides[1].pair->in.shared->read_ns[0], 20000);
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
+    atomic_store(&sides[1].pair->in.shared->read_ns[0], 5000);
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 1);
+    atomic_store(&p->out.shared->can_read, 0);
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
+    free(data);
+}
+
+/* What it takes to copy them out of their records the receiver measures, and the sender knows. */
+static void the_sender_knows_what_records_take(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct ring_shared *shared = sides[0].pair->out.shared;
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = LEND_EAGER_LEAST };
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        assert_int_equal(atomic_load(&shared->record_ns), 0);
+        port_spend(&sides[0].pair->port, LEND_EAGER_LEAST);
+        duplex_send(&sides[0].pair->port, &h, data, LEND_EAGER_LEAST, NULL);
+        look(1);
+    }
+    assert_true(atomic_load(&shared->record_ns) > 0);
+    free(data);
+}
+
 /* ---- Regions ---- */
 
 static struct region *make_region(size_t bytes)
@@ -1385,6 +1590,24 @@ static void an_offer_with_a_number_that_says_written(void **state)
     lie_in(FRAME_RTS, (struct ring_place){ .loan = LOAN_WRITTEN | 1, .at = (uintptr_t)groups }, 1);
 }
 
+static void an_eager_message_in_a_slot_that_there_is_not(void **state)
+{
+    (void)state;
+    lie_in(FRAME_EAGER, (struct ring_place){ .slot = RING_LOANS, .loan = 1, .at = (uintptr_t)groups }, 1);
+}
+
+static void an_eager_message_that_is_nowhere(void **state)
+{
+    (void)state;
+    lie_in(FRAME_EAGER, (struct ring_place){ .at = (uintptr_t)groups }, 1);
+}
+
+static void an_eager_message_with_a_number_that_says_claimed(void **state)
+{
+    (void)state;
+    lie_in(FRAME_EAGER, (struct ring_place){ .loan = LOAN_CLAIMED | 1, .at = (uintptr_t)groups }, 1);
+}
+
 static void credit_that_there_cannot_be(void **state)
 {
     struct duplex *p = sides[1].pair;
@@ -1515,73 +1738,84 @@ static void a_region_that_can_shrink(void **state)
     lie((struct ring_place){ .loan = 1, .region = 1 }, 10);
 }
 
+#define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
+#define LENT_OR_LONG(test) cmocka_unit_test_setup_teardown(test, open_sides_with_long_rings, close_sides)
+
+static const struct CMUnitTest tests[] = {
+    LENT(one_is_read_and_then_sent),
+    LENT(the_sender_learns_of_it_before_the_bye),
+    LENT(credit_is_taken_in_once_when_one_is_sent),
+    LENT(one_that_is_taken_back_is_not_received),
+    LENT(more_than_there_are_slots_go_through_the_ring),
+    LENT(memory_that_the_kernel_does_not_read),
+    LENT(what_is_lent),
+    LENT(what_is_faster),
+    LENT(both_go_the_same_way),
+    LENT(huge_pages_are_asked_for_what_may_be_lent),
+    LENT(senseless_ways),
+    LENT(the_sender_knows_what_reads_take),
+    LENT_OR_LONG(the_slower_copy_decides_where_both_copy_at_a_time),
+    LENT_OR_LONG(the_sender_knows_what_copies_from_the_ring_take),
+    LENT(what_follows_a_complete_work_waits),
+    LENT(one_is_read_when_it_is_announced),
+    LENT(one_is_read_when_it_is_wanted),
+    LENT(an_offer_that_is_taken_back_is_not_received),
+    LENT(a_half_of_the_slots_is_for_offers),
+    LENT(an_offer_that_is_staged),
+    LENT(one_that_is_read_at_once),
+    LENT(one_that_is_taken_back_while_it_is_read_at_once),
+    LENT(one_that_is_read_by_a_peer_that_leaves),
+    LENT(a_receiver_that_sleeps_is_woken),
+    LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
+    LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
+    LENT(a_rank_that_sleeps_is_woken_at_once),
+    LENT(a_send_at_once_passes_no_other),
+    LENT(a_receive_at_once_passes_no_other),
+    LENT(a_receive_at_once_passes_some_credit),
+    LENT_OR_LONG(an_eager_message_is_lent),
+    LENT_OR_LONG(an_eager_message_is_taken_back),
+    LENT_OR_LONG(an_eager_message_that_is_being_read_is_not_taken_back),
+    LENT(an_eager_message_whose_group_ends_while_it_is_read),
+    LENT_OR_LONG(a_send_of_an_eager_message_waits_for_nobody),
+    LENT(eager_messages_go_the_faster_way),
+    LENT_OR_LONG(the_sender_knows_what_records_take),
+    LENT(a_region_is_read_where_it_is),
+    LENT(a_region_may_go_while_it_is_read),
+    LENT(a_region_may_go_before_it_is_read),
+    LENT(what_is_not_all_in_a_region_is_not_of_it),
+    LENT(a_result_comes_back),
+    LENT(a_result_comes_back_to_a_region),
+    LENT(a_result_that_is_not_for_the_sender),
+    LENT(what_does_not_fit_the_staging_area),
+    LENT(nothing_is_written_to_what_was_taken_back),
+    LENT(what_is_taken_back_meanwhile_is_not_received),
+    LENT(memory_may_go_while_the_kernel_reads_it),
+    LENT(a_writer_that_does_not_run),
+    LENT(a_staging_place_that_is_written_to),
+    LENT(an_operation_that_there_is_not),
+    LENT(an_offer_in_a_slot_that_there_is_not),
+    LENT(an_offer_with_a_number_that_says_written),
+    LENT(an_eager_message_in_a_slot_that_there_is_not),
+    LENT(an_eager_message_that_is_nowhere),
+    LENT(an_eager_message_with_a_number_that_says_claimed),
+    LENT(credit_that_there_cannot_be),
+    LENT(an_offer_of_nothing),
+    LENT(an_offer_of_a_region_that_there_is_not),
+    LENT(a_slot_that_there_is_not),
+    LENT(a_region_that_is_gone_when_the_other_is_known),
+    LENT(a_number_that_says_written),
+    LENT(a_result_for_a_region_that_there_is_not),
+    LENT(a_result_beyond_a_region),
+    LENT(a_result_of_what_is_not_in_a_region),
+    LENT(no_number),
+    LENT(a_region_that_there_is_not),
+    LENT(beyond_a_region),
+    LENT(far_beyond_a_region),
+    LENT(an_address_that_nobody_has),
+    LENT(a_region_that_can_shrink),
+};
+
 int main(void)
 {
-#define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
-    const struct CMUnitTest tests[] = {
-        LENT(one_is_read_and_then_sent),
-        LENT(the_sender_learns_of_it_before_the_bye),
-        LENT(credit_is_taken_in_once_when_one_is_sent),
-        LENT(one_that_is_taken_back_is_not_received),
-        LENT(more_than_there_are_slots_go_through_the_ring),
-        LENT(memory_that_the_kernel_does_not_read),
-        LENT(what_is_lent),
-        LENT(what_is_faster),
-        LENT(both_go_the_same_way),
-        LENT(huge_pages_are_asked_for_what_may_be_lent),
-        LENT(senseless_ways),
-        LENT(the_sender_knows_what_reads_take),
-        cmocka_unit_test_setup_teardown(the_slower_copy_decides_where_both_copy_at_a_time, open_sides_with_long_rings,
-                                        close_sides),
-        cmocka_unit_test_setup_teardown(the_sender_knows_what_copies_from_the_ring_take, open_sides_with_long_rings,
-                                        close_sides),
-        LENT(what_follows_a_complete_work_waits),
-        LENT(one_is_read_when_it_is_announced),
-        LENT(one_is_read_when_it_is_wanted),
-        LENT(an_offer_that_is_taken_back_is_not_received),
-        LENT(a_half_of_the_slots_is_for_offers),
-        LENT(an_offer_that_is_staged),
-        LENT(one_that_is_read_at_once),
-        LENT(one_that_is_taken_back_while_it_is_read_at_once),
-        LENT(one_that_is_read_by_a_peer_that_leaves),
-        LENT(a_receiver_that_sleeps_is_woken),
-        LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
-        LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
-        LENT(a_rank_that_sleeps_is_woken_at_once),
-        LENT(a_send_at_once_passes_no_other),
-        LENT(a_receive_at_once_passes_no_other),
-        LENT(a_receive_at_once_passes_some_credit),
-        LENT(a_region_is_read_where_it_is),
-        LENT(a_region_may_go_while_it_is_read),
-        LENT(a_region_may_go_before_it_is_read),
-        LENT(what_is_not_all_in_a_region_is_not_of_it),
-        LENT(a_result_comes_back),
-        LENT(a_result_comes_back_to_a_region),
-        LENT(a_result_that_is_not_for_the_sender),
-        LENT(what_does_not_fit_the_staging_area),
-        LENT(nothing_is_written_to_what_was_taken_back),
-        LENT(what_is_taken_back_meanwhile_is_not_received),
-        LENT(memory_may_go_while_the_kernel_reads_it),
-        LENT(a_writer_that_does_not_run),
-        LENT(a_staging_place_that_is_written_to),
-        LENT(an_operation_that_there_is_not),
-        LENT(an_offer_in_a_slot_that_there_is_not),
-        LENT(an_offer_with_a_number_that_says_written),
-        LENT(credit_that_there_cannot_be),
-        LENT(an_offer_of_nothing),
-        LENT(an_offer_of_a_region_that_there_is_not),
-        LENT(a_slot_that_there_is_not),
-        LENT(a_region_that_is_gone_when_the_other_is_known),
-        LENT(a_number_that_says_written),
-        LENT(a_result_for_a_region_that_there_is_not),
-        LENT(a_result_beyond_a_region),
-        LENT(a_result_of_what_is_not_in_a_region),
-        LENT(no_number),
-        LENT(a_region_that_there_is_not),
-        LENT(beyond_a_region),
-        LENT(far_beyond_a_region),
-        LENT(an_address_that_nobody_has),
-        LENT(a_region_that_can_shrink),
-    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
