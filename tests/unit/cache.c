@@ -26,6 +26,17 @@ static void lists_of_cores_are_counted(void **state)
         assert_int_equal(cache_count_list(lists[i].text), lists[i].count);
 }
 
+static void sizes_are_read(void **state)
+{
+    (void)state;
+    assert_int_equal(cache_read_size("32768K\n"), 32 * MIB);
+    assert_int_equal(cache_read_size("260M"), 260 * MIB);
+    assert_int_equal(cache_read_size("100"), 100);
+    assert_int_equal(cache_read_size(""), 0);
+    assert_int_equal(cache_read_size("x"), 0);
+    assert_int_equal(cache_read_size("99999999999999999999K"), 0);
+}
+
 static void all_that_the_ranks_touch_must_fit(void **state)
 {
     const struct cache four = { .bytes = 20 * MIB, .sharers = 4 }, none = { 0 };
@@ -61,6 +72,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_of_cores_are_counted),
+        cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(all_that_the_ranks_touch_must_fit),
         cmocka_unit_test(what_was_asked_for_is_what_there_is),
     };
