@@ -222,6 +222,29 @@ static int can_stage(struct duplex *p, size_t bytes)
     return p->staging && p->staged != (1u << STAGING_PLACES) - 1 && region_tell(p, p->staging);
 }
 
+/* Of what the other core has written the page behind the next bytes comes while these are copied or reduced: a
+ * processor does not ask beyond a page by itself. Intel's then bring more lines at a time: an all_reduce of 128 KiB
+ * takes two ranks on Emerald Rapids 11.6 us so, and else 12.9. Shorter ones lie in that core's first cache, which gives
+ * them away no faster. One instruction that copies 128 KiB brings them as fast, and leaves what it writes outside of
+ * it. */
+static int asks_for_pages(const struct duplex *p, size_t whole)
+{
+    enum { LEAST_BYTES = 32 << 10, MOST_BYTES = 128 << 10 };
+    return p->out.brings_lines && whole >= LEAST_BYTES && whole < MOST_BYTES;
+}
+
+/* Returns how many bytes to copy before it is asked again. */
+static size_t ask_for_next_page(const uint8_t *data, size_t bytes)
+{
+    enum { PAGE_BYTES = 4 << 10 };
+    if (bytes <= PAGE_BYTES)
+        return bytes;
+    size_t next = bytes - PAGE_BYTES < PAGE_BYTES ? bytes - PAGE_BYTES : PAGE_BYTES;
+    for (size_t at = 0; at < next; at += RING_LINE)
+        __builtin_prefetch(data + PAGE_BYTES + at, 0, 2);
+    return PAGE_BYTES;
+}
+
 static size_t staging_place(const struct duplex *p)
 {
     return (size_t)__builtin_ctz(~p->staged);
@@ -313,8 +336,12 @@ int lend_take_result(struct duplex *p, const struct loan *l)
 {
     if (!l->place.back_region || taken(p, l) != (l->place.loan | LOAN_WRITTEN))
         return 0;
-    if (is_staged(p, l))
-        copy_part(l->write_back, region_data(p->staging) + l->place.at, l->bytes, l->is_long);
+    const int asks = asks_for_pages(p, l->bytes);
+    const uint8_t *from = is_staged(p, l) ? region_data(p->staging) + l->place.at : NULL;
+    for (size_t at = 0, now; from && at < l->bytes; at += now) {
+        now = asks ? ask_for_next_page(from + at, l->bytes - at) : l->bytes;
+        copy_part(l->write_back + at, from + at, now, l->is_long);
+    }
     return 1;
 }
 
@@ -515,12 +542,18 @@ static void reduce_and_write_back(struct duplex *p)
     const struct ring_place *place = &p->borrowed;
     _Atomic uint32_t *writing = &p->in.shared->writing[place->slot];
     size_t before = s->done;
+    /* What is reduced between two registered buffers is in this core's cache, if nobody has written it since. */
+    const int asks = asks_for_pages(p, s->total) && !region_of(p, s->dst, s->total);
     atomic_store_explicit(writing, place->loan, memory_order_relaxed);
     ring_fence();
     int valid = is_valid(p, place);
     while (valid && sink_left(s) && s->done - before < STEP_BYTES) {
         size_t at = s->done, bytes = sink_takes(s, WRITE_BACK_BLOCK_BYTES);
-        sink_feed(s, p->port.table->bounce, p->borrowed_data + at, bytes);
+        for (size_t done = 0, now; done < bytes; done += now) {
+            now = asks ? ask_for_next_page(p->borrowed_data + at + done, sink_left(s)) : bytes;
+            now = now < bytes - done ? now : bytes - done;
+            sink_feed(s, p->port.table->bounce, p->borrowed_data + at + done, now);
+        }
         memcpy(p->borrowed_back + at, s->dst + at, bytes);
     }
     atomic_store_explicit(writing, 0, memory_order_release);

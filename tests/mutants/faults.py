@@ -784,7 +784,7 @@ fault("shm", "memory_that_is_gone_with_its_loan_ends_the_connection", LEND,
 fault("shm", "writer_is_not_waited_for", LEND,
       "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
 fault("shm", "result_stays_in_the_staging_area", LEND,
-      "copy_part(l->write_back, region_data(p->staging) + l->place.at, l->bytes, l->is_long);", ";", "shm_lend",
+      "copy_part(l->write_back + at, from + at, now, l->is_long);", ";", "shm_lend",
       "registered on shm")
 fault("shm", "staging_place_is_used_twice", LEND, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
 fault("shm", "written_back_though_not_asked", LEND,

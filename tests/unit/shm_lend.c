@@ -1371,6 +1371,7 @@ static void a_result_comes_back(void **state)
     static float payload[ELEMENTS], result[ELEMENTS];
     (void)state;
     for (int i = 0; i < 10; i++) {
+        sides[0].pair->out.brings_lines = sides[1].pair->out.brings_lines = i / 2 % 2; /* a page at a time, too */
         fill(payload);
         send_to_be_reduced(0, payload, i % 2 ? result : payload);
         look(1);
