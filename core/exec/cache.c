@@ -43,16 +43,23 @@ size_t cache_read_size(const char *text)
     return size > 0 && size < 1ull << 40 ? (size_t)size << shift : 0;
 }
 
-/* A cache that is as large as the largest ones belongs to many cores, also if a virtual machine has two of them, and a
- * core reaches most of it over a mesh. It is worth less. Two ranks on two cores of Emerald Rapids (260 MiB): all_gather
- * of 4 MiB takes 318 us so and else 353, of 16 MiB 1166 and 1329, all_to_all of 4 MiB 309 and 335; other operations are
- * as fast. */
 static size_t size_of(int cpu)
 {
-    enum { ASSUMED_BYTES = 32 << 20, OF_MANY_CORES = 100 << 20, WORTH_BYTES = 24 << 20 };
+    enum { ASSUMED_BYTES = 32 << 20 };
     char line[64];
     size_t bytes = read_line(cpu, "size", line, sizeof line) ? cache_read_size(line) : 0;
-    return !bytes ? ASSUMED_BYTES : bytes >= OF_MANY_CORES ? WORTH_BYTES : bytes;
+    return bytes ? bytes : ASSUMED_BYTES;
+}
+
+/* A cache that is as large as the largest ones belongs to many cores, also if a virtual machine has two of them, and a
+ * core reaches most of it over a mesh. It is worth less. Two ranks on two cores of Emerald Rapids (260 MiB): all_gather
+ * of 2, 4, 16 MiB takes 131, 305, 1120 us so, and else 144, 353, 1330, all_to_all of 2 and 4 MiB 140 and 305, and else
+ * 155 and 335; other operations are as fast. */
+static size_t worth_of(struct cache *c, size_t bytes)
+{
+    enum { OF_MANY_CORES = 100 << 20, WORTH_BYTES = 12 << 20 };
+    c->is_far = bytes >= OF_MANY_CORES;
+    return c->is_far ? WORTH_BYTES : bytes;
 }
 
 void cache_choose(struct cache *c, size_t bytes, int32_t local_ranks)
@@ -66,7 +73,8 @@ void cache_choose(struct cache *c, size_t bytes, int32_t local_ranks)
         cores = online;
     /* The rest is for the rings, for what the program does between two operations, and for other programs. Measured: on
      * a virtual machine half of the cache is too much in some minutes. */
-    c->bytes = (bytes ? bytes : size_of(cpu)) / 8 * 3;
+    c->is_far = 0;
+    c->bytes = (bytes ? bytes : worth_of(c, size_of(cpu))) / 8 * 3;
     /* Ranks may be side by side, or spread over all cores and several to a core. */
     int64_t spread = ((int64_t)local_ranks * cores + online - 1) / online;
     c->sharers = local_ranks < cores ? local_ranks : cores;
@@ -75,7 +83,7 @@ void cache_choose(struct cache *c, size_t bytes, int32_t local_ranks)
 
 int cache_is_passed(const struct cache *c, size_t block_bytes, size_t touched, int32_t ranks)
 {
-    enum { LEAST_BYTES = 2 << 20 };
+    const size_t least_bytes = c->is_far ? 1 << 20 : 2 << 20;
     int32_t sharers = ranks < c->sharers ? ranks : c->sharers;
-    return block_bytes >= LEAST_BYTES && touched > c->bytes / (size_t)(sharers > 0 ? sharers : 1);
+    return block_bytes >= least_bytes && touched > c->bytes / (size_t)(sharers > 0 ? sharers : 1);
 }

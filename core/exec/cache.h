@@ -8,6 +8,7 @@
 struct cache {
     size_t bytes;    /* that may be filled; 0: nothing stays there */
     int32_t sharers; /* of the ranks of this host so many share it */
+    int is_far;      /* shorter blocks are written past it, too */
 };
 
 /* What the kernel says of the core that this thread is on. `bytes`: the size of the cache, instead; 0: the kernel's. */

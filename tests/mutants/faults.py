@@ -465,7 +465,7 @@ fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    neta
 fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev,", "(uint64_t)0,",
       "host_id")
 fault("core", "cache_is_each_ranks_own", "core/exec/cache.c", "ranks < c->sharers ? ranks : c->sharers;", "1;", "cache")
-fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= LEAST_BYTES &&", "", "cache")
+fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= least_bytes &&", "", "cache")
 PAGES = "core/exec/huge_pages.c"
 fault("core", "huge_pages_of_memory_that_is_not_there", PAGES, "is_own(memory) && ", "", "huge_pages")
 fault("core", "huge_pages_of_memory_that_others_have", PAGES,

@@ -40,6 +40,7 @@ static void sizes_are_read(void **state)
 static void all_that_the_ranks_touch_must_fit(void **state)
 {
     const struct cache four = { .bytes = 20 * MIB, .sharers = 4 }, none = { 0 };
+    const struct cache far = { .bytes = 20 * MIB, .sharers = 4, .is_far = 1 };
     (void)state;
     assert_false(cache_is_passed(&four, 4 * MIB, 20 * MIB, 1));
     assert_true(cache_is_passed(&four, 4 * MIB, 20 * MIB + 1, 1));
@@ -49,6 +50,8 @@ static void all_that_the_ranks_touch_must_fit(void **state)
     assert_true(cache_is_passed(&four, 4 * MIB, 5 * MIB + 1, 100));
     assert_false(cache_is_passed(&four, 2 * MIB - 1, 100 * MIB, 2));
     assert_true(cache_is_passed(&four, 2 * MIB, 100 * MIB, 2));
+    assert_false(cache_is_passed(&far, 1 * MIB - 1, 100 * MIB, 2));
+    assert_true(cache_is_passed(&far, 1 * MIB, 100 * MIB, 2));
     assert_true(cache_is_passed(&none, 2 * MIB, 2 * MIB, 2)); /* nobody has chosen */
     assert_false(cache_is_passed(&none, 2 * MIB - 1, 2 * MIB, 2));
 }
