@@ -69,11 +69,11 @@ enum {
 
 /* Is it this message's turn to go the other way? One MiB of 256 on average, or a quarter as often if that is much
  * slower, lest tries are the 99th percentile. What a way takes is known from the beginning, or assumed for the kernel.
- * At least two in a row, and of short messages more, for the first ones are slow: what they touch is not in the caches.
- * Asked again about a message the answer is the same. */
+ * At least eight in a row, and of short messages more, for the first two are slow, as what they touch is not in the
+ * caches, and not all others are alike. Asked again about a message the answer is the same. */
 static int is_tried(const struct frame *h, uint8_t way)
 {
-    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 2, SELDOM = 256 };
+    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 8, SELDOM = 256 };
     uint64_t most = TRIES * PIECE / LEAST_TRIES;
     uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < most ? TRIES * PIECE / h->bytes : LEAST_TRIES;
     uint64_t turn = (h->seq + h->slice + h->round) / row;
@@ -99,11 +99,11 @@ static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum 
            copy_units(h) * (double)(flow == LEND_STREAM ? longer_ns : write_ns + take_ns);
 }
 
-/* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that;
- * else each rank copies both. */
+/* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that, and
+ * waits for each; else each rank copies both. */
 static double long_ring_ns(const struct duplex *p, const struct frame *h, int one_way)
 {
-    enum { RECORD_NS = 300, ASKED_NS = 2500 /* it is not offered, but asked for */ };
+    enum { RECORD_NS = 300, PIECE_NS = 150, ASKED_NS = 2500 /* it is not offered, but asked for */ };
     const double last = (double)RING_PIECE / COPY_OUT_UNIT, units = copy_units(h);
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
@@ -111,7 +111,8 @@ static double long_ring_ns(const struct duplex *p, const struct frame *h, int on
                   copy_out_is_told(&p->out.copy);
     if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told)
         return 0;
-    return RECORD_NS + (one_way ? 0 : ASKED_NS) + (overlaps ? units + last : units) * (double)copy_ns;
+    double pieces_ns = overlaps ? units / last * PIECE_NS : 0;
+    return RECORD_NS + (one_way ? 0 : ASKED_NS) + pieces_ns + (overlaps ? units + last : units) * (double)copy_ns;
 }
 
 /* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
@@ -395,15 +396,13 @@ static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size
  * and write is not in the caches. So they are measured only if there are no others. */
 static int is_measured(struct duplex *p, size_t bytes)
 {
-    enum { MEASURED_BYTES = LEND_EAGER_LEAST, LONG_BYTES = 256 << 10, COLD = 2, LONG_COLD = 1, MANY = 8, OFTEN = 4,
-           LEAST_OFTEN = 32 };
+    enum { MEASURED_BYTES = LEND_EAGER_LEAST, LONG_BYTES = 256 << 10, COLD = 2, MANY = 8, OFTEN = 4, LEAST_OFTEN = 32 };
     if (bytes < MEASURED_BYTES)
         return 0;
     uint32_t in_a_row = p->pieces == p->pieces_before ? p->reads_in_a_row : 0;
     p->pieces_before = p->pieces;
     p->reads_in_a_row = in_a_row + 1;
-    int is_due = bytes >= LONG_BYTES ? in_a_row >= LONG_COLD
-                                     : in_a_row >= COLD && (in_a_row < MANY || in_a_row % OFTEN == 0);
+    int is_due = in_a_row >= COLD && (bytes >= LONG_BYTES || in_a_row < MANY || in_a_row % OFTEN == 0);
     p->reads_unmeasured = is_due || p->reads_unmeasured == LEAST_OFTEN ? 0 : p->reads_unmeasured + 1;
     return p->reads_unmeasured == 0;
 }

@@ -690,7 +690,7 @@ fault("shm", "long_rings_have_short_eager_messages", "backend_shm/fabric.c", "sh
       "shm_rings")
 fault("shm", "kind_of_a_lent_message_is_trusted", LEND, "return t && (t->traits &", "return (t->traits &",
       "shm_lend")
-fault("shm", "first_reads_are_measured", LEND, ": in_a_row >= COLD && (", ": (", "shm_lend")
+fault("shm", "first_reads_are_measured", LEND, "is_due = in_a_row >= COLD && (", "is_due = (", "shm_lend")
 fault("shm", "first_reads_after_the_ring_are_measured", LEND, "p->pieces == p->pieces_before ? p->reads_in_a_row : 0;",
       "p->reads_in_a_row;", "shm_lend")
 fault("shm", "reads_after_the_ring_are_never_measured", LEND, "is_due || p->reads_unmeasured == LEAST_OFTEN", "is_due",
