@@ -103,6 +103,7 @@ struct duplex {
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
     uint32_t reads_in_a_row, pieces_before, reads_unmeasured;
+    uint8_t reads_noted[2]; /* so many, up to a few: of both kinds, as read_ns */
     int64_t read_ns[2], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
     int64_t record_ns;      /* as in ring_shared */
     uint32_t records;       /* of eager messages of LEND_EAGER_LEAST and more, taken from the ring */

@@ -101,7 +101,8 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     if (!fits)
         return 0;
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
-    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes;
+    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes &&
+                    !(s->copy_bytes && operand_is_long(op)); /* the engine copies that past the caches */
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
     s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes && s->send_messages <= 1 &&
                      s->recv_messages <= 1 && !(comm_op_traits_of(op->op.kind)->traits & COMM_OP_TRAIT_REDUCES);

@@ -10,8 +10,7 @@
 
 enum {
     SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
-    SMALL_OFFER_BYTES = 256 << 10, /* and that is offered: the engine's time does not matter then, and the lock is kept
-                                    * for as long as one takes */
+    SMALL_OFFER_BYTES = 1 << 20, /* and that is offered: the lock is kept for as long as one takes, as in lend_read */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
