@@ -372,9 +372,14 @@ struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const stru
     if (!tx)
         return NULL;
     *tx = (struct tx){ .loan = drafted };
-    port_spend(&p->port, loan->bytes);
-    p->messages_before = p->messages;
     return tx;
+}
+
+void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const void *owner)
+{
+    port_spend(&p->port, tx->loan.bytes);
+    p->messages_before = p->messages;
+    duplex_make_offer(p, h, tx, owner);
 }
 
 /* For all of its pieces, which go to the lanes in turn? */

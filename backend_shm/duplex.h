@@ -110,9 +110,9 @@ static inline void duplex_take_next(struct duplex *p, uint32_t bytes, int both)
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan);
 void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
 void duplex_drop_draft(struct duplex *p, struct tx *tx);
-/* The same for an eager message, with its header: if it is sooner read by the peer. It is made with its credit spent,
- * like one that goes through the ring. */
+/* The same for an eager message, with its header: if it is sooner read by the peer. */
 struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow);
+void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
 /* The peer has not read this eager message for long: take it back, and send it through the ring, if there is room for
  * all of it. 0: there is not, or the peer reads it. */
 int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);

@@ -102,15 +102,16 @@ __attribute__((noinline)) static comm_status lend_now(struct fabric *f, struct d
     if (!tx)
         return COMM_ERR_UNSUPPORTED;
     h.seq = ++g->sends_begun;
-    duplex_make_offer(p, &h, tx, g);
+    duplex_make_lent(p, &h, tx, g);
     duplex_ring_bell(p);
     return wait_for_lent(f, p, tx, &h, spin_ns);
 }
 
-static inline int may_be_lent(const struct fabric *f, const struct port *port, size_t bytes)
+/* Where ranks share cores a stream of them is sent without a turn of the peer for each. */
+static inline int may_be_lent(const struct fabric *f, const struct duplex *p, size_t bytes)
 {
-    return bytes >= LEND_EAGER_LEAST && bytes <= (size_t)match_eager_bytes(port->table->matching, COMM_OP_SEND) &&
-           waiting_spins(f->looks.waiting);
+    return bytes >= LEND_EAGER_LEAST && bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND) &&
+           (waiting_spins(f->looks.waiting) || duplex_is_in_turn(p));
 }
 
 /* UNSUPPORTED: it cannot be offered. */
@@ -152,7 +153,7 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     size_t bytes = op->send.count * op->element_bytes;
     if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
         return COMM_ERR_UNSUPPORTED;
-    if (UNLIKELY(may_be_lent(f, port, bytes))) {
+    if (UNLIKELY(may_be_lent(f, p, bytes))) {
         comm_status status = lend_now(f, p, g, op, spin_ns);
         if (status != COMM_ERR_UNSUPPORTED)
             return status;

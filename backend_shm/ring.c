@@ -6,7 +6,7 @@
 
 /* Intel's do. A core takes lines by stores in their order, and waits for some at a time; those that it has asked for
  * come at the same time. Swaps of 2 KiB take 0.56 us so on Emerald Rapids, and else 0.75. */
-static int brings_lines(void)
+int ring_brings_lines(void)
 {
 #ifdef __x86_64__
     unsigned most, b, c, d;
@@ -29,7 +29,7 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->copy.reader_ns = shared->take_ns;
-    r->brings_lines = brings_lines();
+    r->brings_lines = ring_brings_lines();
     begin_at(r->tail, first);
     begin_at(r->seen_head, first);
     for (unsigned lane = 0; lane < RING_LANES; lane++) /* it has read nothing yet */

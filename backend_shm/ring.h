@@ -289,6 +289,9 @@ static inline void ring_end_frame(struct ring_out *r, struct ring_record *record
     ring_publish(r, 0, ring_frame_lines(bytes));
 }
 
+/* Does this processor bring lines that it is asked for? */
+int ring_brings_lines(void);
+
 /* To take a line is to get it into this core's cache for writing, and so out of the other core's. This asks for lines.
  * Zen 4 does nothing for a line that is not in the core's first cache. */
 static inline void ring_ask_for(const uint8_t *first, uint64_t lines)

@@ -104,8 +104,8 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes &&
                     !(s->copy_bytes && operand_is_long(op)); /* the engine copies that past the caches */
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
-    s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes && s->send_messages <= 1 &&
-                     s->recv_messages <= 1 && !(comm_op_traits_of(op->op.kind)->traits & COMM_OP_TRAIT_REDUCES);
+    s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes &&
+                     !(comm_op_traits_of(op->op.kind)->traits & COMM_OP_TRAIT_REDUCES);
     return s->is_offered || (s->bytes <= SMALL_BYTES && s->bytes <= eager_bytes);
 }
 
@@ -567,13 +567,13 @@ APART comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct
     return run_offered(s, f, g, op, offers, spin_ns);
 }
 
-/* ---- A call with one message each way, or one, that may be lent ---- */
+/* ---- A call whose messages are eager, and may be lent ---- */
 
-/* The message in front; 0: it was taken back, or its operation has ended at the peer. */
-static int take_lendable(const struct small_shape *s, const struct ring_record *record, uint8_t *recv)
+/* The message that is in front of its peer's ring; 0: it was taken back, or its operation has ended at the peer. */
+static int take_lendable(const struct small_shape *s, int i, const struct ring_record *record, uint8_t *recv)
 {
-    struct duplex *p = s->recvs[0].peer;
-    uint8_t *to = recv + s->recvs[0].offset;
+    struct duplex *p = s->recvs[i].peer;
+    uint8_t *to = recv + s->recvs[i].offset;
     if (is_lent(record))
         return duplex_read_lent(p, &s->head, record, to);
     duplex_copy_out(p, to, ring_payload(record, RING_FRAME, (uint32_t)s->bytes), s->bytes);
@@ -581,36 +581,96 @@ static int take_lendable(const struct small_shape *s, const struct ring_record *
     return 1;
 }
 
-/* NULL: it is not lent. */
-static struct tx *draft_lent(const struct small_shape *s, const comm_op *op)
+static int take_all_lendable(const struct small_shape *s, const struct ring_record **records, uint8_t *recv)
 {
-    struct duplex *p = s->sends[0].peer;
-    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
-    const struct loan loan = { .payload = from + s->sends[0].offset, .bytes = s->bytes };
-    enum lend_flow flow = s->recv_messages ? LEND_BOTH : duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM;
-    return writes_over_offers(op) ? NULL : duplex_draft_lent(p, &s->head, &loan, flow);
-}
-
-/* Send: lent, or through the ring. 0: neither is possible. */
-static int send_lendable(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
-                         const comm_op *op, struct tx **tx, int64_t spin_ns)
-{
-    *tx = n.sends ? draft_lent(s, op) : NULL;
-    if (*tx) {
-        duplex_make_offer(s->sends[0].peer, &s->head, *tx, g);
-        duplex_ring_bell(s->sends[0].peer);
-        return 1;
-    }
-    if (!s->fits)
-        return n.sends == 0 && s->recvs[0].peer->peer_lends;
-    if (!can_send(s, n) && (n.recvs || !await_room(f, s, spin_ns) || !can_send(s, n)))
-        return 0;
-    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
-    send_all(s, n, op->seq, ring_key_of(s->sent, op->seq), from, own_core(s, n, f));
+    for (int i = 0; i < s->recv_messages; i++)
+        if (!take_lendable(s, i, records[i], recv))
+            return 0;
     return 1;
 }
 
-/* The peer does not come for it. A rank that only sends need not wait for that. */
+/* Where ranks share cores to wait until the peers have read takes a turn of each. A root of several would wait for all
+ * of them. */
+static int may_lend(const struct small_shape *s, const struct fabric *f, const comm_op *op)
+{
+    return (waiting_spins(f->looks.waiting) || !f->cma_measured) && (s->recv_messages || s->send_messages == 1) &&
+           !writes_over_offers(op);
+}
+
+/* Each message by itself; NULL: it is not lent. How many are. */
+static int draft_lent(const struct small_shape *s, const struct fabric *f, const comm_op *op, struct tx **lent)
+{
+    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
+    const int may = may_lend(s, f, op);
+    int count = 0;
+    for (int i = 0; i < s->send_messages; i++) {
+        struct duplex *p = s->sends[i].peer;
+        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes };
+        enum lend_flow flow = s->recv_messages ? LEND_BOTH : duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM;
+        lent[i] = may ? duplex_draft_lent(p, &s->head, &loan, flow) : NULL;
+        count += lent[i] != NULL;
+    }
+    return count;
+}
+
+/* Is there a way for those that are not lent, and for those that are due? */
+static int can_send_lendable(struct small_shape *s, struct messages n, struct fabric *f, int lent, int64_t spin_ns)
+{
+    if (s->fits)
+        return can_send(s, n) || (!n.recvs && await_room(f, s, spin_ns) && can_send(s, n));
+    for (int i = 0; i < n.recvs && lent == n.sends; i++)
+        lent -= n.sends == 0 && !s->recvs[i].peer->peer_lends;
+    return lent == n.sends;
+}
+
+static void put_lendable(const struct small_shape *s, const comm_op *op, int i)
+{
+    struct duplex *p = s->sends[i].peer;
+    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
+    struct frame h = s->head;
+    port_spend(&p->port, s->bytes);
+    h.credit = port_take_owed(&p->port);
+    ring_put_frame(&p->out, ring_key_of(s->sent, op->seq), &h, from + s->sends[i].offset, (uint32_t)s->bytes);
+}
+
+/* Send each: lent, or through the ring. 0: neither is possible. */
+static int send_lendable(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
+                         const comm_op *op, struct tx **lent, int64_t spin_ns)
+{
+    int count = draft_lent(s, f, op, lent);
+    if (!can_send_lendable(s, n, f, count, spin_ns)) {
+        for (int i = 0; i < n.sends; i++)
+            if (lent[i])
+                duplex_drop_draft(s->sends[i].peer, lent[i]);
+        return 0;
+    }
+    const uint32_t core = own_core(s, n, f);
+    for (int i = 0; i < n.sends; i++)
+        if (lent[i])
+            duplex_make_lent(s->sends[i].peer, &s->head, lent[i], g);
+        else
+            put_lendable(s, op, i);
+    ring_bells(s, n, core);
+    if (n.sends == 1 && !count)
+        duplex_take_next(s->sends[0].peer, (uint32_t)n.bytes, n.recvs > 0);
+    return 1;
+}
+
+/* Wait until the peers have read what was lent; 0: that takes too long. */
+static int lent_are_read(struct fabric *f, const struct small_shape *s, struct tx **lent, int64_t spin_ns)
+{
+    int64_t until_ns = 0;
+    for (int i = 0; i < s->send_messages; i++)
+        for (unsigned turn = 1; lent[i] && !duplex_is_read(s->sends[i].peer, lent[i]); turn++)
+            if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
+                return 0;
+    for (int i = 0; i < s->send_messages; i++)
+        if (lent[i])
+            duplex_end_offer(s->sends[i].peer, lent[i]);
+    return 1;
+}
+
+/* The peer does not come for it. A rank that only sends, to one, need not wait for that. */
 static comm_status send_instead(const struct small_shape *s, struct exec_group *g, const comm_op *op, struct tx *tx)
 {
     struct frame h = s->head;
@@ -626,20 +686,19 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
                                int64_t spin_ns)
 {
     const struct messages n = { s->send_messages, s->recv_messages, s->bytes, 0, 1 };
-    const uint64_t key = ring_key_of(s->sent, op->seq);
-    const struct ring_record *record;
-    struct tx *tx;
+    const struct ring_record *records[SMALL_PEERS_MAX];
+    struct tx *lent[SMALL_PEERS_MAX];
     s->head.seq = op->seq;
-    if (!send_lendable(s, n, f, g, op, &tx, spin_ns))
+    if (!send_lendable(s, n, f, g, op, lent, spin_ns))
         return COMM_ERR_UNSUPPORTED;
     exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : op->recv.data, op->recv.data);
-    if (n.recvs && (!all_are_here(f, s, n, key, (uint32_t)n.bytes, &record, 0, spin_ns) ||
-                    !take_lendable(s, record, op->recv.data)))
+    if (!all_are_here(f, s, n, ring_key_of(s->sent, op->seq), (uint32_t)n.bytes, records, s->core, spin_ns) ||
+        !take_all_lendable(s, records, op->recv.data))
         return COMM_IN_PROGRESS;
-    if (tx && !are_read(f, s, &tx, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
-        return send_instead(s, g, op, tx);
+    if (!lent_are_read(f, s, lent, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+        return send_instead(s, g, op, lent[0]);
     queue_ran(g, op->seq);
     return COMM_OK;
 }
@@ -649,7 +708,7 @@ APART comm_status run_special(struct small *small, struct small_shape *s, struct
                               const comm_op *op, int64_t spin_ns)
 {
     comm_status status = COMM_ERR_UNSUPPORTED;
-    if (s->may_be_lent && waiting_spins(f->looks.waiting))
+    if (s->may_be_lent)
         status = run_lendable(s, f, g, op, spin_ns);
     if (status != COMM_ERR_UNSUPPORTED)
         return status;

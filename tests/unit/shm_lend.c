@@ -1078,7 +1078,7 @@ static struct tx *lend_eager(struct frame *h, const uint8_t *data)
     const struct loan loan = { .payload = data, .bytes = EAGER };
     struct tx *tx = duplex_draft_lent(sides[0].pair, h, &loan, LEND_STREAM);
     assert_non_null(tx);
-    duplex_make_offer(sides[0].pair, h, tx, &groups[0]);
+    duplex_make_lent(sides[0].pair, h, tx, &groups[0]);
     return tx;
 }
 
