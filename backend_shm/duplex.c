@@ -358,14 +358,24 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx)
     tx_put(p, tx);
 }
 
+/* A rank that only sends has not looked for any. */
+static int has_credit(struct duplex *p, size_t bytes)
+{
+    if (!port_has_credit(&p->port, bytes))
+        duplex_read_credit(p);
+    return port_has_credit(&p->port, bytes) && !port_is_gone(&p->port);
+}
+
 struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow)
 {
     struct loan drafted = *loan;
-    if (p->port.state != PORT_UP || p->tx_head || p->bye_sent)
+    if (p->port.state != PORT_UP || p->bye_sent)
         return NULL;
-    if (!port_has_credit(&p->port, loan->bytes)) /* a rank that only sends has not looked for any */
-        duplex_read_credit(p);
-    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone(&p->port) || !lend_is_sooner(p, h, &drafted, flow) ||
+    if (flow != LEND_BOTH && p->lends_later) {
+        p->lends_later--;
+        return NULL;
+    }
+    if (!has_credit(p, loan->bytes) || p->tx_head || !lend_is_sooner(p, h, &drafted, flow) ||
         !has_space(p, ring_frame_lines(0)))
         return NULL;
     struct tx *tx = tx_get(p->fabric);
@@ -393,12 +403,23 @@ static int has_space_for_all(struct duplex *p, size_t bytes)
     return has;
 }
 
+/* A peer that does not look costs a wait with each message that is lent. */
+static void lend_later(struct duplex *p)
+{
+    enum { LEAST = 32, MOST = 1024 };
+    p->lends_later = !p->lends_later_next ? LEAST : p->lends_later_next;
+    p->lends_later_next = p->lends_later < MOST ? 2 * p->lends_later : MOST;
+}
+
 int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx)
 {
     const void *payload = tx->loan.payload;
     size_t bytes = tx->loan.bytes;
-    if (p->port.state != PORT_UP || p->tx_head || !port_finds_credit(&p->port, bytes) || !has_space_for_all(p, bytes) ||
-        !lend_withdraw(p, &tx->loan))
+    int has_room = p->port.state == PORT_UP && has_credit(p, bytes) && !p->tx_head && has_space_for_all(p, bytes);
+    if (has_room && !lend_withdraw(p, &tx->loan))
+        return 0;
+    lend_later(p);
+    if (!has_room)
         return 0;
     duplex_end_offer(p, tx);
     port_spend(&p->port, bytes);
@@ -653,16 +674,28 @@ static const char *begin_lent_eager(struct duplex *p, const struct frame *h, con
     return begin_lent(p, h, place);
 }
 
-int duplex_read_lent(struct duplex *p, const struct frame *h, const struct ring_record *record, void *to)
+int duplex_claim_lent(struct duplex *p, const struct frame *h, const struct ring_record *record,
+                      struct ring_place *ret_place)
 {
-    const struct ring_place place = ring_place(record);
-    const char *wrong = lend_check(&place);
-    if (wrong)
+    *ret_place = ring_place(record);
+    const char *wrong = h->bytes > FRAME_EAGER_MAX ? "an eager message beyond the limit" : lend_check(ret_place);
+    if (wrong) {
         port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+        return 0;
+    }
     p->peer_lends = 1;
-    int is_read = !wrong && lend_claim(p, &place) && lend_read_now(p, h, &place, to);
+    if (lend_claim(p, ret_place))
+        return 1;
+    duplex_took_record(p, FRAME_EAGER, (size_t)h->bytes, record->credit, 0);
+    return 0;
+}
+
+int duplex_read_claimed(struct duplex *p, const struct frame *h, const struct ring_place *place, uint32_t credit,
+                        void *to)
+{
+    int is_read = lend_read_now(p, h, place, to);
     if (p->port.state == PORT_UP)
-        duplex_took_record(p, FRAME_EAGER, (size_t)h->bytes, record->credit, 0);
+        duplex_took_record(p, FRAME_EAGER, (size_t)h->bytes, credit, 0);
     return is_read;
 }
 
@@ -776,8 +809,9 @@ int duplex_read(struct port *port)
         enum ring_found what = ring_look(&p->in, &record);
         if (p->lent_head) {
             note_taken(p); /* before the peer's BYE, which came later */
-            if (p->in.next != record)
-                continue; /* an operation that went on has taken in credit: that was this record */
+            /* An operation that went on has taken in credit: that was this record. Or its work is complete. */
+            if (p->in.next != record || d->done_count != done)
+                continue;
         }
         if (what == RING_NOTHING && ended)
             port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");

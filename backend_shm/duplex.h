@@ -113,12 +113,18 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx);
 /* The same for an eager message, with its header: if it is sooner read by the peer. */
 struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow);
 void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
-/* The peer has not read this eager message for long: take it back, and send it through the ring, if there is room for
- * all of it. 0: there is not, or the peer reads it. */
+/* The peer has not read this eager message for long: take it back, and send it through the ring, if there is credit and
+ * space for all of it. 0: there is not, other frames wait, or the peer reads it. */
 int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);
 /* Has the peer read it? Then it is ended, unless port_ops.adopt gives it to a message. */
 int duplex_is_read(const struct duplex *p, const struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
+/* An eager message that was lent has been read in time. */
+static inline void duplex_end_lent(struct duplex *p, struct tx *tx)
+{
+    p->lends_later_next = 0;
+    duplex_end_offer(p, tx);
+}
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);
 /* The message in front, of this type (EAGER, CREDIT, or RTS with an offer) and length, has been looked at in the ring
@@ -136,9 +142,14 @@ static inline void duplex_took(struct duplex *p, uint8_t type, size_t bytes, uin
     duplex_took_record(p, type, bytes, credit, type == FRAME_RTS ? 0 : bytes);
 }
 
-/* An eager message with this header is in front, and lent, in this record: read it to there. 0: it was taken back, or
- * the peer is lost. It is done with. */
-int duplex_read_lent(struct duplex *p, const struct frame *h, const struct ring_record *record, void *to);
+/* An eager message with this header is in front, and lent, in this record: claim it. 0: it was taken back, and the
+ * record is done with; or the peer is lost. */
+int duplex_claim_lent(struct duplex *p, const struct frame *h, const struct ring_record *record,
+                      struct ring_place *ret_place);
+/* Read it to there; the record, whose credit that is, is done with. 0: its operation has ended at the peer, or the peer
+ * is lost. */
+int duplex_read_claimed(struct duplex *p, const struct frame *h, const struct ring_place *place, uint32_t credit,
+                        void *to);
 
 void duplex_copy_long(struct duplex *p, void *to, const uint8_t *payload, size_t bytes);
 /* The payload of an eager message, which lies in its record. */

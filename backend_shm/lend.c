@@ -151,7 +151,7 @@ static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_
     return p->ways[size] = is_lower ? way | WAY_CHOSEN : way;
 }
 
-/* By that way, or is this one of the tries of the other one? */
+/* Does the message go by the kernel: by that way, or as one of the tries of the other one? */
 static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
     enum { TRY_LOOKS = 16 };
@@ -496,6 +496,12 @@ int lend_claim(struct duplex *p, const struct ring_place *place)
 {
     uint32_t loan = place->loan;
     return atomic_compare_exchange_strong(&p->in.shared->valid[place->slot], &loan, loan | LOAN_CLAIMED);
+}
+
+void lend_give_up_claim(struct duplex *p, const struct ring_place *place)
+{
+    uint32_t claimed = place->loan | LOAN_CLAIMED;
+    atomic_compare_exchange_strong(&p->in.shared->valid[place->slot], &claimed, place->loan);
 }
 
 const char *lend_check(const struct ring_place *place)

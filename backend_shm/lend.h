@@ -8,9 +8,9 @@
  *
  * Eager messages. One that is sent by a rank that waits (run) may be lent as well, where the kernel is faster than two
  * copies. It is read as soon as the receiver looks, like one that lies in the ring, whether there is a receive for it
- * or not. If nobody looks for long the sender takes the loan back, and sends the message through the ring after all: so
- * such a send waits for nobody. Both ranks must agree on which of it happens: the receiver claims the loan before it
- * reads, and what is claimed is not taken back.
+ * or not. A rank that only sends does not wait for that for long. It takes the loan back, and sends the message through
+ * the ring after all, if there is credit and space for that. Both ranks must agree on which of it happens: the receiver
+ * claims the loan before it reads, and what is claimed is not taken back.
  *
  * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
  * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
@@ -67,8 +67,9 @@ void lend_probe(struct duplex *p);
 /* An error text if it is none. */
 const char *lend_check(const struct ring_place *place);
 /* Claim an eager message that lies there; 0: it has been taken back, and comes through the ring, or its operation has
- * ended. */
+ * ended. What is claimed is read, or the claim is given up. */
 int lend_claim(struct duplex *p, const struct ring_place *place);
+void lend_give_up_claim(struct duplex *p, const struct ring_place *place);
 /* The payload of the frame that is coming lies there. An error text if that cannot be. */
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
 /* The same of an offer that is read at once, to there; 0: it was taken back, or the peer is lost. */

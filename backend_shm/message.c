@@ -1,6 +1,7 @@
-/* Sends and receives at once. A short send for which there is space goes to the ring; a longer one is offered, and read
- * soon, or left to the engine. A receive takes a message that is in front of its sender's ring, or comes there soon.
- * All else is the engine's: receives from any source, and whatever is behind others. */
+/* Sends and receives at once. A short send for which there is space goes to the ring, or is lent to the peer, if that
+ * is faster; a longer one is offered, and read soon, or left to the engine. A receive takes a message that is in front
+ * of its sender's ring, or comes there soon. All else is the engine's: receives from any source, and whatever is behind
+ * others. */
 #include "message.h"
 
 #include <string.h>
@@ -68,7 +69,7 @@ static inline int look_again(struct fabric *f, const struct duplex *p, unsigned 
                                            : yield_and_look(f, p, turn, spin_ns, until_ns);
 }
 
-/* Wait until the peer has read it. */
+/* Wait until the peer has read it; then it is to be ended. */
 static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
                                    int64_t spin_ns)
 {
@@ -80,14 +81,16 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
         if (!look_again(f, p, turn, spin_ns, &until_ns))
             return COMM_IN_PROGRESS;
     fabric_found(f, turn, until_ns);
-    duplex_end_offer(p, tx);
     return COMM_OK;
 }
 
-/* The same of an eager one. A send of that waits for no receive: what nobody has read by then goes to the ring. */
+/* The same of an eager one. To send that must not wait for the receive: what nobody has read by then goes to the
+ * ring. */
 static comm_status wait_for_lent(struct fabric *f, struct duplex *p, struct tx *tx, struct frame *h, int64_t spin_ns)
 {
     comm_status status = wait_until_read(f, p, tx, (size_t)h->bytes, spin_ns);
+    if (status == COMM_OK)
+        duplex_end_lent(p, tx);
     return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;
 }
 
@@ -127,7 +130,10 @@ static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_gro
     h.seq = ++g->sends_begun;
     duplex_make_offer(p, &h, tx, g);
     duplex_ring_bell(p);
-    return wait_until_read(f, p, tx, loan.bytes, spin_ns);
+    comm_status status = wait_until_read(f, p, tx, loan.bytes, spin_ns);
+    if (status == COMM_OK)
+        duplex_end_offer(p, tx);
+    return status;
 }
 
 /* It is long, or there is no room for it; *ret_has_room: it is short, and now there is. A function of its own, as
@@ -185,7 +191,7 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
                         const struct ring_record *record)
 {
     const struct frame h = ring_frame(record);
-    const struct ring_place place = ring_place(record);
+    struct ring_place place = ring_place(record);
     size_t capacity = op->recv.count * op->element_bytes;
     int fits = op->tag == COMM_ANY_TAG ? h.tag >= 0 : h.tag == op->tag;
     if (h.kind != COMM_OP_SEND || h.group != g->id || !fits || h.bytes > capacity)
@@ -197,7 +203,8 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
         return COMM_OK;
     }
     if (h.type == FRAME_EAGER && !h.round && h.bytes && place.loan && record->bytes == 0) {
-        int is_read = duplex_read_lent(p, &h, record, op->recv.data);
+        int is_read = duplex_claim_lent(p, &h, record, &place) &&
+                      duplex_read_claimed(p, &h, &place, h.credit, op->recv.data);
         return is_read ? COMM_OK : p->port.state == PORT_UP ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
     }
     if (h.type != FRAME_EAGER || h.round || h.bytes > p->in.short_bytes || record->bytes != h.bytes)

@@ -94,8 +94,8 @@ struct ring_shared {
     /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes from the ring, or to reduce them, in messages of
      * many pieces, by the way that the writer's copy went; 0: not known. */
     _Atomic uint32_t take_ns[COPY_OUT_READERS][COPY_OUT_WAYS];
-    /* By the writer, in the ring of the lower rank: the way of long messages that both send, by the power of two that
-     * is their size (lend.c). */
+    /* By the writer, in the ring of the lower rank: the way of messages that both send, by the power of two that is
+     * their size (lend.c). */
     _Alignas(RING_LINE) _Atomic uint8_t ways[RING_WAYS];
     /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes out of records of eager messages; 0: not known. */
     _Atomic uint32_t record_ns;

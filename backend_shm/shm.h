@@ -83,7 +83,7 @@ struct duplex {
     uint32_t said_core;    /* as in ring_shared */
     uint32_t small_steps;  /* duplex_give_credit: so many more */
     uint32_t messages;     /* that have come from the peer */
-    uint32_t messages_before; /* so many had, when this rank sent last: duplex_is_in_turn */
+    uint32_t messages_before; /* so many had, when this rank sent its last one at once: duplex_is_in_turn */
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */
     uint32_t loan;         /* the last one's number */
@@ -98,7 +98,9 @@ struct duplex {
     uint32_t accepted;      /* a bit for each of them that is to be read */
     uint8_t way;            /* lend.c: of the latest message that goes one way and could choose */
     uint8_t eager_way;      /* the same of those that are eager */
-    uint8_t peer_lends;     /* the latest eager message of LEND_EAGER_LEAST and more from it was lent */
+    uint8_t peer_lends;     /* the peer's latest eager message was lent, but for short ones in the ring */
+    uint32_t lends_later;   /* so many of the next eager messages are not lent, as the latest was not read in time */
+    uint32_t lends_later_next; /* and so many the next time; 0: never yet */
     uint8_t ways[RING_WAYS]; /* as in ring_shared */
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
@@ -201,12 +203,14 @@ static inline struct duplex *duplex_of(struct port *p)
  * until the news of that end come. */
 static inline void duplex_drop_borrowed(struct duplex *p)
 {
-    size_t eager_bytes = p->port.in.type == FRAME_EAGER ? (size_t)p->port.in.bytes : 0;
+    /* An unexpected message costs credit until it is dropped, for it keeps its memory. */
+    int is_paid = p->port.in.type == FRAME_EAGER && p->port.sink.kind != SINK_UNEXPECTED;
+    size_t eager_bytes = (size_t)p->port.in.bytes;
     p->port.sink.kind = SINK_NONE;
     p->port.sink.message = NULL;
     p->port.sink.unexpected = NULL;
     p->port.in.type = 0;
-    if (eager_bytes)
+    if (is_paid)
         port_consumed(&p->port, eager_bytes);
     p->borrowed.loan = 0;
 }

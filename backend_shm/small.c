@@ -4,9 +4,9 @@
  * a call reads those of the others where they lie, and waits until its own have been read.
  *
  * The records are those that the engine sends and expects for the same op. So ranks that call it asynchronously, or
- * take longer, do the same op together with ranks that run it here. Nothing is taken out before all is there: an op
- * that takes too long is handed to the engine, which finds all as it would have, but for what is sent already; or all
- * is received already, and it waits for the others to read. */
+ * take longer, do the same op together with ranks that run it here. Nothing is taken out before all is there, and what
+ * is lent (lend.h) is claimed: an op that takes too long is handed to the engine, which finds all as it would have, but
+ * for what is sent already; or all is received already, and it waits for the others to read. */
 #include "small.h"
 
 #include <string.h>
@@ -569,24 +569,41 @@ APART comm_status run_if_offered(struct small_shape *s, struct fabric *f, struct
 
 /* ---- A call whose messages are eager, and may be lent ---- */
 
-/* The message that is in front of its peer's ring; 0: it was taken back, or its operation has ended at the peer. */
-static int take_lendable(const struct small_shape *s, int i, const struct ring_record *record, uint8_t *recv)
+/* Claim what is lent, before anything is taken out: if one has been taken back the engine waits for it, and for all
+ * others. The loan of a message that is not lent is 0. */
+static int claim_all(const struct small_shape *s, const struct ring_record **records, struct ring_place *places)
 {
-    struct duplex *p = s->recvs[i].peer;
-    uint8_t *to = recv + s->recvs[i].offset;
-    if (is_lent(record))
-        return duplex_read_lent(p, &s->head, record, to);
-    duplex_copy_out(p, to, ring_payload(record, RING_FRAME, (uint32_t)s->bytes), s->bytes);
-    duplex_took(p, FRAME_EAGER, s->bytes, record->credit);
-    return 1;
+    int claimed = 0;
+    for (; claimed < s->recv_messages; claimed++) {
+        struct duplex *p = s->recvs[claimed].peer;
+        places[claimed].loan = 0;
+        if (is_lent(records[claimed]) ? !duplex_claim_lent(p, &s->head, records[claimed], &places[claimed])
+                                      : !ring_holds(&p->in, (uint32_t)s->bytes))
+            break;
+    }
+    for (int i = 0; claimed < s->recv_messages && i < claimed; i++)
+        if (places[i].loan)
+            lend_give_up_claim(s->recvs[i].peer, &places[i]);
+    return claimed == s->recv_messages;
 }
 
+/* 0: an operation has ended at its rank, or that rank is lost. */
 static int take_all_lendable(const struct small_shape *s, const struct ring_record **records, uint8_t *recv)
 {
-    for (int i = 0; i < s->recv_messages; i++)
-        if (!take_lendable(s, i, records[i], recv))
-            return 0;
-    return 1;
+    struct ring_place places[SMALL_PEERS_MAX];
+    int taken = 0, can = claim_all(s, records, places);
+    for (; can && taken < s->recv_messages; taken++) {
+        struct duplex *p = s->recvs[taken].peer;
+        const struct ring_record *record = records[taken];
+        uint8_t *to = recv + s->recvs[taken].offset;
+        if (places[taken].loan) {
+            can = duplex_read_claimed(p, &s->head, &places[taken], record->credit, to);
+        } else {
+            duplex_copy_out(p, to, ring_payload(record, RING_FRAME, (uint32_t)s->bytes), s->bytes);
+            duplex_took(p, FRAME_EAGER, s->bytes, record->credit);
+        }
+    }
+    return can;
 }
 
 /* Where ranks share cores to wait until the peers have read takes a turn of each. A root of several would wait for all
@@ -618,8 +635,9 @@ static int can_send_lendable(struct small_shape *s, struct messages n, struct fa
 {
     if (s->fits)
         return can_send(s, n) || (!n.recvs && await_room(f, s, spin_ns) && can_send(s, n));
-    for (int i = 0; i < n.recvs && lent == n.sends; i++)
-        lent -= n.sends == 0 && !s->recvs[i].peer->peer_lends;
+    for (int i = 0; n.sends == 0 && i < n.recvs; i++)
+        if (!s->recvs[i].peer->peer_lends)
+            return 0;
     return lent == n.sends;
 }
 
@@ -666,7 +684,7 @@ static int lent_are_read(struct fabric *f, const struct small_shape *s, struct t
                 return 0;
     for (int i = 0; i < s->send_messages; i++)
         if (lent[i])
-            duplex_end_offer(s->sends[i].peer, lent[i]);
+            duplex_end_lent(s->sends[i].peer, lent[i]);
     return 1;
 }
 
@@ -703,21 +721,21 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
     return COMM_OK;
 }
 
-/* What is no matter of records alone. */
+/* What may be lent or offered, waits for room, or cannot be done at once. */
 APART comm_status run_special(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
                               const comm_op *op, int64_t spin_ns)
 {
     comm_status status = COMM_ERR_UNSUPPORTED;
     if (s->may_be_lent)
         status = run_lendable(s, f, g, op, spin_ns);
-    if (status != COMM_ERR_UNSUPPORTED)
+    if (status != COMM_ERR_UNSUPPORTED || (s->may_be_lent && s->fits)) /* it has waited for room */
         return status;
     if (s->awaits_room) {
         await_room(f, s, spin_ns);
         return COMM_ERR_UNSUPPORTED;
     }
     if (!s->is_offered)
-        return s->fits ? run_sent_any(s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+        return COMM_ERR_UNSUPPORTED;
     status = run_if_offered(s, f, g, op, spin_ns);
     s->head.type = FRAME_EAGER;
     if (status != COMM_ERR_UNSUPPORTED) /* what was offered has been read: this rank has waited */

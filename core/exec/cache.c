@@ -51,8 +51,8 @@ static size_t size_of(int cpu)
     return bytes ? bytes : ASSUMED_BYTES;
 }
 
-/* A cache that is as large as the largest ones belongs to many cores, also if a virtual machine has two of them, and a
- * core reaches most of it over a mesh. It is worth less. Two ranks on two cores of Emerald Rapids (260 MiB): all_gather
+/* A cache of so many bytes is shared by many cores, even if a virtual machine sees only two of them, and a core reaches
+ * most of it over a mesh. It is worth less. Two ranks on two cores of Emerald Rapids (260 MiB): all_gather
  * of 2, 4, 16 MiB takes 131, 305, 1120 us so, and else 144, 353, 1330, all_to_all of 2 and 4 MiB 140 and 305, and else
  * 155 and 335; other operations are as fast. */
 static size_t worth_of(struct cache *c, size_t bytes)

@@ -107,7 +107,7 @@ void unexpected_drop(struct unexpected *u)
         /* The rest of its payload is still coming, or never will. */
         p->sink.kind = SINK_DISCARD;
         p->sink.unexpected = NULL;
-    } else if (u->complete && u->head.type == FRAME_EAGER && !port_is_gone(p)) {
+    } else if (u->head.type == FRAME_EAGER && !port_is_gone(p)) {
         port_consumed(p, payload_bytes(&u->head));
     }
     if (u->data != u->inline_data)

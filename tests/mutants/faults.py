@@ -861,7 +861,8 @@ fault("c", "credit_is_taken_in_with_a_payload", DUPLEX, "h.type != FRAME_CREDIT 
       "h.type != FRAME_CREDIT", "shm_read")
 fault("c", "credit_is_looked_for_in_a_payload", DUPLEX, "p->port.state == PORT_UP && !p->port.in.type; i++",
       "p->port.state == PORT_UP; i++", "shm_read")
-fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record)", "if (0)", "shm_lend")
+fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record || d->done_count != done)",
+      "if (d->done_count != done)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
 fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + share : 0;", "share : 0;",
@@ -932,8 +933,8 @@ fault("h", "sender_is_not_told_that_all_is_read_at_once", LEND,
       "place->loan, memory_order_release);\n    duplex_ring_bell(p);\n    return 1;",
       "place->loan, memory_order_release);\n    return 1;", "shm_lend")
 fault("h", "offer_at_once_rings_no_bell", "backend_shm/message.c",
-      "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);\n    return wait_until_read(",
-      "    duplex_make_offer(p, &h, tx, g);\n    return wait_until_read(", "shm_lend")
+      "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);",
+      "    duplex_make_offer(p, &h, tx, g);", "shm_lend")
 fault("h", "writer_that_sleeps_is_not_told_of_space", DUPLEX,
       "    atomic_store(&p->in.shared->waits, 0);\n    duplex_ring_bell(p);",
       "    atomic_store(&p->in.shared->waits, 0);", "shm_lend")
@@ -1010,6 +1011,14 @@ fault("shm", "eager_message_that_was_taken_back_costs_credit", DUPLEX,
       "        return NULL;", "shm_lend")
 fault("shm", "eager_message_that_is_dropped_costs_credit", "backend_shm/shm.h",
       "        port_consumed(&p->port, eager_bytes);", "        (void)eager_bytes;", "shm_lend")
+fault("shm", "what_is_lent_is_taken_before_all_is_claimed", "backend_shm/small.c",
+      "        if (is_lent(records[claimed]) ? !duplex_claim_lent(p, &s->head, records[claimed], &places[claimed])\n",
+      "        places[claimed] = ring_place(records[claimed]);\n        if (is_lent(records[claimed]) ? 0\n",
+      "lent_late")
+fault("shm", "memory_of_a_message_that_is_dropped_costs_nothing", "backend_shm/shm.h",
+      " && p->port.sink.kind != SINK_UNEXPECTED;", ";", "shm_lend")
+fault("shm", "peer_that_does_not_look_is_lent_again_at_once", DUPLEX, "    lend_later(p);\n    if (!has_room)",
+      "    (void)lend_later;\n    if (!has_room)", "shm_lend")
 fault("shm", "eager_message_waits_for_ever", "backend_shm/message.c",
       "return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;",
       "(void)h;\n    return status;", "shm_lend")
@@ -1023,8 +1032,7 @@ fault("shm", "records_are_not_measured", DUPLEX, "    tell_take_ns(&p->in.shared
 fault("shm", "stream_is_taken_for_messages_in_turn", LEND,
       "flow == LEND_STREAM ? longer_ns : write_ns + take_ns", "write_ns + take_ns", "shm_lend")
 fault("shm", "rank_that_only_sends_finds_no_credit_to_lend", DUPLEX,
-      "        duplex_read_credit(p);\n    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone",
-      "        ;\n    if (!port_has_credit(&p->port, loan->bytes) || port_is_gone", "shm_lend")
+      "    if (!port_has_credit(&p->port, bytes))\n        duplex_read_credit(p);\n", "", "shm_lend")
 
 # ---- nccl: ranks that have left ----
 

@@ -94,9 +94,19 @@ static void add(void *dst, const void *a, const void *b, size_t count)
         ((float *)dst)[i] = ((const float *)a)[i] + ((const float *)b)[i];
 }
 
+static int keeps; /* the receiver has no receive for what comes */
+static struct unexpected_list kept;
+
 static void on_begins(struct port *p, const struct frame *h)
 {
-    (void)h;
+    if (keeps) {
+        struct unexpected *u = unexpected_add(&kept, p, h);
+        assert_non_null(u);
+        p->sink.kind = SINK_UNEXPECTED;
+        p->sink.unexpected = u;
+        p->sink.dst = u->data;
+        return;
+    }
     if (reduces) {
         p->sink.kind = SINK_REDUCE;
         p->sink.dst = (uint8_t *)local;
@@ -1076,6 +1086,7 @@ static struct exec_group spinning_group_at(int side)
 static struct tx *lend_eager(struct frame *h, const uint8_t *data)
 {
     const struct loan loan = { .payload = data, .bytes = EAGER };
+    sides[0].pair->lends_later = 0;
     struct tx *tx = duplex_draft_lent(sides[0].pair, h, &loan, LEND_STREAM);
     assert_non_null(tx);
     duplex_make_lent(sides[0].pair, h, tx, &groups[0]);
@@ -1192,6 +1203,27 @@ static void an_eager_message_whose_group_ends_while_it_is_read(void **state)
     free(data);
 }
 
+/* The same of one that has no receive: its memory is kept, and so is its credit, until it is dropped. */
+static void an_unexpected_message_whose_group_ends_while_it_is_read(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+    const struct port *to = &sides[1].pair->port;
+    (void)state;
+    unexpected_list_init(&kept);
+    keeps = 1;
+    for (int i = 0; i < 3; i++)
+        lend_eager(&h, data);
+    after_read = end_its_group;
+    look(1);
+    keeps = 0;
+    assert_int_equal(to->unexpected_count, 1); /* the others have been taken back as well */
+    assert_int_equal(to->eager_held - to->credit_owed, EAGER + PORT_FRAME_COST);
+    unexpected_list_clear(&kept);
+    expect_credit();
+    free(data);
+}
+
 /* A send that nobody reads goes to the ring, as long as there is room for all of it. */
 static void a_send_of_an_eager_message_waits_for_nobody(void **state)
 {
@@ -1205,9 +1237,16 @@ static void a_send_of_an_eager_message_waits_for_nobody(void **state)
     assert_int_equal(received_count, 1);
     assert_memory_equal(received, data, EAGER);
     expect_credit();
+    assert_int_equal(sides[0].pair->lends_later, 32); /* not tried for so many */
+    assert_int_equal(send_at_once(&from, data, EAGER), COMM_ERR_UNSUPPORTED); /* the engine's */
+    assert_int_equal(sides[0].pair->lends_later, 31);
+    sides[0].pair->lends_later = 0;
     sides[0].pair->port.credit = EAGER + PORT_FRAME_COST; /* it is spent twice */
     assert_int_equal(send_at_once(&from, data, EAGER), COMM_IN_PROGRESS);
     assert_non_null(sides[0].pair->lent_head);
+    assert_int_equal(sides[0].pair->lends_later, 64);
+    duplex_end_lent(sides[0].pair, sides[0].pair->lent_head); /* as if it had been read */
+    assert_int_equal(sides[0].pair->lends_later_next, 0);
     free(data);
 }
 
@@ -1778,6 +1817,7 @@ static const struct CMUnitTest tests[] = {
     LENT_OR_LONG(an_eager_message_is_taken_back),
     LENT_OR_LONG(an_eager_message_that_is_being_read_is_not_taken_back),
     LENT(an_eager_message_whose_group_ends_while_it_is_read),
+    LENT(an_unexpected_message_whose_group_ends_while_it_is_read),
     LENT_OR_LONG(a_send_of_an_eager_message_waits_for_nobody),
     LENT(eager_messages_go_the_faster_way),
     LENT_OR_LONG(the_sender_knows_what_records_take),
