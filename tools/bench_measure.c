@@ -1,7 +1,8 @@
 /* The timing method, the same as that of the programs in tools/peers, so that rows can be laid side by side:
  *   1. check once with random data, then zero the buffers;
  *   2. two iterations (twenty more if they are short) give an estimate; N = clamp(target / estimate, 4, 20000);
- *      N/10 more iterations to warm up, or as many as --warm-up says;
+ *      N/10 more iterations to warm up; or as many as take the time of --warm-up, by estimates that follow those, and
+ *      the last of these gives N;
  *   3. barrier; N back-to-back iterations between two looks at the clock; the mean;
  *   4. the value is the largest mean of all ranks; step 3 is repeated, and the row's mean is the median of the values.
  * The median and the 99th percentile need a clock in the loop, so they come from a pass of their own, where each
@@ -163,9 +164,31 @@ static comm_status estimate(struct lanes *lanes, const struct bench_method *meth
     return status == COMM_OK ? largest(lanes, ret_us, 1) : status;
 }
 
+static long iterations_for(const struct bench_method *method, double us)
+{
+    double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
+    return method->iterations           ? method->iterations
+           : wanted > ITERATIONS_MAX    ? ITERATIONS_MAX
+           : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST
+                                        : (long)wanted;
+}
+
+/* Until the time has passed. The first operations on new buffers may take ten times as long as later ones. */
+static comm_status warm_up(struct lanes *lanes, const struct bench_method *method, double *us)
+{
+    enum { ROUNDS_MAX = 20 };
+    double left_us = method->warm_up_ms * 1e3;
+    comm_status status = COMM_OK;
+    for (int round = 0; round < ROUNDS_MAX && left_us > 0 && status == COMM_OK; round++) {
+        long count = (long)(left_us / (*us > 1e-3 ? *us : 1e-3)) + 1;
+        status = estimate(lanes, method, count, us);
+        left_us -= *us * (double)count;
+    }
+    return status;
+}
+
 /* Every rank gets the same numbers, because they come from the slowest rank's estimate. */
-static comm_status choose_iterations(struct lanes *lanes, const struct bench_method *method,
-                                     long *ret_iterations, long *ret_warm_up)
+static comm_status choose_iterations(struct lanes *lanes, const struct bench_method *method, long *ret_iterations)
 {
     double us = 0;
     comm_status status = iterate(lanes, 1);
@@ -175,13 +198,12 @@ static comm_status choose_iterations(struct lanes *lanes, const struct bench_met
         status = estimate(lanes, method, 2, &us);
     if (status == COMM_OK && us < short_us)
         status = estimate(lanes, method, 20, &us);
-    double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
-    *ret_iterations = wanted > ITERATIONS_MAX ? ITERATIONS_MAX
-                      : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST : (long)wanted;
-    if (method->iterations)
-        *ret_iterations = method->iterations;
-    double warm_up = method->warm_up_ms * 1e3 / (us > 1e-3 ? us : 1e-3), tenth = (double)*ret_iterations / 10;
-    *ret_warm_up = (long)(warm_up > tenth ? warm_up : tenth > 1 ? tenth : 1);
+    long tenth = iterations_for(method, us) / 10;
+    if (status == COMM_OK)
+        status = iterate(lanes, tenth > 1 ? tenth : 1);
+    if (status == COMM_OK)
+        status = warm_up(lanes, method, &us);
+    *ret_iterations = iterations_for(method, us);
     return status;
 }
 
@@ -260,8 +282,7 @@ static void summarise(struct bench_row *row, double *values, size_t value_count,
 /* Steps 2 to 4 on calls that are ready. */
 static comm_status measure(struct lanes *lanes, const struct bench_method *method, struct bench_row *row)
 {
-    long warm_up;
-    comm_status status = choose_iterations(lanes, method, &row->iterations, &warm_up);
+    comm_status status = choose_iterations(lanes, method, &row->iterations);
     if (status != COMM_OK)
         return status;
     size_t repeats = (size_t)method->repeats;
@@ -269,7 +290,6 @@ static comm_status measure(struct lanes *lanes, const struct bench_method *metho
     double *values = calloc(repeats + singles, sizeof *values), *times = values + repeats;
     if (!values)
         return COMM_ERR_NO_MEMORY;
-    status = iterate(lanes, warm_up);
     for (size_t i = 0; i < repeats && status == COMM_OK; i++) {
         status = barrier(lanes);
         if (status == COMM_OK)
