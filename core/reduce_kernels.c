@@ -277,6 +277,23 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         op##_##name##_rest(dst + i, a + i, b + i, count - i);                                                          \
     }
 
+#ifdef LANES_BOTH_BF16
+/* As many as two registers hold at a time, then as LANES_PAIR. */
+#define LANES_BOTH(op, operator)                                                                                       \
+    static void op##_bf16(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                     \
+    {                                                                                                                  \
+        u16 *dst = dst_bytes;                                                                                          \
+        const u16 *a = a_bytes, *b = b_bytes;                                                                          \
+        size_t i = 0;                                                                                                  \
+        for (; i + 2 * LANES <= count; i += 2 * LANES) {                                                               \
+            const __m512i x = both_bf16(a + i), y = both_bf16(b + i);                                                  \
+            store_both_bf16(dst + i, even_bf16(x) operator even_bf16(y), odd_bf16(x) operator odd_bf16(y));            \
+        }                                                                                                              \
+        FULL_VECTORS store_bf16(dst + i, load_bf16(a + i) operator load_bf16(b + i));                                  \
+        op##_bf16_rest(dst + i, a + i, b + i, count - i);                                                              \
+    }
+#endif
+
 #define LANES_STEP(op, name, element, expression)                                                                      \
     static void op##_##name(void *sum_bytes, const void *src_bytes, size_t count)                                      \
     {                                                                                                                  \
@@ -288,9 +305,11 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
     }
 
 #define LANES_SMALL(name, element)                                                                                     \
-    SMALL(name, _rest, element)                                                                                        \
     LANES_PAIR(sum, name, element, +)                                                                                  \
     LANES_PAIR(product, name, element, *)                                                                              \
+    LANES_OTHERS(name, element)
+
+#define LANES_OTHERS(name, element)                                                                                    \
     LANES_STEP(start, name, element, load_##name(src + i))                                                             \
     LANES_STEP(add, name, element, lanes_load(sum + i) + load_##name(src + i))                                         \
     LANES_STEP(multiply, name, element, lanes_load(sum + i) * load_##name(src + i))                                    \
@@ -319,8 +338,18 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         FULL_VECTORS store_##name(data + i, load_##name(data + i) / y);                                                \
         divide_##name##_rest(data + i, count - i, divisor);                                                            \
     }
+SMALL(f16, _rest, u16)
+SMALL(bf16, _rest, u16)
+SMALL(f8e4m3, _rest, u8)
+SMALL(f8e5m2, _rest, u8)
 LANES_SMALL(f16, u16)
+#ifdef LANES_BOTH_BF16
+LANES_BOTH(sum, +)
+LANES_BOTH(product, *)
+LANES_OTHERS(bf16, u16)
+#else
 LANES_SMALL(bf16, u16)
+#endif
 LANES_SMALL(f8e4m3, u8)
 LANES_SMALL(f8e5m2, u8)
 #else
