@@ -111,10 +111,15 @@ __attribute__((noinline)) static comm_status lend_now(struct fabric *f, struct d
 }
 
 /* Where ranks share cores a stream of them is sent without a turn of the peer for each. */
-static inline int may_be_lent(const struct fabric *f, const struct duplex *p, size_t bytes)
+static inline int may_be_lent(const struct fabric *f, struct duplex *p, size_t bytes)
 {
-    return bytes >= LEND_EAGER_LEAST && bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND) &&
-           (waiting_spins(f->looks.waiting) || duplex_is_in_turn(p));
+    if (LIKELY(bytes < LEND_EAGER_LEAST) || bytes > (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND))
+        return 0;
+    if (p->ring_for) {
+        p->ring_for--;
+        return 0;
+    }
+    return waiting_spins(f->looks.waiting) || duplex_is_in_turn(p);
 }
 
 /* UNSUPPORTED: it cannot be offered. */
@@ -161,7 +166,7 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
         return COMM_ERR_UNSUPPORTED;
     if (UNLIKELY(may_be_lent(f, p, bytes))) {
         comm_status status = lend_now(f, p, g, op, spin_ns);
-        if (status != COMM_ERR_UNSUPPORTED)
+        if (status != COMM_ERR_UNSUPPORTED || port->state != PORT_UP || p->tx_head) /* it has looked for credit */
             return status;
     }
     int has_room = bytes <= SMALL_BYTES &&

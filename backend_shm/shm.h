@@ -98,6 +98,7 @@ struct duplex {
     uint32_t accepted;      /* a bit for each of them that is to be read */
     uint8_t way;            /* lend.c: of the latest message that goes one way and could choose */
     uint8_t eager_way;      /* the same of those that are eager */
+    uint8_t ring_for;       /* so many of the next eager messages go through the ring: the kernel cannot win */
     uint8_t peer_lends;     /* the peer's latest eager message was lent, but for short ones in the ring */
     uint32_t lends_later;   /* so many of the next eager messages are not lent, as the latest was not read in time */
     uint32_t lends_later_next; /* and so many the next time; 0: never yet */

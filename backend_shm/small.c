@@ -721,11 +721,29 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
     return COMM_OK;
 }
 
+/* Does none of them come to be lent, by what is known without asking what both ways take? */
+static int is_for_rings(const struct small_shape *s, const struct fabric *f)
+{
+    int lends = waiting_spins(f->looks.waiting) || !f->cma_measured, may = 0;
+    for (int i = 0; i < s->send_messages; i++) {
+        struct duplex *p = s->sends[i].peer;
+        may |= lends && !p->ring_for;
+        if (p->ring_for)
+            p->ring_for--;
+    }
+    for (int i = 0; i < s->recv_messages; i++)
+        may |= s->recvs[i].peer->peer_lends;
+    return s->fits && !may;
+}
+
 /* What may be lent or offered, waits for room, or cannot be done at once. */
 APART comm_status run_special(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
                               const comm_op *op, int64_t spin_ns)
 {
     comm_status status = COMM_ERR_UNSUPPORTED;
+    if (s->may_be_lent && is_for_rings(s, f))
+        return s->send_messages == 1 && s->recv_messages == 1 ? run_sent_pair(s, f, g, op, spin_ns)
+                                                              : run_sent_any(s, f, g, op, spin_ns);
     if (s->may_be_lent)
         status = run_lendable(s, f, g, op, spin_ns);
     if (status != COMM_ERR_UNSUPPORTED || (s->may_be_lent && s->fits)) /* it has waited for room */

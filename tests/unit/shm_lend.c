@@ -1268,7 +1268,14 @@ static void eager_messages_go_the_faster_way(void **state)
     atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 5000); /* 3.5 us */
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_IN_TURN), 1); /* 5.2 us */
+    assert_int_equal(p->ring_for, 0);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0); /* 3.2 us */
+    assert_int_equal(p->ring_for, 0); /* the kernel could take 2.5 us, and is tried */
+    p->out.copy.cached_ns = 1000;
+    atomic_store(&sides[1].pair->in.shared->record_ns, 1000);
+    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0); /* 1.2 us */
+    assert_int_equal(p->ring_for, 64);
+    atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
     p->out.copy.cached_ns = 8000;
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 1); /* 4.7 us */
     h.kind = COMM_OP_REDUCE;
