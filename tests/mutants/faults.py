@@ -1022,8 +1022,9 @@ fault("shm", "peer_that_does_not_look_is_lent_again_at_once", DUPLEX, "    lend_
 fault("shm", "eager_message_waits_for_ever", "backend_shm/message.c",
       "return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;",
       "(void)h;\n    return status;", "shm_lend")
-fault("shm", "credit_of_a_lent_message_is_that_of_another", DUPLEX, "(size_t)h->bytes, record->credit, 0);",
-      "(size_t)h->bytes, h->credit, 0);", "random programs on shm with threads")
+fault("shm", "credit_of_a_lent_message_is_that_of_another", "backend_shm/small.c",
+      "&places[taken], record->credit, to);", "&places[taken], s->head.credit, to);",
+      "random programs on shm with threads", "late on shm, through the kernel")
 fault("shm", "eager_messages_of_reductions_are_lent", LEND,
       "if (!peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes",
       "if (!peer_can_read(p) || h->bytes", "shm_lend")

@@ -1224,6 +1224,24 @@ static void an_unexpected_message_whose_group_ends_while_it_is_read(void **state
     free(data);
 }
 
+/* A rank that only sends has not looked for the credit that has come. */
+static void credit_that_has_come_is_found(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
+    struct frame credit = { .type = FRAME_CREDIT };
+    struct port *from = &sides[0].pair->port, *to = &sides[1].pair->port;
+    (void)state;
+    from->credit = 0;
+    to->credit_owed = PORT_CREDIT_WINDOW;
+    to->eager_held = PORT_CREDIT_WINDOW;
+    assert_int_equal(duplex_send(to, &credit, NULL, 0, NULL), 1);
+    struct tx *tx = lend_eager(&h, data);
+    assert_int_equal(from->credit, PORT_CREDIT_WINDOW - EAGER - PORT_FRAME_COST);
+    duplex_end_offer(sides[0].pair, tx);
+    free(data);
+}
+
 /* A send that nobody reads goes to the ring, as long as there is room for all of it. */
 static void a_send_of_an_eager_message_waits_for_nobody(void **state)
 {
@@ -1825,6 +1843,7 @@ static const struct CMUnitTest tests[] = {
     LENT_OR_LONG(an_eager_message_that_is_being_read_is_not_taken_back),
     LENT(an_eager_message_whose_group_ends_while_it_is_read),
     LENT(an_unexpected_message_whose_group_ends_while_it_is_read),
+    LENT(credit_that_has_come_is_found),
     LENT_OR_LONG(a_send_of_an_eager_message_waits_for_nobody),
     LENT(eager_messages_go_the_faster_way),
     LENT_OR_LONG(the_sender_knows_what_records_take),
