@@ -55,7 +55,7 @@ static size_t size_of(int cpu)
  * most of it over a mesh. It is worth less. Two ranks on two cores of Emerald Rapids (260 MiB): all_gather
  * of 2, 4, 16 MiB takes 131, 305, 1120 us so, and else 144, 353, 1330, all_to_all of 2 and 4 MiB 140 and 305, and else
  * 155 and 335; other operations are as fast. */
-static size_t worth_of(struct cache *c, size_t bytes)
+size_t cache_worth(struct cache *c, size_t bytes)
 {
     enum { OF_MANY_CORES = 100 << 20, WORTH_BYTES = 12 << 20 };
     c->is_far = bytes >= OF_MANY_CORES;
@@ -74,7 +74,7 @@ void cache_choose(struct cache *c, size_t bytes, int32_t local_ranks)
     /* The rest is for the rings, for what the program does between two operations, and for other programs. Measured: on
      * a virtual machine half of the cache is too much in some minutes. */
     c->is_far = 0;
-    c->bytes = (bytes ? bytes : worth_of(c, size_of(cpu))) / 8 * 3;
+    c->bytes = (bytes ? bytes : cache_worth(c, size_of(cpu))) / 8 * 3;
     /* Ranks may be side by side, or spread over all cores and several to a core. */
     int64_t spread = ((int64_t)local_ranks * cores + online - 1) / online;
     c->sharers = local_ranks < cores ? local_ranks : cores;

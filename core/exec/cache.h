@@ -23,6 +23,9 @@ int cache_is_passed(const struct cache *c, size_t block_bytes, size_t touched, i
 /* How many numbers are in "0-3,8"? 0: that is no such text. */
 int32_t cache_count_list(const char *text);
 
+/* What a cache of so many bytes counts as; sets c->is_far. */
+size_t cache_worth(struct cache *c, size_t bytes);
+
 /* Bytes, of "32768K" or "32M". 0: that is no such text. */
 size_t cache_read_size(const char *text);
 

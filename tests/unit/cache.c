@@ -37,6 +37,16 @@ static void sizes_are_read(void **state)
     assert_int_equal(cache_read_size("99999999999999999999K"), 0);
 }
 
+static void a_cache_of_many_cores_is_worth_less(void **state)
+{
+    struct cache c = { 0 };
+    (void)state;
+    assert_int_equal(cache_worth(&c, 100 * MIB), 12 * MIB);
+    assert_int_equal(c.is_far, 1);
+    assert_int_equal(cache_worth(&c, 96 * MIB), 96 * MIB);
+    assert_int_equal(c.is_far, 0);
+}
+
 static void all_that_the_ranks_touch_must_fit(void **state)
 {
     const struct cache four = { .bytes = 20 * MIB, .sharers = 4 }, none = { 0 };
@@ -76,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_of_cores_are_counted),
         cmocka_unit_test(sizes_are_read),
+        cmocka_unit_test(a_cache_of_many_cores_is_worth_less),
         cmocka_unit_test(all_that_the_ranks_touch_must_fit),
         cmocka_unit_test(what_was_asked_for_is_what_there_is),
     };
