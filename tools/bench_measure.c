@@ -167,10 +167,10 @@ static comm_status estimate(struct lanes *lanes, const struct bench_method *meth
 static long iterations_for(const struct bench_method *method, double us)
 {
     double wanted = method->target_ms * 1e3 / (us > 1e-3 ? us : 1e-3);
-    return method->iterations           ? method->iterations
-           : wanted > ITERATIONS_MAX    ? ITERATIONS_MAX
+    return method->iterations          ? method->iterations
+           : wanted > ITERATIONS_MAX   ? ITERATIONS_MAX
            : wanted < ITERATIONS_LEAST ? ITERATIONS_LEAST
-                                        : (long)wanted;
+                                       : (long)wanted;
 }
 
 /* Until the time has passed. The first operations on new buffers may take ten times as long as later ones. */
