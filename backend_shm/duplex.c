@@ -403,6 +403,14 @@ static int has_space_for_all(struct duplex *p, size_t bytes)
     return has;
 }
 
+static void end_offer(struct duplex *p, struct tx *tx)
+{
+    struct tx **at = &p->lent_head;
+    while (*at != tx)
+        at = &(*at)->next;
+    lent_remove(p, at);
+}
+
 /* A peer that does not look costs a wait with each message that is lent. */
 static void lend_later(struct duplex *p)
 {
@@ -421,7 +429,7 @@ int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx)
     lend_later(p);
     if (!has_room)
         return 0;
-    duplex_end_offer(p, tx);
+    end_offer(p, tx);
     port_spend(&p->port, bytes);
     h->type = FRAME_EAGER;
     return duplex_send(&p->port, h, payload, bytes, NULL);
@@ -450,10 +458,8 @@ int duplex_is_read(const struct duplex *p, const struct tx *tx)
 
 void duplex_end_offer(struct duplex *p, struct tx *tx)
 {
-    struct tx **at = &p->lent_head;
-    while (*at != tx)
-        at = &(*at)->next;
-    lent_remove(p, at);
+    p->lends_later_next = 0;
+    end_offer(p, tx);
 }
 
 /* The one that was made at once of this message, in that list; its end if it is not there. */

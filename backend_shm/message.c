@@ -69,7 +69,7 @@ static inline int look_again(struct fabric *f, const struct duplex *p, unsigned 
                                            : yield_and_look(f, p, turn, spin_ns, until_ns);
 }
 
-/* Wait until the peer has read it; then it is to be ended. */
+/* Wait until the peer has read it. */
 static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx *tx, size_t bytes,
                                    int64_t spin_ns)
 {
@@ -81,6 +81,7 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
         if (!look_again(f, p, turn, spin_ns, &until_ns))
             return COMM_IN_PROGRESS;
     fabric_found(f, turn, until_ns);
+    duplex_end_offer(p, tx);
     return COMM_OK;
 }
 
@@ -89,8 +90,6 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
 static comm_status wait_for_lent(struct fabric *f, struct duplex *p, struct tx *tx, struct frame *h, int64_t spin_ns)
 {
     comm_status status = wait_until_read(f, p, tx, (size_t)h->bytes, spin_ns);
-    if (status == COMM_OK)
-        duplex_end_lent(p, tx);
     return status == COMM_IN_PROGRESS && duplex_send_instead(p, h, tx) ? COMM_OK : status;
 }
 
@@ -135,10 +134,7 @@ static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_gro
     h.seq = ++g->sends_begun;
     duplex_make_offer(p, &h, tx, g);
     duplex_ring_bell(p);
-    comm_status status = wait_until_read(f, p, tx, loan.bytes, spin_ns);
-    if (status == COMM_OK)
-        duplex_end_offer(p, tx);
-    return status;
+    return wait_until_read(f, p, tx, loan.bytes, spin_ns);
 }
 
 /* It is long, or there is no room for it; *ret_has_room: it is short, and now there is. A function of its own, as

@@ -101,7 +101,7 @@ struct duplex {
     uint8_t ring_for;       /* so many of the next eager messages go through the ring: the kernel cannot win */
     uint8_t peer_lends;     /* the peer's latest eager message was lent, but for short ones in the ring */
     uint32_t lends_later;   /* so many of the next eager messages are not lent, as the latest was not read in time */
-    uint32_t lends_later_next; /* and so many the next time; 0: never yet */
+    uint32_t lends_later_next; /* and so many the next time; 0: as few as at first */
     uint8_t ways[RING_WAYS]; /* as in ring_shared */
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */

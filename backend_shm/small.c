@@ -316,19 +316,24 @@ INLINED int lacks_a_mate(const struct small_shape *s, struct messages n)
     return n.recvs && s->mates && ring_look(&s->recvs[0].peer->in, &unused) == RING_NOTHING;
 }
 
+INLINED void put_record(const struct small_shape *s, int i, size_t bytes, uint64_t seq, uint64_t key,
+                        const uint8_t *from)
+{
+    struct duplex *p = s->sends[i].peer;
+    port_spend(&p->port, bytes);
+    uint32_t credit = port_take_owed(&p->port);
+    struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)bytes);
+    record->frame = s->head;
+    record->frame.seq = seq;
+    record->frame.credit = credit;
+    ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)bytes);
+}
+
 INLINED void send_all(const struct small_shape *s, struct messages n, uint64_t seq, uint64_t key, const uint8_t *from,
                       uint32_t core)
 {
-    for (int i = 0; i < n.sends; i++) {
-        struct duplex *p = s->sends[i].peer;
-        port_spend(&p->port, n.bytes);
-        uint32_t credit = port_take_owed(&p->port);
-        struct ring_record *record = ring_begin_frame(&p->out, key, credit, (uint32_t)n.bytes);
-        record->frame = s->head;
-        record->frame.seq = seq;
-        record->frame.credit = credit;
-        ring_end_frame(&p->out, record, from + s->sends[i].offset, (uint32_t)n.bytes);
-    }
+    for (int i = 0; i < n.sends; i++)
+        put_record(s, i, n.bytes, seq, key, from);
     ring_bells(s, n, core);
     if (n.sends == 1)
         duplex_take_next(s->sends[0].peer, (uint32_t)n.bytes, n.recvs > 0);
@@ -513,16 +518,17 @@ static int read_all(const struct small_shape *s, const struct ring_record **reco
     return 1;
 }
 
-/* Wait until the others have read; 0 if that takes too long. */
+/* Wait until the others have read what was offered or lent (not NULL); 0 if that takes too long. */
 static int are_read(struct fabric *f, const struct small_shape *s, struct tx **offers, int64_t spin_ns)
 {
     int64_t until_ns = 0;
     for (int i = 0; i < s->send_messages; i++)
-        for (unsigned turn = 1; !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
+        for (unsigned turn = 1; offers[i] && !duplex_is_read(s->sends[i].peer, offers[i]); turn++)
             if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
                 return 0;
     for (int i = 0; i < s->send_messages; i++)
-        duplex_end_offer(s->sends[i].peer, offers[i]);
+        if (offers[i])
+            duplex_end_offer(s->sends[i].peer, offers[i]);
     return 1;
 }
 
@@ -641,16 +647,6 @@ static int can_send_lendable(struct small_shape *s, struct messages n, struct fa
     return lent == n.sends;
 }
 
-static void put_lendable(const struct small_shape *s, const comm_op *op, int i)
-{
-    struct duplex *p = s->sends[i].peer;
-    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
-    struct frame h = s->head;
-    port_spend(&p->port, s->bytes);
-    h.credit = port_take_owed(&p->port);
-    ring_put_frame(&p->out, ring_key_of(s->sent, op->seq), &h, from + s->sends[i].offset, (uint32_t)s->bytes);
-}
-
 /* Send each: lent, or through the ring. 0: neither is possible. */
 static int send_lendable(struct small_shape *s, struct messages n, struct fabric *f, struct exec_group *g,
                          const comm_op *op, struct tx **lent, int64_t spin_ns)
@@ -663,28 +659,16 @@ static int send_lendable(struct small_shape *s, struct messages n, struct fabric
         return 0;
     }
     const uint32_t core = own_core(s, n, f);
+    const uint64_t key = ring_key_of(s->sent, op->seq);
+    const uint8_t *from = op->send.data ? op->send.data : op->recv.data;
     for (int i = 0; i < n.sends; i++)
         if (lent[i])
             duplex_make_lent(s->sends[i].peer, &s->head, lent[i], g);
         else
-            put_lendable(s, op, i);
+            put_record(s, i, s->bytes, op->seq, key, from);
     ring_bells(s, n, core);
     if (n.sends == 1 && !count)
         duplex_take_next(s->sends[0].peer, (uint32_t)n.bytes, n.recvs > 0);
-    return 1;
-}
-
-/* Wait until the peers have read what was lent; 0: that takes too long. */
-static int lent_are_read(struct fabric *f, const struct small_shape *s, struct tx **lent, int64_t spin_ns)
-{
-    int64_t until_ns = 0;
-    for (int i = 0; i < s->send_messages; i++)
-        for (unsigned turn = 1; lent[i] && !duplex_is_read(s->sends[i].peer, lent[i]); turn++)
-            if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
-                return 0;
-    for (int i = 0; i < s->send_messages; i++)
-        if (lent[i])
-            duplex_end_lent(s->sends[i].peer, lent[i]);
     return 1;
 }
 
@@ -715,7 +699,7 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
     if (!all_are_here(f, s, n, ring_key_of(s->sent, op->seq), (uint32_t)n.bytes, records, s->core, spin_ns) ||
         !take_all_lendable(s, records, op->recv.data))
         return COMM_IN_PROGRESS;
-    if (!lent_are_read(f, s, lent, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+    if (!are_read(f, s, lent, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return send_instead(s, g, op, lent[0]);
     queue_ran(g, op->seq);
     return COMM_OK;

@@ -1263,7 +1263,7 @@ static void a_send_of_an_eager_message_waits_for_nobody(void **state)
     assert_int_equal(send_at_once(&from, data, EAGER), COMM_IN_PROGRESS);
     assert_non_null(sides[0].pair->lent_head);
     assert_int_equal(sides[0].pair->lends_later, 64);
-    duplex_end_lent(sides[0].pair, sides[0].pair->lent_head); /* as if it had been read */
+    duplex_end_offer(sides[0].pair, sides[0].pair->lent_head); /* as if it had been read */
     assert_int_equal(sides[0].pair->lends_later_next, 0);
     free(data);
 }
@@ -1805,7 +1805,7 @@ static void a_region_that_can_shrink(void **state)
 }
 
 #define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
-#define LENT_OR_LONG(test) cmocka_unit_test_setup_teardown(test, open_sides_with_long_rings, close_sides)
+#define LENT_LONG_RINGS(test) cmocka_unit_test_setup_teardown(test, open_sides_with_long_rings, close_sides)
 
 static const struct CMUnitTest tests[] = {
     LENT(one_is_read_and_then_sent),
@@ -1820,8 +1820,8 @@ static const struct CMUnitTest tests[] = {
     LENT(huge_pages_are_asked_for_what_may_be_lent),
     LENT(senseless_ways),
     LENT(the_sender_knows_what_reads_take),
-    LENT_OR_LONG(the_slower_copy_decides_where_both_copy_at_a_time),
-    LENT_OR_LONG(the_sender_knows_what_copies_from_the_ring_take),
+    LENT_LONG_RINGS(the_slower_copy_decides_where_both_copy_at_a_time),
+    LENT_LONG_RINGS(the_sender_knows_what_copies_from_the_ring_take),
     LENT(what_follows_a_complete_work_waits),
     LENT(one_is_read_when_it_is_announced),
     LENT(one_is_read_when_it_is_wanted),
@@ -1838,15 +1838,15 @@ static const struct CMUnitTest tests[] = {
     LENT(a_send_at_once_passes_no_other),
     LENT(a_receive_at_once_passes_no_other),
     LENT(a_receive_at_once_passes_some_credit),
-    LENT_OR_LONG(an_eager_message_is_lent),
-    LENT_OR_LONG(an_eager_message_is_taken_back),
-    LENT_OR_LONG(an_eager_message_that_is_being_read_is_not_taken_back),
+    LENT_LONG_RINGS(an_eager_message_is_lent),
+    LENT_LONG_RINGS(an_eager_message_is_taken_back),
+    LENT_LONG_RINGS(an_eager_message_that_is_being_read_is_not_taken_back),
     LENT(an_eager_message_whose_group_ends_while_it_is_read),
     LENT(an_unexpected_message_whose_group_ends_while_it_is_read),
     LENT(credit_that_has_come_is_found),
-    LENT_OR_LONG(a_send_of_an_eager_message_waits_for_nobody),
+    LENT_LONG_RINGS(a_send_of_an_eager_message_waits_for_nobody),
     LENT(eager_messages_go_the_faster_way),
-    LENT_OR_LONG(the_sender_knows_what_records_take),
+    LENT_LONG_RINGS(the_sender_knows_what_records_take),
     LENT(a_region_is_read_where_it_is),
     LENT(a_region_may_go_while_it_is_read),
     LENT(a_region_may_go_before_it_is_read),
