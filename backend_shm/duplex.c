@@ -613,7 +613,8 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
     const enum copy_out_reader reader = reader_of(p);
-    if (what == RING_FRAME && bytes >= LEND_EAGER_LEAST && feed_copied(p, payload, bytes))
+    if (p->port.in.type == FRAME_EAGER && what == RING_FRAME && bytes >= LEND_EAGER_LEAST &&
+        feed_copied(p, payload, bytes))
         return;
     if (what != RING_MORE || bytes < LONG_BYTES || !is_taken || !is_inner ||
         (s->kind == SINK_REDUCE && reader == COPY_OUT_SENDER)) {
