@@ -119,6 +119,7 @@ static void shm_group_close(void *state, int32_t forked)
     driver_enter(g->arena);
     group_close(g->exec);
     driver_leave(g->arena);
+    small_finish(&g->small);
     free(g);
 }
 

@@ -90,6 +90,21 @@ static inline int duplex_is_elsewhere(const struct duplex *p, uint32_t core)
     return theirs && theirs != core;
 }
 
+/* Is nothing in front of what is sent next? */
+static inline int duplex_is_clear(const struct duplex *p)
+{
+    return p->port.state == PORT_UP && !p->tx_head && !p->bye_sent;
+}
+
+/* Longer records are there sooner if they are all written before this rank begins to look: a fence, one for all peers.
+ * One to a single peer, of up to FEW_BYTES, is there sooner without; but not on Intel's processors, where a swap of
+ * 1 KiB takes 0.40 us with it and 0.46 without. Of so many messages, the longest of `bytes`, the first to p. */
+static inline int duplex_wants_fence(const struct duplex *p, int messages, int receives, size_t bytes)
+{
+    enum { SHORT_BYTES = 64, FEW_BYTES = 1024 };
+    return bytes > (messages > 1 || (receives && p->out.brings_lines) ? SHORT_BYTES : FEW_BYTES);
+}
+
 /* Has the peer sent a message since this rank's last one? */
 static inline int duplex_is_in_turn(const struct duplex *p)
 {

@@ -47,6 +47,19 @@ static void local_awake(struct carrier *c)
     events_awake(fabric_of(c));
 }
 
+/* In one piece, which is free()d with the group. */
+static struct small *small_with_rounds(void)
+{
+    struct {
+        struct small small;
+        struct rounds rounds[SMALL_SHAPES];
+    } *both = calloc(1, sizeof *both);
+    if (!both)
+        return NULL;
+    both->small.rounds = both->rounds;
+    return &both->small;
+}
+
 static comm_status local_run(struct carrier *c, struct exec_group *g, const comm_op *op, int64_t spin_ns)
 {
     struct fabric *f = fabric_of(c);
@@ -55,7 +68,7 @@ static comm_status local_run(struct carrier *c, struct exec_group *g, const comm
         return is_here ? message_run(f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
     }
     if (!g->at_once)
-        g->at_once = calloc(1, sizeof(struct small));
+        g->at_once = small_with_rounds();
     return g->at_once ? small_run(g->at_once, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
 }
 

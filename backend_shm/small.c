@@ -9,6 +9,7 @@
  * for what is sent already; or all is received already, and it waits for the others to read. */
 #include "small.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/likely.h"
@@ -19,6 +20,7 @@
 #include "prepare.h"
 #include "queue.h"
 #include "room.h"
+#include "rounds.h"
 #include "say.h"
 
 /* Between two ranks that share a cache a third of the shortest ops' time is instructions: what they need is in few
@@ -83,13 +85,19 @@ static int learn_step(struct small_shape *s, struct exec_op *op, const struct pl
     return same && step->round == 0;
 }
 
-/* What the engine would do. */
-static int learn_plan(struct small_shape *s, struct exec_op *op)
+/* As the engine does. 0: there is no memory, nothing to do, or more than one slice. */
+static int prepare_one_slice(struct exec_op *op)
 {
     if (prepare_op(op) || op->slice_count > 1 || (op->total == 0 && op->op.kind != COMM_OP_BARRIER))
         return 0;
     op->slots[0] = (struct slot){ .op = op, .end = op->total, .scratch = op->slots[0].scratch };
     op->slots[0].stride = operand_largest_chunk(op, op->total) * op->element_bytes;
+    return 1;
+}
+
+/* What the engine would do. */
+static int learn_plan(struct small_shape *s, struct exec_op *op)
+{
     int fits = 1, sends = 0, receives = 0;
     for (size_t i = 0; i < op->plan->step_count; i++) {
         int kind = op->plan->steps[i].kind;
@@ -104,7 +112,7 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes &&
                     !(s->copy_bytes && operand_is_long(op)); /* the engine copies that past the caches */
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
-    s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes &&
+    s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes && op->plan->round == 1 &&
                      !(comm_op_traits_of(op->op.kind)->traits & COMM_OP_TRAIT_REDUCES);
     return s->is_offered || (s->bytes <= SMALL_BYTES && s->bytes <= eager_bytes);
 }
@@ -142,17 +150,20 @@ static int turn_share_of(const struct small_shape *s, const struct exec_group *g
     return SMALL_TURN / (messages < TURN_MESSAGES ? messages : TURN_MESSAGES);
 }
 
-/* Longer records are there sooner if they are all written before this rank begins to look: a fence, one for all peers.
- * One to a single peer, of up to FEW_BYTES, is there sooner without; but not on Intel's processors, where a swap of
- * 1 KiB takes 0.40 us with it and 0.46 without. */
-static int is_fenced(const struct small_shape *s)
+/* What this rank does is not all in the first round: done at once by rounds.c. Until all peers are connected the shape
+ * is not known. */
+static void learn_rounds(struct small *small, struct small_shape *s, struct exec_op *op)
 {
-    enum { SHORT_BYTES = 64, FEW_BYTES = 1024 };
-    int is_swap_there = s->send_messages == 1 && s->recv_messages && s->sends[0].peer->out.brings_lines;
-    return s->bytes > (s->send_messages > 1 || is_swap_there ? SHORT_BYTES : FEW_BYTES);
+    size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
+    if (op->group->size == 2)
+        return;
+    if (!small->rounds)
+        small->rounds = calloc(SMALL_SHAPES, sizeof *small->rounds);
+    s->has_rounds = small->rounds && rounds_learn(&small->rounds[s - small->shapes], op,
+                                                  eager_bytes < SMALL_BYTES ? eager_bytes : SMALL_BYTES, &s->known);
 }
 
-APART void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
+APART void learn(struct small *small, struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
     *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
                                .recv_count = o->recv.count };
@@ -161,8 +172,11 @@ APART void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     if (!op)
         return;
     s->known = 1;
-    s->fits = is_plain(o) && learn_plan(s, op);
+    int is_ready = is_plain(o) && prepare_one_slice(op);
+    s->fits = is_ready && learn_plan(s, op);
     learn_rings(s);
+    if (is_ready && !s->fits && !s->awaits_room && !s->may_be_lent && !s->is_offered)
+        learn_rounds(small, s, op);
     s->head = op->head;
     s->head.bytes = s->bytes;
     s->head.type = FRAME_RTS;
@@ -171,7 +185,8 @@ APART void learn(struct small_shape *s, struct exec_group *g, const comm_op *o)
     s->sent = ring_key_base(&s->head);
     s->is_special = !s->fits || s->is_offered || s->may_be_lent;
     s->turn_share = turn_share_of(s, g);
-    s->is_fenced = is_fenced(s);
+    s->is_fenced = s->send_messages &&
+                   duplex_wants_fence(s->sends[0].peer, s->send_messages, s->recv_messages, s->bytes);
     s->is_barrier = o->kind == COMM_OP_BARRIER && g->size > 2 && s->send_messages == g->size - 1 &&
                     s->recv_messages == g->size - 1;
     int is_simple = s->reduce_count && g->size == 2 && o->redop != COMM_REDOP_AVG;
@@ -198,16 +213,11 @@ static inline struct messages messages_of(const struct small_shape *s)
 /* Two ranks mostly have a core each. To more ranks the hints are of use where they yield: see base/likely.h. */
 #define LIKELY_IF_SEVERAL(n, condition) ((n).sends == 1 ? (condition) : LIKELY(condition))
 
-INLINED int is_clear(const struct duplex *p)
-{
-    return p->port.state == PORT_UP && !p->tx_head && !p->bye_sent;
-}
-
 INLINED int can_send(const struct small_shape *s, struct messages n)
 {
     uint64_t lines = ring_frame_lines((uint32_t)n.bytes);
     for (int i = 0; i < n.sends; i++)
-        if (UNLIKELY(!is_clear(s->sends[i].peer) || !room_for(s->sends[i].peer, n.bytes, lines)))
+        if (UNLIKELY(!duplex_is_clear(s->sends[i].peer) || !room_for(s->sends[i].peer, n.bytes, lines)))
             return 0;
     return 1;
 }
@@ -218,7 +228,7 @@ APART int await_room(struct fabric *f, const struct small_shape *s, int64_t spin
     int lacks = 0, waited = 0;
     int64_t until_ns = 0;
     for (int i = 0; i < s->send_messages; i++) {
-        if (!is_clear(s->sends[i].peer))
+        if (!duplex_is_clear(s->sends[i].peer))
             return 0;
         lacks |= !room_is_there(s->sends[i].peer, s->bytes);
     }
@@ -546,10 +556,10 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
         !read_all(s, records, recv))
         return COMM_IN_PROGRESS;
     let_go(s, n, FRAME_RTS, records);
-    g->has_received = 1;
+    g->begun.has_received = 1;
     if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return COMM_IN_PROGRESS;
-    g->has_received = 0;
+    g->begun.has_received = 0;
     queue_ran(g, op->seq);
     return COMM_OK;
 }
@@ -677,7 +687,7 @@ static comm_status send_instead(const struct small_shape *s, struct exec_group *
 {
     struct frame h = s->head;
     if (s->recv_messages || !duplex_send_instead(s->sends[0].peer, &h, tx)) {
-        g->has_received = 1;
+        g->begun.has_received = 1;
         return COMM_IN_PROGRESS;
     }
     queue_ran(g, op->seq);
@@ -745,12 +755,22 @@ APART comm_status run_special(struct small *small, struct small_shape *s, struct
     return status;
 }
 
+APART comm_status run_rounds(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
+                             const comm_op *op, int64_t spin_ns)
+{
+    if (writes_over_offers(op))
+        return COMM_ERR_UNSUPPORTED; /* the engine works on a copy */
+    events_awake(f);
+    fabric_runs(f);
+    return rounds_run(&small->rounds[s - small->shapes], f, g, op, &s->head, spin_ns);
+}
+
 INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
                               const comm_op *op, int64_t spin_ns)
 {
     const struct messages n = messages_of(s);
     if (UNLIKELY((!s->fits && !s->awaits_room && !s->may_be_lent) || !can_receive(s, n)))
-        return COMM_ERR_UNSUPPORTED;
+        return s->has_rounds ? run_rounds(small, s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
     events_awake(f);
     fabric_runs(f);
     if (UNLIKELY(s->is_special))
@@ -763,7 +783,7 @@ INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct
 /* Unexpected frames may be what the op would wait for. */
 INLINED int can_run(const struct exec_group *g)
 {
-    return g->status == COMM_OK && !g->head && !g->domain->matching.count && g->size <= SMALL_PEERS_MAX;
+    return g->status == COMM_OK && !g->head && !g->domain->matching.count;
 }
 
 /* The last that is done is a call, which the compiler makes a jump: after another rank has had the core a processor
@@ -774,10 +794,15 @@ ON_EACH_CALL comm_status small_run(struct small *small, struct fabric *f, struct
     struct small_shape *s = &small->shapes[(op->signature ^ op->signature >> 32) % SMALL_SHAPES];
     int can = can_run(g), is_known = is_of(s, op);
     if (UNLIKELY(can && !is_known)) {
-        learn(s, g, op);
+        learn(small, s, g, op);
         is_known = 1;
     }
     int share = is_known ? s->turn_share : 0;
     small->turn_taken = share ? small->turn_taken + share : 0;
     return LIKELY(can) ? run_shape(small, s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+}
+
+void small_finish(struct small *small)
+{
+    free(small->rounds);
 }

@@ -6,6 +6,7 @@
 
 #include "backoff.h"
 #include "exec_group.h"
+#include "rounds.h"
 #include "shm.h"
 
 enum {
@@ -25,7 +26,8 @@ struct small_message {
     size_t offset;
 };
 
-/* A plan of one round, with all that does not change from call to call. */
+/* A plan, of which this rank has only the first round unless has_rounds is set, with all that does not change from call
+ * to call. */
 struct small_shape {
     int32_t redop, dtype;
     uint32_t flags;
@@ -41,6 +43,7 @@ struct small_shape {
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
     int may_be_lent;         /* its message is eager, and perhaps sooner read in the sender's memory */
+    int has_rounds;          /* rounds.c does it, and what follows here is not used */
     int is_special;          /* it is offered, may be lent, or does not fit: run_special */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
@@ -56,11 +59,14 @@ struct small_shape {
 
 struct small {
     struct small_shape shapes[SMALL_SHAPES];
+    struct rounds *rounds; /* [SMALL_SHAPES], of those with has_rounds; NULL: there was none yet */
     int turn_taken; /* by the calls since a collective of this group last waited, or this rank yielded its core */
 };
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
+
+void small_finish(struct small *s);
 
 /* A call that only sends is done, or submitted to the engine. If this rank has sent for as long as its turn lasts it
  * yields its core. Without the lock. */

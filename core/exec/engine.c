@@ -93,9 +93,15 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     m->kernel = op->kernel;
 }
 
+/* Is this the round that the backend's `run` has come to? */
+static int is_begun(const struct slot *slot)
+{
+    return slot->op->op.flags & COMM_OP_FLAG_BEGUN && slot->round == slot->op->begun.round;
+}
+
 static void post_recv(struct slot *slot, struct message *m)
 {
-    if (slot->op->has_received) {
+    if (is_begun(slot) && slot->op->begun.has_received) {
         m->state = MESSAGE_DONE;
         step_done(slot);
         return;
@@ -107,10 +113,10 @@ static void post_recv(struct slot *slot, struct message *m)
         step_done(slot);
 }
 
-/* 1 if it is sent. The backend's `run` begins ops of one round only, and then has sent or offered all of it. */
-static int send_step(const struct exec_op *op, struct message *m)
+/* 1 if it is sent. The backend's `run` may have sent or offered all of the round. */
+static int send_step(const struct slot *slot, struct message *m)
 {
-    return op->op.flags & COMM_OP_FLAG_BEGUN ? match_adopt(m, 0) : match_send(m);
+    return is_begun(slot) && !slot->op->begun.not_sent ? match_adopt(m, 0) : match_send(m);
 }
 
 /* ---- Rounds and slices ---- */
@@ -160,7 +166,7 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
             continue;
         }
         state->message.state = MESSAGE_DONE;
-        if (g->status == COMM_OK && !is_message(&p->steps[i]))
+        if (g->status == COMM_OK && !is_message(&p->steps[i]) && !(is_begun(slot) && op->begun.did_local))
             operand_local_step(op, slot, &p->steps[i]);
     }
     /* Receives first: their CTS should be under way while we send. */
@@ -169,7 +175,7 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
             post_recv(slot, &slot->steps[i - slot->first].message);
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
         if (p->steps[i].kind == PLAN_STEP_SEND && !is_written(slot, &p->steps[i]) &&
-            send_step(op, &slot->steps[i - slot->first].message))
+            send_step(slot, &slot->steps[i - slot->first].message))
             step_done(slot);
 }
 
@@ -196,6 +202,15 @@ static void run(struct exec_op *op, struct slot *slot)
         queue_complete(op, COMM_OK, NULL);
 }
 
+/* The rounds that the backend's `run` is done with. Such an op has one slice. */
+static void skip_done(const struct exec_op *op, struct slot *slot)
+{
+    const struct plan *p = op->plan;
+    while (op->op.flags & COMM_OP_FLAG_BEGUN && slot->last < p->step_count &&
+           p->steps[slot->last].round < op->begun.round)
+        slot->last++;
+}
+
 void engine_start(struct exec_op *op)
 {
     struct exec_group *g = op->group;
@@ -208,12 +223,13 @@ void engine_start(struct exec_op *op)
         return;
     }
     op->started = 1;
-    op->has_received = (op->op.flags & COMM_OP_FLAG_BEGUN) && g->has_received;
-    g->has_received = 0;
+    op->begun = g->begun;
+    g->begun = (struct begun){ 0 };
     for (uint32_t i = 0; i < op->slot_count && g->status == COMM_OK && !op->retired; i++) {
         struct slot *slot = &op->slots[i];
         if (!begin_slice(op, slot))
             break;
+        skip_done(op, slot);
         run(op, slot);
     }
 }

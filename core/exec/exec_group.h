@@ -67,7 +67,7 @@ struct exec_group {
     const void **sources;   /* [size] what the step at hand reduces */
     size_t *offsets;
     size_t offsets_bytes;
-    int has_received;       /* by the op that was begun at once and is submitted next: all messages of it */
+    struct begun begun;     /* for the engine, which clears it: nothing is left of an op that is done */
     void *at_once;          /* what a carrier keeps for ops that it does at once: free()d with the group */
     /* desync.c, while it asks: whose deadline passed, what the others say. */
     struct exec_op *asks_for;

@@ -43,6 +43,16 @@ struct slot {
                              * slots are */
 };
 
+/* How far a carrier's `run` has come with the operation that is submitted next. All 0: it has sent all messages of the
+ * first round, and not done its local steps. */
+struct begun {
+    uint16_t round;         /* whose messages it awaits; the rounds before are done */
+    uint8_t not_sent;       /* it has sent no message of that round */
+    uint8_t did_local;      /* it has done the round's local steps: they cannot be done again, as what they read may be
+                             * gone, or was never in the scratch memory */
+    uint8_t has_received;   /* all messages of the round: the others have yet to read what this rank has lent them */
+};
+
 struct exec_op {
     struct exec_op *next;   /* in the group's queue or list, or the pool */
     struct exec_op **at;    /* in an op_list: what points to it */
@@ -55,7 +65,7 @@ struct exec_op {
     struct frame head;      /* what its messages' frames have in common */
     size_t element_bytes;
     uint8_t started;
-    uint8_t has_received;   /* `run` has received all its messages */
+    struct begun begun;     /* if the flag COMM_OP_FLAG_BEGUN is set */
     uint8_t retired;        /* completed; its memory waits for the end of the turn */
     uint32_t begun_tick;    /* domain->ticks when it was submitted */
     /* Collectives. */

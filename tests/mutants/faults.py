@@ -658,8 +658,8 @@ fault("shm", "what_a_peer_has_read_before_it_left_counts_as_lost", DUPLEX,
       "!p->lent_head->message && lend_is_taken(p, &p->lent_head->loan)", "0", "shm_lend")
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
-fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c", "if (slot->op->has_received)", "if (0)",
-      "late on shm, through the kernel")
+fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c",
+      "if (is_begun(slot) && slot->op->begun.has_received)", "if (0)", "late on shm, through the kernel")
 fault("shm", "message_with_a_round_is_kept", RECEIVE, "if (is_p2p && h->round) {", "if (0) {", "shm_hostile")
 fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c", "h.type != FRAME_EAGER || h.round ||",
       "h.type != FRAME_EAGER ||", "shm_hostile")
@@ -812,7 +812,7 @@ fault("b", "collective_at_once_without_room", SMALL, " || !room_for(s->sends[i].
 fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
 fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
       " || p->tx_head || p->bye_sent)\n", " || p->bye_sent)\n", "shm_lend")
-fault("shm", "collective_at_once_passes_what_is_queued", SMALL,
+fault("shm", "collective_at_once_passes_what_is_queued", "backend_shm/duplex.h",
       "p->port.state == PORT_UP && !p->tx_head && !p->bye_sent", "p->port.state == PORT_UP && !p->bye_sent",
       "shm_hostile")
 fault("shm", "collective_at_once_in_the_middle_of_another_message", SMALL,
@@ -1077,3 +1077,34 @@ fault("mpi", "rank_that_has_left_is_missed_by_no_collective", MPI["ending"], "mi
 fault("core", "operation_done_in_its_call_is_not_remembered", QUEUE,
       "    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);\n}", "    (void)call_of;\n    (void)g;\n    (void)op;\n}",
       "mismatch on shm", "reasons on shm")
+
+# ---- Collectives of several rounds at once ----
+
+ENGINE, ROUNDS = "core/exec/engine.c", "backend_shm/rounds.c"
+TREES, TWO_ROUNDS = "random programs on shm in trees", "random programs on shm in two rounds"
+fault("shm", "rounds_that_are_done_are_done_again", ENGINE, "        skip_done(op, slot);\n",
+      "        if (0)\n            skip_done(op, slot);\n", TREES)
+fault("shm", "local_steps_are_done_again", ENGINE, " && !(is_begun(slot) && op->begun.did_local))", ")", TWO_ROUNDS)
+fault("shm", "round_that_was_not_begun_counts_as_sent", ENGINE, "is_begun(slot) && !slot->op->begun.not_sent",
+      "is_begun(slot)", "rounds")
+fault("shm", "later_rounds_count_as_sent", ENGINE, " && slot->round == slot->op->begun.round;", ";", TREES)
+fault("shm", "op_is_taken_over_from_its_first_round", ROUNDS, "{ .round = part->round, ", "{ .round = 0, ", TREES)
+fault("shm", "round_begins_without_room", ROUNDS, " && has_room(c, part, sends));", ");",
+      "rounds")
+fault("shm", "round_takes_any_record", ROUNDS, "record->key == ring_key_of(step->key, c->op->seq) &&", "", TREES)
+fault("shm", "what_the_next_round_reduces_is_taken_from_elsewhere", ROUNDS,
+      "sources[recvs[i].rank] = ring_payload(c->records[i],", "sources[recvs[i].rank] = ring_payload(c->records[0],",
+      TWO_ROUNDS)
+fault("shm", "average_of_rounds_is_a_sum", ROUNDS, "        if (c->op->redop == COMM_REDOP_AVG)\n", "        if (0)\n",
+      "reductions on shm by all_reduce recursive_doubling,reduce binomial")
+fault("shm", "exchange_in_place_goes_in_rounds", "backend_shm/small.c",
+      "    if (writes_over_offers(op))\n        return COMM_ERR_UNSUPPORTED; /* the engine",
+      "    if (0)\n        return COMM_ERR_UNSUPPORTED; /* the engine",
+      "random programs on shm in many rounds", TREES)
+fault("shm", "received_sum_is_on_the_wrong_side", ROUNDS,
+      "            r->kernel(at(c, step->dst), at(c, step->source), payload, step->count);",
+      "            r->kernel(at(c, step->dst), payload, payload, step->count);", TREES)
+fault("shm", "rounds_do_not_ask_what_a_ring_holds", ROUNDS,
+      "*known && s->bytes <= s->peer->in.short_bytes;", "*known;", "shm_hostile")
+fault("shm", "local_steps_of_a_round_that_has_not_begun_are_done_again", ROUNDS, ".did_local = 1 };",
+      ".did_local = (uint8_t)has_sent };", "rounds")
