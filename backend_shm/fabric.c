@@ -38,11 +38,14 @@ static const struct port_ops duplex_ops = {
  * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. */
 size_t fabric_ring_bytes(const comm_world_info *info)
 {
-    enum { LONGEST = 2 << 20, ALL = 8 << 20, FEW_RANKS = 8, MANY_RANKS = 32 };
+    enum { LONGEST = 2 << 20, ALL = 8 << 20, FEW_RANKS = 8, SOME_RANKS = 16, MANY_RANKS = 32 };
     size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = segment_ring_least();
     int32_t ranks = waiting_local_ranks(info);
     if (wanted == 0) {
-        size_t least = ranks <= FEW_RANKS ? 512 << 10 : ranks <= MANY_RANKS ? 128 << 10 : 64 << 10;
+        size_t least = ranks <= FEW_RANKS    ? 512 << 10
+                       : ranks <= SOME_RANKS ? 256 << 10
+                       : ranks <= MANY_RANKS ? 128 << 10
+                                             : 64 << 10;
         size_t share = ranks < 2 ? LONGEST : ALL / ((size_t)ranks * (size_t)(ranks - 1));
         wanted = share < least ? least : share < LONGEST ? share : LONGEST;
     }

@@ -158,7 +158,7 @@ static void a_message_with_a_round(void **state)
 static struct waiting waiting;
 static atomic_int contenders;
 static atomic_uint runs;
-static const int32_t ranks[] = { 0, 1 };
+static const int32_t ranks[] = { 0, 1, 1 };
 static uint8_t to[RING_TAKEN];
 
 /* It leaves alone what is in front of the ring. */
@@ -184,10 +184,10 @@ static void one_that_is_received_at_once(void **state)
 }
 
 /* Of the lane that ends where the mapping does. */
-static void write_beyond_the_ring(uint8_t kind, uint64_t seq, uint64_t signature)
+static void write_beyond_the_ring(uint8_t kind, uint64_t seq, uint64_t signature, uint16_t round)
 {
     const struct frame h = { .type = FRAME_EAGER, .kind = kind, .group = 7, .seq = seq, .signature = signature,
-                             .bytes = sizeof to };
+                             .round = round, .bytes = sizeof to };
     const struct frame credit = { .type = FRAME_CREDIT };
     ring_put_frame(&theirs, 0, &credit, NULL, 0);
     assert_int_equal(duplex_read(&pair.port), 1);
@@ -198,17 +198,17 @@ static void write_beyond_the_ring(uint8_t kind, uint64_t seq, uint64_t signature
 static void one_that_is_longer_than_the_ring(void **state)
 {
     (void)state;
-    write_beyond_the_ring(COMM_OP_SEND, 1, 0);
+    write_beyond_the_ring(COMM_OP_SEND, 1, 0, 0);
     receive_nothing_at_once(sizeof to, 0);
     receive_nothing_at_once(sizeof to, COMM_ANY_TAG);
     expect_lost("makes no sense");
 }
 
-/* A group of the two ranks. */
-static struct exec_group *open_group(void)
+/* A group of the two ranks; or of three, of which the peer is the last one, and this rank does not meet the other. */
+static struct exec_group *open_group(int32_t size)
 {
     static struct port own;
-    const comm_group_info info = { .struct_bytes = sizeof info, .rank = 0, .size = 2, .world_ranks = ranks, .id = 7,
+    const comm_group_info info = { .struct_bytes = sizeof info, .rank = 0, .size = size, .world_ranks = ranks, .id = 7,
                                    .name = "g" };
     struct exec_group *g;
     port_init(&own, &operations, &domain.peers, 0);
@@ -233,16 +233,42 @@ static comm_status broadcast_at_once(struct exec_group *g, int32_t root, uint64_
                    .element_bytes = 1, .seq = seq, .signature = (uint64_t)root, .timeout_ns = INT64_MAX };
     *(root ? &op.recv : &op.send) = (comm_buffers){ .data = to, .count = bytes };
     memset(&small, 0, sizeof small);
-    return small_run(&small, &fabric, g, &op, 0);
+    comm_status status = small_run(&small, &fabric, g, &op, 0);
+    small_finish(&small);
+    return status;
 }
 
 static void a_broadcast_that_is_longer_than_the_ring(void **state)
 {
-    struct exec_group *g = open_group();
+    struct exec_group *g = open_group(2);
     (void)state;
-    write_beyond_the_ring(COMM_OP_BROADCAST, 1, 1);
+    write_beyond_the_ring(COMM_OP_BROADCAST, 1, 1, 0);
     assert_int_equal(broadcast_at_once(g, 1, 1, sizeof to), COMM_ERR_UNSUPPORTED);
     expect_lost("makes no sense");
+    close_group(g);
+}
+
+/* Down a tree, to this rank in the second round. */
+static void a_broadcast_of_two_rounds_that_is_longer_than_the_ring(void **state)
+{
+    struct exec_group *g = open_group(3);
+    (void)state;
+    write_beyond_the_ring(COMM_OP_BROADCAST, 1, 2, 1);
+    assert_int_equal(broadcast_at_once(g, 2, 1, sizeof to), COMM_ERR_UNSUPPORTED);
+    expect_lost("makes no sense");
+    close_group(g);
+}
+
+static void a_broadcast_of_two_rounds(void **state)
+{
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .seq = 1, .signature = 2,
+                             .round = 1, .bytes = 1000 };
+    static const uint8_t data[1000] = "1000 bytes";
+    struct exec_group *g = open_group(3);
+    (void)state;
+    ring_put_frame(&theirs, ring_key(&h), &h, data, sizeof data);
+    assert_int_equal(broadcast_at_once(g, 2, 1, sizeof data), COMM_OK);
+    assert_string_equal(to, "1000 bytes");
     close_group(g);
 }
 
@@ -253,7 +279,7 @@ static void a_broadcast_in_the_middle_of_another_message(void **state)
                              .bytes = 8 };
     struct frame other = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .group = 7, .bytes = 2 * sizeof to };
     static const uint8_t data[2 * sizeof to];
-    struct exec_group *g = open_group();
+    struct exec_group *g = open_group(2);
     (void)state;
     ring_put_frame(&theirs, ring_key(&h), &h, "8 bytes", 8);
     pair.port.in.type = FRAME_DATA;
@@ -368,6 +394,8 @@ int main(void)
         HOSTILE(one_that_is_received_at_once),
         HOSTILE(one_that_is_longer_than_the_ring),
         HOSTILE(a_broadcast_that_is_longer_than_the_ring),
+        HOSTILE(a_broadcast_of_two_rounds_that_is_longer_than_the_ring),
+        HOSTILE(a_broadcast_of_two_rounds),
         HOSTILE(a_broadcast_in_the_middle_of_another_message),
         HOSTILE(one_that_is_not_for_the_receive),
         HOSTILE(one_that_is_only_announced),
