@@ -242,8 +242,8 @@ static void nccl_group_close(void *state, int32_t forked)
 
 static comm_status nccl_supports(void *state, const comm_op *op)
 {
-    (void)state;
-    return op_supported(op);
+    const struct group *g = state;
+    return op_supported(op, g->info->size);
 }
 
 static int has_on_stream(const comm_op *const *ops, size_t count)

@@ -190,7 +190,7 @@ static nccl_status reduce_scatter(struct communicator *c, const comm_op *op, con
 
 static nccl_status reduce(struct communicator *c, const comm_op *op, cuda_stream stream, nccl_redop *ret_made)
 {
-    struct reduction by = { .redop = redop_of(op->redop, op->dtype) };
+    struct reduction by = { .redop = redop_of(op->redop, op->dtype, c->size) };
     nccl_status status = NCCL_OK;
     by.type = type_of(op->dtype, &by.parts);
     if (op->redop == COMM_REDOP_PREMUL_SUM) {

@@ -177,8 +177,8 @@ void say_communicator(const struct communicator *c, char *text, size_t capacity)
 
 /* types.c */
 nccl_type type_of(comm_dtype dtype, size_t *ret_parts);
-nccl_redop redop_of(comm_redop redop, comm_dtype dtype);
-comm_status op_supported(const comm_op *op);
+nccl_redop redop_of(comm_redop redop, comm_dtype dtype, int size);
+comm_status op_supported(const comm_op *op, int size); /* of the group */
 void describe_calls(void *context, void (*line)(const char *text, void *line_context), void *line_context);
 
 /* issue.c: give ops to NCCL. NCCL_IN_PROGRESS: NCCL goes on by itself. */

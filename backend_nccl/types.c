@@ -38,14 +38,16 @@ nccl_type type_of(comm_dtype dtype, size_t *ret_parts)
     return row->parts ? row->type : NCCL_NO_TYPE;
 }
 
-nccl_redop redop_of(comm_redop redop, comm_dtype dtype)
+/* `size` is the communicator's. The average of one rank is its input, as is the sum: NCCL would multiply it by 1, for
+ * which it has no kernel of 8-bit floats where a rank is alone. */
+nccl_redop redop_of(comm_redop redop, comm_dtype dtype, int size)
 {
     const struct type_row *row = &types[dtype];
     switch (redop) {
     case COMM_REDOP_SUM:
         return row->is_bool ? NCCL_MAX : NCCL_SUM;
     case COMM_REDOP_AVG: /* NCCL's average of integers overflows where ours does not */
-        return row->is_bool || row->is_integer ? NCCL_NO_REDOP : NCCL_AVG;
+        return row->is_bool || row->is_integer ? NCCL_NO_REDOP : size == 1 ? NCCL_SUM : NCCL_AVG;
     case COMM_REDOP_PRODUCT:
         return row->is_complex ? NCCL_NO_REDOP : row->is_bool ? NCCL_MIN : NCCL_PRODUCT;
     case COMM_REDOP_MIN:
@@ -63,9 +65,12 @@ nccl_redop redop_of(comm_redop redop, comm_dtype dtype)
     }
 }
 
-static comm_status f8_supported(const comm_op *op)
+static comm_status f8_supported(const comm_op *op, int size)
 {
     int device, major = 0;
+    if (op->redop == COMM_REDOP_PREMUL_SUM && size == 1)
+        return fail(COMM_ERR_UNSUPPORTED, "NCCL cannot reduce 'premul_sum' of dtype %s in a group of one rank, where "
+                    "it cannot multiply 8-bit floats", host->dtype_name(op->dtype));
     comm_status status = device_of(op->device, &device);
     if (status != COMM_OK)
         return status;
@@ -78,7 +83,7 @@ static comm_status f8_supported(const comm_op *op)
     return COMM_OK;
 }
 
-static comm_status reduction_supported(const comm_op *op)
+static comm_status reduction_supported(const comm_op *op, int size)
 {
     const char *redop = host->redop_name(op->redop), *dtype = host->dtype_name(op->dtype);
     size_t parts;
@@ -86,19 +91,19 @@ static comm_status reduction_supported(const comm_op *op)
         return fail(COMM_ERR_UNSUPPORTED, "NCCL cannot reduce in the order of ranks (COMM_OP_FLAG_RANK_ORDER)");
     if (op->redop == COMM_REDOP_USER)
         return fail(COMM_ERR_UNSUPPORTED, "NCCL cannot call a reduce function of the user's");
-    if (type_of(op->dtype, &parts) == NCCL_NO_TYPE || redop_of(op->redop, op->dtype) == NCCL_NO_REDOP)
+    if (type_of(op->dtype, &parts) == NCCL_NO_TYPE || redop_of(op->redop, op->dtype, size) == NCCL_NO_REDOP)
         return fail(COMM_ERR_UNSUPPORTED, "NCCL cannot reduce '%s' of dtype %s", redop, dtype);
     if (types[op->dtype].is_f8 && nccl.version < F8_SINCE)
         return fail(COMM_ERR_UNSUPPORTED, "NCCL %d.%d.%d cannot reduce dtype %s: that came with 2.24",
                     nccl.version / 10000, nccl.version / 100 % 100, nccl.version % 100, dtype);
-    return types[op->dtype].is_f8 ? f8_supported(op) : COMM_OK;
+    return types[op->dtype].is_f8 ? f8_supported(op, size) : COMM_OK;
 }
 
-comm_status op_supported(const comm_op *op)
+comm_status op_supported(const comm_op *op, int size)
 {
     const comm_op_traits *traits = comm_op_traits_of(op->kind);
     if (traits->traits & COMM_OP_TRAIT_REDUCES)
-        return reduction_supported(op);
+        return reduction_supported(op, size);
     if (!(traits->traits & COMM_OP_TRAIT_PEER))
         return COMM_OK;
     if (op->root == COMM_ANY_SOURCE)

@@ -61,7 +61,8 @@ static bool is_supported(const struct one *c, int32_t size)
     if (!on_gpu(c))
         return comm_redop_supports(c->redop, c->dtype);
     /* NCCL multiplies by 1 / size, which must not be rounded here; reductions.c tries other sizes. */
-    return served.reduces[c->redop][c->dtype] && (c->redop != COMM_REDOP_AVG || (size & (size - 1)) == 0);
+    return served.reduces[c->redop][c->dtype] && gpu_reduces(c->redop, c->dtype, size) &&
+           (c->redop != COMM_REDOP_AVG || (size & (size - 1)) == 0);
 }
 
 /* ---- Drawing ---- */

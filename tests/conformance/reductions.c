@@ -265,13 +265,14 @@ static void run_on_cpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm
 
 static void run_on_gpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm_group *world)
 {
-    if (comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA) != gpu_reduces(redop, dtype)) {
-        if (!gpu_reduces(redop, dtype) || !strstr(comm_last_error(), "came with 2.24"))
+    bool has = gpu_reduces(redop, dtype, comm_group_size(world));
+    if (comm_group_supports(world, COMM_OP_ALL_REDUCE, dtype, redop, COMM_DEVICE_CUDA) != has) {
+        if (!has || !strstr(comm_last_error(), "came with 2.24"))
             ranks_fail(__FILE__, __LINE__, "%s of %s is %s, against NCCL's manual: %s", comm_redop_name(redop),
-                       comm_dtype_name(dtype), gpu_reduces(redop, dtype) ? "refused" : "taken", comm_last_error());
+                       comm_dtype_name(dtype), has ? "refused" : "taken", comm_last_error());
         return;
     }
-    for (int kind = ALL_REDUCE; kind <= REDUCE_SCATTER && gpu_reduces(redop, dtype); kind++) {
+    for (int kind = ALL_REDUCE; kind <= REDUCE_SCATTER && has; kind++) {
         struct reduction r = { .redop = redop, .dtype = dtype, .kind = (enum kind_of_call)kind };
         r.on_gpu = true;
         r.device = gpu_device();
@@ -413,7 +414,7 @@ static void refusals(int rank, int size, void *arg)
     o.premul = &came;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
         for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
-            if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || gpu_reduces(redop, dtype)))
+            if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || gpu_reduces(redop, dtype, size)))
                 continue;
             comm_work *work = NULL;
             CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, &o, NULL), COMM_ERR_UNSUPPORTED);
@@ -454,5 +455,5 @@ int main(int argc, char **argv)
         if (ranks_run(size, &options, rank_main, &suite) != 0 ||
             (!suite.on_gpu && ranks_run(size, &options, structs, &suite) != 0)) /* NCCL cannot reduce them */
             return 1;
-    return ranks_run(3, &options, refusals, &suite);
+    return ranks_run(argc > 4 ? least : 3, &options, refusals, &suite);
 }

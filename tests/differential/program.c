@@ -245,13 +245,13 @@ static void draw_struct(struct step *s, uint64_t *state)
     s->struct_bytes = sizes[random_below(state, sizeof sizes / sizeof sizes[0])];
 }
 
-/* What NCCL reduces to the bits or nearly; conformance/reductions.c tries the rest. */
+/* What NCCL reduces to the bits or nearly, with any number of ranks; conformance/reductions.c tries the rest. */
 static bool is_for_gpu(comm_redop redop, comm_dtype dtype)
 {
     bool is_integer = dtype < COMM_DTYPE_BOOL, is_wide = dtype == COMM_DTYPE_F32 || dtype == COMM_DTYPE_F64 ||
                                                          dtype == COMM_DTYPE_C64 || dtype == COMM_DTYPE_C128;
     bool compares = redop == COMM_REDOP_MIN || redop == COMM_REDOP_MAX;
-    return gpu_reduces(redop, dtype) && (is_integer || (is_wide && !compares));
+    return gpu_reduces(redop, dtype, 2) && (is_integer || (is_wide && !compares));
 }
 
 static void draw_reduction(struct step *s, uint64_t *state)

@@ -77,7 +77,7 @@ static bool is_float(comm_dtype dtype)
     return dtype >= COMM_DTYPE_F16 && dtype <= COMM_DTYPE_F8E5M2;
 }
 
-bool gpu_reduces(comm_redop redop, comm_dtype dtype)
+bool gpu_reduces(comm_redop redop, comm_dtype dtype, int32_t size)
 {
     if (dtype == COMM_DTYPE_BYTE || dtype == COMM_DTYPE_I16 || dtype == COMM_DTYPE_U16)
         return false;
@@ -87,7 +87,9 @@ bool gpu_reduces(comm_redop redop, comm_dtype dtype)
         return redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG;
     if (redop == COMM_REDOP_AVG)
         return is_float(dtype);
-    return redop <= COMM_REDOP_MAX || redop == COMM_REDOP_PREMUL_SUM;
+    if (redop == COMM_REDOP_PREMUL_SUM)
+        return size > 1 || (dtype != COMM_DTYPE_F8E4M3 && dtype != COMM_DTYPE_F8E5M2);
+    return redop <= COMM_REDOP_MAX;
 }
 
 void *gpu_buffer(comm_device device, size_t bytes)

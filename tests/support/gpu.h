@@ -27,8 +27,9 @@ comm_device gpu_device(void);
 /* In each further thread: make this rank's GPU its device. */
 void gpu_thread(void);
 
-/* By NCCL's manual, and what libcomm makes of it: a bool is a byte, a complex number two. */
-bool gpu_reduces(comm_redop redop, comm_dtype dtype);
+/* In a group of `size` ranks: by NCCL's manual, and what libcomm makes of it (a bool is a byte, a complex number two);
+ * and as found on GPUs: a rank alone cannot multiply 8-bit floats. */
+bool gpu_reduces(comm_redop redop, comm_dtype dtype, int32_t size);
 
 /* A buffer that the CPU can read and write, and operations on `device` too: managed memory for a GPU, else malloc.
  * Never NULL. */

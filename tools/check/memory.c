@@ -187,8 +187,9 @@ void gpu_thread(void)
 {
 }
 
-bool gpu_reduces(comm_redop redop, comm_dtype dtype)
+bool gpu_reduces(comm_redop redop, comm_dtype dtype, int32_t size)
 {
+    (void)size;
     return comm_redop_supports(redop, dtype);
 }
 
