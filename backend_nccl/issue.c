@@ -188,6 +188,38 @@ static nccl_status reduce_scatter(struct communicator *c, const comm_op *op, con
     return both(status, nccl.GroupEnd());
 }
 
+/* How many elements NCCL multiplies in one call where a communicator has one rank. Before 2.29.7 each of its blocks
+ * takes the same part, rounded down; if that is whole packs of 16 bytes, nobody takes what is left over. */
+static size_t multiplied_alone(size_t count, size_t bytes)
+{
+    enum { REST_SINCE = 22907, PACK_BYTES = 16, BLOCK_BYTES = 16384, BLOCKS_MAX = 32 };
+    while (nccl.version < REST_SINCE && count) {
+        size_t blocks = (count * bytes + BLOCK_BYTES - 1) / BLOCK_BYTES;
+        blocks = blocks < BLOCKS_MAX ? blocks : BLOCKS_MAX;
+        if (count % blocks == 0 || count / blocks * bytes % PACK_BYTES)
+            break;
+        count -= count % blocks;
+    }
+    return count;
+}
+
+static nccl_status multiply_alone(struct communicator *c, const comm_op *op, const struct reduction *by,
+                                  cuda_stream stream)
+{
+    size_t count, bytes = op->element_bytes;
+    const char *from = comm_op_block(&op->send, bytes, 0, &count);
+    char *to = op->recv.data;
+    size_t first = multiplied_alone(count, bytes);
+    nccl_status status = nccl.GroupStart();
+    if (status != NCCL_OK)
+        return status;
+    status = nccl.AllReduce(from, to, first, by->type, by->redop, c->comm, stream);
+    if (first < count)
+        status = both(status, nccl.AllReduce(from + first * bytes, to + first * bytes, count - first, by->type,
+                                             by->redop, c->comm, stream));
+    return both(status, nccl.GroupEnd());
+}
+
 static nccl_status reduce(struct communicator *c, const comm_op *op, cuda_stream stream, nccl_redop *ret_made)
 {
     struct reduction by = { .redop = redop_of(op->redop, op->dtype, c->size) };
@@ -200,6 +232,8 @@ static nccl_status reduce(struct communicator *c, const comm_op *op, cuda_stream
         if (status != NCCL_OK)
             return status;
         *ret_made = by.redop;
+        if (c->size == 1)
+            return multiply_alone(c, op, &by, stream);
     }
     size_t count = op->send.count * by.parts;
     switch (op->kind) {

@@ -245,7 +245,7 @@ static size_t draw_count(uint64_t *state, int size)
 static void draw_and_run(uint64_t *state, struct reduction *r, comm_group *world)
 {
     int32_t size = comm_group_size(world);
-    r->count = draw_count(state, size);
+    r->count = r->count ? r->count : draw_count(state, size);
     r->root = (int32_t)(reference_random(state) % (uint64_t)size);
     draw_inputs(state, r, size);
     run_reduction(r, world);
@@ -263,6 +263,17 @@ static void run_on_cpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm
     draw_and_run(state, &r, world);
 }
 
+/* NCCL multiplies by a kernel of its own where a rank is alone. From 16 KiB on it has several blocks, and some versions
+ * leave out what is over when each has the same. */
+static void run_alone(uint64_t *state, struct reduction *r, comm_group *world)
+{
+    size_t block = 16384 / comm_dtype_bytes(r->dtype), counts[] = { block + 1, 2 * block + 2, 33 * block + 31 };
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        r->count = counts[i];
+        draw_and_run(state, r, world);
+    }
+}
+
 static void run_on_gpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm_group *world)
 {
     bool has = gpu_reduces(redop, dtype, comm_group_size(world));
@@ -277,6 +288,8 @@ static void run_on_gpu(uint64_t *state, comm_redop redop, comm_dtype dtype, comm
         r.on_gpu = true;
         r.device = gpu_device();
         draw_and_run(state, &r, world);
+        if (redop == COMM_REDOP_PREMUL_SUM && comm_group_size(world) == 1)
+            run_alone(state, &r, world);
     }
 }
 
