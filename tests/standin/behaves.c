@@ -513,6 +513,41 @@ static void arithmetic(void)
     OK(nc.CommDestroy(comm));
 }
 
+/* NCCL has no kernel for it; sums, and a count of 0, need none. */
+static void a_rank_alone_multiplies_no_8_bit_floats(void)
+{
+    nccl_redop redop;
+    uint8_t one = 0x38;
+    prepare();
+    if (version < 22403)
+        return;
+    OK(nc.RedOpCreatePreMulSum(&redop, &one, NCCL_F8E4M3, NCCL_SCALAR_ON_HOST, comm));
+    CHECK(NCCL_INVALID_ARGUMENT, nc.AllReduce(memory, memory, 1, NCCL_F8E4M3, redop, comm, stream));
+    CHECK(NCCL_INVALID_ARGUMENT, nc.Reduce(memory, memory, 1, NCCL_F8E5M2, NCCL_AVG, 0, comm, stream));
+    CHECK(NCCL_INVALID_ARGUMENT, nc.ReduceScatter(memory, memory, 1, NCCL_F8E4M3, NCCL_AVG, comm, stream));
+    OK(nc.AllReduce(memory, memory, 0, NCCL_F8E4M3, redop, comm, stream));
+    OK(nc.RedOpDestroy(redop, comm));
+    EXPECT(NCCL_F8E4M3, uint8_t, NCCL_SUM, 0x39, 0x39);
+    EXPECT(NCCL_F16, uint16_t, NCCL_AVG, 0x3c01, 0x3c01);
+    OK(nc.CommDestroy(comm));
+}
+
+static void a_rank_alone_multiplies_whole_packs(void)
+{
+    enum { COUNT = 4097 }; /* a little over 16 KiB: two blocks */
+    prepare();
+    float *many = allocate(COUNT * sizeof *many);
+    set(many, COUNT, 2, stream);
+    OK(nc.AllReduce(many, more, FLOATS, NCCL_F32, NCCL_AVG, comm, stream));
+    TRUE(first(more + FLOATS - 1, stream) == 2);
+    float *into = allocate(COUNT * sizeof *into);
+    set(into, COUNT, 7, stream);
+    OK(nc.AllReduce(many, into, COUNT, NCCL_F32, NCCL_AVG, comm, stream));
+    TRUE(first(into + COUNT - 2, stream) == 2);
+    TRUE(first(into + COUNT - 1, stream) == (version < 22907 ? 7 : 2));
+    OK(nc.CommDestroy(comm));
+}
+
 static void wrong_arguments_are_refused(void)
 {
     prepare();
@@ -650,6 +685,8 @@ static const struct behaviour {
     ROW(messages_need_each_other, 3, 3),
     ROW(premul_sum, 3, 3),
     ROW(arithmetic, 2, 2),
+    ROW(a_rank_alone_multiplies_no_8_bit_floats, 1, 1),
+    ROW(a_rank_alone_multiplies_whole_packs, 1, 1),
     ROW(wrong_arguments_are_refused, 1, 1),
     ROW(pointers_have_attributes, 1, 1),
     ROW(windows_and_registrations, 3, 3),

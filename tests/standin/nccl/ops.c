@@ -46,6 +46,29 @@ static nccl_status check(const struct ncclComm *comm, const struct task *task, c
     return NCCL_OK;
 }
 
+/* For a rank alone NCCL (to 2.30.7 at least) has no kernel that multiplies 8-bit floats, as an average does. */
+static nccl_status check_alone(const struct ncclComm *comm, const struct task *task, const char *call)
+{
+    const struct signature *what = &task->what;
+    bool is_f8 = what->type == NCCL_F8E4M3 || what->type == NCCL_F8E5M2;
+    if (comm->size > 1 || !is_f8 || !what->count || (what->redop != NCCL_AVG && what->redop != REDOP_PREMUL))
+        return NCCL_OK;
+    return failed(NCCL_INVALID_ARGUMENT, "%s: a rank alone cannot multiply 8-bit floats", call);
+}
+
+/* Before 2.29.7 the kernel for a rank alone leaves elements at the end out, if it has several blocks that take whole
+ * packs of 16 bytes. */
+static void lose_rest(const struct ncclComm *comm, struct task *task)
+{
+    struct signature *what = &task->what;
+    size_t width = type_bytes(what->type), blocks = (what->count * width + 16383) / 16384;
+    bool multiplies = what->redop == REDOP_PREMUL || (what->redop == NCCL_AVG && what->type > NCCL_U64);
+    blocks = blocks < 32 ? blocks : 32;
+    if (STANDIN_NCCL_VERSION < 22907 && comm->size == 1 && multiplies && blocks &&
+        what->count / blocks % (16 / width) == 0)
+        what->count -= what->count % blocks;
+}
+
 /* Collectives without elements do nothing. */
 static nccl_status submit(struct ncclComm *comm, struct task *task, nccl_redop redop, const char *call)
 {
@@ -58,8 +81,12 @@ static nccl_status submit(struct ncclComm *comm, struct task *task, nccl_redop r
     status = resolve_redop(comm, task, redop, call);
     if (!status)
         status = check(comm, task, call);
+    if (!status)
+        status = check_alone(comm, task, call);
     if (status && !comm->is_blocking)
         comm_fail(comm, status);
+    if (!status)
+        lose_rest(comm, task);
     if (status || (!task->what.count && task->what.kind < SEND)) {
         comm_leave(comm);
         return group_failed(status);
