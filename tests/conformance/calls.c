@@ -418,9 +418,7 @@ void forget(const struct one *c, struct memory *m)
     free(m->expected);
 }
 
-enum { DESCRIBED_BYTES = 200 };
-
-static void describe(const struct one *c, const comm_group *g, char text[DESCRIBED_BYTES])
+void describe(const struct one *c, const comm_group *g, char text[DESCRIBED_BYTES])
 {
     static const char *const names[] = { "broadcast", "all_reduce",     "reduce",     "all_gather", "gather",
                                          "scatter",   "reduce_scatter", "all_to_all", "barrier",    "send_recv" };

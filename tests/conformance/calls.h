@@ -72,6 +72,9 @@ void prepare(const struct one *c, comm_group *g, struct memory *memory);
 comm_status call(const struct one *c, comm_group *g, struct memory *memory, comm_work **work);
 /* Check every byte and free the memory; `number` is for messages. */
 void compare(const struct one *c, comm_group *g, struct memory *memory, int number);
+/* What a call is, for messages. */
+enum { DESCRIBED_BYTES = 200 };
+void describe(const struct one *c, const comm_group *g, char text[DESCRIBED_BYTES]);
 /* Free the memory of a call that was refused. */
 void forget(const struct one *c, struct memory *memory);
 

@@ -124,47 +124,57 @@ static void count_up(comm_work *work, comm_status status, void *context)
     __atomic_fetch_add((int *)context, status == COMM_OK ? 1 : 1000, __ATOMIC_RELEASE);
 }
 
-/* Learn that it is done in one of the ways that there are. */
-static void await(uint64_t *own, struct flying *f)
+/* Learn that it is done in one of the ways that there are, and its status. */
+static comm_status await(uint64_t *own, struct flying *f)
 {
     int32_t done = 0, fd, called = 0;
+    comm_status status;
     switch (below(own, 5)) {
     case 0:
-        while (!done)
-            CHECK_OK(comm_work_test(f->work, &done));
-        break;
+        do
+            status = comm_work_test(f->work, &done);
+        while (status == COMM_OK && !done);
+        return status;
     case 1: {
         CHECK_OK(comm_work_fd(f->work, &fd));
         struct pollfd poller = { .fd = fd, .events = POLLIN };
         CHECK(poll(&poller, 1, WAIT_MS) == 1);
-        CHECK(comm_work_status(f->work) == COMM_OK);
-        break;
+        return comm_work_status(f->work);
     }
     case 2:
         CHECK_OK(comm_work_on_complete(f->work, count_up, &called));
-        CHECK_OK(comm_work_wait(f->work, WAIT_MS));
+        status = comm_work_wait(f->work, WAIT_MS);
         /* The callback may still be running on the thread that completed the work; `called` must outlive it. */
-        while (__atomic_load_n(&called, __ATOMIC_ACQUIRE) == 0)
+        while (status == COMM_OK && __atomic_load_n(&called, __ATOMIC_ACQUIRE) == 0)
             CHECK_OK(comm_work_test(f->work, &done));
-        CHECK(called == 1);
-        break;
-    case 3: {
-        comm_status status;
+        CHECK(status != COMM_OK || called == 1);
+        return status;
+    case 3:
         while ((status = comm_work_wait(f->work, 1)) == COMM_ERR_TIMEOUT)
             ;
-        CHECK_OK(status);
-        break;
-    }
+        return status;
     default:
-        CHECK_OK(comm_work_wait(f->work, WAIT_MS));
-        break;
+        return comm_work_wait(f->work, WAIT_MS);
     }
+}
+
+/* `work` is NULL for a call that has waited or was refused. */
+static void must_be_ok(comm_status status, const comm_work *work, const struct one *c, const comm_group *group,
+                       int number)
+{
+    char what[DESCRIBED_BYTES];
+    if (status == COMM_OK)
+        return;
+    const char *why = comm_work_error(work); /* "" if it is not complete: then the wait has said why */
+    describe(c, group, what);
+    ranks_fail(__FILE__, __LINE__, "case %d: %s: %s: %s", number, what, comm_status_name(status),
+               *why ? why : comm_last_error());
 }
 
 static void land(struct flying *flying, int *count, int at, uint64_t *own)
 {
     struct flying *f = &flying[at];
-    await(own, f);
+    must_be_ok(await(own, f), f->work, &f->call, f->group, f->number);
     compare(&f->call, f->group, &f->memory, f->number);
     comm_work_release(f->work);
     *f = flying[--*count];
@@ -185,7 +195,7 @@ static void batch(uint64_t *state, comm_group *group, int32_t size, int number)
         prepare(&calls[i], group, &memory[i]);
     CHECK_OK(comm_coalesce_begin(group));
     for (size_t i = 0; i < count; i++)
-        CHECK_OK(call(&calls[i], group, &memory[i], NULL));
+        must_be_ok(call(&calls[i], group, &memory[i], NULL), NULL, &calls[i], group, number);
     CHECK_OK(comm_coalesce_end(group, NULL, number % 2 ? &work : NULL));
     if (work)
         CHECK_OK(comm_work_wait(work, WAIT_MS));
@@ -221,10 +231,10 @@ static void *lane_main(void *argument)
         *f = (struct flying){ .group = s->group, .call = c, .number = step };
         prepare(&f->call, s->group, &f->memory);
         if (how == 1 && c.kind != SEND_RECV) { /* a ring of waiting sends may wait for ever */
-            CHECK_OK(call(&f->call, s->group, &f->memory, NULL));
+            must_be_ok(call(&f->call, s->group, &f->memory, NULL), NULL, &f->call, s->group, step);
             compare(&f->call, s->group, &f->memory, step);
         } else {
-            CHECK_OK(call(&f->call, s->group, &f->memory, &f->work));
+            must_be_ok(call(&f->call, s->group, &f->memory, &f->work), NULL, &f->call, s->group, step);
             count++;
         }
     }

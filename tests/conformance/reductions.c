@@ -190,13 +190,17 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
     options.premul = r->factors[rank];
     options.device = r->device;
     options.flags = r->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
-    if (r->kind == ALL_REDUCE)
-        CHECK_OK(comm_all_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, &options, NULL));
-    else if (r->kind == REDUCE)
-        CHECK_OK(comm_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, r->root, &options, NULL));
-    else
-        CHECK_OK(comm_reduce_scatter(g, r->inputs[rank], recv, r->count / (size_t)comm_group_size(g), r->dtype,
-                                     r->redop, &options, NULL));
+    comm_status status =
+        r->kind == ALL_REDUCE
+            ? comm_all_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, &options, NULL)
+        : r->kind == REDUCE
+            ? comm_reduce(g, r->inputs[rank], recv, r->count, r->dtype, r->redop, r->root, &options, NULL)
+            : comm_reduce_scatter(g, r->inputs[rank], recv, r->count / (size_t)comm_group_size(g), r->dtype, r->redop,
+                                  &options, NULL);
+    if (status != COMM_OK)
+        ranks_fail(__FILE__, __LINE__, "%s of %s %s%s, %zu elements gave %s: %s", names[r->kind],
+                   comm_redop_name(r->redop), comm_dtype_name(r->dtype), r->rank_order ? " in rank order" : "",
+                   r->count, comm_status_name(status), comm_last_error());
 }
 
 static void all_ranks_agree(const struct reduction *r, comm_group *g, const uint8_t *recv, size_t bytes)

@@ -31,6 +31,7 @@ static _Thread_local struct {
     int rank, size;
     char url[300];
 } self = { -1, 0, "" };
+static int process_rank = -1, process_size; /* of a process that is one rank, for threads that the test has made */
 static char folder[256];
 
 /* It is there for what hangs, not for what is slow. */
@@ -53,7 +54,9 @@ void ranks_fail(const char *file, int line, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "rank %d of %d: %s:%d: %s\n", self.rank, self.size, file, line, text);
+    int is_thread = self.rank < 0;
+    fprintf(stderr, "rank %d of %d: %s:%d: %s\n", is_thread ? process_rank : self.rank,
+            is_thread ? process_size : self.size, file, line, text);
     fflush(NULL);
     _exit(1);
 }
@@ -143,8 +146,8 @@ static void become_rank(int rank, int size, void (*fn)(int, int, void *), void *
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
     close(fd);
-    self.rank = rank;
-    self.size = size;
+    self.rank = process_rank = rank;
+    self.size = process_size = size;
     snprintf(self.url, sizeof self.url, "file://%s/store", folder);
     pretend_host(rank);
     fn(rank, size, arg);
