@@ -4,12 +4,12 @@
 #include "fabric.h"
 
 /* A rank that spins goes on when the peer has read a few messages: it stands still for a moment each time. One that
- * yields gives its core to ranks that read until nothing is left, and stands still for longer. If many messages fit
- * into a ring it does so once in so many, for all its peers at the same time: then it is no matter of the 99th
- * percentile. */
+ * yields gives its core to ranks that read until nothing is left, and stands still for longer. If 128 messages fit
+ * into half of a ring it does so once in so many, for all its peers at the same time: then it is no matter of the
+ * 99th percentile. */
 static size_t wanted_bytes(const struct duplex *p, size_t bytes)
 {
-    enum { SOME = 64 << 10, HALF = 2, MANY = 128 };
+    enum { SOME = 64 << 10, HALF = 2, MANY = 256 };
     size_t whole = p->out.capacity * RING_LANES * RING_LINE;
     whole = whole < PORT_CREDIT_WINDOW ? whole : PORT_CREDIT_WINDOW;
     int seldom = !waiting_spins(p->fabric->looks.waiting) && bytes < whole / MANY;
