@@ -19,6 +19,7 @@
 #include "events.h"
 #include "lend.h"
 #include "region.h"
+#include "split.h"
 
 _Static_assert(sizeof(struct frame) == RING_LINE, "a header is a line");
 
@@ -451,9 +452,13 @@ int duplex_offer(struct port *port, struct frame *h, struct message *m)
     return 1;
 }
 
-int duplex_is_read(const struct duplex *p, const struct tx *tx)
+int duplex_is_read(struct duplex *p, const struct tx *tx)
 {
-    return lend_is_taken(p, &tx->loan);
+    if (lend_is_taken(p, &tx->loan))
+        return 1;
+    if (tx->loan.splits)
+        split_write(p, &tx->loan);
+    return 0;
 }
 
 void duplex_end_offer(struct duplex *p, struct tx *tx)

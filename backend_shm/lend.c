@@ -13,6 +13,7 @@
 #include "greeting.h"
 #include "region.h"
 #include "say.h"
+#include "split.h"
 
 enum {
     STEP_BYTES = 1 << 20,               /* between looks at what else has come */
@@ -57,6 +58,14 @@ static double kernel_ns(const struct fabric *f, double units, int64_t copy_ns)
 static double copy_units(const struct frame *h)
 {
     return (double)h->bytes / COPY_OUT_UNIT;
+}
+
+/* Of which kind the times of reads are: ring_shared.read_ns. */
+enum { READS_BOTH, READS_ONE_WAY, READS_SPLIT };
+
+static int kind_of_reads(int one_way, int splits)
+{
+    return splits ? READS_SPLIT : one_way ? READS_ONE_WAY : READS_BOTH;
 }
 
 /* How long messages of a size go. */
@@ -119,20 +128,23 @@ static double long_ring_ns(const struct duplex *p, const struct frame *h, int on
  * depends on where the two cores are, and may change when the system moves a rank. If the latter is not known (0) the
  * ring is taken. What is not clearly faster than `before` is no reason to change it. The other way is tried now and
  * then; the kernel only if it may win, by what a read of memory that no other core has costs. */
-static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_ns, int one_way, uint8_t before)
+static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_ns, int kind, uint8_t before)
 {
+    const int one_way = kind != READS_BOTH;
     const double clearly = one_way && h->type != FRAME_EAGER ? 7.0 / 8 : 15.0 / 16, much = 1.5;
     const double units = copy_units(h);
     const struct fabric *f = p->fabric;
     if (ring_ns == 0)
         return 0;
-    int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[one_way], memory_order_relaxed);
+    int64_t read_ns = atomic_load_explicit(&p->out.shared->read_ns[kind], memory_order_relaxed);
     if (!one_way && read_ns && p->read_ns[0] > read_ns)
         read_ns = p->read_ns[0];
-    double ns = kernel_ns(f, units, read_ns ? read_ns : f->cma_copy_ns);
+    read_ns = read_ns ? read_ns : kind == READS_SPLIT ? f->cma_copy_ns * 5 / 8 : f->cma_copy_ns;
+    double ns = kernel_ns(f, units, read_ns);
     if (before & WAY_KERNEL ? ns * clearly < ring_ns : ns < ring_ns * clearly)
         return WAY_KERNEL | (ring_ns > much * ns ? WAY_SELDOM : WAY_TRIED);
-    int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;
+    int64_t least_ns = kind == READS_SPLIT ? f->cma_copy_ns / 2 : f->cma_copy_ns;
+    int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;
     return !may_win ? 0 : ns > much * ring_ns ? WAY_SELDOM : WAY_TRIED;
 }
 
@@ -145,7 +157,7 @@ static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_
     uint8_t said = is_lower ? 0 : atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
     if (said & WAY_CHOSEN)
         return said;
-    uint8_t way = choose_way(p, h, ring_ns, 0, p->ways[size]);
+    uint8_t way = choose_way(p, h, ring_ns, READS_BOTH, p->ways[size]);
     if (is_lower && (way | WAY_CHOSEN) != p->ways[size])
         atomic_store_explicit(&p->out.shared->ways[size], way | WAY_CHOSEN, memory_order_relaxed);
     return p->ways[size] = is_lower ? way | WAY_CHOSEN : way;
@@ -161,25 +173,25 @@ static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
     return is_try ^ ((way & WAY_KERNEL) != 0);
 }
 
-static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way)
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way, int splits)
 {
     enum { CACHED_BYTES = 4 << 20 };
     if (!p->fabric->cma_measured || (!one_way && h->count * exec_host->dtype_bytes(h->dtype) >= CACHED_BYTES))
         return 1;
     double ring_ns = long_ring_ns(p, h, one_way);
     if (one_way)
-        p->way = choose_way(p, h, ring_ns, 1, p->way);
+        p->way = choose_way(p, h, ring_ns, kind_of_reads(1, splits), p->way);
     return goes_by_kernel(p, h, one_way ? p->way : way_of_both(p, h, ring_ns));
 }
 
-static int eager_kernel_is_faster(struct duplex *p, const struct frame *h, enum lend_flow flow)
+static int eager_kernel_is_faster(struct duplex *p, const struct frame *h, enum lend_flow flow, int splits)
 {
     if (!p->fabric->cma_measured)
         return 1;
     enum { SELDOM = 64 }; /* between two copies that share a cache to ask takes a tenth of the message's time */
     double ring_ns = eager_ring_ns(p, h, flow);
     if (flow != LEND_BOTH)
-        p->eager_way = choose_way(p, h, ring_ns, 1, p->eager_way);
+        p->eager_way = choose_way(p, h, ring_ns, kind_of_reads(1, splits), p->eager_way);
     uint8_t way = flow != LEND_BOTH ? p->eager_way : way_of_both(p, h, ring_ns);
     p->ring_for = way & (WAY_KERNEL | WAY_TRIED | WAY_SELDOM) ? 0 : SELDOM;
     return goes_by_kernel(p, h, way);
@@ -193,13 +205,13 @@ static int peer_can_read(const struct duplex *p)
 /* Is it worth the kernel's time? One that goes one way goes faster through the ring if it is long, for then both ranks
  * copy at a time. What a reduction sends has just been written, and the kernel is slow to read what the other core has
  * in its cache, modified. */
-static int suits_kernel(struct duplex *p, const struct frame *h, const void *payload)
+static int suits_kernel(struct duplex *p, const struct frame *h, const struct loan *l)
 {
     const struct fabric *f = p->fabric;
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     int one_way = goes_one_way(h->kind);
     return peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) && (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
-           kernel_is_faster(p, h, one_way) && kernel_reads(p->fabric, payload, (size_t)h->bytes);
+           kernel_is_faster(p, h, one_way, l->splits) && kernel_reads(p->fabric, l->payload, (size_t)h->bytes);
 }
 
 int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum lend_flow flow)
@@ -209,7 +221,7 @@ int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum
         p->loans == (1u << RING_LOANS) - 1)
         return 0;
     l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
-    return eager_kernel_is_faster(p, h, flow) && kernel_reads(p->fabric, l->payload, l->bytes);
+    return eager_kernel_is_faster(p, h, flow, l->splits) && kernel_reads(p->fabric, l->payload, l->bytes);
 }
 
 /* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
@@ -287,7 +299,7 @@ int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
         return 1;
     if (p->fabric->regions && (r = region_of(p, l->payload, l->bytes)))
         l->place = region_place(r, l->payload);
-    else if (suits_kernel(p, h, l->payload))
+    else if (suits_kernel(p, h, l))
         l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
     else
         return 0;
@@ -321,6 +333,8 @@ void lend_begin(struct duplex *p, struct loan *l)
         p->staged |= 1u << staging_place(p);
         memcpy(region_data(p->staging) + place->at, l->payload, l->bytes);
     }
+    if (l->splits && !place->region)
+        split_offer(p, l);
     if (!place->region)
         huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
     atomic_store_explicit(&p->out.shared->valid[place->slot], p->loan, memory_order_relaxed);
@@ -415,8 +429,8 @@ static int is_measured(struct duplex *p, size_t bytes)
 static void note_read(struct duplex *p, int64_t ns, size_t bytes)
 {
     enum { FEW = 4 };
-    int64_t *known_ns = &p->read_ns[p->borrowed_one_way], this_ns = 0;
-    uint8_t *reads = &p->reads_noted[p->borrowed_one_way];
+    int64_t *known_ns = &p->read_ns[p->borrowed_kind], this_ns = 0;
+    uint8_t *reads = &p->reads_noted[p->borrowed_kind];
     if (*reads == FEW) {
         copy_out_note(known_ns, ns, bytes);
     } else {
@@ -425,7 +439,7 @@ static void note_read(struct duplex *p, int64_t ns, size_t bytes)
         if (++*reads < FEW)
             return;
     }
-    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, memory_order_relaxed);
+    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_kind], (uint32_t)*known_ns, memory_order_relaxed);
 }
 
 /* A part of a message. Now and then the sender is told how long it took. */
@@ -529,7 +543,7 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     if (missing && is_valid(p, place))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
-    p->borrowed_one_way = goes_one_way(h->kind);
+    p->borrowed_kind = kind_of_reads(goes_one_way(h->kind), 0);
     return NULL;
 }
 
@@ -600,6 +614,32 @@ static void cannot_read(struct duplex *p, size_t bytes, int error)
                   "set COMM_SHM_CMA_BYTES=0", bytes, strerror(error));
 }
 
+/* The sender copies a part of it, too. */
+static int read_split(struct duplex *p, const struct ring_place *place, uint8_t *to, size_t bytes)
+{
+    int64_t began_ns = is_measured(p, bytes) ? clock_now_ns() : 0;
+    if (!split_read(p, place, to, bytes)) {
+        cannot_read(p, bytes, errno);
+        return 0;
+    }
+    p->borrowed_kind = READS_SPLIT;
+    if (began_ns)
+        note_read(p, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
+    return 1;
+}
+
+/* All of it, if both ranks copy it to where it belongs: 0 if they do not. What is left then could not be read. */
+static int feed_split(struct duplex *p)
+{
+    struct sink *s = &p->port.sink;
+    if (s->kind != SINK_COPY || s->done || s->dst_bytes < s->total || s->total > STEP_BYTES ||
+        !split_is_offered(p, &p->borrowed, s->total))
+        return 0;
+    if (read_split(p, &p->borrowed, s->dst, s->total))
+        sink_feed(s, p->port.table->bounce, s->dst, s->total);
+    return 1;
+}
+
 void lend_read(struct duplex *p)
 {
     struct sink *s = &p->port.sink;
@@ -615,6 +655,8 @@ void lend_read(struct duplex *p)
     }
     if (s->kind == SINK_DISCARD)
         s->done = s->total;
+    if (!p->borrowed_data && feed_split(p) && sink_left(s))
+        return;
     while (p->borrowed_data && sink_left(s) && s->done - before < STEP_BYTES) {
         size_t bytes = sink_takes(s, STEP_BYTES);
         sink_feed(s, bounce, p->borrowed_data + s->done, bytes);
@@ -658,7 +700,9 @@ int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_pla
         port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
         return 0;
     }
-    int is_read = is_valid(p, place) && read_all(p, to, (size_t)h->bytes);
+    const size_t bytes = (size_t)h->bytes;
+    int is_read = is_valid(p, place) && (split_is_offered(p, place, bytes) ? read_split(p, place, to, bytes)
+                                                                           : read_all(p, to, bytes));
     p->borrowed.loan = 0;
     ring_fence();
     if (!is_read || !is_valid(p, place))

@@ -12,6 +12,8 @@
  * the ring after all, if there is credit and space for that. Both ranks must agree on which of it happens: the receiver
  * claims the loan before it reads, and what is claimed is not taken back.
  *
+ * Long messages that go one way, from a rank that waits, are copied by both: see split.h.
+ *
  * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
  * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
  * comes back once. Memory that is not registered is copied to a staging area first, a small region, and the result from
@@ -29,6 +31,7 @@ struct loan {
     size_t bytes;
     uint8_t *write_back;     /* where the receiver's result belongs; NULL: the receiver keeps it */
     int is_long;             /* the result: for copy_part */
+    int splits;              /* this rank waits until it is read, and copies parts of it meanwhile: split.h */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 

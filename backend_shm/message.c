@@ -13,6 +13,7 @@
 #include "room.h"
 #include "say.h"
 #include "small.h"
+#include "split.h"
 
 /* Of an EAGER frame. */
 static inline uint64_t key_of(const struct exec_group *g, int32_t tag, uint64_t bytes)
@@ -97,7 +98,8 @@ static comm_status wait_for_lent(struct fabric *f, struct duplex *p, struct tx *
 __attribute__((noinline)) static comm_status lend_now(struct fabric *f, struct duplex *p, struct exec_group *g,
                                                       const comm_op *op, int64_t spin_ns)
 {
-    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes };
+    const size_t bytes = op->send.count * op->element_bytes;
+    const struct loan loan = { .payload = op->send.data, .bytes = bytes, .splits = split_suits(p, bytes) };
     struct frame h;
     write_header(&h, FRAME_EAGER, g, op, 0);
     struct tx *tx = duplex_draft_lent(p, &h, &loan, duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM);
@@ -125,7 +127,8 @@ static inline int may_be_lent(const struct fabric *f, struct duplex *p, size_t b
 static comm_status offer_now(struct fabric *f, struct duplex *p, struct exec_group *g, const comm_op *op,
                              int64_t spin_ns)
 {
-    const struct loan loan = { .payload = op->send.data, .bytes = op->send.count * op->element_bytes };
+    const size_t bytes = op->send.count * op->element_bytes;
+    const struct loan loan = { .payload = op->send.data, .bytes = bytes, .splits = split_suits(p, bytes) };
     struct frame h;
     write_header(&h, FRAME_RTS, g, op, 0);
     struct tx *tx = duplex_draft_offer(p, &h, &loan);

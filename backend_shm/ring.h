@@ -36,6 +36,7 @@ enum {
     RING_APART = 16,    /* lines between the beginnings of lanes that are used together */
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
+    RING_PARTS = 16,    /* of a message that both copy, at most: split.h */
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
     RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
@@ -71,6 +72,12 @@ struct ring_record {
 
 _Static_assert(sizeof(struct ring_record) == 2 * RING_LINE, "a record begins with two lines");
 
+/* As struct iovec. */
+struct ring_part {
+    _Atomic uintptr_t at;
+    _Atomic size_t bytes;
+};
+
 /* What the two ranks tell each other about a ring, each word on a line of its own. */
 struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read; at first by
@@ -89,8 +96,8 @@ struct ring_shared {
     _Atomic uint32_t can_read;
     /* By the reader: how long it takes to read COPY_OUT_UNIT bytes of the writer's memory through the kernel, of late;
      * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
-     * just been received, and lies in the sender's caches. */
-    _Atomic uint32_t read_ns[2];
+     * just been received, and lies in the sender's caches; then in messages that both copy. */
+    _Atomic uint32_t read_ns[3];
     /* By the reader: how long it takes to copy COPY_OUT_UNIT bytes from the ring, or to reduce them, in messages of
      * many pieces, by the way that the writer's copy went; 0: not known. */
     _Atomic uint32_t take_ns[COPY_OUT_READERS][COPY_OUT_WAYS];
@@ -105,6 +112,13 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint32_t taken[RING_LOANS];
     /* By the reader: the loan for which it is writing its result back. */
     _Alignas(RING_LINE) _Atomic uint32_t writing[RING_LOANS];
+    /* Of a message that both copy (split.c). By both: its loan, and how many parts each has taken; 0: there is none. By
+     * the writer: the loan of which it will take parts, and how many it has written. By the reader: where they belong
+     * in its memory, as the kernel takes it. */
+    _Alignas(RING_LINE) _Atomic uint64_t parts;
+    _Alignas(RING_LINE) _Atomic uint64_t written;
+    _Atomic uint32_t splits;
+    _Alignas(RING_LINE) struct ring_part part_to[RING_PARTS];
 };
 
 /* The writer's end. Positions count a lane's lines, from where the lane began. */

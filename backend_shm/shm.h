@@ -91,7 +91,7 @@ struct duplex {
     uint32_t staged;       /* a bit for each place there that is taken */
     int cannot_stage;      /* there is no memory for it */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
-    int borrowed_one_way;       /* of an operation that goes one way */
+    int borrowed_kind;          /* as read_ns: of an operation in which both send, of another, or both copy it */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
     uint8_t *borrowed_back; /* where the result may be written; NULL: nowhere */
     struct offer offers[RING_LOANS]; /* what the peer has offered, by slot; may be taken back */
@@ -106,14 +106,15 @@ struct duplex {
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
     uint32_t reads_in_a_row, pieces_before, reads_unmeasured;
-    uint8_t reads_noted[2]; /* so many, up to a few: of both kinds, as read_ns */
-    int64_t read_ns[2], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
+    uint8_t reads_noted[3]; /* so many, up to a few: of each kind, as read_ns */
+    int64_t read_ns[3], take_ns[COPY_OUT_READERS][COPY_OUT_WAYS]; /* as in ring_shared */
     int64_t record_ns;      /* as in ring_shared */
     uint32_t records;       /* of eager messages of LEND_EAGER_LEAST and more, taken from the ring */
     uint32_t pieces;        /* of long messages, and those records */
     uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
+    int cannot_write;      /* it cannot be written: split.c */
     struct mapping *mappings; /* region.c: the peer's regions */
     int mapping_count;
     /* dial.c, until it is up. */

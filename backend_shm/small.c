@@ -22,6 +22,7 @@
 #include "room.h"
 #include "rounds.h"
 #include "say.h"
+#include "split.h"
 
 /* Between two ranks that share a cache a third of the shortest ops' time is instructions: what they need is in few
  * functions, and what they do not need is in others. */
@@ -491,11 +492,17 @@ ON_EACH_CALL APART comm_status run_sent_barrier(struct small_shape *s, struct fa
 /* Such a call does not ask on which core the others run: what it waits for takes longer than a yield. To look longer
  * gained nothing with 64 and 256 KiB. */
 
+/* A rank that reads or copies as well, or sends to several, has no time for it. */
+static int may_split(const struct small_shape *s)
+{
+    return s->send_messages == 1 && !s->recv_messages && !s->copy_bytes && split_suits(s->sends[0].peer, s->bytes);
+}
+
 /* All, or none and 0. */
 static int draft_all(const struct small_shape *s, const uint8_t *from, struct tx **offers)
 {
     for (int i = 0; i < s->send_messages; i++) {
-        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes };
+        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes, .splits = may_split(s) };
         offers[i] = duplex_draft_offer(s->sends[i].peer, &s->head, &loan);
         if (offers[i])
             continue;
@@ -638,7 +645,7 @@ static int draft_lent(const struct small_shape *s, const struct fabric *f, const
     int count = 0;
     for (int i = 0; i < s->send_messages; i++) {
         struct duplex *p = s->sends[i].peer;
-        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes };
+        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes, .splits = may_split(s) };
         enum lend_flow flow = s->recv_messages ? LEND_BOTH : duplex_is_in_turn(p) ? LEND_IN_TURN : LEND_STREAM;
         lent[i] = may ? duplex_draft_lent(p, &s->head, &loan, flow) : NULL;
         count += lent[i] != NULL;

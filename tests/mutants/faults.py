@@ -668,7 +668,8 @@ fault("shm", "the_other_way_is_never_tried_again", LEND,
       "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0;", "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 99999;",
       "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
-      "int may_win = kernel_ns(f, units, f->cma_copy_ns) < ring_ns * clearly;", "int may_win = 1;", "shm_lend")
+      "int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;", "int may_win = 1 + (int)(0 * least_ns);",
+      "shm_lend")
 fault("shm", "each_rank_decides_for_itself", LEND, "said & WAY_CHOSEN", "0", "shm_lend")
 fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.rank < p->port.peer",
       "p->fabric->domain->peers.rank > p->port.peer", "shm_lend")
@@ -704,11 +705,11 @@ fault("shm", "own_part_is_not_known", DUPLEX, "    p->out.copy.taken_ns = p->tak
 fault("shm", "slow_copy_counts_many_times", COPY_OUT, "LONG = 2 }", "LONG = 20 }", "shm_copy_out")
 fault("shm", "times_have_no_least", COPY_OUT, "unit_ns < least_ns ? least_ns : ", "", "shm_copy_out")
 fault("shm", "sender_is_not_told_what_reads_take", LEND,
-      "    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_one_way], (uint32_t)*known_ns, "
+      "    atomic_store_explicit(&p->in.shared->read_ns[p->borrowed_kind], (uint32_t)*known_ns, "
       "memory_order_relaxed);\n", "",
       "shm_lend")
-fault("shm", "kernel_costs_what_it_did_at_first", LEND, "read_ns ? read_ns : f->cma_copy_ns", "f->cma_copy_ns",
-      "shm_lend")
+fault("shm", "kernel_costs_what_it_did_at_first", LEND, "    double ns = kernel_ns(f, units, read_ns);",
+      "    double ns = kernel_ns(f, units, f->cma_copy_ns);", "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
       "is_past ^ (is_other && ", "is_past ^ (0 && is_other && ",
       "shm_copy_out")
@@ -1108,3 +1109,16 @@ fault("shm", "rounds_do_not_ask_what_a_ring_holds", ROUNDS,
       "*known && s->bytes <= s->peer->in.short_bytes;", "*known;", "shm_hostile")
 fault("shm", "local_steps_of_a_round_that_has_not_begun_are_done_again", ROUNDS, ".did_local = 1 };",
       ".did_local = (uint8_t)has_sent };", "rounds")
+
+# ---- Messages that both ranks copy ----
+
+SPLIT = "backend_shm/split.c"
+fault("shm", "parts_that_were_taken_back_are_written", SPLIT, "        atomic_store(&shared->part_to[i].bytes, 0);\n",
+      "        (void)i, (void)shared;\n", "split")
+fault("shm", "parts_of_the_sender_are_not_waited_for", SPLIT, "        if (LIKELY(count >= wanted) || failed)\n",
+      "        if (1)\n            return wanted;\n        if (failed)\n", "split")
+fault("shm", "parts_that_failed_count_as_written", SPLIT, "write_part(p, l, part) && !(before & FAILED)",
+      "(write_part(p, l, part) || 1) && !(before & FAILED)", "split")
+fault("shm", "parts_that_are_not_written_are_left_out", SPLIT, "is_read && i < theirs; i++)",
+      "is_read && i < 0 * theirs; i++)", "split")
+fault("shm", "last_part_is_as_long_as_the_others", SPLIT, "bytes - at < each ? bytes - at : each", "each", "split")
