@@ -452,7 +452,7 @@ int duplex_offer(struct port *port, struct frame *h, struct message *m)
     return 1;
 }
 
-int duplex_is_read(struct duplex *p, const struct tx *tx)
+int duplex_is_read(struct duplex *p, struct tx *tx)
 {
     if (lend_is_taken(p, &tx->loan))
         return 1;

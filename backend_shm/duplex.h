@@ -133,7 +133,7 @@ void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const vo
 int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);
 /* Has the peer read it? If both copy it, this rank does its part. Then it is ended, unless port_ops.adopt gives it to a
  * message: the peer looks in time. */
-int duplex_is_read(struct duplex *p, const struct tx *tx);
+int duplex_is_read(struct duplex *p, struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);

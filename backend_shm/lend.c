@@ -498,6 +498,7 @@ void lend_probe(struct duplex *p)
                        word != shared->probe_word))
         p->pid = 0;
     if (p->pid > 0) {
+        p->sees_threads = split_sees(p->pid);
         measure_kernel(p->fabric);
         atomic_store_explicit(&shared->can_read, 1, memory_order_release);
     }
@@ -543,7 +544,7 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     if (missing && is_valid(p, place))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
-    p->borrowed_kind = kind_of_reads(goes_one_way(h->kind), 0);
+    p->borrowed_kind = kind_of_reads(goes_one_way(h->kind), split_is_offered(p, place, (size_t)h->bytes));
     return NULL;
 }
 
@@ -607,6 +608,10 @@ static void cannot_read(struct duplex *p, size_t bytes, int error)
     ring_fence();
     if (!is_valid(p, &p->borrowed))
         duplex_drop_borrowed(p);
+    else if (error == ETIMEDOUT)
+        port_lose(&p->port, COMM_ERR_PEER_LOST,
+                  "has not come back for 2 s from writing a part of a message of %zu bytes to this rank's memory, and "
+                  "may write still; set COMM_SHM_CMA_BYTES=0 if that happens again", bytes);
     else if (error == ESRCH)
         port_lose(&p->port, COMM_ERR_PEER_LOST, "does not exist any more: its process has ended, or was killed");
     else
@@ -622,7 +627,6 @@ static int read_split(struct duplex *p, const struct ring_place *place, uint8_t 
         cannot_read(p, bytes, errno);
         return 0;
     }
-    p->borrowed_kind = READS_SPLIT;
     if (began_ns)
         note_read(p, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
     return 1;
@@ -632,8 +636,8 @@ static int read_split(struct duplex *p, const struct ring_place *place, uint8_t 
 static int feed_split(struct duplex *p)
 {
     struct sink *s = &p->port.sink;
-    if (s->kind != SINK_COPY || s->done || s->dst_bytes < s->total || s->total > STEP_BYTES ||
-        !split_is_offered(p, &p->borrowed, s->total))
+    int is_whole = (s->kind == SINK_COPY && s->dst_bytes >= s->total) || s->kind == SINK_UNEXPECTED;
+    if (!is_whole || s->done || s->total > STEP_BYTES || !split_is_offered(p, &p->borrowed, s->total))
         return 0;
     if (read_split(p, &p->borrowed, s->dst, s->total))
         sink_feed(s, p->port.table->bounce, s->dst, s->total);

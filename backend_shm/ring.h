@@ -113,11 +113,12 @@ struct ring_shared {
     /* By the reader: the loan for which it is writing its result back. */
     _Alignas(RING_LINE) _Atomic uint32_t writing[RING_LOANS];
     /* Of a message that both copy (split.c). By both: its loan, and how many parts each has taken; 0: there is none. By
-     * the writer: the loan of which it will take parts, and how many it has written. By the reader: where they belong
-     * in its memory, as the kernel takes it. */
+     * the writer: the loan of which it will take parts, by which thread, and how many it has written. By the reader:
+     * where they belong in its memory, as the kernel takes it. */
     _Alignas(RING_LINE) _Atomic uint64_t parts;
     _Alignas(RING_LINE) _Atomic uint64_t written;
     _Atomic uint32_t splits;
+    _Atomic int32_t writer;
     _Alignas(RING_LINE) struct ring_part part_to[RING_PARTS];
 };
 

@@ -3,8 +3,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -17,15 +20,22 @@ enum {
     PART_BYTES = 64 << 10,  /* with 32K two cores take a fifth longer */
     PAGE_BYTES = 4 << 10,
     PATIENCE_NS = 200000,   /* that long the sender may take after the receiver's last part */
-    CALL_NS = 1000000000,   /* no call takes longer, but on a machine that stands still */
+    CALL_NS = 2000000000,   /* and that long a call that cannot be stopped */
 };
+
+_Static_assert(sizeof(struct ring_part) == sizeof(struct iovec) &&
+                   offsetof(struct ring_part, at) == offsetof(struct iovec, iov_base) &&
+                   offsetof(struct ring_part, bytes) == offsetof(struct iovec, iov_len),
+               "the kernel reads the parts as struct iovec");
 
 /* ---- Parts ---- */
 
+/* Two of the shortest messages, and never more than there is a list for. */
 static size_t part_bytes(size_t bytes)
 {
-    size_t least = (bytes / RING_PARTS + PAGE_BYTES) & ~(size_t)(PAGE_BYTES - 1);
-    return bytes <= PART_BYTES ? PART_BYTES / 2 : least > PART_BYTES ? least : PART_BYTES;
+    size_t parts = bytes <= 2 * PART_BYTES ? 2 : RING_PARTS;
+    size_t least = ((bytes + parts - 1) / parts + PAGE_BYTES - 1) & ~(size_t)(PAGE_BYTES - 1);
+    return parts == 2 || least > PART_BYTES ? least : PART_BYTES;
 }
 
 static uint32_t part_count(size_t bytes)
@@ -39,7 +49,8 @@ static struct iovec part_of(const void *base, size_t bytes, uint32_t part)
     return (struct iovec){ (uint8_t *)base + at, bytes - at < each ? bytes - at : each };
 }
 
-/* How many parts the receiver has taken, the sender has taken, and the sender has written. */
+/* In `parts`: how many the receiver has taken, and the sender. In `written`: how many of its own the sender has
+ * written; FAILED: it has not written the one after those, and writes no more. */
 enum { TAKEN_ONE = 1 << 16, COUNT_MASK = 0xffff, FAILED = 1 << 15 };
 
 static uint64_t word_of(uint32_t loan, uint32_t counts)
@@ -75,39 +86,66 @@ int split_suits(const struct duplex *p, size_t bytes)
 
 void split_offer(struct duplex *p, const struct loan *l)
 {
-    atomic_store_explicit(&p->out.shared->written, word_of(l->place.loan, 0), memory_order_relaxed);
-    atomic_store_explicit(&p->out.shared->splits, l->place.loan, memory_order_relaxed);
+    struct ring_shared *shared = p->out.shared;
+    atomic_store_explicit(&shared->written, word_of(l->place.loan, 0), memory_order_release);
+    atomic_store_explicit(&shared->writer, (int32_t)gettid(), memory_order_relaxed);
+    atomic_store_explicit(&shared->splits, l->place.loan, memory_order_relaxed);
 }
 
-/* The receiver reads what is not written, whatever the reason. */
 static int write_part(struct duplex *p, const struct loan *l, uint32_t part)
 {
     const struct iovec from = part_of(l->payload, l->bytes, part);
     const struct iovec *to = (const struct iovec *)&p->out.shared->part_to[part];
     ssize_t n = process_vm_writev(p->pid, &from, 1, to, 1, 0);
-    if (n < 0)
+    if (n < 0 && (errno == EPERM || errno == ENOSYS))
         p->cannot_write = 1;
     return n == (ssize_t)from.iov_len;
 }
 
-void split_write(struct duplex *p, const struct loan *l)
+/* No more than there are, whatever the peer does to the word; and none after one that was not written: the receiver
+ * reads that and the next ones. */
+void split_write(struct duplex *p, struct loan *l)
 {
     struct ring_shared *shared = p->out.shared;
     const uint32_t loan = l->place.loan, count = part_count(l->bytes);
     if (atomic_load_explicit(&shared->parts, memory_order_relaxed) >> 32 != loan)
         return;
-    for (uint32_t part; (part = take_part(&shared->parts, loan, count, 1)) < count;) {
+    for (uint32_t i = 0; i < count && l->splits; i++) {
+        uint32_t part = take_part(&shared->parts, loan, count, 1);
+        if (part >= count)
+            return;
         uint32_t before = (uint32_t)atomic_load_explicit(&shared->written, memory_order_relaxed);
-        uint32_t now = write_part(p, l, part) && !(before & FAILED) ? before + 1 : before | FAILED;
-        atomic_store_explicit(&shared->written, word_of(loan, now), memory_order_release);
+        l->splits = write_part(p, l, part);
+        atomic_store_explicit(&shared->written, word_of(loan, l->splits ? before + 1 : before | FAILED),
+                              memory_order_release);
     }
 }
 
 /* ---- The receiver ---- */
 
+/* "": it cannot be read. */
+static void read_file(const char *name, char *text, size_t capacity)
+{
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, capacity - 1);
+    int error = errno;
+    text[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    errno = n < 0 ? error : 0;
+}
+
+int split_sees(pid_t pid)
+{
+    char name[32], self[16] = "";
+    ssize_t n = readlink("/proc/self", self, sizeof self - 1);
+    snprintf(name, sizeof name, "/proc/%d/task", (int)pid);
+    return n > 0 && strtol(self, NULL, 10) == (long)getpid() && access(name, R_OK | X_OK) == 0;
+}
+
 int split_is_offered(const struct duplex *p, const struct ring_place *place, size_t bytes)
 {
-    return bytes >= SPLIT_LEAST && !place->region &&
+    return bytes >= SPLIT_LEAST && !place->region && p->sees_threads && place->loan != p->split_before &&
            atomic_load_explicit(&p->in.shared->splits, memory_order_relaxed) == place->loan;
 }
 
@@ -127,67 +165,76 @@ static int read_part(const struct duplex *p, uint64_t from, const struct iovec *
     return 1;
 }
 
-/* How many parts of its own the sender has written, or 1 in *ret_failed: it writes no more. */
-static uint32_t written(const struct duplex *p, uint32_t loan, int *ret_failed)
+/* How many parts of its own the sender has written; *ret_ended: it writes no more. */
+static uint32_t written(const struct duplex *p, uint32_t loan, int *ret_ended)
 {
     uint64_t word = atomic_load_explicit(&p->in.shared->written, memory_order_acquire);
-    *ret_failed = word >> 32 != loan || ((uint32_t)word & FAILED);
+    *ret_ended = word >> 32 != loan || ((uint32_t)word & FAILED);
     return word >> 32 == loan ? (uint32_t)word & COUNT_MASK & ~(uint32_t)FAILED : 0;
 }
 
-/* Is it stopped, or gone? Then none of its threads is in the kernel: they stop on their way back from there. */
-static int is_stopped(pid_t pid)
+/* Is the thread that writes in no call that has read the list? It is not if it is stopped, as it stops on its way back
+ * from the kernel; is gone; or waits in another call. One that runs, or wants to, may be in it. */
+static int is_out_of_call(const struct duplex *p)
 {
-    char name[32], text[128] = "";
-    snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
-    int fd = open(name, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    const char *state = n > 0 ? strrchr(text, ')') : NULL;
-    return (fd < 0 && errno == ENOENT) || (state && state[1] && strchr("TtZXx", state[2]));
+    const int thread = atomic_load_explicit(&p->in.shared->writer, memory_order_relaxed);
+    char name[64], text[256];
+    snprintf(name, sizeof name, "/proc/%d/task/%d/stat", (int)p->pid, thread);
+    read_file(name, text, sizeof text);
+    if (errno == ENOENT || errno == ESRCH)
+        return 1;
+    const char *state = strrchr(text, ')');
+    if (state && state[1] && strchr("TtZXx", state[2]))
+        return 1;
+    snprintf(name, sizeof name, "/proc/%d/task/%d/syscall", (int)p->pid, thread);
+    read_file(name, text, sizeof text);
+    char *end = text;
+    long call = strtol(text, &end, 10);
+    return end != text && call != SYS_process_vm_writev;
 }
 
-/* It takes long: the sender is stopped, or does not have its core. The kernel finds nothing to write any more, but a
- * call that has begun goes on. */
-static uint32_t take_back(const struct duplex *p, uint32_t loan, uint32_t wanted)
+/* It takes long: the sender is stopped, or does not have its core. The kernel finds nothing to write any more; a call
+ * that has found it before is waited for. 0: it does not come back. */
+static int take_back(const struct duplex *p, uint32_t loan, uint32_t wanted)
 {
     struct ring_shared *shared = p->in.shared;
-    int failed;
     for (int i = 0; i < RING_PARTS; i++)
         atomic_store(&shared->part_to[i].bytes, 0);
-    for (int64_t until_ns = clock_now_ns() + CALL_NS; clock_now_ns() < until_ns; sched_yield())
-        if (written(p, loan, &failed) >= wanted || failed || is_stopped(p->pid))
-            break;
-    return written(p, loan, &failed);
+    ring_fence();
+    for (int64_t until_ns = clock_now_ns() + CALL_NS; clock_now_ns() < until_ns; sched_yield()) {
+        int ended, is_out = is_out_of_call(p);
+        if (written(p, loan, &ended) >= wanted || ended || is_out)
+            return 1;
+    }
+    return 0;
 }
 
-/* Wait for the sender's last part; how many of the `wanted` ones are written? */
-static uint32_t await_written(const struct duplex *p, uint32_t loan, uint32_t wanted)
+/* Wait for the sender's last part. How many of the `wanted` ones are written? -1: it may write still. */
+static int64_t await_written(const struct duplex *p, uint32_t loan, uint32_t wanted)
 {
     enum { OFTEN = 256 };
     int64_t until_ns = 0;
-    for (unsigned turn = 1;; turn++) {
-        int failed;
-        uint32_t count = written(p, loan, &failed);
-        if (LIKELY(count >= wanted) || failed)
-            return count < wanted ? count : wanted;
+    int ended;
+    for (unsigned turn = 1; written(p, loan, &ended) < wanted && !ended; turn++) {
         relax();
         if (turn % OFTEN)
             continue;
         int64_t now = clock_now_ns();
         until_ns = until_ns ? until_ns : now + PATIENCE_NS;
-        if (now >= until_ns)
-            break;
+        if (now < until_ns)
+            continue;
+        if (!take_back(p, loan, wanted))
+            return -1;
+        break;
     }
-    uint32_t count = take_back(p, loan, wanted);
+    uint32_t count = written(p, loan, &ended);
     return count < wanted ? count : wanted;
 }
 
 int split_read(struct duplex *p, const struct ring_place *place, uint8_t *to, size_t bytes)
 {
     struct ring_shared *shared = p->in.shared;
-    const uint32_t loan = place->loan, count = part_count(bytes);
+    const uint32_t loan = p->split_before = place->loan, count = part_count(bytes);
     const size_t each = part_bytes(bytes);
     for (uint32_t i = 0; i < count; i++) {
         const struct iovec part = part_of(to, bytes, i);
@@ -206,7 +253,12 @@ int split_read(struct duplex *p, const struct ring_place *place, uint8_t *to, si
     int error = errno;
     uint32_t theirs = (uint32_t)atomic_exchange(&shared->parts, 0) & COUNT_MASK;
     theirs = theirs < count ? theirs : count;
-    for (uint32_t i = await_written(p, loan, theirs); is_read && i < theirs; i++) {
+    int64_t done = theirs ? await_written(p, loan, theirs) : 0;
+    if (done < 0) {
+        errno = ETIMEDOUT;
+        return 0;
+    }
+    for (uint32_t i = (uint32_t)done; is_read && i < theirs; i++) {
         const struct iovec left = part_of(to, bytes, count - 1 - i);
         is_read = read_part(p, place->at + (count - 1 - i) * each, &left);
         error = errno;

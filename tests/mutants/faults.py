@@ -1115,10 +1115,12 @@ fault("shm", "local_steps_of_a_round_that_has_not_begun_are_done_again", ROUNDS,
 SPLIT = "backend_shm/split.c"
 fault("shm", "parts_that_were_taken_back_are_written", SPLIT, "        atomic_store(&shared->part_to[i].bytes, 0);\n",
       "        (void)i, (void)shared;\n", "split")
-fault("shm", "parts_of_the_sender_are_not_waited_for", SPLIT, "        if (LIKELY(count >= wanted) || failed)\n",
-      "        if (1)\n            return wanted;\n        if (failed)\n", "split")
-fault("shm", "parts_that_failed_count_as_written", SPLIT, "write_part(p, l, part) && !(before & FAILED)",
-      "(write_part(p, l, part) || 1) && !(before & FAILED)", "split")
+fault("shm", "parts_are_written_after_one_that_failed", SPLIT, "for (uint32_t i = 0; i < count && l->splits; i++) {",
+      "for (uint32_t i = 0; i < count; i++) {", "split")
+fault("shm", "parts_of_the_sender_are_not_waited_for", SPLIT, "written(p, loan, &ended) < wanted && !ended; turn++) {",
+      "written(p, loan, &ended) < 0 * wanted && !ended; turn++) {", "split")
+fault("shm", "parts_that_failed_count_as_written", SPLIT, "l->splits = write_part(p, l, part);",
+      "l->splits = write_part(p, l, part) || 1;", "split")
 fault("shm", "parts_that_are_not_written_are_left_out", SPLIT, "is_read && i < theirs; i++)",
       "is_read && i < 0 * theirs; i++)", "split")
 fault("shm", "last_part_is_as_long_as_the_others", SPLIT, "bytes - at < each ? bytes - at : each", "each", "split")

@@ -15,10 +15,11 @@
 
 enum { MOST = 1 << 20 };
 
-enum trouble { NONE, STOPS, STOPS_LATER, IS_KILLED, MAY_NOT, WRITES_LESS, TROUBLES };
+enum trouble { NONE, STOPS, STOPS_LATER, IS_KILLED, MAY_NOT, WRITES_LESS, LESS_AND_STOPS, TROUBLES };
 
 static const char *const names[TROUBLES] = {
     "no trouble", "stopped before it writes", "stopped after it has written", "killed", "may not write", "writes less",
+    "writes less, and would stop before the next part",
 };
 
 /* Calls of process_vm_writev. On a busy machine a sender is seldom there in time. */
@@ -33,6 +34,7 @@ struct shared {
 
 static struct shared *shared;
 static enum trouble trouble;
+static _Thread_local uint8_t behind; /* what lies behind a message: something else at each rank */
 
 ssize_t __real_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
                                  const struct iovec *remote, unsigned long remote_count, unsigned long flags);
@@ -62,9 +64,9 @@ ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned 
     }
     if (trouble == IS_KILLED && is_armed)
         raise(SIGKILL);
-    if (trouble == STOPS && is_armed)
+    if ((trouble == STOPS && is_armed) || (trouble == LESS_AND_STOPS && !is_armed))
         stop();
-    if (trouble == WRITES_LESS)
+    if (trouble == WRITES_LESS || (trouble == LESS_AND_STOPS && is_armed))
         local = &less;
     ssize_t n = __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     if (trouble == STOPS_LATER && is_armed)
@@ -109,23 +111,34 @@ static void check(const uint32_t *data, size_t bytes, uint32_t round)
 {
     for (size_t i = 0; i < bytes / 4; i++)
         CHECK(data[i] == value_of(i, round));
-    CHECK(((const uint8_t *)data)[bytes] == 0xee); /* nothing behind it */
+    CHECK(((const uint8_t *)data)[bytes] == behind);
 }
 
-static uint32_t *new_data(void)
+static uint32_t *new_data(int rank)
 {
+    behind = (uint8_t)(0xe0 + rank);
     return malloc(MOST + 64);
+}
+
+/* At once, or by the engine. */
+static void receive(comm_group *world, uint32_t *data, size_t bytes, int at_once)
+{
+    comm_work *work = NULL;
+    CHECK_OK(comm_recv(world, data, bytes, COMM_DTYPE_U8, 0, NULL, at_once ? NULL : &work));
+    if (work)
+        CHECK_OK(comm_work_wait(work, -1));
+    comm_work_release(work);
 }
 
 /* From 0 to 1, and a broadcast of 1's. */
 static void send_and_broadcast(comm_group *world, int rank, uint32_t *data, size_t bytes, uint32_t round)
 {
-    memset(data, 0xee, bytes + 1);
+    memset(data, behind, bytes + 1);
     if (rank == 0) {
         fill(data, bytes, round);
         CHECK_OK(comm_send(world, data, bytes, COMM_DTYPE_U8, 1, NULL, NULL));
     } else {
-        CHECK_OK(comm_recv(world, data, bytes, COMM_DTYPE_U8, 0, NULL, NULL));
+        receive(world, data, bytes, round % 4 == 0);
         check(data, bytes, round);
         fill(data, bytes, round + 1);
     }
@@ -136,9 +149,9 @@ static void send_and_broadcast(comm_group *world, int rank, uint32_t *data, size
 static void all_lengths(int rank, int size, void *arg)
 {
     static const size_t limits[] = { 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 1000000, MOST };
-    uint32_t *data = new_data(), round = 0;
-    comm_group *world = ranks_world("cpu:shm?cma_measured=0&eager_bytes=16K");
-    (void)size, (void)arg;
+    uint32_t *data = new_data(rank), round = 0;
+    comm_group *world = ranks_world(arg ? arg : "cpu:shm?cma_measured=0&eager_bytes=16K");
+    (void)size;
     do
         for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
             for (int more = -4; more <= 4; more += 4, round += 2)
@@ -166,11 +179,11 @@ static void use_memory_again(uint32_t *data, size_t bytes, uint32_t round)
 static void stopped_sender(int rank, int size, void *arg)
 {
     enum { BYTES = 512 << 10 };
-    uint32_t *data = new_data();
+    uint32_t *data = new_data(rank);
     comm_group *world = ranks_world("cpu:shm?cma_measured=0");
     (void)size, (void)arg;
     for (uint32_t round = 0; is_next(world, rank, round); round++) {
-        memset(data, 0xee, BYTES + 1);
+        memset(data, behind, BYTES + 1);
         if (rank == 0) {
             fill(data, BYTES, round);
             atomic_store(&shared->armed, 1);
@@ -188,7 +201,7 @@ static void stopped_sender(int rank, int size, void *arg)
 static void killed_sender(int rank, int size, void *arg)
 {
     enum { BYTES = 512 << 10 };
-    uint32_t *data = new_data();
+    uint32_t *data = new_data(rank);
     comm_status status = COMM_OK;
     comm_group *world = ranks_world("cpu:shm?cma_measured=0");
     (void)size, (void)arg;
@@ -204,16 +217,22 @@ static void killed_sender(int rank, int size, void *arg)
 }
 
 /* 1: a rank failed, or no sender wrote a part. */
-static int run(enum trouble of_these, void (*fn)(int rank, int size, void *arg), uint64_t may_fail)
+static int run_as(enum trouble of_these, void (*fn)(int rank, int size, void *arg), void *arg, uint64_t may_fail,
+                  int threads)
 {
-    struct ranks_options options = { .limit_s = 20, .name = names[of_these], .may_fail = may_fail };
+    struct ranks_options options = { .limit_s = 20, .name = names[of_these], .may_fail = may_fail, .threads = threads };
     trouble = of_these;
     memset(shared, 0, sizeof *shared);
-    if (ranks_run(2, &options, fn, NULL))
+    if (ranks_run(2, &options, fn, arg))
         return 1;
     if (!atomic_load(&shared->calls))
         printf("%s: no sender wrote a part\n", options.name);
     return !atomic_load(&shared->calls);
+}
+
+static int run(enum trouble of_these, void (*fn)(int rank, int size, void *arg))
+{
+    return run_as(of_these, fn, NULL, of_these == IS_KILLED, 0);
 }
 
 int main(void)
@@ -221,6 +240,8 @@ int main(void)
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;
-    return run(NONE, all_lengths, 0) || run(WRITES_LESS, all_lengths, 0) || run(MAY_NOT, all_lengths, 0) ||
-           run(STOPS, stopped_sender, 0) || run(STOPS_LATER, stopped_sender, 0) || run(IS_KILLED, killed_sender, 1);
+    return run(NONE, all_lengths) || run_as(NONE, all_lengths, "cpu:shm?cma_measured=0&eager_bytes=128K", 0, 0) ||
+           run_as(NONE, all_lengths, NULL, 0, 1) || run(WRITES_LESS, all_lengths) || run(MAY_NOT, all_lengths) ||
+           run(STOPS, stopped_sender) || run(STOPS_LATER, stopped_sender) || run(LESS_AND_STOPS, stopped_sender) ||
+           run(IS_KILLED, killed_sender);
 }
