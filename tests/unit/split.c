@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -28,6 +27,7 @@ enum { WANTED = 10, ROUNDS_MAX = 4000 };
 struct shared {
     _Atomic int calls;   /* of process_vm_writev */
     _Atomic int stopped; /* the process that has stopped itself */
+    _Atomic int resumed; /* it has gone on, and its call is over */
     _Atomic int armed;
     _Atomic int done;    /* rank 0 has seen enough calls */
 };
@@ -71,6 +71,7 @@ ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned 
     ssize_t n = __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     if (trouble == STOPS_LATER && is_armed)
         stop();
+    atomic_fetch_add(&shared->resumed, 1);
     return n;
 }
 
@@ -169,9 +170,10 @@ static void use_memory_again(uint32_t *data, size_t bytes, uint32_t round)
     memset(data, 0x11, bytes);
     if (!atomic_load(&shared->stopped))
         return;
+    int before = atomic_load(&shared->resumed);
     kill((pid_t)atomic_exchange(&shared->stopped, 0), SIGCONT);
-    struct timespec moment = { .tv_nsec = 20000000 }; /* what it would write comes in that time */
-    nanosleep(&moment, NULL);
+    while (atomic_load(&shared->resumed) == before)
+        sched_yield();
     for (size_t i = 0; i < bytes; i++)
         CHECK(((const uint8_t *)data)[i] == 0x11);
 }
