@@ -217,9 +217,9 @@ static int has_room(struct rounds_call *c, const struct rounds_part *part, const
         if (LIKELY(room_for(p, sends[i].bytes, lines)))
             continue;
         duplex_read_credit(p);
-        int waits = !part->receives && !room_for(p, sends[i].bytes, lines);
-        if ((waits && !room_await(c->fabric, p, sends[i].bytes, c->spin_ns, &c->until_ns)) ||
-            !duplex_is_clear(p) || !room_for(p, sends[i].bytes, lines))
+        if (!part->receives && !room_for(p, sends[i].bytes, lines))
+            room_await(c->fabric, p, sends[i].bytes, c->spin_ns, &c->until_ns);
+        if (!duplex_is_clear(p) || !room_for(p, sends[i].bytes, lines))
             return 0;
     }
     return 1;
