@@ -333,7 +333,7 @@ int duplex_send(struct port *port, struct frame *h, const void *payload, size_t 
 
 struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const struct loan *loan)
 {
-    if (p->port.state != PORT_UP || p->tx_head || p->bye_sent || loan->bytes == 0 || !lend_has_offers(p))
+    if (!duplex_is_clear(p) || loan->bytes == 0 || !lend_has_offers(p))
         return NULL;
     struct tx *tx = tx_get(p->fabric);
     if (!tx)

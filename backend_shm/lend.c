@@ -403,7 +403,7 @@ void lend_end(struct duplex *p, const struct loan *l)
 
 /* ---- The receiver ---- */
 
-static ssize_t read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes)
+ssize_t lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
     return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
@@ -446,9 +446,9 @@ static void note_read(struct duplex *p, int64_t ns, size_t bytes)
 static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     if (!is_measured(p, bytes))
-        return read_memory(p, to, from, bytes);
+        return lend_read_memory(p, to, from, bytes);
     int64_t began_ns = clock_now_ns();
-    ssize_t n = read_memory(p, to, from, bytes);
+    ssize_t n = lend_read_memory(p, to, from, bytes);
     if (n != (ssize_t)bytes)
         return n;
     note_read(p, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
@@ -494,7 +494,7 @@ void lend_probe(struct duplex *p)
         return;
     p->probed = 1;
     p->pid = greeting_peer(p->watch.fd);
-    if (p->pid > 0 && (!p->fabric->cma_bytes || read_memory(p, &word, at, sizeof word) != sizeof word ||
+    if (p->pid > 0 && (!p->fabric->cma_bytes || lend_read_memory(p, &word, at, sizeof word) != sizeof word ||
                        word != shared->probe_word))
         p->pid = 0;
     if (p->pid > 0) {

@@ -67,6 +67,8 @@ void lend_end(struct duplex *p, const struct loan *l);
 
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
+/* Through the kernel, perhaps less; as process_vm_readv. */
+ssize_t lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes);
 /* An error text if it is none. */
 const char *lend_check(const struct ring_place *place);
 /* Claim an eager message that lies there; 0: it has been taken back, and comes through the ring, or its operation has

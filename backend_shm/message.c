@@ -161,7 +161,7 @@ static comm_status send_now(struct fabric *f, struct exec_group *g, const comm_o
     struct port *port = group_port(g, op->root);
     struct duplex *p = duplex_of(port);
     size_t bytes = op->send.count * op->element_bytes;
-    if (port->state != PORT_UP || port->held.head || p->tx_head || p->bye_sent)
+    if (!duplex_is_clear(p) || port->held.head)
         return COMM_ERR_UNSUPPORTED;
     if (UNLIKELY(may_be_lent(f, p, bytes))) {
         comm_status status = lend_now(f, p, g, op, spin_ns);

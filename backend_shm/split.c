@@ -153,9 +153,7 @@ int split_is_offered(const struct duplex *p, const struct ring_place *place, siz
 static int read_part(const struct duplex *p, uint64_t from, const struct iovec *to)
 {
     for (size_t done = 0; done < to->iov_len;) {
-        struct iovec local = { (uint8_t *)to->iov_base + done, to->iov_len - done };
-        struct iovec remote = { (void *)(uintptr_t)(from + done), local.iov_len };
-        ssize_t n = process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
+        ssize_t n = lend_read_memory(p, (uint8_t *)to->iov_base + done, from + done, to->iov_len - done);
         if (n <= 0) {
             errno = n ? errno : EFAULT;
             return 0;

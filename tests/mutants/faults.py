@@ -810,9 +810,10 @@ fault("b", "send_at_once_without_credit", "backend_shm/room.h",
       "return port_finds_credit(&p->port, bytes) && ring_free", "return ring_free", "shm_lend")
 fault("b", "collective_at_once_without_room", SMALL, " || !room_for(s->sends[i].peer, n.bytes, lines)", "",
       "shm_hostile")
-fault("shm", "send_at_once_passes_those_held_back", MESSAGE, " || port->held.head || ", " || ", "shm_lend")
-fault("shm", "send_at_once_passes_what_is_queued", MESSAGE,
-      " || p->tx_head || p->bye_sent)\n", " || p->bye_sent)\n", "shm_lend")
+fault("shm", "send_at_once_passes_those_held_back", MESSAGE, "!duplex_is_clear(p) || port->held.head)",
+      "!duplex_is_clear(p))", "shm_lend")
+fault("shm", "send_at_once_passes_what_is_queued", MESSAGE, "!duplex_is_clear(p) || port->held.head)",
+      "port->state != PORT_UP || p->bye_sent || port->held.head)", "shm_lend")
 fault("shm", "collective_at_once_passes_what_is_queued", "backend_shm/duplex.h",
       "p->port.state == PORT_UP && !p->tx_head && !p->bye_sent", "p->port.state == PORT_UP && !p->bye_sent",
       "shm_hostile")
