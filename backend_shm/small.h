@@ -43,7 +43,7 @@ struct small_shape {
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
     int may_be_lent;         /* its message is eager, and perhaps sooner read in the sender's memory */
-    int has_rounds;          /* rounds.c does it, and what follows here is not used */
+    int has_rounds;          /* rounds.c does it: what is said of messages here is not used */
     int is_special;          /* it is offered, may be lent, or does not fit: run_special */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
@@ -66,6 +66,7 @@ struct small {
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);
 
+/* Only of one whose `rounds` were not there from the beginning (local.c). */
 void small_finish(struct small *s);
 
 /* A call that only sends is done, or submitted to the engine. If this rank has sent for as long as its turn lasts it

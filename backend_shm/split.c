@@ -17,7 +17,7 @@
 #include "ring.h"
 
 enum {
-    PART_BYTES = 64 << 10,  /* with 32K two cores take a fifth longer */
+    PART_BYTES = 64 << 10,  /* with 32K two cores take a quarter longer */
     PAGE_BYTES = 4 << 10,
     PATIENCE_NS = 200000,   /* that long the sender may take after the receiver's last part */
     CALL_NS = 2000000000,   /* and that long a call that cannot be stopped */

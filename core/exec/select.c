@@ -122,9 +122,9 @@ static const struct rule rules[] = {
 
 /* For ranks that share memory: a message costs little more than its bytes, and no switch can be overrun. What is long
  * is best reduced as it comes, straight from the memory that is shared. Found with 2 ranks on several machines, and
- * with 3 to 16 on 16 cores of one (Sapphire Rapids). A round of short messages takes 0.2 us there, as a carrier does it
- * without the engine: 8 ranks' all_reduce of 1 KiB took 2.7 us in three rounds and 5.0 in one shot, their reduce of 4
- * KiB 1.2 up a tree and 3.9 in two rounds. Chains bring forth streams of short broadcasts sooner than trees, but a
+ * with 3 to 16 on 16 cores of one (Sapphire Rapids). A round of short messages takes 0.2 to 0.3 us, as a carrier does
+ * it without the engine: 8 ranks' all_reduce of 1 KiB took 2.7 us in three rounds and 5.0 in one shot, their reduce of
+ * 4 KiB 1.2 up a tree and 3.9 in two rounds. Chains bring forth streams of short broadcasts sooner than trees, but a
  * single one later: 4 KiB to 8 ranks 11 us, not 5. For more ranks the rules go on as for 16; that was not measured. */
 static const struct rule memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
