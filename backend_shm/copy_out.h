@@ -55,13 +55,6 @@ void copy_cached(void *to, const void *from, size_t bytes);
 /* Returns the way that it went. */
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes);
 
-/* Little is known yet. */
-static inline int copy_out_is_new(const struct copy_out *c)
-{
-    enum { MANY = 256 };
-    return c->copies < MANY;
-}
-
 /* Would so many bytes go past the caches? */
 int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps);
 

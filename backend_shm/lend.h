@@ -32,6 +32,7 @@ struct loan {
     uint8_t *write_back;     /* where the receiver's result belongs; NULL: the receiver keeps it */
     int is_long;             /* the result: for copy_part */
     int splits;              /* this rank waits until it is read, and copies parts of it meanwhile: split.h */
+    int by_kernel;           /* even if the ring is faster to this peer */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 

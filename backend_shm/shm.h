@@ -27,7 +27,7 @@ enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
-    SHM_LENDABLE = 16,
+    SHM_LENDABLE = 256, /* of operations with many blocks, too */
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 

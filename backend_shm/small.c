@@ -4,9 +4,10 @@
  * a call reads those of the others where they lie, and waits until its own have been read.
  *
  * The records are those that the engine sends and expects for the same op. So ranks that call it asynchronously, or
- * take longer, do the same op together with ranks that run it here. Nothing is taken out before all is there, and what
- * is lent (lend.h) is claimed: an op that takes too long is handed to the engine, which finds all as it would have, but
- * for what is sent already; or all is received already, and it waits for the others to read. */
+ * take longer, do the same op together with ranks that run it here. Of what goes through the rings nothing is taken out
+ * before all is there, and what is lent (lend.h) is claimed; what is offered is read in the plan's order. An op that
+ * takes too long is handed to the engine, which finds all as it would have, but for what is sent and received already
+ * (struct begun). */
 #include "small.h"
 
 #include <stdlib.h>
@@ -373,15 +374,15 @@ INLINED int is_lent(const struct ring_record *record)
     return record->bytes == 0 && record->place.loan;
 }
 
-/* Wait for all messages; 0 if that takes too long, or something else is in front of one. */
-INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
-                         const struct ring_record **records, uint32_t core, int64_t spin_ns)
+/* Wait for all messages from the one of index `here` on; 0 if that takes too long, or something else is in front of
+ * one. */
+INLINED int are_here(struct fabric *f, struct small_shape *s, struct messages n, int here, uint64_t key, uint32_t bytes,
+                     const struct ring_record **records, uint32_t core, int64_t spin_ns)
 {
     const unsigned looks = looks_before_yield(n);
     const int looks_later = backs_off(f, n);
     const uint64_t zero = looks_later ? backoff_zero(&s->backoff) : 0;
     int64_t until_ns = 0;
-    int here = 0;
     for (unsigned turn = 1;; turn++) {
         while (here < n.recvs) {
             enum ring_found what = ring_look_after(&s->recvs[here].peer->in, zero, &records[here]);
@@ -407,6 +408,12 @@ INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct message
         if (n.sends > 1 && core && misses_mate && turn == 1)
             take_next(s, n);
     }
+}
+
+INLINED int all_are_here(struct fabric *f, struct small_shape *s, struct messages n, uint64_t key, uint32_t bytes,
+                         const struct ring_record **records, uint32_t core, int64_t spin_ns)
+{
+    return are_here(f, s, n, 0, key, bytes, records, core, spin_ns);
 }
 
 static inline void copy_own(const struct small_shape *s, const uint8_t *send, uint8_t *recv)
@@ -498,19 +505,32 @@ static int may_split(const struct small_shape *s)
     return s->send_messages == 1 && !s->recv_messages && !s->copy_bytes && split_suits(s->sends[0].peer, s->bytes);
 }
 
-/* All, or none and 0. */
+/* Those that are not drafted yet. Returns how many are now. */
+static int draft_each(const struct small_shape *s, const uint8_t *from, struct tx **offers, int by_kernel)
+{
+    int drafted = 0;
+    for (int i = 0; i < s->send_messages; i++) {
+        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes, .splits = may_split(s),
+                                   .by_kernel = by_kernel };
+        if (!offers[i])
+            offers[i] = duplex_draft_offer(s->sends[i].peer, &s->head, &loan);
+        drafted += offers[i] != NULL;
+    }
+    return drafted;
+}
+
+/* All, or none and 0. If most are better read by the kernel, all are: with one that goes through the ring the op is the
+ * engine's. */
 static int draft_all(const struct small_shape *s, const uint8_t *from, struct tx **offers)
 {
-    for (int i = 0; i < s->send_messages; i++) {
-        const struct loan loan = { .payload = from + s->sends[i].offset, .bytes = s->bytes, .splits = may_split(s) };
-        offers[i] = duplex_draft_offer(s->sends[i].peer, &s->head, &loan);
+    memset(offers, 0, (size_t)s->send_messages * sizeof *offers);
+    int drafted = draft_each(s, from, offers, 0);
+    if (drafted < s->send_messages && 2 * drafted >= s->send_messages)
+        drafted = draft_each(s, from, offers, 1);
+    for (int i = 0; drafted < s->send_messages && i < s->send_messages; i++)
         if (offers[i])
-            continue;
-        while (i-- > 0)
             duplex_drop_draft(s->sends[i].peer, offers[i]);
-        return 0;
-    }
-    return 1;
+    return drafted == s->send_messages;
 }
 
 static void offer_all(struct small_shape *s, const struct exec_group *g, struct tx **offers)
@@ -518,21 +538,6 @@ static void offer_all(struct small_shape *s, const struct exec_group *g, struct 
     for (int i = 0; i < s->send_messages; i++)
         duplex_make_offer(s->sends[i].peer, &s->head, offers[i], g);
     ring_bells(s, messages_of(s), 0);
-}
-
-/* 0: one was announced and not offered; or its operation has ended there, and the group ends here, too. */
-static int read_all(const struct small_shape *s, const struct ring_record **records, uint8_t *recv)
-{
-    struct ring_place places[SMALL_PEERS_MAX];
-    for (int i = 0; i < s->recv_messages; i++) {
-        places[i] = ring_place(records[i]);
-        if (!places[i].loan)
-            return 0;
-    }
-    for (int i = 0; i < s->recv_messages; i++)
-        if (!lend_read_now(s->recvs[i].peer, &s->head, &places[i], recv + s->recvs[i].offset))
-            return 0;
-    return 1;
 }
 
 /* Wait until the others have read what was offered or lent (not NULL); 0 if that takes too long. */
@@ -549,24 +554,50 @@ static int are_read(struct fabric *f, const struct small_shape *s, struct tx **o
     return 1;
 }
 
+/* Of 8 or 16 ranks one is often later than a call may spin, when all read for 100 to 300 us; yet it comes, and to hand
+ * the op to the engine takes longer. */
+static int64_t patience_ns(const struct small_shape *s, const struct fabric *f, int64_t spin_ns)
+{
+    enum { MOST = 10 };
+    int64_t reads_ns = (int64_t)s->bytes * s->recv_messages / SMALL_BYTES_PER_NS;
+    if (!waiting_spins(f->looks.waiting))
+        return spin_ns;
+    return spin_ns + (reads_ns < MOST * spin_ns ? reads_ns : MOST * spin_ns);
+}
+
+/* Read them one after the other, in the plan's order: so each rank reads in another one's memory. Returns how many are
+ * read. It is not all if one does not come in time, was announced and not offered, or its operation has ended there;
+ * then the engine goes on with that one. */
+static int read_offers(struct fabric *f, struct small_shape *s, uint64_t key, uint8_t *recv, int64_t spin_ns)
+{
+    const struct ring_record *records[SMALL_PEERS_MAX];
+    struct messages n = messages_of(s);
+    for (int i = 0; i < s->recv_messages; i++) {
+        n.recvs = i + 1;
+        if (!are_here(f, s, n, i, key, 0, records, 0, spin_ns))
+            return i;
+        const struct ring_place place = ring_place(records[i]);
+        struct duplex *p = s->recvs[i].peer;
+        if (!place.loan || !lend_read_now(p, &s->head, &place, recv + s->recvs[i].offset))
+            return i;
+        duplex_took(p, FRAME_RTS, s->bytes, records[i]->credit);
+    }
+    return s->recv_messages;
+}
+
 static comm_status run_offered(struct small_shape *s, struct fabric *f, struct exec_group *g, const comm_op *op,
                                struct tx **offers, int64_t spin_ns)
 {
-    const struct ring_record *records[SMALL_PEERS_MAX];
-    const struct messages n = messages_of(s);
     uint8_t *recv = op->recv.data;
     offer_all(s, g, offers);
     exec_host->run_waits();
     queue_runs(g, op);
     copy_own(s, op->send.data ? op->send.data : recv, recv);
-    if (!all_are_here(f, s, n, ring_key_of(s->offered, op->seq), 0, records, 0, spin_ns) ||
-        !read_all(s, records, recv))
+    int read = read_offers(f, s, ring_key_of(s->offered, op->seq), recv, patience_ns(s, f, spin_ns));
+    g->begun.received = (uint16_t)read;
+    if (read < s->recv_messages || !are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
         return COMM_IN_PROGRESS;
-    let_go(s, n, FRAME_RTS, records);
-    g->begun.has_received = 1;
-    if (!are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
-        return COMM_IN_PROGRESS;
-    g->begun.has_received = 0;
+    g->begun.received = 0;
     queue_ran(g, op->seq);
     return COMM_OK;
 }
@@ -694,7 +725,7 @@ static comm_status send_instead(const struct small_shape *s, struct exec_group *
 {
     struct frame h = s->head;
     if (s->recv_messages || !duplex_send_instead(s->sends[0].peer, &h, tx)) {
-        g->begun.has_received = 1;
+        g->begun.received = (uint16_t)s->recv_messages;
         return COMM_IN_PROGRESS;
     }
     queue_ran(g, op->seq);

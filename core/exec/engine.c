@@ -99,9 +99,10 @@ static int is_begun(const struct slot *slot)
     return slot->op->op.flags & COMM_OP_FLAG_BEGUN && slot->round == slot->op->begun.round;
 }
 
-static void post_recv(struct slot *slot, struct message *m)
+/* The receive of that index in its round. */
+static void post_recv(struct slot *slot, struct message *m, int index)
 {
-    if (is_begun(slot) && slot->op->begun.has_received) {
+    if (is_begun(slot) && index < slot->op->begun.received) {
         m->state = MESSAGE_DONE;
         step_done(slot);
         return;
@@ -170,9 +171,10 @@ __attribute__((noinline)) static void begin_round(struct exec_op *op, struct slo
             operand_local_step(op, slot, &p->steps[i]);
     }
     /* Receives first: their CTS should be under way while we send. */
+    int receives = 0;
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
         if (is_receive(&p->steps[i]) && !is_written(slot, &p->steps[i]))
-            post_recv(slot, &slot->steps[i - slot->first].message);
+            post_recv(slot, &slot->steps[i - slot->first].message, receives++);
     for (uint32_t i = slot->first; i < slot->last && g->status == COMM_OK; i++)
         if (p->steps[i].kind == PLAN_STEP_SEND && !is_written(slot, &p->steps[i]) &&
             send_step(slot, &slot->steps[i - slot->first].message))

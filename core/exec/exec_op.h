@@ -50,7 +50,7 @@ struct begun {
     uint8_t not_sent;       /* it has sent no message of that round */
     uint8_t did_local;      /* it has done the round's local steps: they cannot be done again, as what they read may be
                              * gone, or was never in the scratch memory */
-    uint8_t has_received;   /* all messages of the round: the others have yet to read what this rank has lent them */
+    uint16_t received;      /* so many messages of the round, the first ones in the plan's order */
 };
 
 struct exec_op {

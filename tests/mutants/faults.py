@@ -659,7 +659,12 @@ fault("shm", "what_a_peer_has_read_before_it_left_counts_as_lost", DUPLEX,
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c",
-      "if (is_begun(slot) && slot->op->begun.has_received)", "if (0)", "late on shm, through the kernel")
+      "if (is_begun(slot) && index < slot->op->begun.received)", "if (0)", "late on shm, through the kernel")
+fault("shm", "one_message_more_counts_as_received_at_once", "core/exec/engine.c",
+      "index < slot->op->begun.received", "index <= slot->op->begun.received", "late on shm, through the kernel")
+fault("shm", "offers_read_before_one_that_is_late_are_awaited_again", "backend_shm/small.c",
+      "g->begun.received = (uint16_t)read;", "g->begun.received = read == s->recv_messages ? (uint16_t)read : 0;",
+      "late on shm, through the kernel")
 fault("shm", "message_with_a_round_is_kept", RECEIVE, "if (is_p2p && h->round) {", "if (0) {", "shm_hostile")
 fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c", "h.type != FRAME_EAGER || h.round ||",
       "h.type != FRAME_EAGER ||", "shm_hostile")
