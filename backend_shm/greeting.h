@@ -17,7 +17,7 @@
 #include "shm.h"
 
 enum {
-    GREETING_VERSION = 8 + 256 * (sizeof(void *) != 8),
+    GREETING_VERSION = 9 + 256 * (sizeof(void *) != 8),
     GREETING_TOKEN_BYTES = 32,
     GREETING_FDS_MAX = 2,
 };

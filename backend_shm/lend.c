@@ -1,50 +1,47 @@
 #include "lend.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "copy.h"
 #include "duplex.h"
 #include "greeting.h"
 #include "region.h"
 #include "say.h"
 #include "split.h"
+#include "write_back.h"
+#include "writer.h"
 
-enum {
-    STEP_BYTES = 1 << 20,               /* between looks at what else has come */
-    WRITE_BACK_BLOCK_BYTES = 16 << 10,  /* three streams of it fit the first cache */
-    STAGING_PLACES = 4,
-    STAGING_PLACE_BYTES = 128 << 10,
-    WRITER_PATIENCE_NS = 20000000,
-};
+enum { STEP_BYTES = 1 << 20 }; /* between looks at what else has come */
 
 /* ---- The sender ---- */
 
-/* Blocks of one operation lie as far from each other, and must not all have one place. */
-static struct lendable *place_of(struct fabric *f, const void *payload)
+static struct lendable *lendable_of(struct fabric *f, uintptr_t payload)
 {
-    _Static_assert((SHM_LENDABLE & (SHM_LENDABLE - 1)) == 0, "a power of two");
-    return &f->lendable[((uint64_t)(uintptr_t)payload * ring_key_odd >> 32) % SHM_LENDABLE];
+    enum { PLACE_SHIFT = 21 };
+    return &f->lendable[((uint64_t)(payload >> PLACE_SHIFT) * ring_key_odd >> 32) % SHM_LENDABLE];
 }
 
 /* The kernel does not read all memory for other processes (that of devices, say). What this process can be read from
- * itself, another one can. */
-static int kernel_reads(struct fabric *f, const void *payload, size_t bytes)
+ * itself, another one can. Of each payload both ends are tried, once: blocks of an operation mostly lie one behind the
+ * other. */
+int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 {
-    struct lendable *known = place_of(f, payload);
-    if (known->payload == payload && known->bytes == bytes)
+    const uintptr_t begin = (uintptr_t)payload, end = begin + bytes;
+    struct lendable *known = lendable_of(f, begin);
+    if (begin >= known->begin && end <= known->end)
         return 1;
     uint8_t ends[2];
     struct iovec to = { ends, 2 };
     struct iovec from[2] = { { (void *)payload, 1 }, { (uint8_t *)payload + bytes - 1, 1 } };
     if (process_vm_readv(getpid(), &to, 1, from, 2, 0) != 2)
         return 0;
-    *known = (struct lendable){ payload, bytes };
+    int is_next = begin <= known->end && end >= known->begin;
+    known->begin = is_next && known->begin < begin ? known->begin : begin;
+    known->end = is_next && known->end > end ? known->end : end;
     return 1;
 }
 
@@ -75,19 +72,11 @@ static int kind_of_reads(int one_way, int splits)
     return splits ? READS_SPLIT : one_way ? READS_ONE_WAY : READS_BOTH;
 }
 
-/* How long messages of a size go. */
-enum {
-    WAY_KERNEL = 1, /* not through the ring */
-    WAY_TRIED = 2,  /* the other way is tried now and then */
-    WAY_SELDOM = 4, /* but that is much slower */
-    WAY_CHOSEN = 8, /* by the lower rank, for both */
-};
-
 /* Is it this message's turn to go the other way? One MiB of 256 on average, or a quarter as often if that is much
  * slower, lest tries are the 99th percentile. What a way takes is known from the beginning, or assumed for the kernel.
  * At least eight in a row, and of short messages more, for the first two are slow, as what they touch is not in the
  * caches, and not all others are alike. Asked again about a message the answer is the same. */
-static int is_tried(const struct frame *h, uint8_t way)
+int lend_is_tried(const struct frame *h, uint8_t way)
 {
     enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 8, SELDOM = 256 };
     uint64_t most = TRIES * PIECE / LEAST_TRIES;
@@ -187,7 +176,7 @@ static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_
 static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
     enum { TRY_LOOKS = 16 };
-    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way);
+    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && lend_is_tried(h, way);
     if (is_try && (way & WAY_KERNEL))
         p->out.copy.looks = TRY_LOOKS;
     return is_try ^ ((way & WAY_KERNEL) != 0);
@@ -217,7 +206,7 @@ static int eager_kernel_is_faster(struct duplex *p, const struct frame *h, enum 
     return goes_by_kernel(p, h, way);
 }
 
-static int peer_can_read(const struct duplex *p)
+int lend_peer_can_read(const struct duplex *p)
 {
     return p->fabric->cma_bytes && atomic_load_explicit(&p->out.shared->can_read, memory_order_relaxed);
 }
@@ -230,93 +219,35 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const struct lo
     const struct fabric *f = p->fabric;
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     int one_way = goes_one_way(h->kind);
-    return peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) && (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
+    return lend_peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) &&
+           (!one_way || h->bytes <= (uint64_t)f->cma_bytes) &&
            (l->by_kernel || kernel_is_faster(p, h, one_way, l->splits)) &&
-           kernel_reads(p->fabric, l->payload, (size_t)h->bytes);
+           lend_kernel_reads(p->fabric, l->payload, (size_t)h->bytes);
+}
+
+static int has_slot(struct duplex *p)
+{
+    if (p->stuck)
+        write_back_free_slots(p);
+    return p->loans != (1u << RING_LOANS) - 1;
 }
 
 int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum lend_flow flow)
 {
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
-    if (!peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes > (uint64_t)p->fabric->cma_bytes ||
-        p->loans == (1u << RING_LOANS) - 1)
+    if (!lend_peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes > (uint64_t)p->fabric->cma_bytes ||
+        !has_slot(p))
         return 0;
     l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
-    return eager_kernel_is_faster(p, h, flow, l->splits) && kernel_reads(p->fabric, l->payload, l->bytes);
-}
-
-/* Memory for copies of payloads, and whether there is a place for one of so many bytes. */
-static int can_stage(struct duplex *p, size_t bytes)
-{
-    if (bytes > STAGING_PLACE_BYTES || p->cannot_stage)
-        return 0;
-    if (!p->staging) {
-        p->staging = region_create(p->fabric, STAGING_PLACES * STAGING_PLACE_BYTES);
-        p->cannot_stage = !p->staging;
-        if (p->staging)
-            region_enter(p->fabric, p->staging);
-    }
-    return p->staging && p->staged != (1u << STAGING_PLACES) - 1 && region_tell(p, p->staging);
-}
-
-/* Of what the other core has written the page behind the next bytes comes while these are copied or reduced: a
- * processor does not ask beyond a page by itself. Intel's then bring more lines at a time: an all_reduce of 128 KiB
- * takes two ranks on Emerald Rapids 11.6 us so, and else 12.9. Shorter ones lie in that core's first cache, which gives
- * them away no faster. One instruction that copies 128 KiB brings them as fast, and leaves what it writes outside of
- * it. */
-static int asks_for_pages(const struct duplex *p, size_t whole)
-{
-    enum { LEAST_BYTES = 32 << 10, MOST_BYTES = 128 << 10 };
-    return p->out.brings_lines && whole >= LEAST_BYTES && whole < MOST_BYTES;
-}
-
-/* Returns how many bytes to copy before it is asked again. */
-static size_t ask_for_next_page(const uint8_t *data, size_t bytes)
-{
-    enum { PAGE_BYTES = 4 << 10 };
-    if (bytes <= PAGE_BYTES)
-        return bytes;
-    size_t next = bytes - PAGE_BYTES < PAGE_BYTES ? bytes - PAGE_BYTES : PAGE_BYTES;
-    for (size_t at = 0; at < next; at += RING_LINE)
-        __builtin_prefetch(data + PAGE_BYTES + at, 0, 2);
-    return PAGE_BYTES;
-}
-
-static size_t staging_place(const struct duplex *p)
-{
-    return (size_t)__builtin_ctz(~p->staged);
-}
-
-static int is_staged(const struct duplex *p, const struct loan *l)
-{
-    return p->staging && l->place.region == region_id(p->staging);
-}
-
-/* Where the receiver may read it and write its result. */
-static int suits_write_back(struct duplex *p, struct loan *l)
-{
-    const struct region *from = NULL, *to = NULL;
-    if (p->fabric->regions && (from = region_of(p, l->payload, l->bytes)))
-        to = region_of(p, l->write_back, l->bytes);
-    if (to) {
-        l->place = region_place(from, l->payload);
-        region_write_back(&l->place, to, l->write_back);
-    } else if (can_stage(p, l->bytes)) {
-        uint8_t *copy = region_data(p->staging) + staging_place(p) * STAGING_PLACE_BYTES;
-        l->place = region_place(p->staging, copy);
-        region_write_back(&l->place, p->staging, copy);
-    } else {
-        return 0;
-    }
-    return 1;
+    return eager_kernel_is_faster(p, h, flow, l->splits) && lend_kernel_reads(p->fabric, l->payload, l->bytes);
 }
 
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
 {
     const struct region *r;
-    if (p->loans == (1u << RING_LOANS) - 1)
+    if (!has_slot(p))
         return 0;
-    if (l->write_back && suits_write_back(p, l))
+    if (l->write_back && write_back_suits(p, h, l))
         return 1;
     if (p->fabric->regions && (r = region_of(p, l->payload, l->bytes)))
         l->place = region_place(r, l->payload);
@@ -332,7 +263,7 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
 {
     enum { LONG_BYTES = HUGE_PAGE_BYTES / 2 };
     const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : comm_op_traits_of(h->kind);
-    if (t && !(t->traits & COMM_OP_TRAIT_REDUCES) && !goes_one_way(h->kind) && peer_can_read(p))
+    if (t && !(t->traits & COMM_OP_TRAIT_REDUCES) && !goes_one_way(h->kind) && lend_peer_can_read(p))
         huge_pages_moved(&p->fabric->domain->huge_pages, l->payload, l->bytes);
 }
 
@@ -350,10 +281,8 @@ void lend_begin(struct duplex *p, struct loan *l)
     p->loans |= 1u << place->slot;
     p->loan = p->loan == LOAN_CLAIMED - 1 ? 1 : p->loan + 1; /* 0 is none */
     place->loan = p->loan;
-    if (is_staged(p, l)) {
-        p->staged |= 1u << staging_place(p);
-        memcpy(region_data(p->staging) + place->at, l->payload, l->bytes);
-    }
+    if (place->back_region)
+        write_back_begin(p, l);
     if (l->splits && !place->region)
         split_offer(p, l);
     if (!place->region)
@@ -375,12 +304,7 @@ int lend_take_result(struct duplex *p, const struct loan *l)
 {
     if (!l->place.back_region || taken(p, l) != (l->place.loan | LOAN_WRITTEN))
         return 0;
-    const int asks = asks_for_pages(p, l->bytes);
-    const uint8_t *from = is_staged(p, l) ? region_data(p->staging) + l->place.at : NULL;
-    for (size_t at = 0, now; from && at < l->bytes; at += now) {
-        now = asks ? ask_for_next_page(from + at, l->bytes - at) : l->bytes;
-        copy_part(l->write_back + at, from + at, now, l->is_long);
-    }
+    write_back_take(p, l);
     return 1;
 }
 
@@ -390,36 +314,15 @@ int lend_withdraw(struct duplex *p, const struct loan *l)
     return atomic_compare_exchange_strong(&p->out.shared->valid[l->place.slot], &loan, 0);
 }
 
-static int is_writing(const struct duplex *p, const struct loan *l)
-{
-    return p->out.shared &&
-           atomic_load_explicit(&p->out.shared->writing[l->place.slot], memory_order_acquire) == l->place.loan;
-}
-
-/* It takes the peer some microseconds, if it runs. A process that has ended does not write. */
-static int has_stopped_writing(const struct duplex *p, const struct loan *l)
-{
-    for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l) && !p->hung_up; sched_yield())
-        if (clock_now_ns() >= until_ns)
-            return 0;
-    return 1;
-}
-
 void lend_end(struct duplex *p, const struct loan *l)
 {
-    p->loans &= ~(1u << l->place.slot);
     if (p->out.shared) {
-        /* Before the memory is the user's again: see settle and reduce_and_write_back. */
+        /* Before the memory is the user's again: see lend_settle and write_back.c. */
         atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);
         ring_fence();
     }
-    if (!l->place.back_region)
-        return;
-    /* A place in the staging area to which the receiver may still write is not used again. */
-    if (is_staged(p, l) && !is_writing(p, l))
-        p->staged &= ~(1u << l->place.at / STAGING_PLACE_BYTES);
-    else if (!is_staged(p, l) && !has_stopped_writing(p, l))
-        region_detach(p->fabric, l->write_back, l->bytes);
+    if (!l->place.back_region || write_back_end(p, l))
+        p->loans &= ~(1u << l->place.slot);
 }
 
 /* ---- The receiver ---- */
@@ -519,16 +422,11 @@ void lend_probe(struct duplex *p)
                        word != shared->probe_word))
         p->pid = 0;
     if (p->pid > 0) {
-        p->sees_threads = split_sees(p->pid);
+        p->sees_threads = writer_is_seen(p->pid);
+        write_back_probe(p, at, word);
         measure_kernel(p->fabric);
         atomic_store_explicit(&shared->can_read, 1, memory_order_release);
     }
-}
-
-static int is_valid(const struct duplex *p, const struct ring_place *place)
-{
-    uint32_t valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire);
-    return (valid & ~LOAN_CLAIMED) == place->loan;
 }
 
 int lend_claim(struct duplex *p, const struct ring_place *place)
@@ -555,34 +453,27 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     const char *wrong = lend_check(place);
     if (wrong)
         return wrong;
-    if ((place->region && !region_is_known(p, place->region)) ||
-        (place->back_region && !region_is_known(p, place->back_region)))
+    const uint32_t back_region = place->back_region != RING_BACK_BY_KERNEL ? place->back_region : 0;
+    if ((place->region && !region_is_known(p, place->region)) || (back_region && !region_is_known(p, back_region)))
         region_notices(p); /* before either is found: they may say that the other one is no more */
     p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
-    p->borrowed_back = place->back_region ? region_find(p, place->back_region, place->back_at, h->bytes) : NULL;
-    int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (place->back_region && !p->borrowed_back);
+    p->borrowed_back = back_region ? region_find(p, back_region, place->back_at, h->bytes) : NULL;
+    int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (back_region && !p->borrowed_back);
     /* The memory of a loan that was taken back may be gone already; lend_read drops it. */
-    if (missing && is_valid(p, place))
+    if (missing && lend_is_valid(p, place))
         return "a message that is read in its memory, which this rank does not have";
     p->borrowed = *place;
+    p->borrowed_size = write_back_size(h);
     p->borrowed_kind = kind_of_reads(goes_one_way(h->kind), split_is_offered(p, place, (size_t)h->bytes));
     return NULL;
 }
 
-/* Does the result of what is read go to the sender, too? */
-static int writes_back(const struct duplex *p)
-{
-    const struct sink *s = &p->port.sink;
-    return p->borrowed_data && p->borrowed_back && s->kind == SINK_REDUCE && s->message &&
-           s->message->may_write_back;
-}
-
 /* All is read. Was the loan still valid then? */
-static void settle(struct duplex *p, int written)
+void lend_settle(struct duplex *p, int written)
 {
     const struct ring_place place = p->borrowed;
     ring_fence();
-    if (!is_valid(p, &place)) {
+    if (!lend_is_valid(p, &place)) {
         duplex_drop_borrowed(p);
         return;
     }
@@ -595,39 +486,11 @@ static void settle(struct duplex *p, int written)
     port_complete(&p->port);
 }
 
-/* Reduce a block at a time, and write the result back while it is in the cache. */
-static void reduce_and_write_back(struct duplex *p)
-{
-    struct sink *s = &p->port.sink;
-    const struct ring_place *place = &p->borrowed;
-    _Atomic uint32_t *writing = &p->in.shared->writing[place->slot];
-    size_t before = s->done;
-    /* What is reduced between two registered buffers is in this core's cache, if nobody has written it since. */
-    const int asks = asks_for_pages(p, s->total) && !region_of(p, s->dst, s->total);
-    atomic_store_explicit(writing, place->loan, memory_order_relaxed);
-    ring_fence();
-    int valid = is_valid(p, place);
-    while (valid && sink_left(s) && s->done - before < STEP_BYTES) {
-        size_t at = s->done, bytes = sink_takes(s, WRITE_BACK_BLOCK_BYTES);
-        for (size_t done = 0, now; done < bytes; done += now) {
-            now = asks ? ask_for_next_page(p->borrowed_data + at + done, sink_left(s)) : bytes;
-            now = now < bytes - done ? now : bytes - done;
-            sink_feed(s, p->port.table->bounce, p->borrowed_data + at + done, now);
-        }
-        memcpy(p->borrowed_back + at, s->dst + at, bytes);
-    }
-    atomic_store_explicit(writing, 0, memory_order_release);
-    if (!valid)
-        duplex_drop_borrowed(p);
-    else if (sink_left(s) == 0)
-        settle(p, 1);
-}
-
 /* Memory of a loan that was taken back meanwhile may be gone. */
-static void cannot_read(struct duplex *p, size_t bytes, int error)
+void lend_cannot_read(struct duplex *p, size_t bytes, int error)
 {
     ring_fence();
-    if (!is_valid(p, &p->borrowed))
+    if (!lend_is_valid(p, &p->borrowed))
         duplex_drop_borrowed(p);
     else if (error == ETIMEDOUT)
         port_lose(&p->port, COMM_ERR_PEER_LOST,
@@ -645,7 +508,7 @@ static int read_split(struct duplex *p, const struct ring_place *place, uint8_t 
 {
     int64_t began_ns = is_measured(p, bytes) ? clock_now_ns() : 0;
     if (!split_read(p, place, to, bytes)) {
-        cannot_read(p, bytes, errno);
+        lend_cannot_read(p, bytes, errno);
         return 0;
     }
     if (began_ns)
@@ -670,12 +533,12 @@ void lend_read(struct duplex *p)
     struct sink *s = &p->port.sink;
     uint8_t *bounce = p->port.table->bounce;
     size_t before = s->done;
-    if (!is_valid(p, &p->borrowed)) {
+    if (!lend_is_valid(p, &p->borrowed)) {
         duplex_drop_borrowed(p);
         return;
     }
-    if (writes_back(p)) {
-        reduce_and_write_back(p);
+    if (write_back_is_wanted(p)) {
+        write_back_reduce(p);
         return;
     }
     if (s->kind == SINK_DISCARD)
@@ -693,13 +556,13 @@ void lend_read(struct duplex *p)
             bytes = STEP_BYTES;
         ssize_t n = read_part(p, window, p->borrowed.at + s->done, bytes);
         if (n <= 0) {
-            cannot_read(p, s->total, n < 0 ? errno : EFAULT);
+            lend_cannot_read(p, s->total, n < 0 ? errno : EFAULT);
             return;
         }
         sink_feed(s, bounce, window, (size_t)n);
     }
     if (sink_left(s) == 0)
-        settle(p, 0);
+        lend_settle(p, 0);
 }
 
 /* So many bytes of what is borrowed; 0 if the kernel does not read them. */
@@ -710,7 +573,7 @@ static int read_all(struct duplex *p, uint8_t *to, size_t bytes)
     for (size_t done = 0; !p->borrowed_data && done < bytes;) {
         ssize_t n = read_part(p, to + done, p->borrowed.at + done, bytes - done);
         if (n <= 0) {
-            cannot_read(p, bytes, n < 0 ? errno : EFAULT);
+            lend_cannot_read(p, bytes, n < 0 ? errno : EFAULT);
             return 0;
         }
         done += (size_t)n;
@@ -726,11 +589,11 @@ int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_pla
         return 0;
     }
     const size_t bytes = (size_t)h->bytes;
-    int is_read = is_valid(p, place) && (split_is_offered(p, place, bytes) ? read_split(p, place, to, bytes)
+    int is_read = lend_is_valid(p, place) && (split_is_offered(p, place, bytes) ? read_split(p, place, to, bytes)
                                                                            : read_all(p, to, bytes));
     p->borrowed.loan = 0;
     ring_fence();
-    if (!is_read || !is_valid(p, place))
+    if (!is_read || !lend_is_valid(p, place))
         return 0;
     atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan, memory_order_release);
     duplex_ring_bell(p);

@@ -14,16 +14,23 @@
  *
  * Long messages that go one way, from a rank that waits, are copied by both: see split.h.
  *
- * Written back. Where two ranks reduce each other's parts (plan_may_write_back), the receiver writes its result to the
- * sender's memory as well, block by block, while the lines are in its cache: each line goes to the other core once, and
- * comes back once. Memory that is not registered is copied to a staging area first, a small region, and the result from
- * there. The receiver says in `writing` that it writes, and then looks whether the loan is valid; the sender first
- * makes the loan invalid, then looks at `writing`, and waits until the receiver has stopped before the user has the
- * memory again. */
+ * Where two ranks reduce each other's parts the receiver writes its result to the sender's memory as well: see
+ * write_back.h.
+ */
 #ifndef COMM_SHM_LEND_H
 #define COMM_SHM_LEND_H
 
+#include "ring.h"
 #include "shm.h"
+
+/* How long messages of a size go. */
+enum {
+    WAY_KERNEL = 1, /* not through the ring */
+    WAY_TRIED = 2,  /* the other way is tried now and then */
+    WAY_SELDOM = 4, /* but that is much slower */
+    WAY_CHOSEN = 8, /* by the lower rank, for both */
+    WAY_NEW = 16,   /* one goes this way and the next one the other, until both are known */
+};
 
 /* A payload that may be lent. */
 struct loan {
@@ -33,6 +40,7 @@ struct loan {
     int is_long;             /* the result: for copy_part */
     int splits;              /* this rank waits until it is read, and copies parts of it meanwhile: split.h */
     int by_kernel;           /* even if the ring is faster to this peer */
+    uint8_t back_size;       /* write_back.c */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
 
@@ -65,6 +73,23 @@ int lend_is_taken(const struct duplex *p, const struct loan *l);
 int lend_take_result(struct duplex *p, const struct loan *l);
 /* It has been read, or is taken back; the slot is free, and the memory is the user's. */
 void lend_end(struct duplex *p, const struct loan *l);
+
+/* For write_back.c. Does the kernel read this memory for other processes? */
+int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes);
+/* Can the peer read this rank's memory by the kernel, and is that wanted? */
+int lend_peer_can_read(const struct duplex *p);
+/* Is it this message's turn to go the other way? */
+int lend_is_tried(const struct frame *h, uint8_t way);
+/* Has the sender not taken the loan back? */
+static inline int lend_is_valid(const struct duplex *p, const struct ring_place *place)
+{
+    uint32_t valid = atomic_load_explicit(&p->in.shared->valid[place->slot], memory_order_acquire);
+    return (valid & ~LOAN_CLAIMED) == place->loan;
+}
+/* All of what is borrowed is read, and perhaps its result written back. */
+void lend_settle(struct duplex *p, int written);
+/* It cannot be read. */
+void lend_cannot_read(struct duplex *p, size_t bytes, int error);
 
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);

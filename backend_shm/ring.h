@@ -37,12 +37,14 @@ enum {
     RING_INLINE = 40,   /* payloads up to this size lie in the record's first line */
     RING_LOANS = 16,    /* payloads that may be lent at a time: lend.h */
     RING_PARTS = 16,    /* of a message that both copy, at most: split.h */
+    RING_BACK_SIZES = 16, /* of operations whose results are written back: write_back.c */
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
     RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
     RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };
 
+#define RING_BACK_BY_KERNEL UINT32_MAX /* back_region: ring_shared.back_to says where */
 #define LOAN_WRITTEN 0x80000000u
 #define LOAN_CLAIMED 0x40000000u /* numbers of loans are less */
 
@@ -120,6 +122,13 @@ struct ring_shared {
     _Atomic uint32_t splits;
     _Atomic int32_t writer;
     _Alignas(RING_LINE) struct ring_part part_to[RING_PARTS];
+    /* Of results that the reader writes by the kernel (write_back.c). By the writer: where that of the loan in a slot
+     * belongs in its memory, as the kernel takes it; and, in the ring of the lower rank, the way of results, by the
+     * size of the operation. By the reader: whether it can write there at all, and which thread does. */
+    _Alignas(RING_LINE) struct ring_part back_to[RING_LOANS];
+    _Alignas(RING_LINE) _Atomic uint8_t back_ways[RING_BACK_SIZES];
+    _Atomic uint32_t can_write;
+    _Atomic int32_t back_writer;
 };
 
 /* The writer's end. Positions count a lane's lines, from where the lane began. */

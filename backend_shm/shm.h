@@ -27,7 +27,7 @@ enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
-    SHM_LENDABLE = 256, /* of operations with many blocks, too */
+    SHM_LENDABLE = 64, /* each of 2 MiB, or where payloads lie there one behind the other */
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
@@ -65,6 +65,18 @@ struct offer {
     struct ring_place place;
 };
 
+/* What results of operations of one size take this rank, each step for COPY_OUT_UNIT bytes, and by how many messages
+ * that is known; and the way that it has chosen: write_back.c. */
+enum back_step { BACK_STAGE, BACK_REDUCE, BACK_TAKE, BACK_KERNEL, BACK_STEPS };
+
+struct back_times {
+    int64_t ns[BACK_STEPS];
+    uint8_t noted[BACK_STEPS];
+    uint8_t way;
+    uint32_t messages, operations;
+    uint64_t seq; /* of the latest */
+};
+
 struct duplex {
     struct port port;      /* first: duplex_of */
     struct fabric *fabric;
@@ -90,6 +102,9 @@ struct duplex {
     struct region *staging; /* copies of payloads that are lent, so that the peer can write back; NULL: not made yet */
     uint32_t staged;       /* a bit for each place there that is taken */
     int cannot_stage;      /* there is no memory for it */
+    uint32_t stuck;        /* a bit for each slot that is taken as long as the peer writes to what was lent there */
+    struct back_times back[RING_BACK_SIZES];
+    uint8_t borrowed_size; /* of the operation, as above */
     struct ring_place borrowed; /* of the frame that is coming; loan 0: it is not lent */
     int borrowed_kind;          /* as read_ns: of an operation in which both send, of another, or both copy it */
     const uint8_t *borrowed_data; /* in a mapping; NULL: the kernel reads it */
@@ -126,10 +141,9 @@ struct duplex {
     char trouble[160];
 };
 
-/* A payload that the kernel reads for other processes. */
+/* Payloads, one behind the other, that the kernel reads for other processes. */
 struct lendable {
-    const void *payload;
-    size_t bytes;
+    uintptr_t begin, end;
 };
 
 struct fabric {

@@ -1,13 +1,8 @@
 #include "split.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -15,12 +10,12 @@
 #include "base/likely.h"
 #include "events.h"
 #include "ring.h"
+#include "writer.h"
 
 enum {
     PART_BYTES = 64 << 10,  /* with 32K two cores take a quarter longer */
     PAGE_BYTES = 4 << 10,
     PATIENCE_NS = 200000,   /* that long the sender may take after the receiver's last part */
-    CALL_NS = 2000000000,   /* and that long a call that cannot be stopped */
 };
 
 _Static_assert(sizeof(struct ring_part) == sizeof(struct iovec) &&
@@ -123,26 +118,6 @@ void split_write(struct duplex *p, struct loan *l)
 
 /* ---- The receiver ---- */
 
-/* "": it cannot be read. */
-static void read_file(const char *name, char *text, size_t capacity)
-{
-    int fd = open(name, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, capacity - 1);
-    int error = errno;
-    text[n > 0 ? n : 0] = '\0';
-    if (fd >= 0)
-        close(fd);
-    errno = n < 0 ? error : 0;
-}
-
-int split_sees(pid_t pid)
-{
-    char name[32], self[16] = "";
-    ssize_t n = readlink("/proc/self", self, sizeof self - 1);
-    snprintf(name, sizeof name, "/proc/%d/task", (int)pid);
-    return n > 0 && strtol(self, NULL, 10) == (long)getpid() && access(name, R_OK | X_OK) == 0;
-}
-
 int split_is_offered(const struct duplex *p, const struct ring_place *place, size_t bytes)
 {
     return bytes >= SPLIT_LEAST && !place->region && p->sees_threads && place->loan != p->split_before &&
@@ -171,26 +146,6 @@ static uint32_t written(const struct duplex *p, uint32_t loan, int *ret_ended)
     return word >> 32 == loan ? (uint32_t)word & COUNT_MASK & ~(uint32_t)FAILED : 0;
 }
 
-/* Is the thread that writes in no call that has read the list? It is not if it is stopped, as it stops on its way back
- * from the kernel; is gone; or waits in another call. One that runs, or wants to, may be in it. */
-static int is_out_of_call(const struct duplex *p)
-{
-    const int thread = atomic_load_explicit(&p->in.shared->writer, memory_order_relaxed);
-    char name[64], text[256];
-    snprintf(name, sizeof name, "/proc/%d/task/%d/stat", (int)p->pid, thread);
-    read_file(name, text, sizeof text);
-    if (errno == ENOENT || errno == ESRCH)
-        return 1;
-    const char *state = strrchr(text, ')');
-    if (state && state[1] && strchr("TtZXx", state[2]))
-        return 1;
-    snprintf(name, sizeof name, "/proc/%d/task/%d/syscall", (int)p->pid, thread);
-    read_file(name, text, sizeof text);
-    char *end = text;
-    long call = strtol(text, &end, 10);
-    return end != text && call != SYS_process_vm_writev;
-}
-
 /* It takes long: the sender is stopped, or does not have its core. The kernel finds nothing to write any more; a call
  * that has found it before is waited for. 0: it does not come back. */
 static int take_back(const struct duplex *p, uint32_t loan, uint32_t wanted)
@@ -199,8 +154,8 @@ static int take_back(const struct duplex *p, uint32_t loan, uint32_t wanted)
     for (int i = 0; i < RING_PARTS; i++)
         atomic_store(&shared->part_to[i].bytes, 0);
     ring_fence();
-    for (int64_t until_ns = clock_now_ns() + CALL_NS; clock_now_ns() < until_ns; sched_yield()) {
-        int ended, is_out = is_out_of_call(p);
+    for (int64_t until_ns = clock_now_ns() + WRITER_CALL_NS; clock_now_ns() < until_ns; sched_yield()) {
+        int ended, is_out = writer_is_out(p->pid, atomic_load(&shared->writer));
         if (written(p, loan, &ended) >= wanted || ended || is_out)
             return 1;
     }

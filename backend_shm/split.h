@@ -5,10 +5,9 @@
  *
  * Each takes a part by counting it in a word that both share, with the loan's number. What the sender has taken the
  * receiver waits for. If that takes long (the sender is stopped by SIGSTOP or a debugger, or does not get its core) the
- * receiver takes the parts back and reads them, too. Nothing may be written to its memory after that: so the kernel is
- * told where to write by a list in the memory that both share, which the receiver clears. The kernel reads the list as
- * a call begins. A call that has begun is waited for: until the sender says that it is done, or /proc that its thread
- * is in no such call. If neither is so for 2 s the peer is lost. Where /proc does not show the peer nothing is split.
+ * receiver takes the parts back and reads them, too. Nothing may be written to its memory after that: see writer.h. A
+ * call that has begun is waited for: until the sender says that it is done, or /proc that its thread is in no such
+ * call. If neither is so for 2 s the peer is lost. Where /proc does not show the peer nothing is split.
  */
 #ifndef COMM_SHM_SPLIT_H
 #define COMM_SHM_SPLIT_H
@@ -24,9 +23,7 @@ void split_offer(struct duplex *p, const struct loan *l);
 /* Write parts, if the receiver reads the loan and any are left. */
 void split_write(struct duplex *p, struct loan *l);
 
-/* The receiver. Does /proc show the peer's threads? */
-int split_sees(pid_t pid);
-/* Does the sender say that it takes parts, and can this rank tell what it does? */
+/* The receiver. Does the sender say that it takes parts, and can this rank tell what it does? */
 int split_is_offered(const struct duplex *p, const struct ring_place *place, size_t bytes);
 /* Read the message that lies there, or what the sender does not write. 0: the kernel does not read it: errno;
  * ETIMEDOUT: the sender may write still. */

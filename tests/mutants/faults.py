@@ -635,14 +635,15 @@ fault("mpi", "library_in_the_options_is_ignored", MPI["library"], "if (!asked ||
 
 # ---- shm: payloads that are read in the sender's memory ----
 
-LEND, REGION, DUPLEX, COPY_OUT = (f"backend_shm/{name}.c" for name in ("lend", "region", "duplex", "copy_out"))
+LEND, REGION, DUPLEX, COPY_OUT, WRITE_BACK = (
+    f"backend_shm/{name}.c" for name in ("lend", "region", "duplex", "copy_out", "write_back"))
 
 fault("shm", "taken_back_loan_is_received", LEND,
-      "if (!is_valid(p, &place)) {", "if (0) {", "shm_lend")
+      "if (!lend_is_valid(p, &place)) {", "if (0) {", "shm_lend")
 fault("shm", "ended_loan_stays_valid", LEND,
       "        atomic_store_explicit(&p->out.shared->valid[l->place.slot], 0, memory_order_relaxed);\n", "", "shm_lend")
 fault("shm", "loan_that_is_taken_back_is_received_at_once", LEND,
-      "    if (!is_read || !is_valid(p, place))\n", "    if (!is_read)\n", "shm_lend")
+      "    if (!is_read || !lend_is_valid(p, place))\n", "    if (!is_read)\n", "shm_lend")
 fault("shm", "slot_is_not_given_back", LEND, "p->loans &= ~(1u << l->place.slot);", "", "shm_lend")
 fault("shm", "slot_number_is_trusted", LEND, "if (place->slot >= RING_LOANS || place->loan == 0",
       "if (place->loan == 0", "shm_lend")
@@ -749,7 +750,8 @@ fault("shm", "exchange_in_place_is_offered", "backend_shm/small.c", "writes_over
       "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
-fault("shm", "reductions_are_lent", LEND, "!(traits & COMM_OP_TRAIT_REDUCES) && ", "", "shm_lend")
+fault("shm", "reductions_are_lent", LEND, "lend_peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) &&\n",
+      "lend_peer_can_read(p) &&\n", "shm_lend")
 fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
       "{ (uint8_t *)payload, 1 } };", "shm_lend")
 fault("shm", "bye_before_what_was_taken", DUPLEX,
@@ -768,9 +770,9 @@ fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    l
 fault("shm", "announcement_is_taken_for_a_message_of_nothing", "backend_shm/ring.h",
       "            (uint64_t)h->type << 48,", "            h->type,", "shm_hostile")
 fault("shm", "region_of_the_result_is_not_waited_for", LEND,
-      " ||\n        (place->back_region && !region_is_known(p, place->back_region)))", ")", "shm_lend")
+      " || (back_region && !region_is_known(p, back_region)))", ")", "shm_lend")
 fault("shm", "region_is_found_before_the_notices", LEND,
-      " ||\n        (place->back_region && !region_is_known(p, place->back_region)))\n"
+      " || (back_region && !region_is_known(p, back_region)))\n"
       "        region_notices(p); /* before either is found: they may say that the other one is no more */\n"
       "    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;\n",
       ")\n        region_notices(p);\n"
@@ -782,22 +784,44 @@ fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && at <= m
 fault("shm", "piece_of_a_region_is_enough", REGION,
       "bytes > r->bytes || (size_t)(begin - r->map.data) > r->bytes - bytes",
       "(size_t)(begin - r->map.data) >= r->bytes", "shm_lend")
-fault("shm", "written_to_what_was_taken_back", LEND,
-      "int valid = is_valid(p, place);", "int valid = 1;", "shm_lend")
+fault("shm", "written_to_what_was_taken_back", WRITE_BACK,
+      "int valid = lend_is_valid(p, place);", "int valid = 1;", "shm_lend")
 fault("shm", "memory_that_is_gone_with_its_loan_ends_the_connection", LEND,
-      "    if (!is_valid(p, &p->borrowed))\n        duplex_drop_borrowed(p);\n    else if (error", "    if (error",
+      "    if (!lend_is_valid(p, &p->borrowed))\n        duplex_drop_borrowed(p);\n    else if (error", "    if (error",
       "shm_lend")
-fault("shm", "writer_is_not_waited_for", LEND,
+fault("shm", "writer_is_not_waited_for", WRITE_BACK,
       "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
-fault("shm", "result_stays_in_the_staging_area", LEND,
+fault("shm", "result_stays_in_the_staging_area", WRITE_BACK,
       "copy_part(l->write_back + at, from + at, now, l->is_long);", ";", "shm_lend",
       "registered on shm")
-fault("shm", "staging_place_is_used_twice", LEND, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
-fault("shm", "written_back_though_not_asked", LEND,
-      "s->kind == SINK_REDUCE && s->message &&\n           s->message->may_write_back",
+fault("shm", "staging_place_is_used_twice", WRITE_BACK, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
+fault("shm", "written_back_though_not_asked", WRITE_BACK,
+      "s->kind == SINK_REDUCE && s->message && s->message->may_write_back",
       "s->kind == SINK_REDUCE && s->message", "shm_lend")
-fault("shm", "written_back_from_where_nothing_is_mapped", LEND, "return p->borrowed_data && p->borrowed_back",
-      "return p->borrowed_back", "shm_lend")
+fault("shm", "written_back_from_where_nothing_is_mapped", WRITE_BACK, "(p->borrowed_data && p->borrowed_back)",
+      "p->borrowed_back", "shm_lend")
+fault("shm", "written_by_the_kernel_to_what_was_taken_back", WRITE_BACK,
+      "ssize_t n = lend_is_valid(p, place) ? process_vm_writev(p->pid, &from, 1, to, 1, 0) : 0;",
+      "ssize_t n = process_vm_writev(p->pid, &from, 1, to, 1, 0);", "shm_lend")
+fault("shm", "place_of_a_result_stays_when_its_loan_ends", WRITE_BACK,
+      "    atomic_store(&shared->back_to[l->place.slot].bytes, 0);\n", "", "write_back", "shm_lend")
+fault("shm", "slot_of_a_stopped_writer_is_used_again", WRITE_BACK,
+      "    p->stuck |= 1u << l->place.slot;\n    return 0;", "    return 1;", "shm_lend")
+fault("shm", "slot_of_a_stopped_writer_is_lost", WRITE_BACK,
+      "            p->loans &= ~(1u << slot);\n", "", "shm_lend")
+fault("shm", "writer_by_the_kernel_is_not_waited_for", WRITE_BACK,
+      "for (; is_writing(p, l) && !p->hung_up; sched_yield()) {", "for (; 0;) {", "shm_lend")
+fault("shm", "result_that_is_not_all_written_counts", WRITE_BACK,
+      "    return n == (ssize_t)bytes;\n}\n\nstatic void reduce_by", "    return n > 0;\n}\n\nstatic void reduce_by",
+      "shm_lend", "write_back")
+fault("shm", "short_results_go_by_the_kernel", WRITE_BACK, "l->bytes >= BY_KERNEL_LEAST && ", "", "shm_lend")
+fault("shm", "kernel_writes_where_it_may_not_be_seen", WRITE_BACK, "p->pid > 0 && p->sees_threads", "p->pid > 0",
+      "shm_lend")
+fault("shm", "first_results_of_a_row_are_measured", WRITE_BACK, "t->operations % ROW >= COLD && is_due", "is_due",
+      "shm_lend")
+fault("shm", "both_ranks_choose_the_way_of_results", WRITE_BACK,
+      "    if (!is_lower(p))\n        return t->way", "    if (0)\n        return t->way", "shm_lend")
+fault("shm", "other_way_of_results_is_never_tried", WRITE_BACK, "row % rows == 0;", "0;", "shm_lend")
 fault("shm", "detached_memory_stays_shared", REGION,
       "        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);\n", "",
       "shm_lend")
@@ -1033,8 +1057,8 @@ fault("shm", "credit_of_a_lent_message_is_that_of_another", "backend_shm/small.c
       "&places[taken], record->credit, to);", "&places[taken], s->head.credit, to);",
       "random programs on shm with threads", "late on shm, through the kernel")
 fault("shm", "eager_messages_of_reductions_are_lent", LEND,
-      "if (!peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes",
-      "if (!peer_can_read(p) || h->bytes", "shm_lend")
+      "if (!lend_peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes",
+      "if (!lend_peer_can_read(p) || h->bytes", "shm_lend")
 fault("shm", "records_are_not_measured", DUPLEX, "    tell_take_ns(&p->in.shared->record_ns, p->record_ns);", "    ;",
       "shm_lend")
 fault("shm", "stream_is_taken_for_messages_in_turn", LEND,

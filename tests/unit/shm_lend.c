@@ -1,6 +1,7 @@
 /* backend_shm's payloads that are read in the sender's memory: through the kernel and in regions; what happens when the
  * sender takes one back, when it has too many, and when a peer lies about where one lies. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -19,6 +21,7 @@
 #include "backend_shm/lend.h"
 #include "backend_shm/message.h"
 #include "backend_shm/region.h"
+#include "backend_shm/write_back.h"
 #include "core/exec/groups.h"
 #include "core/exec/say.h"
 
@@ -1430,11 +1433,18 @@ static void check_sums(const float *sums, float more)
         assert_true(sums[i] == (float)i + more);
 }
 
+/* Results are written in the staging area, or in regions. */
+static void the_kernel_does_not_write(void)
+{
+    atomic_store(&sides[0].pair->out.shared->can_write, 0);
+}
+
 /* Private memory goes through the staging area, and a result to memory of its own as well as over the payload. */
 static void a_result_comes_back(void **state)
 {
     static float payload[ELEMENTS], result[ELEMENTS];
     (void)state;
+    the_kernel_does_not_write();
     for (int i = 0; i < 10; i++) {
         sides[0].pair->out.brings_lines = sides[1].pair->out.brings_lines = i / 2 % 2; /* a page at a time, too */
         fill(payload);
@@ -1502,6 +1512,7 @@ static void what_does_not_fit_the_staging_area(void **state)
     static float payload[ELEMENTS];
     struct duplex *p = sides[0].pair;
     (void)state;
+    the_kernel_does_not_write();
     fill(payload);
     struct frame h = { .kind = COMM_OP_ALL_REDUCE };
     struct loan l = { .payload = (uint8_t *)payload, .bytes = (128 << 10) + 1, .write_back = (uint8_t *)payload };
@@ -1598,12 +1609,270 @@ static void a_staging_place_that_is_written_to(void **state)
 {
     static float payload[ELEMENTS];
     (void)state;
+    the_kernel_does_not_write();
     fill(payload);
     send_to_be_reduced(0, payload, payload);
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
     take_back();
     assert_int_equal(sides[0].pair->staged, 1);
     assert_int_equal(sides[0].pair->loans, 0);
+}
+
+/* ---- Written back by the kernel ---- */
+
+static void a_result_comes_back_by_the_kernel(void **state)
+{
+    static float payload[ELEMENTS], result[ELEMENTS];
+    (void)state;
+    for (int i = 0; i < 2 * RING_LOANS; i++) {
+        float *to = i % 2 ? result : payload;
+        fill(payload);
+        send_to_be_reduced(0, payload, to);
+        look(1);
+        assert_int_equal(received_count, i + 1);
+        assert_int_equal(reduction.written_back, 1);
+        check_sums(local, 1);
+        check_sums(to, 1); /* there before this side has looked */
+        look(0);
+        assert_int_equal(sent_count, i + 1);
+        assert_int_equal(messages[0].written_back, 1);
+        assert_null(sides[0].pair->staging);
+        assert_int_equal(sides[0].pair->loans, 0);
+        reduction.written_back = 0;
+    }
+}
+
+static int goes_back_by_kernel(struct duplex *p, const struct frame *h, size_t bytes)
+{
+    static uint8_t data[SINK_BOUNCE_BYTES + 1];
+    struct loan l = { .payload = data, .bytes = bytes, .write_back = data };
+    return lend_suits(p, h, &l) && l.place.back_region == RING_BACK_BY_KERNEL;
+}
+
+/* One that is short, longer than the receiver's buffer, or whose memory the kernel does not read. */
+static void what_does_not_go_back_by_the_kernel(void **state)
+{
+    struct duplex *p = sides[0].pair;
+    struct frame h = { .kind = COMM_OP_ALL_REDUCE };
+    (void)state;
+    assert_int_equal(goes_back_by_kernel(p, &h, (16 << 10) - 1), 0);
+    assert_int_equal(goes_back_by_kernel(p, &h, 16 << 10), 1);
+    assert_int_equal(goes_back_by_kernel(p, &h, SINK_BOUNCE_BYTES), 1);
+    assert_int_equal(goes_back_by_kernel(p, &h, SINK_BOUNCE_BYTES + 1), 0);
+    p->sees_threads = 0;
+    assert_int_equal(goes_back_by_kernel(p, &h, SINK_BOUNCE_BYTES), 0);
+    p->sees_threads = 1;
+    p->fabric->cma_bytes = 0;
+    assert_int_equal(goes_back_by_kernel(p, &h, SINK_BOUNCE_BYTES), 0);
+    p->fabric->cma_bytes = 1 << 20;
+    struct loan l = { .payload = (uint8_t *)64, .bytes = 16 << 10, .write_back = (uint8_t *)64 };
+    assert_int_equal(lend_suits(p, &h, &l), 1);
+    assert_int_not_equal(l.place.back_region, RING_BACK_BY_KERNEL);
+}
+
+static void make_the_place_shorter(void)
+{
+    _Atomic size_t *bytes = &sides[0].pair->out.shared->back_to[0].bytes;
+    after_read = NULL;
+    atomic_store(bytes, atomic_load(bytes) - 4);
+}
+
+/* Then the parts are swapped. */
+static void the_kernel_writes_less(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    after_read = make_the_place_shorter;
+    look(1);
+    after_read = NULL;
+    assert_int_equal(received_count, 1);
+    assert_int_equal(reduction.written_back, 0);
+    check_sums(local, 1);
+    look(0);
+    assert_int_equal(sent_count, 1);
+    assert_int_equal(messages[0].written_back, 0);
+}
+
+static void take_back_once(void)
+{
+    after_read = NULL;
+    take_back();
+}
+
+/* Its operation ends when the kernel has read: nothing is written any more. */
+static void nothing_is_written_by_the_kernel_to_what_was_taken_back(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    after_read = take_back_once;
+    look(1);
+    after_read = NULL;
+    check_sums(payload, 0);
+    assert_int_equal(received_count, 0);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(sides[0].pair->loans, 0);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->back_to[0].bytes), 0);
+}
+
+static float later[ELEMENTS];
+
+static void take_back_and_lend_another(void)
+{
+    take_back_once();
+    send_to_be_reduced(1, later, later);
+}
+
+/* And the slot is another one's by then, with another place. */
+static void nothing_is_written_to_the_place_of_a_later_loan(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(later);
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    after_read = take_back_and_lend_another;
+    look(1);
+    assert_null(after_read);
+    check_sums(payload, 0);
+    assert_int_equal(received_count, 1);
+    assert_int_equal(reduction.written_back, 1);
+    for (int i = 0; i < ELEMENTS; i++)
+        assert_true(later[i] == local[i] && later[i] < (float)(2 * i + 2));
+}
+
+/* A thread that says that it writes, but waits elsewhere: it does not find the place any more when it goes on. The
+ * slot must wait for it. */
+static void a_writer_by_the_kernel_that_is_stopped(void **state)
+{
+    static float payload[ELEMENTS];
+    struct duplex *p = sides[0].pair;
+    pid_t child = fork();
+    (void)state;
+    if (child == 0)
+        for (;;)
+            pause();
+    kill(child, SIGSTOP);
+    waitpid(child, NULL, WUNTRACED);
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    p->pid = child;
+    atomic_store(&p->out.shared->writing[0], 1);
+    atomic_store(&p->out.shared->back_writer, (int32_t)child);
+    take_back();
+    p->pid = getpid();
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_int_equal(p->port.state, PORT_UP);
+    assert_int_equal(atomic_load(&p->out.shared->back_to[0].bytes), 0);
+    assert_int_equal(p->loans, 1);
+    send_to_be_reduced(1, payload, payload);
+    assert_int_equal(p->loans, 3);
+    atomic_store(&p->out.shared->writing[0], 0);
+    send_to_be_reduced(2, payload, payload);
+    assert_int_equal(p->loans, 3); /* it has slot 0 */
+}
+
+/* One that may be in the kernel, and does not come back. */
+static void a_writer_by_the_kernel_that_does_not_come_back(void **state)
+{
+    static float payload[ELEMENTS];
+    struct duplex *p = sides[0].pair;
+    (void)state;
+    pid_t child = fork();
+    if (child == 0)
+        for (volatile int runs = 1; runs;)
+            ;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    p->pid = child;
+    atomic_store(&p->out.shared->writing[0], 1);
+    atomic_store(&p->out.shared->back_writer, (int32_t)child);
+    take_back();
+    p->pid = getpid();
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_int_equal(p->port.state, PORT_LOST);
+    assert_non_null(strstr(p->port.lost_text, "may write still"));
+}
+
+/* Operations, one after the other; returns how many go by the kernel. */
+static int back_by_kernel_of(struct duplex *p, int ops)
+{
+    struct frame h = { .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_F32, .count = 1 << 16 };
+    static uint64_t seq;
+    int count = 0;
+    for (int i = 0; i < ops; i++) {
+        h.seq = ++seq;
+        count += goes_back_by_kernel(p, &h, 128 << 10);
+    }
+    return count;
+}
+
+static void know(struct back_times *t, int64_t staged_ns, int64_t kernel_ns)
+{
+    const int64_t ns[BACK_STEPS] = { staged_ns / 4, staged_ns / 2, staged_ns / 4, kernel_ns };
+    memcpy(t->ns, ns, sizeof ns);
+    memset(t->noted, 8, sizeof t->noted);
+}
+
+/* Until both ways are known they take turns; then the lower rank chooses for both, and tries the other one ever more
+ * seldom. */
+static void results_go_back_the_faster_way(void **state)
+{
+    struct duplex *lower = sides[0].pair, *higher = sides[1].pair;
+    const struct frame h = { .dtype = COMM_DTYPE_F32, .count = 1 << 16 };
+    struct back_times *t = &lower->back[write_back_size(&h)];
+    (void)state;
+    sides[0].fabric.cma_measured = sides[1].fabric.cma_measured = 1;
+    lend_probe(higher);
+    assert_int_equal(back_by_kernel_of(higher, 100), 0); /* nobody has chosen */
+    assert_int_equal(back_by_kernel_of(lower, 160), 80);
+    know(t, 8000, 8500); /* 9000, with waits: the kernel is not clearly faster */
+    assert_int_equal(back_by_kernel_of(lower, 95), 0);
+    assert_int_equal(back_by_kernel_of(lower, 8), 8); /* row 32 */
+    assert_int_equal(back_by_kernel_of(lower, 248), 0);
+    know(t, 8000, 8300);
+    assert_int_equal(back_by_kernel_of(lower, 8), 0); /* row 64: now the other way is tried */
+    know(t, 8000, 9500); /* the kernel is in use */
+    assert_int_equal(back_by_kernel_of(lower, 56), 56);
+    assert_in_range(back_by_kernel_of(higher, 1000), 950, 999);
+    know(t, 8000, 9700);
+    assert_int_equal(back_by_kernel_of(lower, 1), 0);
+    assert_in_range(back_by_kernel_of(higher, 1000), 0, 50);
+    know(t, 8000, 30000);
+    back_by_kernel_of(lower, 8 * 1024);
+    assert_int_equal(back_by_kernel_of(lower, 8 * 1024 * 4), 8 * 4);
+    know(t, 8000, 10500);
+    assert_int_equal(back_by_kernel_of(lower, 8 * 1024 * 4), 8 * 4 * 4);
+}
+
+/* What the lower rank measures, and not the first operations of a row. */
+static void what_results_take_is_measured(void **state)
+{
+    static float payload[ELEMENTS];
+    struct duplex *lower = sides[0].pair;
+    const struct frame h = { 0 };
+    struct back_times *t = &lower->back[write_back_size(&h)];
+    (void)state;
+    sides[0].fabric.cma_measured = sides[1].fabric.cma_measured = 1;
+    for (int i = 0; i < 31; i++) {
+        fill(payload);
+        send_to_be_reduced(i % 16, payload, payload);
+        look(1);
+        look(0);
+        check_sums(payload, 1);
+        if (t->operations < 8)
+            assert_int_equal(t->noted[BACK_STAGE], t->operations < 4 ? 0 : t->operations - 3);
+    }
+    assert_int_equal(t->operations, 31);
+    assert_int_equal(t->noted[BACK_STAGE], 8);
+    assert_int_equal(t->noted[BACK_TAKE], 8);
+    assert_int_equal(t->noted[BACK_KERNEL], 0); /* that is the other rank's */
+    assert_int_equal(sides[1].pair->back[write_back_size(&h)].noted[BACK_KERNEL], 0); /* which does not choose */
 }
 
 /* ---- Lies ---- */
@@ -1860,6 +2129,15 @@ static const struct CMUnitTest tests[] = {
     LENT(memory_may_go_while_the_kernel_reads_it),
     LENT(a_writer_that_does_not_run),
     LENT(a_staging_place_that_is_written_to),
+    LENT(a_result_comes_back_by_the_kernel),
+    LENT(what_does_not_go_back_by_the_kernel),
+    LENT(the_kernel_writes_less),
+    LENT(nothing_is_written_by_the_kernel_to_what_was_taken_back),
+    LENT(nothing_is_written_to_the_place_of_a_later_loan),
+    LENT(a_writer_by_the_kernel_that_is_stopped),
+    LENT(a_writer_by_the_kernel_that_does_not_come_back),
+    LENT(results_go_back_the_faster_way),
+    LENT(what_results_take_is_measured),
     LENT(an_operation_that_there_is_not),
     LENT(an_offer_in_a_slot_that_there_is_not),
     LENT(an_offer_with_a_number_that_says_written),

@@ -55,7 +55,10 @@ static void stop(void)
 ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
                                  const struct iovec *remote, unsigned long remote_count, unsigned long flags)
 {
+    enum { PROBE_BYTES = 8 }; /* whether a peer's memory can be written */
     struct iovec less = { local->iov_base, local->iov_len - 1 };
+    if (local->iov_len == PROBE_BYTES)
+        return __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     int is_armed = atomic_exchange(&shared->armed, 0);
     atomic_fetch_add(&shared->calls, 1);
     if (trouble == MAY_NOT) {

@@ -1,0 +1,46 @@
+#include "writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* "": it cannot be read. */
+static void read_file(const char *name, char *text, size_t capacity)
+{
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, capacity - 1);
+    int error = errno;
+    text[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    errno = n < 0 ? error : 0;
+}
+
+int writer_is_seen(pid_t pid)
+{
+    char name[32], self[16] = "";
+    ssize_t n = readlink("/proc/self", self, sizeof self - 1);
+    snprintf(name, sizeof name, "/proc/%d/task", (int)pid);
+    return n > 0 && strtol(self, NULL, 10) == (long)getpid() && access(name, R_OK | X_OK) == 0;
+}
+
+int writer_is_out(pid_t pid, int thread)
+{
+    char name[64], text[256];
+    snprintf(name, sizeof name, "/proc/%d/task/%d/stat", (int)pid, thread);
+    read_file(name, text, sizeof text);
+    if (errno == ENOENT || errno == ESRCH)
+        return 1;
+    const char *state = strrchr(text, ')');
+    if (state && state[1] && strchr("TtZXx", state[2]))
+        return 1;
+    snprintf(name, sizeof name, "/proc/%d/task/%d/syscall", (int)pid, thread);
+    read_file(name, text, sizeof text);
+    char *end = text;
+    long call = strtol(text, &end, 10);
+    return end != text && call != SYS_process_vm_writev;
+}

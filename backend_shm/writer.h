@@ -1,0 +1,17 @@
+/* A thread of a peer that writes to this rank's memory by the kernel (process_vm_writev): where to is told by a list
+ * in the memory that both share, which the kernel reads as a call begins. So this rank clears the list to stop it; but
+ * a call that has begun before is waited for. */
+#ifndef COMM_SHM_WRITER_H
+#define COMM_SHM_WRITER_H
+
+#include <sys/types.h>
+
+enum { WRITER_CALL_NS = 2000000000 }; /* so long a call is waited for; then the peer is lost */
+
+/* Does /proc show what the peer's threads do? */
+int writer_is_seen(pid_t pid);
+/* Is the thread in no such call? It is not if it is stopped, as it stops on its way back from the kernel; is gone; or
+ * waits in another call. One that runs, or wants to, may be in it. */
+int writer_is_out(pid_t pid, int thread);
+
+#endif
