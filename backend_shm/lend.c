@@ -19,29 +19,41 @@ enum { STEP_BYTES = 1 << 20 }; /* between looks at what else has come */
 
 /* ---- The sender ---- */
 
-static struct lendable *lendable_of(struct fabric *f, uintptr_t payload)
+enum { LENDABLE_SHIFT = 21, LENDABLE_PART_SHIFT = LENDABLE_SHIFT - 6 };
+
+static struct lendable *lendable_of(struct fabric *f, uintptr_t at)
 {
-    enum { PLACE_SHIFT = 21 };
-    return &f->lendable[((uint64_t)(payload >> PLACE_SHIFT) * ring_key_odd >> 32) % SHM_LENDABLE];
+    return &f->lendable[((uint64_t)(at >> LENDABLE_SHIFT) * ring_key_odd >> 32) % SHM_LENDABLE];
+}
+
+static int is_lendable(struct fabric *f, uintptr_t at)
+{
+    const struct lendable *known = lendable_of(f, at);
+    return known->number == at >> LENDABLE_SHIFT && known->parts >> (at >> LENDABLE_PART_SHIFT) % 64 & 1;
+}
+
+static void note_lendable(struct fabric *f, uintptr_t at)
+{
+    struct lendable *known = lendable_of(f, at);
+    if (known->number != at >> LENDABLE_SHIFT)
+        *known = (struct lendable){ at >> LENDABLE_SHIFT, 0 };
+    known->parts |= (uint64_t)1 << (at >> LENDABLE_PART_SHIFT) % 64;
 }
 
 /* The kernel does not read all memory for other processes (that of devices, say). What this process can be read from
- * itself, another one can. Of each payload both ends are tried, once: blocks of an operation mostly lie one behind the
- * other. */
+ * itself, another one can. Both ends of a payload are tried, and what is near them is not asked about again. */
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 {
-    const uintptr_t begin = (uintptr_t)payload, end = begin + bytes;
-    struct lendable *known = lendable_of(f, begin);
-    if (begin >= known->begin && end <= known->end)
+    const uintptr_t first = (uintptr_t)payload, last = first + bytes - 1;
+    if (is_lendable(f, first) && is_lendable(f, last))
         return 1;
     uint8_t ends[2];
     struct iovec to = { ends, 2 };
     struct iovec from[2] = { { (void *)payload, 1 }, { (uint8_t *)payload + bytes - 1, 1 } };
     if (process_vm_readv(getpid(), &to, 1, from, 2, 0) != 2)
         return 0;
-    int is_next = begin <= known->end && end >= known->begin;
-    known->begin = is_next && known->begin < begin ? known->begin : begin;
-    known->end = is_next && known->end > end ? known->end : end;
+    note_lendable(f, first);
+    note_lendable(f, last);
     return 1;
 }
 
@@ -521,7 +533,7 @@ static int feed_split(struct duplex *p)
 {
     struct sink *s = &p->port.sink;
     int is_whole = (s->kind == SINK_COPY && s->dst_bytes >= s->total) || s->kind == SINK_UNEXPECTED;
-    if (!is_whole || s->done || s->total > STEP_BYTES || !split_is_offered(p, &p->borrowed, s->total))
+    if (!is_whole || s->done || !split_is_offered(p, &p->borrowed, s->total))
         return 0;
     if (read_split(p, &p->borrowed, s->dst, s->total))
         sink_feed(s, p->port.table->bounce, s->dst, s->total);

@@ -16,6 +16,8 @@ enum { MADV_POPULATE_READ = 22 }; /* Linux 5.14; older C libraries do not know i
 /* What comes before the rings. */
 static size_t head_bytes(void)
 {
+    enum { LEAST_PAGE_BYTES = 4096 };
+    _Static_assert(2 * sizeof(struct ring_shared) <= LEAST_PAGE_BYTES, "it is for both rings");
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 

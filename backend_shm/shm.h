@@ -27,7 +27,7 @@ enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
-    SHM_LENDABLE = 64, /* each of 2 MiB, or where payloads lie there one behind the other */
+    SHM_LENDABLE = 256,
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
@@ -141,9 +141,10 @@ struct duplex {
     char trouble[160];
 };
 
-/* Payloads, one behind the other, that the kernel reads for other processes. */
+/* Memory of 2 MiB in which the kernel has read parts, a bit each, for other processes. */
 struct lendable {
-    uintptr_t begin, end;
+    uintptr_t number;
+    uint64_t parts;
 };
 
 struct fabric {

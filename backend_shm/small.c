@@ -111,7 +111,8 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     if (!fits)
         return 0;
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
-    s->is_offered = !s->reduce_count && s->bytes <= SMALL_OFFER_BYTES && s->bytes > eager_bytes &&
+    size_t longest = s->send_messages + s->recv_messages > 1 ? SMALL_OFFERS_BYTES : SMALL_OFFER_BYTES;
+    s->is_offered = !s->reduce_count && s->bytes <= longest && s->bytes > eager_bytes &&
                     !(s->copy_bytes && operand_is_long(op)); /* the engine copies that past the caches */
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
     s->may_be_lent = s->bytes >= LEND_EAGER_LEAST && s->bytes <= eager_bytes && op->plan->round == 1 &&
@@ -288,7 +289,8 @@ APART void ask_for_cores(struct small_shape *s, const struct fabric *f)
     s->core = duplex_own_core(f);
     for (int i = 0; i < s->send_messages; i++)
         duplex_say_core(s->sends[i].peer, s->core);
-    put_mates_first(s);
+    if (!s->is_offered) /* those are received in the plan's order */
+        put_mates_first(s);
     if (!all_cores_are_known(s))
         s->core_calls = 0;
 }

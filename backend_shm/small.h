@@ -11,7 +11,8 @@
 
 enum {
     SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
-    SMALL_OFFER_BYTES = 1 << 20, /* and that is offered: the lock is kept for as long as one takes, as in lend_read */
+    SMALL_OFFER_BYTES = 4 << 20, /* and that is offered: the lock is kept for as long as one takes, as in lend_read */
+    SMALL_OFFERS_BYTES = 1 << 20, /* of several each */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,

@@ -1,7 +1,7 @@
 /* Long messages that both ranks copy. The kernel copies one with one core, while the sender's only waits. So a sender
  * that waits writes parts of the message to the receiver's memory, from the end on (process_vm_writev), while the
- * receiver reads others, from the beginning on: a broadcast of 256 KiB takes two ranks on Emerald Rapids 9.0 us so, and
- * else 12.5, one of 1 MiB 32 and 61.
+ * receiver reads others, from the beginning on: a broadcast of 256 KiB takes two ranks on Emerald Rapids 7.8 us so, and
+ * else 12.5, one of 1 MiB 28 and 61, one of 4 MiB 190, and through the ring 330.
  *
  * Each takes a part by counting it in a word that both share, with the loan's number. What the sender has taken the
  * receiver waits for. If that takes long (the sender is stopped by SIGSTOP or a debugger, or does not get its core) the
@@ -14,7 +14,8 @@
 
 #include "lend.h"
 
-enum { SPLIT_LEAST = 64 << 10 }; /* bytes of a message that is worth it */
+/* Bytes of a message that is worth it, and that does not keep others waiting for too long. */
+enum { SPLIT_LEAST = 64 << 10, SPLIT_MOST = 4 << 20 };
 
 /* The sender. May it take parts of so long a message, while it waits? */
 int split_suits(const struct duplex *p, size_t bytes);

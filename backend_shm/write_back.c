@@ -68,10 +68,12 @@ static void note(struct back_times *t, enum back_step step, int64_t began_ns, si
  * copies, an eighth of the time and more. */
 static uint8_t choose(const struct back_times *t)
 {
-    enum { SIXTEENTHS = 16, CLEARLY = 15, WAITS = 8 };
-    for (int step = 0; step < BACK_STEPS; step++)
-        if (t->noted[step] < FEW_NOTED)
-            return WAY_NEW;
+    enum { SIXTEENTHS = 16, CLEARLY = 15, WAITS = 8, MANY_ROWS = 32 };
+    int is_staged_known = t->noted[BACK_STAGE] == FEW_NOTED && t->noted[BACK_REDUCE] == FEW_NOTED &&
+                          t->noted[BACK_TAKE] == FEW_NOTED;
+    int is_kernel_known = t->noted[BACK_KERNEL] == FEW_NOTED;
+    if (!is_staged_known || !is_kernel_known) /* one of them never comes, if the peer cannot do it */
+        return t->operations < MANY_ROWS * ROW ? WAY_NEW : is_kernel_known ? WAY_KERNEL : 0;
     int64_t staged_ns = t->ns[BACK_STAGE] + t->ns[BACK_REDUCE] + t->ns[BACK_TAKE], kernel_ns = t->ns[BACK_KERNEL];
     staged_ns += staged_ns / WAITS;
     int by_kernel = t->way & WAY_KERNEL ? kernel_ns / SIXTEENTHS * CLEARLY < staged_ns
@@ -86,8 +88,8 @@ static uint8_t way_of_both(struct duplex *p, uint8_t size)
     struct back_times *t = &p->back[size];
     if (!is_lower(p))
         return t->way = atomic_load_explicit(&p->in.shared->back_ways[size], memory_order_relaxed);
-    uint8_t way = choose(t);
-    if (way != t->way || !t->messages)
+    uint8_t way = choose(t) | WAY_CHOSEN;
+    if (way != t->way)
         atomic_store_explicit(&p->out.shared->back_ways[size], t->way = way, memory_order_relaxed);
     return way;
 }
@@ -103,6 +105,7 @@ static int is_tried(const struct back_times *t, uint8_t way)
     return row < rows ? row > 1 && (row & (row - 1)) == 0 : row % rows == 0;
 }
 
+/* For parts that can be staged. */
 static int kernel_is_faster(struct duplex *p, const struct frame *h, uint8_t size)
 {
     struct back_times *t = &p->back[size];
@@ -118,10 +121,16 @@ static int kernel_is_faster(struct duplex *p, const struct frame *h, uint8_t siz
 }
 
 /* Can the receiver read the part and write the result by the kernel, and can this rank tell what it does? */
-static int kernel_can(struct duplex *p, const struct loan *l)
+static int kernel_can(const struct duplex *p, const struct loan *l)
 {
     return l->bytes >= BY_KERNEL_LEAST && l->bytes <= SINK_BOUNCE_BYTES && lend_peer_can_read(p) &&
-           atomic_load_explicit(&p->out.shared->can_write, memory_order_relaxed) && p->pid > 0 && p->sees_threads &&
+           atomic_load_explicit(&p->out.shared->can_write, memory_order_relaxed) && p->pid > 0 && p->sees_threads;
+}
+
+static int goes_by_kernel(struct duplex *p, const struct frame *h, const struct loan *l)
+{
+    int can_be_staged = l->bytes <= STAGING_PLACE_BYTES && !p->cannot_stage;
+    return kernel_can(p, l) && (!can_be_staged || kernel_is_faster(p, h, l->back_size)) &&
            lend_kernel_reads(p->fabric, l->payload, l->bytes) &&
            lend_kernel_reads(p->fabric, l->write_back, l->bytes);
 }
@@ -189,7 +198,7 @@ int write_back_suits(struct duplex *p, const struct frame *h, struct loan *l)
     if (to) {
         l->place = region_place(from, l->payload);
         region_write_back(&l->place, to, l->write_back);
-    } else if (kernel_can(p, l) && kernel_is_faster(p, h, l->back_size)) {
+    } else if (goes_by_kernel(p, h, l)) {
         l->place = (struct ring_place){ .at = (uintptr_t)l->payload, .back_region = RING_BACK_BY_KERNEL };
     } else if (can_stage(p, l->bytes)) {
         uint8_t *copy = region_data(p->staging) + staging_place(p) * STAGING_PLACE_BYTES;
@@ -251,10 +260,10 @@ static int is_writing(const struct duplex *p, const struct loan *l)
            atomic_load_explicit(&p->out.shared->writing[l->place.slot], memory_order_acquire) == l->place.loan;
 }
 
-/* It takes the peer some microseconds, if it runs. A process that has ended does not write. */
+/* It takes the peer some microseconds, if it runs. That the connection has ended does not say that its process has. */
 static int has_stopped_writing(const struct duplex *p, const struct loan *l)
 {
-    for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l) && !p->hung_up; sched_yield())
+    for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l); sched_yield())
         if (clock_now_ns() >= until_ns)
             return 0;
     return 1;
@@ -268,11 +277,12 @@ static int end_by_kernel(struct duplex *p, const struct loan *l)
         return 1;
     atomic_store(&shared->back_to[l->place.slot].bytes, 0);
     ring_fence();
-    int64_t until_ns = is_writing(p, l) ? clock_now_ns() + WRITER_CALL_NS : 0;
-    for (; is_writing(p, l) && !p->hung_up; sched_yield()) {
+    for (int64_t until_ns = 0; is_writing(p, l); sched_yield()) {
+        int64_t now_ns = clock_now_ns();
+        until_ns = until_ns ? until_ns : now_ns + WRITER_CALL_NS;
         if (writer_is_out(p->pid, atomic_load(&shared->back_writer)))
             break;
-        if (clock_now_ns() < until_ns)
+        if (now_ns < until_ns || !is_writing(p, l))
             continue;
         port_lose(&p->port, COMM_ERR_PEER_LOST,
                   "has not come back for 2 s from writing a result of %zu bytes to this rank's memory, and may write "
@@ -380,6 +390,25 @@ static int write_by_kernel(struct duplex *p, const void *result, size_t bytes)
     return n == (ssize_t)bytes;
 }
 
+/* Read the part, with a word of the sender's: what has the same number after that has ended is another process. 1: it
+ * may be written; 0: not, but all is read; -1: the kernel does not read it. */
+static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
+{
+    uint64_t word = 0;
+    struct iovec local[2] = { { to, bytes }, { &word, sizeof word } };
+    struct iovec remote[2] = { { (void *)(uintptr_t)p->borrowed.at, bytes },
+                               { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word } };
+    ssize_t n = process_vm_readv(p->pid, local, 2, remote, 2, 0);
+    if (n == (ssize_t)(bytes + sizeof word))
+        return word == p->in.shared->probe_word;
+    for (size_t done = n > 0 ? (size_t)n : 0; n > 0 && done < bytes; done += n > 0 ? (size_t)n : 0)
+        n = lend_read_memory(p, to + done, p->borrowed.at + done, bytes - done);
+    if (n > 0)
+        return 0;
+    lend_cannot_read(p, bytes, n < 0 ? errno : EFAULT);
+    return -1;
+}
+
 static void reduce_by_kernel(struct duplex *p)
 {
     struct sink *s = &p->port.sink;
@@ -388,16 +417,11 @@ static void reduce_by_kernel(struct duplex *p)
     const int64_t began_ns = begin(p, t, BACK_KERNEL);
     size_t room;
     uint8_t *window = sink_window(s, p->port.table->bounce, &room), *result = s->dst;
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = lend_read_memory(p, window + done, p->borrowed.at + done, bytes - done);
-        if (n <= 0) {
-            lend_cannot_read(p, bytes, n < 0 ? errno : EFAULT);
-            return;
-        }
-        done += (size_t)n;
-    }
+    int may = read_by_kernel(p, window, bytes);
+    if (may < 0)
+        return;
     sink_feed(s, p->port.table->bounce, window, bytes);
-    int written = write_by_kernel(p, result, bytes);
+    int written = may && write_by_kernel(p, result, bytes);
     if (written)
         note(t, BACK_KERNEL, began_ns, bytes);
     lend_settle(p, written);

@@ -810,10 +810,15 @@ fault("shm", "slot_of_a_stopped_writer_is_used_again", WRITE_BACK,
 fault("shm", "slot_of_a_stopped_writer_is_lost", WRITE_BACK,
       "            p->loans &= ~(1u << slot);\n", "", "shm_lend")
 fault("shm", "writer_by_the_kernel_is_not_waited_for", WRITE_BACK,
-      "for (; is_writing(p, l) && !p->hung_up; sched_yield()) {", "for (; 0;) {", "shm_lend")
+      "for (int64_t until_ns = 0; is_writing(p, l); sched_yield()) {", "for (int64_t until_ns = 0; 0;) {", "shm_lend")
 fault("shm", "result_that_is_not_all_written_counts", WRITE_BACK,
-      "    return n == (ssize_t)bytes;\n}\n\nstatic void reduce_by", "    return n > 0;\n}\n\nstatic void reduce_by",
+      "    return n == (ssize_t)bytes;\n}\n\n/* Read the part", "    return n > 0;\n}\n\n/* Read the part",
       "shm_lend", "write_back")
+fault("shm", "result_is_written_to_another_process", WRITE_BACK,
+      "return word == p->in.shared->probe_word;", "return 1;", "shm_lend")
+fault("shm", "parts_that_cannot_be_staged_are_never_chosen", WRITE_BACK,
+      "(!can_be_staged || kernel_is_faster(p, h, l->back_size))", "kernel_is_faster(p, h, l->back_size)", "shm_lend")
+fault("shm", "way_of_results_stays_new", WRITE_BACK, "t->operations < MANY_ROWS * ROW ?", "1 ?", "shm_lend")
 fault("shm", "short_results_go_by_the_kernel", WRITE_BACK, "l->bytes >= BY_KERNEL_LEAST && ", "", "shm_lend")
 fault("shm", "kernel_writes_where_it_may_not_be_seen", WRITE_BACK, "p->pid > 0 && p->sees_threads", "p->pid > 0",
       "shm_lend")

@@ -1695,6 +1695,21 @@ static void the_kernel_writes_less(void **state)
     assert_int_equal(messages[0].written_back, 0);
 }
 
+/* Its process has ended, and another one has its number. */
+static void nothing_is_written_to_another_process(void **state)
+{
+    static float payload[ELEMENTS];
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    sides[0].fabric.probe_word++;
+    look(1);
+    sides[0].fabric.probe_word--;
+    check_sums(payload, 0);
+    assert_int_equal(reduction.written_back, 0);
+    assert_int_equal(received_count, 1);
+}
+
 static void take_back_once(void)
 {
     after_read = NULL;
@@ -1848,6 +1863,27 @@ static void results_go_back_the_faster_way(void **state)
     assert_int_equal(back_by_kernel_of(lower, 8 * 1024 * 4), 8 * 4);
     know(t, 8000, 10500);
     assert_int_equal(back_by_kernel_of(lower, 8 * 1024 * 4), 8 * 4 * 4);
+}
+
+/* What cannot be measured is not awaited for ever; and what cannot be staged goes by the kernel. */
+static void results_that_can_only_go_one_way(void **state)
+{
+    struct duplex *lower = sides[0].pair;
+    const struct frame h = { .dtype = COMM_DTYPE_F32, .count = 1 << 16 };
+    struct back_times *t = &lower->back[write_back_size(&h)];
+    (void)state;
+    sides[0].fabric.cma_measured = 1;
+    assert_int_equal(back_by_kernel_of(lower, 255), 128);
+    assert_int_equal(back_by_kernel_of(lower, 100), 0); /* nothing is known */
+    t->noted[BACK_KERNEL] = 8;
+    assert_int_equal(back_by_kernel_of(lower, 100), 100);
+    t->noted[BACK_KERNEL] = 0;
+    assert_int_equal(back_by_kernel_of(lower, 100), 0);
+    lower->cannot_stage = 1;
+    assert_int_equal(back_by_kernel_of(lower, 100), 100);
+    lower->cannot_stage = 0;
+    assert_int_equal(goes_back_by_kernel(lower, &h, (128 << 10) + 4), 1);
+    assert_int_equal(back_by_kernel_of(lower, 100), 0);
 }
 
 /* What the lower rank measures, and not the first operations of a row. */
@@ -2133,10 +2169,12 @@ static const struct CMUnitTest tests[] = {
     LENT(what_does_not_go_back_by_the_kernel),
     LENT(the_kernel_writes_less),
     LENT(nothing_is_written_by_the_kernel_to_what_was_taken_back),
+    LENT(nothing_is_written_to_another_process),
     LENT(nothing_is_written_to_the_place_of_a_later_loan),
     LENT(a_writer_by_the_kernel_that_is_stopped),
     LENT(a_writer_by_the_kernel_that_does_not_come_back),
     LENT(results_go_back_the_faster_way),
+    LENT(results_that_can_only_go_one_way),
     LENT(what_results_take_is_measured),
     LENT(an_operation_that_there_is_not),
     LENT(an_offer_in_a_slot_that_there_is_not),

@@ -12,7 +12,7 @@
 
 #include "ranks.h"
 
-enum { MOST = 1 << 20 };
+enum { MOST = 4 << 20 };
 
 enum trouble { NONE, STOPS, STOPS_LATER, IS_KILLED, MAY_NOT, WRITES_LESS, LESS_AND_STOPS, TROUBLES };
 
@@ -152,7 +152,8 @@ static void send_and_broadcast(comm_group *world, int rank, uint32_t *data, size
 
 static void all_lengths(int rank, int size, void *arg)
 {
-    static const size_t limits[] = { 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 1000000, MOST };
+    static const size_t limits[] = { 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10, 1000000, 1 << 20,
+                                      3000000, MOST };
     uint32_t *data = new_data(rank), round = 0;
     comm_group *world = ranks_world(arg ? arg : "cpu:shm?cma_measured=0&eager_bytes=16K");
     (void)size;
