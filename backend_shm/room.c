@@ -3,16 +3,16 @@
 #include "duplex.h"
 #include "fabric.h"
 
-/* A rank that spins goes on when the peer has read a few messages: it stands still for a moment each time. One that
- * yields gives its core to ranks that read until nothing is left, and stands still for longer. If 128 messages fit
- * into half of a ring it does so once in so many, for all its peers at the same time: then it is no matter of the
- * 99th percentile. */
+/* A rank stands still for a moment when it waits: one that yields gives its core to ranks that read until nothing is
+ * left. If 128 messages fit into half of a ring it does so once in so many, for all its peers at the same time: then it
+ * is no matter of the 99th percentile. (Broadcasts of 1 and 2 KiB between two ranks on Emerald Rapids: 0.27 and 0.47 us
+ * so, and 2.4 and 3.0 when it went on after 64 KiB.) Else one that spins goes on when the peer has read a few. */
 static size_t wanted_bytes(const struct duplex *p, size_t bytes)
 {
     enum { SOME = 64 << 10, HALF = 2, MANY = 256 };
     size_t whole = p->out.capacity * RING_LANES * RING_LINE;
     whole = whole < PORT_CREDIT_WINDOW ? whole : PORT_CREDIT_WINDOW;
-    int seldom = !waiting_spins(p->fabric->looks.waiting) && bytes < whole / MANY;
+    int seldom = bytes < whole / MANY;
     size_t wanted = seldom || SOME > whole / HALF ? whole / HALF : SOME;
     return wanted > bytes ? wanted : bytes;
 }

@@ -671,7 +671,7 @@ fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c"
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "the_other_way_is_never_tried_again", LEND,
-      "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0;", "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 99999;",
+      "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0;", "(way & WAY_SELDOM ? 16 * SELDOM : SELDOM) == 99999;",
       "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;", "int may_win = 1 + (int)(0 * least_ns);",
@@ -999,8 +999,9 @@ fault("shm", "room_is_waited_for_as_if_there_were_no_pieces", "backend_shm/room.
       "bytes > RING_TAKEN && bytes > piece ? piece : bytes", "bytes", "shm_room")
 fault("shm", "credit_in_front_is_not_passed", DUPLEX,
       "p->port.state == PORT_UP && ring_lines_read(&p->in) != before", "0", "shm_room")
-fault("shm", "half_a_ring_is_waited_for_often", ROOM, " && bytes < whole / MANY;", ";", "shm_room")
-fault("shm", "half_a_ring_is_waited_for_by_ranks_that_spin", ROOM, "!waiting_spins(p->fabric->looks.waiting) && ", "",
+fault("shm", "half_a_ring_is_waited_for_often", ROOM, "int seldom = bytes < whole / MANY;", "int seldom = 1;",
+      "shm_room")
+fault("shm", "half_a_ring_is_never_waited_for", ROOM, "int seldom = bytes < whole / MANY;", "int seldom = 0;",
       "shm_room")
 fault("shm", "space_for_less_than_the_message_is_enough", ROOM, "lines > least ? lines : least", "lines", "shm_room")
 fault("shm", "credit_for_less_than_is_wanted_is_enough", ROOM, "port_has_credit(&p->port, wanted) && ", "", "shm_room")
