@@ -18,7 +18,7 @@ enum {
     BLOCK_BYTES = 16 << 10,    /* three streams of it fit the first cache */
     LONG_SIZE = 6,             /* write_back_size of 1 MiB: in caches small pages cost little */
     STAGING_PLACES = 4,
-    STAGING_PLACE_BYTES = 128 << 10,
+    STAGING_PLACE_BYTES = 256 << 10,
     BY_KERNEL_LEAST = 16 << 10, /* shorter parts lie in the peer's first cache */
     WRITER_PATIENCE_NS = 20000000,
 };
