@@ -19,7 +19,7 @@ enum { STEP_BYTES = 1 << 20 }; /* between looks at what else has come */
 
 /* ---- The sender ---- */
 
-enum { LENDABLE_SHIFT = 21, LENDABLE_PART_SHIFT = LENDABLE_SHIFT - 6 };
+enum { LENDABLE_PART_SHIFT = 12 /* a page, mostly */, LENDABLE_SHIFT = LENDABLE_PART_SHIFT + 6 };
 
 static struct lendable *lendable_of(struct fabric *f, uintptr_t at)
 {
@@ -41,7 +41,7 @@ static void note_lendable(struct fabric *f, uintptr_t at)
 }
 
 /* The kernel does not read all memory for other processes (that of devices, say). What this process can be read from
- * itself, another one can. Both ends of a payload are tried, and what is near them is not asked about again. */
+ * itself, another one can. Both ends of a payload are tried, and their pages are not asked about again. */
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 {
     const uintptr_t first = (uintptr_t)payload, last = first + bytes - 1;
@@ -533,8 +533,10 @@ static int feed_split(struct duplex *p)
 {
     struct sink *s = &p->port.sink;
     int is_whole = (s->kind == SINK_COPY && s->dst_bytes >= s->total) || s->kind == SINK_UNEXPECTED;
-    if (!is_whole || s->done || !split_is_offered(p, &p->borrowed, s->total))
+    if (!is_whole || s->done || !split_is_offered(p, &p->borrowed, s->total)) {
+        p->borrowed_kind = p->borrowed_kind == READS_SPLIT ? READS_ONE_WAY : p->borrowed_kind;
         return 0;
+    }
     if (read_split(p, &p->borrowed, s->dst, s->total))
         sink_feed(s, p->port.table->bounce, s->dst, s->total);
     return 1;

@@ -75,7 +75,7 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
                                    int64_t spin_ns)
 {
     int64_t until_ns = 0;
-    spin_ns += (int64_t)bytes / SMALL_BYTES_PER_NS;
+    spin_ns += small_read_ns(bytes);
     exec_host->run_waits();
     unsigned turn = 1;
     for (; !duplex_is_read(p, tx); turn++)
@@ -148,7 +148,8 @@ __attribute__((noinline)) static comm_status send_other(struct fabric *f, struct
     size_t bytes = op->send.count * op->element_bytes;
     int is_eager = bytes <= (size_t)match_eager_bytes(p->port.table->matching, COMM_OP_SEND);
     int64_t until_ns = 0;
-    int has_room = is_eager && (room_is_there(p, bytes) || room_await(f, p, bytes, spin_ns, &until_ns));
+    int has_room = is_eager && (room_is_there(p, bytes) || room_await(f, p, bytes, spin_ns, &until_ns) ||
+                                room_is_there(p, bytes));
     *ret_has_room = has_room && bytes <= SMALL_BYTES;
     if (*ret_has_room)
         return COMM_OK;

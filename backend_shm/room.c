@@ -36,7 +36,10 @@ static void say_that_it_waits(struct duplex *p)
 
 int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns)
 {
+    enum { PATIENT = 4 };
     const size_t wanted = wanted_bytes(p, bytes);
+    const int64_t step_ns = waiting_spins(f->looks.waiting) ? PATIENT * spin_ns : spin_ns;
+    int64_t credit = p->port.credit;
     if (room_lines(&p->out, bytes) > p->out.capacity)
         return 0;
     for (unsigned turn = 1;; turn++) {
@@ -48,7 +51,10 @@ int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns
             return 1;
         }
         say_that_it_waits(p);
-        if (others || !fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, until_ns))
+        if (credit != p->port.credit) /* the peer reads: the next credit is awaited as long again */
+            *until_ns = 0;
+        credit = p->port.credit;
+        if (others || !fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, step_ns, until_ns))
             return 0;
     }
 }

@@ -24,8 +24,8 @@ static inline int room_is_there(struct duplex *p, size_t bytes)
 }
 
 /* There is none: wait for it, and for some more, as the peer's word that it has read is not looked at for each message.
- * 0: that takes too long, or the peer has sent something else, which is to be read first. *until_ns begins at 0, and is
- * kept where several peers are waited for. */
+ * 0: that takes too long, or the peer has sent something else, which is to be read first; there may be room for this
+ * message all the same. *until_ns begins at 0, and is kept where several peers are waited for. */
 int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
 
 #endif

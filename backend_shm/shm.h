@@ -27,7 +27,7 @@ enum {
     SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
-    SHM_LENDABLE = 256,
+    SHM_LENDABLE = 1024,
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
 };
 
@@ -141,7 +141,7 @@ struct duplex {
     char trouble[160];
 };
 
-/* Memory of 2 MiB in which the kernel has read parts, a bit each, for other processes. */
+/* Memory of 256 KiB, and a bit for each 4 KiB of it of which the kernel has read a byte, as for other processes. */
 struct lendable {
     uintptr_t number;
     uint64_t parts;

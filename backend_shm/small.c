@@ -226,18 +226,24 @@ INLINED int can_send(const struct small_shape *s, struct messages n)
 }
 
 /* If one peer lacks room all are waited for; if anything else is missing none is. */
-APART int await_room(struct fabric *f, const struct small_shape *s, int64_t spin_ns)
+static void await_room(struct fabric *f, const struct small_shape *s, int64_t spin_ns)
 {
     int lacks = 0, waited = 0;
     int64_t until_ns = 0;
     for (int i = 0; i < s->send_messages; i++) {
         if (!duplex_is_clear(s->sends[i].peer))
-            return 0;
+            return;
         lacks |= !room_is_there(s->sends[i].peer, s->bytes);
     }
     while (lacks && waited < s->send_messages && room_await(f, s->sends[waited].peer, s->bytes, spin_ns, &until_ns))
         waited++;
-    return !lacks || waited == s->send_messages;
+}
+
+/* There may be room for this message, though less than was waited for. */
+APART int can_send_later(const struct small_shape *s, struct messages n, struct fabric *f, int64_t spin_ns)
+{
+    await_room(f, s, spin_ns);
+    return can_send(s, n);
 }
 
 INLINED int can_receive(const struct small_shape *s, struct messages n)
@@ -462,7 +468,7 @@ INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fa
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
-    if (UNLIKELY(!can_send(s, n)) && (n.recvs || !await_room(f, s, spin_ns) || !can_send(s, n)))
+    if (UNLIKELY(!can_send(s, n)) && (n.recvs || !can_send_later(s, n, f, spin_ns)))
         return COMM_ERR_UNSUPPORTED;
     const uint32_t core = own_core(s, n, f);
     send_all(s, n, op->seq, key, send, core);
@@ -597,7 +603,7 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
     copy_own(s, op->send.data ? op->send.data : recv, recv);
     int read = read_offers(f, s, ring_key_of(s->offered, op->seq), recv, patience_ns(s, f, spin_ns));
     g->begun.received = (uint16_t)read;
-    if (read < s->recv_messages || !are_read(f, s, offers, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+    if (read < s->recv_messages || !are_read(f, s, offers, spin_ns + small_read_ns(s->bytes)))
         return COMM_IN_PROGRESS;
     g->begun.received = 0;
     queue_ran(g, op->seq);
@@ -690,7 +696,7 @@ static int draft_lent(const struct small_shape *s, const struct fabric *f, const
 static int can_send_lendable(struct small_shape *s, struct messages n, struct fabric *f, int lent, int64_t spin_ns)
 {
     if (s->fits)
-        return can_send(s, n) || (!n.recvs && await_room(f, s, spin_ns) && can_send(s, n));
+        return can_send(s, n) || (!n.recvs && can_send_later(s, n, f, spin_ns));
     for (int i = 0; n.sends == 0 && i < n.recvs; i++)
         if (!s->recvs[i].peer->peer_lends)
             return 0;
@@ -749,7 +755,7 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
     if (!all_are_here(f, s, n, ring_key_of(s->sent, op->seq), (uint32_t)n.bytes, records, s->core, spin_ns) ||
         !take_all_lendable(s, records, op->recv.data))
         return COMM_IN_PROGRESS;
-    if (!are_read(f, s, lent, spin_ns + (int64_t)s->bytes / SMALL_BYTES_PER_NS))
+    if (!are_read(f, s, lent, spin_ns + small_read_ns(s->bytes)))
         return send_instead(s, g, op, lent[0]);
     queue_ran(g, op->seq);
     return COMM_OK;

@@ -11,9 +11,10 @@
 
 enum {
     SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
-    SMALL_OFFER_BYTES = 4 << 20, /* and that is offered: the lock is kept for as long as one takes, as in lend_read */
+    SMALL_OFFER_BYTES = 4 << 20, /* and that is offered: the lock is kept for as long as one takes */
     SMALL_OFFERS_BYTES = 1 << 20, /* of several each */
     SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
+    SMALL_READ_NS_MOST = SMALL_OFFERS_BYTES / SMALL_BYTES_PER_NS, /* what is longer is copied by both */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
     SMALL_TURN = 12, /* divides into 1 to 4 calls */
@@ -63,6 +64,13 @@ struct small {
     struct rounds *rounds; /* [SMALL_SHAPES], of those with has_rounds; NULL: there was none yet */
     int turn_taken; /* by the calls since a collective of this group last waited, or this rank yielded its core */
 };
+
+/* For how long to wait until a message is read. */
+static inline int64_t small_read_ns(size_t bytes)
+{
+    int64_t ns = (int64_t)(bytes / SMALL_BYTES_PER_NS);
+    return ns < SMALL_READ_NS_MOST ? ns : SMALL_READ_NS_MOST;
+}
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "copy.h"
+#include "greeting.h"
 #include "region.h"
 #include "ring.h"
 #include "say.h"
@@ -264,7 +265,9 @@ static int is_writing(const struct duplex *p, const struct loan *l)
 static int has_stopped_writing(const struct duplex *p, const struct loan *l)
 {
     for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l); sched_yield())
-        if (clock_now_ns() >= until_ns)
+        if (p->hung_up && writer_has_ended(greeting_peer(p->watch.fd)))
+            break;
+        else if (clock_now_ns() >= until_ns)
             return 0;
     return 1;
 }
@@ -381,7 +384,7 @@ static int write_by_kernel(struct duplex *p, const void *result, size_t bytes)
     const struct ring_place *place = &p->borrowed;
     const struct iovec from = { (void *)result, bytes }, *to = (const struct iovec *)&shared->back_to[place->slot];
     atomic_store_explicit(&shared->back_writer, (int32_t)gettid(), memory_order_relaxed);
-    atomic_store_explicit(&shared->writing[place->slot], place->loan, memory_order_relaxed);
+    atomic_store_explicit(&shared->writing[place->slot], place->loan, memory_order_release); /* after back_writer */
     ring_fence();
     ssize_t n = lend_is_valid(p, place) ? process_vm_writev(p->pid, &from, 1, to, 1, 0) : 0;
     if (n < 0 && (errno == EPERM || errno == ENOSYS))
@@ -391,7 +394,7 @@ static int write_by_kernel(struct duplex *p, const void *result, size_t bytes)
 }
 
 /* Read the part, with a word of the sender's: what has the same number after that has ended is another process. 1: it
- * may be written; 0: not, but all is read; -1: the kernel does not read it. */
+ * may be written; 0: not, but all is read; -1: it cannot be read. */
 static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
 {
     uint64_t word = 0;
@@ -399,8 +402,12 @@ static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
     struct iovec remote[2] = { { (void *)(uintptr_t)p->borrowed.at, bytes },
                                { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word } };
     ssize_t n = process_vm_readv(p->pid, local, 2, remote, 2, 0);
-    if (n == (ssize_t)(bytes + sizeof word))
-        return word == p->in.shared->probe_word;
+    if (n == (ssize_t)(bytes + sizeof word) && word == p->in.shared->probe_word)
+        return 1;
+    if (n == (ssize_t)(bytes + sizeof word)) {
+        lend_cannot_read(p, bytes, ESRCH);
+        return -1;
+    }
     for (size_t done = n > 0 ? (size_t)n : 0; n > 0 && done < bytes; done += n > 0 ? (size_t)n : 0)
         n = lend_read_memory(p, to + done, p->borrowed.at + done, bytes - done);
     if (n > 0)

@@ -28,15 +28,31 @@ int writer_is_seen(pid_t pid)
     return n > 0 && strtol(self, NULL, 10) == (long)getpid() && access(name, R_OK | X_OK) == 0;
 }
 
+/* Of its state in /proc, 'R' for instance; 0: there is no such thread, -1: that is not known. */
+static int state_of(const char *name)
+{
+    char text[256];
+    read_file(name, text, sizeof text);
+    if (errno == ENOENT || errno == ESRCH)
+        return 0;
+    const char *state = strrchr(text, ')');
+    return state && state[1] ? state[2] : -1;
+}
+
+int writer_has_ended(pid_t pid)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
+    int state = pid > 0 ? state_of(name) : -1;
+    return state == 0 || state == 'Z' || state == 'X' || state == 'x';
+}
+
 int writer_is_out(pid_t pid, int thread)
 {
     char name[64], text[256];
     snprintf(name, sizeof name, "/proc/%d/task/%d/stat", (int)pid, thread);
-    read_file(name, text, sizeof text);
-    if (errno == ENOENT || errno == ESRCH)
-        return 1;
-    const char *state = strrchr(text, ')');
-    if (state && state[1] && strchr("TtZXx", state[2]))
+    int state = state_of(name);
+    if (state == 0 || (state > 0 && strchr("TtZXx", state)))
         return 1;
     snprintf(name, sizeof name, "/proc/%d/task/%d/syscall", (int)pid, thread);
     read_file(name, text, sizeof text);

@@ -14,4 +14,7 @@ int writer_is_seen(pid_t pid);
  * waits in another call. One that runs, or wants to, may be in it. */
 int writer_is_out(pid_t pid, int thread);
 
+/* Is the process no more? */
+int writer_has_ended(pid_t pid);
+
 #endif

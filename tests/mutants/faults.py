@@ -815,7 +815,7 @@ fault("shm", "result_that_is_not_all_written_counts", WRITE_BACK,
       "    return n == (ssize_t)bytes;\n}\n\n/* Read the part", "    return n > 0;\n}\n\n/* Read the part",
       "shm_lend", "write_back")
 fault("shm", "result_is_written_to_another_process", WRITE_BACK,
-      "return word == p->in.shared->probe_word;", "return 1;", "shm_lend")
+      " && word == p->in.shared->probe_word)", ")", "shm_lend")
 fault("shm", "parts_that_cannot_be_staged_are_never_chosen", WRITE_BACK,
       "(!can_be_staged || kernel_is_faster(p, h, l->back_size))", "kernel_is_faster(p, h, l->back_size)", "shm_lend")
 fault("shm", "way_of_results_stays_new", WRITE_BACK, "t->operations < MANY_ROWS * ROW ?", "1 ?", "shm_lend")
@@ -1009,13 +1009,13 @@ fault("shm", "credit_is_given_back_seldom", DUPLEX, "(*small_steps ? MANY : FEW)
 fault("shm", "credit_is_given_back_often", DUPLEX, "(*small_steps ? MANY : FEW)", "MANY", "shm_room")
 fault("shm", "rank_does_not_say_that_it_waits_for_room", ROOM,
       "        say_that_it_waits(p);\n", "        (void)say_that_it_waits;\n", "shm_room")
-fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c", "(!can_send(s, n)) && (n.recvs || !await_room(",
-      "(!can_send(s, n)) && (1 || !await_room(", "turns")
+fault("shm", "broadcasts_do_not_wait_for_room", "backend_shm/small.c",
+      "(!can_send(s, n)) && (n.recvs || !can_send_later(", "(!can_send(s, n)) && (1 || !can_send_later(", "turns")
 fault("shm", "long_broadcasts_do_not_wait_for_room", "backend_shm/small.c",
       "        await_room(f, s, spin_ns);\n        return COMM_ERR_UNSUPPORTED;",
       "        return COMM_ERR_UNSUPPORTED;", "turns")
 fault("shm", "sends_do_not_wait_for_room", "backend_shm/message.c",
-      " || room_await(f, p, bytes, spin_ns, &until_ns))", ")", "turns")
+      "|| room_await(f, p, bytes, spin_ns, &until_ns) ||", "||", "turns")
 fault("shm", "receive_passes_credit_for_ever", "backend_shm/message.c",
       "status != COMM_IN_PROGRESS || look_again(f, p, turn, spin_ns, until_ns) ? status : COMM_ERR_UNSUPPORTED",
       "status", "shm_lend")
