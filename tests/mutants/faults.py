@@ -1159,4 +1159,6 @@ fault("shm", "parts_that_failed_count_as_written", SPLIT, "l->splits = write_par
       "l->splits = write_part(p, l, part) || 1;", "split")
 fault("shm", "parts_that_are_not_written_are_left_out", SPLIT, "is_read && i < theirs; i++)",
       "is_read && i < 0 * theirs; i++)", "split")
+fault("shm", "number_of_parts_of_the_sender_is_trusted", SPLIT, "    theirs = theirs < count ? theirs : count;\n", "",
+      "shm_lend")
 fault("shm", "last_part_is_as_long_as_the_others", SPLIT, "bytes - at < each ? bytes - at : each", "each", "split")

@@ -1910,6 +1910,91 @@ static void what_results_take_is_measured(void **state)
     assert_int_equal(sides[1].pair->back[write_back_size(&h)].noted[BACK_KERNEL], 0); /* which does not choose */
 }
 
+/* ---- Lies about parts that both copy ---- */
+
+enum { SPLIT_BYTES = 300000 };
+
+/* A send of number 0 to 1 whose sender waits and may write parts, with number 1's answer in the ring's memory. */
+static struct tx *offer_parts(const uint8_t *data)
+{
+    struct duplex *p = sides[0].pair;
+    struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_SEND, .group = 7, .bytes = SPLIT_BYTES };
+    const struct loan loan = { .payload = data, .bytes = SPLIT_BYTES, .splits = 1 };
+    struct tx *tx = duplex_draft_offer(p, &h, &loan);
+    assert_non_null(tx);
+    duplex_make_offer(p, &h, tx, &groups[0]);
+    assert_int_equal(atomic_load(&p->out.shared->splits), p->loan);
+    return tx;
+}
+
+/* Whatever the receiver says of its parts, the sender goes on, and writes no more of them than there are. */
+static void a_receiver_that_lies_about_its_parts(void **state)
+{
+    static uint8_t data[SPLIT_BYTES];
+    static const uint32_t counts[] = { 0, 1, 0xffff, 0x10000, 0xffff0000, 0xffffffff, 0x7fff7fff, 0x30001 };
+    static const uintptr_t places[] = { 0, 64, UINTPTR_MAX, UINTPTR_MAX / 2 };
+    struct duplex *p = sides[0].pair;
+    struct ring_shared *shared = p->out.shared;
+    (void)state;
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
+            struct tx *tx = offer_parts(data);
+            for (int part = 0; part < RING_PARTS; part++) {
+                atomic_store(&shared->part_to[part].at, places[k]);
+                atomic_store(&shared->part_to[part].bytes, k % 2 ? SIZE_MAX : SPLIT_BYTES);
+            }
+            atomic_store(&shared->parts, (uint64_t)p->loan << 32 | counts[i]);
+            assert_int_equal(duplex_is_read(p, tx), 0);
+            assert_int_equal(duplex_is_read(p, tx), 0);
+            assert_int_equal((uint32_t)atomic_load(&shared->written) & 0x7fff, 0);
+            duplex_end_offer(p, tx);
+        }
+    assert_int_equal(p->loans, 0);
+    assert_int_equal(p->port.state, PORT_UP);
+}
+
+static uint32_t claimed_parts, claimed_written;
+
+/* As the sender, while the receiver reads its first part. */
+static void claim_parts(void)
+{
+    struct ring_shared *shared = sides[0].pair->out.shared;
+    const uint64_t loan = (uint64_t)sides[0].pair->loan << 32;
+    after_read = NULL;
+    atomic_fetch_add(&shared->parts, claimed_parts);
+    atomic_store(&shared->written, loan | claimed_written);
+}
+
+/* Whatever the sender says of what it has written, the receiver goes on: what is not there is read, or was not sent. */
+static void a_sender_that_lies_about_its_parts(void **state)
+{
+    static uint8_t data[SPLIT_BYTES], to[SPLIT_BYTES + 1];
+    static const uint32_t written[] = { 0, 1, 2, 0x7fff, 0x8000, 0x8001, 0xffff, 0xffffffff };
+    (void)state;
+    random_bytes(data, sizeof data);
+    for (uint32_t parts = 0; parts < 6; parts++)
+        for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+            struct duplex *p = sides[1].pair;
+            const struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_SEND, .bytes = SPLIT_BYTES };
+            struct tx *tx = offer_parts(data);
+            const struct ring_record *record;
+            assert_int_equal(ring_look(&p->in, &record), RING_FRAME);
+            const struct ring_place place = ring_place(record);
+            memset(to, 0x77, sizeof to);
+            claimed_parts = parts == 5 ? 0xffff : parts;
+            claimed_written = written[i];
+            atomic_store(&sides[0].pair->out.shared->writer, -1); /* no thread */
+            after_read = claim_parts;
+            assert_int_equal(lend_read_now(p, &h, &place, to), 1);
+            assert_null(after_read);
+            assert_int_equal(to[SPLIT_BYTES], 0x77);
+            assert_int_equal(memcmp(to, data, SPLIT_BYTES) == 0, (written[i] & 0x7fff) == 0 || parts == 0);
+            duplex_took(p, FRAME_RTS, SPLIT_BYTES, record->credit);
+            duplex_end_offer(sides[0].pair, tx);
+        }
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+}
+
 /* ---- Lies ---- */
 
 static void lie_in(uint8_t type, struct ring_place place, uint64_t bytes)
@@ -2175,6 +2260,8 @@ static const struct CMUnitTest tests[] = {
     LENT(results_go_back_the_faster_way),
     LENT(results_that_can_only_go_one_way),
     LENT(what_results_take_is_measured),
+    LENT(a_receiver_that_lies_about_its_parts),
+    LENT(a_sender_that_lies_about_its_parts),
     LENT(an_operation_that_there_is_not),
     LENT(an_offer_in_a_slot_that_there_is_not),
     LENT(an_offer_with_a_number_that_says_written),
