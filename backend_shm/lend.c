@@ -1,6 +1,7 @@
 #include "lend.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -88,7 +89,7 @@ static int kind_of_reads(int one_way, int splits)
  * slower, lest tries are the 99th percentile. What a way takes is known from the beginning, or assumed for the kernel.
  * At least eight in a row, and of short messages more, for the first two are slow, as what they touch is not in the
  * caches, and not all others are alike. Asked again about a message the answer is the same. */
-int lend_is_tried(const struct frame *h, uint8_t way)
+static int is_tried(const struct frame *h, uint8_t way)
 {
     enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 8, SELDOM = 256 };
     uint64_t most = TRIES * PIECE / LEAST_TRIES;
@@ -188,7 +189,7 @@ static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_
 static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
     enum { TRY_LOOKS = 16 };
-    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && lend_is_tried(h, way);
+    int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way);
     if (is_try && (way & WAY_KERNEL))
         p->out.copy.looks = TRY_LOOKS;
     return is_try ^ ((way & WAY_KERNEL) != 0);
@@ -339,10 +340,38 @@ void lend_end(struct duplex *p, const struct loan *l)
 
 /* ---- The receiver ---- */
 
-ssize_t lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes)
+/* Perhaps less; as process_vm_readv. */
+static ssize_t read_some(const struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
     return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
+}
+
+int lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = read_some(p, (uint8_t *)to + done, from + done, bytes - done);
+        if (n <= 0) {
+            errno = n ? errno : EFAULT;
+            return 0;
+        }
+        done += (size_t)n;
+    }
+    return 1;
+}
+
+_Static_assert(sizeof(struct ring_part) == sizeof(struct iovec) &&
+                   offsetof(struct ring_part, at) == offsetof(struct iovec, iov_base) &&
+                   offsetof(struct ring_part, bytes) == offsetof(struct iovec, iov_len),
+               "the kernel reads the places as struct iovec");
+
+int lend_write_memory(struct duplex *p, const void *data, size_t bytes, const struct ring_part *to)
+{
+    const struct iovec from = { (void *)data, bytes };
+    ssize_t n = process_vm_writev(p->pid, &from, 1, (const struct iovec *)to, 1, 0);
+    if (n < 0 && (errno == EPERM || errno == ENOSYS))
+        atomic_store_explicit(&p->in.shared->can_write, 0, memory_order_relaxed);
+    return n == (ssize_t)bytes;
 }
 
 /* The first reads after messages that came through the ring take up to ten times as long as others, as what they read
@@ -382,9 +411,9 @@ static void note_read(struct duplex *p, int64_t ns, size_t bytes)
 static ssize_t read_part(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     if (!is_measured(p, bytes))
-        return lend_read_memory(p, to, from, bytes);
+        return read_some(p, to, from, bytes);
     int64_t began_ns = clock_now_ns();
-    ssize_t n = lend_read_memory(p, to, from, bytes);
+    ssize_t n = read_some(p, to, from, bytes);
     if (n != (ssize_t)bytes)
         return n;
     note_read(p, clock_now_ns() - began_ns - p->fabric->cma_call_ns, bytes);
@@ -430,7 +459,7 @@ void lend_probe(struct duplex *p)
         return;
     p->probed = 1;
     p->pid = greeting_peer(p->watch.fd);
-    if (p->pid > 0 && (!p->fabric->cma_bytes || lend_read_memory(p, &word, at, sizeof word) != sizeof word ||
+    if (p->pid > 0 && (!p->fabric->cma_bytes || !lend_read_memory(p, &word, at, sizeof word) ||
                        word != shared->probe_word))
         p->pid = 0;
     if (p->pid > 0) {

@@ -78,8 +78,6 @@ void lend_end(struct duplex *p, const struct loan *l);
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes);
 /* Can the peer read this rank's memory by the kernel, and is that wanted? */
 int lend_peer_can_read(const struct duplex *p);
-/* Is it this message's turn to go the other way? */
-int lend_is_tried(const struct frame *h, uint8_t way);
 /* Has the sender not taken the loan back? */
 static inline int lend_is_valid(const struct duplex *p, const struct ring_place *place)
 {
@@ -93,8 +91,15 @@ void lend_cannot_read(struct duplex *p, size_t bytes, int error);
 
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
-/* Through the kernel, perhaps less; as process_vm_readv. */
-ssize_t lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes);
+/* Read all of it by the kernel, perhaps in several calls; 0: it does not, errno says why. */
+int lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes);
+/* Can this rank write the peer's memory by the kernel? That is tried when they connect. */
+static inline int lend_can_write(const struct duplex *p)
+{
+    return p->pid > 0 && atomic_load_explicit(&p->in.shared->can_write, memory_order_relaxed);
+}
+/* Write it by the kernel, to where the peer says. 0: not all of it. */
+int lend_write_memory(struct duplex *p, const void *data, size_t bytes, const struct ring_part *to);
 /* An error text if it is none. */
 const char *lend_check(const struct ring_place *place);
 /* Claim an eager message that lies there; 0: it has been taken back, and comes through the ring, or its operation has

@@ -124,7 +124,7 @@ struct ring_shared {
     _Alignas(RING_LINE) struct ring_part part_to[RING_PARTS];
     /* Of results that the reader writes by the kernel (write_back.c). By the writer: where that of the loan in a slot
      * belongs in its memory, as the kernel takes it; and, in the ring of the lower rank, the way of results, by the
-     * size of the operation. By the reader: whether it can write there at all, and which thread does. */
+     * size of the operation. By the reader: whether it can write there at all (split.c, too), and which thread does. */
     _Alignas(RING_LINE) struct ring_part back_to[RING_LOANS];
     _Alignas(RING_LINE) _Atomic uint8_t back_ways[RING_BACK_SIZES];
     _Atomic uint32_t can_write;

@@ -129,7 +129,6 @@ struct duplex {
     uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
-    int cannot_write;      /* split.c: it cannot be written */
     int sees_threads;      /* what the peer's threads do can be seen */
     uint32_t split_before; /* the latest loan that was */
     struct mapping *mappings; /* region.c: the peer's regions */

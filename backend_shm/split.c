@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <stddef.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -17,11 +16,6 @@ enum {
     PAGE_BYTES = 4 << 10,
     PATIENCE_NS = 200000,   /* that long the sender may take after the receiver's last part */
 };
-
-_Static_assert(sizeof(struct ring_part) == sizeof(struct iovec) &&
-                   offsetof(struct ring_part, at) == offsetof(struct iovec, iov_base) &&
-                   offsetof(struct ring_part, bytes) == offsetof(struct iovec, iov_len),
-               "the kernel reads the parts as struct iovec");
 
 /* ---- Parts ---- */
 
@@ -76,7 +70,8 @@ static int has_core(const struct fabric *f)
 
 int split_suits(const struct duplex *p, size_t bytes)
 {
-    return bytes >= SPLIT_LEAST && bytes <= SPLIT_MOST && p->pid > 0 && !p->cannot_write && has_core(p->fabric);
+    return bytes >= SPLIT_LEAST && bytes <= SPLIT_MOST && p->port.state == PORT_UP && lend_can_write(p) &&
+           has_core(p->fabric);
 }
 
 void split_offer(struct duplex *p, const struct loan *l)
@@ -85,16 +80,6 @@ void split_offer(struct duplex *p, const struct loan *l)
     atomic_store_explicit(&shared->written, word_of(l->place.loan, 0), memory_order_release);
     atomic_store_explicit(&shared->writer, (int32_t)gettid(), memory_order_relaxed);
     atomic_store_explicit(&shared->splits, l->place.loan, memory_order_relaxed);
-}
-
-static int write_part(struct duplex *p, const struct loan *l, uint32_t part)
-{
-    const struct iovec from = part_of(l->payload, l->bytes, part);
-    const struct iovec *to = (const struct iovec *)&p->out.shared->part_to[part];
-    ssize_t n = process_vm_writev(p->pid, &from, 1, to, 1, 0);
-    if (n < 0 && (errno == EPERM || errno == ENOSYS))
-        p->cannot_write = 1;
-    return n == (ssize_t)from.iov_len;
 }
 
 /* No more than there are, whatever the peer does to the word; and none after one that was not written: the receiver
@@ -110,7 +95,8 @@ void split_write(struct duplex *p, struct loan *l)
         if (part >= count)
             return;
         uint32_t before = (uint32_t)atomic_load_explicit(&shared->written, memory_order_relaxed);
-        l->splits = write_part(p, l, part);
+        const struct iovec from = part_of(l->payload, l->bytes, part);
+        l->splits = lend_write_memory(p, from.iov_base, from.iov_len, &shared->part_to[part]);
         atomic_store_explicit(&shared->written, word_of(loan, l->splits ? before + 1 : before | FAILED),
                               memory_order_release);
     }
@@ -123,20 +109,6 @@ int split_is_offered(const struct duplex *p, const struct ring_place *place, siz
     return bytes >= SPLIT_LEAST && bytes <= SPLIT_MOST && !place->region && p->sees_threads &&
            place->loan != p->split_before &&
            atomic_load_explicit(&p->in.shared->splits, memory_order_relaxed) == place->loan;
-}
-
-/* All of it; what can be read is perhaps read in several calls. */
-static int read_part(const struct duplex *p, uint64_t from, const struct iovec *to)
-{
-    for (size_t done = 0; done < to->iov_len;) {
-        ssize_t n = lend_read_memory(p, (uint8_t *)to->iov_base + done, from + done, to->iov_len - done);
-        if (n <= 0) {
-            errno = n ? errno : EFAULT;
-            return 0;
-        }
-        done += (size_t)n;
-    }
-    return 1;
 }
 
 /* How many parts of its own the sender has written; *ret_ended: it writes no more. */
@@ -202,7 +174,7 @@ int split_read(struct duplex *p, const struct ring_place *place, uint8_t *to, si
         if (part >= count)
             break;
         const struct iovec mine = part_of(to, bytes, part);
-        is_read = read_part(p, place->at + part * each, &mine);
+        is_read = lend_read_memory(p, mine.iov_base, place->at + part * each, mine.iov_len);
     }
     int error = errno;
     uint32_t theirs = (uint32_t)atomic_exchange(&shared->parts, 0) & COUNT_MASK;
@@ -214,7 +186,7 @@ int split_read(struct duplex *p, const struct ring_place *place, uint8_t *to, si
     }
     for (uint32_t i = (uint32_t)done; is_read && i < theirs; i++) {
         const struct iovec left = part_of(to, bytes, count - 1 - i);
-        is_read = read_part(p, place->at + (count - 1 - i) * each, &left);
+        is_read = lend_read_memory(p, left.iov_base, place->at + (count - 1 - i) * each, left.iov_len);
         error = errno;
     }
     errno = error;

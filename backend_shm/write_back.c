@@ -382,15 +382,12 @@ static int write_by_kernel(struct duplex *p, const void *result, size_t bytes)
 {
     struct ring_shared *shared = p->in.shared;
     const struct ring_place *place = &p->borrowed;
-    const struct iovec from = { (void *)result, bytes }, *to = (const struct iovec *)&shared->back_to[place->slot];
     atomic_store_explicit(&shared->back_writer, (int32_t)gettid(), memory_order_relaxed);
     atomic_store_explicit(&shared->writing[place->slot], place->loan, memory_order_release); /* after back_writer */
     ring_fence();
-    ssize_t n = lend_is_valid(p, place) ? process_vm_writev(p->pid, &from, 1, to, 1, 0) : 0;
-    if (n < 0 && (errno == EPERM || errno == ENOSYS))
-        atomic_store_explicit(&shared->can_write, 0, memory_order_relaxed);
+    int written = lend_is_valid(p, place) && lend_write_memory(p, result, bytes, &shared->back_to[place->slot]);
     atomic_store_explicit(&shared->writing[place->slot], 0, memory_order_release);
-    return n == (ssize_t)bytes;
+    return written;
 }
 
 /* Read the part, with a word of the sender's: what has the same number after that has ended is another process. 1: it
@@ -408,11 +405,10 @@ static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
         lend_cannot_read(p, bytes, ESRCH);
         return -1;
     }
-    for (size_t done = n > 0 ? (size_t)n : 0; n > 0 && done < bytes; done += n > 0 ? (size_t)n : 0)
-        n = lend_read_memory(p, to + done, p->borrowed.at + done, bytes - done);
-    if (n > 0)
+    size_t done = n <= 0 ? 0 : (size_t)n < bytes ? (size_t)n : bytes;
+    if (n > 0 && lend_read_memory(p, to + done, p->borrowed.at + done, bytes - done))
         return 0;
-    lend_cannot_read(p, bytes, n < 0 ? errno : EFAULT);
+    lend_cannot_read(p, bytes, n ? errno : EFAULT);
     return -1;
 }
 

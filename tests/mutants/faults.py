@@ -801,8 +801,7 @@ fault("shm", "written_back_though_not_asked", WRITE_BACK,
 fault("shm", "written_back_from_where_nothing_is_mapped", WRITE_BACK, "(p->borrowed_data && p->borrowed_back)",
       "p->borrowed_back", "shm_lend")
 fault("shm", "written_by_the_kernel_to_what_was_taken_back", WRITE_BACK,
-      "ssize_t n = lend_is_valid(p, place) ? process_vm_writev(p->pid, &from, 1, to, 1, 0) : 0;",
-      "ssize_t n = process_vm_writev(p->pid, &from, 1, to, 1, 0);", "shm_lend")
+      "int written = lend_is_valid(p, place) && lend_write_memory(", "int written = lend_write_memory(", "shm_lend")
 fault("shm", "place_of_a_result_stays_when_its_loan_ends", WRITE_BACK,
       "    atomic_store(&shared->back_to[l->place.slot].bytes, 0);\n", "", "write_back", "shm_lend")
 fault("shm", "slot_of_a_stopped_writer_is_used_again", WRITE_BACK,
@@ -811,8 +810,7 @@ fault("shm", "slot_of_a_stopped_writer_is_lost", WRITE_BACK,
       "            p->loans &= ~(1u << slot);\n", "", "shm_lend")
 fault("shm", "writer_by_the_kernel_is_not_waited_for", WRITE_BACK,
       "for (int64_t until_ns = 0; is_writing(p, l); sched_yield()) {", "for (int64_t until_ns = 0; 0;) {", "shm_lend")
-fault("shm", "result_that_is_not_all_written_counts", WRITE_BACK,
-      "    return n == (ssize_t)bytes;\n}\n\n/* Read the part", "    return n > 0;\n}\n\n/* Read the part",
+fault("shm", "result_that_is_not_all_written_counts", LEND, "return n == (ssize_t)bytes;", "return n > 0;",
       "shm_lend", "write_back")
 fault("shm", "result_is_written_to_another_process", WRITE_BACK,
       " && word == p->in.shared->probe_word)", ")", "shm_lend")
@@ -1155,8 +1153,10 @@ fault("shm", "parts_are_written_after_one_that_failed", SPLIT, "for (uint32_t i 
       "for (uint32_t i = 0; i < count; i++) {", "split")
 fault("shm", "parts_of_the_sender_are_not_waited_for", SPLIT, "written(p, loan, &ended) < wanted && !ended; turn++) {",
       "written(p, loan, &ended) < 0 * wanted && !ended; turn++) {", "split")
-fault("shm", "parts_that_failed_count_as_written", SPLIT, "l->splits = write_part(p, l, part);",
-      "l->splits = write_part(p, l, part) || 1;", "split")
+fault("shm", "parts_that_failed_count_as_written", SPLIT,
+      "l->splits = lend_write_memory(", "l->splits = 1 | lend_write_memory(", "split")
+fault("shm", "kernel_that_refuses_to_write_is_asked_again", LEND,
+      "if (n < 0 && (errno == EPERM ||", "if (0 && (errno == EPERM ||", "write_back")
 fault("shm", "parts_that_are_not_written_are_left_out", SPLIT, "is_read && i < theirs; i++)",
       "is_read && i < 0 * theirs; i++)", "split")
 fault("shm", "number_of_parts_of_the_sender_is_trusted", SPLIT, "    theirs = theirs < count ? theirs : count;\n", "",
