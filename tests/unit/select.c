@@ -146,6 +146,19 @@ static void ranks_that_share_memory_on_their_hosts_have_rules_of_their_own(void 
     }
 }
 
+/* Two ranks sum what no cache holds in longer slices, if they have a core each. */
+static void long_sums_of_two_ranks_have_longer_slices(void **state)
+{
+    struct select_query query = { .kind = COMM_OP_ALL_REDUCE, .size = 2, .bytes = 16 << 20,
+                                  .memory = SELECT_MEMORY_ALL };
+    (void)state;
+    assert_int_equal(select_route(&query, NULL, NULL).slice_bytes, 256 << 10);
+    query.bytes++;
+    assert_int_equal(select_route(&query, NULL, NULL).slice_bytes, 512 << 10);
+    query.shares_cores = 1;
+    assert_int_equal(select_route(&query, NULL, NULL).slice_bytes, 256 << 10);
+}
+
 /* More ranks than cores: few rounds, and nothing is passed on. */
 static void ranks_that_share_cores_do_more_in_one_round(void **state)
 {
@@ -383,6 +396,7 @@ int main(void)
         cmocka_unit_test(more_ranks_take_other_algorithms),
         cmocka_unit_test(two_levels_are_for_hosts_with_several_ranks),
         cmocka_unit_test(ranks_that_share_memory_on_their_hosts_have_rules_of_their_own),
+        cmocka_unit_test(long_sums_of_two_ranks_have_longer_slices),
         cmocka_unit_test(ranks_that_share_cores_do_more_in_one_round),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),

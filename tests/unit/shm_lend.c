@@ -1759,19 +1759,18 @@ static void nothing_is_written_to_the_place_of_a_later_loan(void **state)
         assert_true(later[i] == local[i] && later[i] < (float)(2 * i + 2));
 }
 
-/* A thread that says that it writes, but waits elsewhere: it does not find the place any more when it goes on. The
- * slot must wait for it. */
-static void a_writer_by_the_kernel_that_is_stopped(void **state)
+/* Number 0's operation ends while a process says that it writes: it is stopped, or it runs on. */
+static void take_back_while_it_writes(float *payload, int is_stopped)
 {
-    static float payload[ELEMENTS];
     struct duplex *p = sides[0].pair;
     pid_t child = fork();
-    (void)state;
     if (child == 0)
-        for (;;)
-            pause();
-    kill(child, SIGSTOP);
-    waitpid(child, NULL, WUNTRACED);
+        for (volatile int runs = 1; runs;)
+            ;
+    if (is_stopped) {
+        kill(child, SIGSTOP);
+        waitpid(child, NULL, WUNTRACED);
+    }
     fill(payload);
     send_to_be_reduced(0, payload, payload);
     p->pid = child;
@@ -1781,6 +1780,15 @@ static void a_writer_by_the_kernel_that_is_stopped(void **state)
     p->pid = getpid();
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+}
+
+/* It does not find the place any more when it goes on. The slot must wait for it. */
+static void a_writer_by_the_kernel_that_is_stopped(void **state)
+{
+    static float payload[ELEMENTS];
+    struct duplex *p = sides[0].pair;
+    (void)state;
+    take_back_while_it_writes(payload, 1);
     assert_int_equal(p->port.state, PORT_UP);
     assert_int_equal(atomic_load(&p->out.shared->back_to[0].bytes), 0);
     assert_int_equal(p->loans, 1);
@@ -1795,23 +1803,10 @@ static void a_writer_by_the_kernel_that_is_stopped(void **state)
 static void a_writer_by_the_kernel_that_does_not_come_back(void **state)
 {
     static float payload[ELEMENTS];
-    struct duplex *p = sides[0].pair;
     (void)state;
-    pid_t child = fork();
-    if (child == 0)
-        for (volatile int runs = 1; runs;)
-            ;
-    fill(payload);
-    send_to_be_reduced(0, payload, payload);
-    p->pid = child;
-    atomic_store(&p->out.shared->writing[0], 1);
-    atomic_store(&p->out.shared->back_writer, (int32_t)child);
-    take_back();
-    p->pid = getpid();
-    kill(child, SIGKILL);
-    waitpid(child, NULL, 0);
-    assert_int_equal(p->port.state, PORT_LOST);
-    assert_non_null(strstr(p->port.lost_text, "may write still"));
+    take_back_while_it_writes(payload, 0);
+    assert_int_equal(sides[0].pair->port.state, PORT_LOST);
+    assert_non_null(strstr(sides[0].pair->port.lost_text, "may write still"));
 }
 
 /* Operations, one after the other; returns how many go by the kernel. */

@@ -3,14 +3,10 @@
  * one that is killed; and kernels that refuse to write, or write less. */
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "ranks.h"
+#include "vm_writes.h"
 
 enum { MOST = 4 << 20 };
 
@@ -24,40 +20,19 @@ static const char *const names[TROUBLES] = {
 /* Calls of process_vm_writev. On a busy machine a sender is seldom there in time. */
 enum { WANTED = 10, ROUNDS_MAX = 4000 };
 
-struct shared {
-    _Atomic int calls;   /* of process_vm_writev */
-    _Atomic int stopped; /* the process that has stopped itself */
-    _Atomic int resumed; /* it has gone on, and its call is over */
-    _Atomic int armed;
-    _Atomic int done;    /* rank 0 has seen enough calls */
-};
-
-static struct shared *shared;
 static enum trouble trouble;
 static _Thread_local uint8_t behind; /* what lies behind a message: something else at each rank */
-
-ssize_t __real_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
-                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
-ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
-                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
 
 ssize_t __real_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
 ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned long local_count,
                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
 
-static void stop(void)
-{
-    atomic_store(&shared->stopped, (int)getpid());
-    raise(SIGSTOP);
-}
-
 ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
                                  const struct iovec *remote, unsigned long remote_count, unsigned long flags)
 {
-    enum { PROBE_BYTES = 8 }; /* whether a peer's memory can be written */
     struct iovec less = { local->iov_base, local->iov_len - 1 };
-    if (local->iov_len == PROBE_BYTES)
+    if (vm_is_probe(local))
         return __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     int is_armed = atomic_exchange(&shared->armed, 0);
     atomic_fetch_add(&shared->calls, 1);
@@ -68,12 +43,12 @@ ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned 
     if (trouble == IS_KILLED && is_armed)
         raise(SIGKILL);
     if ((trouble == STOPS && is_armed) || (trouble == LESS_AND_STOPS && !is_armed))
-        stop();
+        vm_stop();
     if (trouble == WRITES_LESS || (trouble == LESS_AND_STOPS && is_armed))
         local = &less;
     ssize_t n = __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     if (trouble == STOPS_LATER && is_armed)
-        stop();
+        vm_stop();
     atomic_fetch_add(&shared->resumed, 1);
     return n;
 }
@@ -243,8 +218,7 @@ static int run(enum trouble of_these, void (*fn)(int rank, int size, void *arg))
 
 int main(void)
 {
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    if (!vm_open())
         return 1;
     return run(NONE, all_lengths) || run_as(NONE, all_lengths, "cpu:shm?cma_measured=0&eager_bytes=128K", 0, 0) ||
            run_as(NONE, all_lengths, NULL, 0, 1) || run(WRITES_LESS, all_lengths) || run(MAY_NOT, all_lengths) ||

@@ -5,15 +5,11 @@
 #include <errno.h>
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include "ranks.h"
+#include "vm_writes.h"
 
 enum { MOST = 3 << 20, MOST_REFUSED = 16 /* those that are under way when a rank is refused first */ };
 
@@ -23,34 +19,14 @@ static const char *const names[TROUBLES] = {
     "no trouble", "may not write", "writes less", "stopped before it writes", "stopped after it has written", "killed",
 };
 
-struct shared {
-    _Atomic int calls;   /* of process_vm_writev */
-    _Atomic int stopped; /* the process that has stopped itself */
-    _Atomic int resumed; /* it has gone on, and its call is over */
-    _Atomic int armed;   /* the process whose next call is in trouble */
-};
-
-static struct shared *shared;
 static enum trouble trouble;
 static const char *const backend = "cpu:shm?cma_measured=0";
-
-ssize_t __real_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
-                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
-ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
-                                 const struct iovec *remote, unsigned long remote_count, unsigned long flags);
-
-static void stop(void)
-{
-    atomic_store(&shared->stopped, (int)getpid());
-    raise(SIGSTOP);
-}
 
 ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned long local_count,
                                  const struct iovec *remote, unsigned long remote_count, unsigned long flags)
 {
-    enum { PROBE_BYTES = 8 }; /* whether a peer's memory can be written */
     struct iovec less = { local->iov_base, local->iov_len / 2 };
-    if (local->iov_len == PROBE_BYTES)
+    if (vm_is_probe(local))
         return __real_process_vm_writev(pid, local, local_count, remote, remote_count, flags);
     int own = (int)getpid(), is_armed = atomic_compare_exchange_strong(&shared->armed, &own, 0);
     atomic_fetch_add(&shared->calls, 1);
@@ -61,11 +37,11 @@ ssize_t __wrap_process_vm_writev(pid_t pid, const struct iovec *local, unsigned 
     if (trouble == IS_KILLED && is_armed)
         raise(SIGKILL);
     if (trouble == STOPS_BEFORE && is_armed)
-        stop();
+        vm_stop();
     ssize_t n = __real_process_vm_writev(pid, trouble == WRITES_LESS ? &less : local, local_count, remote,
                                          remote_count, flags);
     if (trouble == STOPS_AFTER && is_armed)
-        stop();
+        vm_stop();
     if (is_armed)
         atomic_fetch_add(&shared->resumed, 1);
     return n;
@@ -194,8 +170,7 @@ static int run(enum trouble of_these, void (*fn)(int rank, int size, void *arg))
 
 int main(void)
 {
-    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED)
+    if (!vm_open())
         return 1;
     return run(NONE, all_lengths) || run_as(NONE, all_lengths, 0, 1) || run(MAY_NOT, all_lengths) ||
            run(WRITES_LESS, all_lengths) || run(STOPS_BEFORE, stopped_writer) || run(STOPS_AFTER, stopped_writer) ||
