@@ -254,4 +254,7 @@ const comm_host comm__host = {
     .rank_check = host_rank_check,
     .rank_is_lost = host_rank_is_lost,
     .run_waits = comm__run_waits,
+    .widening_kernel = comm__widening_kernel,
+    .widen = comm__widen,
+    .narrow = comm__narrow,
 };

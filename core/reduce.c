@@ -132,6 +132,24 @@ reduce_kernel comm__reduce_kernel_scalar(comm_redop redop, comm_dtype dtype)
     return kernel_of(&comm__reduce_scalar, redop, dtype);
 }
 
+reduce_kernel comm__widening_kernel(comm_redop redop, comm_dtype dtype)
+{
+    int sums = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
+    return sums && comm_redop_supports(redop, dtype) ? variant()->sum_wide[dtype] : NULL;
+}
+
+void comm__widen(float *sum, const void *src, size_t count, comm_dtype dtype)
+{
+    assert(comm__widening_kernel(COMM_REDOP_SUM, dtype));
+    variant()->widen[dtype](sum, src, count);
+}
+
+void comm__narrow(void *dst, const float *sum, size_t count, comm_dtype dtype)
+{
+    assert(comm__widening_kernel(COMM_REDOP_SUM, dtype));
+    variant()->narrow[dtype](dst, sum, count);
+}
+
 void comm__premultiply(void *dst, const void *src, size_t count, comm_dtype dtype, const void *factor)
 {
     assert(comm_redop_supports(COMM_REDOP_PREMUL_SUM, dtype));

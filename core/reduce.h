@@ -12,6 +12,14 @@
 typedef void (*reduce_kernel)(void *dst, const void *a, const void *b, size_t count);
 reduce_kernel comm__reduce_kernel(comm_redop redop, comm_dtype dtype);
 
+/* Sums of 16- and 8-bit floats that are made in several steps and rounded at the end: in fp32. For SUM, AVG and
+ * PREMUL_SUM. Products are not made so: in another order than the ranks' they may be infinite on the way.
+ *   widening_kernel  sum[i] = a[i] + b[i], a and b of the dtype, sum apart from both; NULL for other dtypes and ops
+ *   widen, narrow    from the dtype to fp32 and, to nearest even, back; apart from each other */
+reduce_kernel comm__widening_kernel(comm_redop redop, comm_dtype dtype);
+void comm__widen(float *sum, const void *src, size_t count, comm_dtype dtype);
+void comm__narrow(void *dst, const float *sum, size_t count, comm_dtype dtype);
+
 /* dst[i] = sources[0][i] OP sources[1][i] OP ... in this order, with one rounding at the end: fp32 accumulation for 16-
  * and 8-bit floats; for AVG the division by `source_count` is included, and integers are summed in a type that cannot
  * overflow (64 bits, or 128 for 64-bit types) before they are divided toward zero. `dst` may be one of the sources.

@@ -241,6 +241,19 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         }                                                                                                              \
     }
 
+/* sum[i] = a[i] + b[i]: a sum begins. */
+#define WIDE_PAIR(name, element, expression)                                                                           \
+    static void name(void *sum_bytes, const void *a_bytes, const void *b_bytes, size_t count)                          \
+    {                                                                                                                  \
+        f32 *sum = sum_bytes;                                                                                          \
+        const element *a = a_bytes, *b = b_bytes;                                                                      \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            element x = a[i], y = b[i];                                                                                \
+            sum[i] = expression;                                                                                       \
+        }                                                                                                              \
+    }
+
 #define WIDE_FINISH(name, element, wide, expression)                                                                   \
     static void finish_##name(void *dst_bytes, const void *sum_bytes, size_t count)                                    \
     {                                                                                                                  \
@@ -259,6 +272,7 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
     PAIR(product_##name##suffix, element, narrow_##name(widen_##name(x) * widen_##name(y)))                            \
     PREMULTIPLY(name, suffix, element, float, narrow_##name)                                                           \
     DIVIDE(name, suffix, element, float, narrow_##name)                                                                \
+    WIDE_PAIR(sum_wide_##name##suffix, element, widen_##name(x) + widen_##name(y))                                     \
     WIDE_STEP(start_##name##suffix, element, f32, widen_##name(x))                                                     \
     WIDE_STEP(add_##name##suffix, element, f32, sum[i] + widen_##name(x))                                              \
     WIDE_STEP(multiply_##name##suffix, element, f32, sum[i] * widen_##name(x))                                         \
@@ -304,12 +318,23 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         op##_##name##_rest(sum + i, src + i, count - i);                                                               \
     }
 
+#define LANES_WIDE_PAIR(name, element)                                                                                 \
+    static void sum_wide_##name(void *sum_bytes, const void *a_bytes, const void *b_bytes, size_t count)               \
+    {                                                                                                                  \
+        f32 *sum = sum_bytes;                                                                                          \
+        const element *a = a_bytes, *b = b_bytes;                                                                      \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS lanes_store(sum + i, load_##name(a + i) + load_##name(b + i));                                    \
+        sum_wide_##name##_rest(sum + i, a + i, b + i, count - i);                                                      \
+    }
+
 #define LANES_SMALL(name, element)                                                                                     \
     LANES_PAIR(sum, name, element, +)                                                                                  \
     LANES_PAIR(product, name, element, *)                                                                              \
     LANES_OTHERS(name, element)
 
 #define LANES_OTHERS(name, element)                                                                                    \
+    LANES_WIDE_PAIR(name, element)                                                                                     \
     LANES_STEP(start, name, element, load_##name(src + i))                                                             \
     LANES_STEP(add, name, element, lanes_load(sum + i) + load_##name(src + i))                                         \
     LANES_STEP(multiply, name, element, lanes_load(sum + i) * load_##name(src + i))                                    \
@@ -422,6 +447,7 @@ const struct reduce_variant VARIANT = {
         [COMM_REDOP_BXOR] = { INTEGER_ROW(bxor), [COMM_DTYPE_BOOL] = xor_bool },
         [COMM_REDOP_PREMUL_SUM] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum) },
     },
+    .sum_wide = { SMALL_ROW(sum_wide) },
     .premultiply = { INTEGER_ROW(premultiply), FLOAT_ROW(premultiply), COMPLEX_ROW(premultiply) },
     .divide = { FLOAT_ROW(divide), COMPLEX_ROW(divide) },
     .widen = { SHORT_INTEGER_ROW(start), SMALL_ROW(start) },

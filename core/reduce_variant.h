@@ -9,6 +9,8 @@
 struct reduce_variant {
     const char *name;
     reduce_kernel pairs[COMM_REDOP_END][COMM_DTYPE_END];
+    /* sum[i] = a[i] + b[i], of 16- and 8-bit floats in fp32. */
+    reduce_kernel sum_wide[COMM_DTYPE_END];
     /* dst[i] = src[i] * *factor. */
     void (*premultiply[COMM_DTYPE_END])(void *dst, const void *src, size_t count, const void *factor);
     /* data[i] /= divisor, for floats (a complex is two of them). */

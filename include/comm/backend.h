@@ -378,6 +378,16 @@ typedef struct comm_host {
      * that `run` was called in. The core does then what nobody waits for: it reads the clock and records the op, which
      * it otherwise does after `run`. Elsewhere it does nothing. */
     void (*run_waits)(void);
+
+    /* Sums of 16- and 8-bit floats that are to be rounded once, but are made in several steps, in fp32.
+     *   widening_kernel: sum[i] = a[i] + b[i], a and b of the dtype. NULL for other dtypes, and for ops other than SUM,
+     *                    AVG and PREMUL_SUM. The kernel of fp32 goes on with such sums
+     *   widen: sum = src;  narrow: dst = sum, to nearest even. For AVG divide the sums before, as fp32
+     * The memory of the sums is apart from that of the elements. */
+    void (*(*widening_kernel)(comm_redop redop, comm_dtype dtype))(void *sum, const void *a, const void *b,
+                                                                   size_t count);
+    void (*widen)(float *sum, const void *src, size_t count, comm_dtype dtype);
+    void (*narrow)(void *dst, const float *sum, size_t count, comm_dtype dtype);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */

@@ -307,6 +307,21 @@ static void all_patterns_through(comm_redop redop, comm_dtype dtype)
     free(b.memory);
 }
 
+static int is_summed_in_fp32(comm_redop redop, comm_dtype dtype)
+{
+    int sums = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
+    return sums && (dtype == COMM_DTYPE_F16 || dtype == COMM_DTYPE_BF16 || dtype == COMM_DTYPE_F8E4M3 ||
+                    dtype == COMM_DTYPE_F8E5M2);
+}
+
+static void only_narrow_floats_are_widened(void **state)
+{
+    (void)state;
+    for (comm_redop redop = 0; redop < COMM_REDOP_END; redop++)
+        for (comm_dtype dtype = 0; dtype < COMM_DTYPE_END; dtype++)
+            assert_int_equal(comm__widening_kernel(redop, dtype) != NULL, is_summed_in_fp32(redop, dtype));
+}
+
 static void every_variant_converts_every_pattern(void **state)
 {
     (void)state;
@@ -336,6 +351,29 @@ static void reference_many(comm_redop redop, comm_dtype dtype, const struct buff
         memcpy(dst, sources[0].data, count * bytes);
 }
 
+/* The same sums in steps, as ranks make them that each have a part: fp32 from one to the next, rounded at the end. */
+static void check_steps(comm_redop redop, comm_dtype dtype, const void *const *sources, size_t source_count,
+                        size_t count, struct buffer *dst, const uint8_t *expected)
+{
+    reduce_kernel widening = comm__widening_kernel(redop, dtype), wide = comm__reduce_kernel(redop, COMM_DTYPE_F32);
+    float *sums = malloc((count + 1) * sizeof *sums), *next = malloc((count + 1) * sizeof *next);
+    assert_true(sums && next);
+    sums[count] = 7;
+    widening(sums, sources[0], sources[1], count);
+    for (size_t s = 2; s < source_count; s++) {
+        comm__widen(next, sources[s], count, dtype);
+        wide(sums, sums, next, count);
+    }
+    if (redop == COMM_REDOP_AVG)
+        comm__divide(sums, count, COMM_DTYPE_F32, (int32_t)source_count);
+    memset(dst->data, POISON, dst->bytes);
+    comm__narrow(dst->data, sums, count, dtype);
+    assert_same("sums in steps", redop, dtype, dst, count, expected, NULL, NULL);
+    assert_true(sums[count] == 7);
+    free(sums);
+    free(next);
+}
+
 static void check_many(uint64_t *state, comm_redop redop, comm_dtype dtype, size_t source_count, size_t count)
 {
     struct buffer sources[SOURCES_MAX], dst = buffer_make(dtype, count, reference_random(state) % 64);
@@ -352,6 +390,8 @@ static void check_many(uint64_t *state, comm_redop redop, comm_dtype dtype, size
     for (size_t v = 0; use_variant(v); v++) {
         assert_int_equal(comm__reduce_many(dst.data, pointers, source_count, count, redop, dtype), COMM_OK);
         assert_same("reduce_many", redop, dtype, &dst, count, expected, NULL, NULL);
+        if (source_count > 1 && comm__widening_kernel(redop, dtype))
+            check_steps(redop, dtype, pointers, source_count, count, &dst, expected);
         memset(dst.data, POISON, dst.bytes);
         assert_int_equal(comm__reduce_many(sources[own].data, pointers, source_count, count, redop, dtype), COMM_OK);
         assert_same("reduce_many into a source", redop, dtype, &sources[own], count, expected, NULL, NULL);
@@ -544,6 +584,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(conversions_follow_the_definition),
         cmocka_unit_test(every_variant_converts_every_pattern),
+        cmocka_unit_test(only_narrow_floats_are_widened),
         cmocka_unit_test(every_pair_at_every_count),
         cmocka_unit_test(specials_meet_each_other),
         cmocka_unit_test(many_sources_are_rounded_once),
