@@ -32,8 +32,9 @@ static int learn_place(struct rounds_place *ret, size_t *ret_count, const struct
     const struct slot *slot = &op->slots[0];
     const uint8_t *const bases[] = { op->in.data, op->op.recv.data, slot->scratch };
     const uint8_t *at = operand_region(op, slot, region, ret_count);
-    size_t offset = at ? (size_t)(at - bases[region->buffer]) : 0;
-    *ret = (struct rounds_place){ .offset = (uint32_t)offset, .buffer = region->buffer };
+    const uint8_t buffer = region->buffer == PLAN_SUMS ? PLAN_SCRATCH : region->buffer;
+    size_t offset = at ? (size_t)(at - bases[buffer]) : 0;
+    *ret = (struct rounds_place){ .offset = (uint32_t)offset, .buffer = buffer };
     return offset <= UINT32_MAX;
 }
 
@@ -42,12 +43,13 @@ static int learn_message(struct rounds_step *s, const struct exec_op *op, const 
     struct frame h = op->head;
     s->peer = (struct duplex *)group_port(op->group, step->peer);
     s->rank = step->peer;
-    s->bytes = (uint32_t)(s->count * op->element_bytes);
+    size_t bytes = s->count * operand_message_element_bytes(op, step);
+    s->bytes = (uint32_t)bytes;
     h.type = FRAME_EAGER;
     h.round = step->round;
     h.bytes = s->bytes;
     s->key = ring_key_base(&h);
-    return s->count * op->element_bytes <= longest;
+    return bytes <= longest;
 }
 
 static int learn_step(struct rounds *r, const struct exec_op *op, const struct plan_step *step, size_t longest)
@@ -63,6 +65,10 @@ static int learn_step(struct rounds *r, const struct exec_op *op, const struct p
     else
         fits = fits && learn_place(&s->dst, &s->count, op, &step->dst);
     fits = fits && learn_place(&s->other, &unused, op, &step->other);
+    s->is_wide = (uint8_t)plan_is_wide(op->plan, &step->dst);
+    s->converts = step->kind == PLAN_STEP_COPY && s->is_wide != plan_is_wide(op->plan, &step->source);
+    s->kernel = operand_kernel(op, step);
+    s->bytes = step->kind == PLAN_STEP_COPY ? (uint32_t)(s->count * operand_element_bytes(op, &step->dst)) : 0;
     return fits && (is_local(step) || learn_message(s, op, step, longest));
 }
 
@@ -145,8 +151,7 @@ int rounds_learn(struct rounds *r, struct exec_op *op, size_t longest, int *know
     const struct plan_step *skip = NULL;
     int fits = 1;
     r->parts = r->steps = 0;
-    r->kernel = op->kernel;
-    r->scratch_bytes = (size_t)p->scratch_slots * op->slots[0].stride;
+    r->scratch_bytes = operand_scratch_bytes(op, op->total);
     for (size_t i = 0; i < p->step_count && fits; i++)
         if (i == 0 || p->steps[i].round != p->steps[i - 1].round)
             fits = r->parts < ROUNDS_MAX && learn_round(r, op, &p->steps[i], longest, &skip);
@@ -182,22 +187,33 @@ static void reduce_ranks(const struct rounds_call *c, const struct rounds_step *
         exec_host->reduce_many(at(c, step->dst), sources, (size_t)count + 1, step->count, c->op->redop, c->op->dtype);
 }
 
-static void do_local(const struct rounds *r, const struct rounds_call *c, const struct rounds_step *step)
+static void copy(const struct rounds_call *c, const struct rounds_step *step, uint8_t *dst, const uint8_t *source)
+{
+    if (!step->converts) {
+        if (dst != source)
+            memcpy(dst, source, step->bytes);
+    } else if (step->is_wide) {
+        exec_host->widen((float *)(void *)dst, source, step->count, c->op->dtype);
+    } else {
+        exec_host->narrow(dst, (const float *)(const void *)source, step->count, c->op->dtype);
+    }
+}
+
+static void do_local(const struct rounds_call *c, const struct rounds_step *step)
 {
     uint8_t *dst = at(c, step->dst), *source = at(c, step->source);
     if (step->count == 0)
         return;
     switch (step->kind) {
     case PLAN_STEP_COPY:
-        if (dst != source)
-            memcpy(dst, source, step->count * c->op->element_bytes);
+        copy(c, step, dst, source);
         break;
     case PLAN_STEP_REDUCE:
-        r->kernel(dst, source, at(c, step->other), step->count);
+        step->kernel(dst, source, at(c, step->other), step->count);
         break;
     case PLAN_STEP_AVERAGE:
         if (c->op->redop == COMM_REDOP_AVG)
-            exec_host->divide(dst, step->count, c->op->dtype, c->group->size);
+            exec_host->divide(dst, step->count, step->is_wide ? COMM_DTYPE_F32 : c->op->dtype, c->group->size);
         break;
     default: /* messages, and REDUCE_RANKS of what was copied to the scratch memory: not among local steps here */
         break;
@@ -291,7 +307,7 @@ static int are_here(struct rounds_call *c, const struct rounds_step *recvs, int 
     }
 }
 
-static void take_all(const struct rounds *r, const struct rounds_call *c, const struct rounds_part *part,
+static void take_all(const struct rounds_call *c, const struct rounds_part *part,
                      const struct rounds_step *recvs)
 {
     if (part->reduces_ranks)
@@ -302,9 +318,9 @@ static void take_all(const struct rounds *r, const struct rounds_call *c, const 
         if (step->kind == PLAN_STEP_RECV && step->bytes && !part->reduces_ranks)
             memcpy(at(c, step->dst), payload, step->bytes);
         else if (step->kind == PLAN_STEP_RECV_REDUCE && step->source_is_lower)
-            r->kernel(at(c, step->dst), at(c, step->source), payload, step->count);
+            step->kernel(at(c, step->dst), at(c, step->source), payload, step->count);
         else if (step->kind == PLAN_STEP_RECV_REDUCE)
-            r->kernel(at(c, step->dst), payload, at(c, step->source), step->count);
+            step->kernel(at(c, step->dst), payload, at(c, step->source), step->count);
         duplex_took(step->peer, FRAME_EAGER, step->bytes, c->records[i]->credit);
     }
 }
@@ -343,7 +359,7 @@ comm_status rounds_run(struct rounds *r, struct fabric *f, struct exec_group *g,
         if (i == 0 && !can_begin(&c, part, sends))
             return COMM_ERR_UNSUPPORTED;
         for (int k = 0; k < part->locals; k++)
-            do_local(r, &c, &locals[k]);
+            do_local(&c, &locals[k]);
         if (i > 0 && !can_begin(&c, part, sends))
             return hand_over(g, part, 0);
         send_all(&c, part, sends);
@@ -351,7 +367,7 @@ comm_status rounds_run(struct rounds *r, struct fabric *f, struct exec_group *g,
             say_that_it_runs(&c);
         if (UNLIKELY(!are_here(&c, recvs, part->receives)))
             return hand_over(g, part, 1);
-        take_all(r, &c, part, recvs);
+        take_all(&c, part, recvs);
     }
     queue_ran(g, op->seq);
     return COMM_OK;

@@ -23,8 +23,10 @@ struct rounds_step {
     uint8_t source_is_lower;
     struct duplex *peer;
     int32_t rank;            /* the peer's, in the group */
-    uint32_t bytes;          /* of a message */
+    uint8_t converts, is_wide; /* a copy that widens or narrows; its result, or what is divided, is wide */
+    uint32_t bytes;          /* of a message, or of what is copied as it is */
     size_t count;            /* elements of `dst` */
+    reduce_kernel_fn kernel; /* of what reduces two */
     struct ring_key_base key;
     struct rounds_place dst, source, other;
 };
@@ -40,7 +42,6 @@ struct rounds_part {
 struct rounds {
     int parts, steps;
     size_t scratch_bytes;
-    reduce_kernel_fn kernel;
     struct rounds_part part[ROUNDS_MAX];
     struct rounds_step step[ROUNDS_STEPS_MAX];
 };

@@ -93,7 +93,7 @@ static int prepare_one_slice(struct exec_op *op)
     if (prepare_op(op) || op->slice_count > 1 || (op->total == 0 && op->op.kind != COMM_OP_BARRIER))
         return 0;
     op->slots[0] = (struct slot){ .op = op, .end = op->total, .scratch = op->slots[0].scratch };
-    op->slots[0].stride = operand_largest_chunk(op, op->total) * op->element_bytes;
+    op->slots[0].stride = operand_stride(op, op->total);
     return 1;
 }
 

@@ -79,9 +79,10 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     state->slot = slot;
     *m = (struct message){ .user = &user, .owner = g, .port = group_port(g, step->peer), .box = &g->boxes[step->peer],
                            .head = &op->head,
-                           .slice = slot->slice, .round = slot->round, .element_bytes = op->element_bytes };
+                           .slice = slot->slice, .round = slot->round };
     m->data = operand_region(op, slot, is_receive(step) ? &step->dst : &step->source, &count);
-    m->bytes = count * op->element_bytes;
+    m->element_bytes = operand_message_element_bytes(op, step);
+    m->bytes = count * m->element_bytes;
     m->may_write_back = step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG;
     if (m->may_write_back && step->kind == PLAN_STEP_SEND)
         m->write_back = operand_region(op, slot, &step->dst, &unused);
@@ -90,7 +91,8 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
         return;
     m->local = operand_region(op, slot, &step->source, &unused);
     m->local_is_lower = step->source_is_lower;
-    m->kernel = op->kernel;
+    m->kernel = operand_kernel(op, step);
+    m->result_bytes = operand_element_bytes(op, &step->dst);
 }
 
 /* Is this the round that the backend's `run` has come to? */
@@ -136,7 +138,7 @@ static int begin_slice(struct exec_op *op, struct slot *slot)
     slot->end = slot->begin + op->slice_elements;
     if (slot->end > total)
         slot->end = total;
-    slot->stride = operand_largest_chunk(op, slot->end - slot->begin) * op->element_bytes;
+    slot->stride = operand_stride(op, slot->end - slot->begin);
     slot->round = 0;
     slot->written = 0;
     slot->first = slot->last = 0;

@@ -11,6 +11,7 @@ struct plan_entry {
     struct plan_entry *next;
     const struct algo *algo;
     int32_t root;
+    uint8_t widens;
     uint32_t widest;        /* messages and local steps of the widest round */
     struct plan plan;
 };

@@ -38,7 +38,7 @@ struct slot {
     uint32_t first, last;   /* the round's steps in the plan */
     uint32_t pending;       /* messages of the round not done yet */
     struct step *steps;     /* by index in the plan minus first; for the widest round */
-    uint8_t *scratch;
+    uint8_t *scratch;       /* the plan's slots, and behind them its SUMS if it widens */
     size_t stride;          /* bytes of the longest chunk of this slice, which is how far apart the plan's scratch
                              * slots are */
 };
@@ -63,7 +63,7 @@ struct exec_op {
     struct call call;
     int64_t deadline_ns;    /* INT64_MAX: none */
     struct frame head;      /* what its messages' frames have in common */
-    size_t element_bytes;
+    size_t element_bytes;   /* of the user's buffers, and of messages from and to them */
     uint8_t started;
     struct begun begun;     /* if the flag COMM_OP_FLAG_BEGUN is set */
     uint8_t retired;        /* completed; its memory waits for the end of the turn */
@@ -72,6 +72,7 @@ struct exec_op {
     const struct plan *plan;
     struct route route;
     reduce_kernel_fn kernel;
+    reduce_kernel_fn wide_kernel, widening_kernel; /* if the plan widens: of sums, and of the user's elements to sums */
     uint32_t slice_count, slice_next, slices_done;
     size_t slice_elements;
     size_t total;           /* elements of the vector, or of the longest block: what slices are cut from */

@@ -124,7 +124,7 @@ struct message {
     size_t came;                /* a receive: the message's bytes, which may be more */
     const uint8_t *local;       /* if `kernel`: data = what comes OP local */
     reduce_kernel_fn kernel;
-    size_t element_bytes;
+    size_t element_bytes, result_bytes; /* of an element of what comes and of `local`, and of `data` */
 };
 
 struct box {

@@ -61,6 +61,39 @@ size_t operand_largest_chunk(const struct exec_op *op, size_t slice_elements)
     return op->largest_block < slice_elements ? op->largest_block : slice_elements;
 }
 
+size_t operand_element_bytes(const struct exec_op *op, const struct plan_region *r)
+{
+    return plan_is_wide(op->plan, r) ? sizeof(float) : op->element_bytes;
+}
+
+size_t operand_message_element_bytes(const struct exec_op *op, const struct plan_step *step)
+{
+    return operand_element_bytes(op, step->kind == PLAN_STEP_RECV ? &step->dst : &step->source);
+}
+
+reduce_kernel_fn operand_kernel(const struct exec_op *op, const struct plan_step *step)
+{
+    if (plan_is_wide(op->plan, &step->source))
+        return op->wide_kernel;
+    return plan_is_wide(op->plan, &step->dst) ? op->widening_kernel : op->kernel;
+}
+
+static size_t scratch_element_bytes(const struct exec_op *op)
+{
+    return op->plan->widens ? sizeof(float) : op->element_bytes;
+}
+
+size_t operand_stride(const struct exec_op *op, size_t slice_elements)
+{
+    return operand_largest_chunk(op, slice_elements) * scratch_element_bytes(op);
+}
+
+size_t operand_scratch_bytes(const struct exec_op *op, size_t slice_elements)
+{
+    size_t slots = (size_t)op->plan->scratch_slots * operand_stride(op, slice_elements);
+    return slots + (op->plan->widens ? slice_elements * sizeof(float) : 0);
+}
+
 /* Elements [begin, end) of a block of `count`, cut down to the slice. */
 static void cut_slice(const struct slot *slot, size_t count, size_t *ret_begin, size_t *ret_count)
 {
@@ -86,6 +119,8 @@ uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const
         *ret_count = end - begin;
         if (r->buffer == PLAN_SCRATCH)
             return slot->scratch + (size_t)r->slot * slot->stride;
+        if (r->buffer == PLAN_SUMS)
+            return slot->scratch + (size_t)op->plan->scratch_slots * slot->stride + begin * sizeof(float);
         const comm_buffers *side = r->buffer == PLAN_SEND ? &op->in : &op->op.recv;
         return side->data ? (uint8_t *)side->data + (slot->begin + begin) * op->element_bytes : NULL;
     }
@@ -206,6 +241,24 @@ static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct pla
     }
 }
 
+void operand_convert(const struct exec_op *op, const struct plan_step *step, void *dst, const void *source,
+                     size_t count)
+{
+    if (plan_is_wide(op->plan, &step->dst))
+        exec_host->widen(dst, source, count, op->op.dtype);
+    else
+        exec_host->narrow(dst, source, count, op->op.dtype);
+}
+
+static void copy(const struct exec_op *op, const struct plan_step *step, uint8_t *dst, const uint8_t *source,
+                 size_t count)
+{
+    if (plan_is_wide(op->plan, &step->dst) != plan_is_wide(op->plan, &step->source))
+        operand_convert(op, step, dst, source, count);
+    else if (source != dst)
+        copy_part(dst, source, count * operand_element_bytes(op, &step->dst), operand_is_long(op));
+}
+
 void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step)
 {
     size_t count, n;
@@ -218,14 +271,13 @@ void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan
         return;
     if (step->kind == PLAN_STEP_COPY) {
         uint8_t *source = operand_region(op, slot, &step->source, &n);
-        if (source != dst)
-            copy_part(dst, source, (n < count ? n : count) * op->element_bytes,
-                      operand_is_long(op));
+        copy(op, step, dst, source, n < count ? n : count);
     } else if (step->kind == PLAN_STEP_REDUCE) {
         uint8_t *a = operand_region(op, slot, &step->source, &n);
         uint8_t *b = operand_region(op, slot, &step->other, &n);
-        op->kernel(dst, a, b, count);
+        operand_kernel(op, step)(dst, a, b, count);
     } else if (step->kind == PLAN_STEP_AVERAGE && op->op.redop == COMM_REDOP_AVG) {
-        exec_host->divide(dst, count, op->op.dtype, op->group->size);
+        exec_host->divide(dst, count, plan_is_wide(op->plan, &step->dst) ? COMM_DTYPE_F32 : op->op.dtype,
+                          op->group->size);
     }
 }

@@ -11,6 +11,14 @@ size_t operand_total(const struct exec_op *op);
 size_t operand_largest_block(const struct exec_op *op);
 /* Elements of the longest chunk in a slice of so many. */
 size_t operand_largest_chunk(const struct exec_op *op, size_t slice_elements);
+/* Bytes from one of the plan's scratch slots to the next in a slice of so many elements, and of all its scratch. */
+size_t operand_stride(const struct exec_op *op, size_t slice_elements);
+size_t operand_scratch_bytes(const struct exec_op *op, size_t slice_elements);
+/* Bytes of an element in a region, and in a step's message. */
+size_t operand_element_bytes(const struct exec_op *op, const struct plan_region *r);
+size_t operand_message_element_bytes(const struct exec_op *op, const struct plan_step *step);
+/* That reduces what the step reduces: REDUCE, RECV_REDUCE. */
+reduce_kernel_fn operand_kernel(const struct exec_op *op, const struct plan_step *step);
 /* Where a region lies in this slot's slice, and its elements. */
 uint8_t *operand_region(const struct exec_op *op, const struct slot *slot, const struct plan_region *r,
                         size_t *ret_count);
@@ -20,5 +28,8 @@ int operand_is_long(const struct exec_op *op);
 void operand_note_long(const struct exec_op *op);
 /* Carry out a step that needs no message. */
 void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step);
+/* COPY from elements of one type to those of another. */
+void operand_convert(const struct exec_op *op, const struct plan_step *step, void *dst, const void *source,
+                     size_t count);
 
 #endif

@@ -134,8 +134,18 @@ static void use_region(struct plan *p, struct plan_region region)
         p->ranged = 1;
 }
 
+static struct plan_region placed(const struct plan *p, struct plan_region region)
+{
+    if (region.buffer == PLAN_SUMS && !p->widens)
+        region.buffer = PLAN_RECV;
+    return region;
+}
+
 static void append(struct plan *p, struct plan_step step)
 {
+    step.dst = placed(p, step.dst);
+    step.source = placed(p, step.source);
+    step.other = placed(p, step.other);
     use_region(p, step.dst);
     use_region(p, step.source);
     use_region(p, step.other);
@@ -199,6 +209,8 @@ static void mark(struct plan *p, enum plan_step_kind receive, enum plan_write_ba
 
 void plan_may_write_back(struct plan *p, struct plan_region dst)
 {
+    if (p->widens) /* what is reduced is not what the peer gets in the end */
+        return;
     use_region(p, dst);
     mark(p, PLAN_STEP_RECV_REDUCE, PLAN_MAY_WRITE_BACK);
     if (!p->failed)
@@ -207,6 +219,8 @@ void plan_may_write_back(struct plan *p, struct plan_region dst)
 
 void plan_unless_written(struct plan *p)
 {
+    if (p->widens)
+        return;
     mark(p, PLAN_STEP_RECV, PLAN_UNLESS_WRITTEN);
 }
 
@@ -246,6 +260,13 @@ void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_regio
 void plan_average(struct plan *p, struct plan_region dst)
 {
     append(p, (struct plan_step){ .kind = PLAN_STEP_AVERAGE, .peer = -1, .dst = dst });
+}
+
+void plan_finish_sums(struct plan *p, int32_t first, int32_t count)
+{
+    plan_average(p, plan_range(PLAN_SUMS, first, count));
+    if (p->widens)
+        plan_copy(p, plan_range(PLAN_RECV, first, count), plan_range(PLAN_SUMS, first, count));
 }
 
 void plan_next_round(struct plan *p)

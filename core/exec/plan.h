@@ -11,7 +11,10 @@
  * leaves its root's RECV and the others' SEND alone; likewise a side that only the root has. SCRATCH is memory of the
  * engine: numbered slots of exactly the largest chunk's length, without gaps between them; a region of k chunks takes
  * k slots and lies in one piece from the first one's begin. (So what was written as one region may be read by other
- * groupings only if all chunks have one length.)
+ * groupings only if all chunks have one length.) SUMS is for sums of some ranks' vectors: RECV itself, unless the plan
+ * is for elements that must not be rounded before all is summed (`widens`). Then SUMS is a vector of the engine's, and
+ * its elements and SCRATCH's are of the wider type that is summed in. Copies convert, and so does a reduction of
+ * narrow elements; a message has its sender's elements: those of `source`, of RECV those of `dst`.
  *
  * Rounds. All messages of a round go on at the same time; the next round begins when the round's messages are done
  * here (a send is done when its buffer may be written). Local steps (copy, reduce ...) of a round run in order before
@@ -24,7 +27,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum plan_buffer { PLAN_SEND, PLAN_RECV, PLAN_SCRATCH };
+enum plan_buffer { PLAN_SEND, PLAN_RECV, PLAN_SCRATCH, PLAN_SUMS };
 
 /* `count` chunks from `first`; in SCRATCH at slots slot, slot + 1, ...; the length is always that of the chunks. */
 struct plan_region {
@@ -72,6 +75,7 @@ struct plan {
     uint16_t round;          /* being appended to; afterwards: how many there are */
     int32_t scratch_slots;   /* how many the regions need */
     uint8_t ranged;          /* some region of SEND or RECV has several chunks: a block op can then not be sliced */
+    uint8_t widens;          /* set before it is built: SUMS and SCRATCH have wider elements than SEND and RECV */
     uint8_t failed;          /* out of memory, or an impossible step; the builder calls after it do nothing */
 };
 
@@ -121,12 +125,21 @@ void plan_reduce_shares(struct plan *p, struct plan_region dst, struct plan_regi
                         int32_t first_slot);
 void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot);
 void plan_average(struct plan *p, struct plan_region dst);
+/* Of the whole vector's sums [first, first + count), in SUMS, come results in RECV. */
+void plan_finish_sums(struct plan *p, int32_t first, int32_t count);
+/* Is what a region holds of the wider type? */
+static inline int plan_is_wide(const struct plan *p, const struct plan_region *r);
 void plan_next_round(struct plan *p);
 
 /* A rank or chunk number, counted round: -1 is the last, `size` is 0 again. */
 static inline int32_t plan_around(const struct plan *p, int32_t number)
 {
     return (number % p->size + p->size) % p->size;
+}
+
+static inline int plan_is_wide(const struct plan *p, const struct plan_region *r)
+{
+    return p->widens && r->buffer >= PLAN_SCRATCH;
 }
 
 static inline int32_t plan_host_of(const struct plan *p, int32_t rank)

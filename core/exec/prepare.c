@@ -27,8 +27,13 @@ static uint32_t needs_of(const struct exec_op *op)
 {
     const comm_op *o = &op->op;
     uint32_t needs = 0;
-    if (op_reduces(op) && (sums_in_a_wider_type(o, op->group->size) || o->redop == COMM_REDOP_USER ||
-                           (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
+    int is_wider = op_reduces(op) && sums_in_a_wider_type(o, op->group->size);
+    if (is_wider && exec_host->widening_kernel(o->redop, o->dtype))
+        needs |= ALGO_WIDE_SUMS;
+    else if (is_wider)
+        needs |= ALGO_ONE_ROUNDING;
+    if (op_reduces(op) &&
+        (o->redop == COMM_REDOP_USER || (o->flags & COMM_OP_FLAG_RANK_ORDER) || op->group->size == 1))
         needs |= ALGO_ONE_ROUNDING; /* with one rank the others only copy: no NaN or BOOL would get its one form */
     if (o->flags & COMM_OP_FLAG_UNEVEN)
         needs |= op->traits->traits & COMM_OP_TRAIT_COUNTS_AGREE ? ALGO_AGREED : ALGO_UNEVEN;
@@ -45,17 +50,19 @@ static uint32_t widest_round(const struct plan *p)
     return most;
 }
 
-static const struct plan_entry *plan_for(struct exec_group *g, const struct algo *algo, int32_t root)
+static const struct plan_entry *plan_for(struct exec_group *g, const struct algo *algo, int32_t root, uint8_t widens)
 {
     for (struct plan_entry *e = g->plans; e; e = e->next)
-        if (e->algo == algo && e->root == root)
+        if (e->algo == algo && e->root == root && e->widens == widens)
             return e;
     struct plan_entry *e = calloc(1, sizeof *e);
     if (!e)
         return NULL;
     e->algo = algo;
     e->root = root;
+    e->widens = widens;
     plan_init(&e->plan, g->rank, g->size, root);
+    e->plan.widens = widens;
     if (algo->traits & ALGO_LEVELS)
         plan_set_hosts(&e->plan, g->hosts);
     algo->build(&e->plan);
@@ -157,8 +164,7 @@ static int prepare_input(struct exec_op *op)
 static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
 {
     struct exec_group *g = op->group;
-    size_t chunk_bytes = operand_largest_chunk(op, op->slice_elements) * op->element_bytes;
-    size_t scratch = (size_t)entry->plan.scratch_slots * chunk_bytes;
+    size_t scratch = operand_scratch_bytes(op, op->slice_elements);
     size_t steps = (size_t)entry->widest * op->slot_count * sizeof(struct step);
     uint8_t *step_memory = (uint8_t *)g->step_pool;
     int grown = grow(&step_memory, &g->step_pool_bytes, steps) != NULL;
@@ -191,6 +197,17 @@ static void choose_slices(struct exec_op *op)
     op->slot_count = op->slice_count < g->lanes ? op->slice_count : g->lanes;
 }
 
+static void choose_kernels(struct exec_op *op)
+{
+    if (!op_reduces(op))
+        return;
+    op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
+    if (!op->plan->widens)
+        return;
+    op->wide_kernel = exec_host->reduce_kernel(op->op.redop, COMM_DTYPE_F32);
+    op->widening_kernel = exec_host->widening_kernel(op->op.redop, op->op.dtype);
+}
+
 /* A broadcast has one buffer, however the core says it. */
 static void one_buffer(comm_op *o)
 {
@@ -209,8 +226,6 @@ const char *prepare_op(struct exec_op *op)
         return "no memory for its blocks";
     op->total = operand_total(op);
     op->largest_block = operand_largest_block(op);
-    if (op_reduces(op))
-        op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
     uint32_t needs = needs_of(op);
     size_t known = needs & ALGO_UNEVEN ? 0 : op->total * (op_has_blocks(op) ? (size_t)g->size : 1);
     struct select_query query = { .kind = op->op.kind,
@@ -223,10 +238,12 @@ const char *prepare_op(struct exec_op *op)
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";
-    const struct plan_entry *entry = plan_for(g, op->route.algo, op->op.root);
+    const uint8_t widens = needs & ALGO_WIDE_SUMS && !(op->route.algo->traits & ALGO_ONE_ROUNDING);
+    const struct plan_entry *entry = plan_for(g, op->route.algo, op->op.root, widens);
     if (!entry)
         return "no memory for its plan";
     op->plan = &entry->plan;
+    choose_kernels(op);
     op->slices_done = op->slice_next = 0;
     choose_slices(op);
     if (!prepare_slots(op, entry) || !prepare_input(op))

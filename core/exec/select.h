@@ -20,6 +20,8 @@ struct algo {
 enum {
     ALGO_ONE_ROUNDING = 1, /* reduces by REDUCE_RANKS only: fit for 16- and 8-bit floats, AVG of integers, USER,
                             * RANK_ORDER */
+    ALGO_WIDE_SUMS = 16,   /* sums in SUMS and SCRATCH, so that its plan can widen: fit for 16- and 8-bit floats. As a
+                            * need: one of these two */
     ALGO_UNEVEN = 2,       /* block ops: blocks may differ, each rank knowing only its own sends and receives */
     ALGO_AGREED = 4,       /* block ops: blocks may differ, if all ranks know all lengths */
     ALGO_LEVELS = 8,       /* makes use of plan_set_hosts */

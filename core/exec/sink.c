@@ -48,10 +48,11 @@ static void reduce(struct sink *s, const uint8_t *data, size_t bytes)
     size_t whole = bytes / s->element_bytes, offset = s->done - s->carry_bytes;
     if (whole) {
         const uint8_t *local = s->local + offset;
+        uint8_t *dst = s->dst + offset / s->element_bytes * s->result_bytes;
         if (s->local_is_lower)
-            s->kernel(s->dst + offset, local, data, whole);
+            s->kernel(dst, local, data, whole);
         else
-            s->kernel(s->dst + offset, data, local, whole);
+            s->kernel(dst, data, local, whole);
     }
     s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);
     memmove(s->carry, data + whole * s->element_bytes, s->carry_bytes);

@@ -26,7 +26,7 @@ struct sink {
     int is_long;           /* COPY: for copy_part */
     const uint8_t *local;  /* REDUCE: the other operand */
     int local_is_lower;
-    size_t element_bytes;
+    size_t element_bytes, result_bytes; /* of an element of what comes and of `local`, and of `dst` */
     reduce_kernel_fn kernel;
     struct message *message;       /* COPY, REDUCE: the receive; NULL: it is over */
     struct unexpected *unexpected; /* UNEXPECTED */

@@ -1137,8 +1137,26 @@ fault("shm", "exchange_in_place_goes_in_rounds", "backend_shm/small.c",
       "    if (0)\n        return COMM_ERR_UNSUPPORTED; /* the engine",
       "random programs on shm in many rounds", TREES)
 fault("shm", "received_sum_is_on_the_wrong_side", ROUNDS,
-      "            r->kernel(at(c, step->dst), at(c, step->source), payload, step->count);",
-      "            r->kernel(at(c, step->dst), payload, payload, step->count);", TREES)
+      "            step->kernel(at(c, step->dst), at(c, step->source), payload, step->count);",
+      "            step->kernel(at(c, step->dst), payload, payload, step->count);", TREES)
+MANY_ROUNDS = "random programs on shm in many rounds"
+fault("shm", "sums_of_narrow_floats_are_narrow", "core/exec/prepare.c",
+      "const uint8_t widens = needs & ALGO_WIDE_SUMS &&", "const uint8_t widens = 0 &&", TREES, MANY_ROUNDS)
+fault("shm", "copy_between_types_is_none", ROUNDS, "    if (!step->converts) {", "    if (1) {",
+      "reductions on shm by all_reduce recursive_doubling,reduce binomial")
+fault("shm", "wide_average_is_taken_for_narrow", ROUNDS, "step->is_wide ? COMM_DTYPE_F32 : c->op->dtype",
+      "c->op->dtype", "reductions on shm by all_reduce recursive_doubling,reduce binomial")
+fault("shm", "wide_sums_lie_in_the_first_slot", "core/exec/operands.c",
+      "(size_t)op->plan->scratch_slots * slot->stride + begin", "begin", TREES)
+fault("a", "wide_result_lies_where_the_narrow_one_would", SINK, "offset / s->element_bytes * s->result_bytes", "offset",
+      "short io, collectives", "link")
+fault("shm", "wide_results_are_written_back", "core/exec/plan.c",
+      "    if (p->widens) /* what is reduced is not what the peer gets in the end */\n        return;\n", "",
+      "simulate")
+fault("a", "narrow_product_is_widened", "core/reduce.c", "    int sums = redop == COMM_REDOP_SUM ||",
+      "    int sums = redop == COMM_REDOP_PRODUCT || redop == COMM_REDOP_SUM ||", "reduce")
+fault("a", "vectors_and_sums_meet", "core/exec/algo/all_reduce_recursive_doubling.c",
+      "    } else if (sums_first) {", "    } else if (0) {", "simulate")
 fault("shm", "rounds_do_not_ask_what_a_ring_holds", ROUNDS,
       "*known && s->bytes <= s->peer->in.short_bytes;", "*known;", "shm_hostile")
 fault("shm", "local_steps_of_a_round_that_has_not_begun_are_done_again", ROUNDS, ".did_local = 1 };",

@@ -27,11 +27,13 @@ const struct claim *claim_of(const struct algo *algo)
     return &nothing;
 }
 
-int build_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, struct plan *plans)
+int build_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, int widens,
+                struct plan *plans)
 {
     int failed = 0;
     for (int32_t r = 0; r < size; r++) {
         plan_init(&plans[r], r, size, root);
+        plans[r].widens = (uint8_t)widens;
         plan_set_hosts(&plans[r], hosts);
         algo->build(&plans[r]);
         failed |= plans[r].failed;

@@ -13,7 +13,8 @@ const char *op_name(int32_t kind);
 const struct claim *claim_of(const struct algo *algo);
 
 /* plans[r] for every rank, on these hosts (NULL: on one); 0, or -1 if one has failed. */
-int build_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, struct plan *plans);
+int build_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, int widens,
+                struct plan *plans);
 void free_plans(struct plan *plans, int32_t size);
 
 /* Random block lengths, many of them 0, of which every rank knows all (or, for all_to_all, its own). */

@@ -52,6 +52,27 @@ static int find_touch(struct world *w, int32_t rank, int32_t slice, const struct
     return 0;
 }
 
+/* Of elements that are rounded at the end only: sums are wide, and what is summed is a rank's own or such a sum. */
+static int check_types(struct world *w, int32_t rank, const struct plan_step *step)
+{
+    const struct plan *p = &w->plans[rank];
+    int is_sum = step->kind == PLAN_STEP_REDUCE || step->kind == PLAN_STEP_RECV_REDUCE;
+    if (!p->widens)
+        return 0;
+    if (step->write_back)
+        return fail(w, "rank %d, round %d: what is written back is not rounded", rank, step->round);
+    if (step->kind == PLAN_STEP_REDUCE_RANKS)
+        return fail(w, "rank %d, round %d: a plan that widens reduces in rank order", rank, step->round);
+    if ((is_sum || step->kind == PLAN_STEP_AVERAGE) && step->dst.count > 0 && !plan_is_wide(p, &step->dst))
+        return fail(w, "rank %d, round %d: a sum is rounded on the way", rank, step->round);
+    if (is_sum && step->source.count > 0 && step->source.buffer == PLAN_RECV)
+        return fail(w, "rank %d, round %d: what has been rounded is summed", rank, step->round);
+    if (step->kind == PLAN_STEP_REDUCE && step->source.count > 0 &&
+        plan_is_wide(p, &step->source) != plan_is_wide(p, &step->other))
+        return fail(w, "rank %d, round %d: elements of two types are summed", rank, step->round);
+    return 0;
+}
+
 /* No message writes what another step of the round touches. Local steps run one after the other. */
 static int check_hazards(struct world *w, int32_t rank, int32_t round, const struct touch *touches, size_t count)
 {
@@ -95,7 +116,8 @@ int check_plan(struct world *w, int32_t rank, int32_t slice)
     for (size_t begin = 0, end; begin < p->step_count && result == 0; begin = end) {
         int32_t round = p->steps[begin].round;
         for (end = begin; end < p->step_count && p->steps[end].round == round && result == 0; end++)
-            result = find_touch(w, rank, slice, &p->steps[end], &touches[end]);
+            result = find_touch(w, rank, slice, &p->steps[end], &touches[end]) ||
+                     check_types(w, rank, &p->steps[end]);
         if (result == 0 && (round >= p->round || (begin > 0 && p->steps[begin - 1].round > round)))
             result = fail(w, "rank %d: round %d is not closed or out of order", rank, round);
         if (result == 0)

@@ -12,6 +12,7 @@ struct message {
     struct span source;
     int32_t from_lane, to_lane;
     int32_t round;
+    uint8_t is_wide, is_result; /* where it is from: elements of the wider type, or RECV */
 };
 
 struct lane {
@@ -133,6 +134,8 @@ static int post_send(struct run *run, int32_t index, const struct plan_step *ste
     m->from_lane = index;
     m->to_lane = step->peer * w->setting->slices + lane->slice;
     m->round = step->round;
+    m->is_wide = (uint8_t)plan_is_wide(&w->plans[lane->rank], &step->source);
+    m->is_result = step->source.buffer == PLAN_RECV;
     to = &run->lanes[m->to_lane];
     m->next = to->inbox[lane->rank]; /* from now on the inbox owns it */
     to->inbox[lane->rank] = m;
@@ -178,6 +181,20 @@ static int finish_one(struct run *run, int32_t index)
     return put(run, (struct event){ index, NULL });
 }
 
+/* A message has its sender's elements. */
+static int check_elements(struct world *w, const struct message *m, int32_t rank, const struct plan_step *step)
+{
+    const struct plan *p = &w->plans[rank];
+    const struct plan_region *here = step->kind == PLAN_STEP_RECV ? &step->dst : &step->source;
+    if (!p->widens || here->count == 0)
+        return 0;
+    if (plan_is_wide(p, here) != m->is_wide)
+        return fail(w, "round %d: rank %d is sent elements of another type", m->round, rank);
+    if (step->kind == PLAN_STEP_RECV_REDUCE && m->is_result)
+        return fail(w, "round %d: rank %d sums what has been rounded", m->round, rank);
+    return 0;
+}
+
 static int arrive(struct run *run, struct message *m)
 {
     struct world *w = run->w;
@@ -188,7 +205,7 @@ static int arrive(struct run *run, struct message *m)
     if (!step)
         return fail(w, "rank %d, round %d: two messages from rank %d", to->rank, m->round, from->rank);
     if (find_region(w, to->rank, to->slice, step->dst, &dst) ||
-        find_region(w, to->rank, to->slice, step->source, &source))
+        find_region(w, to->rank, to->slice, step->source, &source) || check_elements(w, m, to->rank, step))
         return -1;
     if (dst.count != m->source.count)
         return fail(w, "round %d: rank %d sends %zu elements, rank %d receives %zu", m->round, from->rank,

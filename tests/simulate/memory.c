@@ -182,6 +182,14 @@ size_t slot_count(const struct world *w, int32_t slice)
     return most;
 }
 
+/* Elements of SUMS, which is RECV unless the plan widens. */
+static size_t sums_count(const struct world *w, int32_t rank, int32_t slice)
+{
+    size_t begin, end;
+    plan_cut(w->setting->count, w->setting->slices, slice, &begin, &end);
+    return w->plans[rank].widens ? end - begin : 0;
+}
+
 static int open_rank(struct world *w, int32_t rank)
 {
     const struct setting *s = w->setting;
@@ -208,7 +216,7 @@ static int open_rank(struct world *w, int32_t rank)
     memcpy(w->expected[rank], w->memory[rank], count * sizeof **w->expected);
 
     for (int32_t slice = 0; slice < s->slices; slice++) {
-        size_t capacity = (size_t)w->plans[rank].scratch_slots * slot_count(w, slice);
+        size_t capacity = (size_t)w->plans[rank].scratch_slots * slot_count(w, slice) + sums_count(w, rank, slice);
         struct element *scratch = malloc((capacity + 1) * sizeof *scratch);
         w->scratch[rank * s->slices + slice] = scratch;
         if (!scratch)
@@ -345,6 +353,19 @@ static void cut_vector(const struct setting *s, int32_t slice, struct plan_regio
     *ret_end += begin;
 }
 
+static int find_sums(struct world *w, int32_t rank, int32_t slice, struct plan_region region, struct span *ret_span)
+{
+    const struct setting *s = w->setting;
+    size_t begin, end, slice_begin, unused, slots = (size_t)w->plans[rank].scratch_slots * slot_count(w, slice);
+    if (!w->plans[rank].widens || !is_vector_op(s->kind))
+        return fail(w, "rank %d names SUMS, which it has not", rank);
+    plan_cut(s->count, s->slices, slice, &slice_begin, &unused);
+    cut_vector(s, slice, region, &begin, &end);
+    ret_span->data = w->scratch[rank * s->slices + slice] + slots + (begin - slice_begin);
+    ret_span->count = end - begin;
+    return 0;
+}
+
 static int find_scratch(struct world *w, int32_t rank, int32_t slice, struct plan_region region, struct span *ret_span)
 {
     const struct setting *s = w->setting;
@@ -380,6 +401,8 @@ int find_region(struct world *w, int32_t rank, int32_t slice, struct plan_region
         return 0;
     if (region.buffer == PLAN_SCRATCH)
         return find_scratch(w, rank, slice, region, ret_span);
+    if (region.buffer == PLAN_SUMS)
+        return find_sums(w, rank, slice, region, ret_span);
     if (is_vector_op(s->kind)) {
         if (!side->vector)
             return fail(w, "rank %d has no %s", rank, name);

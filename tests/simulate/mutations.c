@@ -107,6 +107,26 @@ static int reduction_forgotten(struct plan *plans, int32_t rank, size_t at)
     return 1;
 }
 
+/* A sum of some ranks goes where elements are narrow. */
+static int rounded_on_the_way(struct plan *plans, int32_t rank, size_t at)
+{
+    struct plan_step *step = &plans[rank].steps[at];
+    if (step->kind != PLAN_STEP_RECV_REDUCE || step->dst.buffer != PLAN_SUMS)
+        return 0;
+    step->dst.buffer = PLAN_RECV;
+    return 1;
+}
+
+/* A rank's own vector where the other expects a sum, which may be of the same ranks. */
+static int sent_unwidened(struct plan *plans, int32_t rank, size_t at)
+{
+    struct plan_step *step = &plans[rank].steps[at];
+    if (step->kind != PLAN_STEP_SEND || !plan_is_wide(&plans[rank], &step->source))
+        return 0;
+    step->source.buffer = PLAN_SEND;
+    return 1;
+}
+
 /* Noticed only where an order is promised. */
 static int operands_swapped(struct plan *plans, int32_t rank, size_t at)
 {
@@ -176,6 +196,8 @@ static const struct mutation {
     { "local step forgotten", local_step_forgotten, "" },
     { "averaged twice", averaged_twice, "" },
     { "reduction forgotten", reduction_forgotten, "" },
+    { "rounded on the way", rounded_on_the_way, "" },
+    { "sent unwidened", sent_unwidened, "" },
     { "operands swapped", operands_swapped, "" },
     { "receives into what it sends", receives_into_what_it_sends, "" },
     { "round skipped", round_skipped, "" },
@@ -221,7 +243,7 @@ static int spoil_one(const struct mutation *m, struct plan *plans, uint64_t *ran
 
 static int planted, missed;
 
-static void plant(const struct algo *algo, const struct mutation *m, int32_t root, const int32_t *hosts,
+static void plant(const struct algo *algo, const struct mutation *m, int32_t root, const int32_t *hosts, int widens,
                   uint64_t *random)
 {
     static struct plan plans[RANK_COUNT];
@@ -231,7 +253,7 @@ static void plant(const struct algo *algo, const struct mutation *m, int32_t roo
     set_claims(algo, &promised);
     if (m->spoil == operands_swapped && !promised.keeps_order)
         return;
-    build_plans(algo, RANK_COUNT, root, hosts, plans);
+    build_plans(algo, RANK_COUNT, root, hosts, widens, plans);
     if (spoil_one(m, plans, random, &rank, &at)) {
         planted++;
         if (!is_noticed(algo, plans, root, hosts, random)) {
@@ -257,7 +279,8 @@ int main(void)
             snprintf(name, sizeof name, "%s %s", op_name(algo->kind), algo->name);
             for (int32_t try = 0; try < TRIES && !strstr(mutations[i].harmless, name); try++)
                 plant(algo, &mutations[i], is_rooted(algo->kind) && try % 2 ? 2 : 0,
-                      algo->traits & ALGO_LEVELS ? layouts[try % 3] : NULL, &random);
+                      algo->traits & ALGO_LEVELS ? layouts[try % 3] : NULL,
+                      algo->traits & ALGO_WIDE_SUMS && try % 3 > 0, &random);
         }
     printf("%d faults planted, %d not noticed\n", planted, missed);
     return missed > 0 || planted < 500;

@@ -155,7 +155,8 @@ static void run_counts(const struct subject *subject, uint64_t *random)
     run_uneven(subject, random);
 }
 
-static void run_subject(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, uint64_t *random)
+static void run_plans(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, int widens,
+                      uint64_t *random)
 {
     static struct subject subject;
     subject.algo = algo;
@@ -163,7 +164,7 @@ static void run_subject(const struct algo *algo, int32_t size, int32_t root, con
     subject.root = root;
     subject.hosts = hosts;
     struct setting s = { .size = size, .root = root, .slices = 1 };
-    if (build_plans(algo, size, root, hosts, subject.plans)) {
+    if (build_plans(algo, size, root, hosts, widens, subject.plans)) {
         complain(&subject, &s, "the plan has failed");
     } else {
         const struct claim *claim = claim_of(algo);
@@ -173,6 +174,12 @@ static void run_subject(const struct algo *algo, int32_t size, int32_t root, con
         run_counts(&subject, random);
     }
     free_plans(subject.plans, size);
+}
+
+static void run_subject(const struct algo *algo, int32_t size, int32_t root, const int32_t *hosts, uint64_t *random)
+{
+    for (int widens = 0; widens <= ((algo->traits & ALGO_WIDE_SUMS) != 0); widens++)
+        run_plans(algo, size, root, hosts, widens, random);
 }
 
 /* All roots of few ranks; of many the first, the last, and two between. */

@@ -64,7 +64,7 @@ struct world {
     uint8_t **is_result;                 /* [size]: 1 for elements that the op writes */
     size_t *memory_count;
     struct side *send, *recv;            /* [size] */
-    struct element **scratch;            /* [size * slices] */
+    struct element **scratch;            /* [size * slices]: the slots, and behind them SUMS if the plan widens */
     uint64_t random;
 };
 

@@ -38,7 +38,7 @@ static struct message message(int32_t rank, uint8_t *data, size_t bytes)
 {
     struct exec_group *g = pair_group(rank);
     return (struct message){ .user = &strict, .owner = g, .port = pair_port(rank), .box = &g->boxes[1 - rank],
-                             .head = &head, .data = data, .bytes = bytes, .element_bytes = 1 };
+                             .head = &head, .data = data, .bytes = bytes, .element_bytes = 1, .result_bytes = 1 };
 }
 
 static int setup(void **state)

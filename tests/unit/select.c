@@ -43,16 +43,17 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
     for (size_t a = 0; (algo = select_algo_at(a)); a++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (size_t b = 0; b < sizeof bytes / sizeof *bytes; b++)
-                for (uint32_t wanted = 0; wanted < 16 * ALGO_AGREED; wanted++) {
-                    int shares_cores = wanted / (4 * ALGO_AGREED) == 3;
-                    int memory = shares_cores ? SELECT_MEMORY_ALL : (int)(wanted / (4 * ALGO_AGREED));
+                for (uint32_t wanted = 0; wanted < 8 * ALGO_WIDE_SUMS; wanted++) {
+                    int shares_cores = wanted / (2 * ALGO_WIDE_SUMS) == 3;
+                    int memory = shares_cores ? SELECT_MEMORY_ALL : (int)(wanted / (2 * ALGO_WIDE_SUMS));
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
                     struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory, shares_cores };
                     struct route route = select_route(&query, NULL, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
-                    assert_int_equal(route.algo->traits & needs, needs);
+                    uint32_t has = route.algo->traits;
+                    assert_int_equal((has & ALGO_ONE_ROUNDING ? has | ALGO_WIDE_SUMS : has) & needs, needs);
                 }
 }
 
@@ -242,6 +243,33 @@ static void a_semicolon_separates_as_a_comma_does(void **state)
     assert_string_equal(algo_with("broadcast:chain;all_reduce:ring@-1K,all_reduce:direct", 1000, 0), "ring");
 }
 
+static const char *algo_in_memory(int32_t kind, int32_t size, size_t bytes, uint32_t needs)
+{
+    const struct select_query query = { .kind = kind, .size = size, .bytes = bytes, .needs = needs,
+                                        .memory = SELECT_MEMORY_ALL };
+    return select_route(&query, NULL, NULL).algo->name;
+}
+
+/* 16- and 8-bit floats: what sums in a wider type will do, or what reduces in rank order; the latter where that is
+ * sooner, and for what must be in rank order. */
+static void narrow_floats_are_summed_wide_or_in_rank_order(void **state)
+{
+    (void)state;
+    assert_string_equal(algo_with(NULL, 8, ALGO_WIDE_SUMS), "recursive_doubling");
+    assert_string_equal(algo_with(NULL, 8, ALGO_WIDE_SUMS | ALGO_ONE_ROUNDING), "one_shot");
+    assert_string_equal(algo_with("all_reduce:halving_doubling", 8, ALGO_WIDE_SUMS), "halving_doubling");
+    assert_string_equal(algo_with("all_reduce:ring,all_reduce:direct", 8, ALGO_WIDE_SUMS), "direct");
+    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 256, ALGO_WIDE_SUMS), "recursive_doubling");
+    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 32 << 10, ALGO_WIDE_SUMS), "halving_doubling");
+    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 64 << 10, ALGO_WIDE_SUMS), "direct");
+    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 64 << 10, 0), "halving_doubling");
+    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 2, 1 << 20, ALGO_WIDE_SUMS), "direct");
+    assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 8 << 10, ALGO_WIDE_SUMS), "binomial");
+    assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 16 << 10, ALGO_WIDE_SUMS), "direct_gather");
+    assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 16 << 10, ALGO_WIDE_SUMS), "circulant");
+    assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 32 << 10, ALGO_WIDE_SUMS), "direct");
+}
+
 static void an_override_without_the_needed_trait_is_passed_over(void **state)
 {
     (void)state;
@@ -401,6 +429,7 @@ int main(void)
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),
         cmocka_unit_test(a_semicolon_separates_as_a_comma_does),
+        cmocka_unit_test(narrow_floats_are_summed_wide_or_in_rank_order),
         cmocka_unit_test(an_override_without_the_needed_trait_is_passed_over),
         cmocka_unit_test(slices_come_from_the_override_or_the_rules),
         cmocka_unit_test(an_empty_text_overrides_nothing),

@@ -114,7 +114,7 @@ static void on_begins(struct port *p, const struct frame *h)
         p->sink.kind = SINK_REDUCE;
         p->sink.dst = (uint8_t *)local;
         p->sink.local = (const uint8_t *)local;
-        p->sink.element_bytes = sizeof *local;
+        p->sink.element_bytes = p->sink.result_bytes = sizeof *local;
         p->sink.kernel = add;
         p->sink.message = &reduction;
         return;

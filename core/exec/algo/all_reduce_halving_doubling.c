@@ -38,14 +38,15 @@ static void halve_and_double(struct plan *p, enum plan_buffer from, int32_t numb
     for (int32_t distance = 1; distance < power; distance *= 2) {
         int32_t partner = number ^ distance;
         plan_send(p, unfold(partner, pairs), range_of(p, from, partner, 2 * distance));
-        plan_recv_reduce(p, unfold(partner, pairs), range_of(p, PLAN_RECV, number, 2 * distance),
+        plan_recv_reduce(p, unfold(partner, pairs), range_of(p, PLAN_SUMS, number, 2 * distance),
                          range_of(p, from, number, 2 * distance), number < partner);
         if (2 * distance == power)
             plan_may_write_back(p, range_of(p, PLAN_RECV, partner, power));
         plan_next_round(p);
-        from = PLAN_RECV;
+        from = PLAN_SUMS;
     }
-    plan_average(p, range_of(p, PLAN_RECV, number, power));
+    struct plan_region own = range_of(p, PLAN_RECV, number, power);
+    plan_finish_sums(p, own.first, own.count);
     for (int32_t distance = power / 2; distance > 0; distance /= 2) {
         int32_t partner = number ^ distance;
         plan_send(p, unfold(partner, pairs), range_of(p, PLAN_RECV, number, 2 * distance));
@@ -64,18 +65,21 @@ void algo_all_reduce_halving_doubling(struct plan *p)
         power *= 2;
     int32_t pairs = p->size - power; /* how many fold */
     int paired = p->rank < 2 * pairs, folded = paired && p->rank % 2 == 1;
+    int sums_first = paired || (p->widens && pairs > 0); /* all swap sums, or all the ranks' own vectors */
 
     if (p->size == 1)
-        plan_copy(p, recv, send);
+        plan_copy(p, plan_all(p, PLAN_SUMS), send);
     if (folded)
         plan_send(p, p->rank - 1, send);
     else if (paired)
-        plan_recv_reduce(p, p->rank + 1, recv, send, 1);
+        plan_recv_reduce(p, p->rank + 1, plan_all(p, PLAN_SUMS), send, 1);
+    else if (sums_first)
+        plan_copy(p, plan_all(p, PLAN_SUMS), send);
     if (pairs > 0)
         plan_next_round(p);
 
     if (!folded)
-        halve_and_double(p, paired ? PLAN_RECV : PLAN_SEND, paired ? p->rank / 2 : p->rank - pairs, power, pairs);
+        halve_and_double(p, sums_first ? PLAN_SUMS : PLAN_SEND, paired ? p->rank / 2 : p->rank - pairs, power, pairs);
     else
         for (int32_t distance = 1; distance < power; distance *= 2) {
             plan_next_round(p);

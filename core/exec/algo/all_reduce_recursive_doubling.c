@@ -16,11 +16,11 @@ static int32_t unfold(int32_t number, int32_t pairs)
 }
 
 /* A rank cannot receive into what it is sending, and RECV may be SEND: so the sums alternate between two vectors of
- * scratch, and the last round goes to RECV. If the only round is the last one, `sum` may be the memory of RECV: then
+ * scratch, and the last round goes to SUMS. If the only round is the last one, `sum` may be the memory of SUMS: then
  * the partner's vector is received beside it, and reduced when both messages are done. */
 static void double_up(struct plan *p, struct plan_region sum, int32_t number, int32_t pairs, int32_t half)
 {
-    struct plan_region result = plan_all(p, PLAN_RECV), beside = plan_slot(0, 0, p->size);
+    struct plan_region result = plan_all(p, PLAN_SUMS), beside = plan_slot(0, 0, p->size);
     if (half == 1) {
         plan_send(p, unfold(number ^ 1, pairs), sum);
         plan_recv(p, unfold(number ^ 1, pairs), beside);
@@ -48,18 +48,22 @@ void algo_all_reduce_recursive_doubling(struct plan *p)
     }
     int32_t pairs = p->size - power; /* how many fold */
     int paired = p->rank < 2 * pairs, folded = paired && p->rank % 2 == 1;
+    int sums_first = p->widens && (pairs > 0 || power == 2); /* all swap sums, or all the ranks' own vectors */
 
     if (power == 1) { /* alone */
-        plan_copy(p, recv, send);
-        plan_average(p, recv);
+        plan_copy(p, plan_all(p, PLAN_SUMS), send);
+        plan_finish_sums(p, 0, 1);
         plan_next_round(p);
         return;
     }
     if (folded) {
         plan_send(p, p->rank - 1, send);
     } else if (paired) {
-        plan_recv_reduce(p, p->rank + 1, recv, send, 1);
-        sum = recv;
+        sum = plan_all(p, PLAN_SUMS);
+        plan_recv_reduce(p, p->rank + 1, sum, send, 1);
+    } else if (sums_first) {
+        sum = plan_all(p, PLAN_SUMS);
+        plan_copy(p, sum, send);
     }
     if (pairs > 0)
         plan_next_round(p);
@@ -71,7 +75,7 @@ void algo_all_reduce_recursive_doubling(struct plan *p)
             plan_next_round(p);
 
     if (!folded)
-        plan_average(p, recv);
+        plan_finish_sums(p, 0, p->size);
     if (folded)
         plan_recv(p, p->rank - 1, recv);
     else if (paired)

@@ -11,9 +11,9 @@
 
 void algo_reduce_scatter_circulant(struct plan *p)
 {
-    struct plan_region mine = plan_chunk(PLAN_RECV, p->rank);
+    struct plan_region mine = plan_chunk(PLAN_RECV, p->rank), result = p->widens ? plan_slot(0, 0, 1) : mine;
     if (p->size == 1)
-        plan_copy(p, mine, plan_chunk(PLAN_SEND, 0));
+        plan_copy(p, result, plan_chunk(PLAN_SEND, 0));
     else
         for (int32_t i = 0; i < p->size; i++)
             plan_copy(p, plan_slot(i, 0, 1), plan_chunk(PLAN_SEND, plan_around(p, p->rank + i)));
@@ -23,10 +23,12 @@ void algo_reduce_scatter_circulant(struct plan *p)
         int32_t near = (open + 1) / 2, far = open - near;
         struct plan_region sum = plan_slot(0, 0, far);
         plan_send(p, plan_around(p, p->rank + near), plan_slot(near, 0, far));
-        plan_recv_reduce(p, plan_around(p, p->rank - near), near == 1 ? mine : sum, sum, 0);
+        plan_recv_reduce(p, plan_around(p, p->rank - near), near == 1 ? result : sum, sum, 0);
         plan_next_round(p);
         open = near;
     }
-    plan_average(p, mine);
+    plan_average(p, result);
+    if (p->widens)
+        plan_copy(p, mine, result);
     plan_next_round(p);
 }
