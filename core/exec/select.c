@@ -127,7 +127,8 @@ static const struct rule rules[] = {
  * 4 KiB 1.2 up a tree and 3.9 in two rounds. Chains bring forth streams of short broadcasts sooner than trees, but a
  * single one later: 4 KiB to 8 ranks 11 us, not 5. For more ranks the rules go on as for 16; that was not measured.
  * Slices of what no cache holds may be longer: two ranks that read and write by the kernel sum 64 MiB a tenth faster.
- */
+ * So may those of what several ranks read by the kernel, from 1 to 16 MiB (backend_shm/lend.c): it reads long pieces
+ * faster. */
 static const struct rule memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
     { all_reduce_halving_doubling, 2, 16 * MB, 256 * KB },
@@ -136,12 +137,16 @@ static const struct rule memory_rules[] = {
     { all_reduce_direct, 3, 32 * KB, 0 },
     { all_reduce_one_shot, 4, 32, 0 },
     { all_reduce_recursive_doubling, 4, 16 * KB, 0 },
+    { all_reduce_halving_doubling, 4, 1 * MB, 512 * KB },
+    { all_reduce_halving_doubling, 4, 16 * MB, 4 * MB },
     { all_reduce_halving_doubling, 4, ALL, 512 * KB },
     { all_reduce_one_shot, 7, 512, 0 },
     { all_reduce_recursive_doubling, 7, 1 * KB, 0 },
     { all_reduce_direct, 7, 32 * KB, 0 },
     { all_reduce_one_shot, 8, 32, 0 },
     { all_reduce_recursive_doubling, ANY, 2 * KB, 0 },
+    { all_reduce_halving_doubling, ANY, 1 * MB, 512 * KB },
+    { all_reduce_halving_doubling, ANY, 16 * MB, 4 * MB },
     { all_reduce_halving_doubling, ANY, ALL, 512 * KB },
     { all_reduce_one_shot, 16, 256, 0 },
     { all_reduce_direct, ANY, ALL, 256 * KB },
@@ -188,14 +193,17 @@ static const struct rule memory_rules[] = {
  * swaps no sums. Found with bf16 and 3 to 16 ranks on the same 16 cores. */
 static const struct rule narrow_memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
+    { all_reduce_direct, 2, ALL, 256 * KB },
     { all_reduce_one_shot, 3, 4 * KB, 0 },
-    { all_reduce_direct, 3, ALL, 256 * KB },
+    { all_reduce_direct, 3, 32 * KB, 0 },
     { all_reduce_recursive_doubling, 4, 2 * KB, 0 },
     { all_reduce_halving_doubling, 4, 32 * KB, 0 },
     { all_reduce_recursive_doubling, 7, 512, 0 },
-    { all_reduce_direct, 7, ALL, 256 * KB },
+    { all_reduce_direct, 7, 32 * KB, 0 },
     { all_reduce_recursive_doubling, ANY, 256, 0 },
     { all_reduce_halving_doubling, ANY, 32 * KB, 0 },
+    { all_reduce_direct, ANY, 1 * MB, 256 * KB },
+    { all_reduce_direct, ANY, 4 * MB, 2 * MB },
     { all_reduce_direct, ANY, ALL, 256 * KB },
 
     { reduce_scatter_direct, 6, 64 * KB, 0 },

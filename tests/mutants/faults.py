@@ -682,7 +682,7 @@ fault("shm", "higher_rank_decides_for_both", LEND, "p->fabric->domain->peers.ran
 fault("shm", "copies_of_senders_are_not_told", DUPLEX, "return !lend_overlaps(&p->port.in, s->total) ? COPY_OUT_SENDER",
       "return 0 ? COPY_OUT_SENDER", "shm_lend")
 fault("shm", "memory_that_goes_through_the_ring_is_not_observed", LEND,
-      "const comm_op_traits *t = l->bytes < LONG_BYTES ? NULL : ", "const comm_op_traits *t = 1 ? NULL : ", "shm_lend")
+      "    if (l->bytes >= LONG_BYTES && comm_op_traits_of", "    if (0 && comm_op_traits_of", "shm_lend")
 fault("shm", "sizes_share_a_way", LEND, "h->bytes ? 63 - __builtin_clzll(h->bytes) : 0", "0", "shm_lend")
 fault("shm", "long_blocks_go_by_what_is_measured", LEND, " >= CACHED_BYTES", " >= 0x7fffffff", "shm_lend")
 fault("shm", "way_that_is_in_use_counts_no_more", LEND, "before & WAY_KERNEL ? ns * clearly", "0 ? ns * clearly",
@@ -750,8 +750,10 @@ fault("shm", "exchange_in_place_is_offered", "backend_shm/small.c", "writes_over
       "late on shm, through the kernel")
 fault("shm", "offered_send_is_not_counted_down", MATCH, "int in_order = m->offered && leave_announced(m);",
       "int in_order = 0;", "engine")
-fault("shm", "reductions_are_lent", LEND, "lend_peer_can_read(p) && !(traits & COMM_OP_TRAIT_REDUCES) &&\n",
+fault("shm", "reductions_are_lent", LEND, "lend_peer_can_read(p) && is_for_the_kernel(p, h) &&\n",
       "lend_peer_can_read(p) &&\n", "shm_lend")
+fault("shm", "all_long_reductions_are_lent", LEND, "!goes_one_way(h->kind) && bytes > CACHED_BYTES && bytes <=",
+      "bytes > CACHED_BYTES && bytes <=", "shm_lend")
 fault("shm", "kernel_is_not_asked_about_the_end", LEND, "{ (uint8_t *)payload + bytes - 1, 1 } };",
       "{ (uint8_t *)payload, 1 } };", "shm_lend")
 fault("shm", "bye_before_what_was_taken", DUPLEX,

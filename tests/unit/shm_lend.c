@@ -392,6 +392,20 @@ static void what_is_lent(void **state)
     struct duplex *p = sides[0].pair;
     (void)state;
     assert_int_equal(suits(p, &h, data), 0); /* a reduction: only from a region */
+    for (int several = 0; several < 2; several++) { /* or of long vectors, among several ranks */
+        const size_t bytes[] = { 1 << 20, (1 << 20) + 4, 16 << 20, (16 << 20) + 4 };
+        sides[0].fabric.up_count = several ? 2 : 1;
+        for (size_t i = 0; i < 4; i++) {
+            h.dtype = COMM_DTYPE_F32;
+            h.count = bytes[i] / 4;
+            h.kind = COMM_OP_ALL_REDUCE;
+            assert_int_equal(suits(p, &h, data), several && (i == 1 || i == 2));
+            h.kind = COMM_OP_REDUCE;
+            assert_int_equal(suits(p, &h, data), 0);
+        }
+    }
+    sides[0].fabric.up_count = 1;
+    h.count = 0;
     h.kind = COMM_OP_BROADCAST;
     assert_int_equal(suits(p, &h, data), 1);
     h.bytes = sizeof data; /* longer than cma_bytes, one way */
