@@ -461,6 +461,11 @@ int duplex_is_read(struct duplex *p, struct tx *tx)
     return 0;
 }
 
+int duplex_take_result(struct duplex *p, struct tx *tx)
+{
+    return lend_take_result(p, &tx->loan);
+}
+
 void duplex_end_offer(struct duplex *p, struct tx *tx)
 {
     p->lends_later_next = 0;

@@ -135,6 +135,8 @@ int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);
  * message: the peer looks in time. */
 int duplex_is_read(struct duplex *p, struct tx *tx);
 void duplex_end_offer(struct duplex *p, struct tx *tx);
+/* Before that: the result has been written back, and is where it belongs now. */
+int duplex_take_result(struct duplex *p, struct tx *tx);
 /* Space has been made in the ring: the peer may wait for it, and sleep. */
 void duplex_look_after_writer(struct duplex *p);
 /* The message in front, of this type (EAGER, CREDIT, or RTS with an offer) and length, has been looked at in the ring

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -278,6 +279,8 @@ int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
         return 0;
     if (l->write_back && write_back_suits(p, h, l))
         return 1;
+    if (l->must_write_back)
+        return 0;
     if (p->fabric->regions && (r = region_of(p, l->payload, l->bytes)))
         l->place = region_place(r, l->payload);
     else if (suits_kernel(p, h, l))
@@ -465,6 +468,17 @@ static void measure_kernel(struct fabric *f)
     f->cma_call_ns = read_ns(memory, memory + COPY_OUT_UNIT, SHORT_BYTES);
     f->cma_copy_ns = long_ns > f->cma_call_ns ? long_ns - f->cma_call_ns : 1;
     free(memory);
+}
+
+int lend_is_allowed(void)
+{
+    int scope = '0';
+    FILE *yama = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    if (yama) {
+        scope = fgetc(yama);
+        fclose(yama);
+    }
+    return scope == '0';
 }
 
 void lend_probe(struct duplex *p)
@@ -655,6 +669,26 @@ int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_pla
     if (!is_read || !lend_is_valid(p, place))
         return 0;
     atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan, memory_order_release);
+    duplex_ring_bell(p);
+    return 1;
+}
+
+int lend_reduce_now(struct duplex *p, const struct frame *h, const struct ring_place *place, struct sink *s,
+                    int *ret_written)
+{
+    const char *wrong = lend_accept(p, h, place);
+    if (wrong) {
+        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+        return 0;
+    }
+    int can = lend_is_valid(p, place) && write_back_can(p, s), written = can ? write_back_now(p, s) : -1;
+    p->borrowed.loan = 0;
+    ring_fence();
+    if (written < 0 || !lend_is_valid(p, place))
+        return 0;
+    *ret_written = written;
+    atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan | (written ? LOAN_WRITTEN : 0),
+                          memory_order_release);
     duplex_ring_bell(p);
     return 1;
 }

@@ -40,6 +40,7 @@ struct loan {
     int is_long;             /* the result: for copy_part */
     int splits;              /* this rank waits until it is read, and copies parts of it meanwhile: split.h */
     int by_kernel;           /* even if the ring is faster to this peer */
+    int must_write_back;     /* or it is not lent */
     uint8_t back_size;       /* write_back.c */
     struct ring_place place; /* loan 0: it is not lent, yet */
 };
@@ -89,6 +90,8 @@ void lend_settle(struct duplex *p, int written);
 /* It cannot be read. */
 void lend_cannot_read(struct duplex *p, size_t bytes, int error);
 
+/* Does the system let one process read another one's memory? As far as its settings tell, which are the same for all. */
+int lend_is_allowed(void);
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
 /* Read all of it by the kernel, perhaps in several calls; 0: it does not, errno says why. */
@@ -110,6 +113,10 @@ void lend_give_up_claim(struct duplex *p, const struct ring_place *place);
 const char *lend_accept(struct duplex *p, const struct frame *h, const struct ring_place *place);
 /* The same of an offer that is read at once, to there; 0: it was taken back, or the peer is lost. */
 int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_place *place, void *to);
+/* The same of an offer that is reduced as this sink says, which begins; *ret_written: the result has been written to
+ * the peer's memory. Not what the peer does not want to have written back: 0, and nothing is done. */
+int lend_reduce_now(struct duplex *p, const struct frame *h, const struct ring_place *place, struct sink *s,
+                    int *ret_written);
 /* Read on, so far that others are looked after in time. */
 void lend_read(struct duplex *p);
 

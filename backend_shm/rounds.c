@@ -68,7 +68,7 @@ static int learn_step(struct rounds *r, const struct exec_op *op, const struct p
     s->is_wide = (uint8_t)plan_is_wide(op->plan, &step->dst);
     s->converts = step->kind == PLAN_STEP_COPY && s->is_wide != plan_is_wide(op->plan, &step->source);
     s->kernel = operand_kernel(op, step);
-    s->bytes = step->kind == PLAN_STEP_COPY ? (uint32_t)(s->count * operand_element_bytes(op, &step->dst)) : 0;
+    s->copy_bytes = s->count * operand_element_bytes(op, &step->dst);
     return fits && (is_local(step) || learn_message(s, op, step, longest));
 }
 
@@ -191,7 +191,7 @@ static void copy(const struct rounds_call *c, const struct rounds_step *step, ui
 {
     if (!step->converts) {
         if (dst != source)
-            memcpy(dst, source, step->bytes);
+            memcpy(dst, source, step->copy_bytes);
     } else if (step->is_wide) {
         exec_host->widen((float *)(void *)dst, source, step->count, c->op->dtype);
     } else {

@@ -24,7 +24,8 @@ struct rounds_step {
     struct duplex *peer;
     int32_t rank;            /* the peer's, in the group */
     uint8_t converts, is_wide; /* a copy that widens or narrows; its result, or what is divided, is wide */
-    uint32_t bytes;          /* of a message, or of what is copied as it is */
+    uint32_t bytes;          /* of a message */
+    size_t copy_bytes;       /* of what is copied as it is: a rank's own block may be longer than messages may */
     size_t count;            /* elements of `dst` */
     reduce_kernel_fn kernel; /* of what reduces two */
     struct ring_key_base key;

@@ -158,8 +158,10 @@ static int turn_share_of(const struct small_shape *s, const struct exec_group *g
 static void learn_rounds(struct small *small, struct small_shape *s, struct exec_op *op)
 {
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
-    if (op->group->size == 2)
+    if (op->group->size == 2) {
+        s->swaps = swap_learn(&small->swap[s - small->shapes], op);
         return;
+    }
     if (!small->rounds)
         small->rounds = calloc(SMALL_SHAPES, sizeof *small->rounds);
     s->has_rounds = small->rounds && rounds_learn(&small->rounds[s - small->shapes], op,
@@ -801,13 +803,16 @@ APART comm_status run_special(struct small *small, struct small_shape *s, struct
     return status;
 }
 
-APART comm_status run_rounds(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
+/* What is not all in the first round, or not copied. */
+APART comm_status run_longer(struct small *small, struct small_shape *s, struct fabric *f, struct exec_group *g,
                              const comm_op *op, int64_t spin_ns)
 {
-    if (writes_over_offers(op))
-        return COMM_ERR_UNSUPPORTED; /* the engine works on a copy */
+    if ((!s->has_rounds && !s->swaps) || writes_over_offers(op))
+        return COMM_ERR_UNSUPPORTED; /* in place the engine exchanges a copy */
     events_awake(f);
     fabric_runs(f);
+    if (s->swaps)
+        return swap_run(&small->swap[s - small->shapes], f, g, op, &s->head, spin_ns);
     return rounds_run(&small->rounds[s - small->shapes], f, g, op, &s->head, spin_ns);
 }
 
@@ -816,7 +821,7 @@ INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct
 {
     const struct messages n = messages_of(s);
     if (UNLIKELY((!s->fits && !s->awaits_room && !s->may_be_lent) || !can_receive(s, n)))
-        return s->has_rounds ? run_rounds(small, s, f, g, op, spin_ns) : COMM_ERR_UNSUPPORTED;
+        return run_longer(small, s, f, g, op, spin_ns);
     events_awake(f);
     fabric_runs(f);
     if (UNLIKELY(s->is_special))

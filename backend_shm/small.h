@@ -8,6 +8,7 @@
 #include "exec_group.h"
 #include "rounds.h"
 #include "shm.h"
+#include "swap.h"
 
 enum {
     SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
@@ -45,7 +46,7 @@ struct small_shape {
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
     int may_be_lent;         /* its message is eager, and perhaps sooner read in the sender's memory */
-    int has_rounds;          /* rounds.c does it: what is said of messages here is not used */
+    int has_rounds, swaps;   /* rounds.c or swap.c does it: what is said of messages here is not used */
     int is_special;          /* it is offered, may be lent, or does not fit: run_special */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
@@ -62,6 +63,7 @@ struct small_shape {
 struct small {
     struct small_shape shapes[SMALL_SHAPES];
     struct rounds *rounds; /* [SMALL_SHAPES], of those with has_rounds; NULL: there was none yet */
+    struct swap swap[SMALL_SHAPES];
     int turn_taken; /* by the calls since a collective of this group last waited, or this rank yielded its core */
 };
 

@@ -41,5 +41,9 @@ uint8_t write_back_size(const struct frame *h);
 /* Does the result of what is borrowed go to the sender, too? Then reduce it, or a part, and write it there. */
 int write_back_is_wanted(const struct duplex *p);
 void write_back_reduce(struct duplex *p);
+/* The same of what is reduced at once, all of it, as this sink says: can it be written back? Then 1: it has been; 0:
+ * only reduced; -1: neither, as the loan was taken back or the peer is lost. */
+int write_back_can(const struct duplex *p, const struct sink *s);
+int write_back_now(struct duplex *p, struct sink *s);
 
 #endif

@@ -234,6 +234,7 @@ void engine_start(struct exec_op *op)
         if (!begin_slice(op, slot))
             break;
         skip_done(op, slot);
+        slot->written = op->begun.written;
         run(op, slot);
     }
 }

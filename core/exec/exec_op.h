@@ -51,6 +51,7 @@ struct begun {
     uint8_t did_local;      /* it has done the round's local steps: they cannot be done again, as what they read may be
                              * gone, or was never in the scratch memory */
     uint16_t received;      /* so many messages of the round, the first ones in the plan's order */
+    uint8_t written;        /* of the slot: results that were written back */
 };
 
 struct exec_op {

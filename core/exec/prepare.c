@@ -28,8 +28,8 @@ static uint32_t needs_of(const struct exec_op *op)
     const comm_op *o = &op->op;
     uint32_t needs = 0;
     int is_wider = op_reduces(op) && sums_in_a_wider_type(o, op->group->size);
-    if (is_wider && exec_host->widening_kernel(o->redop, o->dtype))
-        needs |= ALGO_WIDE_SUMS;
+    if (is_wider && op->group->size > 2 && exec_host->widening_kernel(o->redop, o->dtype))
+        needs |= ALGO_WIDE_SUMS; /* two ranks swap no partial sums */
     else if (is_wider)
         needs |= ALGO_ONE_ROUNDING;
     if (op_reduces(op) &&
@@ -234,7 +234,8 @@ const char *prepare_op(struct exec_op *op)
                                   .bytes = known * op->element_bytes,
                                   .needs = needs,
                                   .memory = g->memory,
-                                  .shares_cores = g->domain->shares_cores };
+                                  .shares_cores = g->domain->shares_cores,
+                                  .kernel_reads = g->domain->kernel_reads };
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";

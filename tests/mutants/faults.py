@@ -1135,13 +1135,32 @@ fault("shm", "what_the_next_round_reduces_is_taken_from_elsewhere", ROUNDS,
 fault("shm", "average_of_rounds_is_a_sum", ROUNDS, "        if (c->op->redop == COMM_REDOP_AVG)\n", "        if (0)\n",
       "reductions on shm by all_reduce recursive_doubling,reduce binomial")
 fault("shm", "exchange_in_place_goes_in_rounds", "backend_shm/small.c",
-      "    if (writes_over_offers(op))\n        return COMM_ERR_UNSUPPORTED; /* the engine",
-      "    if (0)\n        return COMM_ERR_UNSUPPORTED; /* the engine",
+      "(!s->has_rounds && !s->swaps) || writes_over_offers(op))", "(!s->has_rounds && !s->swaps))",
       "random programs on shm in many rounds", TREES)
 fault("shm", "received_sum_is_on_the_wrong_side", ROUNDS,
       "            step->kernel(at(c, step->dst), at(c, step->source), payload, step->count);",
       "            step->kernel(at(c, step->dst), payload, payload, step->count);", TREES)
 MANY_ROUNDS = "random programs on shm in many rounds"
+
+# ---- Two ranks that sum a half each, at once ----
+
+SWAP, ON_SHM = "backend_shm/swap.c", "random programs on shm"
+fault("shm", "summed_offer_is_awaited_again", SWAP, "{ .received = 1, .written", "{ .written", "write_back")
+fault("shm", "result_that_was_written_is_sent", SWAP, ".written = written ? SLOT_HAS_WRITTEN : 0 };",
+      ".written = 0 };", "write_back")
+fault("shm", "engine_forgets_what_was_written", ENGINE, "        slot->written = op->begun.written;\n", "",
+      "write_back")
+fault("shm", "swap_is_over_though_nothing_was_written", SWAP,
+      "    if (g->begun.written != (SLOT_HAS_WRITTEN | SLOT_WAS_WRITTEN)) {", "    if (0) {", "write_back")
+fault("shm", "second_round_counts_as_sent", SWAP, "        g->begun.not_sent = 1;\n", "", "write_back")
+fault("shm", "average_is_swapped", SWAP, " && op->op.redop != COMM_REDOP_AVG &&", " &&", "write_back")
+fault("shm", "result_of_a_swap_is_not_taken", SWAP, "    if (duplex_take_result(p, tx))\n", "    if (1)\n", ON_SHM,
+      "registered on shm", "write_back")
+fault("shm", "swap_takes_any_record", SWAP, "what == RING_FRAME && record->key == key && record->bytes == 0",
+      "what == RING_FRAME", "write_back")
+fault("shm", "other_half_is_summed", SWAP, "    s->sum_to = place_in(op, out, &sum->dst, &unused);",
+      "    s->sum_to = place_in(op, out, &send->dst, &unused);", ON_SHM, "write_back")
+
 fault("shm", "sums_of_narrow_floats_are_narrow", "core/exec/prepare.c",
       "const uint8_t widens = needs & ALGO_WIDE_SUMS &&", "const uint8_t widens = 0 &&", TREES, MANY_ROUNDS)
 fault("shm", "copy_between_types_is_none", ROUNDS, "    if (!step->converts) {", "    if (1) {",

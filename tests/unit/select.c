@@ -48,7 +48,9 @@ static void every_query_finds_an_algorithm_with_its_needs(void **state)
                     int memory = shares_cores ? SELECT_MEMORY_ALL : (int)(wanted / (2 * ALGO_WIDE_SUMS));
                     uint32_t needs = algo->traits & wanted & ~(uint32_t)ALGO_LEVELS;
                     int32_t hosts = wanted & ALGO_LEVELS ? (sizes[s] + 2) / 3 : 0;
-                    struct select_query query = { algo->kind, sizes[s], hosts, bytes[b], needs, memory, shares_cores };
+                    struct select_query query = { .kind = algo->kind, .size = sizes[s], .hosts = hosts,
+                                                  .bytes = bytes[b], .needs = needs, .memory = memory,
+                                                  .shares_cores = shares_cores };
                     struct route route = select_route(&query, NULL, NULL);
                     assert_non_null(route.algo);
                     assert_int_equal(route.algo->kind, algo->kind);
@@ -263,7 +265,6 @@ static void narrow_floats_are_summed_wide_or_in_rank_order(void **state)
     assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 32 << 10, ALGO_WIDE_SUMS), "halving_doubling");
     assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 64 << 10, ALGO_WIDE_SUMS), "direct");
     assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 16, 64 << 10, 0), "halving_doubling");
-    assert_string_equal(algo_in_memory(COMM_OP_ALL_REDUCE, 2, 1 << 20, ALGO_WIDE_SUMS), "direct");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 8 << 10, ALGO_WIDE_SUMS), "binomial");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 16 << 10, ALGO_WIDE_SUMS), "direct_gather");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 16 << 10, ALGO_WIDE_SUMS), "circulant");
@@ -285,6 +286,37 @@ static void slices_come_from_the_override_or_the_rules(void **state)
     assert_int_equal(route_with("all_reduce:ring/0", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 0);
     assert_int_equal(route_with("all_reduce:ring", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes,
                      route_with(NULL, COMM_OP_ALL_REDUCE, 4, 1 << 30, 0).slice_bytes);
+}
+
+static void long_slices_are_for_the_kernel(void **state)
+{
+    static const uint32_t needs[] = { 0, ALGO_WIDE_SUMS };
+    (void)state;
+    for (int i = 0; i < 2; i++)
+        for (int reads = 0; reads < 2; reads++)
+            for (size_t bytes = 1 << 20; bytes <= 32 << 20; bytes *= 2) {
+                const struct select_query query = { .kind = COMM_OP_ALL_REDUCE, .size = 8, .bytes = bytes,
+                                                    .needs = needs[i], .memory = SELECT_MEMORY_ALL,
+                                                    .kernel_reads = reads };
+                size_t most = needs[i] ? 4 << 20 : 16 << 20, slice = select_route(&query, NULL, NULL).slice_bytes;
+                assert_int_equal(slice > 512 << 10, reads && bytes > 1 << 20 && bytes <= most);
+            }
+}
+
+/* They were found with fp32. */
+static void a_tuning_file_is_not_for_sums_that_are_wider(void **state)
+{
+    char error[64];
+    struct select_overrides *o = select_overrides_create("all_reduce:halving_doubling", error, sizeof error);
+    struct select_query query = { .kind = COMM_OP_ALL_REDUCE, .size = 4, .bytes = 1 << 20 };
+    (void)state;
+    assert_non_null(o);
+    assert_string_equal(select_route(&query, NULL, o).algo->name, "halving_doubling");
+    query.needs = ALGO_WIDE_SUMS;
+    query.memory = SELECT_MEMORY_ALL;
+    assert_string_equal(select_route(&query, o, NULL).algo->name, "halving_doubling");
+    assert_string_equal(select_route(&query, NULL, o).algo->name, "direct");
+    select_overrides_destroy(o);
 }
 
 static void an_empty_text_overrides_nothing(void **state)
@@ -432,6 +464,8 @@ int main(void)
         cmocka_unit_test(narrow_floats_are_summed_wide_or_in_rank_order),
         cmocka_unit_test(an_override_without_the_needed_trait_is_passed_over),
         cmocka_unit_test(slices_come_from_the_override_or_the_rules),
+        cmocka_unit_test(long_slices_are_for_the_kernel),
+        cmocka_unit_test(a_tuning_file_is_not_for_sums_that_are_wider),
         cmocka_unit_test(an_empty_text_overrides_nothing),
         cmocka_unit_test(malformed_overrides_are_refused_with_a_reason),
         cmocka_unit_test(names_are_unique_and_rules_can_be_printed),
