@@ -10,7 +10,6 @@
 #include "ending.h"
 #include "fabric.h"
 #include "groups.h"
-#include "lend.h"
 #include "receive.h"
 #include "say.h"
 #include "select.h"
@@ -36,7 +35,6 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.hosts = info->hosts;
     a->domain.memory = SELECT_MEMORY_ALL;
     a->domain.shares_cores = waiting_shares_cores(info);
-    a->domain.kernel_reads = exec_host->param_int(info->options, "shm", "cma_bytes") && lend_is_allowed();
     waiting_choose(&a->waiting, "shm", info);
     a->domain.matching.eager_bytes = fabric_eager_bytes(info);
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;

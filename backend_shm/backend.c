@@ -10,6 +10,7 @@
 #include "ending.h"
 #include "groups.h"
 #include "message.h"
+#include "dial.h"
 #include "driver.h"
 #include "queue.h"
 #include "registered.h"
@@ -90,7 +91,11 @@ static comm_status shm_group_open(void *world, const comm_group_info *info, void
     struct shm_group *g = status == COMM_OK ? calloc(1, sizeof *g) : NULL;
     if (status == COMM_OK)
         status = g ? group_create(&a->domain, info, &g->exec) : exec_fail(COMM_ERR_NO_MEMORY, "no memory");
+    if (status == COMM_OK)
+        status = dial_all_read(&a->fabric, info->world_ranks, info->size, &g->exec->kernel_reads);
     if (status != COMM_OK) {
+        if (g && g->exec)
+            group_destroy(g->exec);
         free(g);
         return status;
     }

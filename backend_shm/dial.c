@@ -16,6 +16,7 @@
 #include "events.h"
 #include "greeting.h"
 #include "duplex.h"
+#include "lend.h"
 #include "say.h"
 
 enum {
@@ -24,6 +25,8 @@ enum {
     RETRY_MS = 5,     /* the peer's queue of connections is full */
     RECALL_RANKS_MAX = 1024, /* up to so many ranks all have what all have published, and the store is not asked */
 };
+
+#define CARD_READS "reads"
 
 /* ---- Where ranks are ---- */
 
@@ -40,11 +43,11 @@ comm_status dial_publish(struct fabric *f)
     if (!*own->where)
         snprintf(own->where, sizeof own->where, "%s", where);
     snprintf(key, sizeof key, "shm/%d", (int)f->domain->peers.rank);
-    int used = snprintf(card, sizeof card, "%s\n%s\n", f->name, where);
+    int used = snprintf(card, sizeof card, "%s\n%s\n%s\n", f->name, where, lend_is_allowed(f) ? CARD_READS : "");
     return exec_host->store_set(f->store, key, card, (size_t)used);
 }
 
-/* A rank's card: the name of its socket, and where it is. 0 if that makes no sense. */
+/* A rank's card: the name of its socket, where it is, and whether it reads others' memory. 0 if that makes no sense. */
 static int read_card(struct duplex *p, const char *data, size_t bytes)
 {
     char card[256], *rest = card;
@@ -67,6 +70,24 @@ static comm_status ask_store(const struct fabric *f, int32_t peer, int64_t wait_
     char key[32];
     snprintf(key, sizeof key, "shm/%d", (int)peer);
     return exec_host->store_get(f->store, NULL, key, wait_ms, ret_data, ret_bytes);
+}
+
+comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t size, int *ret_read)
+{
+    enum { MS = 10000 /* none, mostly: all ranks have it */ };
+    static const char line[] = "\n" CARD_READS "\n";
+    const size_t length = sizeof line - 1;
+    *ret_read = f->domain->peers.size <= RECALL_RANKS_MAX;
+    for (int32_t r = 0; *ret_read && r < size; r++) {
+        void *card = NULL;
+        size_t bytes = 0;
+        comm_status status = ask_store(f, world_ranks[r], MS, &card, &bytes);
+        if (status != COMM_OK)
+            return status;
+        *ret_read = bytes >= length && memcmp((const char *)card + bytes - length, line, length) == 0;
+        exec_host->free_memory(card);
+    }
+    return COMM_OK;
 }
 
 void dial_find_place(struct port *p)

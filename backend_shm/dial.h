@@ -8,6 +8,9 @@
 
 /* What others need to know to find this rank goes to the store. */
 comm_status dial_publish(struct fabric *f);
+/* By what these ranks have published: may all of them read others' memory by the kernel? Each member of a group gets
+ * the same answer. */
+comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t size, int *ret_read);
 
 /* Where a rank of this host is, for errors. */
 void dial_write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity);

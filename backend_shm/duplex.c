@@ -41,6 +41,7 @@ struct tx {
     uint8_t lends;           /* it is to be lent */
     uint8_t begun;           /* the header has gone */
     uint8_t is_reply;        /* counted in duplex->replies */
+    uint8_t written_back;    /* it has been read, and its result is where it belongs */
 };
 
 /* ---- Frames out ---- */
@@ -101,7 +102,9 @@ static void lent_drop_all(struct duplex *p)
 {
     while (p->lent_head) {
         int is_kept = !p->lent_head->message && lend_is_taken(p, &p->lent_head->loan);
+        int written_back = is_kept && lend_take_result(p, &p->lent_head->loan);
         struct tx *tx = lent_take(p, &p->lent_head);
+        tx->written_back = (uint8_t)written_back;
         if (!is_kept) {
             tx_put(p, tx);
             continue;
@@ -492,6 +495,7 @@ enum port_begun duplex_adopt(struct port *port, struct message *m)
         return PORT_NOT_OFFERED;
     struct tx *tx = *read;
     *read = tx->next;
+    m->written_back = tx->written_back;
     tx_put(p, tx);
     return PORT_READ;
 }

@@ -90,8 +90,8 @@ void lend_settle(struct duplex *p, int written);
 /* It cannot be read. */
 void lend_cannot_read(struct duplex *p, size_t bytes, int error);
 
-/* Does the system let one process read another one's memory? As far as its settings tell, which are the same for all. */
-int lend_is_allowed(void);
+/* May this process read another one's memory by the kernel, and is that wanted? As far as it can tell by itself. */
+int lend_is_allowed(const struct fabric *f);
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
 /* Read all of it by the kernel, perhaps in several calls; 0: it does not, errno says why. */

@@ -52,7 +52,8 @@ int swap_learn(struct swap *s, const struct exec_op *op)
     s->sum_from = place_in(op, in, &sum->source, &s->sum_bytes);
     s->sum_to = place_in(op, out, &sum->dst, &unused);
     size_t least = (size_t)op->group->domain->matching.write_back_bytes; /* of what the engine does not send */
-    return least && s->send_bytes >= least && s->sum_bytes >= least;
+    return least && s->send_bytes >= least && s->sum_bytes >= least && s->send_bytes <= SMALL_OFFERS_BYTES &&
+           s->sum_bytes <= SMALL_OFFERS_BYTES; /* the lock is kept for as long as it takes */
 }
 
 /* ---- A call ---- */

@@ -56,7 +56,6 @@ struct domain {
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
     int shares_cores;        /* waiting_shares_cores */
-    int kernel_reads;        /* of select_query: by what is the same for all ranks of the host */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */
 
     /* What the end of the turn must see to. */

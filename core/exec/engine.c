@@ -40,11 +40,16 @@ static void step_done(struct slot *slot)
     slot->pending--;
 }
 
+static void note_written(struct slot *slot, const struct message *m)
+{
+    if (m->written_back)
+        slot->written |= m->write_back ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN;
+}
+
 static void on_done(struct message *m)
 {
     struct slot *slot = ((struct step *)m)->slot;
-    if (m->written_back)
-        slot->written |= m->write_back ? SLOT_WAS_WRITTEN : SLOT_HAS_WRITTEN;
+    note_written(slot, m);
     step_done(slot);
     run(slot->op, slot);
 }
@@ -117,9 +122,13 @@ static void post_recv(struct slot *slot, struct message *m, int index)
 }
 
 /* 1 if it is sent. The backend's `run` may have sent or offered all of the round. */
-static int send_step(const struct slot *slot, struct message *m)
+static int send_step(struct slot *slot, struct message *m)
 {
-    return is_begun(slot) && !slot->op->begun.not_sent ? match_adopt(m, 0) : match_send(m);
+    if (!is_begun(slot) || slot->op->begun.not_sent)
+        return match_send(m);
+    int is_sent = match_adopt(m, 0);
+    note_written(slot, m); /* by a peer that has gone since */
+    return is_sent;
 }
 
 /* ---- Rounds and slices ---- */

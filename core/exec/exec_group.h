@@ -40,6 +40,7 @@ struct exec_group {
     int32_t *hosts;         /* [size] each rank's host, for plans; NULL: not known */
     int32_t host_count;     /* 0: not known */
     int memory;             /* enum select_memory */
+    int kernel_reads;       /* of select_query: the same for all members */
     const char *name;
     void *token;
     comm_status status;     /* OK, or why it has ended */

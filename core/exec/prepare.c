@@ -235,7 +235,7 @@ const char *prepare_op(struct exec_op *op)
                                   .needs = needs,
                                   .memory = g->memory,
                                   .shares_cores = g->domain->shares_cores,
-                                  .kernel_reads = g->domain->kernel_reads };
+                                  .kernel_reads = g->kernel_reads };
     op->route = select_route(&query, g->overrides, g->domain->tuning);
     if (!op->route.algo)
         return "no algorithm fits";

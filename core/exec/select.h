@@ -50,7 +50,8 @@ struct select_query {
     uint32_t needs; /* ALGO_ traits that the algorithm must have */
     int memory;     /* enum select_memory */
     int shares_cores; /* this rank's host has more ranks than cores for them; counts where all share memory */
-    int kernel_reads; /* ranks of a host may read each other's memory by the kernel; counts where all share memory */
+    int kernel_reads; /* all may read each other's memory by the kernel, as far as all know; counts where all share
+                       * memory */
 };
 
 /* What the user says, or a tuning file: an algorithm for so many ranks, hosts and bytes. */

@@ -73,6 +73,12 @@ comm_status submit_ops(struct exec_group *g, const comm_op *const *ops, comm_wor
     struct exec_op *made = NULL;
     comm_status status = prepare_ops(g, ops, works, count, &made);
     *ret_async = 0;
+    if (status != COMM_OK && count && ops[0]->flags & COMM_OP_FLAG_BEGUN) {
+        /* What `run` has lent is the user's again when this returns, and peers may have read it, or write to it. */
+        g->begun = (struct begun){ 0 };
+        if (g->status == COMM_OK)
+            group_fail(g, status, exec_host->last_error());
+    }
     while (made) {
         struct exec_op *op = made;
         made = op->next;

@@ -1122,8 +1122,8 @@ TREES, TWO_ROUNDS = "random programs on shm in trees", "random programs on shm i
 fault("shm", "rounds_that_are_done_are_done_again", ENGINE, "        skip_done(op, slot);\n",
       "        if (0)\n            skip_done(op, slot);\n", TREES)
 fault("shm", "local_steps_are_done_again", ENGINE, " && !(is_begun(slot) && op->begun.did_local))", ")", TWO_ROUNDS)
-fault("shm", "round_that_was_not_begun_counts_as_sent", ENGINE, "is_begun(slot) && !slot->op->begun.not_sent",
-      "is_begun(slot)", "rounds")
+fault("shm", "round_that_was_not_begun_counts_as_sent", ENGINE, "!is_begun(slot) || slot->op->begun.not_sent",
+      "!is_begun(slot)", "rounds")
 fault("shm", "later_rounds_count_as_sent", ENGINE, " && slot->round == slot->op->begun.round;", ";", TREES)
 fault("shm", "op_is_taken_over_from_its_first_round", ROUNDS, "{ .round = part->round, ", "{ .round = 0, ", TREES)
 fault("shm", "round_begins_without_room", ROUNDS, " && has_room(c, part, sends));", ");",
@@ -1158,6 +1158,15 @@ fault("shm", "result_of_a_swap_is_not_taken", SWAP, "    if (duplex_take_result(
       "registered on shm", "write_back")
 fault("shm", "swap_takes_any_record", SWAP, "what == RING_FRAME && record->key == key && record->bytes == 0",
       "what == RING_FRAME", "write_back")
+fault("shm", "result_of_a_rank_that_left_is_forgotten", DUPLEX, "    m->written_back = tx->written_back;\n", "", "swap")
+fault("shm", "result_of_a_rank_that_left_is_not_taken", DUPLEX,
+      "int written_back = is_kept && lend_take_result(p, &p->lent_head->loan);", "int written_back = is_kept;", "swap")
+fault("shm", "what_is_adopted_was_not_written", ENGINE, "    note_written(slot, m); /* by a peer", "    /* by a peer",
+      "swap")
+fault("shm", "loans_of_what_cannot_be_submitted_stay", "core/exec/submit.c",
+      "            group_fail(g, status, exec_host->last_error());", "            ;", "swap")
+fault("shm", "ranks_choose_slices_alone", "backend_shm/dial.c", "ask_store(f, world_ranks[r], MS,",
+      "ask_store(f, f->domain->peers.rank, MS,", "swap")
 fault("shm", "other_half_is_summed", SWAP, "    s->sum_to = place_in(op, out, &sum->dst, &unused);",
       "    s->sum_to = place_in(op, out, &send->dst, &unused);", ON_SHM, "write_back")
 
