@@ -241,20 +241,14 @@ static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct pla
     }
 }
 
-void operand_convert(const struct exec_op *op, const struct plan_step *step, void *dst, const void *source,
-                     size_t count)
-{
-    if (plan_is_wide(op->plan, &step->dst))
-        exec_host->widen(dst, source, count, op->op.dtype);
-    else
-        exec_host->narrow(dst, source, count, op->op.dtype);
-}
-
 static void copy(const struct exec_op *op, const struct plan_step *step, uint8_t *dst, const uint8_t *source,
                  size_t count)
 {
-    if (plan_is_wide(op->plan, &step->dst) != plan_is_wide(op->plan, &step->source))
-        operand_convert(op, step, dst, source, count);
+    const int to_wide = plan_is_wide(op->plan, &step->dst), is_wide = plan_is_wide(op->plan, &step->source);
+    if (to_wide && !is_wide)
+        exec_host->widen((float *)(void *)dst, source, count, op->op.dtype);
+    else if (is_wide && !to_wide)
+        exec_host->narrow(dst, (const float *)(const void *)source, count, op->op.dtype);
     else if (source != dst)
         copy_part(dst, source, count * operand_element_bytes(op, &step->dst), operand_is_long(op));
 }

@@ -28,8 +28,5 @@ int operand_is_long(const struct exec_op *op);
 void operand_note_long(const struct exec_op *op);
 /* Carry out a step that needs no message. */
 void operand_local_step(struct exec_op *op, struct slot *slot, const struct plan_step *step);
-/* COPY from elements of one type to those of another. */
-void operand_convert(const struct exec_op *op, const struct plan_step *step, void *dst, const void *source,
-                     size_t count);
 
 #endif

@@ -506,14 +506,13 @@ static void aborted_within(int rank, int size, void *arg)
     comm_op_options o = on_gpu();
     comm_work *works[3];
     pthread_t thread;
-    (void)size;
     CHECK_OK(all_reduce(world, vector));
     if (rank != VICTIM) {
         for (int i = 0; i < 3; i++)
             CHECK_OK(comm_all_reduce(world, vector, vector, COUNT, COMM_DTYPE_I32, COMM_REDOP_MAX, &o, &works[i]));
         fault_raise(run->page, rank);
-        if (rank == 0)
-            fault_await(run->page, 2);
+        for (int other = VICTIM; rank == 0 && other < size; other++) /* the victim is done with the first one, too */
+            fault_await(run->page, other);
         if (rank == 0)
             CHECK(pthread_create(&thread, NULL, aborts, world) == 0);
         for (int i = 0; i < 3; i++) {
@@ -523,6 +522,8 @@ static void aborted_within(int rank, int size, void *arg)
         }
         if (rank == 0)
             pthread_join(thread, NULL);
+    } else {
+        fault_raise(run->page, rank);
     }
     fault_meet(run->page);
     CHECK_STATUS(until_it_ends(world, vector), COMM_ERR_ABORTED);

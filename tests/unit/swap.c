@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "exec_group.h"
-#include "port.h"
 #include "ranks.h"
 
 struct shared {
@@ -19,7 +18,8 @@ struct shared {
 
 static struct shared *shared;
 static int is_armed, has_no_memory; /* in rank 0 */
-static struct exec_group *begun;    /* its operation goes on in the engine */
+static int has_begun;               /* its operation goes on in the engine */
+static comm_work *never;            /* a receive that ends when the other rank has gone */
 
 int __real_duplex_is_read(void *duplex, void *tx);
 int __wrap_duplex_is_read(void *duplex, void *tx);
@@ -41,8 +41,8 @@ comm_status __wrap_swap_run(const void *swap, void *fabric, struct exec_group *g
                             int64_t ns)
 {
     comm_status status = __real_swap_run(swap, fabric, g, op, head, ns);
-    begun = is_armed && status == COMM_IN_PROGRESS ? g : NULL;
-    if (begun && g->begun.received)
+    has_begun = is_armed && status == COMM_IN_PROGRESS;
+    if (has_begun && g->begun.received)
         atomic_fetch_add(&shared->given_up, 1);
     return status;
 }
@@ -52,14 +52,15 @@ comm_work *__wrap_comm__work_take(comm_group *group)
 {
     enum { LIMIT_S = 5 };
     const time_t until = time(NULL) + LIMIT_S;
-    while (begun && !has_no_memory && group_port(begun, 1)->state == PORT_UP && time(NULL) < until)
+    while (has_begun && !has_no_memory && never && comm_work_status(never) == COMM_IN_PROGRESS &&
+           time(NULL) < until)
         sched_yield();
     return __real_comm__work_take(group);
 }
 
 comm_status __wrap_queue_expect(void *domain, size_t count)
 {
-    return begun && has_no_memory ? COMM_ERR_NO_MEMORY : __real_queue_expect(domain, count);
+    return has_begun && has_no_memory ? COMM_ERR_NO_MEMORY : __real_queue_expect(domain, count);
 }
 
 /* ---- The ranks ---- */
@@ -94,20 +95,19 @@ static void meet(void)
 
 static void other_leaves(int rank, int size, void *arg)
 {
-    static int32_t data[COUNT], never;
+    static int32_t data[COUNT], nothing;
     comm_group *world = ranks_world(arg), *other = NULL;
-    comm_work *work = NULL;
     (void)size;
     CHECK_OK(comm_group_dup(world, NULL, &other));
     for (int i = 0; i < ROUNDS; i++)
         sum(world, rank, data);
     if (rank == 0) /* as long as it waits for this, a thread looks */
-        CHECK_OK(comm_recv(other, &never, 1, COMM_DTYPE_I32, 1, NULL, &work));
+        CHECK_OK(comm_recv(other, &nothing, 1, COMM_DTYPE_I32, 1, NULL, &never));
     meet();
     is_armed = rank == 0;
     sum(world, rank, data);
     is_armed = 0;
-    comm_work_release(work);
+    comm_work_release(never);
     comm_group_close(other);
     comm_group_close(world);
 }
