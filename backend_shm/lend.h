@@ -54,6 +54,21 @@ enum lend_flow {
 
 enum { LEND_EAGER_LEAST = 8 << 10 }; /* bytes of an eager message that may be lent */
 
+/* What is read at once, in the thread that calls. */
+enum {
+    LEND_OFFER_BYTES = 4 << 20,  /* longest message that is offered: the lock is kept for as long as one takes */
+    LEND_OFFERS_BYTES = 1 << 20, /* of several each */
+    LEND_BYTES_PER_NS = 4,       /* at least so fast peers read: for how long to wait until they have */
+    LEND_READ_NS_MOST = LEND_OFFERS_BYTES / LEND_BYTES_PER_NS, /* what is longer is copied by both */
+};
+
+/* For how long to wait until a message is read. */
+static inline int64_t lend_read_ns(size_t bytes)
+{
+    int64_t ns = (int64_t)(bytes / LEND_BYTES_PER_NS);
+    return ns < LEND_READ_NS_MOST ? ns : LEND_READ_NS_MOST;
+}
+
 /* Does the receiver copy pieces of this message from the ring while the sender copies others to it? */
 int lend_overlaps(const struct frame *h, size_t bytes);
 /* Should it be lent to this peer, as the payload of this header? Then 1, and the place says where it lies. */

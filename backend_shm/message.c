@@ -75,7 +75,7 @@ static comm_status wait_until_read(struct fabric *f, struct duplex *p, struct tx
                                    int64_t spin_ns)
 {
     int64_t until_ns = 0;
-    spin_ns += small_read_ns(bytes);
+    spin_ns += lend_read_ns(bytes);
     exec_host->run_waits();
     unsigned turn = 1;
     for (; !duplex_is_read(p, tx); turn++)
@@ -153,7 +153,7 @@ __attribute__((noinline)) static comm_status send_other(struct fabric *f, struct
     *ret_has_room = has_room && bytes <= SMALL_BYTES;
     if (*ret_has_room)
         return COMM_OK;
-    int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : SMALL_OFFER_BYTES);
+    int is_engines = bytes > (size_t)(is_eager ? SMALL_BYTES : LEND_OFFER_BYTES);
     return is_engines ? COMM_ERR_UNSUPPORTED : offer_now(f, p, g, op, until_ns ? 0 : spin_ns);
 }
 
@@ -201,7 +201,7 @@ static comm_status take(struct duplex *p, const struct exec_group *g, const comm
     int fits = op->tag == COMM_ANY_TAG ? h.tag >= 0 : h.tag == op->tag;
     if (h.kind != COMM_OP_SEND || h.group != g->id || !fits || h.bytes > capacity)
         return COMM_ERR_UNSUPPORTED;
-    if (h.type == FRAME_RTS && place.loan && h.bytes && h.bytes <= SMALL_OFFER_BYTES && record->bytes == 0) {
+    if (h.type == FRAME_RTS && place.loan && h.bytes && h.bytes <= LEND_OFFER_BYTES && record->bytes == 0) {
         if (!lend_read_now(p, &h, &place, op->recv.data))
             return COMM_ERR_UNSUPPORTED;
         duplex_took(p, FRAME_RTS, (size_t)h.bytes, h.credit);

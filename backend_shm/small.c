@@ -111,7 +111,7 @@ static int learn_plan(struct small_shape *s, struct exec_op *op)
     if (!fits)
         return 0;
     size_t eager_bytes = (size_t)match_eager_bytes(&op->group->domain->matching, op->op.kind);
-    size_t longest = s->send_messages + s->recv_messages > 1 ? SMALL_OFFERS_BYTES : SMALL_OFFER_BYTES;
+    size_t longest = s->send_messages + s->recv_messages > 1 ? LEND_OFFERS_BYTES : LEND_OFFER_BYTES;
     s->is_offered = !s->reduce_count && s->bytes <= longest && s->bytes > eager_bytes &&
                     !(s->copy_bytes && operand_is_long(op)); /* the engine copies that past the caches */
     s->awaits_room = s->only_sends && s->bytes > SMALL_BYTES && s->bytes <= eager_bytes;
@@ -569,7 +569,7 @@ static int are_read(struct fabric *f, const struct small_shape *s, struct tx **o
 static int64_t patience_ns(const struct small_shape *s, const struct fabric *f, int64_t spin_ns)
 {
     enum { MOST = 10 };
-    int64_t reads_ns = (int64_t)s->bytes * s->recv_messages / SMALL_BYTES_PER_NS;
+    int64_t reads_ns = (int64_t)s->bytes * s->recv_messages / LEND_BYTES_PER_NS;
     if (!waiting_spins(f->looks.waiting))
         return spin_ns;
     return spin_ns + (reads_ns < MOST * spin_ns ? reads_ns : MOST * spin_ns);
@@ -605,7 +605,7 @@ static comm_status run_offered(struct small_shape *s, struct fabric *f, struct e
     copy_own(s, op->send.data ? op->send.data : recv, recv);
     int read = read_offers(f, s, ring_key_of(s->offered, op->seq), recv, patience_ns(s, f, spin_ns));
     g->begun.received = (uint16_t)read;
-    if (read < s->recv_messages || !are_read(f, s, offers, spin_ns + small_read_ns(s->bytes)))
+    if (read < s->recv_messages || !are_read(f, s, offers, spin_ns + lend_read_ns(s->bytes)))
         return COMM_IN_PROGRESS;
     g->begun.received = 0;
     queue_ran(g, op->seq);
@@ -757,7 +757,7 @@ APART comm_status run_lendable(struct small_shape *s, struct fabric *f, struct e
     if (!all_are_here(f, s, n, ring_key_of(s->sent, op->seq), (uint32_t)n.bytes, records, s->core, spin_ns) ||
         !take_all_lendable(s, records, op->recv.data))
         return COMM_IN_PROGRESS;
-    if (!are_read(f, s, lent, spin_ns + small_read_ns(s->bytes)))
+    if (!are_read(f, s, lent, spin_ns + lend_read_ns(s->bytes)))
         return send_instead(s, g, op, lent[0]);
     queue_ran(g, op->seq);
     return COMM_OK;

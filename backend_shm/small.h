@@ -12,10 +12,6 @@
 
 enum {
     SMALL_BYTES = RING_TAKEN, /* longest message that goes through the ring */
-    SMALL_OFFER_BYTES = 4 << 20, /* and that is offered: the lock is kept for as long as one takes */
-    SMALL_OFFERS_BYTES = 1 << 20, /* of several each */
-    SMALL_BYTES_PER_NS = 4, /* at least so fast peers read: for how long to wait until they have */
-    SMALL_READ_NS_MOST = SMALL_OFFERS_BYTES / SMALL_BYTES_PER_NS, /* what is longer is copied by both */
     SMALL_PEERS_MAX = 16,
     SMALL_SHAPES = 8,
     SMALL_TURN = 12, /* divides into 1 to 4 calls */
@@ -66,13 +62,6 @@ struct small {
     struct swap swap[SMALL_SHAPES];
     int turn_taken; /* by the calls since a collective of this group last waited, or this rank yielded its core */
 };
-
-/* For how long to wait until a message is read. */
-static inline int64_t small_read_ns(size_t bytes)
-{
-    int64_t ns = (int64_t)(bytes / SMALL_BYTES_PER_NS);
-    return ns < SMALL_READ_NS_MOST ? ns : SMALL_READ_NS_MOST;
-}
 
 /* The slot `run`, with the lock, for a group of ranks that the fabric has duplexes to. */
 comm_status small_run(struct small *s, struct fabric *f, struct exec_group *g, const comm_op *op, int64_t spin_ns);

@@ -14,7 +14,6 @@
 #include "operands.h"
 #include "queue.h"
 #include "say.h"
-#include "small.h"
 
 /* ---- Learning ---- */
 
@@ -52,8 +51,8 @@ int swap_learn(struct swap *s, const struct exec_op *op)
     s->sum_from = place_in(op, in, &sum->source, &s->sum_bytes);
     s->sum_to = place_in(op, out, &sum->dst, &unused);
     size_t least = (size_t)op->group->domain->matching.write_back_bytes; /* of what the engine does not send */
-    return least && s->send_bytes >= least && s->sum_bytes >= least && s->send_bytes <= SMALL_OFFERS_BYTES &&
-           s->sum_bytes <= SMALL_OFFERS_BYTES; /* the lock is kept for as long as it takes */
+    return least && s->send_bytes >= least && s->sum_bytes >= least && s->send_bytes <= LEND_OFFERS_BYTES &&
+           s->sum_bytes <= LEND_OFFERS_BYTES; /* the lock is kept for as long as it takes */
 }
 
 /* ---- A call ---- */
@@ -115,7 +114,7 @@ comm_status swap_run(const struct swap *s, struct fabric *f, struct exec_group *
     struct duplex *p = s->peer;
     const struct loan loan = { .payload = send + s->send_from, .bytes = s->send_bytes, .write_back = recv + s->back_to,
                                .must_write_back = 1 };
-    const int64_t wait_ns = spin_ns + small_read_ns(s->sum_bytes);
+    const int64_t wait_ns = spin_ns + lend_read_ns(s->sum_bytes);
     struct frame h = *head;
     int written = 0;
     h.type = FRAME_RTS;
