@@ -657,41 +657,44 @@ static int read_all(struct duplex *p, uint8_t *to, size_t bytes)
     return 1;
 }
 
-int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_place *place, void *to)
+/* What is read at once is borrowed for as long as that takes. 0: it makes no sense, and the peer is lost. */
+static int borrow_now(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
     const char *wrong = lend_accept(p, h, place);
-    if (wrong) {
+    if (wrong)
         port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
-        return 0;
-    }
-    const size_t bytes = (size_t)h->bytes;
-    int is_read = lend_is_valid(p, place) && (split_is_offered(p, place, bytes) ? read_split(p, place, to, bytes)
-                                                                           : read_all(p, to, bytes));
+    return !wrong;
+}
+
+/* 0: it is not read, or has been taken back meanwhile. */
+static int settle_now(struct duplex *p, const struct ring_place *place, int is_read, int written)
+{
     p->borrowed.loan = 0;
     ring_fence();
     if (!is_read || !lend_is_valid(p, place))
         return 0;
-    atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan, memory_order_release);
+    atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan | (written ? LOAN_WRITTEN : 0),
+                          memory_order_release);
     duplex_ring_bell(p);
     return 1;
+}
+
+int lend_read_now(struct duplex *p, const struct frame *h, const struct ring_place *place, void *to)
+{
+    const size_t bytes = (size_t)h->bytes;
+    if (!borrow_now(p, h, place))
+        return 0;
+    int is_read = lend_is_valid(p, place) && (split_is_offered(p, place, bytes) ? read_split(p, place, to, bytes)
+                                                                           : read_all(p, to, bytes));
+    return settle_now(p, place, is_read, 0);
 }
 
 int lend_reduce_now(struct duplex *p, const struct frame *h, const struct ring_place *place, struct sink *s,
                     int *ret_written)
 {
-    const char *wrong = lend_accept(p, h, place);
-    if (wrong) {
-        port_lose(&p->port, COMM_ERR_PROTOCOL, "sent %s", wrong);
+    if (!borrow_now(p, h, place))
         return 0;
-    }
     int can = lend_is_valid(p, place) && write_back_can(p, s), written = can ? write_back_now(p, s) : -1;
-    p->borrowed.loan = 0;
-    ring_fence();
-    if (written < 0 || !lend_is_valid(p, place))
-        return 0;
-    *ret_written = written;
-    atomic_store_explicit(&p->in.shared->taken[place->slot], place->loan | (written ? LOAN_WRITTEN : 0),
-                          memory_order_release);
-    duplex_ring_bell(p);
-    return 1;
+    *ret_written = written > 0;
+    return settle_now(p, place, written >= 0, written > 0);
 }

@@ -966,8 +966,8 @@ fault("shm", "first_look_is_not_delayed", BACKOFF, "        zero *= backoff_fact
 fault("h", "sender_is_not_told_that_all_is_read", LEND, "    duplex_ring_bell(p);\n    port_complete(",
       "    port_complete(", "shm_lend")
 fault("h", "sender_is_not_told_that_all_is_read_at_once", LEND,
-      "place->loan, memory_order_release);\n    duplex_ring_bell(p);\n    return 1;",
-      "place->loan, memory_order_release);\n    return 1;", "shm_lend")
+      "                          memory_order_release);\n    duplex_ring_bell(p);\n    return 1;",
+      "                          memory_order_release);\n    return 1;", "shm_lend")
 fault("h", "offer_at_once_rings_no_bell", "backend_shm/message.c",
       "    duplex_make_offer(p, &h, tx, g);\n    duplex_ring_bell(p);",
       "    duplex_make_offer(p, &h, tx, g);", "shm_lend")
