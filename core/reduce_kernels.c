@@ -93,17 +93,18 @@ FLOAT_ORDER(64, int64_t, uint64_t)
 /* ---- Kernels of two sources ---- */
 
 /* dst[i] = expression of a[i] and b[i], called x and y. */
-#define PAIR(name, element, expression)                                                                                \
+#define PAIR_TO(name, result, element, expression)                                                                     \
     static void name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                          \
     {                                                                                                                  \
-        element *dst = dst_bytes;                                                                                      \
+        result *dst = dst_bytes;                                                                                       \
         const element *a = a_bytes, *b = b_bytes;                                                                      \
         INDEPENDENT                                                                                                    \
         for (size_t i = 0; i < count; i++) {                                                                           \
             element x = a[i], y = b[i];                                                                                \
-            dst[i] = (element)(expression);                                                                            \
+            dst[i] = (result)(expression);                                                                             \
         }                                                                                                              \
     }
+#define PAIR(name, element, expression) PAIR_TO(name, element, element, expression)
 
 /* Signed integers wrap as unsigned ones do; the 16-bit product is made in 32 bits, since uint16_t would become int. */
 #define PAIR_BITS(width)                                                                                               \
@@ -241,19 +242,6 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         }                                                                                                              \
     }
 
-/* sum[i] = a[i] + b[i]: a sum begins. */
-#define WIDE_PAIR(name, element, expression)                                                                           \
-    static void name(void *sum_bytes, const void *a_bytes, const void *b_bytes, size_t count)                          \
-    {                                                                                                                  \
-        f32 *sum = sum_bytes;                                                                                          \
-        const element *a = a_bytes, *b = b_bytes;                                                                      \
-        INDEPENDENT                                                                                                    \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            element x = a[i], y = b[i];                                                                                \
-            sum[i] = expression;                                                                                       \
-        }                                                                                                              \
-    }
-
 #define WIDE_FINISH(name, element, wide, expression)                                                                   \
     static void finish_##name(void *dst_bytes, const void *sum_bytes, size_t count)                                    \
     {                                                                                                                  \
@@ -272,7 +260,7 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
     PAIR(product_##name##suffix, element, narrow_##name(widen_##name(x) * widen_##name(y)))                            \
     PREMULTIPLY(name, suffix, element, float, narrow_##name)                                                           \
     DIVIDE(name, suffix, element, float, narrow_##name)                                                                \
-    WIDE_PAIR(sum_wide_##name##suffix, element, widen_##name(x) + widen_##name(y))                                     \
+    PAIR_TO(sum_wide_##name##suffix, f32, element, widen_##name(x) + widen_##name(y))                                  \
     WIDE_STEP(start_##name##suffix, element, f32, widen_##name(x))                                                     \
     WIDE_STEP(add_##name##suffix, element, f32, sum[i] + widen_##name(x))                                              \
     WIDE_STEP(multiply_##name##suffix, element, f32, sum[i] * widen_##name(x))                                         \
