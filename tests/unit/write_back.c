@@ -142,15 +142,32 @@ static void warm_up(comm_group *world, int rank, int32_t *data, size_t count)
     }
 }
 
-/* Some time after rank 1 has stopped, when rank 0 no longer waits in the call. */
+/* The next one in which rank 1 writes stops it. */
+static void arm(comm_group *world, int rank, int32_t *data, size_t count)
+{
+    warm_up(world, rank, data, count);
+    fill(data, rank, count, 0);
+    if (rank == 1)
+        atomic_store(&shared->armed, (int)getpid());
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+}
+
+static _Atomic int is_watched, is_submitted; /* rank 0's operation: it no longer waits in the call */
+
+comm_work *__real_comm__work_take(comm_group *group);
+comm_work *__wrap_comm__work_take(comm_group *group);
+
+comm_work *__wrap_comm__work_take(comm_group *group)
+{
+    atomic_store(&is_submitted, atomic_load(&is_watched));
+    return __real_comm__work_take(group);
+}
+
 static void *resume(void *unused)
 {
-    enum { MS = 20 };
-    int stopped;
-    while (!(stopped = atomic_load(&shared->stopped)))
+    while (!atomic_load(&shared->stopped) || !atomic_load(&is_submitted))
         sched_yield();
-    usleep(1000 * MS);
-    kill((pid_t)stopped, SIGCONT);
+    kill((pid_t)atomic_load(&shared->stopped), SIGCONT);
     return unused;
 }
 
@@ -161,11 +178,8 @@ static void late_writer(int rank, int size, void *arg)
     comm_group *world = ranks_world(backend);
     pthread_t thread;
     (void)size;
-    warm_up(world, rank, data, count);
-    fill(data, rank, count, 0);
-    if (rank == 1)
-        atomic_store(&shared->armed, (int)getpid());
-    CHECK_OK(comm_barrier(world, NULL, NULL));
+    arm(world, rank, data, count);
+    atomic_store(&is_watched, 1);
     CHECK(rank != 0 || pthread_create(&thread, NULL, resume, NULL) == 0);
     CHECK_OK(comm_all_reduce(world, data, data, count, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
     check_sum(data, count, 0);
@@ -183,11 +197,7 @@ static void stopped_writer(int rank, int size, void *arg)
     comm_group *world = ranks_world(backend);
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     (void)size;
-    warm_up(world, rank, data, count);
-    fill(data, rank, count, 0);
-    if (rank == 1)
-        atomic_store(&shared->armed, (int)getpid());
-    CHECK_OK(comm_barrier(world, NULL, NULL));
+    arm(world, rank, data, count);
     if (rank == 1) {
         options.timeout_ms = 20000;
         comm_all_reduce(world, data, data, count, COMM_DTYPE_I32, COMM_REDOP_SUM, &options, NULL);
