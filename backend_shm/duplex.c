@@ -348,12 +348,24 @@ struct tx *duplex_draft_offer(struct duplex *p, const struct frame *h, const str
     return NULL;
 }
 
+static void put_lent(struct duplex *p, struct frame *h, struct loan *l)
+{
+    h->credit = port_take_owed(&p->port);
+    lend_begin(p, l);
+    ring_put_lent(&p->out, ring_key(h), h, &l->place);
+}
+
+void duplex_put_lent(struct duplex *p, struct frame *h, struct loan *l)
+{
+    port_spend(&p->port, l->bytes);
+    p->messages_before = p->messages;
+    put_lent(p, h, l);
+}
+
 void duplex_make_offer(struct duplex *p, struct frame *h, struct tx *tx, const void *owner)
 {
     tx->owner = owner;
-    h->credit = port_take_owed(&p->port);
-    lend_begin(p, &tx->loan);
-    ring_put_lent(&p->out, ring_key(h), h, &tx->loan.place);
+    put_lent(p, h, &tx->loan);
     lent_append(p, tx);
 }
 
@@ -362,8 +374,7 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx)
     tx_put(p, tx);
 }
 
-/* A rank that only sends has not looked for any. */
-static int has_credit(struct duplex *p, size_t bytes)
+int duplex_has_credit(struct duplex *p, size_t bytes)
 {
     if (!port_has_credit(&p->port, bytes))
         duplex_read_credit(p);
@@ -379,7 +390,7 @@ struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const stru
         p->lends_later--;
         return NULL;
     }
-    if (!has_credit(p, loan->bytes) || p->tx_head || !lend_is_sooner(p, h, &drafted, flow) ||
+    if (!duplex_has_credit(p, loan->bytes) || p->tx_head || !lend_is_sooner(p, h, &drafted, flow) ||
         !has_space(p, ring_frame_lines(0)))
         return NULL;
     struct tx *tx = tx_get(p->fabric);
@@ -391,9 +402,9 @@ struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const stru
 
 void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const void *owner)
 {
-    port_spend(&p->port, tx->loan.bytes);
-    p->messages_before = p->messages;
-    duplex_make_offer(p, h, tx, owner);
+    tx->owner = owner;
+    duplex_put_lent(p, h, &tx->loan);
+    lent_append(p, tx);
 }
 
 /* For all of its pieces, which go to the lanes in turn? */
@@ -427,7 +438,8 @@ int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx)
 {
     const void *payload = tx->loan.payload;
     size_t bytes = tx->loan.bytes;
-    int has_room = p->port.state == PORT_UP && has_credit(p, bytes) && !p->tx_head && has_space_for_all(p, bytes);
+    int has_room = p->port.state == PORT_UP && duplex_has_credit(p, bytes) && !p->tx_head &&
+                   has_space_for_all(p, bytes);
     if (has_room && !lend_withdraw(p, &tx->loan))
         return 0;
     lend_later(p);

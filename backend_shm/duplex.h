@@ -21,6 +21,8 @@ void duplex_take_credit(struct port *p);
 int duplex_read_credit(struct duplex *p);
 /* The same; 1 if there were some: another frame may be in front now. 0 also if the peer is lost. */
 int duplex_passes_credit(struct duplex *p);
+/* Is there credit for an eager message? A rank that only sends has not taken in any. */
+int duplex_has_credit(struct duplex *p, size_t bytes);
 int duplex_read(struct port *p);
 void duplex_forget(struct port *p, const void *owner);
 void duplex_sweep(struct port *p);
@@ -128,6 +130,8 @@ void duplex_drop_draft(struct duplex *p, struct tx *tx);
 /* The same for an eager message, with its header: if it is sooner read by the peer. */
 struct tx *duplex_draft_lent(struct duplex *p, const struct frame *h, const struct loan *loan, enum lend_flow flow);
 void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const void *owner);
+/* The same of one that nobody waits for here: it is what is lent, and its end, that the caller looks after. */
+void duplex_put_lent(struct duplex *p, struct frame *h, struct loan *l);
 /* The peer has not read this eager message for long: take it back, and send it through the ring, if there is credit and
  * space for all of it. 0: there is not, other frames wait, or the peer reads it. */
 int duplex_send_instead(struct duplex *p, struct frame *h, struct tx *tx);

@@ -10,6 +10,7 @@
 #include "duplex.h"
 #include "events.h"
 #include "greeting.h"
+#include "multicast.h"
 #include "region.h"
 #include "say.h"
 #include "waiting.h"
@@ -80,6 +81,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->ring_bytes = fabric_ring_bytes(info);
     f->cma_bytes = exec_host->param_int(info->options, "shm", "cma_bytes");
     f->cma_measured = (int)exec_host->param_int(info->options, "shm", "cma_measured");
+    f->multicast_bytes = exec_host->param_int(info->options, "shm", "multicast_bytes");
     huge_pages_choose(&f->domain->huge_pages, exec_host->param_int(info->options, "shm", "huge_pages"));
     f->copy_way = (enum copy_out_way)exec_host->param_int(info->options, "shm", "past_caches");
     greeting_random(&f->probe_word, sizeof f->probe_word);
@@ -208,6 +210,7 @@ void fabric_finish(struct fabric *f)
     for (int32_t i = 0; f->duplexes && i < f->domain->peers.size; i++)
         duplex_finish(&f->duplexes[i]);
     duplex_pool_finish(f);
+    multicast_finish(f);
     region_finish(f);
     free(f->duplexes);
     free(f->up);

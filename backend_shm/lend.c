@@ -255,7 +255,7 @@ static int suits_kernel(struct duplex *p, const struct frame *h, const struct lo
            lend_kernel_reads(p->fabric, l->payload, (size_t)h->bytes);
 }
 
-static int has_slot(struct duplex *p)
+int lend_has_slot(struct duplex *p)
 {
     if (p->stuck)
         write_back_free_slots(p);
@@ -266,7 +266,7 @@ int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum
 {
     uint32_t traits = comm_op_traits_of(h->kind)->traits;
     if (!lend_peer_can_read(p) || (traits & COMM_OP_TRAIT_REDUCES) || h->bytes > (uint64_t)p->fabric->cma_bytes ||
-        !has_slot(p))
+        !lend_has_slot(p))
         return 0;
     l->place = (struct ring_place){ .at = (uintptr_t)l->payload };
     return eager_kernel_is_faster(p, h, flow, l->splits) && lend_kernel_reads(p->fabric, l->payload, l->bytes);
@@ -275,7 +275,7 @@ int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum
 int lend_suits(struct duplex *p, const struct frame *h, struct loan *l)
 {
     const struct region *r;
-    if (!has_slot(p))
+    if (!lend_has_slot(p))
         return 0;
     if (l->write_back && write_back_suits(p, h, l))
         return 1;
@@ -303,7 +303,7 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
  * the peer reads them if they are made then. */
 int lend_has_offers(const struct duplex *p)
 {
-    return !p->staged && __builtin_popcount(p->loans) < RING_LOANS / 2;
+    return !p->staged && __builtin_popcount(p->loans) - p->copies_lent < RING_LOANS / 2;
 }
 
 void lend_begin(struct duplex *p, struct loan *l)

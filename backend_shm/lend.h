@@ -79,6 +79,8 @@ int lend_is_sooner(struct duplex *p, const struct frame *h, struct loan *l, enum
 int lend_withdraw(struct duplex *p, const struct loan *l);
 /* It begins to go through the ring. */
 void lend_not(struct duplex *p, const struct frame *h, const struct loan *l);
+/* Is a slot free? */
+int lend_has_slot(struct duplex *p);
 /* May one more be lent that the peer has not asked for? */
 int lend_has_offers(const struct duplex *p);
 /* Take a slot for it, and complete the place. */

@@ -27,5 +27,9 @@ static inline int room_is_there(struct duplex *p, size_t bytes)
  * 0: that takes too long, or the peer has sent something else, which is to be read first; there may be room for this
  * message all the same. *until_ns begins at 0, and is kept where several peers are waited for. */
 int room_await(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
+/* So many messages of this length, a power of two, may a rank that only sends have under way; 0: too few of them that
+ * waiting for each batch were seldom. Then it waits for room for a whole batch, as above. */
+uint64_t room_batch(const struct duplex *p, size_t bytes);
+int room_await_batch(struct fabric *f, struct duplex *p, size_t bytes, int64_t spin_ns, int64_t *until_ns);
 
 #endif

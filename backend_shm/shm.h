@@ -33,6 +33,7 @@ enum {
 
 struct fabric;
 struct mapping;
+struct multicast;
 struct region;
 struct tx;
 
@@ -99,6 +100,7 @@ struct duplex {
     /* lend.c */
     uint32_t loans;        /* a bit for each slot that is taken */
     uint32_t loan;         /* the last one's number */
+    int copies_lent;       /* multicast.c: of those slots */
     struct region *staging; /* copies of payloads that are lent, so that the peer can write back; NULL: not made yet */
     uint32_t staged;       /* a bit for each place there that is taken */
     int cannot_stage;      /* there is no memory for it */
@@ -185,6 +187,9 @@ struct fabric {
     struct lendable lendable[SHM_LENDABLE];
     struct region *regions; /* region.c: this rank's */
     uint32_t regions_made;
+
+    int64_t multicast_bytes;
+    struct multicast *multicast; /* NULL: not used yet */
 };
 
 struct arena {

@@ -42,8 +42,10 @@ struct small_shape {
     int only_sends;          /* what the engine does for this op on this rank: it waits for nobody */
     int awaits_room;         /* it only sends, and is left to the engine once there is room to send it eagerly */
     int may_be_lent;         /* its message is eager, and perhaps sooner read in the sender's memory */
+    int multicasts;          /* and one copy of it is for all: multicast.h */
     int has_rounds, swaps;   /* rounds.c or swap.c does it: what is said of messages here is not used */
     int is_special;          /* it is offered, may be lent, or does not fit: run_special */
+    uint64_t batch;          /* it waits for room once in so many calls; 0: when there is none */
     int turn_share;          /* of SMALL_TURN: what a call takes of this rank's turn on its core; 0: it ends the turn */
     struct small_message sends[SMALL_PEERS_MAX], recvs[SMALL_PEERS_MAX];
     size_t copy_bytes, copy_from, copy_to; /* this rank's own block, if one is copied */

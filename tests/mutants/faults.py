@@ -651,7 +651,8 @@ fault("shm", "offer_is_found_by_its_slot", DUPLEX, "if (p->offers[i].place.loan 
       "if (p->offers[i].place.slot == (offer - 1) % RING_LOANS)", "shm_lend")
 fault("shm", "offer_is_read_in_the_middle_of_a_frame", DUPLEX, "if (p->accepted && !p->port.in.type)",
       "if (p->accepted)", "shm_lend")
-fault("shm", "all_slots_are_offered", LEND, " && __builtin_popcount(p->loans) < RING_LOANS / 2", "", "shm_lend")
+fault("shm", "all_slots_are_offered", LEND,
+      " && __builtin_popcount(p->loans) - p->copies_lent < RING_LOANS / 2", "", "shm_lend")
 fault("shm", "offer_made_at_once_counts_as_sent", MATCH,
       "if (begun == PORT_READ || (begun == PORT_NOT_OFFERED && !in_order)) {", "if (begun == PORT_READ || !in_order) {",
       "late on shm, through the kernel")
@@ -901,14 +902,45 @@ fault("b", "credit_is_taken_in_twice", DUPLEX, "if (p->in.next != record || d->d
       "if (d->done_count != done)", "shm_lend")
 
 SMALL = "backend_shm/small.c"
+ROOM = "backend_shm/room.c"
 fault("shm", "sender_never_yields_its_core", SMALL, "small->turn_taken + share : 0;", "share : 0;",
       "turns")
 fault("shm", "sender_with_a_core_of_its_own_yields_it", SMALL, "!g->domain->shares_cores || !s->only_sends",
       "!s->only_sends", "turns")
-fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES)", "|| s->bytes < 1)",
+fault("shm", "sender_of_short_messages_yields_its_core", SMALL, "|| s->bytes < LEAST_BYTES ||", "|| s->bytes < 1 ||",
       "turns")
-fault("shm", "turns_of_short_messages_are_long", SMALL, "(messages < TURN_MESSAGES ? messages : TURN_MESSAGES)",
-      "messages", "turns")
+fault("shm", "turns_of_short_messages_are_long", SMALL, "messages < most ? messages : most);", "messages);",
+      "turns")
+fault("shm", "turns_of_a_sender_to_several_are_as_long_as_others", SMALL, "to_several ? SEVERAL_MESSAGES : MESSAGES;",
+      "MESSAGES;", "turns")
+fault("shm", "ranks_wait_for_no_batch", SMALL, "op->seq % s->batch == 0))", "0))", "turns")
+fault("shm", "a_sender_to_several_waits_for_batches", SMALL, "s->send_messages != 1 || g->size == 2 ||",
+      "g->size == 2 ||",
+      "turns")
+fault("shm", "batch_fills_the_whole_ring", ROOM, "most = whole - whole / SPARE;", "most = 2 * whole + SPARE;",
+      "shm_room")
+fault("shm", "part_of_a_batch_is_waited_for", ROOM, "return (batch + RING_LANES) * message_bytes(bytes);",
+      "return batch * message_bytes(bytes) / 2;", "shm_room")
+fault("shm", "ranks_that_share_cores_wait_for_as_much_room_as_others", ROOM, "? SOME_OF_CROWD : SOME", "? SOME : SOME",
+      "shm_room")
+
+MULTICAST = "backend_shm/multicast.c"
+fault("shm", "copy_for_several_is_made_of_any_length", SMALL, "&& least && s->bytes >= least &&", "&& least &&",
+      "multicast")
+fault("shm", "copy_for_several_is_longer_than_its_place", SMALL, " && s->bytes <= MULTICAST_BYTES_MAX;", ";",
+      "multicast")
+fault("shm", "copy_for_several_of_the_first_ones_part", SMALL,
+      "        same &= s->sends[i].offset == s->sends[0].offset;", "        same &= 1;", "multicast")
+fault("shm", "copies_for_several_are_written_over", MULTICAST, "return m->region && m->made - m->read < UNDER_WAY_MAX;",
+      "return m->region != NULL;", "multicast")
+fault("shm", "copy_for_several_ends_when_one_has_read_it", MULTICAST,
+      "        if (!is_read(p, l))\n            return 0;\n",
+      "        if (c->readers == 1 && !is_read(p, l))\n            return 0;\n", "multicast")
+fault("shm", "copy_for_a_lost_peer_is_kept", MULTICAST, "p->port.state != PORT_UP || lend_is_taken(p, l)",
+      "lend_is_taken(p, l)", "multicast")
+fault("shm", "copy_for_several_needs_memory_that_is_not_there", MULTICAST, "return m->region && m->made",
+      "return m->made",
+      "multicast")
 fault("shm", "sender_of_the_engine_never_yields_its_core", "backend_shm/backend.c",
       "driver_leave_quietly(a);\n    small_end_turn(&g->small);", "driver_leave_quietly(a);", "turns")
 fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_tcp/backend.c",
@@ -980,7 +1012,7 @@ fault("h", "writer_does_not_say_that_it_waits", DUPLEX,
 # ---- shm: lanes of a ring ----
 
 RING = "backend_shm/ring.h"
-ROOM = "backend_shm/room.c"
+
 fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (uint64_t)lines) < lines", "0",
       "shm_ring")
 fault("shm", "short_answers_go_past_the_caches", "backend_shm/ring.c", "if (!always && copy_out", "if (copy_out",

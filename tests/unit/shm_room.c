@@ -216,14 +216,17 @@ static void how_much_room_is_waited_for(void **state)
 {
     static const struct row {
         size_t bytes, ring;
-        int spins;
+        int spins, shares_cores;
         size_t room;
-    } rows[] = { { 2000, 512 << 10, 0, 256 << 10 }, { 3000, 512 << 10, 0, 64 << 10 }, { 8000, 512 << 10, 0, 64 << 10 },
-                 { 2000, 512 << 10, 1, 256 << 10 }, { 3000, 512 << 10, 1, 64 << 10 }, { 4000, 2 << 20, 1, 512 << 10 },
-                 { 4000, 2 << 20, 0, 512 << 10 } };
+    } rows[] = {
+        { 2000, 512 << 10, 0, 0, 256 << 10 }, { 3000, 512 << 10, 0, 0, 64 << 10 }, { 8000, 512 << 10, 0, 0, 64 << 10 },
+        { 2000, 512 << 10, 1, 0, 256 << 10 }, { 3000, 512 << 10, 1, 0, 64 << 10 }, { 4000, 2 << 20, 1, 0, 512 << 10 },
+        { 4000, 2 << 20, 0, 0, 512 << 10 },   { 2000, 512 << 10, 0, 1, 256 << 10 }, { 3000, 512 << 10, 0, 1, 16 << 10 },
+    };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         open_sides(rows[i].ring);
+        sides[0].domain.shares_cores = rows[i].shares_cores;
         for (int k = 0; k < 2; k++) { /* the peer learns that it is waited for */
             while (has_room(rows[i].bytes))
                 send_one(0, rows[i].bytes);
@@ -236,6 +239,37 @@ static void how_much_room_is_waited_for(void **state)
         while (!await(rows[i].bytes, 0) && received_count < sent_count)
             read_messages(1);
         assert_in_range(received_count - before, wanted - 4, wanted + 18);
+        close_sides();
+    }
+}
+
+/* The batch is a power of two of messages that fit into most of the ring, and waited for as a whole. */
+static void a_batch_is_waited_for(void **state)
+{
+    static const struct {
+        size_t bytes, ring;
+        int batch;
+    } rows[] = {
+        { 0, 512 << 10, 1024 }, { 1000, 512 << 10, 256 }, { 2048, 512 << 10, 128 }, { 3072, 512 << 10, 128 },
+        { 4096, 512 << 10, 0 }, { 1000, 64 << 10, 0 },    { 4096, 2 << 20, 128 },   { 16 << 10, 2 << 20, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const size_t bytes = rows[i].bytes;
+        int64_t until_ns = 0;
+        open_sides(rows[i].ring);
+        assert_int_equal(room_batch(sides[0].pair, bytes), rows[i].batch);
+        while (rows[i].batch && has_room(bytes))
+            send_one(0, bytes);
+        while (rows[i].batch && !room_await_batch(&sides[0].fabric, sides[0].pair, bytes, 0, &until_ns) &&
+               received_count < sent_count)
+            read_messages(1);
+        /* Credit comes in steps, and may be short before the ring is full. */
+        assert_in_range(received_count, rows[i].batch ? rows[i].batch - 16 : 0, rows[i].batch * 2);
+        for (int k = 0; k < rows[i].batch; k++) {
+            assert_true(has_room(bytes));
+            send_one(0, bytes);
+        }
         close_sides();
     }
 }
@@ -383,6 +417,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_goes_on_when_the_peer_has_read),
         cmocka_unit_test(how_much_room_is_waited_for),
+        cmocka_unit_test(a_batch_is_waited_for),
         cmocka_unit_test(there_is_room_for_a_long_message_behind_short_ones),
         cmocka_unit_test(messages_that_are_longer_than_a_lane),
         cmocka_unit_test(nobody_reads),
