@@ -1007,6 +1007,7 @@ void duplex_sweep(struct port *port)
     if (!port_is_gone(port))
         return;
     tx_drop_all(p);
+    lend_end_all(p);
     duplex_close(p);
 }
 

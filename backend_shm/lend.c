@@ -357,6 +357,14 @@ void lend_end(struct duplex *p, const struct loan *l)
         p->loans &= ~(1u << l->place.slot);
 }
 
+void lend_end_all(struct duplex *p)
+{
+    for (uint32_t slot = 0; p->segment.shared && slot < RING_LOANS; slot++)
+        if (p->loans >> slot & 1)
+            atomic_store_explicit(&p->out.shared->valid[slot], 0, memory_order_relaxed);
+    ring_fence();
+}
+
 /* ---- The receiver ---- */
 
 /* Perhaps less; as process_vm_readv. */

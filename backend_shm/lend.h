@@ -92,6 +92,9 @@ int lend_take_result(struct duplex *p, const struct loan *l);
 /* It has been read, or is taken back; the slot is free, and the memory is the user's. */
 void lend_end(struct duplex *p, const struct loan *l);
 
+/* The peer is lost, and may live: what is still lent to it is not to be read any more. */
+void lend_end_all(struct duplex *p);
+
 /* For write_back.c. Does the kernel read this memory for other processes? */
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes);
 /* Can the peer read this rank's memory by the kernel, and is that wanted? */

@@ -27,6 +27,7 @@ struct multicast_copy {
 struct multicast {
     struct region *region; /* NULL: there was no memory */
     unsigned made, read;   /* copies, in turn */
+    unsigned vain;         /* so many, with one more, were read when a wait was in vain; 0: none was */
     struct multicast_copy under_way[UNDER_WAY_MAX];
 };
 
@@ -35,10 +36,11 @@ static int is_read(const struct duplex *p, const struct loan *l)
     return p->port.state != PORT_UP || lend_is_taken(p, l);
 }
 
+/* That of a peer that has been lost and closed has been ended then: lend_end_all. */
 static void end_loan(struct duplex *p, const struct loan *l)
 {
     p->copies_lent--;
-    if (p->port.state == PORT_UP)
+    if (p->segment.shared)
         lend_end(p, l);
 }
 
@@ -74,6 +76,17 @@ int multicast_has_place(struct fabric *f)
     while (m->read != m->made && end_copy(&m->under_way[m->read % UNDER_WAY_MAX]))
         m->read++;
     return m->region && m->made - m->read < UNDER_WAY_MAX;
+}
+
+int multicast_may_wait(const struct fabric *f)
+{
+    const struct multicast *m = f->multicast;
+    return m && m->region && m->vain != m->read + 1;
+}
+
+void multicast_waited_in_vain(struct fabric *f)
+{
+    f->multicast->vain = f->multicast->read + 1;
 }
 
 int multicast_has_room(struct duplex *p, size_t bytes)

@@ -19,6 +19,10 @@ enum {
 int multicast_has_place(struct fabric *f);
 /* Is there room at this peer? It is told of the memory, once. */
 int multicast_has_room(struct duplex *p, size_t bytes);
+/* Is it worth while to wait for that? Not after a wait in vain, until a copy has been read by all: a peer of another
+ * group, too, may hold all copies for long. */
+int multicast_may_wait(const struct fabric *f);
+void multicast_waited_in_vain(struct fabric *f);
 /* Both are there. Copy a message of that length; then send it, whose header is *h, to up to PEERS_MAX peers, without
  * ringing their bells. */
 struct multicast_copy *multicast_make(struct fabric *f, const void *payload, size_t bytes);

@@ -260,12 +260,15 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
 
 int region_notices(struct duplex *p)
 {
+    int was_reset = 0;
     for (;;) {
         struct notice n;
         int fds[GREETING_FDS_MAX], count = 0;
         ssize_t bytes = greeting_receive_any(p->watch.fd, &n, sizeof n, fds, &count);
         if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
             return 1;
+        if (bytes < 0 && errno == ECONNRESET && !was_reset++)
+            continue; /* the peer has ended with something unread: said once, before what it had sent */
         int made_sense = bytes > 0 && take_notice(p, &n, fds, count);
         for (int i = 0; i < count; i++)
             close(fds[i]);

@@ -26,8 +26,10 @@ static size_t batch_bytes(uint64_t batch, size_t bytes)
 
 uint64_t room_batch(const struct duplex *p, size_t bytes)
 {
-    enum { LEAST = 128, MOST = 1024, SPARE = 8 };
+    enum { LEAST = 128, MOST = 1024, SPARE = 8, KEPT = PORT_CREDIT_WINDOW / 4 };
     size_t whole = whole_bytes(p), most = whole - whole / SPARE;
+    if (most > PORT_CREDIT_WINDOW - KEPT) /* the peer gives it back in steps of up to so much */
+        most = PORT_CREDIT_WINDOW - KEPT;
     uint64_t batch = LEAST;
     if (batch_bytes(batch, bytes) > most)
         return 0;

@@ -748,7 +748,8 @@ static int can_send_lendable(struct small_shape *s, struct messages n, struct fa
     return lent == n.sends;
 }
 
-/* A rank that only sends waits for the peers that are behind; others send through the rings then. */
+/* A rank that only sends waits for peers that are behind; others send through the rings then, and it does, too, if it
+ * has waited in vain. */
 static int can_multicast(const struct small_shape *s, struct fabric *f, int64_t spin_ns)
 {
     int64_t until_ns = 0;
@@ -761,8 +762,12 @@ static int can_multicast(const struct small_shape *s, struct fabric *f, int64_t 
                 can = can && multicast_has_room(s->sends[i].peer, s->bytes);
         if (can)
             fabric_found(f, turn, until_ns);
-        if (can || s->recv_messages || !fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
+        if (can || s->recv_messages || !multicast_may_wait(f))
             return can;
+        if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns)) {
+            multicast_waited_in_vain(f);
+            return 0;
+        }
     }
 }
 

@@ -938,6 +938,9 @@ fault("shm", "copy_for_several_ends_when_one_has_read_it", MULTICAST,
       "        if (c->readers == 1 && !is_read(p, l))\n            return 0;\n", "multicast")
 fault("shm", "copy_for_a_lost_peer_is_kept", MULTICAST, "p->port.state != PORT_UP || lend_is_taken(p, l)",
       "lend_is_taken(p, l)", "multicast")
+fault("shm", "copies_for_several_are_waited_for_in_vain_again", MULTICAST, " && m->vain != m->read + 1;", ";",
+      "multicast")
+fault("shm", "what_is_lent_to_a_lost_peer_stays_valid", DUPLEX, "    lend_end_all(p);\n", "", "shm_lend")
 fault("shm", "copy_for_several_needs_memory_that_is_not_there", MULTICAST, "return m->region && m->made",
       "return m->made",
       "multicast")

@@ -2,8 +2,8 @@
  * what was sent, also if a peer reads late, in the engine, after the sender has gone, or never; and that all goes
  * through the rings where there is no memory for it. */
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,11 +12,14 @@
 enum { RANKS = 4, BYTES_MAX = 80 << 10, WORDS_MAX = BYTES_MAX / 4 };
 
 static pthread_barrier_t *meeting; /* of all ranks, in the kernel: who waits there does not look at its rings */
+static volatile int *stopped;      /* a process that stops itself */
 
-static int made, no_memory;
+static int made, waited_in_vain, no_memory;
 
 void *__real_multicast_make(void *f, const void *payload, size_t bytes);
 void *__wrap_multicast_make(void *f, const void *payload, size_t bytes);
+void __real_multicast_waited_in_vain(void *f);
+void __wrap_multicast_waited_in_vain(void *f);
 void *__real_region_create(const void *f, size_t bytes);
 void *__wrap_region_create(const void *f, size_t bytes);
 
@@ -24,6 +27,12 @@ void *__wrap_multicast_make(void *f, const void *payload, size_t bytes)
 {
     made++;
     return __real_multicast_make(f, payload, bytes);
+}
+
+void __wrap_multicast_waited_in_vain(void *f)
+{
+    waited_in_vain++;
+    __real_multicast_waited_in_vain(f);
 }
 
 void *__wrap_region_create(const void *f, size_t bytes)
@@ -171,6 +180,50 @@ static void a_late_reader(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void await_stop(int pid)
+{
+    char path[64], text[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    while (!strstr(text, ") T")) {
+        FILE *stat = fopen(path, "re");
+        CHECK(stat && fgets(text, sizeof text, stat));
+        fclose(stat);
+        sched_yield();
+    }
+}
+
+/* One that is in another group holds all copies: in this group they are waited for once, at most. That one is stopped,
+ * lest its helper thread read. */
+static void a_late_reader_of_another_group(int rank, int size, void *arg)
+{
+    enum { LATE = 2, HELD = 4, CALLS = 20 };
+    const size_t count = 4096;
+    comm_group *world = ranks_world("cpu:shm?multicast_bytes=8K&eager_bytes=64K"), *rest = NULL;
+    (void)arg;
+    CHECK_OK(comm_group_split(world, rank == LATE, rank, NULL, &rest));
+    meet(world, rank, size, count);
+    if (rank == LATE)
+        *stopped = (int)getpid();
+    pthread_barrier_wait(meeting);
+    if (rank == LATE)
+        raise(SIGSTOP);
+    else
+        await_stop(*stopped);
+    for (int op = 0; op < HELD; op++)
+        broadcast(world, rank, 0, count, op);
+    waited_in_vain = 0;
+    for (int op = 0; op < CALLS && rank != LATE; op++) {
+        broadcast(rest, rank > LATE ? rank - 1 : rank, 0, count, op);
+        CHECK_OK(comm_barrier(rest, NULL, NULL));
+    }
+    CHECK(waited_in_vain <= 1);
+    if (rank == 0)
+        kill(*stopped, SIGCONT);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* Those that receive asynchronously do so in the engine, before and after the message has come. */
 static void readers_in_the_engine(int rank, int size, void *arg)
 {
@@ -266,7 +319,7 @@ static void without_memory(int rank, int size, void *arg)
             all_gather(world, rank, size, count, op);
         }
     }
-    CHECK(made == 0);
+    CHECK(made == 0 && waited_in_vain == 0);
     CHECK_OK(comm_group_close(world));
 }
 
@@ -285,13 +338,15 @@ int main(void)
     struct lengths_run all = { "cpu:shm?multicast_bytes=8K&eager_bytes=64K" DIRECT, 8192 },
                        some = { "cpu:shm?multicast_bytes=20000&eager_bytes=64K" DIRECT, 20000 },
                        none = { "cpu:shm?multicast_bytes=0&eager_bytes=64K" DIRECT, 0 };
-    meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    meeting = mmap(NULL, 2 * sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (meeting == MAP_FAILED)
         return 1;
+    stopped = (int *)(meeting + 1);
     return run(3, "from 8K on, three ranks", all_lengths, &all, 0) ||
            run(RANKS, "from 8K on, four ranks", all_lengths, &all, 0) ||
            run(3, "from 20000 bytes on", all_lengths, &some, 0) || run(3, "none", all_lengths, &none, 0) ||
            run(RANKS, "a late reader", a_late_reader, NULL, 0) ||
+           run(RANKS, "a late reader of another group", a_late_reader_of_another_group, NULL, 0) ||
            run(RANKS, "readers in the engine", readers_in_the_engine, NULL, 0) ||
            run(3, "the sender has gone", the_sender_has_gone, NULL, 0) ||
            run(RANKS, "a reader is killed", a_reader_is_killed, NULL, 1 << 2) ||

@@ -878,6 +878,23 @@ static void one_that_is_read_by_a_peer_that_leaves(void **state)
     free(third);
 }
 
+/* A peer that is lost to this rank may live, and must not read what is then written over that. */
+static void one_that_nobody_waits_for_as_the_peer_is_lost(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .bytes = LEND_EAGER_LEAST };
+    struct loan loan = { .payload = data, .bytes = LEND_EAGER_LEAST, .place = { .at = (uintptr_t)data } };
+    struct duplex *from = sides[0].pair, *to = sides[1].pair;
+    (void)state;
+    duplex_put_lent(from, &h, &loan);
+    assert_int_equal(lend_is_valid(to, &loan.place), 1);
+    port_left(&from->port);
+    duplex_sweep(&from->port);
+    assert_int_equal(lend_is_valid(to, &loan.place), 0);
+    assert_int_equal(lend_claim(to, &loan.place), 0);
+    free(data);
+}
+
 /* What nothing is waiting for must not keep others from being lent. */
 static void a_half_of_the_slots_is_for_offers(void **state)
 {
@@ -2229,6 +2246,7 @@ static const struct CMUnitTest tests[] = {
     LENT(one_that_is_read_at_once),
     LENT(one_that_is_taken_back_while_it_is_read_at_once),
     LENT(one_that_is_read_by_a_peer_that_leaves),
+    LENT(one_that_nobody_waits_for_as_the_peer_is_lost),
     LENT(a_receiver_that_sleeps_is_woken),
     LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
     LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
