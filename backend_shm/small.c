@@ -511,7 +511,7 @@ INLINED comm_status run_sent(struct small_shape *s, struct messages n, struct fa
     const struct ring_record *records[SMALL_PEERS_MAX];
     const uint8_t *send = op->send.data ? op->send.data : op->recv.data;
     uint64_t key = ring_key_of(s->sent, op->seq);
-    if (n.recvs == 0 && UNLIKELY(s->batch && op->seq % s->batch == 0))
+    if (n.recvs == 0 && UNLIKELY(s->batch && (op->seq & (s->batch - 1)) == 0))
         await_batch(f, s, spin_ns);
     if (UNLIKELY(!can_send(s, n)) && (n.recvs || !can_send_later(s, n, f, spin_ns)))
         return COMM_ERR_UNSUPPORTED;

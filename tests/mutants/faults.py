@@ -913,7 +913,7 @@ fault("shm", "turns_of_short_messages_are_long", SMALL, "messages < most ? messa
       "turns")
 fault("shm", "turns_of_a_sender_to_several_are_as_long_as_others", SMALL, "to_several ? SEVERAL_MESSAGES : MESSAGES;",
       "MESSAGES;", "turns")
-fault("shm", "ranks_wait_for_no_batch", SMALL, "op->seq % s->batch == 0))", "0))", "turns")
+fault("shm", "ranks_wait_for_no_batch", SMALL, "(op->seq & (s->batch - 1)) == 0))", "0))", "turns")
 fault("shm", "a_sender_to_several_waits_for_batches", SMALL, "s->send_messages != 1 || g->size == 2 ||",
       "g->size == 2 ||",
       "turns")
