@@ -89,9 +89,10 @@ void multicast_waited_in_vain(struct fabric *f)
     f->multicast->vain = f->multicast->read + 1;
 }
 
+/* To take in credit may queue a frame that gives some back, and that goes first. */
 int multicast_has_room(struct duplex *p, size_t bytes)
 {
-    return duplex_is_clear(p) && duplex_has_credit(p, bytes) && lend_has_slot(p) &&
+    return duplex_has_credit(p, bytes) && duplex_is_clear(p) && lend_has_slot(p) &&
            ring_free(&p->out, ring_frame_lines(0)) >= (int64_t)ring_frame_lines(0) &&
            region_tell(p, p->fabric->multicast->region);
 }

@@ -17,7 +17,7 @@ enum {
 
 /* Is there a place for one more, at once? The memory is made when it is asked for the first time. */
 int multicast_has_place(struct fabric *f);
-/* Is there room at this peer? It is told of the memory, once. */
+/* Is there room at this peer, and nothing queued for it? It is told of the memory, once. */
 int multicast_has_room(struct duplex *p, size_t bytes);
 /* Is it worth while to wait for that? Not after a wait in vain, until a copy has been read by all: a peer of another
  * group, too, may hold all copies for long. */
