@@ -915,8 +915,7 @@ fault("shm", "turns_of_a_sender_to_several_are_as_long_as_others", SMALL, "to_se
       "MESSAGES;", "turns")
 fault("shm", "ranks_wait_for_no_batch", SMALL, "(op->seq & (s->batch - 1)) == 0))", "0))", "turns")
 fault("shm", "a_sender_to_several_waits_for_batches", SMALL, "s->send_messages != 1 || g->size == 2 ||",
-      "g->size == 2 ||",
-      "turns")
+      "g->size == 2 ||", "turns")
 fault("shm", "batch_fills_the_whole_ring", ROOM, "most = whole - whole / SPARE;", "most = 2 * whole + SPARE;",
       "shm_room")
 fault("shm", "part_of_a_batch_is_waited_for", ROOM, "return (batch + RING_LANES) * message_bytes(bytes);",
@@ -941,9 +940,10 @@ fault("shm", "copy_for_a_lost_peer_is_kept", MULTICAST, "p->port.state != PORT_U
 fault("shm", "copies_for_several_are_waited_for_in_vain_again", MULTICAST, " && m->vain != m->read + 1;", ";",
       "multicast")
 fault("shm", "what_is_lent_to_a_lost_peer_stays_valid", DUPLEX, "    lend_end_all(p);\n", "", "shm_lend")
+fault("shm", "what_a_peer_said_before_it_was_reset_is_lost", "backend_shm/region.c", "errno == ECONNRESET && ", "0 && ",
+      "shm_lend")
 fault("shm", "copy_for_several_needs_memory_that_is_not_there", MULTICAST, "return m->region && m->made",
-      "return m->made",
-      "multicast")
+      "return m->made", "multicast")
 fault("shm", "sender_of_the_engine_never_yields_its_core", "backend_shm/backend.c",
       "driver_leave_quietly(a);\n    small_end_turn(&g->small);", "driver_leave_quietly(a);", "turns")
 fault("shm", "sender_of_the_engine_never_yields_its_core_beside_tcp", "backend_tcp/backend.c",

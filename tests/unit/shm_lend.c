@@ -1389,6 +1389,22 @@ static void a_region_is_read_where_it_is(void **state)
     }
 }
 
+/* Its socket then says first that it was reset, and after that what the owner had said. */
+static void a_region_of_a_peer_that_ends_with_something_unread(void **state)
+{
+    struct region *theirs = make_region(BYTES), *mine = region_create(&sides[1].fabric, BYTES);
+    (void)state;
+    assert_non_null(mine);
+    region_enter(&sides[1].fabric, mine);
+    assert_int_equal(region_tell(sides[0].pair, theirs), 1);
+    assert_int_equal(region_tell(sides[1].pair, mine), 1);
+    events_unwatch(&sides[0].fabric, &sides[0].pair->watch);
+    close(sides[0].pair->watch.fd);
+    sides[0].pair->watch.fd = -1;
+    assert_int_equal(region_notices(sides[1].pair), 0);
+    assert_true(region_is_known(sides[1].pair, region_id(theirs)));
+}
+
 /* The operation that lent from it ends, and the region is released. The connection is as good as before. */
 static void release_early(struct region *r)
 {
@@ -2265,6 +2281,7 @@ static const struct CMUnitTest tests[] = {
     LENT_LONG_RINGS(the_sender_knows_what_records_take),
     LENT(a_region_is_read_where_it_is),
     LENT(a_region_may_go_while_it_is_read),
+    LENT(a_region_of_a_peer_that_ends_with_something_unread),
     LENT(a_region_may_go_before_it_is_read),
     LENT(what_is_not_all_in_a_region_is_not_of_it),
     LENT(a_result_comes_back),
