@@ -748,9 +748,30 @@ static void read_offered(struct duplex *p)
     say_wrong(p, begin_lent(p, &o.head, &o.place));
 }
 
+int duplex_say_notice(struct duplex *p)
+{
+    struct frame h = { .type = FRAME_CREDIT, .flags = FRAME_CREDIT_NOTICE };
+    const uint64_t lines = ring_frame_lines(0);
+    if (p->bye_sent || (p->tx_head && p->tx_head->begun) || ring_free(&p->out, lines) < (int64_t)lines)
+        return 0;
+    h.credit = port_take_owed(&p->port);
+    ring_put_frame(&p->out, ring_key(&h), &h, NULL, 0);
+    return 1;
+}
+
+/* What it says of the socket's end is for on_socket. */
+static const char *hear_notices(struct duplex *p, const struct frame *h)
+{
+    int has_ended;
+    return h->type == FRAME_CREDIT && h->flags & FRAME_CREDIT_NOTICE ? region_notices(p, &has_ended) : NULL;
+}
+
 /* A frame begins. The place is that of a payload that is not in the record. */
 static const char *begin(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
+    const char *wrong = hear_notices(p, h);
+    if (wrong)
+        return wrong;
     p->messages += h->type == FRAME_EAGER || h->type == FRAME_DATA || h->type == FRAME_RTS;
     if (place && h->type == FRAME_DATA && h->bytes)
         return begin_lent(p, h, place);
@@ -807,6 +828,7 @@ int duplex_read_credit(struct duplex *p)
         if (h.type != FRAME_CREDIT || record->bytes)
             return 0;
         duplex_took(p, FRAME_CREDIT, 0, h.credit);
+        say_wrong(p, hear_notices(p, &h));
     }
     return p->port.state == PORT_UP && !p->port.in.type;
 }
@@ -935,11 +957,13 @@ void duplex_forget(struct port *port, const void *owner)
 
 /* ---- Life ---- */
 
-/* Something about registered memory, or the end; or the peer breaks the protocol. */
+/* Something about registered memory, or the end. */
 static void on_socket(struct watch *w)
 {
     struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, watch));
-    if (region_notices(p))
+    int has_ended;
+    say_wrong(p, region_notices(p, &has_ended));
+    if (!has_ended)
         return;
     events_unwatch(p->fabric, w);
     p->hung_up = 1;

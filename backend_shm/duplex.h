@@ -176,6 +176,9 @@ static inline void duplex_copy_out(struct duplex *p, void *to, const uint8_t *pa
     else
         duplex_copy_long(p, to, payload, bytes);
 }
+/* Something for the peer is in the socket: its ring says so, without ringing its bell, as the socket wakes it. 0: not
+ * now. */
+int duplex_say_notice(struct duplex *p);
 /* Send BYE; nothing follows it. */
 void duplex_leave(struct duplex *p);
 /* The descriptors and the memory. */

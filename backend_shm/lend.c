@@ -536,8 +536,6 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     if (wrong)
         return wrong;
     const uint32_t back_region = place->back_region != RING_BACK_BY_KERNEL ? place->back_region : 0;
-    if ((place->region && !region_is_known(p, place->region)) || (back_region && !region_is_known(p, back_region)))
-        region_notices(p); /* before either is found: they may say that the other one is no more */
     p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;
     p->borrowed_back = back_region ? region_find(p, back_region, place->back_at, h->bytes) : NULL;
     int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (back_region && !p->borrowed_back);

@@ -1,11 +1,13 @@
 #include "region.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "duplex.h"
 #include "greeting.h"
 #include "say.h"
 #include "segment.h"
@@ -27,7 +29,7 @@ struct region {
     size_t bytes, file_bytes;
     uint32_t id;
     int fd;
-    uint8_t *told; /* [world size] */
+    uint32_t *told; /* [world size]: as which of this rank's regions the peer was told of it; 0: it was not */
 };
 
 /* A peer's region. */
@@ -97,7 +99,7 @@ struct region *region_create(const struct fabric *f, size_t bytes)
 {
     struct region *r = calloc(1, sizeof *r);
     size_t page = bytes >= HUGE_PAGE_BYTES ? (size_t)HUGE_PAGE_BYTES : (size_t)sysconf(_SC_PAGESIZE);
-    if (!r || !(r->told = calloc((size_t)f->domain->peers.size, 1))) {
+    if (!r || !(r->told = calloc((size_t)f->domain->peers.size, sizeof *r->told))) {
         free(r);
         exec_fail(COMM_ERR_NO_MEMORY, "no memory");
         return NULL;
@@ -169,11 +171,26 @@ static struct region *find_region(const struct fabric *f, const void *data, size
     return r;
 }
 
+/* Has the peer mapped that one, which it was told of? It takes them in turn. */
+static int is_mapped(const struct duplex *p, uint32_t told)
+{
+    uint32_t taken = atomic_load_explicit(&p->out.shared->maps_taken, memory_order_acquire);
+    return told && (int32_t)(taken - told) >= 0;
+}
+
+/* A peer that spins looks at its ring only, so that one says where to look. */
 int region_tell(struct duplex *p, struct region *r)
 {
-    if (!r->told[p->port.peer])
-        r->told[p->port.peer] = tell(p, NOTICE_MAP, r) != 0;
-    return r->told[p->port.peer];
+    uint32_t *told = &r->told[p->port.peer];
+    if (is_mapped(p, *told))
+        return 1;
+    if (!*told && tell(p, NOTICE_MAP, r)) {
+        *told = ++p->maps_told;
+        p->notice_is_due = 1;
+    }
+    if (p->notice_is_due && duplex_say_notice(p))
+        p->notice_is_due = 0;
+    return 0;
 }
 
 const struct region *region_of(struct duplex *p, const void *payload, size_t bytes)
@@ -220,19 +237,44 @@ static struct mapping **find_mapping(struct duplex *p, uint32_t id)
     return at;
 }
 
-static int map_theirs(struct duplex *p, const struct notice *n, int fd)
+/* Without memory, descriptors or addresses for it. The peer never hears that this one is mapped, nor any after it. */
+static void refuse_maps(struct duplex *p, uint64_t bytes, int error)
+{
+    if (!p->maps_refused)
+        exec_log(COMM_LOG_WARN, "rank %d cannot map %" PRIu64 " bytes of memory that rank %d shares: %s. From now on "
+                 "messages from such memory of that rank are copied, which is slower. More descriptors (ulimit -n) or "
+                 "addresses (ulimit -v, vm.max_map_count) prevent this", (int)p->fabric->domain->peers.rank, bytes,
+                 (int)p->port.peer, strerror(error));
+    p->maps_refused = 1;
+}
+
+static struct mapping *map_one(struct duplex *p, const struct notice *n, int fd)
 {
     struct mapping *m = NULL;
-    if (*find_mapping(p, n->id) || p->mapping_count >= MAPPINGS_MAX || n->bytes == 0 ||
-        segment_check_file(fd, n->bytes) != 0 || !(m = calloc(1, sizeof *m)))
-        return 0;
+    if (p->mapping_count >= MAPPINGS_MAX || !(m = calloc(1, sizeof *m))) {
+        errno = ENOMEM;
+        return NULL;
+    }
     *m = (struct mapping){ .next = p->mappings, .bytes = (size_t)n->bytes, .id = n->id };
-    if (!map_file(&m->map, fd, m->bytes)) {
-        free(m);
+    if (map_file(&m->map, fd, m->bytes))
+        return m;
+    free(m);
+    return NULL;
+}
+
+static int map_theirs(struct duplex *p, const struct notice *n, int fd)
+{
+    if (*find_mapping(p, n->id) || n->bytes == 0 || n->bytes > SIZE_MAX - HUGE_PAGE_BYTES ||
+        segment_check_file(fd, n->bytes) != 0)
         return 0;
+    struct mapping *m = p->maps_refused ? NULL : map_one(p, n, fd);
+    if (!m) {
+        refuse_maps(p, n->bytes, errno);
+        return 1;
     }
     p->mappings = m;
     p->mapping_count++;
+    atomic_store_explicit(&p->in.shared->maps_taken, ++p->maps_taken, memory_order_release);
     return 1;
 }
 
@@ -250,36 +292,40 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
     if (n->kind == NOTICE_MAP && count == 1)
         return map_theirs(p, n, fds[0]);
     struct mapping **at = find_mapping(p, n->id);
-    if (n->kind != NOTICE_UNMAP || count != 0 || !*at)
+    if (n->kind != NOTICE_UNMAP || count != 0 || (!*at && !p->maps_refused))
         return 0;
+    if (!*at)
+        return 1;
     if (p->borrowed.loan && (p->borrowed.region == n->id || p->borrowed.back_region == n->id))
         duplex_drop_borrowed(p);
     unmap(p, at);
     return 1;
 }
 
-int region_notices(struct duplex *p)
+const char *region_notices(struct duplex *p, int *ret_ended)
 {
     int was_reset = 0;
-    for (;;) {
-        struct notice n;
+    for (*ret_ended = 0;;) {
+        struct notice n = { 0 };
         int fds[GREETING_FDS_MAX], count = 0;
         ssize_t bytes = greeting_receive_any(p->watch.fd, &n, sizeof n, fds, &count);
         if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
-            return 1;
+            return NULL;
         if (bytes < 0 && errno == ECONNRESET && !was_reset++)
             continue; /* the peer has ended with something unread: said once, before what it had sent */
+        if (bytes < 0 && errno == EMFILE) {
+            refuse_maps(p, n.bytes, errno); /* the kernel has dropped the descriptor */
+            continue;
+        }
+        *ret_ended = bytes == 0 || (bytes < 0 && errno != EPROTO);
+        if (*ret_ended)
+            return NULL;
         int made_sense = bytes > 0 && take_notice(p, &n, fds, count);
         for (int i = 0; i < count; i++)
             close(fds[i]);
         if (!made_sense)
-            return 0;
+            return "a notice of shared memory that makes no sense";
     }
-}
-
-int region_is_known(struct duplex *p, uint32_t id)
-{
-    return *find_mapping(p, id) != NULL;
 }
 
 uint8_t *region_find(struct duplex *p, uint32_t id, uint64_t at, uint64_t bytes)

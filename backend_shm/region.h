@@ -1,6 +1,8 @@
 /* Registered memory: regions of a process's memory that its peers map, so that they read messages there with no copy
- * between, and write results there (comm_mem_alloc). A peer is given a region's descriptor, over the socket, when the
- * first message from there is lent to it, and told when the region is released. */
+ * between, and write results there (comm_mem_alloc). A peer is given a region's descriptor, over the socket, when a
+ * message from there might be lent to it, and told when the region is released. It says in the memory that both have
+ * how many it has mapped: only then is anything lent to it from there, and until then messages go another way. A peer
+ * that cannot map one, for it has no descriptor or no addresses left, maps no more of them, and loses nothing. */
 #ifndef COMM_SHM_REGION_H
 #define COMM_SHM_REGION_H
 
@@ -17,9 +19,9 @@ uint32_t region_id(const struct region *r);
 /* All that are left; the peers are not told. */
 void region_finish(struct fabric *f);
 
-/* Make it known to the peer; 0 if that cannot be done now. */
+/* Has the peer mapped it? If not it is told of it, once. */
 int region_tell(struct duplex *p, struct region *r);
-/* The region in which the payload lies, made known to the peer; NULL: none, or the peer cannot be told now. */
+/* The region in which the payload lies, if the peer has mapped it; NULL: there is none, or it has not, yet. */
 const struct region *region_of(struct duplex *p, const void *payload, size_t bytes);
 struct ring_place region_place(const struct region *r, const void *payload);
 /* The result of what is lent there may be written to this memory of another region, or of the same one. */
@@ -28,10 +30,8 @@ void region_write_back(struct ring_place *place, const struct region *r, const v
  * no region any more. */
 void region_detach(struct fabric *f, const void *data, size_t bytes);
 
-/* What a peer says over the socket. 0: it has ended, or says what makes no sense. */
-int region_notices(struct duplex *p);
-/* Has the peer said where that region is, and not yet that it is released? */
-int region_is_known(struct duplex *p, uint32_t id);
+/* What a peer says over the socket, and whether that has ended. An error text if it makes no sense. */
+const char *region_notices(struct duplex *p, int *ret_ended);
 /* Where so many bytes of the peer's region lie in this process, until its next notice; NULL: nowhere. */
 uint8_t *region_find(struct duplex *p, uint32_t id, uint64_t at, uint64_t bytes);
 /* The peer's regions are not read any more. */

@@ -96,6 +96,7 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
+    _Atomic uint32_t maps_taken; /* by the reader: so many of the writer's regions it has mapped (region.c) */
     /* By the reader: how long it takes to read COPY_OUT_UNIT bytes of the writer's memory through the kernel, of late;
      * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
      * just been received, and lies in the sender's caches; then in messages that both copy. */

@@ -133,8 +133,13 @@ struct duplex {
     pid_t pid;             /* the peer's, if its memory can be read */
     int sees_threads;      /* what the peer's threads do can be seen */
     uint32_t split_before; /* the latest loan that was */
-    struct mapping *mappings; /* region.c: the peer's regions */
+    /* region.c */
+    struct mapping *mappings; /* the peer's regions */
     int mapping_count;
+    uint32_t maps_taken;      /* as in ring_shared */
+    int maps_refused;         /* one of them could not be mapped: no more are */
+    uint32_t maps_told;       /* of this rank's regions, to the peer */
+    int notice_is_due;        /* it has not been told to look at the socket yet */
     /* dial.c, until it is up. */
     uint8_t phase;         /* enum duplex_phase */
     char name[SHM_NAME_BYTES]; /* of the peer's socket; "": not known */

@@ -35,6 +35,9 @@ enum {
     FRAME_ANSWER_CLOSED = 16, /* the group has been closed there */
 };
 
+/* The flags of a CREDIT. */
+enum { FRAME_CREDIT_NOTICE = 1 }; /* the sender has said something elsewhere (backend_shm: over the socket) */
+
 /* The flags of a FAIL. */
 enum { FRAME_LOST_HERE = 1 }; /* `lost` is lost to this group: that says nothing about others that it is in */
 
@@ -55,7 +58,7 @@ struct frame {
     };
     union {
         uint16_t round; /* collectives: of the plan */
-        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; FAIL: FRAME_LOST_HERE or 0 */
+        uint16_t flags; /* ANSWER, QUERY: FRAME_ANSWER_ bits; CREDIT, FAIL: as above */
     };
     union {
         int32_t tag;       /* point-to-point */

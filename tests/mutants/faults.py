@@ -761,7 +761,8 @@ fault("shm", "bye_before_what_was_taken", DUPLEX,
       "            note_taken(p); /* before the peer's BYE, which came later */", "            ;", "shm_lend")
 fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)\n            lent_remove(p, at);",
       "        if (0)\n            lent_remove(p, at);", "shm_lend")
-fault("shm", "region_is_told_once_to_all", REGION, "if (!r->told[p->port.peer])", "if (!r->told[0])", "shm")
+fault("shm", "region_is_told_once_to_all", REGION, "told = &r->told[p->port.peer];", "told = &r->told[0];", "shm",
+      "registered on shm")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
       "(uint64_t)s.st_size != bytes || (!is_sealed && can_seal())", "(void)is_sealed, (uint64_t)s.st_size != bytes",
       "shm_lend")
@@ -772,15 +773,17 @@ fault("shm", "record_beyond_the_ring_is_received_at_once", "backend_shm/ring.c",
 fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    learn_rings(s);\n", "", "shm_hostile")
 fault("shm", "announcement_is_taken_for_a_message_of_nothing", "backend_shm/ring.h",
       "            (uint64_t)h->type << 48,", "            h->type,", "shm_hostile")
-fault("shm", "region_of_the_result_is_not_waited_for", LEND,
-      " || (back_region && !region_is_known(p, back_region)))", ")", "shm_lend")
-fault("shm", "region_is_found_before_the_notices", LEND,
-      " || (back_region && !region_is_known(p, back_region)))\n"
-      "        region_notices(p); /* before either is found: they may say that the other one is no more */\n"
-      "    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;\n",
-      ")\n        region_notices(p);\n"
-      "    p->borrowed_data = place->region ? region_find(p, place->region, place->at, h->bytes) : NULL;\n"
-      "    if (place->back_region && !region_is_known(p, place->back_region))\n        region_notices(p);\n",
+fault("shm", "region_is_lent_from_before_it_is_mapped", REGION, "return told && (int32_t)(taken - told) >= 0;",
+      "return told && (int32_t)taken >= 0;", "shm_lend")
+fault("shm", "notice_parts_a_message", DUPLEX, "(p->tx_head && p->tx_head->begun) || ", "", "shm_lend")
+fault("shm", "ring_says_nothing_of_a_notice", DUPLEX, "return h->type == FRAME_CREDIT && h->flags",
+      "return 0 && h->flags", "shm_lend")
+fault("shm", "lack_of_descriptors_ends_the_connection", REGION, "if (bytes < 0 && errno == EMFILE) {", "if (0) {",
+      "shm_lend", "no_descriptors")
+fault("shm", "lack_of_addresses_ends_the_connection", REGION,
+      "        refuse_maps(p, n->bytes, errno);\n        return 1;", "        return 0;", "shm_lend")
+fault("shm", "maps_go_on_after_one_was_refused", REGION, "    p->maps_refused = 1;\n", "", "shm_lend")
+fault("shm", "release_of_what_was_refused_ends_the_connection", REGION, "(!*at && !p->maps_refused)", "!*at",
       "shm_lend")
 fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && at <= m->bytes - bytes",
       "m && at + bytes <= m->bytes", "shm_lend")

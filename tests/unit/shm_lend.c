@@ -1,13 +1,16 @@
 /* backend_shm's payloads that are read in the sender's memory: through the kernel and in regions; what happens when the
  * sender takes one back, when it has too many, and when a peer lies about where one lies. */
+#include <errno.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -40,9 +43,15 @@ static uint8_t received[BYTES];
 static int received_count, sent_count;
 static const char groups[GROUPS]; /* owners */
 
+static char warning[1000]; /* the latest */
+static int warning_count;
+
 static void host_log(int32_t level, const char *text)
 {
-    (void)level, (void)text;
+    if (level != COMM_LOG_WARN)
+        return;
+    warning_count++;
+    snprintf(warning, sizeof warning, "%s", text);
 }
 
 static int32_t host_log_wanted(int32_t level)
@@ -70,6 +79,19 @@ void __wrap_copy_part(void *to, const void *from, size_t bytes, int is_long)
 {
     copied_past += is_long;
     __real_copy_part(to, from, bytes, is_long);
+}
+
+static int no_addresses; /* mmap fails */
+
+void *__real_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset);
+
+void *__wrap_mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    if (!no_addresses)
+        return __real_mmap64(at, bytes, protection, flags, fd, offset);
+    errno = ENOMEM;
+    return MAP_FAILED;
 }
 
 static void (*meanwhile)(void); /* what the sender does while the receiver reads */
@@ -193,7 +215,7 @@ static int open_sides(void **state)
     exec_host = &host;
     memset(sides, 0, sizeof sides);
     memset(received, 0, sizeof received);
-    received_count = sent_count = reduces = announced_count = accepts = sent_needs_credit = 0;
+    received_count = sent_count = reduces = announced_count = accepts = sent_needs_credit = warning_count = 0;
     meanwhile = NULL;
     reduction.written_back = 0;
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, sockets), 0);
@@ -912,11 +934,30 @@ static void a_half_of_the_slots_is_for_offers(void **state)
     free(data);
 }
 
+static void the_kernel_does_not_write(void)
+{
+    atomic_store(&sides[0].pair->out.shared->can_write, 0);
+}
+
+/* The receiver has mapped the staging area. */
+static void make_staging_area(void)
+{
+    static const uint8_t payload[8];
+    static uint8_t result[8];
+    struct frame h = { .kind = COMM_OP_ALL_REDUCE };
+    struct loan l = { .payload = payload, .bytes = sizeof payload, .write_back = result };
+    the_kernel_does_not_write();
+    assert_int_equal(lend_suits(sides[0].pair, &h, &l), 0);
+    look(1);
+    assert_int_equal(lend_suits(sides[0].pair, &h, &l), 1);
+}
+
 /* One copy is staged at a time. */
 static void an_offer_that_is_staged(void **state)
 {
     static uint8_t data[1000];
     (void)state;
+    make_staging_area();
     for (int i = 0; i < 2; i++) {
         struct frame h = { .type = FRAME_RTS, .kind = COMM_OP_ALL_REDUCE, .group = 7, .bytes = sizeof data };
         messages[i] = (struct message){ .owner = groups, .data = data, .bytes = sizeof data, .write_back = data };
@@ -1361,12 +1402,35 @@ static void the_sender_knows_what_records_take(void **state)
 
 /* ---- Regions ---- */
 
-static struct region *make_region(size_t bytes)
+static struct region *make_untold_region(size_t bytes)
 {
     struct region *r = region_create(&sides[0].fabric, bytes);
     assert_non_null(r);
     region_enter(&sides[0].fabric, r);
     return r;
+}
+
+/* Side i tells of it, and the other one maps it. */
+static void tell(int i, struct region *r)
+{
+    assert_int_equal(region_tell(sides[i].pair, r), 0);
+    look(1 - i);
+    assert_int_equal(region_tell(sides[i].pair, r), 1);
+}
+
+static struct region *make_region(size_t bytes)
+{
+    struct region *r = make_untold_region(bytes);
+    tell(0, r);
+    return r;
+}
+
+/* Side 1 looks at the socket. */
+static void hear(void)
+{
+    int has_ended;
+    assert_null(region_notices(sides[1].pair, &has_ended));
+    assert_int_equal(has_ended, 0);
 }
 
 static void a_region_is_read_where_it_is(void **state)
@@ -1384,25 +1448,129 @@ static void a_region_is_read_where_it_is(void **state)
         assert_int_equal(sent_count, round + 1);
         region_leave(&sides[0].fabric, r);
         region_destroy(r);
-        assert_int_equal(region_notices(sides[1].pair), 1);
+        hear();
         assert_int_equal(sides[1].pair->mapping_count, 0);
     }
+}
+
+static struct loan loan_of(struct region *r)
+{
+    return (struct loan){ .payload = region_data(r), .bytes = BYTES };
+}
+
+/* Also by a rank that never looks at its socket by itself. */
+static void a_region_is_not_lent_from_before_it_is_mapped(void **state)
+{
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_REDUCE, .bytes = BYTES };
+    struct region *r = make_untold_region(BYTES), *other = make_untold_region(BYTES);
+    struct loan l = loan_of(r), m = loan_of(other);
+    (void)state;
+    random_bytes(region_data(r), BYTES);
+    assert_int_equal(lend_suits(sides[0].pair, &h, &l), 0);
+    assert_int_equal(send_number(0, COMM_OP_ALL_REDUCE, region_data(r), BYTES), 0);
+    look(1);
+    assert_int_equal(lend_suits(sides[0].pair, &h, &m), 0); /* one is mapped, and not the other one */
+    while (!received_count) { /* it comes through the ring */
+        look(0);
+        look(1);
+    }
+    assert_memory_equal(received, region_data(r), BYTES);
+    assert_int_equal(lend_suits(sides[0].pair, &h, &l), 1);
+    lend_suits(sides[0].pair, &h, &m); /* the ring was full when it was told of */
+    look(1);
+    assert_int_equal(lend_suits(sides[0].pair, &h, &m), 1);
+    assert_int_equal(l.place.region, region_id(r));
+    assert_int_equal(m.place.region, region_id(other));
+}
+
+/* In front of what waits for space in the ring, but not in the middle of a message. */
+static void a_notice_does_not_part_a_message(void **state)
+{
+    struct region *r = make_untold_region(BYTES);
+    static uint8_t data[BYTES];
+    (void)state;
+    random_bytes(data, BYTES);
+    assert_int_equal(send_number(0, COMM_OP_ALL_REDUCE, data, BYTES), 0);
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    assert_int_equal(sides[0].pair->notice_is_due, 1);
+    while (!received_count) {
+        look(1);
+        look(0);
+    }
+    assert_memory_equal(received, data, BYTES);
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    assert_int_equal(sides[0].pair->notice_is_due, 0);
+    look(1);
+    assert_int_equal(region_tell(sides[0].pair, r), 1);
+}
+
+/* No region of the peer's is mapped any more; its messages come another way, and it releases what it likes. */
+static void it_does_without(struct region *mapped, struct region *refused)
+{
+    struct region *later = make_untold_region(BYTES);
+    assert_int_equal(warning_count, 1);
+    assert_int_equal(region_tell(sides[0].pair, mapped), 1);
+    assert_int_equal(region_tell(sides[0].pair, refused), 0);
+    assert_int_equal(region_tell(sides[0].pair, later), 0);
+    look(1);
+    assert_int_equal(region_tell(sides[0].pair, later), 0);
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    region_leave(&sides[0].fabric, refused);
+    region_destroy(refused);
+    hear();
+    region_leave(&sides[0].fabric, mapped);
+    region_destroy(mapped);
+    hear();
+    assert_int_equal(sides[1].pair->mapping_count, 0);
+    assert_int_equal(warning_count, 1);
+}
+
+static void a_receiver_without_descriptors(void **state)
+{
+    struct region *mapped = make_region(BYTES), *r = make_untold_region(BYTES);
+    struct rlimit before, none;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    none = (struct rlimit){ .rlim_cur = 0, .rlim_max = before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    look(1);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_string_equal(warning, "rank 1 cannot map 102400 bytes of memory that rank 0 shares: Too many open files. "
+                                 "From now on messages from such memory of that rank are copied, which is slower. More "
+                                 "descriptors (ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
+    it_does_without(mapped, r);
+}
+
+static void a_receiver_without_addresses(void **state)
+{
+    struct region *mapped = make_region(BYTES), *r = make_untold_region(BYTES);
+    (void)state;
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    no_addresses = 1;
+    look(1);
+    no_addresses = 0;
+    assert_non_null(strstr(warning, "rank 0 shares: Cannot allocate memory. "));
+    it_does_without(mapped, r);
 }
 
 /* Its socket then says first that it was reset, and after that what the owner had said. */
 static void a_region_of_a_peer_that_ends_with_something_unread(void **state)
 {
-    struct region *theirs = make_region(BYTES), *mine = region_create(&sides[1].fabric, BYTES);
+    int has_ended;
+    struct region *theirs = make_untold_region(BYTES), *mine = region_create(&sides[1].fabric, BYTES);
     (void)state;
     assert_non_null(mine);
     region_enter(&sides[1].fabric, mine);
-    assert_int_equal(region_tell(sides[0].pair, theirs), 1);
-    assert_int_equal(region_tell(sides[1].pair, mine), 1);
+    assert_int_equal(region_tell(sides[0].pair, theirs), 0);
+    assert_int_equal(region_tell(sides[1].pair, mine), 0);
     events_unwatch(&sides[0].fabric, &sides[0].pair->watch);
     close(sides[0].pair->watch.fd);
     sides[0].pair->watch.fd = -1;
-    assert_int_equal(region_notices(sides[1].pair), 0);
-    assert_true(region_is_known(sides[1].pair, region_id(theirs)));
+    assert_null(region_notices(sides[1].pair, &has_ended));
+    assert_int_equal(has_ended, 1);
+    assert_non_null(region_find(sides[1].pair, region_id(theirs), 0, BYTES));
 }
 
 /* The operation that lent from it ends, and the region is released. The connection is as good as before. */
@@ -1412,7 +1580,7 @@ static void release_early(struct region *r)
     take_back();
     region_leave(&sides[0].fabric, r);
     region_destroy(r);
-    assert_int_equal(region_notices(sides[1].pair), 1);
+    hear();
     look(1);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
     assert_int_equal(received_count, 0);
@@ -1481,17 +1649,12 @@ static void check_sums(const float *sums, float more)
 }
 
 /* Results are written in the staging area, or in regions. */
-static void the_kernel_does_not_write(void)
-{
-    atomic_store(&sides[0].pair->out.shared->can_write, 0);
-}
-
 /* Private memory goes through the staging area, and a result to memory of its own as well as over the payload. */
 static void a_result_comes_back(void **state)
 {
     static float payload[ELEMENTS], result[ELEMENTS];
     (void)state;
-    the_kernel_does_not_write();
+    make_staging_area();
     for (int i = 0; i < 10; i++) {
         sides[0].pair->out.brings_lines = sides[1].pair->out.brings_lines = i / 2 % 2; /* a page at a time, too */
         fill(payload);
@@ -1559,7 +1722,7 @@ static void what_does_not_fit_the_staging_area(void **state)
     static float payload[ELEMENTS];
     struct duplex *p = sides[0].pair;
     (void)state;
-    the_kernel_does_not_write();
+    make_staging_area();
     fill(payload);
     struct frame h = { .kind = COMM_OP_ALL_REDUCE };
     struct loan l = { .payload = (uint8_t *)payload, .bytes = (256 << 10) + 1, .write_back = (uint8_t *)payload };
@@ -1640,7 +1803,7 @@ static void a_writer_that_does_not_run(void **state)
     (void)state;
     fill(payload);
     send_to_be_reduced(0, payload, payload);
-    assert_int_equal(region_notices(sides[1].pair), 1);
+    hear();
     float *theirs = (float *)region_find(sides[1].pair, 1, 0, ELEMENTS * sizeof(float));
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
     take_back();
@@ -1656,7 +1819,7 @@ static void a_staging_place_that_is_written_to(void **state)
 {
     static float payload[ELEMENTS];
     (void)state;
-    the_kernel_does_not_write();
+    make_staging_area();
     fill(payload);
     send_to_be_reduced(0, payload, payload);
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
@@ -1702,6 +1865,8 @@ static void what_does_not_go_back_by_the_kernel(void **state)
     struct duplex *p = sides[0].pair;
     struct frame h = { .kind = COMM_OP_ALL_REDUCE };
     (void)state;
+    make_staging_area();
+    atomic_store(&p->out.shared->can_write, 1);
     assert_int_equal(goes_back_by_kernel(p, &h, (16 << 10) - 1), 0);
     assert_int_equal(goes_back_by_kernel(p, &h, 16 << 10), 1);
     assert_int_equal(goes_back_by_kernel(p, &h, SINK_BOUNCE_BYTES), 1);
@@ -1935,6 +2100,8 @@ static void what_results_take_is_measured(void **state)
     const struct frame h = { 0 };
     struct back_times *t = &lower->back[write_back_size(&h)];
     (void)state;
+    make_staging_area();
+    atomic_store(&lower->out.shared->can_write, 1);
     sides[0].fabric.cma_measured = sides[1].fabric.cma_measured = 1;
     for (int i = 0; i < 31; i++) {
         fill(payload);
@@ -2169,7 +2336,7 @@ static void a_region_that_is_gone_when_the_other_is_known(void **state)
     struct region *first = make_region(4096);
     (void)state;
     assert_non_null(region_of(sides[0].pair, region_data(first), 10));
-    assert_int_equal(region_notices(sides[1].pair), 1);
+    hear();
     region_leave(&sides[0].fabric, first);
     region_destroy(first);
     struct region *second = make_region(4096);
@@ -2230,9 +2397,11 @@ static void a_region_that_can_shrink(void **state)
     (void)state;
     assert_int_equal(ftruncate(fd, 4096), 0);
     assert_true(greeting_send(sides[0].pair->watch.fd, &notice, sizeof notice, &fd, 1));
-    assert_int_equal(region_notices(sides[1].pair), 0);
     close(fd);
-    lie((struct ring_place){ .loan = 1, .region = 1 }, 10);
+    events_turn(&sides[1].fabric, 0);
+    assert_int_equal(sides[1].pair->port.state, PORT_LOST);
+    assert_string_equal(sides[1].pair->port.lost_text, "sent a notice of shared memory that makes no sense");
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->maps_taken), 0);
 }
 
 #define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
@@ -2281,6 +2450,10 @@ static const struct CMUnitTest tests[] = {
     LENT_LONG_RINGS(the_sender_knows_what_records_take),
     LENT(a_region_is_read_where_it_is),
     LENT(a_region_may_go_while_it_is_read),
+    LENT(a_region_is_not_lent_from_before_it_is_mapped),
+    LENT(a_notice_does_not_part_a_message),
+    LENT(a_receiver_without_descriptors),
+    LENT(a_receiver_without_addresses),
     LENT(a_region_of_a_peer_that_ends_with_something_unread),
     LENT(a_region_may_go_before_it_is_read),
     LENT(what_is_not_all_in_a_region_is_not_of_it),
