@@ -63,6 +63,7 @@ static void close_in_child(struct forked *f)
 {
     struct arena *a = (struct arena *)((char *)f - offsetof(struct arena, forked));
     fabric_close_descriptors(&a->fabric);
+    helper_close_descriptors(&a->helper);
 }
 
 /* What reaches outside, once there is memory; arena_close takes it half done. */

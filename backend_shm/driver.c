@@ -98,8 +98,8 @@ static void end_turn(struct arena *a)
 /* The helper may sleep: for longer than it may now, or with works to hand over. */
 static void tell_helper(struct arena *a, int has_work)
 {
-    if ((has_work || a->due_ns < a->helper_until_ns) && atomic_load(&a->helper.polls))
-        bell_ring(a->fabric.bell.fd);
+    if (has_work || a->due_ns < a->helper_until_ns)
+        helper_rouse(&a->helper);
 }
 
 void driver_leave(struct arena *a)
@@ -280,11 +280,6 @@ comm_status driver_wait(struct arena *a, comm_work *work, int64_t deadline_ns)
 
 /* ---- The helper: see helper.h ---- */
 
-static void ring_own_bell(struct domain *d)
-{
-    bell_ring(arena_of(d)->fabric.bell.fd);
-}
-
 static void rouse_helper(struct domain *d)
 {
     helper_rouse(&arena_of(d)->helper);
@@ -362,7 +357,7 @@ static void resolve(struct domain *d, const atomic_int *stop)
 }
 
 static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .turn = helper_turn,
-                                              .resolve = resolve, .ring = ring_own_bell };
+                                              .resolve = resolve };
 
 void driver_start(struct arena *a)
 {

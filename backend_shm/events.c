@@ -1,6 +1,7 @@
 #include "events.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <string.h>
 #include <linux/membarrier.h>
 #include <sys/epoll.h>
@@ -14,10 +15,11 @@
 #include "say.h"
 #include "waiting.h"
 
-/* It is edge-triggered, so it need not be read. */
+/* It is edge-triggered, so it need not be read. It rings once for each rank that was told that this one sleeps. Where
+ * the thread that sleeps is another one, that does not see it any more. */
 static void on_bell(struct watch *w)
 {
-    (void)w;
+    events_awake((struct fabric *)((char *)w - offsetof(struct fabric, bell)));
 }
 
 /* A barrier that the threads of all processes that have registered pass, wherever they are: the rank that goes to sleep

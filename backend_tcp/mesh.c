@@ -97,6 +97,7 @@ static void close_in_child(struct forked *f)
     for (int i = 0; i < TCP_PENDING_CONNS_MAX; i++)
         socket_close(&m->pending[i].fd);
     socket_close(&m->listener);
+    helper_close_descriptors(&m->helper);
     if (m->local)
         m->local->ops->close_descriptors(m->local);
 }

@@ -110,8 +110,8 @@ static void end_turn(struct mesh *m)
 static void tell_helper(struct mesh *m, int has_work)
 {
     arm_links(m);
-    if ((has_work || m->unwatched) && atomic_load(&m->helper.polls))
-        uv_async_send(&m->wake);
+    if (has_work || m->unwatched)
+        helper_rouse(&m->helper);
 }
 
 void progress_leave(struct mesh *m)
@@ -446,13 +446,8 @@ static void resolve(struct domain *d, const atomic_int *stop)
         local->ops->resolve(local, stop);
 }
 
-static void wake_loop(struct domain *d)
-{
-    uv_async_send(&mesh_of(d)->wake);
-}
-
 static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .turn = helper_turn,
-                                              .resolve = resolve, .ring = wake_loop };
+                                              .resolve = resolve };
 
 comm_status progress_start(struct mesh *m)
 {

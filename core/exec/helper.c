@@ -1,7 +1,10 @@
 #include "helper.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/monotonic_cond.h"
@@ -12,6 +15,7 @@ void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *
     h->ops = ops;
     h->domain = d;
     h->async_works = async_works;
+    h->bell = -1;
     pthread_mutex_init(&h->lock, NULL);
     monotonic_cond_init(&h->parked);
 }
@@ -39,6 +43,29 @@ void helper_wake(struct helper *h)
     pthread_mutex_unlock(&h->lock);
 }
 
+static void ring(struct helper *h)
+{
+    const uint64_t once = 1;
+    ssize_t written = write(h->bell, &once, sizeof once);
+    (void)written; /* it fails only if it has rung 2^64 times */
+}
+
+void helper_rouse(struct helper *h)
+{
+    if (atomic_load(&h->polls))
+        ring(h);
+}
+
+static void sleep_until_it_happens(struct helper *h, int wait_ms)
+{
+    struct pollfd fds[] = { { .fd = h->events, .events = POLLIN }, { .fd = h->bell, .events = POLLIN } };
+    uint64_t rung;
+    if (poll(fds, 2, wait_ms) > 0 && fds[1].revents) {
+        ssize_t taken = read(h->bell, &rung, sizeof rung);
+        (void)taken;
+    }
+}
+
 static int takes_lock(struct helper *h, int is_driven, int64_t now)
 {
     int must_look = helper_must_look(&h->signs, now);
@@ -56,7 +83,6 @@ static void *help(void *argument)
 {
     struct helper *h = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
-    struct pollfd bell = { .fd = h->bell, .events = POLLIN };
     struct helper_memory memory = { 0 };
     for (;;) {
         unsigned wakes = atomic_load(&h->wakes); /* before `stop`: see park */
@@ -68,7 +94,7 @@ static void *help(void *argument)
         if (takes_lock(h, is_driven, now)) {
             int wait_ms = h->ops->turn(h->domain, is_driven);
             if (wait_ms && !atomic_load(&h->stop)) /* its bell may be heard already */
-                poll(&bell, 1, wait_ms);
+                sleep_until_it_happens(h, wait_ms);
             atomic_store(&h->polls, 0);
             if (!is_driven)
                 continue;
@@ -81,25 +107,35 @@ static void *help(void *argument)
     }
 }
 
-comm_status helper_start(struct helper *h, int bell)
+comm_status helper_start(struct helper *h, int events)
 {
-    h->bell = bell;
-    int failed = pthread_create(&h->thread, NULL, help, h);
+    h->events = events;
+    h->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int failed = h->bell < 0 ? errno : pthread_create(&h->thread, NULL, help, h);
     if (failed)
         return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
     h->runs = 1;
     return COMM_OK;
 }
 
+void helper_close_descriptors(struct helper *h)
+{
+    int bell = h->bell;
+    *(volatile int *)&h->bell = -1; /* first: see forked.h */
+    if (bell >= 0)
+        close(bell);
+}
+
 void helper_stop(struct helper *h)
 {
     atomic_store(&h->stop, 1);
     if (h->runs) {
-        h->ops->ring(h->domain);
+        ring(h);
         helper_wake(h);
         pthread_join(h->thread, NULL);
     }
     h->runs = 0;
+    helper_close_descriptors(h);
     pthread_cond_destroy(&h->parked);
     pthread_mutex_destroy(&h->lock);
 }

@@ -91,14 +91,12 @@ struct helper_ops {
     /* Take the domain's lock: only if it is free (0: it is not), or as other short visitors do. */
     int (*try_lock)(struct domain *d);
     void (*lock)(struct domain *d);
-    /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep at the bell then; 0 if
-     * `is_driven`, or if there is more to do. Before it releases the lock it says in helper->polls whether that is so:
-     * a thread that then changes something rings the bell. */
+    /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep then, until something
+     * happens; 0 if `is_driven`, or if there is more to do. Before it releases the lock it says in helper->polls
+     * whether that is so: a thread that then changes something, or takes what happens for itself, rouses it. */
     int (*turn)(struct domain *d, int is_driven);
     /* What may block, without the lock, until *stop. */
     void (*resolve)(struct domain *d, const atomic_int *stop);
-    /* End that sleep. */
-    void (*ring)(struct domain *d);
 };
 
 struct helper {
@@ -106,12 +104,13 @@ struct helper {
     const struct helper_ops *ops;
     struct domain *domain;
     const atomic_int *async_works; /* of the domain */
-    int bell;              /* a descriptor that is readable when there is something to do */
+    int events;            /* a descriptor that is readable when something has happened; all threads read it */
+    int bell;              /* an eventfd that only the helper reads: no other thread takes its wake-up; -1: none */
     pthread_mutex_t lock;  /* a leaf */
     pthread_cond_t parked; /* its own: a waiting thread that woke it at each op would pay two switches */
     atomic_int is_parked;
     atomic_uint wakes;     /* counts, so that a wake-up just before it sleeps is not lost */
-    atomic_int polls;      /* it sleeps at its bell, or is about to */
+    atomic_int polls;      /* it sleeps at these two, or is about to */
     atomic_int stop;
     pthread_t thread;
     int runs;
@@ -120,15 +119,13 @@ struct helper {
 /* With zeroed memory. `async_works`: ops that no thread waits for. Each helper_init is followed by one helper_stop,
  * whether or not the thread was started. */
 void helper_init(struct helper *h, const struct helper_ops *ops, struct domain *d, const atomic_int *async_works);
-comm_status helper_start(struct helper *h, int bell);
+comm_status helper_start(struct helper *h, int events);
 /* If it is parked it wakes up, and drives soon. Nothing after helper_stop. */
 void helper_wake(struct helper *h);
-/* If it sleeps at its bell it looks again at what it sleeps for. Nothing after helper_stop. */
-static inline void helper_rouse(struct helper *h)
-{
-    if (atomic_load(&h->polls))
-        h->ops->ring(h->domain);
-}
+/* If it sleeps until something happens it looks again. Nothing after helper_stop. */
+void helper_rouse(struct helper *h);
+/* In a child of fork(), which has no such thread. */
+void helper_close_descriptors(struct helper *h);
 /* End the thread, and free what the helper has. */
 void helper_stop(struct helper *h);
 

@@ -195,8 +195,7 @@ fault("tcp", "rank_that_shares_memory_may_be_linked", LISTEN, "m->domain.peers.a
 fault("h", "sleeps_without_a_word_to_the_carrier", PROGRESS, "return !m->local || m->local->ops->asleep(m->local);",
       "return 1;", "waiting")
 fault("h", "helper_is_not_told_of_what_to_watch", PROGRESS,
-      "if ((has_work || m->unwatched) && atomic_load(&m->helper.polls))",
-      "if (has_work && atomic_load(&m->helper.polls))", "waiting", "threads", "works")
+      "if (has_work || m->unwatched)", "if (has_work)", "waiting", "threads", "works")
 fault("h", "contender_does_not_wake_the_driver", PROGRESS,
       "atomic_fetch_add(&m->contenders, 1);\n    if (atomic_load(&m->sleeping))\n        uv_async_send(&m->wake);",
       "atomic_fetch_add(&m->contenders, 1);", "waiting", "threads", "works")
@@ -970,6 +969,12 @@ fault("core", "helper_parks_though_it_was_woken", "core/exec/helper.c", "atomic_
       "helper_thread")
 fault("core", "helper_that_parks_is_not_woken", "core/exec/helper.c", "    pthread_cond_signal(&h->parked);\n", "",
       "helper_thread")
+fault("core", "helper_is_not_roused", "core/exec/helper.c", "    if (atomic_load(&h->polls))\n        ring(h);\n", "",
+      "helper_thread")
+fault("core", "helper_stays_roused", "core/exec/helper.c", "(fds, 2, wait_ms) > 0",
+      "(fds, 2, wait_ms) > 9", "helper_thread")
+fault("shm", "ring_of_the_bell_is_taken_from_the_helper", "backend_shm/events.c",
+      "    events_awake((struct fabric *)((char *)w - offsetof(struct fabric, bell)));\n", "    (void)w;\n", "shm_lend")
 fault("core", "helper_that_stops_goes_to_sleep", "core/exec/helper.c", "wait_ms && !atomic_load(&h->stop)", "wait_ms",
       "helper_thread")
 fault("core", "helper_waits_for_a_lock_that_is_kept", "core/exec/helper.c",

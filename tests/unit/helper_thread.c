@@ -1,5 +1,6 @@
 /* The thread of core/exec/helper.c, with a domain that is none: when it takes the lock, parks, sleeps and wakes up. To
- * park ends by being woken, unless the test says otherwise, and to sleep at the bell ends at once; both are counted. */
+ * park ends by being woken, unless the test says otherwise, and to sleep ends at once, unless it does; both are
+ * counted. */
 #include <errno.h>
 #include <poll.h>
 #include <semaphore.h>
@@ -19,13 +20,15 @@ enum { PATIENCE_S = 20 };
 static atomic_int async_works;
 static struct helper helper;
 static sem_t rounds, parks;                       /* posted at each */
-static atomic_int round_count, locks, turns, sleeps, rings; /* how often */
-static int lock_is_free, parks_briefly, turn_ms;
+static atomic_int round_count, locks, turns, sleeps; /* how often */
+static int lock_is_free, parks_briefly, turn_ms, sleeps_long;
+static sem_t beds; /* posted before it sleeps long */
 static void (*in_round)(int number);
 static void (*in_turn)(void);
 
 int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until);
 int __wrap_poll(struct pollfd *fds, nfds_t count, int wait_ms);
+int __real_poll(struct pollfd *fds, nfds_t count, int wait_ms);
 
 int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, const struct timespec *until)
 {
@@ -36,9 +39,12 @@ int __wrap_pthread_cond_timedwait(pthread_cond_t *cond, pthread_mutex_t *lock, c
 
 int __wrap_poll(struct pollfd *fds, nfds_t count, int wait_ms)
 {
-    (void)fds, (void)count, (void)wait_ms;
+    (void)wait_ms;
     sleeps++;
-    return 0;
+    if (!sleeps_long)
+        return 0;
+    sem_post(&beds);
+    return __real_poll(fds, count, PATIENCE_S * 1000);
 }
 
 static int try_lock(struct domain *d)
@@ -72,14 +78,7 @@ static void resolve(struct domain *d, const atomic_int *stop)
     sem_post(&rounds);
 }
 
-static void ring(struct domain *d)
-{
-    (void)d;
-    rings++;
-}
-
-static const struct helper_ops ops = { .try_lock = try_lock, .lock = lock, .turn = turn, .resolve = resolve,
-                                       .ring = ring };
+static const struct helper_ops ops = { .try_lock = try_lock, .lock = lock, .turn = turn, .resolve = resolve };
 
 static void await(sem_t *event)
 {
@@ -108,8 +107,9 @@ static int open_helper(void **state)
     atomic_store(&helper.signs.looked_ns, INT64_MAX / 2);
     sem_init(&rounds, 0, 0);
     sem_init(&parks, 0, 0);
-    round_count = locks = turns = sleeps = rings = 0;
-    lock_is_free = parks_briefly = turn_ms = 0;
+    sem_init(&beds, 0, 0);
+    round_count = locks = turns = sleeps = 0;
+    lock_is_free = parks_briefly = turn_ms = sleeps_long = 0;
     in_round = NULL;
     in_turn = NULL;
     return 0;
@@ -140,7 +140,6 @@ static void it_is_woken_where_it_is_parked(void **state)
     helper_wake(&helper);
     await(&rounds);
     helper_stop(&helper);
-    assert_int_equal(rings, 1); /* in case that it sleeps at its bell */
     assert_int_equal(locks + turns, 0);
 }
 
@@ -176,12 +175,36 @@ static void where_nobody_drives_it_sleeps_between_its_turns(void **state)
     helper_stop(&helper);
     assert_int_equal(sem_trywait(&parks), -1);
     assert_int_equal(atomic_load(&helper.polls), 0);
-    int rung = rings;
+}
+
+/* Whoever takes the event that it sleeps for rouses it, and it sleeps again. */
+static void it_is_roused_where_it_sleeps(void **state)
+{
+    (void)state;
+    atomic_store(&helper.signs.waiter_drives, 0);
+    lock_is_free = sleeps_long = 1;
+    turn_ms = 100;
+    assert_int_equal(helper_start(&helper, -1), COMM_OK);
+    for (int i = 1; i <= 3; i++) {
+        await(&beds);
+        assert_int_equal(turns, i);
+        helper_rouse(&helper);
+    }
+    await(&beds);
+    helper_stop(&helper);
+    assert_int_equal(turns, 4);
+    assert_int_equal(helper.bell, -1);
+}
+
+static void it_is_not_roused_where_it_does_not_sleep(void **state)
+{
+    (void)state;
+    assert_int_equal(helper_start(&helper, -1), COMM_OK);
+    await(&parks);
     helper_rouse(&helper);
-    assert_int_equal(rings, rung);
-    atomic_store(&helper.polls, 1);
-    helper_rouse(&helper);
-    assert_int_equal(rings, rung + 1);
+    struct pollfd bell = { .fd = helper.bell, .events = POLLIN };
+    assert_int_equal(__real_poll(&bell, 1, 0), 0);
+    helper_stop(&helper);
 }
 
 /* What is to be told is told by the thread that waits. */
@@ -226,6 +249,8 @@ int main(void)
         cmocka_unit_test_setup(it_is_woken_where_it_is_parked, open_helper),
         cmocka_unit_test_setup(it_does_not_sleep_when_it_is_to_stop, open_helper),
         cmocka_unit_test_setup(where_nobody_drives_it_sleeps_between_its_turns, open_helper),
+        cmocka_unit_test_setup(it_is_roused_where_it_sleeps, open_helper),
+        cmocka_unit_test_setup(it_is_not_roused_where_it_does_not_sleep, open_helper),
         cmocka_unit_test_setup(it_leaves_the_lock_to_a_thread_that_waits, open_helper),
         cmocka_unit_test_setup(it_looks_around_though_ranks_drive, open_helper),
     };

@@ -967,6 +967,39 @@ static void an_offer_that_is_staged(void **state)
 
 /* ---- Who sleeps is woken ---- */
 
+static int roused;
+
+static void count_rousing(struct domain *d)
+{
+    (void)d;
+    roused++;
+}
+
+/* The helper sleeps, and another thread takes the ring of the bell for itself. The next message must ring again, or the
+ * helper look for it. */
+static void a_bell_that_another_thread_hears(void **state)
+{
+    static const struct carrier_driver driver = { .rouse_helper = count_rousing };
+    struct fabric *f = &sides[1].fabric;
+    static const uint8_t data[8];
+    (void)state;
+    roused = f->has_barrier = 0;
+    f->driver = &driver;
+    sides[0].pair->bell = dup(f->bell.fd);
+    assert_int_equal(events_asleep(f), 1);
+    send_number(0, COMM_OP_SEND, data, sizeof data);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->asleep), 0);
+    events_turn(f, 0);
+    assert_int_equal(f->is_asleep, 0);
+    assert_int_equal(roused, 1);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_int_equal(events_asleep(f), 1);
+    send_number(1, COMM_OP_SEND, data, sizeof data);
+    events_turn(f, 0);
+    assert_int_equal(roused, 2);
+}
+
 /* This side sleeps; and, after what the other side has done: was its bell rung? */
 static void sleep_at(int side)
 {
@@ -2432,6 +2465,7 @@ static const struct CMUnitTest tests[] = {
     LENT(one_that_is_taken_back_while_it_is_read_at_once),
     LENT(one_that_is_read_by_a_peer_that_leaves),
     LENT(one_that_nobody_waits_for_as_the_peer_is_lost),
+    LENT(a_bell_that_another_thread_hears),
     LENT(a_receiver_that_sleeps_is_woken),
     LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
     LENT(a_sender_that_sleeps_is_woken_when_there_is_space),
