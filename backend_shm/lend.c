@@ -301,8 +301,10 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l)
 
 /* Half of the slots are for what the peer asks for. One copy is staged ahead: the next ones are in the cache still when
  * the peer reads them if they are made then. */
-int lend_has_offers(const struct duplex *p)
+int lend_has_offers(struct duplex *p)
 {
+    if (p->stuck)
+        write_back_free_slots(p);
     return !p->staged && __builtin_popcount(p->loans) - p->copies_lent < RING_LOANS / 2;
 }
 

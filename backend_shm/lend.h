@@ -82,7 +82,7 @@ void lend_not(struct duplex *p, const struct frame *h, const struct loan *l);
 /* Is a slot free? */
 int lend_has_slot(struct duplex *p);
 /* May one more be lent that the peer has not asked for? */
-int lend_has_offers(const struct duplex *p);
+int lend_has_offers(struct duplex *p);
 /* Take a slot for it, and complete the place. */
 void lend_begin(struct duplex *p, struct loan *l);
 /* Has it been read? */

@@ -26,6 +26,7 @@ struct file_map {
 struct region {
     struct region *next;
     struct file_map map;
+    struct file_map shadow; /* of a region that is detached: what the peers have mapped */
     size_t bytes, file_bytes;
     uint32_t id;
     int fd;
@@ -59,20 +60,23 @@ static void want_huge_pages(const struct file_map *m, size_t bytes)
 
 static int map_file(struct file_map *m, int fd, size_t bytes)
 {
+    const uintptr_t most = HUGE_PAGE_BYTES;
+    m->data = NULL;
     m->reserved_bytes = bytes + HUGE_PAGE_BYTES;
     m->reserved = mmap(NULL, m->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m->reserved == MAP_FAILED) {
         m->reserved = NULL;
         return 0;
     }
-    m->data = (uint8_t *)m->reserved + (HUGE_PAGE_BYTES - (uintptr_t)m->reserved % HUGE_PAGE_BYTES) % HUGE_PAGE_BYTES;
-    if (mmap(m->data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    uint8_t *data = (uint8_t *)m->reserved + (most - (uintptr_t)m->reserved % most) % most;
+    if (mmap(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         int failed = errno;
         munmap(m->reserved, m->reserved_bytes);
         m->reserved = NULL;
         errno = failed;
         return 0;
     }
+    m->data = data;
     want_huge_pages(m, bytes);
     return 1;
 }
@@ -89,6 +93,7 @@ static void unmap_file(struct file_map *m)
 void region_destroy(struct region *r)
 {
     unmap_file(&r->map);
+    unmap_file(&r->shadow);
     if (r->fd >= 0)
         close(r->fd);
     free(r->told);
@@ -142,10 +147,8 @@ static int tell(const struct duplex *p, enum notice_kind kind, const struct regi
 void region_leave(struct fabric *f, struct region *r)
 {
     struct region **at = &f->regions;
-    while (*at && *at != r)
+    while (*at != r)
         at = &(*at)->next;
-    if (!*at)
-        return; /* detached */
     *at = r->next;
     /* A peer whose socket is full keeps it mapped until the world is closed. */
     for (int32_t i = 0; i < f->domain->peers.size; i++)
@@ -196,7 +199,7 @@ int region_tell(struct duplex *p, struct region *r)
 const struct region *region_of(struct duplex *p, const void *payload, size_t bytes)
 {
     struct region *r = find_region(p->fabric, payload, bytes);
-    return r && region_tell(p, r) ? r : NULL;
+    return r && !r->shadow.data && region_tell(p, r) ? r : NULL;
 }
 
 struct ring_place region_place(const struct region *r, const void *payload)
@@ -210,21 +213,38 @@ void region_write_back(struct ring_place *place, const struct region *r, const v
     place->back_at = (uint64_t)((const uint8_t *)result - r->map.data);
 }
 
-void region_detach(struct fabric *f, const void *data, size_t bytes)
+/* Private pages in the place of these, with the same bytes. Other threads may write there meanwhile: what they wrote
+ * before the call is in the file, and what they write later is private. Each page is the file's until it is written. */
+static int make_private(const struct region *r, size_t from, size_t bytes, size_t page)
+{
+    uint8_t *at = r->map.data + from;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, r->fd, (off_t)from) == MAP_FAILED)
+        return 0;
+    for (size_t i = 0; i < bytes; i += page)
+        atomic_fetch_or_explicit((_Atomic uint8_t *)(at + i), 0, memory_order_relaxed);
+    return 1;
+}
+
+int region_detach(struct fabric *f, const void *data, size_t bytes)
 {
     struct region *r = find_region(f, data, bytes);
-    if (!r)
-        return;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), begin = (size_t)((const uint8_t *)data - r->map.data);
     size_t from = begin / page * page, end = (begin + bytes + page - 1) / page * page;
-    void *copy = mmap(NULL, end - from, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (copy != MAP_FAILED) {
-        memcpy(copy, r->map.data + from, end - from);
-        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);
-    }
-    exec_log(COMM_LOG_WARN, "rank %d: %zu bytes of registered memory are private from now on: an operation ended while "
-             "a rank that does not run was writing there", (int)f->domain->peers.rank, r->bytes);
-    region_leave(f, r);
+    const int is_first = !r->shadow.data;
+    if ((is_first && !map_file(&r->shadow, r->fd, r->file_bytes)) || !make_private(r, from, end - from, page))
+        return 0;
+    if (is_first)
+        exec_log(COMM_LOG_WARN, "rank %d: %zu bytes of registered memory are used as any other memory from now on: an "
+                 "operation ended while a rank that does not run was writing there", (int)f->domain->peers.rank,
+                 r->bytes);
+    return 1;
+}
+
+void region_bring(struct fabric *f, void *result, size_t bytes)
+{
+    const struct region *r = find_region(f, result, bytes);
+    if (r && r->shadow.data)
+        memcpy(result, r->shadow.data + ((uint8_t *)result - r->map.data), bytes);
 }
 
 /* ---- The reader ---- */

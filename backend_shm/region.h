@@ -26,9 +26,12 @@ const struct region *region_of(struct duplex *p, const void *payload, size_t byt
 struct ring_place region_place(const struct region *r, const void *payload);
 /* The result of what is lent there may be written to this memory of another region, or of the same one. */
 void region_write_back(struct ring_place *place, const struct region *r, const void *result);
-/* A peer that does not run may yet write to this memory: put other memory in its place, with what is in it now. It is
- * no region any more. */
-void region_detach(struct fabric *f, const void *data, size_t bytes);
+/* A peer that does not run may yet write to this memory: put other pages in its place, with the same bytes, of which no
+ * peer knows. From now on nothing is lent from this region. What is lent from it already, for other operations, stays
+ * as it was: peers read, and write results, in the pages that they have mapped. 0: there is no memory for that. */
+int region_detach(struct fabric *f, const void *data, size_t bytes);
+/* A peer has written this result: if it lies in such a region, bring it to where it belongs. */
+void region_bring(struct fabric *f, void *result, size_t bytes);
 
 /* What a peer says over the socket, and whether that has ended. An error text if it makes no sense. */
 const char *region_notices(struct duplex *p, int *ret_ended);

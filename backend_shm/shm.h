@@ -103,6 +103,7 @@ struct duplex {
     int copies_lent;       /* multicast.c: of those slots */
     struct region *staging; /* copies of payloads that are lent, so that the peer can write back; NULL: not made yet */
     uint32_t staged;       /* a bit for each place there that is taken */
+    uint32_t staged_in[RING_LOANS]; /* of those, the one of what is lent in a slot */
     int cannot_stage;      /* there is no memory for it */
     uint32_t stuck;        /* a bit for each slot that is taken as long as the peer writes to what was lent there */
     struct back_times back[RING_BACK_SIZES];

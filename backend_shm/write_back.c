@@ -227,9 +227,11 @@ void write_back_begin(struct duplex *p, const struct loan *l)
 {
     struct back_times *t = &p->back[l->back_size];
     struct ring_part *to = &p->out.shared->back_to[l->place.slot];
+    p->staged_in[l->place.slot] = 0;
     if (is_staged(p, l)) {
         int64_t began_ns = begin(p, t, BACK_STAGE);
-        p->staged |= 1u << staging_place(p);
+        p->staged_in[l->place.slot] = 1u << staging_place(p);
+        p->staged |= p->staged_in[l->place.slot];
         memcpy(region_data(p->staging) + l->place.at, l->payload, l->bytes);
         note(t, BACK_STAGE, began_ns, l->bytes);
     } else if (is_by_kernel(&l->place)) {
@@ -244,6 +246,8 @@ void write_back_take(struct duplex *p, const struct loan *l)
 {
     const int asks = asks_for_pages(p, l->bytes);
     struct back_times *t = &p->back[l->back_size];
+    if (!is_staged(p, l) && !is_by_kernel(&l->place))
+        region_bring(p->fabric, l->write_back, l->bytes);
     if (!is_staged(p, l))
         return;
     int64_t began_ns = begin(p, t, BACK_TAKE);
@@ -262,14 +266,21 @@ static int is_writing(const struct duplex *p, const struct loan *l)
 }
 
 /* It takes the peer some microseconds, if it runs. That the connection has ended does not say that its process has. */
-static int has_stopped_writing(const struct duplex *p, const struct loan *l)
+static int has_stopped_writing(const struct duplex *p, const struct loan *l, int64_t patience_ns)
 {
-    for (int64_t until_ns = clock_now_ns() + WRITER_PATIENCE_NS; is_writing(p, l); sched_yield())
+    for (int64_t until_ns = clock_now_ns() + patience_ns; is_writing(p, l); sched_yield())
         if (p->hung_up && writer_has_ended(greeting_peer(p->watch.fd)))
             break;
         else if (clock_now_ns() >= until_ns)
             return 0;
     return 1;
+}
+
+static void lose_writer(struct duplex *p, const struct loan *l)
+{
+    port_lose(&p->port, COMM_ERR_PEER_LOST,
+              "has not come back for 2 s from writing a result of %zu bytes to this rank's memory, and may write "
+              "still; set COMM_SHM_CMA_BYTES=0 if that happens again", l->bytes);
 }
 
 /* The kernel finds no place any more; a call that has found it before is waited for. */
@@ -287,27 +298,38 @@ static int end_by_kernel(struct duplex *p, const struct loan *l)
             break;
         if (now_ns < until_ns || !is_writing(p, l))
             continue;
-        port_lose(&p->port, COMM_ERR_PEER_LOST,
-                  "has not come back for 2 s from writing a result of %zu bytes to this rank's memory, and may write "
-                  "still; set COMM_SHM_CMA_BYTES=0 if that happens again", l->bytes);
+        lose_writer(p, l);
         break;
     }
-    if (!is_writing(p, l))
-        return 1;
-    p->stuck |= 1u << l->place.slot;
-    return 0;
+    return !is_writing(p, l);
 }
 
-/* A place in the staging area to which the receiver may still write is not used again. */
+/* Nothing is copied from the place any more. */
+static int end_staged(struct duplex *p, const struct loan *l)
+{
+    if (is_writing(p, l))
+        return 0;
+    p->staged &= ~p->staged_in[l->place.slot];
+    return 1;
+}
+
+/* In registered memory. Where there is no memory for other pages the peer is waited for. */
+static int end_in_region(struct duplex *p, const struct loan *l)
+{
+    if (!has_stopped_writing(p, l, WRITER_PATIENCE_NS) && !region_detach(p->fabric, l->write_back, l->bytes) &&
+        !has_stopped_writing(p, l, WRITER_CALL_NS))
+        lose_writer(p, l);
+    return 1;
+}
+
 int write_back_end(struct duplex *p, const struct loan *l)
 {
-    if (is_by_kernel(&l->place))
-        return end_by_kernel(p, l);
-    if (is_staged(p, l) && !is_writing(p, l))
-        p->staged &= ~(1u << l->place.at / STAGING_PLACE_BYTES);
-    else if (!is_staged(p, l) && !has_stopped_writing(p, l))
-        region_detach(p->fabric, l->write_back, l->bytes);
-    return 1;
+    int may_be_used = is_by_kernel(&l->place) ? end_by_kernel(p, l)
+                      : is_staged(p, l)       ? end_staged(p, l)
+                                              : end_in_region(p, l);
+    if (!may_be_used)
+        p->stuck |= 1u << l->place.slot;
+    return may_be_used;
 }
 
 void write_back_free_slots(struct duplex *p)
@@ -317,6 +339,7 @@ void write_back_free_slots(struct duplex *p)
             !atomic_load_explicit(&p->out.shared->writing[slot], memory_order_acquire)) {
             p->stuck &= ~(1u << slot);
             p->loans &= ~(1u << slot);
+            p->staged &= ~p->staged_in[slot];
         }
 }
 

@@ -11,8 +11,8 @@
  * When an operation ends early the user has the memory again, and nothing may be written there any more. The receiver
  * says in `writing` that it writes, and then looks whether the loan is valid; the sender first makes the loan invalid,
  * then looks at `writing`, and waits. A receiver that is stopped meanwhile would write whenever it goes on: registered
- * memory gets other pages then, a place in the staging area is not used again, and the kernel is told of no place any
- * more (writer.h); such a slot is not used until the receiver says that it has stopped. */
+ * memory gets other pages then, and the kernel is told of no place any more (writer.h); such a slot, and a place in the
+ * staging area, is not used until the receiver says that it has stopped. */
 #ifndef COMM_SHM_WRITE_BACK_H
 #define COMM_SHM_WRITE_BACK_H
 

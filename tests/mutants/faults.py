@@ -795,11 +795,14 @@ fault("shm", "memory_that_is_gone_with_its_loan_ends_the_connection", LEND,
       "    if (!lend_is_valid(p, &p->borrowed))\n        duplex_drop_borrowed(p);\n    else if (error", "    if (error",
       "shm_lend")
 fault("shm", "writer_is_not_waited_for", WRITE_BACK,
-      "else if (!is_staged(p, l) && !has_stopped_writing(p, l))", "else if (0)", "shm_lend")
+      "                                              : end_in_region(p, l);",
+      "                                              : 1;",
+      "shm_lend")
 fault("shm", "result_stays_in_the_staging_area", WRITE_BACK,
       "copy_part(l->write_back + at, from + at, now, l->is_long);", ";", "shm_lend",
       "registered on shm")
-fault("shm", "staging_place_is_used_twice", WRITE_BACK, "p->staged |= 1u << staging_place(p);", ";", "shm_lend")
+fault("shm", "staging_place_is_used_twice", WRITE_BACK,
+      "        p->staged |= p->staged_in[l->place.slot];\n", "", "shm_lend")
 fault("shm", "written_back_though_not_asked", WRITE_BACK,
       "s->kind == SINK_REDUCE && s->message && s->message->may_write_back",
       "s->kind == SINK_REDUCE && s->message", "shm_lend")
@@ -810,7 +813,16 @@ fault("shm", "written_by_the_kernel_to_what_was_taken_back", WRITE_BACK,
 fault("shm", "place_of_a_result_stays_when_its_loan_ends", WRITE_BACK,
       "    atomic_store(&shared->back_to[l->place.slot].bytes, 0);\n", "", "write_back", "shm_lend")
 fault("shm", "slot_of_a_stopped_writer_is_used_again", WRITE_BACK,
-      "    p->stuck |= 1u << l->place.slot;\n    return 0;", "    return 1;", "shm_lend")
+      "    return !is_writing(p, l);\n}\n\n/* Nothing is copied", "    return 1;\n}\n\n/* Nothing is copied",
+      "shm_lend")
+fault("shm", "place_of_a_stopped_writer_is_used_again", WRITE_BACK,
+      "    if (is_writing(p, l))\n        return 0;\n    p->staged &=", "    p->staged &=", "shm_lend")
+fault("shm", "place_of_a_stopped_writer_is_lost", WRITE_BACK,
+      "            p->loans &= ~(1u << slot);\n            p->staged &= ~p->staged_in[slot];\n",
+      "            p->loans &= ~(1u << slot);\n", "shm_lend")
+fault("shm", "offers_end_with_a_stopped_writer", LEND,
+      "    if (p->stuck)\n        write_back_free_slots(p);\n    return !p->staged", "    return !p->staged",
+      "shm_lend")
 fault("shm", "slot_of_a_stopped_writer_is_lost", WRITE_BACK,
       "            p->loans &= ~(1u << slot);\n", "", "shm_lend")
 fault("shm", "writer_by_the_kernel_is_not_waited_for", WRITE_BACK,
@@ -831,7 +843,16 @@ fault("shm", "both_ranks_choose_the_way_of_results", WRITE_BACK,
       "    if (!is_lower(p))\n        return t->way", "    if (0)\n        return t->way", "shm_lend")
 fault("shm", "other_way_of_results_is_never_tried", WRITE_BACK, "row % rows == 0;", "0;", "shm_lend")
 fault("shm", "detached_memory_stays_shared", REGION,
-      "        mremap(copy, end - from, end - from, MREMAP_MAYMOVE | MREMAP_FIXED, r->map.data + from);\n", "",
+      "        atomic_fetch_or_explicit((_Atomic uint8_t *)(at + i), 0, memory_order_relaxed);", "        ;",
+      "shm_lend")
+fault("shm", "results_in_a_detached_region_are_lost", REGION, "    if (r && r->shadow.data)\n", "    if (0)\n",
+      "shm_lend")
+fault("shm", "detached_region_is_lent", REGION, "return r && !r->shadow.data && region_tell", "return r && region_tell",
+      "shm_lend")
+fault("shm", "second_writer_to_a_detached_region_is_not_stopped", REGION, "    if ((is_first &&", "    if (!is_first)\n"
+      "        return 1;\n    if ((is_first &&", "shm_lend")
+fault("shm", "writer_is_not_waited_for_where_there_is_no_memory", WRITE_BACK,
+      "        !has_stopped_writing(p, l, WRITER_CALL_NS))\n        lose_writer(p, l);", "        0)\n        ;",
       "shm_lend")
 fault("engine", "average_is_written_back", ENGINE,
       "step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG",

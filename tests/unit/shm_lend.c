@@ -1843,11 +1843,86 @@ static void a_writer_that_does_not_run(void **state)
     theirs[5] = 77;
     check_sums(payload, 0);
     assert_null(region_of(sides[0].pair, payload, 4));
+    assert_int_equal(warning_count, 1);
     region_leave(&sides[0].fabric, r); /* as comm_mem_release does */
     region_destroy(r);
 }
 
-/* A place in the staging area that such a receiver may write to is not used again. */
+/* In the same region, with results that begin in a page where others end. */
+enum { NEIGHBOURS = 3, NEIGHBOUR_AT = ELEMENTS + 100 };
+
+static float *send_neighbours(struct region *r)
+{
+    float *data = (float *)region_data(r);
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        fill(data + i * NEIGHBOUR_AT);
+        send_to_be_reduced(i, data + i * NEIGHBOUR_AT, data + i * NEIGHBOUR_AT);
+    }
+    return data;
+}
+
+/* The writer of number 0 is stopped, while number 1, of another group, goes on, and number 2 ends as well. */
+static void others_write_to_the_region_of_a_writer_that_does_not_run(void **state)
+{
+    struct region *r = make_region(NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *data = send_neighbours(r);
+    (void)state;
+    _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
+    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    atomic_store(&writing[0], 1);
+    take_back();
+    data[NEIGHBOUR_AT - 50] = 5; /* between them: what the user writes now */
+    look(1);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(received_count, 1);
+    look(0);
+    assert_int_equal(sent_count, 1);
+    check_sums(data + NEIGHBOUR_AT, 1);
+    check_sums(data, 0);
+    assert_true(data[NEIGHBOUR_AT - 50] == 5);
+    theirs[5] = 77;
+    check_sums(data, 0);
+    assert_int_equal(warning_count, 1);
+}
+
+/* Two of them are stopped: neither must write to what its operation has left. */
+static void two_writers_that_do_not_run(void **state)
+{
+    struct region *r = make_region(NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *data = send_neighbours(r);
+    (void)state;
+    _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
+    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    atomic_store(&writing[0], 1);
+    atomic_store(&writing[2], 3);
+    take_back(); /* both are of group 0 */
+    theirs[5] = theirs[2 * NEIGHBOUR_AT + 7] = 77;
+    check_sums(data, 0);
+    check_sums(data + 2 * NEIGHBOUR_AT, 0);
+    assert_int_equal(warning_count, 1);
+    look(1);
+    look(0);
+    assert_int_equal(sent_count, 1);
+    check_sums(data + NEIGHBOUR_AT, 1);
+}
+
+/* It comes back within two seconds, or its connection ends. */
+static void a_writer_where_there_is_no_memory_for_other_pages(void **state)
+{
+    struct region *r = make_region(ELEMENTS * sizeof(float));
+    float *payload = (float *)region_data(r);
+    (void)state;
+    fill(payload);
+    send_to_be_reduced(0, payload, payload);
+    atomic_store(&sides[0].pair->out.shared->writing[0], 1);
+    no_addresses = 1;
+    take_back();
+    no_addresses = 0;
+    assert_int_equal(sides[0].pair->port.state, PORT_LOST);
+    assert_non_null(strstr(sides[0].pair->port.lost_text, "has not come back for 2 s from writing a result"));
+}
+
+/* A place in the staging area that such a receiver may write to is not used until it has stopped. */
 static void a_staging_place_that_is_written_to(void **state)
 {
     static float payload[ELEMENTS];
@@ -1858,6 +1933,11 @@ static void a_staging_place_that_is_written_to(void **state)
     atomic_store(&sides[0].pair->out.shared->writing[0], 1);
     take_back();
     assert_int_equal(sides[0].pair->staged, 1);
+    assert_int_equal(sides[0].pair->loans, 1);
+    assert_int_equal(lend_has_offers(sides[0].pair), 0);
+    atomic_store(&sides[0].pair->out.shared->writing[0], 0); /* it goes on at last */
+    assert_int_equal(lend_has_offers(sides[0].pair), 1);
+    assert_int_equal(sides[0].pair->staged, 0);
     assert_int_equal(sides[0].pair->loans, 0);
 }
 
@@ -2499,6 +2579,9 @@ static const struct CMUnitTest tests[] = {
     LENT(what_is_taken_back_meanwhile_is_not_received),
     LENT(memory_may_go_while_the_kernel_reads_it),
     LENT(a_writer_that_does_not_run),
+    LENT(others_write_to_the_region_of_a_writer_that_does_not_run),
+    LENT(two_writers_that_do_not_run),
+    LENT(a_writer_where_there_is_no_memory_for_other_pages),
     LENT(a_staging_place_that_is_written_to),
     LENT(a_result_comes_back_by_the_kernel),
     LENT(what_does_not_go_back_by_the_kernel),
