@@ -41,6 +41,7 @@ struct tx {
     uint8_t lends;           /* it is to be lent */
     uint8_t begun;           /* the header has gone */
     uint8_t is_reply;        /* counted in duplex->replies */
+    uint8_t was_read;        /* in duplex->begun_head */
     uint8_t written_back;    /* it has been read, and its result is where it belongs */
 };
 
@@ -97,20 +98,22 @@ static void lent_remove(struct duplex *p, struct tx **at)
     tx_put(p, lent_take(p, at));
 }
 
-/* The peer has gone. What it has read is sent, also if its op has been begun at once and is not submitted yet. */
+/* The peer has gone. Where an op has been begun at once and is not submitted yet, what has become of its message is
+ * asked then: what the peer has read is sent. */
 static void lent_drop_all(struct duplex *p)
 {
     while (p->lent_head) {
-        int is_kept = !p->lent_head->message && lend_is_taken(p, &p->lent_head->loan);
-        int written_back = is_kept && lend_take_result(p, &p->lent_head->loan);
+        int is_kept = !p->lent_head->message, was_read = is_kept && lend_is_taken(p, &p->lent_head->loan);
+        int written_back = was_read && lend_take_result(p, &p->lent_head->loan);
         struct tx *tx = lent_take(p, &p->lent_head);
+        tx->was_read = (uint8_t)was_read;
         tx->written_back = (uint8_t)written_back;
         if (!is_kept) {
             tx_put(p, tx);
             continue;
         }
-        tx->next = p->read_head;
-        p->read_head = tx;
+        tx->next = p->begun_head;
+        p->begun_head = tx;
     }
 }
 
@@ -498,18 +501,19 @@ static struct tx **find_begun(struct tx **at, const struct message *m)
 enum port_begun duplex_adopt(struct port *port, struct message *m)
 {
     struct duplex *p = duplex_of(port);
-    struct tx *lent = *find_begun(&p->lent_head, m), **read = find_begun(&p->read_head, m);
+    struct tx *lent = *find_begun(&p->lent_head, m), **begun = find_begun(&p->begun_head, m);
     if (lent) {
         lent->message = m;
         return PORT_OFFERED;
     }
-    if (!*read)
+    if (!*begun)
         return PORT_NOT_OFFERED;
-    struct tx *tx = *read;
-    *read = tx->next;
+    struct tx *tx = *begun;
+    const enum port_begun was = tx->was_read ? PORT_READ : PORT_OFFERED;
+    *begun = tx->next;
     m->written_back = tx->written_back;
     tx_put(p, tx);
-    return PORT_READ;
+    return was;
 }
 
 /* ---- Texts ---- */
@@ -926,7 +930,7 @@ void duplex_forget(struct port *port, const void *owner)
             lent_remove(p, at);
         else
             at = &(*at)->next;
-    for (struct tx **at = &p->read_head, *tx; (tx = *at);)
+    for (struct tx **at = &p->begun_head, *tx; (tx = *at);)
         if (tx->owner == owner) {
             *at = tx->next;
             tx_put(p, tx);
@@ -1048,7 +1052,7 @@ void duplex_finish(struct duplex *p)
 {
     tx_put_list(p, p->tx_head);
     tx_put_list(p, p->lent_head);
-    tx_put_list(p, p->read_head);
+    tx_put_list(p, p->begun_head);
     port_finish(&p->port);
 }
 

@@ -90,7 +90,7 @@ struct duplex {
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
-    struct tx *read_head;  /* offers that it had read when it went, and that have no message yet */
+    struct tx *begun_head; /* what was lent when it went, and has no message yet */
     uint32_t replies;      /* queued answers to what the peer asked */
     int bye_sent;
     uint32_t said_core;    /* as in ring_shared */

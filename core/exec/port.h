@@ -38,8 +38,8 @@ enum port_state {
 
 /* What has become of a message of an op that the carrier has begun at once. */
 enum port_begun {
-    PORT_NOT_OFFERED, /* it was sent in another way; or its offer was dropped, as the peer has gone */
-    PORT_OFFERED,     /* and perhaps read */
+    PORT_NOT_OFFERED, /* it was sent in another way */
+    PORT_OFFERED,     /* and perhaps read; or not, and never will be, as the peer has gone: the port is lost or left */
     PORT_READ,        /* and the offer is no more, as the peer has gone since */
 };
 

@@ -656,7 +656,9 @@ fault("shm", "offer_made_at_once_counts_as_sent", MATCH,
       "if (begun == PORT_READ || (begun == PORT_NOT_OFFERED && !in_order)) {", "if (begun == PORT_READ || !in_order) {",
       "late on shm, through the kernel")
 fault("shm", "what_a_peer_has_read_before_it_left_counts_as_lost", DUPLEX,
-      "!p->lent_head->message && lend_is_taken(p, &p->lent_head->loan)", "0", "shm_lend")
+      "was_read = is_kept && lend_is_taken(p, &p->lent_head->loan);", "was_read = 0;", "shm_lend")
+fault("shm", "what_a_peer_has_not_read_before_it_left_counts_as_sent", DUPLEX,
+      "tx->was_read ? PORT_READ : PORT_OFFERED", "tx->was_read ? PORT_READ : PORT_NOT_OFFERED", "shm_lend", "swap")
 fault("shm", "send_begun_to_a_peer_that_has_left_waits", MATCH,
       "    port_want(m->port); /* the peer may", "    (void)m; /* the peer may", "engine")
 fault("shm", "what_was_received_at_once_is_awaited", "core/exec/engine.c",
@@ -1224,7 +1226,8 @@ fault("shm", "swap_takes_any_record", SWAP, "what == RING_FRAME && record->key =
       "what == RING_FRAME", "write_back")
 fault("shm", "result_of_a_rank_that_left_is_forgotten", DUPLEX, "    m->written_back = tx->written_back;\n", "", "swap")
 fault("shm", "result_of_a_rank_that_left_is_not_taken", DUPLEX,
-      "int written_back = is_kept && lend_take_result(p, &p->lent_head->loan);", "int written_back = is_kept;", "swap")
+      "int written_back = was_read && lend_take_result(p, &p->lent_head->loan);", "int written_back = was_read;",
+      "swap")
 fault("shm", "what_is_adopted_was_not_written", ENGINE, "    note_written(slot, m); /* by a peer", "    /* by a peer",
       "swap")
 fault("shm", "loans_of_what_cannot_be_submitted_stay", "core/exec/submit.c",

@@ -888,7 +888,7 @@ static void one_that_is_read_by_a_peer_that_leaves(void **state)
     duplex_sweep(&from->port);
     assert_int_equal(from->port.interest, 0);
     uint8_t *const all[] = { data, third, data, other };
-    static const enum port_begun are[] = { PORT_READ, PORT_NOT_OFFERED, PORT_NOT_OFFERED, PORT_NOT_OFFERED };
+    static const enum port_begun are[] = { PORT_READ, PORT_OFFERED, PORT_NOT_OFFERED, PORT_NOT_OFFERED };
     for (int i = 0; i < 4; i++) {
         messages[i] = (struct message){ .owner = &groups[0], .data = all[i] };
         assert_int_equal(duplex_adopt(&from->port, &messages[i]), are[i]);

@@ -11,13 +11,13 @@
 
 struct shared {
     _Atomic int arrived;  /* ranks that are about to call */
-    _Atomic int given_up; /* times that rank 0 had summed and written, and waited no longer */
+    _Atomic int given_up; /* times that rank 0 waits no longer, and perhaps had summed and written before */
     _Atomic int done;     /* rank 0 has its memory again */
     _Atomic int ended;    /* rank 1's operation */
 };
 
 static struct shared *shared;
-static int is_armed, has_no_memory; /* in rank 0 */
+static int is_armed, has_no_memory, waits; /* in rank 0 */
 static int has_begun;               /* its operation goes on in the engine */
 static comm_work *never;            /* a receive that ends when the other rank has gone */
 
@@ -52,7 +52,9 @@ comm_work *__wrap_comm__work_take(comm_group *group)
 {
     enum { LIMIT_S = 5 };
     const time_t until = time(NULL) + LIMIT_S;
-    while (has_begun && !has_no_memory && never && comm_work_status(never) == COMM_IN_PROGRESS &&
+    if (waits)
+        atomic_store(&shared->given_up, 1);
+    while ((has_begun || waits) && !has_no_memory && never && comm_work_status(never) == COMM_IN_PROGRESS &&
            time(NULL) < until)
         sched_yield();
     return __real_comm__work_take(group);
@@ -107,6 +109,30 @@ static void other_leaves(int rank, int size, void *arg)
     is_armed = rank == 0;
     sum(world, rank, data);
     is_armed = 0;
+    comm_work_release(never);
+    comm_group_close(other);
+    comm_group_close(world);
+}
+
+/* Without the broadcast that rank 0 has begun in the call: then that must not be complete. */
+static void other_leaves_without_it(int rank, int size, void *arg)
+{
+    static int32_t data[4 * COUNT], nothing;
+    comm_group *world = ranks_world(arg), *other = NULL;
+    (void)size;
+    CHECK_OK(comm_group_dup(world, NULL, &other));
+    for (int i = 0; i < 3 * ROUNDS; i++)
+        CHECK_OK(comm_broadcast(world, data, 4 * COUNT, COMM_DTYPE_I32, 0, NULL, NULL));
+    if (rank == 0)
+        CHECK_OK(comm_recv(other, &nothing, 1, COMM_DTYPE_I32, 1, NULL, &never));
+    meet();
+    if (rank == 0) {
+        waits = 1;
+        CHECK_STATUS(comm_broadcast(world, data, 4 * COUNT, COMM_DTYPE_I32, 0, NULL, NULL), COMM_ERR_PEER_LOST);
+        waits = 0;
+    }
+    while (rank == 1 && !atomic_load(&shared->given_up))
+        sched_yield();
     comm_work_release(never);
     comm_group_close(other);
     comm_group_close(world);
@@ -188,6 +214,7 @@ int main(void)
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED)
         return 1;
-    return run_leaving(by_kernel) || run_leaving(staged) || run(2, "no memory, by the kernel", no_memory, by_kernel) ||
+    return run(2, "the other one leaves without it", other_leaves_without_it, by_kernel) || run_leaving(by_kernel) ||
+           run_leaving(staged) || run(2, "no memory, by the kernel", no_memory, by_kernel) ||
            run(2, "no memory, staged", no_memory, staged) || run(4, "some read", some_read, usual);
 }
