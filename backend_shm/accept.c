@@ -3,6 +3,7 @@
 #include "accept.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,10 +19,26 @@
 
 enum { ACCEPT_PAUSE_MS = 50 }; /* when there are no more file descriptors */
 
+static void give_descriptors_back(struct pending_conn *c)
+{
+    for (int i = 0; i < 2; i++)
+        descriptor_close(&c->reserved[i]);
+}
+
+/* Those that the peer will send: what cannot be received then would be lost, and the peer with it. */
+static int reserve_descriptors(struct pending_conn *c)
+{
+    for (int i = 0; i < 2; i++)
+        if ((c->reserved[i] = fcntl(c->watch.fd, F_DUPFD_CLOEXEC, 0)) < 0)
+            return 0;
+    return 1;
+}
+
 static void pending_end(struct pending_conn *c, int refused)
 {
     struct fabric *f = c->fabric;
     events_unwatch(f, &c->watch);
+    give_descriptors_back(c);
     descriptor_close(&c->watch.fd);
     f->pending_count--;
     if (refused) {
@@ -56,10 +73,12 @@ static void answer_hello(struct pending_conn *c, const struct greeting_hello *he
     }
     struct greeting_answer answer = { .verdict = judge(f, hello), .version = GREETING_VERSION,
                                       .node = segment_node() };
+    if (answer.verdict == GREETING_WELCOME && !reserve_descriptors(c))
+        answer.verdict = GREETING_BUSY;
     greeting_token(f->secret, 'A', f->name, hello, answer.token);
     int sent = greeting_send(c->watch.fd, &answer, sizeof answer, &f->bell.fd, 1);
     if (!sent || answer.verdict != GREETING_WELCOME) {
-        pending_end(c, answer.verdict > GREETING_DUPLICATE);
+        pending_end(c, answer.verdict > GREETING_BUSY);
         return;
     }
     /* Our own attempt, if there is one, is given up: the lower rank's wins, and it has decided. */
@@ -114,6 +133,7 @@ static void on_pending(struct watch *w)
     struct greeting_ready ready;
     int fds[GREETING_FDS_MAX];
     int is_ready = c->from >= 0;
+    give_descriptors_back(c);
     ssize_t n = is_ready ? greeting_receive(w->fd, &ready, sizeof ready, fds, 2)
                          : greeting_receive(w->fd, &hello, sizeof hello, fds, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -126,53 +146,80 @@ static void on_pending(struct watch *w)
         answer_hello(c, &hello);
 }
 
-/* A free place. If there is none, the oldest connection that has sent no hello yet is closed: many silent connections
- * must not keep the ranks out. */
-static struct pending_conn *pending_new(struct fabric *f)
+/* A place for one more that has said nothing yet. When there are enough of them it is that of the oldest one, for many
+ * silent connections must not keep the ranks out; but not before that one had some time to speak. NULL, and when there
+ * will be one. */
+static struct pending_conn *pending_place(struct fabric *f, int64_t now_ns, int64_t *ret_again_ns)
 {
-    struct pending_conn *oldest = NULL;
-    for (int i = 0; i < SHM_PENDING_MAX; i++) {
+    enum { SILENCE_MS = 100 };
+    struct pending_conn *oldest = NULL, *free_one = NULL;
+    int silent = 0;
+    for (int i = 0; i < f->pending_places; i++) {
         struct pending_conn *c = &f->pending[i];
         if (c->watch.fd < 0)
-            return c;
-        if (c->from < 0 && (!oldest || c->give_up_ns < oldest->give_up_ns))
+            free_one = c;
+        else if (c->from < 0 && (silent++ == 0 || c->give_up_ns < oldest->give_up_ns))
             oldest = c;
     }
-    if (oldest)
-        pending_end(oldest, 1);
-    return oldest;
+    if (silent < SHM_SILENT_MAX && free_one)
+        return free_one;
+    *ret_again_ns = now_ns + ACCEPT_PAUSE_MS * 1000000ll;
+    if (!oldest)
+        return NULL;
+    int64_t patience_ends_ns = oldest->give_up_ns - (SHM_HANDSHAKE_MS - SILENCE_MS) * 1000000ll;
+    if (now_ns >= patience_ends_ns)
+        return oldest;
+    *ret_again_ns = patience_ends_ns;
+    return NULL;
+}
+
+static void listen_again(struct fabric *f, int64_t at_ns)
+{
+    events_unwatch(f, &f->listener);
+    f->listen_again_ns = at_ns;
+    domain_due(f->domain, at_ns);
 }
 
 static void pause_listening(struct fabric *f, int error)
 {
     exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are "
              "free (raise the limit: ulimit -n)", (int)f->domain->peers.rank, strerror(error));
-    events_unwatch(f, &f->listener);
-    f->listen_again_ns = clock_now_ns() + ACCEPT_PAUSE_MS * 1000000ll;
-    domain_due(f->domain, f->listen_again_ns);
+    listen_again(f, clock_now_ns() + ACCEPT_PAUSE_MS * 1000000ll);
+}
+
+/* It has mostly spoken already. */
+static void begin_pending(struct pending_conn *c, struct fabric *f, int fd, int64_t now_ns)
+{
+    if (c->watch.fd >= 0)
+        pending_end(c, 1);
+    *c = (struct pending_conn){ .watch = { on_pending, fd }, .fabric = f, .from = -1,
+                                .reserved = { -1, -1 } };
+    c->give_up_ns = now_ns + SHM_HANDSHAKE_MS * 1000000ll;
+    f->pending_count++;
+    domain_due(f->domain, c->give_up_ns);
+    if (greeting_peer(fd) < 0 || !events_watch(f, &c->watch))
+        pending_end(c, 1);
+    else
+        on_pending(&c->watch);
 }
 
 static void on_listener(struct watch *w)
 {
     struct fabric *f = (struct fabric *)((char *)w - offsetof(struct fabric, listener));
     for (;;) {
+        int64_t now_ns = clock_now_ns(), again_ns;
+        struct pending_conn *c = pending_place(f, now_ns, &again_ns);
+        if (!c) {
+            listen_again(f, again_ns);
+            return;
+        }
         int fd = accept4(w->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
                 pause_listening(f, errno);
             return;
         }
-        struct pending_conn *c = pending_new(f);
-        if (!c) {
-            close(fd); /* They will try again. */
-            continue;
-        }
-        *c = (struct pending_conn){ .watch = { on_pending, fd }, .fabric = f, .from = -1 };
-        c->give_up_ns = clock_now_ns() + SHM_HANDSHAKE_MS * 1000000ll;
-        f->pending_count++;
-        domain_due(f->domain, c->give_up_ns);
-        if (greeting_peer(fd) < 0 || !events_watch(f, &c->watch))
-            pending_end(c, 1);
+        begin_pending(c, f, fd, now_ns);
     }
 }
 
@@ -198,7 +245,7 @@ void accept_timer(struct fabric *f, int64_t now_ns)
         f->listen_again_ns = 0;
         events_watch(f, &f->listener);
     }
-    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+    for (int i = 0; f->pending_count && i < f->pending_places; i++)
         if (f->pending[i].watch.fd >= 0 && now_ns >= f->pending[i].give_up_ns)
             broke_off(&f->pending[i]);
 }
@@ -206,7 +253,7 @@ void accept_timer(struct fabric *f, int64_t now_ns)
 int64_t accept_due_ns(const struct fabric *f)
 {
     int64_t due = f->listen_again_ns ? f->listen_again_ns : INT64_MAX;
-    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+    for (int i = 0; f->pending_count && i < f->pending_places; i++)
         if (f->pending[i].watch.fd >= 0 && f->pending[i].give_up_ns < due)
             due = f->pending[i].give_up_ns;
     return due;
@@ -214,7 +261,7 @@ int64_t accept_due_ns(const struct fabric *f)
 
 int accept_is_proving(const struct fabric *f)
 {
-    for (int i = 0; f->pending_count && i < SHM_PENDING_MAX; i++)
+    for (int i = 0; f->pending_count && i < f->pending_places; i++)
         if (f->pending[i].watch.fd >= 0 && f->pending[i].from >= 0)
             return 1;
     return 0;
@@ -224,7 +271,7 @@ void accept_close(struct fabric *f)
 {
     events_unwatch(f, &f->listener);
     descriptor_close(&f->listener.fd);
-    for (int i = 0; i < SHM_PENDING_MAX; i++)
+    for (int i = 0; i < f->pending_places; i++)
         if (f->pending[i].watch.fd >= 0)
             pending_end(&f->pending[i], 0);
 }

@@ -130,6 +130,22 @@ __attribute__((format(printf, 3, 4))) static void give_up(struct duplex *p, comm
     port_lose(&p->port, status, "cannot be reached through shared memory from pid %d: %s", (int)getpid(), text);
 }
 
+/* Without descriptors or memory for it, or if the peer has broken it off, there is another attempt soon, until the time
+ * is over. 0: there is none, for it would come to nothing again. */
+static int dial_again(struct duplex *p, int error)
+{
+    enum { BREAKS_MAX = 20 }; /* by a peer that does not take this rank for one of its job */
+    const int lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EBUSY;
+    if (error == ECONNRESET ? p->dial_breaks++ == BREAKS_MAX : error != EAGAIN && !lacks)
+        return 0;
+    dial_end(p);
+    p->dial_error = error;
+    duplex_opening(p, DUPLEX_CONNECTING);
+    p->again_ns = clock_now_ns() + RETRY_MS * 1000000ll;
+    domain_due(p->fabric->domain, p->again_ns);
+    return 1;
+}
+
 static void await_peer(struct duplex *p)
 {
     dial_end(p);
@@ -152,6 +168,8 @@ static void hand_over(struct duplex *p, int bell, int32_t their_node)
     if (failed) {
         descriptor_close(&fd);
         descriptor_close(&p->bell);
+        if ((failed == -EMFILE || failed == -ENFILE) && dial_again(p, -failed))
+            return;
         give_up(p, COMM_ERR_NO_MEMORY, "no shared memory for two rings of %zu KiB: %s; give the container more memory, "
                 "or set COMM_SHM_RING_BYTES to less", ring_bytes >> 10, strerror(-failed));
         return;
@@ -184,6 +202,8 @@ static void on_answer(struct watch *w)
     ssize_t n = greeting_receive(w->fd, &answer, sizeof answer, &bell, 1);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
+    if (n <= 0 && dial_again(p, n < 0 ? errno : ECONNRESET))
+        return;
     if (n <= 0) {
         give_up(p, COMM_ERR_PEER_LOST, "%s", n == 0 ? "it closed the connection: its process has ended, or does not "
                                                       "take us for a rank of its job" : strerror(errno));
@@ -197,6 +217,8 @@ static void on_answer(struct watch *w)
             give_up(p, COMM_ERR_PEER_LOST, "what answers there does not have this job's secret");
         else if (answer.verdict == GREETING_DUPLICATE)
             await_peer(p);
+        else if (answer.verdict == GREETING_BUSY)
+            dial_again(p, EBUSY);
         else
             give_up(p, COMM_ERR_PEER_LOST, "%s", answer.verdict == GREETING_OTHER_VERSION
                                                      ? "it is of another version of libcomm"
@@ -220,12 +242,8 @@ static void greet(struct duplex *p)
         fd = -1;
     }
     p->watch.fd = fd;
-    if (fd < 0 && errno == EAGAIN) {
-        duplex_opening(p, DUPLEX_CONNECTING);
-        p->again_ns = clock_now_ns() + RETRY_MS * 1000000ll;
-        domain_due(f->domain, p->again_ns);
+    if (fd < 0 && dial_again(p, errno))
         return;
-    }
     if (fd < 0) {
         /* A rank listens before it publishes where. */
         give_up(p, COMM_ERR_PEER_LOST, "%s%s", strerror(errno),
@@ -298,7 +316,7 @@ void dial_open(struct port *port)
     struct duplex *p = duplex_of(port);
     p->give_up_ns = clock_now_ns() + p->fabric->connect_ms * 1000000;
     domain_due(p->fabric->domain, p->give_up_ns);
-    *p->trouble = '\0';
+    p->dial_error = p->dial_breaks = 0;
     if (*p->name) {
         greet(p);
         return;
@@ -311,11 +329,17 @@ void dial_open(struct port *port)
 void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
 {
     const struct duplex *p = (const struct duplex *)port;
-    int phase = duplex_phase(p);
+    int phase = duplex_phase(p), error = p->dial_error;
     const char *what = phase == DUPLEX_RESOLVING    ? "the store has not said where it is"
                        : phase == DUPLEX_GREETED    ? "it takes the connection, but does not answer: it is stopped"
-                       : phase == DUPLEX_CONNECTING ? "its queue of connections is full: it is stopped"
-                                                  : "";
+                       : phase != DUPLEX_CONNECTING ? ""
+                       : error == EAGAIN            ? "its queue of connections is full: it is stopped"
+                       : error == ECONNRESET        ? "it breaks off each connection"
+                       : error == EBUSY             ? "it has no descriptor left for the connection: raise the limit "
+                                                      "there (ulimit -n)"
+                       : error == ENOMEM            ? "this rank has no memory for the connection"
+                                           : "this rank has no descriptor left for the connection: raise the limit "
+                                             "(ulimit -n)";
     snprintf(text, capacity, "%s", what);
 }
 
@@ -331,7 +355,7 @@ void dial_timer(struct fabric *f, int64_t now_ns)
             p->port.state = PORT_IDLE;
             port_want(&p->port);
         } else if (now_ns >= p->give_up_ns) {
-            char why[160];
+            char why[200];
             dial_describe_trouble(&p->port, why, sizeof why);
             give_up(p, COMM_ERR_PEER_LOST, "%s", why);
         } else if (duplex_phase(p) == DUPLEX_CONNECTING && now_ns >= p->again_ns) {

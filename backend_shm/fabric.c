@@ -89,7 +89,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->secret = strdup(info->secret ? info->secret : "");
     f->duplexes = calloc((size_t)info->size, sizeof *f->duplexes);
     f->up = calloc((size_t)info->size, sizeof *f->up);
-    f->pending = calloc(SHM_PENDING_MAX, sizeof *f->pending);
+    f->pending = calloc((size_t)SHM_SILENT_MAX + (size_t)info->size, sizeof *f->pending);
     if (!f->secret || !f->duplexes || !f->up || !f->pending)
         return exec_fail(COMM_ERR_NO_MEMORY, "no memory for %d peers", (int)info->size);
     for (int32_t i = 0; i < info->size; i++) {
@@ -102,8 +102,9 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
         p->tx_tail = &p->tx_head;
         p->lent_tail = &p->lent_head;
     }
-    for (int i = 0; i < SHM_PENDING_MAX; i++)
-        f->pending[i].watch.fd = -1;
+    f->pending_places = SHM_SILENT_MAX + (int)info->size;
+    for (int i = 0; i < f->pending_places; i++)
+        f->pending[i].watch.fd = f->pending[i].reserved[0] = f->pending[i].reserved[1] = -1;
     return COMM_OK;
 }
 
@@ -190,8 +191,11 @@ void fabric_close_descriptors(struct fabric *f)
         descriptor_close(&f->duplexes[i].watch.fd);
         descriptor_close(&f->duplexes[i].bell);
     }
-    for (int i = 0; i < SHM_PENDING_MAX; i++)
+    for (int i = 0; i < f->pending_places; i++) {
         descriptor_close(&f->pending[i].watch.fd);
+        descriptor_close(&f->pending[i].reserved[0]);
+        descriptor_close(&f->pending[i].reserved[1]);
+    }
     descriptor_close(&f->listener.fd);
     descriptor_close(&f->bell.fd);
     descriptor_close(&f->epoll);

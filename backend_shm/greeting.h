@@ -17,7 +17,7 @@
 #include "shm.h"
 
 enum {
-    GREETING_VERSION = 9 + 256 * (sizeof(void *) != 8),
+    GREETING_VERSION = 10 + 256 * (sizeof(void *) != 8),
     GREETING_TOKEN_BYTES = 32,
     GREETING_FDS_MAX = 2,
 };
@@ -25,6 +25,7 @@ enum {
 enum greeting_verdict {
     GREETING_WELCOME,
     GREETING_DUPLICATE, /* I am connecting to you: wait for that */
+    GREETING_BUSY,      /* I have no descriptors for it: again soon */
     GREETING_OTHER_WORLD, /* another world, or I have closed this one */
     GREETING_OTHER_VERSION,
 };

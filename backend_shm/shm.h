@@ -24,7 +24,7 @@
 #include "waiting.h"
 
 enum {
-    SHM_PENDING_MAX = 256,  /* connections shaking hands at a time */
+    SHM_SILENT_MAX = 256,   /* connections at a time that have not said of which rank they are */
     SHM_HANDSHAKE_MS = 10000,
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
     SHM_LENDABLE = 1024,
@@ -49,6 +49,7 @@ struct pending_conn {
     struct fabric *fabric;
     int64_t give_up_ns;
     int32_t from;       /* -1: it has not said */
+    int reserved[2];    /* descriptors that are closed when those of the memory and the bell come; -1: none */
 };
 
 /* How far a duplex is that is being opened: port.state is PORT_OPENING, else the phase is DUPLEX_NOT_OPENING. */
@@ -145,7 +146,7 @@ struct duplex {
     uint8_t phase;         /* enum duplex_phase */
     char name[SHM_NAME_BYTES]; /* of the peer's socket; "": not known */
     int64_t give_up_ns, again_ns;
-    char trouble[160];
+    int dial_error, dial_breaks; /* errno of the latest attempt that failed; attempts that the peer has broken off */
 };
 
 /* Memory of 256 KiB, and a bit for each 4 KiB of it of which the kernel has read a byte, as for other processes. */
@@ -177,8 +178,8 @@ struct fabric {
     struct watch listener;
     int64_t listen_again_ns; /* 0: it listens */
     char name[SHM_NAME_BYTES]; /* of our socket */
-    struct pending_conn *pending; /* [SHM_PENDING_MAX] */
-    int pending_count;
+    struct pending_conn *pending; /* those that shake hands */
+    int pending_places, pending_count; /* there is a place for each rank, too */
     uint64_t refused;       /* connections */
     atomic_int resolving;   /* those for whose peer the helper asks the store */
     int64_t connect_ms;

@@ -762,6 +762,12 @@ fault("shm", "bye_before_what_was_taken", DUPLEX,
       "            note_taken(p); /* before the peer's BYE, which came later */", "            ;", "shm_lend")
 fault("shm", "forgotten_loan_stays", DUPLEX, "        if ((*at)->owner == owner)\n            lent_remove(p, at);",
       "        if (0)\n            lent_remove(p, at);", "shm_lend")
+fault("shm", "descriptors_for_the_memory_are_not_reserved", "backend_shm/accept.c",
+      "answer.verdict == GREETING_WELCOME && !reserve_descriptors(c)", "0", "no_descriptors")
+fault("shm", "busy_acceptor_is_given_up", "backend_shm/dial.c", "            dial_again(p, EBUSY);",
+      "            give_up(p, COMM_ERR_PEER_LOST, \"busy\");", "no_descriptors")
+fault("shm", "connection_without_descriptors_is_given_up", "backend_shm/dial.c", "const int lacks = error == EMFILE ||",
+      "const int lacks =", "no_descriptors")
 fault("shm", "region_is_told_once_to_all", REGION, "told = &r->told[p->port.peer];", "told = &r->told[0];", "shm",
       "registered on shm")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",

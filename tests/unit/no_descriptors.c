@@ -1,26 +1,38 @@
 /* A rank that has no descriptor left when others lend it memory that it would have to map: registered memory, staging
- * areas, copies for several. All goes on as before, another way. */
+ * areas, copies for several. All goes on as before, another way. And one that has none when it connects. */
 #include <comm/comm.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "ranks.h"
 
-enum { MOST = 100000 }; /* elements */
+enum { MOST = 100000 /* elements */, MOST_DESCRIPTORS = 128 };
+
+static int taken[MOST_DESCRIPTORS], taken_count;
+static struct rlimit before;
 
 /* No descriptor can be made any more; those that there are stay. */
-static struct rlimit take_descriptors(void)
+static void take_descriptors(void)
 {
-    struct rlimit before, none;
     CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
-    int lowest = dup(STDIN_FILENO);
-    CHECK(lowest >= 0 && close(lowest) == 0);
-    none = (struct rlimit){ .rlim_cur = (rlim_t)lowest, .rlim_max = before.rlim_max };
-    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0 && dup(STDIN_FILENO) < 0);
-    return before;
+    const struct rlimit few = { .rlim_cur = MOST_DESCRIPTORS, .rlim_max = before.rlim_max };
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    for (int fd; (fd = dup(STDIN_FILENO)) >= 0;)
+        taken[taken_count++] = fd;
+}
+
+static void give_descriptors(void)
+{
+    while (taken_count)
+        close(taken[--taken_count]);
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 static void fill(int32_t *data, size_t count, int32_t first)
@@ -71,21 +83,19 @@ static void one_has_no_descriptors(int rank, int size, void *arg)
     int32_t *in = malloc(MOST * sizeof *in), *out = malloc(MOST * sizeof *out);
     comm_memory *memory[2];
     void *shared_in, *shared_out;
-    struct rlimit before = { 0 };
     CHECK(in && out);
     CHECK_OK(comm_mem_alloc(world, MOST * sizeof *in, COMM_DEVICE_DEFAULT, &shared_in, &memory[0]));
     CHECK_OK(comm_mem_alloc(world, MOST * sizeof *out, COMM_DEVICE_DEFAULT, &shared_out, &memory[1]));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     comm_log_set(count_warnings, NULL);
     if (rank == size - 1)
-        before = take_descriptors();
+        take_descriptors();
     CHECK_OK(comm_barrier(world, NULL, NULL));
     reduce_and_gather(world, rank, size, in, out);
     reduce_and_gather(world, rank, size, shared_in, shared_out);
     if (rank == size - 1)
-        CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0 && warnings == size - 1);
-    else
-        CHECK(warnings == 0);
+        give_descriptors();
+    CHECK(warnings == (rank == size - 1 ? size - 1 : 0));
     CHECK_OK(comm_mem_release(memory[0]));
     CHECK_OK(comm_mem_release(memory[1]));
     CHECK_OK(comm_barrier(world, NULL, NULL));
@@ -94,8 +104,76 @@ static void one_has_no_descriptors(int rank, int size, void *arg)
     free(out);
 }
 
+static _Atomic int *turn; /* of the two ranks */
+
+static void await_turn(int number)
+{
+    while (atomic_load(turn) < number)
+        sched_yield();
+}
+
+/* Rank 1 has `few` when it connects, or when rank 0 connects to it. It, or both, try until there are some again. */
+struct few {
+    int left, rank_0_is_first;
+    const char *backend;
+};
+
+static void one_waits_for_descriptors(int rank, int size, void *arg)
+{
+    enum { A_WHILE_MS = 50 };
+    const struct few *few = arg;
+    comm_group *world = ranks_world(few->backend);
+    int32_t data = rank, other = -1;
+    comm_work *work = NULL;
+    (void)size;
+    if (rank == 1) {
+        take_descriptors();
+        for (int i = 0; i < few->left; i++)
+            close(taken[--taken_count]);
+        atomic_store(turn, 1);
+    }
+    await_turn(few->rank_0_is_first ? 1 : 1 + (rank == 0));
+    if (rank == 1 && few->rank_0_is_first)
+        await_turn(2);
+    else
+        CHECK_OK(rank == 0 ? comm_send(world, &data, 1, COMM_DTYPE_I32, 1, NULL, &work)
+                           : comm_recv(world, &other, 1, COMM_DTYPE_I32, 0, NULL, &work));
+    if (work) {
+        comm_status status = comm_work_wait(work, A_WHILE_MS);
+        CHECK(status == COMM_ERR_TIMEOUT || status == COMM_OK);
+    }
+    atomic_fetch_add(turn, 1);
+    if (rank == 1) {
+        give_descriptors();
+        if (!work)
+            CHECK_OK(comm_recv(world, &other, 1, COMM_DTYPE_I32, 0, NULL, &work));
+    }
+    CHECK_OK(comm_work_wait(work, COMM_TIMEOUT_DEFAULT));
+    CHECK(rank == 0 || other == 0);
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(world));
+}
+
+static int few_descriptors(const char *backend)
+{
+    enum { MOST_LEFT = 5 };
+    for (int i = 0; i < 2 * MOST_LEFT; i++) {
+        struct few few = { .left = i / 2, .rank_0_is_first = i % 2, .backend = backend };
+        atomic_store(turn, 0);
+        if (ranks_run(2, NULL, one_waits_for_descriptors, &few)) {
+            printf("%d descriptors left, rank %d is first, %s\n", few.left, !few.rank_0_is_first, backend);
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int main(void)
 {
+    turn = mmap(NULL, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(turn != MAP_FAILED);
+    if (few_descriptors("cpu:shm") || few_descriptors("cpu:shm-tcp"))
+        return 1;
     for (int size = 2; size <= 4; size++)
         if (ranks_run(size, NULL, one_has_no_descriptors, "cpu:shm") ||
             ranks_run(size, NULL, one_has_no_descriptors, "cpu:shm?cma_bytes=0") ||

@@ -1,8 +1,13 @@
 /* What is special about cpu:shm, and cpu:shm-tcp on one host: small operations that some ranks run at once and others
  * begin; which processes may connect. With an argument: long messages are of at most so many elements. */
 #include <comm/comm.h>
+#include <dirent.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -242,6 +247,122 @@ static void strangers_get_nothing(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* ---- More connections than are looked after at a time ---- */
+
+enum { STRANGERS = 300 };
+
+static struct shared {
+    _Atomic int pid, step;
+} *shared;
+
+static void reach(int step)
+{
+    while (atomic_load(&shared->step) < step)
+        sched_yield();
+}
+
+/* Is this socket open in that process? */
+static int has_socket(int pid, unsigned long inode)
+{
+    char folder[64], path[400], link[64], wanted[64];
+    snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
+    snprintf(wanted, sizeof wanted, "socket:[%lu]", inode);
+    DIR *d = opendir(folder);
+    int found = 0;
+    CHECK(d);
+    for (struct dirent *e; !found && (e = readdir(d));) {
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        ssize_t n = readlink(path, link, sizeof link - 1);
+        link[n > 0 ? n : 0] = '\0';
+        found = strcmp(link, wanted) == 0;
+    }
+    closedir(d);
+    return found;
+}
+
+/* The name of the socket at which that process listens. */
+static void find_listener(int pid, char name[128])
+{
+    enum { LISTENS = 0x10000 };
+    char line[512];
+    unsigned long flags, inode;
+    FILE *sockets = fopen("/proc/net/unix", "r");
+    CHECK(sockets);
+    *name = '\0';
+    while (!*name && fgets(line, sizeof line, sockets))
+        if (sscanf(line, "%*s %*s %*s %lx %*s %*s %lu @%127s", &flags, &inode, name) != 3 || flags != LISTENS ||
+            strncmp(name, "libcomm-", 8) != 0 || !has_socket(pid, inode))
+            *name = '\0';
+    fclose(sockets);
+    CHECK(*name);
+}
+
+static void connect_silently(const char *name, int fds[STRANGERS])
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    memcpy(a.sun_path + 1, name, strlen(name));
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + strlen(name));
+    for (int i = 0; i < STRANGERS; i++) {
+        fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        CHECK(fds[i] >= 0 && connect(fds[i], (struct sockaddr *)&a, length) == 0);
+    }
+}
+
+/* Rank 0 is stopped while rank 2 connects to it, and so many that say nothing: before rank 2 does, or after that. */
+static void a_crowd_at_the_door(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world("cpu:shm");
+    const int comes_first = arg != NULL;
+    int32_t data = rank;
+    (void)size;
+    if (rank == 0)
+        atomic_store(&shared->pid, getpid());
+    if (rank == 1) {
+        char name[128];
+        int fds[STRANGERS];
+        while (!atomic_load(&shared->pid))
+            sched_yield();
+        find_listener(shared->pid, name);
+        CHECK(kill(shared->pid, SIGSTOP) == 0);
+        atomic_store(&shared->step, comes_first ? 1 : 2);
+        reach(2);
+        connect_silently(name, fds);
+        atomic_store(&shared->step, 3);
+        reach(comes_first ? 3 : 4);
+        CHECK(kill(shared->pid, SIGCONT) == 0);
+        atomic_store(&shared->step, 5);
+        CHECK_OK(comm_recv(world, &data, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+        for (int i = 0; i < STRANGERS; i++)
+            close(fds[i]);
+    } else if (rank == 2) {
+        enum { A_WHILE_MS = 100 };
+        comm_work *work;
+        reach(comes_first ? 1 : 3);
+        CHECK_OK(comm_send(world, &data, 1, COMM_DTYPE_I32, 0, NULL, &work));
+        CHECK_STATUS(comm_work_wait(work, A_WHILE_MS), COMM_ERR_TIMEOUT); /* it connects meanwhile */
+        atomic_store(&shared->step, comes_first ? 2 : 4);
+        CHECK_OK(comm_work_wait(work, COMM_TIMEOUT_DEFAULT));
+        comm_work_release(work);
+    } else {
+        reach(5);
+        CHECK_OK(comm_recv(world, &data, 1, COMM_DTYPE_I32, 2, NULL, NULL));
+        CHECK(data == 2);
+        CHECK_OK(comm_send(world, &data, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+static int crowds(void)
+{
+    static char first[] = "first";
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    if (ranks_run(3, NULL, a_crowd_at_the_door, first))
+        return 1;
+    memset(shared, 0, sizeof *shared);
+    return ranks_run(3, NULL, a_crowd_at_the_door, NULL);
+}
+
 int main(int argc, char **argv)
 {
     struct ranks_options threads = { .threads = 1 };
@@ -261,5 +382,6 @@ int main(int argc, char **argv)
            ranks_run(3, NULL, long_messages_from_anywhere, "cpu:shm-tcp") ||
            setenv("RANKS_HOSTS", "aba", 1) != 0 || ranks_run(4, NULL, long_messages_from_anywhere, "cpu:shm-tcp") ||
            unsetenv("RANKS_HOSTS") != 0 ||
-           ranks_run(3, NULL, a_root_runs_ahead, NULL) || ranks_run(2, NULL, strangers_get_nothing, NULL);
+           ranks_run(3, NULL, a_root_runs_ahead, NULL) || ranks_run(2, NULL, strangers_get_nothing, NULL) ||
+           crowds();
 }
