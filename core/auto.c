@@ -9,9 +9,13 @@
 
 enum { CANDIDATES_MAX = 64, REASONS_BYTES = COMM_ERROR_BYTES / 2 };
 
+/* For a device, in a world. */
 struct candidates {
+    struct candidates *next;
+    char device[DEVICE_NAME_BYTES];
     const comm_backend *list[CANDIDATES_MAX];
     size_t count;
+    char reasons[REASONS_BYTES]; /* why others are none */
 };
 
 int comm__is_auto(const struct backend_pair *pair)
@@ -24,41 +28,87 @@ static const char *device_of(const struct backend_pair *pair)
     return pair->device ? pair->device : "cpu";
 }
 
-static comm_status find_candidates(const struct backend_pair *pair, struct candidates *c)
+/* Known, or made known by this. */
+static struct candidates *known_candidates(struct world *world, const char *device, struct candidates *new)
 {
-    return comm__registry_auto(device_of(pair), c->list, CANDIDATES_MAX, &c->count);
+    pthread_mutex_lock(&world->lock);
+    struct candidates *c = world->candidates;
+    while (c && strcmp(c->device, device) != 0)
+        c = c->next;
+    if (!c && new) {
+        new->next = world->candidates;
+        world->candidates = c = new;
+    }
+    pthread_mutex_unlock(&world->lock);
+    return c;
 }
 
-comm_status comm__auto_first(const struct backend_pair *pair, const comm_backend **ret_backend)
+static comm_status find_candidates(struct world *world, const struct backend_pair *pair,
+                                   const struct candidates **ret_candidates)
 {
-    struct candidates c;
-    comm_status status = find_candidates(pair, &c);
-    *ret_backend = status == COMM_OK ? c.list[0] : NULL;
+    const char *device = device_of(pair);
+    if ((*ret_candidates = known_candidates(world, device, NULL)))
+        return COMM_OK;
+    struct candidates *c = calloc(1, sizeof *c), *known;
+    if (!c)
+        return comm__fail(COMM_ERR_NO_MEMORY, "backends for device '%s'", device);
+    snprintf(c->device, sizeof c->device, "%s", device);
+    comm_status status =
+        comm__registry_auto(device, c->list, CANDIDATES_MAX, &c->count, c->reasons, sizeof c->reasons);
+    known = status == COMM_OK ? known_candidates(world, device, c) : NULL;
+    if (known != c)
+        free(c);
+    *ret_candidates = known;
     return status;
 }
 
-comm_status comm__auto_check_option(const struct backend_pair *pair, const struct backend_option *option)
+comm_status comm__auto_first(struct world *world, const struct backend_pair *pair, const comm_backend **ret_backend)
 {
-    struct candidates c;
-    comm_status status = find_candidates(pair, &c);
-    int is_known = 0;
-    for (size_t i = 0; status == COMM_OK && i < c.count; i++)
-        if (comm__param_has(c.list[i], option->name)) {
-            status = comm__param_check(c.list[i], option->name, option->value);
-            is_known = 1;
-        }
-    return status == COMM_OK && !is_known ? comm__param_check(c.list[0], option->name, option->value) : status;
+    const struct candidates *c;
+    comm_status status = find_candidates(world, pair, &c);
+    *ret_backend = status == COMM_OK ? c->list[0] : NULL;
+    return status;
 }
 
-void comm__auto_write_terms(const struct backend_pair *pair, FILE *text)
+comm_status comm__auto_check_option(struct world *world, const struct backend_pair *pair,
+                                    const struct backend_option *option)
 {
-    struct candidates c;
-    if (find_candidates(pair, &c) != COMM_OK)
-        c.count = 0;
-    fprintf(text, "%s", c.count > 1 ? "auto(" : "");
-    for (size_t i = 0; i < c.count; i++)
-        fprintf(text, "%s%s", i ? "," : "", c.list[i]->name);
-    fprintf(text, "%s", c.count > 1 ? ")" : "");
+    const struct candidates *c;
+    comm_status status = find_candidates(world, pair, &c);
+    int is_known = 0;
+    for (size_t i = 0; status == COMM_OK && i < c->count; i++)
+        if (comm__param_has(c->list[i], option->name)) {
+            status = comm__param_check(c->list[i], option->name, option->value);
+            is_known = 1;
+        }
+    return status == COMM_OK && !is_known ? comm__param_check(c->list[0], option->name, option->value) : status;
+}
+
+void comm__auto_write_terms(struct world *world, const struct backend_pair *pair, FILE *text)
+{
+    const struct candidates *c;
+    size_t count = find_candidates(world, pair, &c) == COMM_OK ? c->count : 0;
+    fprintf(text, "%s", count > 1 ? "auto(" : "");
+    for (size_t i = 0; i < count; i++)
+        fprintf(text, "%s%s", i ? "," : "", c->list[i]->name);
+    fprintf(text, "%s", count > 1 ? ")" : "");
+}
+
+const char *comm__auto_reasons(const struct world *world)
+{
+    const struct candidates *c = world->candidates;
+    while (c && !*c->reasons)
+        c = c->next;
+    return c ? c->reasons : "";
+}
+
+void comm__auto_finish(struct world *world)
+{
+    while (world->candidates) {
+        struct candidates *c = world->candidates;
+        world->candidates = c->next;
+        free(c);
+    }
 }
 
 /* ---- The hosts are known ---- */
@@ -113,13 +163,13 @@ static void explain(const comm_group *group, const struct backend_pair *pair, co
 static comm_status choose(const comm_group *group, const struct backend_pair *pair, const int32_t *hosts,
                           const comm_backend **ret_backend)
 {
-    struct candidates c;
+    const struct candidates *c;
     char reasons[REASONS_BYTES] = "";
-    comm_status status = find_candidates(pair, &c);
+    comm_status status = find_candidates(group->world, pair, &c);
     if (status != COMM_OK)
         return status;
-    for (size_t i = 0; i < c.count; i++) {
-        const comm_backend *b = c.list[i];
+    for (size_t i = 0; i < c->count; i++) {
+        const comm_backend *b = c->list[i];
         status = b->serves_hosts ? b->serves_hosts(b->context, hosts, group->size) : COMM_OK;
         if (status == COMM_OK) {
             *ret_backend = b;

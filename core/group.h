@@ -56,6 +56,7 @@ struct world {
     atomic_int references; /* open groups */
     char *name, *secret;
     char *tuning;              /* the text of the file COMM_TUNING; NULL: none */
+    struct candidates *candidates; /* auto.c; guarded by lock */
     comm_store *store;         /* a view with the world's prefix */
     comm_store *rendezvous;    /* the store that comm_init opened; NULL if the user gave one */
     int32_t rank, size;
@@ -73,7 +74,7 @@ struct world {
     pthread_mutex_t open_lock; /* guards backends */
     struct world_backend backends[WORLD_BACKENDS_MAX];
     size_t backend_count;
-    pthread_mutex_t lock; /* guards the list of open groups */
+    pthread_mutex_t lock; /* guards the list of open groups, and what auto may take */
     comm_group *groups;
 };
 
@@ -281,7 +282,7 @@ comm_status comm__group_channel(const comm_group *group, const char *call, comm_
 comm_status comm__world_choose(const struct group_plan *plan);
 /* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there.
  * Gives *ret_terms (free). */
-comm_status comm__world_terms(const struct world *world, char **ret_terms);
+comm_status comm__world_terms(struct world *world, char **ret_terms);
 /* Open its channels. */
 comm_status comm__world_open(struct world *world);
 /* All ranks have done so: the group can be used. */

@@ -131,8 +131,9 @@ static comm_status check_options(const comm_group *group, const struct backend_p
 {
     for (size_t i = 0; i < pair->option_count; i++) {
         const struct backend_option *option = &pair->options[i];
-        comm_status status = comm__is_auto(pair) && !strchr(option->name, '.') ? comm__auto_check_option(pair, option)
-                                                                               : check_option(backend, option);
+        comm_status status = comm__is_auto(pair) && !strchr(option->name, '.')
+                                 ? comm__auto_check_option(group->world, pair, option)
+                                 : check_option(backend, option);
         if (status != COMM_OK)
             return comm__fail_while(status, "backend string of group '%s'", group->name);
     }
@@ -162,15 +163,16 @@ static comm_status channel_for(comm_group *group, const comm_backend *backend, c
     return COMM_OK;
 }
 
-static comm_status find_backend(const struct backend_pair *pair, const comm_backend **ret_backend)
+static comm_status find_backend(struct world *world, const struct backend_pair *pair, const comm_backend **ret_backend)
 {
-    return comm__is_auto(pair) ? comm__auto_first(pair, ret_backend) : comm__registry_find(pair->name, ret_backend);
+    return comm__is_auto(pair) ? comm__auto_first(world, pair, ret_backend)
+                               : comm__registry_find(pair->name, ret_backend);
 }
 
 static comm_status route_pair(comm_group *group, const struct backend_pair *pair)
 {
     const comm_backend *backend;
-    comm_status status = find_backend(pair, &backend);
+    comm_status status = find_backend(group->world, pair, &backend);
     if (status != COMM_OK)
         return comm__fail_while(status, "opening group '%s'", group->name);
     uint32_t kinds = comm__registry_kinds(backend), wanted = kinds;
@@ -525,7 +527,7 @@ static int by_option(const void *a, const void *b)
     return strcmp(((const struct backend_option *)a)->name, ((const struct backend_option *)b)->name);
 }
 
-comm_status comm__world_terms(const struct world *world, char **ret_terms)
+comm_status comm__world_terms(struct world *world, char **ret_terms)
 {
     size_t bytes = 0;
     FILE *text = open_memstream(ret_terms, &bytes);
@@ -539,7 +541,7 @@ comm_status comm__world_terms(const struct world *world, char **ret_terms)
         qsort(options, count, sizeof *options, by_option);
         fprintf(text, "%s%s:", ftell(text) > 0 ? "," : "", comm_device_name(d));
         if (comm__is_auto(channel->choice.pair))
-            comm__auto_write_terms(channel->choice.pair, text);
+            comm__auto_write_terms(world, channel->choice.pair, text);
         else
             fprintf(text, "%s", channel->backend->name);
         for (size_t i = 0; i < count; i++)
@@ -607,6 +609,7 @@ void comm__world_destroy(struct world *world, int32_t forked)
     comm_store_close(world->rendezvous);
     comm__lifelines_finish(world);
     comm__cards_finish(&world->cards);
+    comm__auto_finish(world);
     pthread_mutex_destroy(&world->looking);
     pthread_mutex_destroy(&world->open_lock);
     pthread_mutex_destroy(&world->lock);

@@ -7,6 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "auto.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -124,6 +125,7 @@ static comm_status come_together(struct world *world, const comm_init_options *o
         return status;
     comm_status able = choose_backends(world, o, j, &terms);
     j->backends = able == COMM_OK ? terms : "";
+    j->unusable = comm__auto_reasons(world);
     j->tuning = comm__tuning_mark(world->tuning);
     if (j->size > 1)
         status = comm__join(j, able);

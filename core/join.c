@@ -258,23 +258,25 @@ static unsigned mark_of(const char *secret)
     return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
 }
 
-/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|0|cpu:tcp". */
+/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|0||cpu:tcp". */
 struct terms {
     long size;
     const char *rank; /* "rank 1 (host a, process 7)" */
     int rank_shown;
-    const char *mark, *tuning, *backends; /* "" if they are not there: a store may hold anything */
+    const char *mark, *tuning, *unusable, *backends; /* "" if they are not there: a store may hold anything */
 };
 
 static struct terms read_terms(char *text)
 {
-    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .tuning = "", .backends = "" };
+    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .tuning = "", .unusable = "" };
     char *rest = text, *said = strsep(&rest, "|"), *mark = strsep(&rest, "|"), *tuning = strsep(&rest, "|");
+    char *unusable = strsep(&rest, "|");
     char *rank = strstr(said, "rank ");
     t.rank = rank ? rank : said;
     t.rank_shown = shown(t.rank, strlen(t.rank));
     t.mark = mark ? mark : "";
     t.tuning = tuning ? tuning : "";
+    t.unusable = unusable ? unusable : "";
     t.backends = rest ? rest : "";
     return t;
 }
@@ -282,6 +284,26 @@ static struct terms read_terms(char *text)
 static int has_tuning(const struct terms *t)
 {
     return strcmp(t->tuning, "0") != 0;
+}
+
+/* With what auto cannot take there: the strings may be the same. */
+static void write_backends(char *text, size_t capacity, const struct terms *t)
+{
+    snprintf(text, capacity, "%.*s has '%.*s'%s%.*s", t->rank_shown, t->rank, BACKENDS_SHOWN, t->backends,
+             *t->unusable ? ", for it cannot use " : "", BACKENDS_SHOWN, t->unusable);
+}
+
+static void write_other_backends(char *text, size_t capacity, const struct terms *mine, const struct terms *theirs)
+{
+    enum { SIDE_BYTES = (COMM_ERROR_BYTES - 200) / 2 };
+    char we[SIDE_BYTES], they[SIDE_BYTES];
+    write_backends(we, sizeof we, mine);
+    write_backends(they, sizeof they, theirs);
+    snprintf(text, capacity, "the ranks have different backends: %s, but %s. %s", we, they,
+             *mine->unusable || *theirs->unusable
+                 ? "Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them from it"
+                 : "Give all ranks the same string (what differs from host to host goes into the environment, such as "
+                   "COMM_TCP_INTERFACE)");
 }
 
 static comm_status disagree(struct joining *j, const struct terms *mine, const struct terms *theirs)
@@ -305,13 +327,17 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
                  mine->rank_shown, mine->rank, has_tuning(mine) ? "one" : "none", theirs->rank_shown, theirs->rank,
                  !has_tuning(theirs) ? "none" : has_tuning(mine) ? "another one" : "one");
     else
-        snprintf(text, sizeof text,
-                 "the ranks have different backends: %.*s has '%.*s', but %.*s has '%.*s'. Give all ranks the same "
-                 "string (what "
-                 "differs from host to host goes into the environment, such as COMM_TCP_INTERFACE)",
-                 mine->rank_shown, mine->rank, BACKENDS_SHOWN, mine->backends, theirs->rank_shown, theirs->rank,
-                 BACKENDS_SHOWN, theirs->backends);
+        write_other_backends(text, sizeof text, mine, theirs);
     return decide_against(j, &showing_up, COMM_ERR_INVALID, text);
+}
+
+/* The words are a part of their own. */
+static void append_terms(char *terms, const struct joining *j)
+{
+    char *words = stpcpy(terms + strlen(terms), j->unusable);
+    for (char *at = words - strlen(j->unusable); at < words; at++)
+        *at = *at == '|' ? '/' : *at;
+    stpcpy(stpcpy(words, "|"), j->backends);
 }
 
 /* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would
@@ -320,13 +346,14 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
-    size_t capacity = strlen(j->backends) + WHO_BYTES + 96, bytes;
+    size_t capacity = strlen(j->backends) + strlen(j->unusable) + WHO_BYTES + 96, bytes;
     write_who(who, "");
     char *mine = malloc(capacity);
     if (!mine)
         return comm__fail(COMM_ERR_NO_MEMORY, "joining a world");
-    snprintf(mine, capacity, "%d ranks, says rank %d (%.*s)|%04x|%" PRIx64 "|%s", j->size, j->rank,
-             shown(who, strlen(who)), who, mark_of(j->secret), j->tuning, j->backends);
+    snprintf(mine, capacity, "%d ranks, says rank %d (%.*s)|%04x|%" PRIx64 "|", j->size, j->rank,
+             shown(who, strlen(who)), who, mark_of(j->secret), j->tuning);
+    append_terms(mine, j);
     void *there;
     comm_status status = comm_store_compare_set(j->store, "terms", "", 0, mine, strlen(mine), &there, &bytes);
     if (status == COMM_OK) {

@@ -14,7 +14,8 @@ enum { JOIN_LOOK_MS = 500 }; /* a waiting rank looks after the others so often *
 /* One comm_init under way. */
 struct joining {
     const char *name, *secret;
-    const char *backends; /* what all ranks must have alike: comm__group_terms */
+    const char *backends; /* what all ranks must have alike: comm__world_terms */
+    const char *unusable; /* what auto cannot take here, and why; "": nothing */
     uint64_t tuning;       /* and the mark of what they read from COMM_TUNING; 0: nothing */
     comm_store *names; /* what all worlds of this name share; comm__join_end closes it */
     /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */

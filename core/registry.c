@@ -396,12 +396,13 @@ static void load_plugin(const char *name, const char *path, void *context)
         comm__plugin_find(base, &backend, places, sizeof places);
 }
 
-comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count)
+comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count,
+                                char *reasons, size_t reasons_bytes)
 {
-    char reasons[COMM_ERROR_BYTES / 2] = "";
     const comm_backend *backend;
     uint64_t tried = 0;
     size_t index = 0, count = 0;
+    *reasons = '\0';
     lock_table();
     if (!preferred(device, tried, &index))
         comm__plugin_each(load_plugin, NULL);
@@ -411,7 +412,7 @@ comm_status comm__registry_auto(const char *device, const comm_backend **ret_lis
         if (query(backend) == COMM_OK)
             ret_list[count++] = backend;
         else
-            snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", backend->name,
+            snprintf(reasons + used, reasons_bytes - used, "%s%s: %s", used ? "; " : "", backend->name,
                      comm_last_error());
     }
     pthread_mutex_unlock(&lock);

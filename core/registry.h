@@ -11,9 +11,10 @@ comm_status comm__registry_find(const char *name, const comm_backend **ret_backe
 /* The registered backend of that name, or NULL: loads nothing. */
 const comm_backend *comm__registry_known(const char *name);
 
-/* The backends for the device of that name that can be used and want to be found ("auto"), the preferred one first.
- * NOT_FOUND: there is none. */
-comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count);
+/* The backends for the device of that name that can be used and want to be found ("auto"), the preferred one first; and
+ * in words why others cannot. NOT_FOUND: there is none. */
+comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count,
+                                char *reasons, size_t reasons_bytes);
 
 /* The kinds of device that a registered backend serves, as bits. */
 uint32_t comm__registry_kinds(const comm_backend *backend);

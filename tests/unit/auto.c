@@ -290,6 +290,59 @@ static void a_backend_that_cannot_tell_ends_it(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("no memory for that");
 }
 
+static int queries_left; /* after so many it cannot be used */
+
+static comm_status query_near(void *context)
+{
+    (void)context;
+    return queries_left-- > 0 ? COMM_OK : near_host->fail(COMM_ERR_UNSUPPORTED, "memory | has run out");
+}
+
+static const comm_backend *near_for_a_while(const comm_host *host)
+{
+    static comm_backend near_one;
+    const comm_backend *found = near_entry(host);
+    if (!found)
+        return NULL;
+    near_one = *found;
+    near_one.query = query_near;
+    return &near_one;
+}
+
+/* Then a group must still take the same one everywhere. */
+static void one_rank_could_not_use_it_later(int rank, int size, void *arg)
+{
+    comm_group *world, *other;
+    int32_t sum = 1;
+    (void)arg;
+    queries_left = rank == 1 ? 1 : 1000;
+    CHECK_OK(comm_backend_register(near_for_a_while));
+    world = ranks_world("cpu:auto");
+    CHECK_OK(comm_group_dup(world, NULL, &other));
+    check_backend(world, "cpu:near");
+    check_backend(other, "cpu:near");
+    CHECK_OK(comm_all_reduce(other, &sum, &sum, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
+    CHECK(sum == size);
+    CHECK_OK(comm_group_close(other));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* All gave the same string, so it is said why they have different backends. */
+static void one_rank_cannot_use_it(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    (void)size, (void)arg;
+    queries_left = rank == 1 ? 0 : 1000;
+    CHECK_OK(comm_backend_register(near_for_a_while));
+    options.backend = "cpu:auto";
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the ranks have different backends: rank ");
+    CHECK_ERROR_SAYS("has 'cpu:auto(near,shm,shm-tcp,tcp)'");
+    CHECK_ERROR_SAYS("has 'cpu:auto(shm,shm-tcp,tcp)', for it cannot use near: memory / has run out");
+    CHECK_ERROR_SAYS("Name one that all of them can use, such as cpu:tcp");
+}
+
 static const struct {
     const char *name;
     void (*fn)(int rank, int size, void *arg);
@@ -297,6 +350,8 @@ static const struct {
 } cases[] = {
     { "one host", one_host, 3 },
     { "two hosts", two_hosts, 4 },
+    { "one rank could not use it later", one_rank_could_not_use_it_later, 3 },
+    { "one rank cannot use it", one_rank_cannot_use_it, 2 },
     { "two devices share a backend", two_devices_share_a_backend, 2 },
     { "two devices want other options", two_devices_want_other_options, 1 },
     { "an explicit name is obeyed", an_explicit_name_is_obeyed, 2 },

@@ -157,19 +157,20 @@ static void auto_has_the_usable_ones_by_preference(void **state)
 {
     (void)state;
     const comm_backend *backend, *list[4];
+    char reasons[200];
     size_t count;
     assert_int_equal(comm_backend_register(candidates_entry), COMM_OK);
-    assert_int_equal(comm__registry_auto("abacus", list, 4, &count), COMM_OK);
+    assert_int_equal(comm__registry_auto("abacus", list, 4, &count, reasons, sizeof reasons), COMM_OK);
     assert_int_equal(count, 3);
     assert_string_equal(list[0]->name, "second"); /* as "zweite", but first by name */
     assert_string_equal(list[1]->name, "zweite");
     assert_string_equal(list[2]->name, "third");
-    assert_int_equal(comm__registry_auto("quipu", list, 1, &count), COMM_OK);
+    assert_int_equal(comm__registry_auto("quipu", list, 1, &count, reasons, sizeof reasons), COMM_OK);
     assert_int_equal(count, 1);
     assert_string_equal(list[0]->name, "second");
-    assert_says(comm__registry_auto("tally", list, 4, &count), COMM_ERR_NOT_FOUND,
+    assert_says(comm__registry_auto("tally", list, 4, &count, reasons, sizeof reasons), COMM_ERR_NOT_FOUND,
                 "no backend for device 'tally' can be used here");
-    assert_says(comm__registry_auto("sundial", list, 4, &count), COMM_ERR_NOT_FOUND,
+    assert_says(comm__registry_auto("sundial", list, 4, &count, reasons, sizeof reasons), COMM_ERR_NOT_FOUND,
                 "can be used here: broken: it is night");
     assert_int_equal(comm__registry_find("by_name_only", &backend), COMM_OK);
     assert_says(comm__registry_find("best", &backend), COMM_ERR_UNSUPPORTED,
