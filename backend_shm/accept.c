@@ -13,9 +13,11 @@
 #include "dial.h"
 #include "descriptor.h"
 #include "events.h"
-#include "greeting.h"
 #include "duplex.h"
+#include "greeting.h"
+#include "region.h"
 #include "say.h"
+#include "segment.h"
 
 enum { ACCEPT_PAUSE_MS = 50 }; /* when there are no more file descriptors */
 
@@ -101,16 +103,35 @@ static void broke_off(struct pending_conn *c)
         port_want(&p->port);
 }
 
+/* 0, or a negative errno. */
+static int take_memory(struct duplex *p, const struct greeting_ready *ready, int memory)
+{
+    int wrong = duplex_phase(p) == DUPLEX_AWAITED ? segment_check(memory, (size_t)ready->ring_bytes) : -EINVAL;
+    return wrong ? wrong : segment_map(&p->segment, memory, (size_t)ready->ring_bytes);
+}
+
+/* The peer takes itself for connected already, so that there is no other attempt. */
+static void refuse_memory(struct pending_conn *c, uint64_t ring_bytes, int error)
+{
+    struct duplex *p = &c->fabric->duplexes[c->from];
+    char why[SHM_WHY_BYTES];
+    snprintf(why, sizeof why, "offered memory for two rings of %llu KiB that cannot be mapped: %s",
+             (unsigned long long)ring_bytes >> 10, segment_error(error));
+    region_say_end(c->watch.fd, why);
+    pending_end(c, 0);
+    if (duplex_phase(p) == DUPLEX_AWAITED)
+        port_lose(&p->port, COMM_ERR_NO_MEMORY, "%s", why);
+}
+
 static void admit(struct pending_conn *c, const struct greeting_ready *ready, int memory, int bell)
 {
     struct fabric *f = c->fabric;
     struct duplex *p = &f->duplexes[c->from];
-    int fits = duplex_phase(p) == DUPLEX_AWAITED && segment_check(memory, (size_t)ready->ring_bytes) == 0 &&
-               segment_map(&p->segment, memory, (size_t)ready->ring_bytes) == 0;
+    int failed = take_memory(p, ready, memory);
     close(memory);
-    if (!fits) {
+    if (failed) {
         close(bell);
-        broke_off(c);
+        refuse_memory(c, ready->ring_bytes, -failed);
         return;
     }
     events_unwatch(f, &c->watch);
@@ -182,8 +203,10 @@ static void listen_again(struct fabric *f, int64_t at_ns)
 
 static void pause_listening(struct fabric *f, int error)
 {
-    exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors are "
-             "free (raise the limit: ulimit -n)", (int)f->domain->peers.rank, strerror(error));
+    if (!f->has_paused)
+        exec_log(COMM_LOG_WARN, "rank %d: cannot accept a connection: %s; ranks that connect wait until descriptors "
+                 "are free (raise the limit: ulimit -n)", (int)f->domain->peers.rank, strerror(error));
+    f->has_paused = 1;
     listen_again(f, clock_now_ns() + ACCEPT_PAUSE_MS * 1000000ll);
 }
 
@@ -219,6 +242,7 @@ static void on_listener(struct watch *w)
                 pause_listening(f, errno);
             return;
         }
+        f->has_paused = 0;
         begin_pending(c, f, fd, now_ns);
     }
 }

@@ -36,7 +36,7 @@ static comm_status shm_query(void *context)
         return exec_fail(COMM_ERR_UNSUPPORTED,
                          "ranks cannot share memory here: neither memfd_create nor a file in /dev/shm gives %zu "
                          "bytes: %s",
-                         2 * ring_bytes, strerror(-fd));
+                         2 * ring_bytes, segment_error(-fd));
     close(fd);
     return COMM_OK;
 }

@@ -844,6 +844,14 @@ int duplex_passes_credit(struct duplex *p)
     return p->port.state == PORT_UP && ring_lines_read(&p->in) != before;
 }
 
+static void lose_what_ended(struct duplex *p)
+{
+    if (*p->why)
+        port_lose(&p->port, COMM_ERR_PEER_LOST, "has given this rank up, which %s", p->why);
+    else
+        port_lose(&p->port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
+}
+
 int duplex_read(struct port *port)
 {
     struct duplex *p = duplex_of(port);
@@ -873,7 +881,7 @@ int duplex_read(struct port *port)
                 continue;
         }
         if (what == RING_NOTHING && ended)
-            port_lose(port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
+            lose_what_ended(p);
         if (what == RING_NOTHING)
             break;
         came = 1;
@@ -1034,6 +1042,8 @@ void duplex_sweep(struct port *port)
     struct duplex *p = duplex_of(port);
     if (!port_is_gone(port))
         return;
+    if (port->state == PORT_LOST && port->lost_text && p->up_index >= 0)
+        region_say_end(p->watch.fd, port->lost_text);
     tx_drop_all(p);
     lend_end_all(p);
     duplex_close(p);

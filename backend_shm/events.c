@@ -63,11 +63,37 @@ void events_unwatch(struct fabric *f, struct watch *w)
         epoll_ctl(f->epoll, EPOLL_CTL_DEL, w->fd, NULL);
 }
 
+/* Those numbers are the program's now. */
+static void forget_descriptors(struct fabric *f)
+{
+    f->epoll = f->bell.fd = f->listener.fd = -1;
+    for (int32_t i = 0; i < f->domain->peers.size; i++)
+        f->duplexes[i].watch.fd = f->duplexes[i].bell = -1;
+    for (int i = 0; i < f->pending_places; i++)
+        f->pending[i].watch.fd = f->pending[i].reserved[0] = f->pending[i].reserved[1] = -1;
+    f->pending_count = 0;
+}
+
+/* The program has closed them: no peer can be heard, nor its end be noticed. */
+static void lose_descriptors(struct fabric *f)
+{
+    forget_descriptors(f);
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        struct port *p = &f->duplexes[i].port;
+        if (p->state == PORT_UP || p->state == PORT_OPENING)
+            port_lose(p, COMM_ERR_SYSTEM,
+                      "cannot be heard any more: this rank's program has closed libcomm's descriptors, as daemons do, "
+                      "or close_range; it must close what it wants to before comm_init");
+    }
+}
+
 void events_turn(struct fabric *f, int wait_ms)
 {
     enum { FEW = 32 };
     struct epoll_event ready[FEW];
     int n = epoll_wait(f->epoll, ready, FEW, wait_ms);
+    if (n < 0 && (errno == EBADF || errno == EINVAL))
+        lose_descriptors(f);
     if (wait_ms)
         events_awake(f);
     for (int i = 0; i < n; i++) {

@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/utf8.h"
 #include "duplex.h"
 #include "greeting.h"
 #include "say.h"
@@ -41,12 +43,17 @@ struct mapping {
     uint32_t id;
 };
 
-enum notice_kind { NOTICE_MAP = 1, NOTICE_UNMAP };
+enum notice_kind {
+    NOTICE_MAP = 1, /* with the descriptor */
+    NOTICE_UNMAP,
+    NOTICE_END,     /* I give you up, and say why */
+};
 
-/* A packet on the socket. With MAP comes the descriptor. */
+/* A packet on the socket. */
 struct notice {
     uint32_t kind, id;
     uint64_t bytes;
+    char why[SHM_WHY_BYTES]; /* only of END */
 };
 
 /* ---- Mapping ---- */
@@ -114,7 +121,7 @@ struct region *region_create(const struct fabric *f, size_t bytes)
     r->fd = segment_file(r->file_bytes);
     if (r->fd < 0 || !map_file(&r->map, r->fd, r->file_bytes)) {
         exec_fail(COMM_ERR_NO_MEMORY, "%zu bytes of shared memory: %s", bytes,
-                  strerror(r->fd < 0 ? -r->fd : errno));
+                  segment_error(r->fd < 0 ? -r->fd : errno));
         region_destroy(r);
         return NULL;
     }
@@ -163,6 +170,13 @@ void region_finish(struct fabric *f)
         f->regions = r->next;
         region_destroy(r);
     }
+}
+
+void region_say_end(int socket, const char *why)
+{
+    struct notice n = { .kind = NOTICE_END };
+    snprintf(n.why, sizeof n.why, "%s", why);
+    greeting_send(socket, &n, sizeof n, NULL, 0);
 }
 
 static struct region *find_region(const struct fabric *f, const void *data, size_t bytes)
@@ -262,9 +276,11 @@ static void refuse_maps(struct duplex *p, uint64_t bytes, int error)
 {
     if (!p->maps_refused)
         exec_log(COMM_LOG_WARN, "rank %d cannot map %" PRIu64 " bytes of memory that rank %d shares: %s. From now on "
-                 "messages from such memory of that rank are copied, which is slower. More descriptors (ulimit -n) or "
-                 "addresses (ulimit -v, vm.max_map_count) prevent this", (int)p->fabric->domain->peers.rank, bytes,
-                 (int)p->port.peer, strerror(error));
+                 "messages from such memory of that rank are copied, which is slower%s",
+                 (int)p->fabric->domain->peers.rank, bytes, (int)p->port.peer, segment_error(error),
+                 error == SEGMENT_CAN_SHRINK
+                     ? ""
+                     : ". More descriptors (ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
     p->maps_refused = 1;
 }
 
@@ -284,12 +300,12 @@ static struct mapping *map_one(struct duplex *p, const struct notice *n, int fd)
 
 static int map_theirs(struct duplex *p, const struct notice *n, int fd)
 {
-    if (*find_mapping(p, n->id) || n->bytes == 0 || n->bytes > SIZE_MAX - HUGE_PAGE_BYTES ||
-        segment_check_file(fd, n->bytes) != 0)
+    int wrong = n->bytes <= SIZE_MAX - HUGE_PAGE_BYTES ? segment_check_file(fd, n->bytes) : -EINVAL;
+    if (*find_mapping(p, n->id) || n->bytes == 0 || (wrong && wrong != -SEGMENT_CAN_SHRINK))
         return 0;
-    struct mapping *m = p->maps_refused ? NULL : map_one(p, n, fd);
+    struct mapping *m = p->maps_refused || wrong ? NULL : map_one(p, n, fd);
     if (!m) {
-        refuse_maps(p, n->bytes, errno);
+        refuse_maps(p, n->bytes, wrong ? -wrong : errno);
         return 1;
     }
     p->mappings = m;
@@ -311,6 +327,11 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
 {
     if (n->kind == NOTICE_MAP && count == 1)
         return map_theirs(p, n, fds[0]);
+    if (n->kind == NOTICE_END && count == 0) {
+        memcpy(p->why, n->why, sizeof p->why - 1);
+        utf8_clean_string(p->why);
+        return 1;
+    }
     struct mapping **at = find_mapping(p, n->id);
     if (n->kind != NOTICE_UNMAP || count != 0 || (!*at && !p->maps_refused))
         return 0;

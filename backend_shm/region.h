@@ -33,6 +33,8 @@ int region_detach(struct fabric *f, const void *data, size_t bytes);
 /* A peer has written this result: if it lies in such a region, bring it to where it belongs. */
 void region_bring(struct fabric *f, void *result, size_t bytes);
 
+/* Tell the peer why this rank ends the connection: "rank 1 " and so on would come before it. */
+void region_say_end(int socket, const char *why);
 /* What a peer says over the socket, and whether that has ended. An error text if it makes no sense. */
 const char *region_notices(struct duplex *p, int *ret_ended);
 /* Where so many bytes of the peer's region lie in this process, until its next notice; NULL: nowhere. */

@@ -5,6 +5,7 @@
 #include <linux/mempolicy.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -36,11 +37,27 @@ static int open_file(void)
     return fd < 0 ? -errno : fd;
 }
 
+/* The limit of file sizes holds for memory, too, and to exceed it ends the process by a signal. */
+static int is_too_large(size_t bytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur;
+}
+
+const char *segment_error(int error)
+{
+    if (error == EFBIG)
+        return "the limit of file sizes (ulimit -f) holds for shared memory, too, and is less";
+    if (error == SEGMENT_CAN_SHRINK)
+        return "it is a file that can shrink, as that rank may not use memfd_create; allow it there, or nowhere";
+    return strerror(error);
+}
+
 /* Allocate the pages, and seal the size, so that no process can take them away. */
 static int reserve(int fd, size_t bytes)
 {
-    int failed;
-    while ((failed = posix_fallocate(fd, 0, (off_t)bytes)) == EINTR)
+    int failed = is_too_large(bytes) ? EFBIG : 0;
+    while (!failed && (failed = posix_fallocate(fd, 0, (off_t)bytes)) == EINTR)
         ;
     if (failed) {
         close(fd);
@@ -94,7 +111,7 @@ size_t segment_ring_least(void)
 int segment_create(size_t *ring_bytes, const int32_t nodes[2])
 {
     int fd = create(*ring_bytes, nodes);
-    while ((fd == -ENOSPC || fd == -ENOMEM) && *ring_bytes > segment_ring_least()) {
+    while ((fd == -ENOSPC || fd == -ENOMEM || fd == -EFBIG) && *ring_bytes > segment_ring_least()) {
         *ring_bytes /= 2;
         fd = create(*ring_bytes, nodes);
     }
@@ -117,7 +134,9 @@ int segment_check_file(int fd, uint64_t bytes)
         return -errno;
     int seals = fcntl(fd, F_GET_SEALS);
     int is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK);
-    return (uint64_t)s.st_size != bytes || (!is_sealed && can_seal()) ? -EINVAL : 0;
+    if ((uint64_t)s.st_size != bytes)
+        return -EINVAL;
+    return is_sealed || !can_seal() ? 0 : -SEGMENT_CAN_SHRINK;
 }
 
 int segment_check(int fd, size_t ring_bytes)

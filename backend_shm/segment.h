@@ -8,12 +8,16 @@
 enum {
     SEGMENT_RING_MIN = 16 << 10, /* bytes of a ring */
     SEGMENT_RING_MAX = 64 << 20,
+    SEGMENT_CAN_SHRINK = 4096, /* no errno is so large */
 };
 
 /* A file of so many bytes, which are reserved: a page that cannot be had later would kill the process that touches it.
  * It has no name and cannot shrink. A descriptor, or a negative errno. */
 int segment_file(size_t bytes);
-/* The other side's: 0 if it has so many bytes, and cannot shrink under us, as far as this rank could make such one. */
+/* In words: an errno of making one, or what is wrong with it. */
+const char *segment_error(int error);
+/* The other side's: 0 if it has so many bytes, and cannot shrink under us, as far as this rank could make such one;
+ * -SEGMENT_CAN_SHRINK, or a negative errno if it makes no sense. */
 int segment_check_file(int fd, uint64_t bytes);
 /* Make a file for two rings of *ring_bytes, or of fewer if there is not enough memory: the bytes are then changed.
  * `nodes`, unless NULL: the NUMA nodes on which the readers of the two rings run, -1: not known; the memory is taken
@@ -23,7 +27,7 @@ int segment_create(size_t *ring_bytes, const int32_t nodes[2]);
 size_t segment_ring_least(void);
 /* The NUMA node of the core on which this thread runs, -1: not known. */
 int32_t segment_node(void);
-/* The other side's: 0 if the file is fit for two rings of so many bytes, and cannot shrink under us. */
+/* The same of one for two rings of so many bytes. */
 int segment_check(int fd, size_t ring_bytes);
 
 struct segment {

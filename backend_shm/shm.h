@@ -26,6 +26,7 @@
 enum {
     SHM_SILENT_MAX = 256,   /* connections at a time that have not said of which rank they are */
     SHM_HANDSHAKE_MS = 10000,
+    SHM_WHY_BYTES = 240,    /* of a reason, with its zero */
     SHM_NAME_BYTES = 64,    /* of a socket, with its zero */
     SHM_LENDABLE = 1024,
     SHM_WRITE_BACK_BYTES = 4096, /* what is shorter is sooner sent than asked for */
@@ -88,6 +89,7 @@ struct duplex {
     struct watch watch;    /* the socket */
     int bell;              /* the peer's: an eventfd */
     int hung_up;           /* the socket has ended: what is in the ring is all that comes */
+    char why[SHM_WHY_BYTES]; /* the peer has ended it, as it says; "": it has said nothing */
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
@@ -177,6 +179,7 @@ struct fabric {
     /* dial.c, accept.c */
     struct watch listener;
     int64_t listen_again_ns; /* 0: it listens */
+    int has_paused;          /* since it accepted the latest connection, without descriptors */
     char name[SHM_NAME_BYTES]; /* of our socket */
     struct pending_conn *pending; /* those that shake hands */
     int pending_places, pending_count; /* there is a place for each rank, too */

@@ -56,14 +56,19 @@ void helper_rouse(struct helper *h)
         ring(h);
 }
 
-static void sleep_until_it_happens(struct helper *h, int wait_ms)
+/* Until then, or for so long. A descriptor that the program has closed is asked no more: it would be ready always. */
+static void sleep_until_it_happens(struct pollfd fds[2], int wait_ms)
 {
-    struct pollfd fds[] = { { .fd = h->events, .events = POLLIN }, { .fd = h->bell, .events = POLLIN } };
     uint64_t rung;
-    if (poll(fds, 2, wait_ms) > 0 && fds[1].revents) {
-        ssize_t taken = read(h->bell, &rung, sizeof rung);
+    if (poll(fds, 2, wait_ms) <= 0)
+        return;
+    if (fds[1].revents & POLLIN) {
+        ssize_t taken = read(fds[1].fd, &rung, sizeof rung);
         (void)taken;
     }
+    for (int i = 0; i < 2; i++)
+        if (fds[i].revents & POLLNVAL)
+            fds[i].fd = -1;
 }
 
 static int takes_lock(struct helper *h, int is_driven, int64_t now)
@@ -83,6 +88,7 @@ static void *help(void *argument)
 {
     struct helper *h = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
+    struct pollfd fds[2] = { { .fd = h->events, .events = POLLIN }, { .fd = h->bell, .events = POLLIN } };
     struct helper_memory memory = { 0 };
     for (;;) {
         unsigned wakes = atomic_load(&h->wakes); /* before `stop`: see park */
@@ -94,7 +100,7 @@ static void *help(void *argument)
         if (takes_lock(h, is_driven, now)) {
             int wait_ms = h->ops->turn(h->domain, is_driven);
             if (wait_ms && !atomic_load(&h->stop)) /* its bell may be heard already */
-                sleep_until_it_happens(h, wait_ms);
+                sleep_until_it_happens(fds, wait_ms);
             atomic_store(&h->polls, 0);
             if (!is_driven)
                 continue;

@@ -1,5 +1,6 @@
-/* comm_init with hardly any descriptors or memory: it gives a status with a text, whatever it ran out of; the other
- * ranks get the same reason if this one had joined; and nothing is left behind. fault_limits        a sample
+/* comm_init with hardly any descriptors or memory, or where files may not be large: it gives a status with a text,
+ * whatever it ran out of; the other ranks get the same reason if this one had joined; and nothing is left behind.
+ *     fault_limits        a sample
  *     fault_limits all    every RLIMIT_NOFILE from 3 to 40, every RLIMIT_AS from 10 to 200 MB */
 #include <dirent.h>
 #include <signal.h>
@@ -54,6 +55,7 @@ static void try_init(int rank, int size, struct scenario *s)
         return;
     }
     status = comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_SUM, &limit, NULL);
+    CHECK(status == COMM_OK || s->limit != RLIMIT_FSIZE); /* it has smaller rings, or tcp */
     CHECK(status == COMM_OK ? value == (float)size : *comm_last_error() != '\0');
     (void)comm_group_close(world);
 }
@@ -89,7 +91,10 @@ static int run(int size, int limit, rlim_t value, uint64_t limited, int serve)
     struct scenario s = { page_new(size), limit, value, limited, serve ? fault_free_port() : 0 };
     char name[100];
     snprintf(name, sizeof name, "%d ranks at %s, 0x%llx with %s %llu", size, serve ? "rank 0's server" : "a file",
-             (unsigned long long)limited, limit == RLIMIT_NOFILE ? "RLIMIT_NOFILE" : "RLIMIT_AS",
+             (unsigned long long)limited,
+             limit == RLIMIT_NOFILE ? "RLIMIT_NOFILE"
+             : limit == RLIMIT_AS   ? "RLIMIT_AS"
+                                    : "RLIMIT_FSIZE",
              (unsigned long long)value);
     struct ranks_options options = { .limit_s = 30, .name = name };
     int failed = ranks_run(size, &options, some_have_little, &s) || check_texts(&s, size);
@@ -154,6 +159,7 @@ static void failures_leave_nothing(int rank, int size, void *arg)
 int main(int count, char **arguments)
 {
     static const rlim_t few[] = { 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 18, 20, 24, 30, 40 };
+    static const rlim_t large[] = { 8 << 10, 36 << 10, 100 << 10, 1 << 20, 6 << 20 };
     static const rlim_t little[] = { 10, 40, 60, 80, 120, 200 };
     int all = count > 1 && strcmp(arguments[1], "all") == 0, failed = 0;
     signal(SIGPIPE, SIG_IGN);
@@ -162,6 +168,8 @@ int main(int count, char **arguments)
         failed |= sweep(RLIMIT_NOFILE, n);
     for (size_t i = 0; !all && i < sizeof few / sizeof *few; i++)
         failed |= run(2, RLIMIT_NOFILE, few[i], 1ull << i % 2, (int)(i / 2) % 2);
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+        failed |= run(2, RLIMIT_FSIZE, large[i], 1ull << i % 2, 1) | run(3, RLIMIT_FSIZE, large[i], 7, 1);
     if (FAULT_MEMORY_FACTOR > 1) { /* a sanitizer's own memory is many times that */
         puts("no RLIMIT_AS with sanitizers");
         return failed;

@@ -770,11 +770,17 @@ fault("shm", "connection_without_descriptors_is_given_up", "backend_shm/dial.c",
       "const int lacks =", "no_descriptors")
 fault("shm", "region_is_told_once_to_all", REGION, "told = &r->told[p->port.peer];", "told = &r->told[0];", "shm",
       "registered on shm")
+fault("shm", "memory_beyond_the_limit_of_files_is_taken", "backend_shm/segment.c", "is_too_large(bytes) ? EFBIG : 0",
+      "0", "limits")
+fault("shm", "rings_do_not_shrink_to_the_limit_of_files", "backend_shm/segment.c", " || fd == -EFBIG)", ")", "limits")
+fault("shm", "why_a_connection_ends_is_not_said", DUPLEX,
+      "        region_say_end(p->watch.fd, port->lost_text);\n", "        ;\n", "shm_lend")
+fault("shm", "closed_descriptors_are_not_noticed", "backend_shm/events.c", "(errno == EBADF || errno == EINVAL)", "0",
+      "no_descriptors")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
-      "(uint64_t)s.st_size != bytes || (!is_sealed && can_seal())", "(void)is_sealed, (uint64_t)s.st_size != bytes",
-      "shm_lend")
-fault("shm", "file_of_dev_shm_is_refused", "backend_shm/segment.c", "(!is_sealed && can_seal())", "!is_sealed",
-      "shm_ring")
+      "return is_sealed || !can_seal() ? 0", "return is_sealed || 1 ? 0", "shm_lend")
+fault("shm", "file_of_dev_shm_is_refused", "backend_shm/segment.c", "is_sealed || !can_seal() ? 0",
+      "is_sealed ? 0", "shm_ring")
 fault("shm", "record_beyond_the_ring_is_received_at_once", "backend_shm/ring.c",
       "ring_holds(r, RING_TAKEN) ? RING_TAKEN", "1 ? RING_TAKEN", "shm_hostile")
 fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    learn_rings(s);\n", "", "shm_hostile")
@@ -788,7 +794,7 @@ fault("shm", "ring_says_nothing_of_a_notice", DUPLEX, "return h->type == FRAME_C
 fault("shm", "lack_of_descriptors_ends_the_connection", REGION, "if (bytes < 0 && errno == EMFILE) {", "if (0) {",
       "shm_lend", "no_descriptors")
 fault("shm", "lack_of_addresses_ends_the_connection", REGION,
-      "        refuse_maps(p, n->bytes, errno);\n        return 1;", "        return 0;", "shm_lend")
+      "        refuse_maps(p, n->bytes, wrong ? -wrong : errno);\n        return 1;", "        return 0;", "shm_lend")
 fault("shm", "maps_go_on_after_one_was_refused", REGION, "    p->maps_refused = 1;\n", "", "shm_lend")
 fault("shm", "release_of_what_was_refused_ends_the_connection", REGION, "(!*at && !p->maps_refused)", "!*at",
       "shm_lend")
@@ -989,6 +995,10 @@ fault("shm", "barrier_is_any_op_of_all_ranks", SMALL, "o->kind == COMM_OP_BARRIE
 fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + share : 0;",
       "small->turn_taken + share : small->turn_taken;", "turns")
 
+fault("core", "candidates_are_forgotten", "core/auto.c", "        world->candidates = c = new;",
+      "        c = new;", "auto")
+fault("core", "what_auto_cannot_take_is_not_said", "core/join.c", "*t->unusable ? \", for it cannot use \" : \"\"",
+      "\"\"", "auto")
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
 fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
       "    if (!is_driven)\n        h->rests = 0;\n", "", "helper")
@@ -1000,8 +1010,10 @@ fault("core", "helper_that_parks_is_not_woken", "core/exec/helper.c", "    pthre
       "helper_thread")
 fault("core", "helper_is_not_roused", "core/exec/helper.c", "    if (atomic_load(&h->polls))\n        ring(h);\n", "",
       "helper_thread")
-fault("core", "helper_stays_roused", "core/exec/helper.c", "(fds, 2, wait_ms) > 0",
-      "(fds, 2, wait_ms) > 9", "helper_thread")
+fault("core", "helper_stays_roused", "core/exec/helper.c", "    if (fds[1].revents & POLLIN) {",
+      "    if (0) {", "helper_thread")
+fault("core", "helper_asks_descriptors_that_are_closed", "core/exec/helper.c", "            fds[i].fd = -1;\n",
+      "            ;\n", "helper_thread")
 fault("shm", "ring_of_the_bell_is_taken_from_the_helper", "backend_shm/events.c",
       "    events_awake((struct fabric *)((char *)w - offsetof(struct fabric, bell)));\n", "    (void)w;\n", "shm_lend")
 fault("core", "helper_that_stops_goes_to_sleep", "core/exec/helper.c", "wait_ms && !atomic_load(&h->stop)", "wait_ms",

@@ -196,6 +196,22 @@ static void it_is_roused_where_it_sleeps(void **state)
     assert_int_equal(helper.bell, -1);
 }
 
+static void it_sleeps_though_its_descriptor_is_closed(void **state)
+{
+    enum { CLOSED = 1000 };
+    (void)state;
+    atomic_store(&helper.signs.waiter_drives, 0);
+    lock_is_free = sleeps_long = 1;
+    turn_ms = 100;
+    assert_int_equal(helper_start(&helper, CLOSED), COMM_OK);
+    await(&beds);
+    await(&beds);
+    struct pollfd none = { .fd = -1 };
+    __real_poll(&none, 1, 20); /* were it awake it would not be for the second time that it goes to sleep */
+    assert_int_equal(sleeps, 2);
+    helper_stop(&helper);
+}
+
 static void it_is_not_roused_where_it_does_not_sleep(void **state)
 {
     (void)state;
@@ -250,6 +266,7 @@ int main(void)
         cmocka_unit_test_setup(it_does_not_sleep_when_it_is_to_stop, open_helper),
         cmocka_unit_test_setup(where_nobody_drives_it_sleeps_between_its_turns, open_helper),
         cmocka_unit_test_setup(it_is_roused_where_it_sleeps, open_helper),
+        cmocka_unit_test_setup(it_sleeps_though_its_descriptor_is_closed, open_helper),
         cmocka_unit_test_setup(it_is_not_roused_where_it_does_not_sleep, open_helper),
         cmocka_unit_test_setup(it_leaves_the_lock_to_a_thread_that_waits, open_helper),
         cmocka_unit_test_setup(it_looks_around_though_ranks_drive, open_helper),

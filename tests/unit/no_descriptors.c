@@ -154,6 +154,24 @@ static void one_waits_for_descriptors(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* As a program does that becomes a daemon after comm_init. */
+static void one_closes_all_descriptors(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(arg);
+    int32_t data = rank;
+    (void)size;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 0) {
+        CHECK_STATUS(comm_recv(world, &data, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_OK(comm_group_close(world));
+        return;
+    }
+    CHECK(close_range(STDERR_FILENO + 1, ~0u, 0) == 0);
+    CHECK(comm_recv(world, &data, 1, COMM_DTYPE_I32, 0, NULL, NULL) != COMM_OK);
+    CHECK_ERROR_SAYS("cannot be heard any more: this rank's program has closed libcomm's descriptors");
+    _exit(0);
+}
+
 static int few_descriptors(const char *backend)
 {
     enum { MOST_LEFT = 5 };
@@ -172,7 +190,8 @@ int main(void)
 {
     turn = mmap(NULL, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(turn != MAP_FAILED);
-    if (few_descriptors("cpu:shm") || few_descriptors("cpu:shm-tcp"))
+    if (ranks_run(2, NULL, one_closes_all_descriptors, "cpu:shm") || few_descriptors("cpu:shm") ||
+        few_descriptors("cpu:shm-tcp"))
         return 1;
     for (int size = 2; size <= 4; size++)
         if (ranks_run(size, NULL, one_has_no_descriptors, "cpu:shm") ||

@@ -2499,22 +2499,58 @@ static void an_address_that_nobody_has(void **state)
                         "Bad address; set COMM_SHM_CMA_BYTES=0");
 }
 
-/* A file that could shrink would kill the process that reads it. */
-static void a_region_that_can_shrink(void **state)
+static void send_region(uint64_t bytes, off_t file_bytes)
 {
     struct {
         uint32_t kind, id;
         uint64_t bytes;
-    } notice = { 1, 1, 4096 };
+        char why[SHM_WHY_BYTES];
+    } notice = { .kind = 1, .id = 1, .bytes = bytes };
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    (void)state;
-    assert_int_equal(ftruncate(fd, 4096), 0);
+    assert_int_equal(ftruncate(fd, file_bytes), 0);
     assert_true(greeting_send(sides[0].pair->watch.fd, &notice, sizeof notice, &fd, 1));
     close(fd);
     events_turn(&sides[1].fabric, 0);
+}
+
+/* A file that could shrink would kill the process that reads it. */
+static void a_region_that_can_shrink(void **state)
+{
+    (void)state;
+    send_region(4096, 4096);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->maps_taken), 0);
+    assert_non_null(strstr(warning, "rank 0 shares: it is a file that can shrink, as that rank may not use "
+                                    "memfd_create; allow it there, or nowhere. From now on messages from such memory "
+                                    "of that rank are copied, which is slower"));
+    lie((struct ring_place){ .loan = 1, .region = 1 }, 10);
+}
+
+static void a_region_of_another_length(void **state)
+{
+    (void)state;
+    send_region(4096, 8192);
     assert_int_equal(sides[1].pair->port.state, PORT_LOST);
     assert_string_equal(sides[1].pair->port.lost_text, "sent a notice of shared memory that makes no sense");
     assert_int_equal(atomic_load(&sides[0].pair->out.shared->maps_taken), 0);
+}
+
+/* It comes after what the peer has sent before. */
+static void a_peer_that_says_why_it_ends(void **state)
+{
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = 100 };
+    duplex_send(&sides[0].pair->port, &h, data, 100, NULL);
+    port_lose(&sides[0].pair->port, COMM_ERR_SYSTEM, "sent what \x01 nobody can read");
+    duplex_sweep(&sides[0].pair->port);
+    events_turn(&sides[1].fabric, 0);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_int_equal(sides[1].pair->port.state, PORT_LOST);
+    assert_int_equal(sides[1].pair->port.lost_status, COMM_ERR_PEER_LOST);
+    assert_string_equal(sides[1].pair->port.lost_text, "has given this rank up, which sent what ? nobody can read");
+    free(data);
 }
 
 #define LENT(test) cmocka_unit_test_setup_teardown(test, open_sides, close_sides)
@@ -2617,6 +2653,8 @@ static const struct CMUnitTest tests[] = {
     LENT(far_beyond_a_region),
     LENT(an_address_that_nobody_has),
     LENT(a_region_that_can_shrink),
+    LENT(a_region_of_another_length),
+    LENT(a_peer_that_says_why_it_ends),
 };
 
 int main(void)
