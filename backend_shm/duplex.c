@@ -1007,7 +1007,11 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
     p->up_index = f->up_count;
     f->up[f->up_count++] = p;
     p->watch.ready = on_socket;
-    events_watch(f, &p->watch);
+    if (!events_watch(f, &p->watch)) {
+        port_lose(&p->port, COMM_ERR_NO_MEMORY, "cannot be watched: the kernel has no memory for it, or "
+                  "fs.epoll.max_user_watches is reached");
+        return;
+    }
     events_awake(f);
     duplex_flush(p);
 }

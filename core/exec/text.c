@@ -68,7 +68,10 @@ void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *
     spell_own(ours, sizeof ours, mine);
     snprintf(text, capacity,
              "the ranks of group '%s' disagree on collective #%llu: %s called %s and expects %zu B from %s, %s called "
-             "%s and sends it %llu B: their counts must be the same",
+             "%s and sends it %llu B: their counts must be the same%s",
              g->name, (unsigned long long)h->seq, text_peer(g, g->rank), ours, bytes, text_rank(g, rank),
-             text_peer(g, rank), theirs, (unsigned long long)h->bytes);
+             text_peer(g, rank), theirs, (unsigned long long)h->bytes,
+             strcmp(ours, theirs) == 0 ? ", and so must the settings that choose algorithms and slices (COMM_SHM_ALGO, "
+                                         "COMM_SHM_SLICE_BYTES, and those of tcp)"
+                                       : "");
 }
