@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -104,7 +105,7 @@ static int open_pair(void **state)
     pair.fabric = &fabric;
     pair.tx_tail = &pair.tx_head;
     pair.bell = -1;
-    pair.watch.fd = -1;
+    pair.watch.fd = eventfd(0, EFD_CLOEXEC); /* it never ends */
     assert_int_equal(segment_map(&pair.segment, fd, bytes), 0);
     assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
     close(fd);
