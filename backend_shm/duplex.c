@@ -11,12 +11,14 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/utf8.h"
 #include "descriptor.h"
 #include "events.h"
+#include "greeting.h"
 #include "lend.h"
 #include "region.h"
 #include "split.h"
@@ -982,6 +984,26 @@ static void on_socket(struct watch *w)
     duplex_read(&p->port);
 }
 
+/* A child of the peer's may keep the socket open: one that was made without fork()'s handlers, which close it. */
+static void on_process_end(struct watch *w)
+{
+    struct duplex *p = (struct duplex *)((char *)w - offsetof(struct duplex, process));
+    events_unwatch(p->fabric, w);
+    on_socket(&p->watch);
+    p->hung_up = 1;
+    duplex_read(&p->port);
+}
+
+/* Where the kernel cannot tell, or may not, the socket does. */
+static void watch_process(struct duplex *p)
+{
+    pid_t pid = greeting_peer(p->watch.fd);
+    p->process.ready = on_process_end;
+    p->process.fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    if (p->process.fd >= 0 && !events_watch(p->fabric, &p->process))
+        descriptor_close(&p->process.fd);
+}
+
 /* The four lanes of a pair are used together, and a rank's pairs. */
 static uint64_t first_line(const struct duplex *p, int ring)
 {
@@ -1012,6 +1034,7 @@ void duplex_up(struct duplex *p, const uint64_t salts[2])
                   "fs.epoll.max_user_watches is reached");
         return;
     }
+    watch_process(p);
     events_awake(f);
     duplex_flush(p);
 }
@@ -1033,7 +1056,9 @@ void duplex_close(struct duplex *p)
     }
     p->up_index = -1;
     events_unwatch(f, &p->watch);
+    events_unwatch(f, &p->process);
     descriptor_close(&p->watch.fd);
+    descriptor_close(&p->process.fd);
     descriptor_close(&p->bell);
     segment_unmap(&p->segment);
     region_unmap_all(p);

@@ -68,7 +68,7 @@ static void forget_descriptors(struct fabric *f)
 {
     f->epoll = f->bell.fd = f->listener.fd = -1;
     for (int32_t i = 0; i < f->domain->peers.size; i++)
-        f->duplexes[i].watch.fd = f->duplexes[i].bell = -1;
+        f->duplexes[i].watch.fd = f->duplexes[i].process.fd = f->duplexes[i].bell = -1;
     for (int i = 0; i < f->pending_places; i++)
         f->pending[i].watch.fd = f->pending[i].reserved[0] = f->pending[i].reserved[1] = -1;
     f->pending_count = 0;

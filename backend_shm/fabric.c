@@ -97,7 +97,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
         if (has_duplex(d, i))
             port_init(&p->port, &duplex_ops, &d->peers, i);
         p->fabric = f;
-        p->watch.fd = p->bell = -1;
+        p->watch.fd = p->process.fd = p->bell = -1;
         p->up_index = -1;
         p->tx_tail = &p->tx_head;
         p->lent_tail = &p->lent_head;
@@ -189,6 +189,7 @@ void fabric_close_descriptors(struct fabric *f)
 {
     for (int32_t i = 0; i < f->domain->peers.size; i++) {
         descriptor_close(&f->duplexes[i].watch.fd);
+        descriptor_close(&f->duplexes[i].process.fd);
         descriptor_close(&f->duplexes[i].bell);
     }
     for (int i = 0; i < f->pending_places; i++) {

@@ -87,6 +87,7 @@ struct duplex {
     struct ring_in in;
     struct segment segment;
     struct watch watch;    /* the socket */
+    struct watch process;  /* the peer's: readable when that has ended */
     int bell;              /* the peer's: an eventfd */
     int hung_up;           /* the socket has ended: what is in the ring is all that comes */
     char why[SHM_WHY_BYTES]; /* the peer has ended it, as it says; "": it has said nothing */

@@ -777,6 +777,7 @@ fault("shm", "why_a_connection_ends_is_not_said", DUPLEX,
       "        region_say_end(p->watch.fd, port->lost_text);\n", "        ;\n", "shm_lend")
 fault("shm", "closed_descriptors_are_not_noticed", "backend_shm/events.c", "(errno == EBADF || errno == EINVAL)", "0",
       "no_descriptors")
+fault("shm", "process_that_has_ended_is_not_noticed", DUPLEX, "    watch_process(p);\n", "", "leave on shm")
 fault("shm", "region_that_can_shrink_is_mapped", "backend_shm/segment.c",
       "return is_sealed || !can_seal() ? 0", "return is_sealed || 1 ? 0", "shm_lend")
 fault("shm", "file_of_dev_shm_is_refused", "backend_shm/segment.c", "is_sealed || !can_seal() ? 0",

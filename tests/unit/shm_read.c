@@ -104,7 +104,7 @@ static int open_pair(void **state)
     port_init(&pair.port, &operations, &domain.peers, 1);
     pair.fabric = &fabric;
     pair.tx_tail = &pair.tx_head;
-    pair.bell = -1;
+    pair.bell = pair.process.fd = -1;
     pair.watch.fd = eventfd(0, EFD_CLOEXEC); /* it never ends */
     assert_int_equal(segment_map(&pair.segment, fd, bytes), 0);
     assert_int_equal(segment_map(&peer_segment, fd, bytes), 0);
