@@ -29,6 +29,7 @@ struct region {
     struct region *next;
     struct file_map map;
     struct file_map shadow; /* of a region that is detached: what the peers have mapped */
+    uint8_t *is_private;    /* a byte for each page: it is no longer one that the peers have mapped */
     size_t bytes, file_bytes;
     uint32_t id;
     int fd;
@@ -101,6 +102,7 @@ void region_destroy(struct region *r)
 {
     unmap_file(&r->map);
     unmap_file(&r->shadow);
+    free(r->is_private);
     if (r->fd >= 0)
         close(r->fd);
     free(r->told);
@@ -161,6 +163,12 @@ void region_leave(struct fabric *f, struct region *r)
     for (int32_t i = 0; i < f->domain->peers.size; i++)
         if (r->told[i] && f->duplexes[i].port.state == PORT_UP)
             tell(&f->duplexes[i], NOTICE_UNMAP, r);
+}
+
+void region_forget_descriptors(struct fabric *f)
+{
+    for (struct region *r = f->regions; r; r = r->next)
+        r->fd = -1;
 }
 
 void region_finish(struct fabric *f)
@@ -227,26 +235,42 @@ void region_write_back(struct ring_place *place, const struct region *r, const v
     place->back_at = (uint64_t)((const uint8_t *)result - r->map.data);
 }
 
-/* Private pages in the place of these, with the same bytes. Other threads may write there meanwhile: what they wrote
- * before the call is in the file, and what they write later is private. Each page is the file's until it is written. */
-static int make_private(const struct region *r, size_t from, size_t bytes, size_t page)
+/* A private page in the place of this one, with the same bytes. Other threads may write there meanwhile: what they
+ * wrote before the call is in the file, and what they write later is private. It is the file's until it is written. */
+static int make_private(struct region *r, size_t number, size_t page)
 {
-    uint8_t *at = r->map.data + from;
-    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, r->fd, (off_t)from) == MAP_FAILED)
+    uint8_t *at = r->map.data + number * page;
+    if (r->is_private[number])
+        return 1;
+    if (mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, r->fd, (off_t)(number * page)) == MAP_FAILED)
         return 0;
-    for (size_t i = 0; i < bytes; i += page)
-        atomic_fetch_or_explicit((_Atomic uint8_t *)(at + i), 0, memory_order_relaxed);
+    atomic_fetch_or_explicit((_Atomic uint8_t *)at, 0, memory_order_relaxed);
+    r->is_private[number] = 1;
     return 1;
+}
+
+static int begin_detached(struct region *r, size_t page)
+{
+    if (r->shadow.data)
+        return 1;
+    if (!r->is_private)
+        r->is_private = calloc(r->file_bytes / page, 1);
+    return r->is_private && r->fd >= 0 && map_file(&r->shadow, r->fd, r->file_bytes);
 }
 
 int region_detach(struct fabric *f, const void *data, size_t bytes)
 {
     struct region *r = find_region(f, data, bytes);
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), begin = (size_t)((const uint8_t *)data - r->map.data);
-    size_t from = begin / page * page, end = (begin + bytes + page - 1) / page * page;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    if (!r)
+        return 1; /* it has been released */
+    const size_t begin = (size_t)((const uint8_t *)data - r->map.data), end = begin + bytes;
     const int is_first = !r->shadow.data;
-    if ((is_first && !map_file(&r->shadow, r->fd, r->file_bytes)) || !make_private(r, from, end - from, page))
+    if (!begin_detached(r, page))
         return 0;
+    for (size_t number = begin / page; number * page < end; number++)
+        if (!make_private(r, number, page))
+            return 0;
     if (is_first)
         exec_log(COMM_LOG_WARN, "rank %d: %zu bytes of registered memory are used as any other memory from now on: an "
                  "operation ended while a rank that does not run was writing there", (int)f->domain->peers.rank,

@@ -18,6 +18,8 @@ uint8_t *region_data(const struct region *r);
 uint32_t region_id(const struct region *r);
 /* All that are left; the peers are not told. */
 void region_finish(struct fabric *f);
+/* The program has closed them. */
+void region_forget_descriptors(struct fabric *f);
 
 /* Has the peer mapped it? If not it is told of it, once. */
 int region_tell(struct duplex *p, struct region *r);

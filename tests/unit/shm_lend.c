@@ -1906,6 +1906,27 @@ static void two_writers_that_do_not_run(void **state)
     check_sums(data + NEIGHBOUR_AT, 1);
 }
 
+/* What the program writes between the ends of two such operations stays, though their results share a page. */
+static void one_after_the_other_that_do_not_run(void **state)
+{
+    struct region *r = make_region(NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *data = send_neighbours(r);
+    (void)state;
+    _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
+    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    atomic_store(&writing[0], 1);
+    atomic_store(&writing[1], 2);
+    take_back();
+    data[NEIGHBOUR_AT - 50] = 5;
+    data[ELEMENTS - 1] = 6;
+    duplex_forget(&sides[0].pair->port, &groups[1]);
+    theirs[ELEMENTS - 2] = theirs[NEIGHBOUR_AT + 1] = theirs[2 * NEIGHBOUR_AT - 200] = 77;
+    assert_true(data[NEIGHBOUR_AT - 50] == 5);
+    assert_true(data[ELEMENTS - 1] == 6);
+    assert_true(data[ELEMENTS - 2] == ELEMENTS - 2);
+    check_sums(data + NEIGHBOUR_AT, 0);
+}
+
 /* It comes back within two seconds, or its connection ends. */
 static void a_writer_where_there_is_no_memory_for_other_pages(void **state)
 {
@@ -2617,6 +2638,7 @@ static const struct CMUnitTest tests[] = {
     LENT(a_writer_that_does_not_run),
     LENT(others_write_to_the_region_of_a_writer_that_does_not_run),
     LENT(two_writers_that_do_not_run),
+    LENT(one_after_the_other_that_do_not_run),
     LENT(a_writer_where_there_is_no_memory_for_other_pages),
     LENT(a_staging_place_that_is_written_to),
     LENT(a_result_comes_back_by_the_kernel),
