@@ -149,10 +149,7 @@ static void use_memory_again(uint32_t *data, size_t bytes, uint32_t round)
     memset(data, 0x11, bytes);
     if (!atomic_load(&shared->stopped))
         return;
-    int before = atomic_load(&shared->resumed);
-    kill((pid_t)atomic_exchange(&shared->stopped, 0), SIGCONT);
-    while (atomic_load(&shared->resumed) == before)
-        sched_yield();
+    vm_go_on(atomic_exchange(&shared->stopped, 0));
     for (size_t i = 0; i < bytes; i++)
         CHECK(((const uint8_t *)data)[i] == 0x11);
 }

@@ -3,6 +3,7 @@
 #ifndef TESTS_VM_WRITES_H
 #define TESTS_VM_WRITES_H
 
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -36,6 +37,16 @@ static void vm_stop(void)
 {
     atomic_store(&shared->stopped, (int)getpid());
     raise(SIGSTOP);
+}
+
+/* That process goes on, which may say that it stops before it does; and its call is over. */
+static void vm_go_on(int stopped)
+{
+    int before = atomic_load(&shared->resumed);
+    while (atomic_load(&shared->resumed) == before) {
+        kill((pid_t)stopped, SIGCONT);
+        sched_yield();
+    }
 }
 
 /* Does it only try whether a peer's memory can be written? */

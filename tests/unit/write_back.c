@@ -167,7 +167,7 @@ static void *resume(void *unused)
 {
     while (!atomic_load(&shared->stopped) || !atomic_load(&is_submitted))
         sched_yield();
-    kill((pid_t)atomic_load(&shared->stopped), SIGCONT);
+    vm_go_on(atomic_load(&shared->stopped));
     return unused;
 }
 
@@ -208,9 +208,7 @@ static void stopped_writer(int rank, int size, void *arg)
         memset(data, 0x11, count * sizeof *data);
         int stopped = atomic_load(&shared->stopped);
         CHECK(stopped && stopped != getpid());
-        kill((pid_t)stopped, SIGCONT);
-        while (!atomic_load(&shared->resumed))
-            sched_yield();
+        vm_go_on(stopped);
         for (size_t i = 0; i < count; i++)
             CHECK(data[i] == 0x11111111);
     }
