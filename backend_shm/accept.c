@@ -83,7 +83,11 @@ static void answer_hello(struct pending_conn *c, const struct greeting_hello *he
         pending_end(c, answer.verdict > GREETING_BUSY);
         return;
     }
-    /* Our own attempt, if there is one, is given up: the lower rank's wins, and it has decided. */
+    /* Our own attempt, if there is one, is given up: the lower rank's wins, and it has decided. So is an earlier one of
+     * that rank's, whose end may lie in its socket unread. */
+    for (int i = 0; i < f->pending_places; i++)
+        if (f->pending[i].watch.fd >= 0 && f->pending[i].from == hello->from)
+            pending_end(&f->pending[i], 0);
     c->from = hello->from;
     struct duplex *p = &f->duplexes[c->from];
     dial_end(p);
@@ -106,18 +110,17 @@ static void broke_off(struct pending_conn *c)
 /* 0, or a negative errno. */
 static int take_memory(struct duplex *p, const struct greeting_ready *ready, int memory)
 {
-    int wrong = duplex_phase(p) == DUPLEX_AWAITED ? segment_check(memory, (size_t)ready->ring_bytes) : -EINVAL;
+    int wrong = segment_check(memory, (size_t)ready->ring_bytes);
     return wrong ? wrong : segment_map(&p->segment, memory, (size_t)ready->ring_bytes);
 }
 
 /* The peer takes itself for connected already, so that there is no other attempt. */
-static void refuse_memory(struct pending_conn *c, uint64_t ring_bytes, int error)
+static void refuse_memory(struct pending_conn *c, int error)
 {
     struct duplex *p = &c->fabric->duplexes[c->from];
     char why[SHM_WHY_BYTES];
-    snprintf(why, sizeof why, "offered memory for two rings of %llu KiB that cannot be mapped: %s",
-             (unsigned long long)ring_bytes >> 10, segment_error(error));
-    region_say_end(c->watch.fd, why);
+    snprintf(why, sizeof why, "offered memory for two rings that cannot be mapped: %s", segment_error(error));
+    region_say_end(c->watch.fd, p->port.lost_text ? p->port.lost_text : why);
     pending_end(c, 0);
     if (duplex_phase(p) == DUPLEX_AWAITED)
         port_lose(&p->port, COMM_ERR_NO_MEMORY, "%s", why);
@@ -127,11 +130,11 @@ static void admit(struct pending_conn *c, const struct greeting_ready *ready, in
 {
     struct fabric *f = c->fabric;
     struct duplex *p = &f->duplexes[c->from];
-    int failed = take_memory(p, ready, memory);
+    int failed = duplex_phase(p) == DUPLEX_AWAITED ? take_memory(p, ready, memory) : -EPROTO;
     close(memory);
     if (failed) {
         close(bell);
-        refuse_memory(c, ready->ring_bytes, -failed);
+        refuse_memory(c, -failed);
         return;
     }
     events_unwatch(f, &c->watch);
@@ -159,7 +162,9 @@ static void on_pending(struct watch *w)
                          : greeting_receive(w->fd, &hello, sizeof hello, fds, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n <= 0)
+    if (n < 0 && is_ready && errno == EMFILE) /* another thread has taken those that were reserved */
+        refuse_memory(c, errno);
+    else if (n <= 0)
         broke_off(c);
     else if (is_ready)
         admit(c, &ready, fds[0], fds[1]);
@@ -266,8 +271,7 @@ comm_status accept_open(struct fabric *f)
 void accept_timer(struct fabric *f, int64_t now_ns)
 {
     if (f->listen_again_ns && now_ns >= f->listen_again_ns) {
-        f->listen_again_ns = 0;
-        events_watch(f, &f->listener);
+        f->listen_again_ns = events_watch(f, &f->listener) ? 0 : now_ns + ACCEPT_PAUSE_MS * 1000000ll;
     }
     for (int i = 0; f->pending_count && i < f->pending_places; i++)
         if (f->pending[i].watch.fd >= 0 && now_ns >= f->pending[i].give_up_ns)

@@ -135,7 +135,8 @@ __attribute__((format(printf, 3, 4))) static void give_up(struct duplex *p, comm
 static int dial_again(struct duplex *p, int error)
 {
     enum { BREAKS_MAX = 20 }; /* by a peer that does not take this rank for one of its job */
-    const int lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EBUSY;
+    const int lacks = error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EBUSY ||
+                      error == ETOOMANYREFS /* descriptors that are in sockets */;
     if (error == ECONNRESET ? p->dial_breaks++ == BREAKS_MAX : error != EAGAIN && !lacks)
         return 0;
     dial_end(p);
@@ -182,9 +183,13 @@ static void hand_over(struct duplex *p, int bell, int32_t their_node)
     ready.ring_bytes = ring_bytes;
     greeting_random(ready.salts, sizeof ready.salts);
     const int fds[] = { fd, f->bell.fd };
-    int sent = greeting_send(p->watch.fd, &ready, sizeof ready, fds, 2);
+    int sent = greeting_send(p->watch.fd, &ready, sizeof ready, fds, 2), error = errno;
     close(fd);
     if (!sent) {
+        segment_unmap(&p->segment);
+        descriptor_close(&p->bell);
+        if (error == ETOOMANYREFS && dial_again(p, error))
+            return;
         give_up(p, COMM_ERR_PEER_LOST, "it closed the connection");
         return;
     }
@@ -259,8 +264,11 @@ static void greet(struct duplex *p)
     greeting_hello(f, p->port.peer, p->name, &hello);
     duplex_opening(p, DUPLEX_GREETED);
     p->watch.ready = on_answer;
-    if (!greeting_send(fd, &hello, sizeof hello, NULL, 0) || !events_watch(f, &p->watch))
-        give_up(p, COMM_ERR_PEER_LOST, "%s", strerror(errno));
+    if (!greeting_send(fd, &hello, sizeof hello, NULL, 0) || !events_watch(f, &p->watch)) {
+        int error = errno == EPIPE ? ECONNRESET : errno;
+        if (!dial_again(p, error))
+            give_up(p, COMM_ERR_PEER_LOST, "%s", strerror(error));
+    }
 }
 
 /* ---- Looking up ---- */

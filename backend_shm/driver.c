@@ -310,8 +310,14 @@ static void leave(struct domain *d)
     driver_leave(arena_of(d));
 }
 
+static void forget_descriptors(struct domain *d)
+{
+    helper_forget_descriptors(&arena_of(d)->helper);
+}
+
 const struct carrier_driver driver_of_arenas = { .enter = enter, .leave = leave, .wake_helper = wake_helper,
-                                                 .rouse_helper = rouse_helper };
+                                                 .rouse_helper = rouse_helper,
+                                                 .forget_descriptors = forget_descriptors };
 
 /* Look after the arena, with the lock, which is released. Returns how long to sleep then, in ms; the peers know of
  * it. Not at all if a thread drives. */

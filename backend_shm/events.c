@@ -11,7 +11,9 @@
 
 #include "base/clock.h"
 #include "descriptor.h"
+#include "dial.h"
 #include "duplex.h"
+#include "region.h"
 #include "say.h"
 #include "waiting.h"
 
@@ -72,6 +74,8 @@ static void forget_descriptors(struct fabric *f)
     for (int i = 0; i < f->pending_places; i++)
         f->pending[i].watch.fd = f->pending[i].reserved[0] = f->pending[i].reserved[1] = -1;
     f->pending_count = 0;
+    region_forget_descriptors(f);
+    f->driver->forget_descriptors(f->domain);
 }
 
 /* The program has closed them: no peer can be heard, nor its end be noticed. */
@@ -80,6 +84,7 @@ static void lose_descriptors(struct fabric *f)
     forget_descriptors(f);
     for (int32_t i = 0; i < f->domain->peers.size; i++) {
         struct port *p = &f->duplexes[i].port;
+        dial_end(&f->duplexes[i]);
         if (p->state == PORT_UP || p->state == PORT_OPENING)
             port_lose(p, COMM_ERR_SYSTEM,
                       "cannot be heard any more: this rank's program has closed libcomm's descriptors, as daemons do, "

@@ -543,7 +543,7 @@ const char *lend_accept(struct duplex *p, const struct frame *h, const struct ri
     int missing = (place->region ? !p->borrowed_data : p->pid <= 0) || (back_region && !p->borrowed_back);
     /* The memory of a loan that was taken back may be gone already; lend_read drops it. */
     if (missing && lend_is_valid(p, place))
-        return "a message that is read in its memory, which this rank does not have";
+        return "a message that is read in its memory, of which it has told nothing";
     p->borrowed = *place;
     p->borrowed_size = write_back_size(h);
     p->borrowed_kind = kind_of_reads(goes_one_way(h->kind), split_is_offered(p, place, (size_t)h->bytes));
@@ -576,8 +576,9 @@ void lend_cannot_read(struct duplex *p, size_t bytes, int error)
         duplex_drop_borrowed(p);
     else if (error == ETIMEDOUT)
         port_lose(&p->port, COMM_ERR_PEER_LOST,
-                  "has not come back for 2 s from writing a part of a message of %zu bytes to this rank's memory, and "
-                  "may write still; set COMM_SHM_CMA_BYTES=0 if that happens again", bytes);
+                  "has not come back for 2 s from writing a part of a message of %zu bytes to rank %d's memory, and "
+                  "may write still; set COMM_SHM_CMA_BYTES=0 if that happens again", bytes,
+                  (int)p->fabric->domain->peers.rank);
     else if (error == ESRCH)
         port_lose(&p->port, COMM_ERR_PEER_LOST, "does not exist any more: its process has ended, or was killed");
     else

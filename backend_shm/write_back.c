@@ -279,8 +279,8 @@ static int has_stopped_writing(const struct duplex *p, const struct loan *l, int
 static void lose_writer(struct duplex *p, const struct loan *l)
 {
     port_lose(&p->port, COMM_ERR_PEER_LOST,
-              "has not come back for 2 s from writing a result of %zu bytes to this rank's memory, and may write "
-              "still; set COMM_SHM_CMA_BYTES=0 if that happens again", l->bytes);
+              "has not come back for 2 s from writing a result of %zu bytes to rank %d's memory, and may write "
+              "still; set COMM_SHM_CMA_BYTES=0 if that happens again", l->bytes, (int)p->fabric->domain->peers.rank);
 }
 
 /* The kernel finds no place any more; a call that has found it before is waited for. */

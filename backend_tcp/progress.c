@@ -404,8 +404,14 @@ static void wake_helper(struct domain *d)
     helper_wake(&mesh_of(d)->helper);
 }
 
+static void forget_descriptors(struct domain *d)
+{
+    helper_forget_descriptors(&mesh_of(d)->helper);
+}
+
 const struct carrier_driver driver_of_meshes = { .enter = enter, .leave = leave, .wake_helper = wake_helper,
-                                                 .rouse_helper = rouse_helper };
+                                                 .rouse_helper = rouse_helper,
+                                                 .forget_descriptors = forget_descriptors };
 
 /* ---- The helper: see helper.h ---- */
 

@@ -20,6 +20,8 @@ struct carrier_driver {
     void (*wake_helper)(struct domain *d);
     /* If the helper sleeps, it must look again at what it sleeps for. */
     void (*rouse_helper)(struct domain *d);
+    /* The program has closed all descriptors: do without them. */
+    void (*forget_descriptors)(struct domain *d);
 };
 
 struct carrier {

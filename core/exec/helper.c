@@ -46,7 +46,7 @@ void helper_wake(struct helper *h)
 static void ring(struct helper *h)
 {
     const uint64_t once = 1;
-    ssize_t written = write(h->bell, &once, sizeof once);
+    ssize_t written = write(atomic_load(&h->bell), &once, sizeof once);
     (void)written; /* it fails only if it has rung 2^64 times */
 }
 
@@ -56,19 +56,15 @@ void helper_rouse(struct helper *h)
         ring(h);
 }
 
-/* Until then, or for so long. A descriptor that the program has closed is asked no more: it would be ready always. */
-static void sleep_until_it_happens(struct pollfd fds[2], int wait_ms)
+static void sleep_until_it_happens(struct helper *h, int wait_ms)
 {
+    struct pollfd fds[] = { { .fd = h->events, .events = POLLIN }, { .fd = h->bell, .events = POLLIN } };
+    const int count = atomic_load(&h->has_none) ? 0 : 2;
     uint64_t rung;
-    if (poll(fds, 2, wait_ms) <= 0)
-        return;
-    if (fds[1].revents & POLLIN) {
+    if (poll(fds, (nfds_t)count, wait_ms) > 0 && fds[1].revents & POLLIN && !atomic_load(&h->has_none)) {
         ssize_t taken = read(fds[1].fd, &rung, sizeof rung);
         (void)taken;
     }
-    for (int i = 0; i < 2; i++)
-        if (fds[i].revents & POLLNVAL)
-            fds[i].fd = -1;
 }
 
 static int takes_lock(struct helper *h, int is_driven, int64_t now)
@@ -88,7 +84,6 @@ static void *help(void *argument)
 {
     struct helper *h = argument;
     const struct timespec nap = { 0, HELPER_NAP_NS };
-    struct pollfd fds[2] = { { .fd = h->events, .events = POLLIN }, { .fd = h->bell, .events = POLLIN } };
     struct helper_memory memory = { 0 };
     for (;;) {
         unsigned wakes = atomic_load(&h->wakes); /* before `stop`: see park */
@@ -100,7 +95,7 @@ static void *help(void *argument)
         if (takes_lock(h, is_driven, now)) {
             int wait_ms = h->ops->turn(h->domain, is_driven);
             if (wait_ms && !atomic_load(&h->stop)) /* its bell may be heard already */
-                sleep_until_it_happens(fds, wait_ms);
+                sleep_until_it_happens(h, wait_ms);
             atomic_store(&h->polls, 0);
             if (!is_driven)
                 continue;
@@ -126,10 +121,15 @@ comm_status helper_start(struct helper *h, int events)
 
 void helper_close_descriptors(struct helper *h)
 {
-    int bell = h->bell;
-    *(volatile int *)&h->bell = -1; /* first: see forked.h */
+    int bell = atomic_exchange(&h->bell, -1); /* first: see forked.h */
     if (bell >= 0)
         close(bell);
+}
+
+void helper_forget_descriptors(struct helper *h)
+{
+    atomic_store(&h->bell, -1);
+    atomic_store(&h->has_none, 1);
 }
 
 void helper_stop(struct helper *h)

@@ -105,7 +105,8 @@ struct helper {
     struct domain *domain;
     const atomic_int *async_works; /* of the domain */
     int events;            /* a descriptor that is readable when something has happened; all threads read it */
-    int bell;              /* an eventfd that only the helper reads: no other thread takes its wake-up; -1: none */
+    atomic_int bell;       /* an eventfd that only the helper reads: no other thread takes its wake-up; -1: none */
+    atomic_int has_none;   /* the program has closed both */
     pthread_mutex_t lock;  /* a leaf */
     pthread_cond_t parked; /* its own: a waiting thread that woke it at each op would pay two switches */
     atomic_int is_parked;
@@ -126,6 +127,8 @@ void helper_wake(struct helper *h);
 void helper_rouse(struct helper *h);
 /* In a child of fork(), which has no such thread. */
 void helper_close_descriptors(struct helper *h);
+/* The program has closed them, and may have others by these numbers. */
+void helper_forget_descriptors(struct helper *h);
 /* End the thread, and free what the helper has. */
 void helper_stop(struct helper *h);
 

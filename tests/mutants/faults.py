@@ -858,14 +858,22 @@ fault("shm", "both_ranks_choose_the_way_of_results", WRITE_BACK,
       "    if (!is_lower(p))\n        return t->way", "    if (0)\n        return t->way", "shm_lend")
 fault("shm", "other_way_of_results_is_never_tried", WRITE_BACK, "row % rows == 0;", "0;", "shm_lend")
 fault("shm", "detached_memory_stays_shared", REGION,
-      "        atomic_fetch_or_explicit((_Atomic uint8_t *)(at + i), 0, memory_order_relaxed);", "        ;",
+      "    atomic_fetch_or_explicit((_Atomic uint8_t *)at, 0, memory_order_relaxed);\n", "",
       "shm_lend")
 fault("shm", "results_in_a_detached_region_are_lost", REGION, "    if (r && r->shadow.data)\n", "    if (0)\n",
       "shm_lend")
 fault("shm", "detached_region_is_lent", REGION, "return r && !r->shadow.data && region_tell", "return r && region_tell",
       "shm_lend")
-fault("shm", "second_writer_to_a_detached_region_is_not_stopped", REGION, "    if ((is_first &&", "    if (!is_first)\n"
-      "        return 1;\n    if ((is_first &&", "shm_lend")
+fault("shm", "second_writer_to_a_detached_region_is_not_stopped", REGION, "    if (!begin_detached(r, page))\n",
+      "    if (!is_first)\n        return 1;\n    if (!begin_detached(r, page))\n", "shm_lend")
+fault("shm", "page_is_made_private_again", REGION, "    if (r->is_private[number])\n        return 1;\n", "",
+      "shm_lend")
+fault("shm", "earlier_connection_of_a_rank_is_kept", "backend_shm/accept.c", "f->pending[i].from == hello->from)", "0)",
+      "no_descriptors")
+fault("shm", "helper_is_not_told_that_descriptors_are_closed", "backend_shm/events.c",
+      "    f->driver->forget_descriptors(f->domain);\n", "", "no_descriptors")
+fault("shm", "regions_keep_descriptors_that_are_closed", "backend_shm/events.c",
+      "    region_forget_descriptors(f);\n", "", "no_descriptors")
 fault("shm", "writer_is_not_waited_for_where_there_is_no_memory", WRITE_BACK,
       "        !has_stopped_writing(p, l, WRITER_CALL_NS))\n        lose_writer(p, l);", "        0)\n        ;",
       "shm_lend")
@@ -1011,10 +1019,10 @@ fault("core", "helper_that_parks_is_not_woken", "core/exec/helper.c", "    pthre
       "helper_thread")
 fault("core", "helper_is_not_roused", "core/exec/helper.c", "    if (atomic_load(&h->polls))\n        ring(h);\n", "",
       "helper_thread")
-fault("core", "helper_stays_roused", "core/exec/helper.c", "    if (fds[1].revents & POLLIN) {",
-      "    if (0) {", "helper_thread")
-fault("core", "helper_asks_descriptors_that_are_closed", "core/exec/helper.c", "            fds[i].fd = -1;\n",
-      "            ;\n", "helper_thread")
+fault("core", "helper_stays_roused", "core/exec/helper.c", "(fds, (nfds_t)count, wait_ms) > 0 &&",
+      "(fds, (nfds_t)count, wait_ms) > 9 &&", "helper_thread")
+fault("core", "helper_asks_descriptors_that_are_closed", "core/exec/helper.c", "atomic_load(&h->has_none) ? 0 : 2", "2",
+      "helper_thread")
 fault("shm", "ring_of_the_bell_is_taken_from_the_helper", "backend_shm/events.c",
       "    events_awake((struct fabric *)((char *)w - offsetof(struct fabric, bell)));\n", "    (void)w;\n", "shm_lend")
 fault("core", "helper_that_stops_goes_to_sleep", "core/exec/helper.c", "wait_ms && !atomic_load(&h->stop)", "wait_ms",

@@ -1,6 +1,7 @@
 /* A rank that has no descriptor left when others lend it memory that it would have to map: registered memory, staging
  * areas, copies for several. All goes on as before, another way. And one that has none when it connects. */
 #include <comm/comm.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ranks.h"
@@ -105,6 +107,19 @@ static void one_has_no_descriptors(int rank, int size, void *arg)
 }
 
 static _Atomic int *turn; /* of the two ranks */
+static int loses_its_core; /* each time that it has greeted a rank */
+
+int __real_greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count);
+int __wrap_greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count);
+
+int __wrap_greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count)
+{
+    enum { A_WHILE_US = 12000 };
+    int sent = __real_greeting_send(fd, data, bytes, fds, fd_count);
+    if (loses_its_core)
+        usleep(A_WHILE_US);
+    return sent;
+}
 
 static void await_turn(int number)
 {
@@ -114,7 +129,7 @@ static void await_turn(int number)
 
 /* Rank 1 has `few` when it connects, or when rank 0 connects to it. It, or both, try until there are some again. */
 struct few {
-    int left, rank_0_is_first;
+    int left, rank_0_is_first, rank_0_is_slow;
     const char *backend;
 };
 
@@ -126,6 +141,7 @@ static void one_waits_for_descriptors(int rank, int size, void *arg)
     int32_t data = rank, other = -1;
     comm_work *work = NULL;
     (void)size;
+    loses_its_core = rank == 0 && few->rank_0_is_slow;
     if (rank == 1) {
         take_descriptors();
         for (int i = 0; i < few->left; i++)
@@ -154,29 +170,55 @@ static void one_waits_for_descriptors(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* Descriptors of the program's: the library must not touch them, though it had these numbers. */
+enum { FILES = 40, FILE_BYTES = 38 };
+
+static void open_files(int fds[FILES])
+{
+    for (int i = 0; i < FILES; i++) {
+        fds[i] = memfd_create("program", MFD_CLOEXEC);
+        CHECK(fds[i] >= 0 && ftruncate(fds[i], FILE_BYTES) == 0);
+    }
+}
+
+static void check_files(const int fds[FILES])
+{
+    struct stat s;
+    for (int i = 0; i < FILES; i++)
+        CHECK(fstat(fds[i], &s) == 0 && s.st_size == FILE_BYTES && lseek(fds[i], 0, SEEK_CUR) == 0);
+}
+
 /* As a program does that becomes a daemon after comm_init. */
 static void one_closes_all_descriptors(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
-    int32_t data = rank;
+    comm_memory *memory;
+    void *data;
+    int32_t number = rank;
+    int fds[FILES];
     (void)size;
+    CHECK_OK(comm_mem_alloc(world, 4096, COMM_DEVICE_DEFAULT, &data, &memory));
     CHECK_OK(comm_barrier(world, NULL, NULL));
     if (rank == 0) {
-        CHECK_STATUS(comm_recv(world, &data, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_STATUS(comm_recv(world, &number, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_PEER_LOST);
         CHECK_OK(comm_group_close(world));
         return;
     }
     CHECK(close_range(STDERR_FILENO + 1, ~0u, 0) == 0);
-    CHECK(comm_recv(world, &data, 1, COMM_DTYPE_I32, 0, NULL, NULL) != COMM_OK);
+    CHECK(comm_recv(world, &number, 1, COMM_DTYPE_I32, 0, NULL, NULL) != COMM_OK);
     CHECK_ERROR_SAYS("cannot be heard any more: this rank's program has closed libcomm's descriptors");
+    open_files(fds);
+    CHECK_OK(comm_mem_release(memory));
+    poll(NULL, 0, 250); /* the helper thread would look meanwhile */
+    check_files(fds);
     _exit(0);
 }
 
 static int few_descriptors(const char *backend)
 {
     enum { MOST_LEFT = 5 };
-    for (int i = 0; i < 2 * MOST_LEFT; i++) {
-        struct few few = { .left = i / 2, .rank_0_is_first = i % 2, .backend = backend };
+    for (int i = 0; i < 4 * MOST_LEFT; i++) {
+        struct few few = { .left = i / 4, .rank_0_is_first = i % 2, .rank_0_is_slow = i / 2 % 2, .backend = backend };
         atomic_store(turn, 0);
         if (ranks_run(2, NULL, one_waits_for_descriptors, &few)) {
             printf("%d descriptors left, rank %d is first, %s\n", few.left, !few.rank_0_is_first, backend);
