@@ -107,7 +107,7 @@ static void one_has_no_descriptors(int rank, int size, void *arg)
 }
 
 static _Atomic int *turn; /* of the two ranks */
-static int loses_its_core; /* each time that it has greeted a rank */
+static atomic_int loses_its_core; /* each time that it has greeted a rank */
 
 int __real_greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count);
 int __wrap_greeting_send(int fd, const void *data, size_t bytes, const int *fds, int fd_count);
