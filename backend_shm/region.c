@@ -268,6 +268,7 @@ int region_detach(struct fabric *f, const void *data, size_t bytes)
     const int is_first = !r->shadow.data;
     if (!begin_detached(r, page))
         return 0;
+    f->has_detached = 1;
     for (size_t number = begin / page; number * page < end; number++)
         if (!make_private(r, number, page))
             return 0;
@@ -280,7 +281,7 @@ int region_detach(struct fabric *f, const void *data, size_t bytes)
 
 void region_bring(struct fabric *f, void *result, size_t bytes)
 {
-    const struct region *r = find_region(f, result, bytes);
+    const struct region *r = f->has_detached ? find_region(f, result, bytes) : NULL;
     if (r && r->shadow.data)
         memcpy(result, r->shadow.data + ((uint8_t *)result - r->map.data), bytes);
 }

@@ -198,6 +198,7 @@ struct fabric {
     struct lendable lendable[SHM_LENDABLE];
     struct region *regions; /* region.c: this rank's */
     uint32_t regions_made;
+    int has_detached;       /* one of them, once */
 
     int64_t multicast_bytes;
     struct multicast *multicast; /* NULL: not used yet */
