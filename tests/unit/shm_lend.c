@@ -1861,6 +1861,12 @@ static float *send_neighbours(struct region *r)
     return data;
 }
 
+/* As the receiver has them mapped. */
+static float *their_neighbours(const struct region *r)
+{
+    return (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+}
+
 /* The writer of number 0 is stopped, while number 1, of another group, goes on, and number 2 ends as well. */
 static void others_write_to_the_region_of_a_writer_that_does_not_run(void **state)
 {
@@ -1868,7 +1874,7 @@ static void others_write_to_the_region_of_a_writer_that_does_not_run(void **stat
     float *data = send_neighbours(r);
     (void)state;
     _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
-    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *theirs = their_neighbours(r);
     atomic_store(&writing[0], 1);
     take_back();
     data[NEIGHBOUR_AT - 50] = 5; /* between them: what the user writes now */
@@ -1892,7 +1898,7 @@ static void two_writers_that_do_not_run(void **state)
     float *data = send_neighbours(r);
     (void)state;
     _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
-    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *theirs = their_neighbours(r);
     atomic_store(&writing[0], 1);
     atomic_store(&writing[2], 3);
     take_back(); /* both are of group 0 */
@@ -1913,7 +1919,7 @@ static void one_after_the_other_that_do_not_run(void **state)
     float *data = send_neighbours(r);
     (void)state;
     _Atomic uint32_t *writing = sides[0].pair->out.shared->writing;
-    float *theirs = (float *)region_find(sides[1].pair, region_id(r), 0, NEIGHBOURS * NEIGHBOUR_AT * sizeof(float));
+    float *theirs = their_neighbours(r);
     atomic_store(&writing[0], 1);
     atomic_store(&writing[1], 2);
     take_back();
