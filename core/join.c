@@ -286,21 +286,22 @@ static int has_tuning(const struct terms *t)
     return strcmp(t->tuning, "0") != 0;
 }
 
-/* With what auto cannot take there: the strings may be the same. */
-static void write_backends(char *text, size_t capacity, const struct terms *t)
+/* With what auto cannot take there, if that differs: then the strings may be the same. */
+static void write_backends(char *text, size_t capacity, const struct terms *t, int differ)
 {
     snprintf(text, capacity, "%.*s has '%.*s'%s%.*s", t->rank_shown, t->rank, BACKENDS_SHOWN, t->backends,
-             *t->unusable ? ", for it cannot use " : "", BACKENDS_SHOWN, t->unusable);
+             differ && *t->unusable ? ", for it cannot use " : "", differ ? BACKENDS_SHOWN : 0, t->unusable);
 }
 
 static void write_other_backends(char *text, size_t capacity, const struct terms *mine, const struct terms *theirs)
 {
     enum { SIDE_BYTES = (COMM_ERROR_BYTES - 200) / 2 };
     char we[SIDE_BYTES], they[SIDE_BYTES];
-    write_backends(we, sizeof we, mine);
-    write_backends(they, sizeof they, theirs);
+    const int differ = strcmp(mine->unusable, theirs->unusable) != 0;
+    write_backends(we, sizeof we, mine, differ);
+    write_backends(they, sizeof they, theirs, differ);
     snprintf(text, capacity, "the ranks have different backends: %s, but %s. %s", we, they,
-             *mine->unusable || *theirs->unusable
+             differ
                  ? "Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them from it"
                  : "Give all ranks the same string (what differs from host to host goes into the environment, such as "
                    "COMM_TCP_INTERFACE)");

@@ -875,7 +875,7 @@ fault("shm", "helper_is_not_told_that_descriptors_are_closed", "backend_shm/even
 fault("shm", "regions_keep_descriptors_that_are_closed", "backend_shm/events.c",
       "    region_forget_descriptors(f);\n", "", "no_descriptors")
 fault("shm", "writer_is_not_waited_for_where_there_is_no_memory", WRITE_BACK,
-      "        !has_stopped_writing(p, l, WRITER_CALL_NS))\n        lose_writer(p, l);", "        0)\n        ;",
+      "        !has_stopped_writing(p, l, WRITER_CALL_NS))\n        lose_writer(", "        0)\n        lose_writer(",
       "shm_lend")
 fault("engine", "average_is_written_back", ENGINE,
       "step->write_back == PLAN_MAY_WRITE_BACK && op->op.redop != COMM_REDOP_AVG",
@@ -1006,8 +1006,8 @@ fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + share : 0;"
 
 fault("core", "candidates_are_forgotten", "core/auto.c", "        world->candidates = c = new;",
       "        c = new;", "auto")
-fault("core", "what_auto_cannot_take_is_not_said", "core/join.c", "*t->unusable ? \", for it cannot use \" : \"\"",
-      "\"\"", "auto")
+fault("core", "what_auto_cannot_take_is_not_said", "core/join.c", "differ && *t->unusable ?",
+      "0 ?", "auto")
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
 fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
       "    if (!is_driven)\n        h->rests = 0;\n", "", "helper")
