@@ -71,7 +71,7 @@ void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *
              "%s and sends it %llu B: their counts must be the same%s",
              g->name, (unsigned long long)h->seq, text_peer(g, g->rank), ours, bytes, text_rank(g, rank),
              text_peer(g, rank), theirs, (unsigned long long)h->bytes,
-             strcmp(ours, theirs) == 0 ? ", and so must the settings that choose algorithms and slices (COMM_SHM_ALGO, "
-                                         "COMM_SHM_SLICE_BYTES, and those of tcp)"
+             strcmp(ours, theirs) == 0 ? ", and so must the settings that choose algorithms and slices (algo and "
+                                         "slice_bytes, and their variables in the environment)"
                                        : "");
 }
