@@ -276,11 +276,11 @@ static int has_stopped_writing(const struct duplex *p, const struct loan *l, int
     return 1;
 }
 
-static void lose_writer(struct duplex *p, const struct loan *l)
+static void lose_writer(struct duplex *p, const struct loan *l, const char *cure)
 {
     port_lose(&p->port, COMM_ERR_PEER_LOST,
               "has not come back for 2 s from writing a result of %zu bytes to rank %d's memory, and may write "
-              "still; set COMM_SHM_CMA_BYTES=0 if that happens again", l->bytes, (int)p->fabric->domain->peers.rank);
+              "still; %s", l->bytes, (int)p->fabric->domain->peers.rank, cure);
 }
 
 /* The kernel finds no place any more; a call that has found it before is waited for. */
@@ -298,7 +298,7 @@ static int end_by_kernel(struct duplex *p, const struct loan *l)
             break;
         if (now_ns < until_ns || !is_writing(p, l))
             continue;
-        lose_writer(p, l);
+        lose_writer(p, l, "set COMM_SHM_CMA_BYTES=0 if that happens again");
         break;
     }
     return !is_writing(p, l);
@@ -318,7 +318,7 @@ static int end_in_region(struct duplex *p, const struct loan *l)
 {
     if (!has_stopped_writing(p, l, WRITER_PATIENCE_NS) && !region_detach(p->fabric, l->write_back, l->bytes) &&
         !has_stopped_writing(p, l, WRITER_CALL_NS))
-        lose_writer(p, l);
+        lose_writer(p, l, "there was no memory to keep that away from it");
     return 1;
 }
 
