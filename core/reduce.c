@@ -229,6 +229,14 @@ static comm_dtype wide_type(const struct many *m)
     return m->redop == COMM_REDOP_MIN || m->redop == COMM_REDOP_MAX ? 0 : COMM_DTYPE_F32;
 }
 
+/* Is it a sum that a kernel makes of all sources at once? AVG of integers is made in a wider type. */
+static int is_sum(const struct many *m, comm_dtype wide)
+{
+    int averages = m->redop == COMM_REDOP_AVG;
+    return m->variant->sums[m->dtype] && (m->redop == COMM_REDOP_SUM || m->redop == COMM_REDOP_PREMUL_SUM ||
+                                          (averages && wide != COMM_DTYPE_F64 && !m->variant->average[m->dtype]));
+}
+
 static comm_status refuse_pair(comm_redop redop, comm_dtype dtype)
 {
     const char *op = comm_redop_name(redop), *type = comm_dtype_name(dtype);
@@ -252,6 +260,11 @@ comm_status comm__reduce_many(void *dst, const void *const *sources, size_t sour
         return COMM_OK;
     }
     comm_dtype wide = wide_type(&m);
+    if (is_sum(&m, wide)) {
+        m.variant->sums[dtype](dst, sources, source_count, count,
+                               redop == COMM_REDOP_AVG ? (int32_t)source_count : 1);
+        return COMM_OK;
+    }
     if (redop == COMM_REDOP_AVG && m.variant->average[dtype]) {
         m.variant->average[dtype](dst, sources, source_count, count);
         return COMM_OK;

@@ -372,6 +372,166 @@ SMALL(f8e4m3, , u8)
 SMALL(f8e5m2, , u8)
 #endif
 
+/* ---- Sums of many sources ---- */
+
+/* All sources side by side, four registers of each at a time, so that no partial sum is stored. In the order of the
+ * sources, and with the same roundings as above. `divisor` is that of AVG, or 1. dst may be one of the sources. */
+#ifndef REDUCE_ONE_BY_ONE
+#if defined(__AVX512F__)
+#define REGISTER_BYTES 64
+#elif defined(__AVX2__)
+#define REGISTER_BYTES 32
+#else
+#define REGISTER_BYTES 16
+#endif
+
+#define REGISTER(name, type)                                                                                           \
+    typedef type register_##name __attribute__((vector_size(REGISTER_BYTES)));                                         \
+    typedef register_##name stored_##name __attribute__((aligned(1), may_alias));                                      \
+    enum { IN_##name = REGISTER_BYTES / sizeof(type) };                                                                \
+    static inline register_##name load_##name(const void *src)                                                         \
+    {                                                                                                                  \
+        return *(const stored_##name *)src;                                                                            \
+    }
+#define REGISTER_OF_INTEGERS(name, type)                                                                               \
+    REGISTER(name, type)                                                                                               \
+    static inline void store_##name(void *dst, register_##name value)                                                  \
+    {                                                                                                                  \
+        *(stored_##name *)dst = value;                                                                                 \
+    }
+#define REGISTER_OF_FLOATS(name, type, bits, nan)                                                                      \
+    REGISTER(name, type)                                                                                               \
+    static inline void store_##name(void *dst, register_##name value)                                                  \
+    {                                                                                                                  \
+        const register_##bits is_number = (register_##bits)(value == value);                                           \
+        store_##bits(dst, ((register_##bits)value & is_number) | (nan & ~is_number));                                  \
+    }
+REGISTER_OF_INTEGERS(8, uint8_t)
+REGISTER_OF_INTEGERS(16, uint16_t)
+REGISTER_OF_INTEGERS(32, uint32_t)
+REGISTER_OF_INTEGERS(64, uint64_t)
+REGISTER_OF_FLOATS(f32, float, 32, 0x7fc00000u)
+REGISTER_OF_FLOATS(f64, double, 64, 0x7ff8000000000000u)
+#define narrow_8(value) (value)
+#define narrow_16(value) (value)
+#define narrow_32(value) (value)
+#define narrow_64(value) (value)
+#define narrow_f32(value) settle_f32(value)
+#define narrow_f64(value) settle_f64(value)
+
+/* Of a number or a register. An AVG of integers is not made here. */
+#define WHOLE(value) (value)
+#define QUOTIENT(value) (divisor == 1 ? (value) : divisor & (divisor - 1) ? (value) / y : (value)*reciprocal)
+
+/* What does not fill four registers: one at a time, then numbers. */
+#define SUMS_REST(name, element, wide, in_register, quotient)                                                          \
+    static void sums_rest_##name(element *dst, const void *const *sources, size_t source_count, size_t i,              \
+                                 size_t count, int32_t divisor)                                                        \
+    {                                                                                                                  \
+        const element *first = sources[0];                                                                             \
+        const wide y = (wide)divisor, reciprocal = 1 / y;                                                              \
+        (void)reciprocal;                                                                                              \
+        for (; i + IN_##name <= count; i += IN_##name) {                                                               \
+            in_register sum = load_##name(first + i);                                                                  \
+            for (size_t s = 1; s < source_count; s++)                                                                  \
+                sum += load_##name((const element *)sources[s] + i);                                                   \
+            store_##name(dst + i, quotient(sum));                                                                      \
+        }                                                                                                              \
+        for (; i < count; i++) {                                                                                       \
+            wide sum = widen_##name(first[i]);                                                                         \
+            for (size_t s = 1; s < source_count; s++)                                                                  \
+                sum = (wide)(sum + widen_##name(((const element *)sources[s])[i]));                                    \
+            dst[i] = narrow_##name(quotient(sum));                                                                     \
+        }                                                                                                              \
+    }
+
+#define SUMS(name, element, wide, in_register, quotient)                                                               \
+    SUMS_REST(name, element, wide, in_register, quotient)                                                              \
+    static void sums_##name(void *dst_bytes, const void *const *sources, size_t source_count, size_t count,            \
+                            int32_t divisor)                                                                           \
+    {                                                                                                                  \
+        const size_t in_one = IN_##name;                                                                               \
+        element *dst = dst_bytes;                                                                                      \
+        const element *first = sources[0];                                                                             \
+        const wide y = (wide)divisor, reciprocal = 1 / y;                                                              \
+        size_t i = 0;                                                                                                  \
+        (void)reciprocal;                                                                                              \
+        for (; i + 4 * in_one <= count; i += 4 * in_one) {                                                             \
+            const element *src = first + i;                                                                            \
+            in_register a = load_##name(src), b = load_##name(src + in_one), c = load_##name(src + 2 * in_one),        \
+                        d = load_##name(src + 3 * in_one);                                                             \
+            for (size_t s = 1; s < source_count; s++) {                                                                \
+                src = (const element *)sources[s] + i;                                                                 \
+                a += load_##name(src);                                                                                 \
+                b += load_##name(src + in_one);                                                                        \
+                c += load_##name(src + 2 * in_one);                                                                    \
+                d += load_##name(src + 3 * in_one);                                                                    \
+            }                                                                                                          \
+            store_##name(dst + i, quotient(a));                                                                        \
+            store_##name(dst + i + in_one, quotient(b));                                                               \
+            store_##name(dst + i + 2 * in_one, quotient(c));                                                           \
+            store_##name(dst + i + 3 * in_one, quotient(d));                                                           \
+        }                                                                                                              \
+        sums_rest_##name(dst, sources, source_count, i, count, divisor);                                               \
+    }
+
+SUMS(8, u8, uint8_t, register_8, WHOLE)
+SUMS(16, u16, uint16_t, register_16, WHOLE)
+SUMS(32, u32, uint32_t, register_32, WHOLE)
+SUMS(64, u64, uint64_t, register_64, WHOLE)
+SUMS(f32, f32, float, register_f32, QUOTIENT)
+SUMS(f64, f64, double, register_f64, QUOTIENT)
+
+static void sums_c64(void *dst, const void *const *sources, size_t source_count, size_t count, int32_t divisor)
+{
+    sums_f32(dst, sources, source_count, 2 * count, divisor);
+}
+
+static void sums_c128(void *dst, const void *const *sources, size_t source_count, size_t count, int32_t divisor)
+{
+    sums_f64(dst, sources, source_count, 2 * count, divisor);
+}
+
+#ifdef LANES
+enum { IN_f16 = LANES, IN_bf16 = LANES, IN_f8e4m3 = LANES, IN_f8e5m2 = LANES };
+SUMS(f16, u16, float, lanes, QUOTIENT)
+SUMS(f8e4m3, u8, float, lanes, QUOTIENT)
+SUMS(f8e5m2, u8, float, lanes, QUOTIENT)
+#ifdef LANES_BOTH_BF16
+SUMS_REST(bf16, u16, float, lanes, QUOTIENT)
+
+/* Two registers of each source at a time, each of which is two of fp32. */
+static void sums_bf16(void *dst_bytes, const void *const *sources, size_t source_count, size_t count, int32_t divisor)
+{
+    u16 *dst = dst_bytes;
+    const u16 *first = sources[0];
+    const float y = (float)divisor, reciprocal = 1 / y;
+    size_t i = 0;
+    for (; i + 4 * LANES <= count; i += 4 * LANES) {
+        __m512i low = both_bf16(first + i), high = both_bf16(first + i + 2 * LANES);
+        lanes a = even_bf16(low), b = odd_bf16(low), c = even_bf16(high), d = odd_bf16(high);
+        for (size_t s = 1; s < source_count; s++) {
+            low = both_bf16((const u16 *)sources[s] + i);
+            high = both_bf16((const u16 *)sources[s] + i + 2 * LANES);
+            a += even_bf16(low);
+            b += odd_bf16(low);
+            c += even_bf16(high);
+            d += odd_bf16(high);
+        }
+        store_both_bf16(dst + i, QUOTIENT(a), QUOTIENT(b));
+        store_both_bf16(dst + i + 2 * LANES, QUOTIENT(c), QUOTIENT(d));
+    }
+    sums_rest_bf16(dst, sources, source_count, i, count, divisor);
+}
+#else
+SUMS(bf16, u16, float, lanes, QUOTIENT)
+#endif
+#define SUMS_OF_FLOATS FLOAT_ROW(sums)
+#else
+#define SUMS_OF_FLOATS [COMM_DTYPE_F32] = sums_f32, [COMM_DTYPE_F64] = sums_f64
+#endif
+#endif
+
 /* ---- AVG of integers ---- */
 
 /* AVG of integers. A double holds every sum of 2^20 32-bit integers, and such a sum divided by at most 2^20 never
@@ -436,6 +596,9 @@ const struct reduce_variant VARIANT = {
         [COMM_REDOP_PREMUL_SUM] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum) },
     },
     .sum_wide = { SMALL_ROW(sum_wide) },
+#ifndef REDUCE_ONE_BY_ONE
+    .sums = { INTEGER_ROW(sums), SUMS_OF_FLOATS, COMPLEX_ROW(sums) },
+#endif
     .premultiply = { INTEGER_ROW(premultiply), FLOAT_ROW(premultiply), COMPLEX_ROW(premultiply) },
     .divide = { FLOAT_ROW(divide), COMPLEX_ROW(divide) },
     .widen = { SHORT_INTEGER_ROW(start), SMALL_ROW(start) },

@@ -12,7 +12,7 @@
 #include <immintrin.h>
 
 #define LANES 16
-typedef __m512 lanes;
+typedef float lanes __attribute__((vector_size(64)));
 
 static inline lanes lanes_all(float value)
 {
@@ -141,7 +141,7 @@ static inline void store_f8(struct small_float s, void *dst, lanes value)
 #include <immintrin.h>
 
 #define LANES 8
-typedef __m256 lanes;
+typedef float lanes __attribute__((vector_size(32)));
 
 static inline lanes lanes_all(float value)
 {

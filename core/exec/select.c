@@ -217,25 +217,38 @@ static const struct rule narrow_memory_rules[] = {
 };
 
 /* Before those, for ranks that share memory and are more than their cores. A round costs a turn of each rank on a core
- * then, 5 to 10 us, and a rank that passes something on stops those before and behind it until its turn comes. So one
- * round is best, up to lengths at which copies take as long. Found with 3 to 16 ranks on 2 cores. (4 ranks, all_reduce
- * of 4 KiB: 13 us in two rounds, 4.5 in one; 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root, and
- * reduce of 64 KiB 48 in two rounds, 22 in one.) */
+ * then, and a rank that passes something on stops those before and behind it until its turn comes. So one round is best
+ * for a few ranks, and two up to lengths at which copies take as long. From 8 ranks on each has so many messages to
+ * look at in one shot that three rounds are sooner (1 KiB: 11 us, not 15). Found with 3 to 16 ranks on 2 cores, f32 and
+ * bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of 16 KiB 10.5 and 12. 8 ranks, broadcast of
+ * 64 KiB: 54 us along a chain, 15 from the root.) */
 static const struct rule crowded_rules[] = {
-    { all_reduce_one_shot, 12, 16 * KB, 0 },
-    { all_reduce_one_shot, 16, 8 * KB, 0 },
+    { all_reduce_one_shot, 3, 16 * KB, 0 },
+    { all_reduce_one_shot, 4, 8 * KB, 0 },
+    { all_reduce_one_shot, 7, 4 * KB, 0 },
     { all_reduce_halving_doubling, 2, ALL, 256 * KB },
+    { all_reduce_direct, 7, 64 * KB, 0 },
+    { all_reduce_one_shot, 16, 256, 0 },
+    { all_reduce_recursive_doubling, 16, 4 * KB, 0 },
+    { all_reduce_halving_doubling, 16, 8 * KB, 0 },
+    { all_reduce_direct, 12, 64 * KB, 0 },
     { all_reduce_direct, 16, 32 * KB, 0 },
 
     { reduce_scatter_direct, 16, 64 * KB, 0 },
+    { reduce_scatter_ring, 6, ALL, 512 * KB },
+    { reduce_scatter_direct, 16, 128 * KB, 0 },
     { reduce_scatter_ring, ANY, ALL, 512 * KB },
 
     { all_gather_direct, ANY, ALL, 1 * MB },
 
     { broadcast_direct, 16, ALL, 0 },
 
-    { reduce_direct, 16, 64 * KB, 0 },
+    { reduce_direct, 2, 64 * KB, 0 },
     { reduce_binomial, 2, ALL, 512 * KB },
+    { reduce_direct, 3, 128 * KB, 0 },
+    { reduce_direct, 4, 16 * KB, 0 },
+    { reduce_direct_gather, 4, ALL, 512 * KB },
+    { reduce_direct, 16, 32 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
     { reduce_direct_gather, ANY, ALL, 512 * KB },
 

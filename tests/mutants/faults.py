@@ -448,6 +448,15 @@ fault("core", "simd_kernels_in_use_stay", "core/reduce.c",
       "    atomic_store_explicit(&current, found, memory_order_relaxed);\n", "", *KERNELS)
 fault("core", "nan_keeps_its_bits", "core/reduce_kernels.c", "return value == value ? value : __builtin_nanf(\"\");",
       "return value;", *KERNELS)
+fault("core", "sum_of_many_takes_a_register_twice", "core/reduce_kernels.c",
+      "d += load_##name(src + 3 * in_one);  ", "d += load_##name(src + 2 * in_one);  ", *KERNELS)
+fault("core", "sum_of_many_keeps_the_bits_of_a_nan", "core/reduce_kernels.c",
+      "((register_##bits)value & is_number) | (nan & ~is_number));                                  \\",
+      "(register_##bits)value + 0 * is_number);                                                     \\", *KERNELS)
+fault("core", "part_of_an_average_is_a_sum", "core/reduce_kernels.c", "QUOTIENT(c), QUOTIENT(d));", "QUOTIENT(c), d);",
+      *KERNELS)
+fault("core", "average_of_many_integers_is_their_sum", "core/reduce.c", "(averages && wide != COMM_DTYPE_F64 && ",
+      "(averages && ", *KERNELS)
 fault("core", "nan_of_the_second_operand_is_no_least", "core/reduce_kernels.c",
       "((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least; ",
       "((a & magnitude) > limit) ? nan : least; ", *KERNELS)

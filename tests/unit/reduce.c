@@ -407,13 +407,14 @@ static void check_many(uint64_t *state, comm_redop redop, comm_dtype dtype, size
 static void many_of(comm_redop redop, comm_dtype dtype)
 {
     static const size_t numbers[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, SOURCES_MAX };
-    static const size_t counts[] = { 0, 1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 255 };
+    static const size_t counts[] = { 0, 1, 2, 3, 7, 15, 16, 17, 33, 63, 64, 65, 127, 255, 256, 257, 383 };
+    enum { COUNTS = sizeof counts / sizeof *counts };
     if (!comm__reduce_kernel(redop, dtype))
         return;
     uint64_t state = seed + (uint64_t)(redop * 100 + dtype);
     for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
         for (size_t c = 0; c < 3; c++)
-            check_many(&state, redop, dtype, numbers[n], counts[reference_random(&state) % 13]);
+            check_many(&state, redop, dtype, numbers[n], counts[reference_random(&state) % COUNTS]);
     check_many(&state, redop, dtype, 3, 8192 / comm_dtype_bytes(dtype) + 1); /* beyond one block */
     check_many(&state, redop, dtype, 5, 2 * 8192 + 3);
 }
