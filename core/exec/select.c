@@ -221,7 +221,8 @@ static const struct rule narrow_memory_rules[] = {
  * for a few ranks, and two up to lengths at which copies take as long. From 8 ranks on each has so many messages to
  * look at in one shot that three rounds are sooner (1 KiB: 11 us, not 15). Found with 3 to 16 ranks on 2 cores, f32 and
  * bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of 16 KiB 10.5 and 12. 8 ranks, broadcast of
- * 64 KiB: 54 us along a chain, 15 from the root.) */
+ * 64 KiB: 54 us along a chain, 15 from the root.) Long reductions to one rank go along a chain, in slices that stay in
+ * a core's own cache: 4 MiB of 4 ranks 1.1 ms, and 1.7 if each reduces a part. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
@@ -235,9 +236,9 @@ static const struct rule crowded_rules[] = {
     { all_reduce_direct, 16, 32 * KB, 0 },
 
     { reduce_scatter_direct, 16, 64 * KB, 0 },
-    { reduce_scatter_ring, 6, ALL, 512 * KB },
+    { reduce_scatter_ring, 6, ALL, 64 * KB },
     { reduce_scatter_direct, 16, 128 * KB, 0 },
-    { reduce_scatter_ring, ANY, ALL, 512 * KB },
+    { reduce_scatter_ring, ANY, ALL, 64 * KB },
 
     { all_gather_direct, ANY, ALL, 1 * MB },
 
@@ -245,14 +246,27 @@ static const struct rule crowded_rules[] = {
 
     { reduce_direct, 2, 64 * KB, 0 },
     { reduce_binomial, 2, ALL, 512 * KB },
-    { reduce_direct, 3, 128 * KB, 0 },
+    { reduce_direct, 3, 32 * KB, 0 },
     { reduce_direct, 4, 16 * KB, 0 },
-    { reduce_direct_gather, 4, ALL, 512 * KB },
+    { reduce_direct_gather, 4, 64 * KB, 0 },
+    { reduce_binomial, 4, 256 * KB, 0 },
+    { reduce_chain, 4, ALL, 64 * KB },
     { reduce_direct, 16, 32 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
+    { reduce_direct_gather, 16, 512 * KB, 0 },
+    { reduce_chain, 16, ALL, 64 * KB },
     { reduce_direct_gather, ANY, ALL, 512 * KB },
 
     { barrier_direct, 16, ALL, 0 },
+};
+
+/* And before those, for 16- and 8-bit floats: a tree has twice the bytes, and a chain would round partial sums. */
+static const struct rule narrow_crowded_rules[] = {
+    { reduce_direct, 3, 64 * KB, 0 },
+    { reduce_binomial, 2, ALL, 512 * KB },
+    { reduce_direct, 4, 16 * KB, 0 },
+    { reduce_direct_gather, 4, 512 * KB, 0 },
+    { reduce_direct_gather, 4, ALL, 64 * KB },
 };
 
 /* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is
@@ -316,6 +330,8 @@ enum {
     MEMORY_RULE_COUNT = sizeof memory_rules / sizeof *memory_rules,
     NARROW_RULE_COUNT = sizeof narrow_memory_rules / sizeof *narrow_memory_rules,
     CROWDED_RULE_COUNT = sizeof crowded_rules / sizeof *crowded_rules,
+    NARROW_CROWDED_RULE_COUNT = sizeof narrow_crowded_rules / sizeof *narrow_crowded_rules,
+    SPECIAL_RULE_COUNT = NARROW_CROWDED_RULE_COUNT + CROWDED_RULE_COUNT + NARROW_RULE_COUNT,
 };
 
 /* In memory: slices for the kernel's reads, and the longest through rings. */
@@ -326,8 +342,18 @@ struct rule_list {
     size_t count;
 };
 
-static const struct rule_list crowded_list = { crowded_rules, CROWDED_RULE_COUNT },
-                             narrow_list = { narrow_memory_rules, NARROW_RULE_COUNT };
+/* Those that come before memory_rules where they are for the query, in this order. */
+static const struct special {
+    struct rule_list list;
+    int crowded, narrow; /* only for ranks that share cores; only for 16- and 8-bit floats */
+    const char *where;
+} specials[] = {
+    { { narrow_crowded_rules, NARROW_CROWDED_RULE_COUNT }, 1, 1,
+      "  of 16- and 8-bit floats, with more ranks than cores" },
+    { { crowded_rules, CROWDED_RULE_COUNT }, 1, 0, "  with more ranks than cores" },
+    { { narrow_memory_rules, NARROW_RULE_COUNT }, 0, 1, "  of 16- and 8-bit floats" },
+};
+enum { SPECIALS = sizeof specials / sizeof *specials };
 
 /* `memory` is an enum select_memory. */
 static struct rule_list rules_for(int memory)
@@ -569,11 +595,10 @@ struct route select_route(const struct select_query *query, const struct select_
     if (o)
         return (struct route){ o->algo,
                                o->slice_bytes == SIZE_MAX ? usual_slice(o->algo, query->memory) : o->slice_bytes };
-    int is_crowded = query->shares_cores && query->memory == SELECT_MEMORY_ALL;
-    int is_narrow = query->needs & ALGO_WIDE_SUMS && query->memory == SELECT_MEMORY_ALL;
-    const struct rule *r = is_crowded ? find_rule(query, crowded_list) : NULL;
-    if (!r && is_narrow)
-        r = find_rule(query, narrow_list);
+    const struct rule *r = NULL;
+    for (size_t i = 0; i < SPECIALS && !r && query->memory == SELECT_MEMORY_ALL; i++)
+        if ((query->shares_cores || !specials[i].crowded) && (query->needs & ALGO_WIDE_SUMS || !specials[i].narrow))
+            r = find_rule(query, specials[i].list);
     if (!r)
         r = find_rule(query, rules_for(query->memory));
     if (!r)
@@ -585,9 +610,9 @@ struct route select_route(const struct select_query *query, const struct select_
 
 /* ---- For printing ----------------------------------------------------------------------------- */
 
-enum { RULE_TEXT_BYTES = 128 };
+enum { RULE_TEXT_BYTES = 160 };
 static char rule_texts[RULE_COUNT][RULE_TEXT_BYTES], level_rule_texts[LEVEL_RULE_COUNT][RULE_TEXT_BYTES],
-    memory_rule_texts[CROWDED_RULE_COUNT + NARROW_RULE_COUNT + MEMORY_RULE_COUNT][RULE_TEXT_BYTES];
+    memory_rule_texts[SPECIAL_RULE_COUNT + MEMORY_RULE_COUNT][RULE_TEXT_BYTES];
 
 static char (*texts_for(int memory))[RULE_TEXT_BYTES]
 {
@@ -621,10 +646,10 @@ static void write_rule_text(const struct rule *r, const char *where, char *text)
              algo->name, slice[0] ? "  in slices of " : "", slice, where);
 }
 
-/* So many rules come before those of rules_for: crowded_list, then narrow_list. */
+/* So many rules come before those of rules_for. */
 static size_t special_count(int memory)
 {
-    return memory == SELECT_MEMORY_ALL ? crowded_list.count + narrow_list.count : 0;
+    return memory == SELECT_MEMORY_ALL ? SPECIAL_RULE_COUNT : 0;
 }
 
 static void write_rule_texts(void)
@@ -633,10 +658,9 @@ static void write_rule_texts(void)
     for (size_t k = 0; k < sizeof all / sizeof *all; k++)
         for (size_t i = 0; i < rules_for(all[k]).count; i++)
             write_rule_text(&rules_for(all[k]).rules[i], "", texts_for(all[k])[special_count(all[k]) + i]);
-    for (size_t i = 0; i < crowded_list.count; i++)
-        write_rule_text(&crowded_list.rules[i], "  with more ranks than cores", memory_rule_texts[i]);
-    for (size_t i = 0; i < narrow_list.count; i++)
-        write_rule_text(&narrow_list.rules[i], "  of 16- and 8-bit floats", memory_rule_texts[crowded_list.count + i]);
+    for (size_t k = 0, at = 0; k < SPECIALS; k++)
+        for (size_t i = 0; i < specials[k].list.count; i++)
+            write_rule_text(&specials[k].list.rules[i], specials[k].where, memory_rule_texts[at++]);
 }
 
 const struct algo *select_algo_at(size_t index)

@@ -362,7 +362,7 @@ static void draw_algorithms(uint64_t *state, char *text, size_t capacity)
         { "all_gather:direct", "all_gather:ring", "all_gather:bruck", "all_gather:two_level" },
         { "broadcast:binomial", "broadcast:chain", "broadcast:scatter_direct", "broadcast:scatter_ring",
           "broadcast:two_level", "broadcast:two_level_chain" },
-        { "reduce:binomial", "reduce:direct_gather", "reduce:two_level", "reduce:two_level_chain" },
+        { "reduce:binomial", "reduce:chain", "reduce:direct_gather", "reduce:two_level", "reduce:two_level_chain" },
         { "gather:linear", "gather:binomial" },
         { "scatter:linear", "scatter:binomial" },
         { "all_to_all:direct", "all_to_all:pairwise", "all_to_all:bruck" },

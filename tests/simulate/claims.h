@@ -43,6 +43,7 @@ static const struct claim claims[] = {
     { "broadcast", "two_level", ANY, P_LESS_1, P_LESS_1, 0 },
     { "broadcast", "two_level_chain", ANY, P_LESS_1, P_LESS_1, 0 },
     { "reduce", "binomial", LOG_P, P_LESS_1, ANY, ORDER_FROM_0 },
+    { "reduce", "chain", P_LESS_1, P_LESS_1, ANY, ORDER_FROM_0 },
     { "reduce", "direct_gather", TWO, ANY, ANY, ORDER },
     { "reduce", "two_level", ANY, P_LESS_1, P_LESS_1, ORDER_FROM_0 | BY_HOST },
     { "reduce", "two_level_chain", ANY, P_LESS_1, P_LESS_1, ORDER_FROM_0 | BY_HOST },

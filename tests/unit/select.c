@@ -192,9 +192,13 @@ static void ranks_that_share_cores_do_more_in_one_round(void **state)
         { COMM_OP_REDUCE, 2, 72 << 10, "binomial", "binomial" },
         { COMM_OP_REDUCE, 4, 2 << 10, "direct", "binomial" },
         { COMM_OP_REDUCE, 4, 8 << 10, "direct", "binomial" },
-        { COMM_OP_REDUCE, 3, 128 << 10, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 3, 128 << 10, "binomial", "direct_gather" },
+        { COMM_OP_REDUCE, 4, (64 << 10) + 1, "binomial", "direct_gather" },
+        { COMM_OP_REDUCE, 8, (512 << 10) + 1, "chain", "direct_gather" },
+        { COMM_OP_REDUCE, 16, 1 << 20, "chain", "direct_gather" },
         { COMM_OP_REDUCE, 4, (16 << 10) + 1, "direct_gather", "direct_gather" },
         { COMM_OP_REDUCE, 16, 32 << 10, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 4, (256 << 10) + 1, "chain", "direct_gather" },
         { COMM_OP_REDUCE, 16, (32 << 10) + 1, "direct_gather", "direct_gather" },
         { COMM_OP_REDUCE_SCATTER, 6, 128 << 10, "ring", "ring" },
         { COMM_OP_REDUCE_SCATTER, 7, 128 << 10, "direct", "ring" },
@@ -277,6 +281,18 @@ static void narrow_floats_are_summed_wide_or_in_rank_order(void **state)
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 16 << 10, ALGO_WIDE_SUMS), "direct_gather");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 16 << 10, ALGO_WIDE_SUMS), "circulant");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 32 << 10, ALGO_WIDE_SUMS), "direct");
+    struct select_query query = { .kind = COMM_OP_REDUCE, .size = 4, .hosts = 1, .bytes = 256 << 10,
+                                  .memory = SELECT_MEMORY_ALL, .shares_cores = 1 };
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "binomial");
+    query.needs = ALGO_WIDE_SUMS;
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct_gather");
+    query.size = 16; /* what the rules for crowded 16- and 8-bit floats do not say, those of all crowded ranks do */
+    query.bytes = 2 << 20;
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct_gather");
+    query.kind = COMM_OP_ALL_REDUCE; /* and then those of 16- and 8-bit floats */
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct");
+    query.needs = 0;
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "halving_doubling");
 }
 
 static void an_override_without_the_needed_trait_is_passed_over(void **state)
@@ -387,7 +403,7 @@ static void names_are_unique_and_rules_can_be_printed(void **state)
     }
     for (int memory = SELECT_MEMORY_NONE; memory <= SELECT_MEMORY_HOSTS; memory++) {
         for (rules = 0; (rule = select_rule_at(memory, rules)); rules++)
-            assert_true(strlen(rule) > 20 && strlen(rule) < 120);
+            assert_true(strlen(rule) > 20 && strlen(rule) < 140);
         assert_true(rules > 9);
     }
     assert_ptr_equal(select_rule_at(0, 0), select_rule_at(0, 0));
