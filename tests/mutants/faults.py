@@ -921,11 +921,15 @@ fault("shm", "receive_at_once_in_the_middle_of_another", MESSAGE, "p->port.state
 # ---- shm: more ranks than cores ----
 
 fault("shm", "ranks_with_cores_have_the_rules_of_crowded_ones", "core/exec/select.c",
-      "is_crowded ? find_rule", "1 ? find_rule", "select")
+      "(query->shares_cores || !specials[i].crowded)", "1", "select")
 fault("shm", "crowded_ranks_have_the_rules_of_those_with_cores", "core/exec/select.c",
-      "is_crowded ? find_rule", "0 ? find_rule", "select")
+      "(query->shares_cores || !specials[i].crowded)", "!specials[i].crowded", "select")
 fault("shm", "ranks_of_other_hosts_count_as_crowded", "core/exec/select.c",
-      "query->shares_cores && query->memory == SELECT_MEMORY_ALL", "query->shares_cores", "select")
+      "!r && query->memory == SELECT_MEMORY_ALL", "!r", "select")
+fault("shm", "any_type_has_the_rules_of_narrow_floats", "core/exec/select.c",
+      "(query->needs & ALGO_WIDE_SUMS || !specials[i].narrow)", "1", "select")
+fault("shm", "a_chain_adds_another_ranks_share", "core/exec/algo/reduce_chain.c", "number + 1 == p->size ? own : dst",
+      "number == p->size ? own : dst", "simulate")
 fault("shm", "shm_does_not_say_that_ranks_share_cores", "backend_shm/arena.c",
       "    a->domain.shares_cores = waiting_shares_cores(info);\n", "", "crowded")
 fault("shm", "shm_tcp_does_not_say_that_ranks_share_cores", "backend_tcp/mesh.c",
