@@ -223,6 +223,8 @@ static comm_status mpi_progress(void *state, comm_work *work, int64_t deadline_n
 
 #define PARAM(...) &(const comm_backend_param){ sizeof(comm_backend_param), __VA_ARGS__ },
 #define PARAM_INT(name, initial, minimum, maximum, help) PARAM(COMM_PARAM_INT, name, #initial, minimum, maximum, help)
+#define PARAM_AGREED_INT(name, initial, minimum, maximum, help) \
+    PARAM(COMM_PARAM_INT | COMM_PARAM_AGREED, name, #initial, minimum, maximum, help)
 #define PARAM_TEXT(name, initial, help) PARAM(COMM_PARAM_TEXT, name, initial, 0, 0, help)
 static const comm_backend_param *const params[] = {
 #include "param.def"

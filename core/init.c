@@ -86,9 +86,22 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
     return status;
 }
 
+/* What all ranks must have alike. free() both. */
+static comm_status write_terms(struct world *world, char **ret_terms, char **ret_settings)
+{
+    size_t bytes;
+    comm_status status = comm__world_terms(world, ret_terms);
+    FILE *text = status == COMM_OK ? open_memstream(ret_settings, &bytes) : NULL;
+    if (text)
+        comm__param_write_agreed(*ret_terms, text);
+    if (status == COMM_OK && (!text || fclose(text) != 0))
+        status = comm__fail(COMM_ERR_NO_MEMORY, "opening a world");
+    return status;
+}
+
 /* Rank and size are known: the world group can be made, and its backends chosen. */
 static comm_status choose_backends(struct world *world, const comm_init_options *o, const struct joining *j,
-                                   char **ret_terms)
+                                   char **ret_terms, char **ret_settings)
 {
     size_t size = (size_t)j->size;
     world->name = strdup(o->name);
@@ -114,25 +127,27 @@ static comm_status choose_backends(struct world *world, const comm_init_options 
     if (status == COMM_OK)
         status = comm__world_choose(&plan);
     free(ranks);
-    return status == COMM_OK ? comm__world_terms(world, ret_terms) : status;
+    return status == COMM_OK ? write_terms(world, ret_terms, ret_settings) : status;
 }
 
 static comm_status come_together(struct world *world, const comm_init_options *o, struct joining *j)
 {
-    char *terms = NULL;
+    char *terms = NULL, *settings = NULL;
     comm_status status = find_store(world, o, j);
     if (status != COMM_OK)
         return status;
-    comm_status able = choose_backends(world, o, j, &terms);
+    comm_status able = choose_backends(world, o, j, &terms, &settings);
     j->backends = able == COMM_OK ? terms : "";
+    j->settings = able == COMM_OK ? settings : "";
     j->unusable = comm__auto_reasons(world);
     j->tuning = comm__tuning_mark(world->tuning);
     if (j->size > 1)
         status = comm__join(j, able);
     else
         status = able == COMM_OK ? comm__join_alone(j) : able;
-    j->backends = NULL;
+    j->backends = j->settings = NULL;
     free(terms);
+    free(settings);
     comm_store_close(j->names);
     j->names = NULL;
     world->store = j->store;

@@ -6,7 +6,8 @@
  *   rank/<r>    the process that has joined as rank r, its host (host_id.c) and its cores (host_cores.c), and the port
  *               that shows that it lives (lifeline.c); a second one is refused (commrun looks at these, and may set the
  *               verdict)
- *   terms       the world's size, the marks of its secret and its tuning, its backends, and the process that said so
+ *   terms       the world's size, the marks of its secret and its tuning, its backends and their settings, and the
+ *               process that said so
  *               first; a rank that disagrees ends the joining for all
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
@@ -258,25 +259,27 @@ static unsigned mark_of(const char *secret)
     return (unsigned)(XXH64(secret, strlen(secret), 0) & 0xffff);
 }
 
-/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|0||cpu:tcp". */
+/* What a rank says the world is like: "4 ranks, says rank 1 (host a, process 7)|5a3f|0|||cpu:tcp"; settings are lines.
+ * What is not there is "": a store may hold anything. */
 struct terms {
     long size;
     const char *rank; /* "rank 1 (host a, process 7)" */
     int rank_shown;
-    const char *mark, *tuning, *unusable, *backends; /* "" if they are not there: a store may hold anything */
+    const char *mark, *tuning, *unusable, *settings, *backends;
 };
 
 static struct terms read_terms(char *text)
 {
-    struct terms t = { .size = strtol(text, NULL, 10), .rank = text, .mark = "", .tuning = "", .unusable = "" };
+    struct terms t = { .size = strtol(text, NULL, 10), .rank = text };
     char *rest = text, *said = strsep(&rest, "|"), *mark = strsep(&rest, "|"), *tuning = strsep(&rest, "|");
-    char *unusable = strsep(&rest, "|");
+    char *unusable = strsep(&rest, "|"), *settings = strsep(&rest, "|");
     char *rank = strstr(said, "rank ");
     t.rank = rank ? rank : said;
     t.rank_shown = shown(t.rank, strlen(t.rank));
     t.mark = mark ? mark : "";
     t.tuning = tuning ? tuning : "";
     t.unusable = unusable ? unusable : "";
+    t.settings = settings ? settings : "";
     t.backends = rest ? rest : "";
     return t;
 }
@@ -307,6 +310,40 @@ static void write_other_backends(char *text, size_t capacity, const struct terms
                    "COMM_TCP_INTERFACE)");
 }
 
+/* What is said of the variable on the line `at` ("COMM_SHM_ALGO=ring\n"), and 0 if there it has the same value. */
+static int write_setting(char *text, size_t capacity, const char *at, const struct terms *here,
+                         const struct terms *there)
+{
+    enum { VALUE_SHOWN = 200 };
+    int name = (int)strcspn(at, "="), line = (int)strcspn(at, "\n");
+    const char *other = there->settings;
+    while (*other && strncmp(other, at, (size_t)name + 1) != 0)
+        other += strcspn(other, "\n") + (strchr(other, '\n') != NULL);
+    int other_line = (int)strcspn(other, "\n");
+    if (other_line == line && strncmp(other, at, (size_t)line) == 0)
+        return 0;
+    const char *value = at + name + (at[name] == '='), *other_value = *other ? other + name + 1 : "";
+    int shown_here = line - (int)(value - at), shown_there = *other ? other_line - name - 1 : 0;
+    snprintf(text, capacity,
+             "the ranks have different settings: %.*s has %.*s=%.*s, but %.*s has %s%.*s. Give all ranks the same %.*s",
+             here->rank_shown, here->rank, name, at, shown_here < VALUE_SHOWN ? shown_here : VALUE_SHOWN, value,
+             there->rank_shown, there->rank, *other ? "" : "not set it",
+             shown_there < VALUE_SHOWN ? shown_there : VALUE_SHOWN, other_value, name, at);
+    return 1;
+}
+
+/* Of the first variable that one of them has set and the other one has not, or otherwise. */
+static void write_settings(char *text, size_t capacity, const struct terms *mine, const struct terms *theirs)
+{
+    for (int side = 0; side < 2; side++) {
+        const struct terms *here = side ? theirs : mine, *there = side ? mine : theirs;
+        for (const char *at = here->settings; *at; at += strcspn(at, "\n") + (strchr(at, '\n') != NULL))
+            if (write_setting(text, capacity, at, here, there))
+                return;
+    }
+    snprintf(text, capacity, "the ranks have different settings. Give all ranks the same environment");
+}
+
 static comm_status disagree(struct joining *j, const struct terms *mine, const struct terms *theirs)
 {
     char text[COMM_ERROR_BYTES];
@@ -327,27 +364,34 @@ static comm_status disagree(struct joining *j, const struct terms *mine, const s
                  "COMM_TUNING",
                  mine->rank_shown, mine->rank, has_tuning(mine) ? "one" : "none", theirs->rank_shown, theirs->rank,
                  !has_tuning(theirs) ? "none" : has_tuning(mine) ? "another one" : "one");
-    else
+    else if (strcmp(theirs->backends, mine->backends) != 0)
         write_other_backends(text, sizeof text, mine, theirs);
+    else
+        write_settings(text, sizeof text, mine, theirs);
     return decide_against(j, &showing_up, COMM_ERR_INVALID, text);
 }
 
-/* The words are a part of their own. */
+/* As a part of its own. */
+static char *append_part(char *to, const char *part)
+{
+    for (; *part; part++)
+        *to++ = (char)(*part == '|' ? '/' : *part);
+    return stpcpy(to, "|");
+}
+
 static void append_terms(char *terms, const struct joining *j)
 {
-    char *words = stpcpy(terms + strlen(terms), j->unusable);
-    for (char *at = words - strlen(j->unusable); at < words; at++)
-        *at = *at == '|' ? '/' : *at;
-    stpcpy(stpcpy(words, "|"), j->backends);
+    char *to = append_part(terms + strlen(terms), j->unusable);
+    stpcpy(append_part(to, j->settings), j->backends);
 }
 
 /* A world of which one rank believes that it is smaller would begin too early; ranks with different secrets would
- * refuse each other's connections until the time limit; and ranks with different backends would not reach each other at
- * all. */
+ * refuse each other's connections until the time limit; ranks with different backends would not reach each other at
+ * all; and ranks with different settings would send each other other messages than are awaited. */
 static comm_status agree_on_terms(struct joining *j)
 {
     char who[WHO_BYTES];
-    size_t capacity = strlen(j->backends) + strlen(j->unusable) + WHO_BYTES + 96, bytes;
+    size_t capacity = strlen(j->backends) + strlen(j->unusable) + strlen(j->settings) + WHO_BYTES + 96, bytes;
     write_who(who, "");
     char *mine = malloc(capacity);
     if (!mine)
@@ -360,7 +404,7 @@ static comm_status agree_on_terms(struct joining *j)
     if (status == COMM_OK) {
         struct terms a = read_terms(mine), b = read_terms(there);
         if (a.size != b.size || strcmp(a.mark, b.mark) != 0 || strcmp(a.tuning, b.tuning) != 0 ||
-            strcmp(a.backends, b.backends) != 0)
+            strcmp(a.backends, b.backends) != 0 || strcmp(a.settings, b.settings) != 0)
             status = disagree(j, &a, &b);
         comm_free(there);
     }

@@ -311,7 +311,8 @@ static void describe_routes(void *context, void (*line)(const char *text, void *
 /* ---- The table ---- */
 
 static const comm_backend_param max_bytes = {
-    sizeof max_bytes, COMM_PARAM_BYTES, "max_bytes", "1M", 0, (int64_t)1 << 30, "longer buffers are refused"
+    sizeof max_bytes, COMM_PARAM_BYTES | COMM_PARAM_AGREED, "max_bytes", "1M", 0, (int64_t)1 << 30,
+    "longer buffers are refused; the same on all ranks",
 };
 static const comm_backend_param *const params[] = { &max_bytes, NULL };
 

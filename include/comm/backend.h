@@ -445,9 +445,12 @@ typedef struct comm_memory_info {
 /* A parameter: an option in the backend string, and the variable COMM_<BACKEND>_<NAME>. comm-info lists it. An option
  * that is not declared, or whose value does not fit, is refused when the group is made. */
 enum { COMM_PARAM_INT = 1, COMM_PARAM_BYTES = 2 /* an INT that takes K, M, G */, COMM_PARAM_TEXT = 3 };
+/* Added to a kind: all ranks must have the same value, as of what decides which messages an operation is made of. Where
+ * their variables differ, comm_init fails on all ranks, and names the variable and two of the ranks. */
+enum { COMM_PARAM_AGREED = 1 << 8 };
 typedef struct comm_backend_param {
     uint32_t struct_bytes;
-    int32_t kind;           /* COMM_PARAM_ */
+    int32_t kind;           /* COMM_PARAM_INT, BYTES or TEXT, and perhaps | COMM_PARAM_AGREED */
     const char *name;       /* lower case: "lanes" */
     const char *initial;    /* the default, as text */
     int64_t minimum, maximum; /* INT and BYTES */

@@ -273,6 +273,43 @@ static void different_backends_are_told_to_all(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("has 'cpu:tcp?eager_bytes=4096&lanes=2'");
 }
 
+/* What one rank has set decides which messages it sends. */
+static void different_settings_are_told_to_all(int rank, int size, void *arg)
+{
+    comm_group *world;
+    const char *own = *(const char **)arg;
+    setenv("COMM_TCP_SLICE_BYTES", rank ? "64K" : "65536", 1); /* the same */
+    setenv("COMM_TCP_ALGO", rank == 2 && own ? own : "all_reduce:ring,broadcast:a|b", 1);
+    if (rank == 2 && !own)
+        unsetenv("COMM_TCP_ALGO");
+    CHECK_STATUS(open_at(NULL, rank, size, "tcp", &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the ranks have different settings: rank ");
+    CHECK_ERROR_SAYS("rank 2 (host ");
+    CHECK_ERROR_SAYS(own ? " has COMM_TCP_ALGO=all_reduce:rin" : " has not set it");
+    CHECK_ERROR_SAYS("Give all ranks the same COMM_TCP_ALGO");
+    CHECK_ERROR_SAYS("all_reduce:ring,broadcast:a/b");
+}
+
+static void settings_that_decide_nothing_may_differ(int rank, int size, void *arg)
+{
+    comm_group *world;
+    (void)arg;
+    setenv("COMM_TCP_SLICE_BYTES", rank ? "64K" : "65536", 1);
+    if (rank == 1) {
+        setenv("COMM_TCP_ALGO", "all_reduce:ring", 1); /* the string says another one */
+        setenv("COMM_SHM_ALGO", "all_reduce:ring", 1); /* no backend of this world */
+        setenv("COMM_TCP_LINGER_MS", "1000", 1);
+    }
+    CHECK_OK(open_at(NULL, rank, size, "tcp?algo=all_reduce:direct", &world));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+    unsetenv("COMM_SHM_ALGO");
+    if (rank > 0)
+        setenv("COMM_SHM_SLICE_BYTES", rank == 1 ? "0" : "", 1); /* as by default */
+    CHECK_OK(open_at(NULL, rank, size, "shm", &world));
+    CHECK_OK(comm_group_close(world));
+}
+
 static void the_same_backends_in_other_words(int rank, int size, void *arg)
 {
     static const char *const strings[] = { NULL, "cpu:auto", "CPU:AUTO", "auto" };
@@ -520,6 +557,12 @@ int main(void)
         failed |= run_one_ends(calls);
     failed |= run(4, one_is_killed_while_others_are_missing, "one is killed while others are missing", 1 << 1, 1);
     failed |= RUN(3, different_backends_are_told_to_all);
+    for (int i = 0; i < 2; i++) {
+        const char *own = i ? "all_reduce:rin" : NULL;
+        failed |= ranks_run(3, &(struct ranks_options){ .limit_s = 30, .name = "different settings" },
+                            different_settings_are_told_to_all, &own);
+    }
+    failed |= RUN(3, settings_that_decide_nothing_may_differ);
     failed |= RUN(4, the_same_backends_in_other_words);
     failed |= RUN(3, a_backend_that_one_rank_lacks_is_told_to_all);
     failed |= run_with_server(5, a_job_outlives_its_store, SIGKILL, "a job outlives its store, which is killed");

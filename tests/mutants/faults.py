@@ -457,6 +457,14 @@ fault("core", "part_of_an_average_is_a_sum", "core/reduce_kernels.c", "QUOTIENT(
       *KERNELS)
 fault("core", "average_of_many_integers_is_their_sum", "core/reduce.c", "(averages && wide != COMM_DTYPE_F64 && ",
       "(averages && ", *KERNELS)
+fault("core", "settings_may_differ", "core/join.c", "|| strcmp(a.settings, b.settings) != 0)", ")",
+      "opening")
+fault("core", "settings_of_any_backend_count", "core/common/base/param.c", "has_word(backends, l.scope)", "1",
+      "opening")
+fault("core", "a_setting_counts_where_the_string_has_it", "core/common/base/param.c",
+      "&& !is_option(backends, l.param->name)", "", "opening")
+fault("core", "settings_are_compared_as_text", "core/common/base/param.c", "if (value != initial)", "if (set)",
+      "opening")
 fault("core", "nan_of_the_second_operand_is_no_least", "core/reduce_kernels.c",
       "((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least; ",
       "((a & magnitude) > limit) ? nan : least; ", *KERNELS)

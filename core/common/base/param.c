@@ -53,6 +53,11 @@ static const comm_backend_param *find(const comm_backend *backend, const char *n
 
 /* ---- Values ---- */
 
+static int32_t kind_of(const comm_backend_param *p)
+{
+    return p->kind & ~COMM_PARAM_AGREED;
+}
+
 static int64_t suffix_factor(int32_t kind, const char *suffix)
 {
     if (*suffix == '\0')
@@ -73,7 +78,7 @@ static int parse_number(const comm_backend_param *p, const char *text, int64_t *
     char *end;
     errno = 0;
     int64_t value = strtoll(text, &end, 10);
-    int64_t factor = end == text ? 0 : suffix_factor(p->kind, end);
+    int64_t factor = end == text ? 0 : suffix_factor(kind_of(p), end);
     if (errno || factor == 0 || value > INT64_MAX / factor || value * factor < p->minimum ||
         value * factor > p->maximum)
         return 0;
@@ -89,8 +94,8 @@ static comm_status parse(const char *backend, const comm_backend_param *p, const
     write_env(backend, p->name, env);
     return comm__fail(COMM_ERR_INVALID, "%s (or the option '%s'): '%s' is not %s from %" PRId64 " to %" PRId64, env,
                       p->name, text,
-                      p->kind == COMM_PARAM_BYTES ? "a number of bytes (such as 256K or 4M)" : "a number", p->minimum,
-                      p->maximum);
+                      kind_of(p) == COMM_PARAM_BYTES ? "a number of bytes (such as 256K or 4M)" : "a number",
+                      p->minimum, p->maximum);
 }
 
 static int64_t value_of(const char *backend, const comm_backend_param *p, const char *option)
@@ -108,7 +113,7 @@ static int64_t value_of(const char *backend, const comm_backend_param *p, const 
 int64_t comm__param_int(const char *name)
 {
     const comm_backend_param *p = find_core(name);
-    return p && p->kind != COMM_PARAM_TEXT ? value_of(NULL, p, NULL) : 0;
+    return p && kind_of(p) != COMM_PARAM_TEXT ? value_of(NULL, p, NULL) : 0;
 }
 
 const char *comm__param_text(const char *name)
@@ -121,7 +126,7 @@ const char *comm__param_text(const char *name)
 int64_t comm__param_backend_int(const comm_backend *backend, const char *name, const char *option)
 {
     const comm_backend_param *p = find(backend, name);
-    return p && p->kind != COMM_PARAM_TEXT ? value_of(backend->name, p, option) : 0;
+    return p && kind_of(p) != COMM_PARAM_TEXT ? value_of(backend->name, p, option) : 0;
 }
 
 const char *comm__param_backend_text(const comm_backend *backend, const char *name, const char *option)
@@ -141,7 +146,7 @@ comm_status comm__param_check(const comm_backend *backend, const char *name, con
     const comm_backend_param *p = find(backend, name);
     int64_t value;
     if (p)
-        return p->kind == COMM_PARAM_TEXT ? COMM_OK : parse(backend->name, p, text, &value);
+        return kind_of(p) == COMM_PARAM_TEXT ? COMM_OK : parse(backend->name, p, text, &value);
     char names[256] = "";
     for (size_t i = 0, used = 0; backend->params && backend->params[i] && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", backend->params[i]->name);
@@ -187,9 +192,9 @@ static comm_status check_declared(const comm_backend *backend, const comm_backen
         wrong = "its name is not of lower-case letters, digits and _";
     else if (!p->initial || !p->help)
         wrong = "its default or its help is NULL";
-    else if (p->kind < COMM_PARAM_INT || p->kind > COMM_PARAM_TEXT)
+    else if (kind_of(p) < COMM_PARAM_INT || kind_of(p) > COMM_PARAM_TEXT)
         wrong = "its kind is no COMM_PARAM_ value";
-    else if (p->kind != COMM_PARAM_TEXT && !parse_number(p, p->initial, &value))
+    else if (kind_of(p) != COMM_PARAM_TEXT && !parse_number(p, p->initial, &value))
         wrong = "its default is not within its limits";
     return wrong ? comm__fail(COMM_ERR_INVALID, "backend '%s', parameter '%s': %s", backend->name,
                               p->name ? p->name : "", wrong)
@@ -246,4 +251,53 @@ comm_param_info comm__param_listed(size_t index)
                               .value = text && *text ? text : it.param->initial,
                               .initial = it.param->initial,
                               .help = it.param->help };
+}
+
+/* ---- What all ranks must have alike ---- */
+
+/* Is it a word of the text, of letters, digits and _? "shm" is one of "cpu:shm-tcp", and not of "cpu:shmem". */
+static int has_word(const char *text, const char *word)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    size_t length = strlen(word);
+    for (const char *at = text; (at = strstr(at, word)); at++)
+        if ((at == text || !strchr(letters, at[-1])) && (!at[length] || !strchr(letters, at[length])))
+            return 1;
+    return 0;
+}
+
+static int is_option(const char *backends, const char *name)
+{
+    char asked[ENV_BYTES], other[ENV_BYTES];
+    snprintf(asked, sizeof asked, "?%s=", name);
+    snprintf(other, sizeof other, "&%s=", name);
+    return strstr(backends, asked) || strstr(backends, other);
+}
+
+static void write_value(const struct listed *l, FILE *text)
+{
+    const comm_backend_param *p = l->param;
+    const char *set = getenv(l->env);
+    int64_t initial = 0, value = 0;
+    if (kind_of(p) == COMM_PARAM_TEXT) {
+        if (set && *set && strcmp(set, p->initial) != 0)
+            fprintf(text, "%s=%s\n", l->env, set);
+        return;
+    }
+    parse_number(p, p->initial, &initial);
+    value = value_of(l->scope, p, NULL);
+    if (value != initial)
+        fprintf(text, "%s=%" PRId64 "\n", l->env, value);
+}
+
+void comm__param_write_agreed(const char *backends, FILE *text)
+{
+    size_t count = comm__param_count();
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&lock);
+        struct listed l = list[i];
+        pthread_mutex_unlock(&lock);
+        if (l.param->kind & COMM_PARAM_AGREED && has_word(backends, l.scope) && !is_option(backends, l.param->name))
+            write_value(&l, text);
+    }
 }

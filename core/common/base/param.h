@@ -4,6 +4,7 @@
 #define COMM_BASE_PARAM_H
 
 #include <comm/backend.h>
+#include <stdio.h>
 
 /* A core parameter's value in force, from the environment (COMM_<NAME>) or the table. A value that makes no sense is
  * reported as a warning and the default is used. The name must be in the table. */
@@ -22,6 +23,10 @@ int comm__param_has(const comm_backend *backend, const char *name);
 
 /* May a backend string set the option to `text`?  Errors  INVALID (says what there is, or what the option takes). */
 comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text);
+
+/* Write "COMM_SHM_ALGO=all_reduce:ring" and a line feed for each parameter that all ranks must have alike, of a backend
+ * that `backends` names (comm__world_terms), unless it is set there, or is as by default. */
+void comm__param_write_agreed(const char *backends, FILE *text);
 
 /* The value of a backend's parameter: `option` from the backend string if it is not NULL, else COMM_<BACKEND>_<NAME>,
  * else the default. NULL or 0 if the backend has not declared it. */

@@ -11,5 +11,11 @@
 #define PARAM_BYTES(name, initial, minimum, maximum, help) \
     PARAM_ROW(COMM_PARAM_BYTES, name, #initial, minimum, maximum, help)
 #define PARAM_TEXT(name, initial, help) PARAM_ROW(COMM_PARAM_TEXT, name, initial, 0, 0, help)
+#define PARAM_AGREED_INT(name, initial, minimum, maximum, help) \
+    PARAM_ROW(COMM_PARAM_INT | COMM_PARAM_AGREED, name, #initial, minimum, maximum, help)
+#define PARAM_AGREED_BYTES(name, initial, minimum, maximum, help) \
+    PARAM_ROW(COMM_PARAM_BYTES | COMM_PARAM_AGREED, name, #initial, minimum, maximum, help)
+#define PARAM_AGREED_TEXT(name, initial, help) \
+    PARAM_ROW(COMM_PARAM_TEXT | COMM_PARAM_AGREED, name, initial, 0, 0, help)
 
 #endif
