@@ -66,6 +66,16 @@ static int may_read_the_other(comm_group *g, const void *here)
     return may;
 }
 
+/* They are alike. TSan looks at each access of a loop over them. */
+static void check_bytes(const struct one *o, const uint8_t *out, size_t begin, size_t end, int turn)
+{
+    if (begin == end || (out[begin] == expected(o, begin) && !memcmp(out + begin, out + begin + 1, end - begin - 1)))
+        return;
+    for (size_t i = begin; i < end; i++)
+        if (out[i] != expected(o, i))
+            ranks_fail(__FILE__, __LINE__, "turn %d, byte %zu: %d", turn, i, out[i]);
+}
+
 static void check_pages(const struct memory *m, int are_huge)
 {
     long count = memory_huge_pages(m);
@@ -85,9 +95,9 @@ static void run(int rank, int size, void *arg)
         size_t bytes = out_bytes(o, rank);
         memset(out.data, o->kind == BROADCAST ? rank + 1 : 0, bytes);
         CHECK_OK(call(world, o, in.data, out.data));
-        for (size_t i = 0; i < bytes; i++)
-            if (out.data[i] != expected(o, i))
-                ranks_fail(__FILE__, __LINE__, "turn %d, byte %zu: %d", turn, i, out.data[i]);
+        size_t first = bytes < o->bytes / 2 ? bytes : o->bytes / 2;
+        check_bytes(o, out.data, 0, first, turn);
+        check_bytes(o, out.data, first, bytes, turn);
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
     if (is_left_out && rank == 0)
