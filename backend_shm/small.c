@@ -36,7 +36,7 @@
 /* The signature is that of all that is the same on all ranks. */
 INLINED int is_of(const struct small_shape *s, const comm_op *op)
 {
-    return s->known && s->head.signature == op->signature && s->flags == op->flags &&
+    return s->known && s->signature == op->signature && s->flags == op->flags &&
            s->send_count == op->send.count && s->recv_count == op->recv.count;
 }
 
@@ -199,8 +199,7 @@ static void learn_rounds(struct small *small, struct small_shape *s, struct exec
 APART void learn(struct small *small, struct small_shape *s, struct exec_group *g, const comm_op *o)
 {
     *s = (struct small_shape){ .redop = o->redop, .dtype = o->dtype, .flags = o->flags, .send_count = o->send.count,
-                               .recv_count = o->recv.count };
-    s->head.signature = o->signature;
+                               .recv_count = o->recv.count, .signature = o->signature };
     struct exec_op *op = queue_op(g, o, NULL);
     if (!op)
         return;

@@ -31,6 +31,7 @@ struct small_shape {
     int32_t redop, dtype;
     uint32_t flags;
     size_t send_count, recv_count;
+    uint64_t signature;      /* the op's; head.signature has the group's settings_mark in it */
     int known, fits;
     int is_offered;          /* the messages are read in their senders' memory; else they go through the ring */
     struct frame head;

@@ -1,4 +1,5 @@
-/* Chooses the variant of the kernels, once, and reduces many sources in blocks that stay in the L1 cache. */
+/* Chooses the variant of the kernels, once, and reduces many sources: side by side where there is a kernel for that,
+ * else in blocks that stay in the L1 cache. */
 #include "reduce.h"
 
 #include <assert.h>
@@ -260,6 +261,10 @@ comm_status comm__reduce_many(void *dst, const void *const *sources, size_t sour
         return COMM_OK;
     }
     comm_dtype wide = wide_type(&m);
+    if (source_count == 2 && !wide && redop != COMM_REDOP_AVG) {
+        m.kernel(dst, sources[0], sources[1], count);
+        return COMM_OK;
+    }
     if (is_sum(&m, wide)) {
         m.variant->sums[dtype](dst, sources, source_count, count,
                                redop == COMM_REDOP_AVG ? (int32_t)source_count : 1);

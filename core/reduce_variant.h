@@ -11,8 +11,8 @@ struct reduce_variant {
     reduce_kernel pairs[COMM_REDOP_END][COMM_DTYPE_END];
     /* sum[i] = a[i] + b[i], of 16- and 8-bit floats in fp32. */
     reduce_kernel sum_wide[COMM_DTYPE_END];
-    /* dst[i] = the sum of all sources' [i], in their order and rounded once, by `divisor`, which is 1 for integers.
-     * NULL: the kernels of two sources, or those of a wider type, make it. */
+    /* dst[i] = the sum of all sources' [i], made in their order, divided by `divisor` (1 for integers); of 16-bit
+     * floats in fp32, rounded once at the end. NULL: the kernels of two sources, or those of a wider type, make it. */
     void (*sums[COMM_DTYPE_END])(void *dst, const void *const *sources, size_t source_count, size_t count,
                                  int32_t divisor);
     /* dst[i] = src[i] * *factor. */

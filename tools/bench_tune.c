@@ -35,6 +35,7 @@ struct tuner {
     struct candidate candidates[CANDIDATES_MAX];
     size_t count;
     char limits[48];      /* " ranks=2 hosts=1" */
+    size_t measured;      /* ops that had candidates */
     size_t rules;         /* written */
 };
 
@@ -248,6 +249,7 @@ static comm_status tune_op(struct tuner *t)
     size_t chosen[BENCH_SIZES_MAX], before = OWN_CHOICE;
     size_t sizes = t->op->from == BENCH_FROM_NONE ? 1 : t->options->size_count;
     comm_status status = make_candidates(t);
+    t->measured += t->count > 0;
     for (size_t i = 0; i < sizes && t->count && status == COMM_OK; i++) {
         status = choose(t, t->op->from == BENCH_FROM_NONE ? 0 : t->options->sizes[i], &before);
         chosen[i] = before;
@@ -300,8 +302,12 @@ comm_status bench_tune(comm_group *world, const struct bench_tune_options *optio
             status = tune_op(t);
         }
     }
-    if (is_first && status == COMM_OK)
+    if (is_first && status == COMM_OK && t->measured)
         fprintf(stderr, "comm-bench: %zu rules\n", t->rules);
+    if (is_first && status == COMM_OK && !t->measured)
+        fprintf(stderr, "comm-bench: %s has no algorithms to choose from for what was asked\n", t->backend);
+    if (status == COMM_OK && !t->measured)
+        status = COMM_ERR_NOT_FOUND;
     free(t);
     return status;
 }

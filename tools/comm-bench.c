@@ -3,8 +3,11 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "bench.h"
@@ -295,6 +298,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 }
 
 /* What can only be seen when all options are known. */
+static int by_size(const void *a, const void *b)
+{
+    const size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
 static void check_arguments(const struct argp *argp, struct arguments *a, int is_first)
 {
     char error[320] = "";
@@ -305,6 +314,10 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
     if (a->method.repeats == 0)
         a->method.repeats = a->tune_mode ? 9 : 5;
     a->size_count = bench_parse_sizes(a->bytes, a->factor, a->sizes, error, sizeof error);
+    if (a->tune_mode && a->size_count > 0) /* a rule reaches from one size to the next */
+        qsort(a->sizes, (size_t)a->size_count, sizeof *a->sizes, by_size);
+    if (a->tune_mode && a->backend && strchr(a->backend, '?') && !*error)
+        snprintf(error, sizeof error, "--tune: name the backend without options, which rules do not have");
     for (size_t i = 0; i < a->op_count && !*error; i++)
         if (a->ops[i]->from == BENCH_FROM_ALL && !comm_redop_supports(a->call.redop, a->call.dtype))
             snprintf(error, sizeof error, "%s does not reduce %s", comm_redop_name(a->call.redop),
@@ -467,26 +480,58 @@ static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
     return result;
 }
 
-/* The backends of the CPU that have algorithms to choose from, or the one that the user names. */
+/* Whoever stops it keeps the rules that were there. */
+static FILE *begin_rules(const char *output, char part[PATH_MAX])
+{
+    struct stat there;
+    int is_file = stat(output, &there) != 0 || S_ISREG(there.st_mode);
+    snprintf(part, PATH_MAX, "%s%s", output, is_file ? ".part" : "");
+    FILE *out = fopen(part, "we");
+    if (!out)
+        fprintf(stderr, "comm-bench: %s: %s\n", part, strerror(errno));
+    return out;
+}
+
+static int end_rules(FILE *out, const char *output, const char *part, int result)
+{
+    int failed = (out == stdout ? fflush(out) : fclose(out)) != 0;
+    if (out != stdout && strcmp(part, output) != 0)
+        failed |= result == EXIT_SUCCESS && !failed ? rename(part, output) != 0 : unlink(part) != 0;
+    if (!failed || result != EXIT_SUCCESS)
+        return result;
+    fprintf(stderr, "comm-bench: the rules could not be written\n");
+    return EXIT_FAILED;
+}
+
+/* The one that the user names, or those of the CPU that have algorithms to choose from: as auto has chosen, and tcp. */
+static size_t tuned_backends(const comm_group *world, const char *asked, const char *backends[2])
+{
+    static char own[64];
+    const char *name = strchr(comm_group_backend(world), ':'), *kind = asked ? strchr(asked, ':') : NULL;
+    int is_named = asked && strcasecmp(kind ? kind + 1 : asked, "auto") != 0;
+    snprintf(own, sizeof own, "%.*s", name ? (int)strcspn(name + 1, ",?") : 0, name ? name + 1 : "");
+    size_t count = 0;
+    if (is_named || strcmp(own, "shm") == 0 || strcmp(own, "shm-tcp") == 0)
+        backends[count++] = own;
+    if (!is_named)
+        backends[count++] = "tcp";
+    return count;
+}
+
 static int tune(comm_group *world, struct arguments *a)
 {
-    const char *given = a->backend ? strchr(a->backend, ':') : NULL, *backend = comm_group_backend(world);
+    char part[PATH_MAX] = "";
     struct bench_tune_options o = { .ops = a->ops, .op_count = a->op_count, .sizes = a->sizes,
                                     .size_count = (size_t)a->size_count, .call = a->call, .method = a->method,
                                     .out = stdout };
-    if (!given && (strcmp(backend, "cpu:shm") == 0 || strcmp(backend, "cpu:shm-tcp") == 0)) /* as auto has chosen */
-        o.backends[o.backend_count++] = backend + 4;
-    o.backends[o.backend_count++] = given ? given + 1 : "tcp";
-    if (comm_group_rank(world) == 0 && a->output && !(o.out = fopen(a->output, "we"))) {
-        fprintf(stderr, "comm-bench: %s: %s\n", a->output, strerror(errno));
+    o.backend_count = tuned_backends(world, a->backend, o.backends);
+    if (comm_group_rank(world) == 0 && a->output && !(o.out = begin_rules(a->output, part)))
         return EXIT_USAGE;
-    }
-    int result = bench_tune(world, &o) == COMM_OK ? EXIT_SUCCESS : fail(world, "tuning");
-    if ((o.out == stdout ? fflush(o.out) : fclose(o.out)) != 0 && result == EXIT_SUCCESS) {
-        fprintf(stderr, "comm-bench: the rules could not be written\n");
-        result = EXIT_FAILED;
-    }
-    return result;
+    comm_status status = bench_tune(world, &o);
+    int result = status == COMM_OK ? EXIT_SUCCESS : EXIT_FAILED;
+    if (status != COMM_OK && status != COMM_ERR_NOT_FOUND) /* that it has said */
+        result = fail(world, "tuning");
+    return end_rules(o.out, a->output, part, result);
 }
 
 static int join_and_run(comm_init_options *init, struct arguments *a, int is_first, int32_t local_rank)
@@ -585,6 +630,8 @@ int main(int argc, char **argv)
         unsetenv("COMM_TUNING");
         unsetenv("COMM_SHM_ALGO");
         unsetenv("COMM_TCP_ALGO");
+        unsetenv("COMM_SHM_SLICE_BYTES");
+        unsetenv("COMM_TCP_SLICE_BYTES");
     }
     if (a.core_mode)
         return bench_core(&a.method, a.only, a.format);

@@ -60,6 +60,7 @@ struct exec_group {
     struct select_overrides *overrides;
     uint32_t lanes;
     int64_t slice_bytes;    /* 0: as the route says */
+    uint64_t settings_mark; /* of those two: ranks with others have other signatures; 0: neither is set */
     uint8_t *scratch;
     size_t scratch_bytes;
     uint8_t *prepared;

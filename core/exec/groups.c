@@ -193,6 +193,20 @@ static int memory_of(const struct exec_group *g)
                                       : SELECT_MEMORY_HOSTS;
 }
 
+/* FNV-1a of what decides which messages an op is made of. In a backend string ';' stands for ','. */
+static uint64_t mark_of(const char *algo, int64_t slice_bytes)
+{
+    const uint64_t prime = 0x100000001b3;
+    uint64_t mark = 0xcbf29ce484222325;
+    if (!*algo && !slice_bytes)
+        return 0;
+    for (; *algo; algo++)
+        mark = (mark ^ (uint8_t)(*algo == ';' ? ',' : *algo)) * prime;
+    for (; slice_bytes; slice_bytes >>= 8)
+        mark = (mark ^ (uint8_t)slice_bytes) * prime;
+    return mark;
+}
+
 comm_status group_create(struct domain *d, const comm_group_info *info, struct exec_group **ret_group)
 {
     struct exec_group *g = calloc(1, sizeof *g);
@@ -236,6 +250,7 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
         group_destroy(g);
         return exec_fail(COMM_ERR_INVALID, "the option 'algo' (or its variable in the environment): %s", error);
     }
+    g->settings_mark = mark_of(algo ? algo : "", g->slice_bytes);
     *ret_group = g;
     return COMM_OK;
 }

@@ -54,11 +54,12 @@ size_t queue_take_done(struct domain *d, struct completion *ret_done, size_t mos
 
 /* ---- Ops ---- */
 
-static struct call call_of(const comm_op *op)
+/* Ranks that have chosen otherwise are in different collectives, even if all messages have the same lengths. */
+static struct call call_of(const struct exec_group *g, const comm_op *op)
 {
     return (struct call){
         .seq = op->seq,
-        .signature = op->signature,
+        .signature = op->signature ^ g->settings_mark,
         .count = op->send.count ? op->send.count : op->recv.count,
         .root = op->root,
         .kind = (uint8_t)op->kind,
@@ -95,7 +96,7 @@ struct exec_op *queue_op(struct exec_group *g, const comm_op *o, comm_work *work
     op->group = g;
     op->op = *o;
     op->traits = comm_op_traits_of(o->kind);
-    op->call = call_of(o);
+    op->call = call_of(g, o);
     op->head = head_of(g, &op->call);
     op->work = work;
     op->element_bytes = o->element_bytes;
@@ -146,7 +147,7 @@ void queue_retire(struct exec_op *op)
 
 ON_EACH_CALL void queue_runs(struct exec_group *g, const comm_op *op)
 {
-    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);
+    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(g, op);
 }
 
 static void leave_queue(struct exec_op *op)

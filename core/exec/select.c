@@ -219,10 +219,11 @@ static const struct rule narrow_memory_rules[] = {
 /* Before those, for ranks that share memory and are more than their cores. A round costs a turn of each rank on a core
  * then, and a rank that passes something on stops those before and behind it until its turn comes. So one round is best
  * for a few ranks, and two up to lengths at which copies take as long. From 8 ranks on each has so many messages to
- * look at in one shot that three rounds are sooner (1 KiB: 11 us, not 15). Found with 3 to 16 ranks on 2 cores, f32 and
- * bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of 16 KiB 10.5 and 12. 8 ranks, broadcast of
- * 64 KiB: 54 us along a chain, 15 from the root.) Long reductions to one rank go along a chain, in slices that stay in
- * a core's own cache: 4 MiB of 4 ranks 1.1 ms, and 1.7 if each reduces a part. */
+ * look at in one shot that a round for each doubling is sooner, from 512 B on (1 KiB of 8 ranks: 11 us, not 15). Found
+ * with 3 to 16 ranks on 2 cores, f32 and bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of
+ * 16 KiB 10.5 and 12. 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.) Long reductions to one rank
+ * go along a chain, in slices that stay in a core's own cache: 4 MiB of 4 ranks 1.1 ms, and 1.7 if each reduces a
+ * part. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
@@ -263,7 +264,6 @@ static const struct rule crowded_rules[] = {
 /* And before those, for 16- and 8-bit floats: a tree has twice the bytes, and a chain would round partial sums. */
 static const struct rule narrow_crowded_rules[] = {
     { reduce_direct, 3, 64 * KB, 0 },
-    { reduce_binomial, 2, ALL, 512 * KB },
     { reduce_direct, 4, 16 * KB, 0 },
     { reduce_direct_gather, 4, 512 * KB, 0 },
     { reduce_direct_gather, 4, ALL, 64 * KB },
@@ -349,9 +349,9 @@ static const struct special {
     const char *where;
 } specials[] = {
     { { narrow_crowded_rules, NARROW_CROWDED_RULE_COUNT }, 1, 1,
-      "  of 16- and 8-bit floats, with more ranks than cores" },
+      "  of sums of 16- and 8-bit floats, with more ranks than cores" },
     { { crowded_rules, CROWDED_RULE_COUNT }, 1, 0, "  with more ranks than cores" },
-    { { narrow_memory_rules, NARROW_RULE_COUNT }, 0, 1, "  of 16- and 8-bit floats" },
+    { { narrow_memory_rules, NARROW_RULE_COUNT }, 0, 1, "  of sums of 16- and 8-bit floats" },
 };
 enum { SPECIALS = sizeof specials / sizeof *specials };
 
@@ -524,15 +524,26 @@ void select_overrides_destroy(struct select_overrides *o)
 
 /* ---- Choosing --------------------------------------------------------------------------------- */
 
-/* The slices that the rules give an algorithm, where it is used for the most bytes. */
+/* The last rule of an algorithm, which is for the most bytes; NULL: none. */
+static const struct rule *last_rule(const struct algo *algo, struct rule_list list)
+{
+    for (size_t i = list.count; i-- > 0;)
+        if (&algos[list.rules[i].algo] == algo)
+            return &list.rules[i];
+    return NULL;
+}
+
+/* The slices that the rules give an algorithm, where it is used for the most bytes: those for such memory, or else
+ * others. */
 static size_t usual_slice(const struct algo *algo, int memory)
 {
-    struct rule_list list = rules_for(memory);
-    size_t bytes = 0;
-    for (size_t i = 0; i < list.count; i++)
-        if (&algos[list.rules[i].algo] == algo)
-            bytes = list.rules[i].slice_bytes;
-    return bytes;
+    const struct rule *r = last_rule(algo, rules_for(memory));
+    for (size_t i = 0; i < SPECIALS && !r; i++)
+        r = last_rule(algo, specials[i].list);
+    static const int others[] = { SELECT_MEMORY_ALL, SELECT_MEMORY_NONE, SELECT_MEMORY_HOSTS };
+    for (size_t i = 0; i < sizeof others / sizeof *others && !r; i++)
+        r = last_rule(algo, rules_for(others[i]));
+    return r ? r->slice_bytes : 0;
 }
 
 static int fits(const struct select_query *query, const struct algo *algo)

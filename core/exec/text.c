@@ -56,8 +56,9 @@ void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame 
              g->name,
              (unsigned long long)h->seq, text_peer(g, g->rank), ours, text_peer(g, rank), theirs);
     if (strcmp(ours, theirs) == 0)
-        text_add(text, capacity, ", with other counts for the ranks, elements of another size, or only one of "
-                                 "them with COMM_OP_FLAG_RANK_ORDER");
+        text_add(text, capacity, ", with other settings that choose algorithms and slices (algo and slice_bytes, and "
+                                 "their variables in the environment), other counts for the ranks, elements of "
+                                 "another size, or only one of them with COMM_OP_FLAG_RANK_ORDER");
 }
 
 void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine,

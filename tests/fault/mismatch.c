@@ -6,7 +6,7 @@
 
 #include "faults.h"
 
-enum { FEW = 24, MANY = 1 << 19 }; /* floats; MANY takes clearances */
+enum { FEW = 24, MIDDLE = 12 << 10, MANY = 1 << 19 }; /* floats; MANY takes clearances */
 
 /* Mapped: LeakSanitizer would read all of a static array when a rank ends. */
 static float *send_buffer, *recv_buffer;
@@ -26,6 +26,7 @@ CALL(all_reduce_more, comm_all_reduce(g, a, b, FEW + 1, f32, COMM_REDOP_SUM, o, 
 CALL(all_reduce_max, comm_all_reduce(g, a, b, FEW, f32, COMM_REDOP_MAX, o, w))
 CALL(all_reduce_int, comm_all_reduce(g, a, b, FEW, COMM_DTYPE_I32, COMM_REDOP_SUM, o, w))
 CALL(all_reduce_large, comm_all_reduce(g, a, b, MANY, f32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_middle, comm_all_reduce(g, a, b, MIDDLE, f32, COMM_REDOP_SUM, o, w))
 CALL(all_reduce_large_min, comm_all_reduce(g, a, b, MANY, f32, COMM_REDOP_MIN, o, w))
 CALL(all_gather, comm_all_gather(g, a, b, FEW, f32, o, w))
 CALL(reduce_scatter, comm_reduce_scatter(g, a, b, FEW, f32, COMM_REDOP_SUM, o, w))
@@ -275,6 +276,52 @@ static void wrong_group(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* ---- Other settings ---- */
+
+/* One rank's group has other messages for the same call. They may be as long as those that are awaited: nobody may take
+ * them for these. */
+static void other_settings(int rank, int size, void *arg)
+{
+    static const struct {
+        const char *setting;
+        call_fn call;
+    } cases[] = {
+        { "algo=all_reduce:direct", all_reduce_large },
+        { "algo=all_reduce:halving_doubling", all_reduce_large },
+        { "algo=all_reduce:ring", all_reduce_middle },
+        { "algo=all_reduce:ring", all_reduce },
+        { "algo=reduce_scatter:ring", reduce_scatter },
+        { "algo=reduce:chain", reduce_0 },
+        { "algo=all_to_all:pairwise", all_to_all },
+        { "algo=barrier:dissemination", barrier },
+        { "slice_bytes=1000", all_reduce },
+        { "slice_bytes=1000", broadcast_large_0 },
+    };
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    const char *backend = fault_backend_name();
+    (void)size;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[128];
+        comm_group *copy;
+        comm_group_options o = COMM_GROUP_OPTIONS_INIT;
+        snprintf(text, sizeof text, "cpu:%s%s%s%s", backend, rank == s->odd ? "?" : "",
+                 rank == s->odd && strcmp(backend, "shm-tcp") == 0 ? "tcp." : "",
+                 rank == s->odd ? cases[i].setting : "");
+        o.backend = text;
+        CHECK_OK(comm_group_dup(world, &o, &copy));
+        comm_status status = cases[i].call(copy, NULL, NULL);
+        if (status == COMM_OK) /* it had only to send */
+            status = comm_barrier(copy, NULL, NULL);
+        CHECK_STATUS(status, COMM_ERR_MISMATCH);
+        CHECK_ERROR_SAYS("other settings that choose algorithms and slices (algo and slice_bytes, and ");
+        CHECK_NAMES(comm_last_error(), s->odd);
+        fault_meet(s->page);
+        CHECK_OK(comm_group_close(copy));
+    }
+    CHECK_OK(fault_close(world));
+}
+
 /* ---- Messages between two ranks ---- */
 
 static void messages_of_other_lengths(int rank, int size, void *arg)
@@ -389,6 +436,8 @@ int main(void)
         failed |= run(size, size - 1, NULL, WAIT_CALL, wrong_order, "the wrong order");
     failed |= run(2, 1, NULL, WAIT_CALL, wrong_group, "the wrong group");
     failed |= run(4, 0, NULL, WAIT_CALL, wrong_group, "the wrong group");
+    for (int size = 2; size <= 4; size++)
+        failed |= run(size, size / 2, NULL, WAIT_CALL, other_settings, "other settings");
     failed |= run(2, 0, NULL, WAIT_CALL, messages_of_other_lengths, "messages of other lengths");
     return failed;
 }

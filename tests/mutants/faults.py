@@ -457,6 +457,10 @@ fault("core", "part_of_an_average_is_a_sum", "core/reduce_kernels.c", "QUOTIENT(
       *KERNELS)
 fault("core", "average_of_many_integers_is_their_sum", "core/reduce.c", "(averages && wide != COMM_DTYPE_F64 && ",
       "(averages && ", *KERNELS)
+fault("core", "groups_with_other_settings_agree", "core/exec/queue.c", "op->signature ^ g->settings_mark,",
+      "op->signature,", "mismatch")
+fault("core", "a_slice_is_no_setting", "core/exec/groups.c", "if (!*algo && !slice_bytes)", "if (!*algo)",
+      "mismatch")
 fault("core", "settings_may_differ", "core/join.c", "|| strcmp(a.settings, b.settings) != 0)", ")",
       "opening")
 fault("core", "settings_of_any_backend_count", "core/common/base/param.c", "has_word(backends, l.scope)", "1",
@@ -1226,7 +1230,8 @@ fault("mpi", "rank_that_has_left_is_missed_by_what_it_has_done", MPI["ending"], 
 fault("mpi", "rank_that_has_left_is_missed_by_no_collective", MPI["ending"], "missed = f->number > count;",
       "missed = 0;", "a rank that leaves, on mpich", "a rank that leaves, on openmpi")
 fault("core", "operation_done_in_its_call_is_not_remembered", QUEUE,
-      "    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(op);\n}", "    (void)call_of;\n    (void)g;\n    (void)op;\n}",
+      "    g->ended[op->seq % GROUP_ENDED_MAX] = call_of(g, op);\n}",
+      "    (void)call_of;\n    (void)g;\n    (void)op;\n}",
       "mismatch on shm", "reasons on shm")
 
 # ---- Collectives of several rounds at once ----

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -215,13 +216,14 @@ class Tuning(Bench):
     def test_its_rules_are_taken(self):
         with tempfile.TemporaryDirectory() as folder:
             rules = f"{folder}/rules"
-            for words in ([], ["--backend", "cpu:shm"]):
-                status, out, err = run("--tune", "all_reduce,barrier,pingpong", "-n", "2", "--bytes", "8,64K,256K",
+            for words in ([], ["--backend", "CPU:auto"], ["--backend", "SHM"], ["--backend", "cpu:shm"]):
+                named = words and "auto" not in words[1]
+                status, out, err = run("--tune", "all_reduce,barrier,pingpong", "-n", "2", "--bytes", "256K,8,64K",
                                        "-o", rules, *QUICK, *words)
                 self.assertEqual((status, out), (0, ""), err)
-                for backend in ("shm",) if words else ("shm", "tcp"):
+                for backend in ("shm",) if named else ("shm", "tcp"):
                     self.assertRegex(err, rf"(?m)^comm-bench: {backend} all_reduce 65536 B: [\d.]+ us as it is, ")
-                self.assertEqual("tcp" in err, not words)
+                self.assertEqual("tcp" in err, not named)
                 with open(rules) as file:
                     lines = file.read().splitlines()
                 self.assertRegex("\n".join(lines), r"^# Rules for COMM_TUNING, by comm-bench --tune of libcomm \d")
@@ -230,7 +232,25 @@ class Tuning(Bench):
                     self.assertRegex(line, r"^(shm|tcp) ranks=2 hosts=1 (all_reduce|barrier):\w+(@\d*-\d*)?/\d+$")
                 self.rows("all_reduce", "-n", "2", "--bytes", "8,64K,256K", env={"COMM_TUNING": rules})
 
+    def test_it_keeps_the_old_rules_until_it_has_new_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            rules = f"{folder}/rules"
+            with open(rules, "w") as file:
+                file.write("# these\n")
+            bench = subprocess.Popen([COMM_BENCH, "--tune", "-n", "2", "--backend", "cpu:shm", "-o", rules], env=BARE,
+                                     stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            try:
+                self.assertIn("shm ", bench.stderr.readline())  # it measures
+            finally:
+                bench.send_signal(signal.SIGINT)
+                bench.communicate(timeout=60)
+            with open(rules) as file:
+                self.assertEqual(file.read(), "# these\n")
+
     def test_what_it_cannot_do(self):
+        self.refused(["--tune", "-n", "2", "--backend", "cpu:shm?lanes=2"], "name the backend without options")
+        self.refused(["--tune", "pingpong", "-n", "2", "--backend", "cpu:shm"], "has no algorithms to choose from",
+                     status=3)
         self.refused(["--tune", "-n", "2", "-o", "/no/such/folder/file", "--bytes", "8"], "No such file")
         self.refused(["--tune", "-n", "2", "--backend", "cpu:mine"], "there is no backend 'mine'", status=3)
 

@@ -308,6 +308,8 @@ static void slices_come_from_the_override_or_the_rules(void **state)
     assert_int_equal(route_with("all_reduce:ring/512K", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 512 << 10);
     assert_int_equal(route_with("all_reduce:ring@1-2M/7", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 7);
     assert_int_equal(route_with("all_reduce:ring/0", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes, 0);
+    /* No rule for such memory has it. */
+    assert_int_equal(route_with("reduce:chain", COMM_OP_REDUCE, 4, 8, 0).slice_bytes, 64 << 10);
     assert_int_equal(route_with("all_reduce:ring", COMM_OP_ALL_REDUCE, 4, 8, 0).slice_bytes,
                      route_with(NULL, COMM_OP_ALL_REDUCE, 4, 1 << 30, 0).slice_bytes);
 }
