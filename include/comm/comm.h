@@ -386,7 +386,7 @@ typedef struct comm_init_options {
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
  * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about
- *          size, secret or backends), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing
+ *          size, secret, backends or settings), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing
  *          ranks), PEER_LOST (a rank has ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text
  *          names the rank that could not. */
 COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
@@ -394,7 +394,7 @@ COMM_API comm_status comm_init(const comm_init_options *options, comm_group **re
 typedef struct comm_group_options {
     uint32_t struct_bytes;
     uint32_t flags;      /* none yet */
-    const char *backend; /* NULL: the parent's */
+    const char *backend; /* the same on all members; NULL: the parent's */
     int64_t timeout_ms;  /* 0: the parent's */
     const char *name;    /* for errors, records and comm_group_find; NULL: made from the parent's. Need not be unique */
     const char *description; /* a few words of yours, for comm_group_description; NULL: "" */
