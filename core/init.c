@@ -92,9 +92,8 @@ static comm_status write_terms(struct world *world, char **ret_terms, char **ret
     size_t bytes;
     comm_status status = comm__world_terms(world, ret_terms);
     FILE *text = status == COMM_OK ? open_memstream(ret_settings, &bytes) : NULL;
-    if (text)
-        comm__param_write_agreed(*ret_terms, text);
-    if (status == COMM_OK && (!text || fclose(text) != 0))
+    int is_written = text && comm__param_write_agreed(*ret_terms, text);
+    if (status == COMM_OK && (!text || fclose(text) != 0 || !is_written))
         status = comm__fail(COMM_ERR_NO_MEMORY, "opening a world");
     return status;
 }

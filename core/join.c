@@ -315,7 +315,7 @@ static int write_setting(char *text, size_t capacity, const char *at, const stru
                          const struct terms *there)
 {
     enum { VALUE_SHOWN = 200 };
-    int name = (int)strcspn(at, "="), line = (int)strcspn(at, "\n");
+    int name = (int)strcspn(at, "=\n"), line = (int)strcspn(at, "\n");
     const char *other = there->settings;
     while (*other && strncmp(other, at, (size_t)name + 1) != 0)
         other += strcspn(other, "\n") + (strchr(other, '\n') != NULL);

@@ -219,8 +219,9 @@ struct bench_tune_options {
     struct bench_method method; /* `repeats`: turns of all candidates */
     FILE *out;                  /* on rank 0 */
 };
-/* Find the fastest algorithms, and write rules of them on rank 0. Every rank calls it. */
-comm_status bench_tune(comm_group *world, const struct bench_tune_options *options);
+/* Find the fastest algorithms, and write rules of them on rank 0. Every rank calls it. *ret_measured: so many pairs of
+ * a backend and an op had a choice. */
+comm_status bench_tune(comm_group *world, const struct bench_tune_options *options, size_t *ret_measured);
 
 /* ---- bench_report.c ---- */
 

@@ -297,13 +297,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     return 0;
 }
 
-/* What can only be seen when all options are known. */
 static int by_size(const void *a, const void *b)
 {
     const size_t x = *(const size_t *)a, y = *(const size_t *)b;
     return (x > y) - (x < y);
 }
 
+/* What can only be seen when all options are known. */
 static void check_arguments(const struct argp *argp, struct arguments *a, int is_first)
 {
     char error[320] = "";
@@ -480,11 +480,11 @@ static int run_world(comm_group *world, struct arguments *a, int32_t local_rank)
     return result;
 }
 
-/* Whoever stops it keeps the rules that were there. */
+/* Who stops it keeps the rules that were there. */
 static FILE *begin_rules(const char *output, char part[PATH_MAX])
 {
-    struct stat there;
-    int is_file = stat(output, &there) != 0 || S_ISREG(there.st_mode);
+    struct stat there; /* what a link leads to is written in place */
+    int is_file = lstat(output, &there) != 0 || S_ISREG(there.st_mode);
     snprintf(part, PATH_MAX, "%s%s", output, is_file ? ".part" : "");
     FILE *out = fopen(part, "we");
     if (!out)
@@ -527,10 +527,14 @@ static int tune(comm_group *world, struct arguments *a)
     o.backend_count = tuned_backends(world, a->backend, o.backends);
     if (comm_group_rank(world) == 0 && a->output && !(o.out = begin_rules(a->output, part)))
         return EXIT_USAGE;
-    comm_status status = bench_tune(world, &o);
-    int result = status == COMM_OK ? EXIT_SUCCESS : EXIT_FAILED;
-    if (status != COMM_OK && status != COMM_ERR_NOT_FOUND) /* that it has said */
-        result = fail(world, "tuning");
+    size_t measured = 0;
+    int result = bench_tune(world, &o, &measured) == COMM_OK ? EXIT_SUCCESS : fail(world, "tuning");
+    if (result == EXIT_SUCCESS && !measured) {
+        if (comm_group_rank(world) == 0)
+            fprintf(stderr, "comm-bench: %s has no algorithms to choose from for what was asked\n",
+                    comm_group_backend(world));
+        result = EXIT_FAILED;
+    }
     return end_rules(o.out, a->output, part, result);
 }
 

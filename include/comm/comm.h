@@ -386,9 +386,9 @@ typedef struct comm_init_options {
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.
  * Threads  any.
  * Errors   INVALID (an option, a malformed URL or backend string, a rank that joined twice; the ranks disagree about
- *          size, secret, backends or settings), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the missing
- *          ranks), PEER_LOST (a rank has ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend. The text
- *          names the rank that could not. */
+ *          size, secret, backends or settings), NOT_FOUND (no such backend or scheme; no launcher), TIMEOUT (names the
+ *          missing ranks), PEER_LOST (a rank has ended, or the store has), SYSTEM, NO_MEMORY, and those of a backend.
+ *          The text names the rank that could not. */
 COMM_API comm_status comm_init(const comm_init_options *options, comm_group **ret_world);
 
 typedef struct comm_group_options {

@@ -297,12 +297,16 @@ static void settings_that_decide_nothing_may_differ(int rank, int size, void *ar
     setenv("COMM_TCP_SLICE_BYTES", rank ? "64K" : "65536", 1);
     if (rank == 1) {
         setenv("COMM_TCP_ALGO", "all_reduce:ring", 1); /* the string says another one */
-        setenv("COMM_SHM_ALGO", "all_reduce:ring", 1); /* no backend of this world */
+        setenv("COMM_SHM_ALGO", "all_reduce:ring", 1); /* not of tcp, nor of shm-tcp */
         setenv("COMM_TCP_LINGER_MS", "1000", 1);
     }
-    CHECK_OK(open_at(NULL, rank, size, "tcp?algo=all_reduce:direct", &world));
-    CHECK_OK(comm_barrier(world, NULL, NULL));
-    CHECK_OK(comm_group_close(world));
+    static const char *const strings[] = { "tcp?algo=all_reduce:direct", "cpu:tcp?lanes=2&tcp.algo=all_reduce:direct",
+                                           "cpu:shm-tcp?tcp.algo=all_reduce:direct" };
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(open_at(NULL, rank, size, strings[i], &world));
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        CHECK_OK(comm_group_close(world));
+    }
     unsetenv("COMM_SHM_ALGO");
     if (rank > 0)
         setenv("COMM_SHM_SLICE_BYTES", rank == 1 ? "0" : "", 1); /* as by default */

@@ -463,12 +463,14 @@ fault("core", "a_slice_is_no_setting", "core/exec/groups.c", "if (!*algo && !sli
       "mismatch")
 fault("core", "settings_may_differ", "core/join.c", "|| strcmp(a.settings, b.settings) != 0)", ")",
       "opening")
-fault("core", "settings_of_any_backend_count", "core/common/base/param.c", "has_word(backends, l.scope)", "1",
+fault("core", "settings_of_any_backend_count", "core/common/base/param.c", "uses(&p, l->scope) && ", "",
       "opening")
 fault("core", "a_setting_counts_where_the_string_has_it", "core/common/base/param.c",
-      "&& !is_option(backends, l.param->name)", "", "opening")
-fault("core", "settings_are_compared_as_text", "core/common/base/param.c", "if (value != initial)", "if (set)",
+      "&& !sets(&p, l->scope, l->param->name)", "", "opening")
+fault("core", "settings_of_the_other_half_count", "core/common/base/param.c", "0123456789_-\";", "0123456789_\";",
       "opening")
+fault("core", "settings_are_compared_as_text", "core/common/base/param.c",
+      "             value != initial)", "             1)", "opening")
 fault("core", "nan_of_the_second_operand_is_no_least", "core/reduce_kernels.c",
       "((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least; ",
       "((a & magnitude) > limit) ? nan : least; ", *KERNELS)
