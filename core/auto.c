@@ -84,13 +84,23 @@ comm_status comm__auto_check_option(struct world *world, const struct backend_pa
     return status == COMM_OK && !is_known ? comm__param_check(c->list[0], option->name, option->value) : status;
 }
 
-void comm__auto_write_terms(struct world *world, const struct backend_pair *pair, FILE *text)
+size_t comm__auto_candidates(struct world *world, const struct backend_pair *pair,
+                             const comm_backend *const **ret_list)
 {
     const struct candidates *c;
-    size_t count = find_candidates(world, pair, &c) == COMM_OK ? c->count : 0;
+    if (find_candidates(world, pair, &c) != COMM_OK)
+        return 0;
+    *ret_list = c->list;
+    return c->count;
+}
+
+void comm__auto_write_terms(struct world *world, const struct backend_pair *pair, FILE *text)
+{
+    const comm_backend *const *list = NULL;
+    size_t count = comm__auto_candidates(world, pair, &list);
     fprintf(text, "%s", count > 1 ? "auto(" : "");
     for (size_t i = 0; i < count; i++)
-        fprintf(text, "%s%s", i ? "," : "", c->list[i]->name);
+        fprintf(text, "%s%s", i ? "," : "", list[i]->name);
     fprintf(text, "%s", count > 1 ? ")" : "");
 }
 

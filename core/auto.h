@@ -16,6 +16,9 @@ comm_status comm__auto_first(struct world *world, const struct backend_pair *pai
 /* One of the candidates must have the option, and its value must fit all that have it. */
 comm_status comm__auto_check_option(struct world *world, const struct backend_pair *pair,
                                     const struct backend_option *option);
+/* All candidates, for as long as the world is there. */
+size_t comm__auto_candidates(struct world *world, const struct backend_pair *pair,
+                             const comm_backend *const **ret_list);
 /* "auto(shm,tcp)"; a single candidate is named as if the string did */
 void comm__auto_write_terms(struct world *world, const struct backend_pair *pair, FILE *text);
 /* Why others are no candidates, in words; "" if all are. For as long as the world is there. */

@@ -283,6 +283,11 @@ comm_status comm__world_choose(const struct group_plan *plan);
 /* What all ranks must have alike: "cpu:tcp?lanes=4", with the options sorted, and paths as the names of what is there.
  * Gives *ret_terms (free). */
 comm_status comm__world_terms(struct world *world, char **ret_terms);
+/* And what of its backends' parameters that all ranks must have alike is set in the environment, a line each. */
+comm_status comm__world_settings(struct world *world, char **ret_settings);
+/* The option in the backend string, or NULL: "lanes" for the backend that the string names, or any that "auto" may
+ * take; "tcp.lanes" also for a backend that it wraps. */
+const char *comm__option_of(const struct backend_choice *choice, const char *backend, const char *name);
 /* Open its channels. */
 comm_status comm__world_open(struct world *world);
 /* All ranks have done so: the group can be used. */

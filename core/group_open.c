@@ -552,6 +552,36 @@ comm_status comm__world_terms(struct world *world, char **ret_terms)
     return COMM_OK;
 }
 
+static void write_agreed(const struct backend_choice *choice, const comm_backend *backend, FILE *text)
+{
+    for (size_t i = 0; backend && backend->params && backend->params[i]; i++) {
+        const comm_backend_param *p = backend->params[i];
+        if (p->kind & COMM_PARAM_AGREED && !comm__option_of(choice, backend->name, p->name))
+            comm__param_write_set(backend, p, text);
+    }
+}
+
+comm_status comm__world_settings(struct world *world, char **ret_settings)
+{
+    size_t bytes = 0;
+    FILE *text = open_memstream(ret_settings, &bytes);
+    for (int32_t d = COMM_DEVICE_CPU; text && d < DEVICE_KIND_END; d++) {
+        const struct channel *channel = world->root->routes[d];
+        if (!channel)
+            continue;
+        const struct backend_pair *pair = channel->choice.pair;
+        const comm_backend *const *list = &channel->backend;
+        size_t count = comm__is_auto(pair) ? comm__auto_candidates(world, pair, &list) : 1;
+        for (size_t i = 0; i < count; i++)
+            write_agreed(&channel->choice, list[i], text);
+        if (strcmp(channel->backend->name, "shm-tcp") == 0) /* it has the algorithms and slices of tcp */
+            write_agreed(&channel->choice, comm__registry_known("tcp"), text);
+    }
+    if (!text || fclose(text) != 0)
+        return comm__fail(COMM_ERR_NO_MEMORY, "opening a world");
+    return COMM_OK;
+}
+
 comm_status comm__world_open(struct world *world)
 {
     return open_channels(&(struct group_plan){ .world = world }, world->root);

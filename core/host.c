@@ -159,9 +159,7 @@ static comm_status host_store_delete(void *store, const char *key)
 
 /* ---- Parameters ---- */
 
-/* The option in the backend string, or NULL: "lanes" for the backend that the string names, or any that "auto" may
- * take; "tcp.lanes" also for a backend that it wraps. */
-static const char *option_of(const struct backend_choice *choice, const char *backend, const char *name)
+const char *comm__option_of(const struct backend_choice *choice, const char *backend, const char *name)
 {
     size_t length = strlen(backend);
     int is_named = choice && (comm__is_auto(choice->pair) || strcmp(choice->backend->name, backend) == 0);
@@ -177,13 +175,13 @@ static const char *option_of(const struct backend_choice *choice, const char *ba
 static const char *host_param_text(const void *options, const char *backend, const char *name)
 {
     const comm_backend *b = comm__registry_known(backend);
-    return b ? comm__param_backend_text(b, name, option_of(options, backend, name)) : NULL;
+    return b ? comm__param_backend_text(b, name, comm__option_of(options, backend, name)) : NULL;
 }
 
 static int64_t host_param_int(const void *options, const char *backend, const char *name)
 {
     const comm_backend *b = comm__registry_known(backend);
-    return b ? comm__param_backend_int(b, name, option_of(options, backend, name)) : 0;
+    return b ? comm__param_backend_int(b, name, comm__option_of(options, backend, name)) : 0;
 }
 
 /* ---- For all ---- */

@@ -89,13 +89,8 @@ static comm_status find_store(struct world *world, const comm_init_options *o, s
 /* What all ranks must have alike. free() both. */
 static comm_status write_terms(struct world *world, char **ret_terms, char **ret_settings)
 {
-    size_t bytes;
     comm_status status = comm__world_terms(world, ret_terms);
-    FILE *text = status == COMM_OK ? open_memstream(ret_settings, &bytes) : NULL;
-    int is_written = text && comm__param_write_agreed(*ret_terms, text);
-    if (status == COMM_OK && (!text || fclose(text) != 0 || !is_written))
-        status = comm__fail(COMM_ERR_NO_MEMORY, "opening a world");
-    return status;
+    return status == COMM_OK ? comm__world_settings(world, ret_settings) : status;
 }
 
 /* Rank and size are known: the world group can be made, and its backends chosen. */

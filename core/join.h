@@ -15,7 +15,7 @@ enum { JOIN_LOOK_MS = 500 }; /* a waiting rank looks after the others so often *
 struct joining {
     const char *name, *secret;
     const char *backends; /* what all ranks must have alike: comm__world_terms */
-    const char *settings; /* and what they have set in the environment: comm__param_write_agreed */
+    const char *settings; /* and what they have set in the environment: comm__world_settings */
     const char *unusable; /* what auto cannot take here, and why; "": nothing */
     uint64_t tuning;       /* and the mark of what they read from COMM_TUNING; 0: nothing */
     comm_store *names; /* what all worlds of this name share; comm__join_end closes it */

@@ -463,14 +463,12 @@ fault("core", "a_slice_is_no_setting", "core/exec/groups.c", "if (!*algo && !sli
       "mismatch")
 fault("core", "settings_may_differ", "core/join.c", "|| strcmp(a.settings, b.settings) != 0)", ")",
       "opening")
-fault("core", "settings_of_any_backend_count", "core/common/base/param.c", "uses(&p, l->scope) && ", "",
-      "opening")
-fault("core", "a_setting_counts_where_the_string_has_it", "core/common/base/param.c",
-      "&& !sets(&p, l->scope, l->param->name)", "", "opening")
-fault("core", "settings_of_the_other_half_count", "core/common/base/param.c", "0123456789_-\";", "0123456789_\";",
-      "opening")
-fault("core", "settings_are_compared_as_text", "core/common/base/param.c",
-      "             value != initial)", "             1)", "opening")
+fault("core", "settings_of_any_backend_count", "core/group_open.c", "write_agreed(&channel->choice, list[i], text);",
+      "write_agreed(&channel->choice, comm__registry_known(\"shm\"), text);", "opening")
+fault("core", "a_setting_counts_where_the_string_has_it", "core/group_open.c",
+      "&& !comm__option_of(choice, backend->name, p->name)", "", "opening")
+fault("core", "settings_as_by_default_count", "core/common/base/param.c",
+      "parse_number(p, set, &value) && value != initial)", "parse_number(p, set, &value))", "opening")
 fault("core", "nan_of_the_second_operand_is_no_least", "core/reduce_kernels.c",
       "((a & magnitude) > limit || (b & magnitude) > limit) ? nan : least; ",
       "((a & magnitude) > limit) ? nan : least; ", *KERNELS)

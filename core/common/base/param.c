@@ -136,6 +136,19 @@ const char *comm__param_backend_text(const comm_backend *backend, const char *na
     return !p ? NULL : text ? text : p->initial;
 }
 
+void comm__param_write_set(const comm_backend *backend, const comm_backend_param *p, FILE *text)
+{
+    const char *set = from_environment(backend->name, p->name);
+    int64_t initial = 0, value = 0;
+    char env[ENV_BYTES];
+    write_env(backend->name, p->name, env);
+    if (set && kind_of(p) == COMM_PARAM_TEXT && strcmp(set, p->initial) != 0)
+        fprintf(text, "%s=%s\n", env, set);
+    else if (set && kind_of(p) != COMM_PARAM_TEXT && parse_number(p, p->initial, &initial) &&
+             parse_number(p, set, &value) && value != initial)
+        fprintf(text, "%s=%" PRId64 "\n", env, value);
+}
+
 int comm__param_has(const comm_backend *backend, const char *name)
 {
     return find(backend, name) != NULL;
@@ -251,101 +264,4 @@ comm_param_info comm__param_listed(size_t index)
                               .value = text && *text ? text : it.param->initial,
                               .initial = it.param->initial,
                               .help = it.param->help };
-}
-
-/* ---- What all ranks must have alike ---- */
-
-/* One device's part of comm__world_terms: "cpu:shm", "cpu:auto(shm,shm-tcp,tcp)?lanes=2". */
-struct part {
-    const char *begin, *options, *end; /* `options` at the '?', or at the end */
-};
-
-static struct part next_part(const char *text)
-{
-    struct part p = { .begin = text, .end = text };
-    for (int depth = 0; *p.end && (*p.end != ',' || depth); p.end++) {
-        depth += (*p.end == '(') - (*p.end == ')');
-        if (*p.end == '?' && !p.options)
-            p.options = p.end;
-    }
-    p.options = p.options ? p.options : p.end;
-    return p;
-}
-
-/* Is the text there between the two, and not a part of a longer name? */
-static int has_name(const char *begin, const char *end, const char *name)
-{
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
-    size_t length = strlen(name);
-    for (const char *at = begin; (at = strstr(at, name)) && at + length <= end; at++)
-        if ((at == begin || !strchr(letters, at[-1])) && (at + length == end || !strchr(letters, at[length])))
-            return 1;
-    return 0;
-}
-
-/* shm-tcp has the algorithms and slices of tcp. */
-static int uses(const struct part *p, const char *backend)
-{
-    return has_name(p->begin, p->options, backend) ||
-           (strcmp(backend, "tcp") == 0 && has_name(p->begin, p->options, "shm-tcp"));
-}
-
-/* "algo=" or "tcp.algo=". */
-static int sets(const struct part *p, const char *backend, const char *name)
-{
-    char plain[ENV_BYTES], prefixed[ENV_BYTES];
-    int plain_bytes = snprintf(plain, sizeof plain, "%s=", name);
-    int prefixed_bytes = snprintf(prefixed, sizeof prefixed, "%s.%s=", backend, name);
-    for (const char *at = p->options; at < p->end; at++)
-        if ((*at == '?' || *at == '&') && (strncmp(at + 1, plain, (size_t)plain_bytes) == 0 ||
-                                           strncmp(at + 1, prefixed, (size_t)prefixed_bytes) == 0))
-            return 1;
-    return 0;
-}
-
-/* Does its variable decide something for one of the devices? */
-static int is_open(const char *backends, const struct listed *l)
-{
-    for (struct part p = next_part(backends);; p = next_part(p.end + 1)) {
-        if (uses(&p, l->scope) && !sets(&p, l->scope, l->param->name))
-            return 1;
-        if (!*p.end)
-            return 0;
-    }
-}
-
-static void write_value(const struct listed *l, FILE *text)
-{
-    const comm_backend_param *p = l->param;
-    const char *set = getenv(l->env);
-    int64_t initial = 0, value = 0;
-    if (!set || !*set)
-        return;
-    if (kind_of(p) == COMM_PARAM_TEXT && strcmp(set, p->initial) != 0)
-        fprintf(text, "%s=%s\n", l->env, set);
-    else if (kind_of(p) != COMM_PARAM_TEXT && parse_number(p, p->initial, &initial) && parse_number(p, set, &value) &&
-             value != initial)
-        fprintf(text, "%s=%" PRId64 "\n", l->env, value);
-}
-
-static int by_env(const void *a, const void *b)
-{
-    return strcmp(((const struct listed *)a)->env, ((const struct listed *)b)->env);
-}
-
-int comm__param_write_agreed(const char *backends, FILE *text)
-{
-    size_t count = comm__param_count();
-    struct listed *sorted = malloc(count * sizeof *sorted);
-    if (!sorted)
-        return 0;
-    pthread_mutex_lock(&lock);
-    memcpy(sorted, list, count * sizeof *sorted);
-    pthread_mutex_unlock(&lock);
-    qsort(sorted, count, sizeof *sorted, by_env); /* plugins may have come in another order */
-    for (size_t i = 0; i < count; i++)
-        if (sorted[i].param->kind & COMM_PARAM_AGREED && is_open(backends, &sorted[i]))
-            write_value(&sorted[i], text);
-    free(sorted);
-    return 1;
 }

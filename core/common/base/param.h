@@ -24,9 +24,8 @@ int comm__param_has(const comm_backend *backend, const char *name);
 /* May a backend string set the option to `text`?  Errors  INVALID (says what there is, or what the option takes). */
 comm_status comm__param_check(const comm_backend *backend, const char *name, const char *text);
 
-/* Write "COMM_SHM_ALGO=all_reduce:ring" and a line feed for each parameter that all ranks must have alike, of a backend
- * that `backends` names (comm__world_terms), unless it is set there, or is as by default; by name. 0: no memory. */
-int comm__param_write_agreed(const char *backends, FILE *text);
+/* Write "COMM_SHM_ALGO=all_reduce:ring" and a line feed if the variable is set to something else than the default. */
+void comm__param_write_set(const comm_backend *backend, const comm_backend_param *p, FILE *text);
 
 /* The value of a backend's parameter: `option` from the backend string if it is not NULL, else COMM_<BACKEND>_<NAME>,
  * else the default. NULL or 0 if the backend has not declared it. */
