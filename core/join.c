@@ -327,7 +327,7 @@ static int write_setting(char *text, size_t capacity, const char *at, const stru
     snprintf(text, capacity,
              "the ranks have different settings: %.*s has %.*s=%.*s, but %.*s has %s%.*s. Give all ranks the same %.*s",
              here->rank_shown, here->rank, name, at, shown_here < VALUE_SHOWN ? shown_here : VALUE_SHOWN, value,
-             there->rank_shown, there->rank, *other ? "" : "not set it",
+             there->rank_shown, there->rank, *other ? "" : "the default",
              shown_there < VALUE_SHOWN ? shown_there : VALUE_SHOWN, other_value, name, at);
     return 1;
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "queue.h"
 #include "say.h"
@@ -193,18 +194,10 @@ static int memory_of(const struct exec_group *g)
                                       : SELECT_MEMORY_HOSTS;
 }
 
-/* FNV-1a of what decides which messages an op is made of. In a backend string ';' stands for ','. */
+/* Of what decides which messages an op is made of. */
 static uint64_t mark_of(const char *algo, int64_t slice_bytes)
 {
-    const uint64_t prime = 0x100000001b3;
-    uint64_t mark = 0xcbf29ce484222325;
-    if (!*algo && !slice_bytes)
-        return 0;
-    for (; *algo; algo++)
-        mark = (mark ^ (uint8_t)(*algo == ';' ? ',' : *algo)) * prime;
-    for (; slice_bytes; slice_bytes >>= 8)
-        mark = (mark ^ (uint8_t)slice_bytes) * prime;
-    return mark;
+    return *algo || slice_bytes ? XXH64(algo, strlen(algo), (uint64_t)slice_bytes) : 0;
 }
 
 comm_status group_create(struct domain *d, const comm_group_info *info, struct exec_group **ret_group)

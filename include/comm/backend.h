@@ -446,7 +446,7 @@ typedef struct comm_memory_info {
  * that is not declared, or whose value does not fit, is refused when the group is made. */
 enum { COMM_PARAM_INT = 1, COMM_PARAM_BYTES = 2 /* an INT that takes K, M, G */, COMM_PARAM_TEXT = 3 };
 /* Added to a kind: all ranks must have the same value, as of what decides which messages an operation is made of. Where
- * the variables of the world's backends differ, comm_init fails on all ranks, and names one and two of the ranks. */
+ * the variables of the world's backends differ, comm_init fails on all ranks; it names a variable and two ranks. */
 enum { COMM_PARAM_AGREED = 1 << 8 };
 typedef struct comm_backend_param {
     uint32_t struct_bytes;

@@ -285,7 +285,7 @@ static void different_settings_are_told_to_all(int rank, int size, void *arg)
     CHECK_STATUS(open_at(NULL, rank, size, "tcp", &world), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("the ranks have different settings: rank ");
     CHECK_ERROR_SAYS("rank 2 (host ");
-    CHECK_ERROR_SAYS(own ? " has COMM_TCP_ALGO=all_reduce:rin" : " has not set it");
+    CHECK_ERROR_SAYS(own ? " has COMM_TCP_ALGO=all_reduce:rin" : " has the default");
     CHECK_ERROR_SAYS("Give all ranks the same COMM_TCP_ALGO");
     CHECK_ERROR_SAYS("all_reduce:ring,broadcast:a/b");
 }

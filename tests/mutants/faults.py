@@ -459,8 +459,8 @@ fault("core", "average_of_many_integers_is_their_sum", "core/reduce.c", "(averag
       "(averages && ", *KERNELS)
 fault("core", "groups_with_other_settings_agree", "core/exec/queue.c", "op->signature ^ g->settings_mark,",
       "op->signature,", "mismatch")
-fault("core", "a_slice_is_no_setting", "core/exec/groups.c", "if (!*algo && !slice_bytes)", "if (!*algo)",
-      "mismatch")
+fault("core", "a_slice_is_no_setting", "core/exec/groups.c", "return *algo || slice_bytes ?",
+      "return *algo ?", "mismatch")
 fault("core", "settings_may_differ", "core/join.c", "|| strcmp(a.settings, b.settings) != 0)", ")",
       "opening")
 fault("core", "settings_of_any_backend_count", "core/group_open.c", "write_agreed(&channel->choice, list[i], text);",
