@@ -149,12 +149,14 @@ static void tell_collective(struct exec_group *g, uint64_t seq, struct frame *an
 static void answer_for_closed(struct port *p, const struct frame *h, struct frame *answer)
 {
     const struct past_group *closed = group_closed(domain_of(p), h->group);
+    char unknown[FRAME_ANSWER_TEXT_MAX];
+    snprintf(unknown, sizeof unknown, "has not opened this group with backend '%.40s'", domain_of(p)->backend);
     if (closed) {
         answer->flags = FRAME_ANSWER_CLOSED;
         if (closed->seq >= h->seq)
             answer->flags |= FRAME_ANSWER_ENTERED;
     }
-    p->ops->send_text(p, answer, closed ? "has closed this group" : "has not opened this group", 1);
+    p->ops->send_text(p, answer, closed ? "has closed this group" : unknown, 1);
 }
 
 void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
