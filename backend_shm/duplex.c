@@ -666,6 +666,14 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     tell_take_ns(&p->in.shared->take_ns[reader][way], *known_ns);
 }
 
+/* Numbers of loans come again, after 2^30 of them: what was taken back, and is still in another slot, is not this. */
+static void forget_offer(struct duplex *p, uint32_t loan)
+{
+    for (uint32_t i = 0; i < RING_LOANS; i++)
+        if (p->offers[i].place.loan == loan)
+            p->offers[i].place.loan = 0;
+}
+
 /* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */
 static const char *announced(struct duplex *p, const struct frame *h, const struct ring_place *place)
 {
@@ -673,6 +681,7 @@ static const char *announced(struct duplex *p, const struct frame *h, const stru
     if (wrong)
         return wrong;
     struct offer *o = &p->offers[place->slot];
+    forget_offer(p, place->loan);
     *o = (struct offer){ *h, *place };
     o->head.type = FRAME_DATA;
     o->head.credit = 0;

@@ -235,6 +235,15 @@ void region_write_back(struct ring_place *place, const struct region *r, const v
     place->back_at = (uint64_t)((const uint8_t *)result - r->map.data);
 }
 
+/* By an exchange with the same byte: to add nothing to it, clang only reads. */
+static void write_the_same(uint8_t *at)
+{
+    _Atomic uint8_t *byte = (_Atomic uint8_t *)at;
+    uint8_t same = atomic_load_explicit(byte, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(byte, &same, same, memory_order_relaxed, memory_order_relaxed))
+        ;
+}
+
 /* A private page in the place of this one, with the same bytes. Other threads may write there meanwhile: what they
  * wrote before the call is in the file, and what they write later is private. It is the file's until it is written. */
 static int make_private(struct region *r, size_t number, size_t page)
@@ -244,7 +253,7 @@ static int make_private(struct region *r, size_t number, size_t page)
         return 1;
     if (mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, r->fd, (off_t)(number * page)) == MAP_FAILED)
         return 0;
-    atomic_fetch_or_explicit((_Atomic uint8_t *)at, 0, memory_order_relaxed);
+    write_the_same(at);
     r->is_private[number] = 1;
     return 1;
 }

@@ -911,10 +911,10 @@ INLINED comm_status run_shape(struct small *small, struct small_shape *s, struct
     return LIKELY(s->is_barrier) ? run_sent_barrier(s, f, g, op, spin_ns) : run_sent_any(s, f, g, op, spin_ns);
 }
 
-/* Unexpected frames may be what the op would wait for. */
+/* What has come early may be what the op would wait for. */
 INLINED int can_run(const struct exec_group *g)
 {
-    return g->status == COMM_OK && !g->head && !g->domain->matching.count;
+    return g->status == COMM_OK && !g->head && !g->early;
 }
 
 /* The last that is done is a call, which the compiler makes a jump: after another rank has had the core a processor

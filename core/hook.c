@@ -123,6 +123,23 @@ static comm_status check_group(const comm_group *group, const char *call)
     return comm__forked_since(group->generation) ? comm__fail_forked(group, call) : comm__refuse_in_hook(call);
 }
 
+static int is_hook(const struct hooks *hooks, int32_t id)
+{
+    for (size_t i = 0; i < hooks->count; i++)
+        if (hooks->list[i].id == id)
+            return 1;
+    return 0;
+}
+
+/* Positive. They come again after 2^31 hooks. */
+static int32_t new_id(struct hooks *hooks)
+{
+    do
+        hooks->last_id = hooks->last_id == INT32_MAX ? 1 : hooks->last_id + 1;
+    while (is_hook(hooks, hooks->last_id));
+    return hooks->last_id;
+}
+
 comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_fn fn, void *context, int32_t *ret_hook)
 {
     comm_status status = check_group(group, "comm_group_hook_add");
@@ -142,8 +159,8 @@ comm_status comm_group_hook_add(comm_group *group, uint32_t events, comm_event_f
     struct hook *list = realloc(hooks->list, (hooks->count + 1) * sizeof *list);
     if (list) {
         hooks->list = list;
-        *ret_hook = ++hooks->next_id;
-        list[hooks->count++] = (struct hook){ hooks->next_id, events, fn, context };
+        *ret_hook = new_id(hooks);
+        list[hooks->count++] = (struct hook){ *ret_hook, events, fn, context };
         sum_up(hooks);
     }
     pthread_rwlock_unlock(&hooks->lock);

@@ -19,7 +19,7 @@ struct hooks {
     pthread_rwlock_t lock; /* guards what follows */
     struct hook *list;
     size_t count;
-    int32_t next_id;
+    int32_t last_id;
     _Atomic uint32_t wanted; /* the events that some hook wants; read without the lock, so that no hook costs nothing */
 };
 

@@ -113,7 +113,7 @@ static void work_return(comm_work *work)
         close(atomic_exchange(&work->fd, -1));
     if (work->batch)
         comm__batch_return(work->batch);
-    comm_work *head = atomic_load_explicit(&group->returned_works, memory_order_relaxed);
+    comm_work *head = atomic_load_explicit(&group->returned_works, memory_order_acquire);
     do {
         if (head == &closed) {
             comm__group_unref(group);
@@ -121,7 +121,7 @@ static void work_return(comm_work *work)
         }
         work->next_free = head;
     } while (!atomic_compare_exchange_weak_explicit(&group->returned_works, &head, work, memory_order_release,
-                                                    memory_order_relaxed));
+                                                    memory_order_acquire));
 }
 
 static size_t count_free(const comm_work *work)
@@ -183,7 +183,8 @@ void comm__work_free_all(comm_group *group)
 
 void comm__work_begin(comm_work *work)
 {
-    atomic_store_explicit(&work->state, 2 * WORK_REFERENCE | WORK_PENDING, memory_order_release);
+    /* Sequentially consistent, as what comm__watch loads next is: the watchdog sees the work, or we see it asleep. */
+    atomic_store(&work->state, 2 * WORK_REFERENCE | WORK_PENDING);
 }
 
 /* ---- Completion ---- */
@@ -330,7 +331,7 @@ static void publish(comm_work *work)
         }
     } while (!atomic_compare_exchange_weak_explicit(&work->state, &state,
                                                     (state & ~(uint32_t)(WORK_PENDING | WORK_SLEEPERS)) | WORK_DONE,
-                                                    memory_order_acq_rel, memory_order_relaxed));
+                                                    memory_order_seq_cst, memory_order_relaxed));
     if (state & WORK_SLEEPERS)
         wake(work);
     if (state & WORK_HAS_FD)
@@ -368,7 +369,7 @@ static int complete_quietly(comm_work *work)
     while (!(state & (WORK_DONE | WORK_SLEEPERS | WORK_BY_BACKEND | WORK_BY_CORE | WORK_CALLBACK | WORK_HAS_FD))) {
         atomic_store_explicit(&work->ended, ticks_now(), memory_order_relaxed);
         uint32_t done = ((state & ~(uint32_t)WORK_PENDING) | WORK_DONE | WORK_BY_BACKEND) - WORK_REFERENCE;
-        if (!atomic_compare_exchange_weak_explicit(&work->state, &state, done, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&work->state, &state, done, memory_order_seq_cst,
                                                    memory_order_relaxed))
             continue;
         if (done < WORK_REFERENCE)

@@ -74,7 +74,7 @@ struct comm_work {
 
 static inline int work_is_done(const comm_work *work)
 {
-    return (atomic_load_explicit(&work->state, memory_order_acquire) & WORK_DONE) != 0;
+    return (atomic_load(&work->state) & WORK_DONE) != 0;
 }
 
 /* A fresh work with two references, and back; NULL if there is no memory. Needs the submission lock. */

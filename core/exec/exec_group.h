@@ -55,6 +55,7 @@ struct exec_group {
     struct call ended[GROUP_ENDED_MAX];
     struct box *boxes;      /* [size], by the other rank: messages of collectives */
     struct box *p2p_boxes;
+    size_t early;           /* frames in `boxes` that are not awaited yet */
     /* Kept from op to op, so that the same shape again allocates nothing: prepare.c. */
     struct plan_entry *plans;
     struct select_overrides *overrides;

@@ -62,9 +62,22 @@ static void note_closed(struct exec_group *g)
     set_reason(&p->why, &why);
 }
 
+/* What the peer has sent for a group that is not open here is of no use once the group has ended there: it would be
+ * kept for as long as the group is not opened. Nothing of it follows. */
+static void drop_unexpected(struct port *p, uint64_t id)
+{
+    struct unexpected *next;
+    for (struct unexpected *u = domain_of(p)->unexpected.head; u; u = next) {
+        next = u->next;
+        if (u->head.group == id && u->port == p)
+            unexpected_drop(u);
+    }
+}
+
 void group_note_end(struct port *p, uint64_t id, const struct reason *why)
 {
     struct domain *d = domain_of(p);
+    drop_unexpected(p, id);
     struct past_group *past = past_find(d->closed, DOMAIN_CLOSED_MAX, d->closed_count, id);
     for (size_t i = 0; !past && i < DOMAIN_TOLD_MAX; i++)
         if (d->told[i].id == id && d->told[i].from == p->peer && d->told[i].why.status != COMM_OK)
@@ -147,7 +160,7 @@ int domain_init(struct domain *d, const char *backend, int32_t rank, int32_t siz
     d->due_ns = INT64_MAX;
     d->peers.matching = &d->matching;
     matching_init(&d->matching);
-    unexpected_list_init(&d->unexpected);
+    unexpected_list_init(&d->unexpected, NULL);
     return port_table_init(&d->peers, rank, size, events);
 }
 
@@ -208,8 +221,8 @@ comm_status group_create(struct domain *d, const comm_group_info *info, struct e
         g->rank_of = malloc((size_t)d->peers.size * sizeof *g->rank_of);
         g->answers = calloc((size_t)info->size, sizeof *g->answers);
         g->sources = malloc((size_t)info->size * sizeof *g->sources);
-        g->boxes = boxes_create(info->size);
-        g->p2p_boxes = boxes_create(info->size);
+        g->boxes = boxes_create(info->size, &g->early);
+        g->p2p_boxes = boxes_create(info->size, NULL);
     }
     if (!g || !g->world_ranks || !g->rank_of || !g->answers || !g->sources || !g->boxes || !g->p2p_boxes) {
         group_destroy(g);

@@ -22,10 +22,11 @@ void matching_finish(struct matching *matching)
     }
 }
 
-void unexpected_list_init(struct unexpected_list *list)
+void unexpected_list_init(struct unexpected_list *list, size_t *count)
 {
     list->head = NULL;
     list->tail = &list->head;
+    list->count = count;
 }
 
 void unexpected_list_clear(struct unexpected_list *list)
@@ -41,6 +42,8 @@ static void list_append(struct unexpected_list *list, struct unexpected *u)
     u->list = list;
     *list->tail = u;
     list->tail = &u->next;
+    if (list->count)
+        ++*list->count;
 }
 
 static void list_remove(struct unexpected *u)
@@ -50,6 +53,8 @@ static void list_remove(struct unexpected *u)
         u->next->at = u->at;
     else
         u->list->tail = u->at;
+    if (u->list->count)
+        --*u->list->count;
 }
 
 void unexpected_move(struct unexpected *u, struct unexpected_list *list)
@@ -179,12 +184,12 @@ static struct message *find_message(const struct message_list *list, const struc
     return m;
 }
 
-struct box *boxes_create(int32_t size)
+struct box *boxes_create(int32_t size, size_t *count)
 {
     struct box *boxes = calloc((size_t)size, sizeof *boxes);
     for (int32_t i = 0; boxes && i < size; i++) {
-        unexpected_list_init(&boxes[i].unexpected);
-        unexpected_list_init(&boxes[i].cleared);
+        unexpected_list_init(&boxes[i].unexpected, count);
+        unexpected_list_init(&boxes[i].cleared, count);
         boxes[i].posted.tail = &boxes[i].posted.head;
     }
     return boxes;

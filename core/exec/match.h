@@ -49,6 +49,7 @@ struct unexpected {
 
 struct unexpected_list {
     struct unexpected *head, **tail;
+    size_t *count; /* of those in this list and others; NULL: nobody asks */
 };
 
 enum { MATCH_ANNOUNCED_BUCKETS = 1024 };
@@ -72,7 +73,7 @@ void matching_init(struct matching *matching);
 
 void matching_finish(struct matching *matching);
 
-void unexpected_list_init(struct unexpected_list *list);
+void unexpected_list_init(struct unexpected_list *list, size_t *count);
 void unexpected_list_clear(struct unexpected_list *list);
 /* Keep it; NULL if the peer has too many, or without memory. An EAGER's payload then goes to ->data. */
 struct unexpected *unexpected_add(struct unexpected_list *list, struct port *p, const struct frame *h);
@@ -133,8 +134,8 @@ struct box {
     struct unexpected_list cleared;    /* CTS */
 };
 
-/* [size] empty ones; NULL without memory. */
-struct box *boxes_create(int32_t size);
+/* [size] empty ones; NULL without memory. `count`: of what is unexpected in them; NULL: nobody asks. */
+struct box *boxes_create(int32_t size, size_t *count);
 void boxes_clear(struct box *boxes, int32_t size); /* drops what is unexpected */
 
 /* Begin to send. Returns 1 if it is sent already; else user->done will be called. */

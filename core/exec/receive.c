@@ -98,7 +98,9 @@ static void keep_promise(struct port *p, struct unexpected_list *list, const str
 {
     if (!unexpected_add(list, p, h))
         port_lose(p, COMM_ERR_PROTOCOL,
-                  h->type == FRAME_RTS ? "announced too many messages (RTS)" : "asked for too many messages (CTS)");
+                  h->type == FRAME_RTS ? "announced more than %d messages without a matching receive, or memory ran out"
+                                       : "asked for more than %d messages without a matching send, or memory ran out",
+                  MATCH_UNEXPECTED_MAX);
 }
 
 static void collective_promise(struct exec_group *g, struct port *p, const struct frame *h)

@@ -25,7 +25,7 @@ static void begin(struct exec_op *op)
         return;
     }
     queue_append(op);
-    for (int32_t r = 0; g->domain->matching.count && r < g->size && g->status == COMM_OK; r++) {
+    for (int32_t r = 0; g->early && r < g->size && g->status == COMM_OK; r++) {
         check_unexpected(op, g->boxes[r].unexpected.head);
         check_unexpected(op, g->boxes[r].cleared.head);
     }

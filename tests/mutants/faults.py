@@ -367,7 +367,7 @@ fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if 
       "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)",
       "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
-fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->domain->matching.count && r < g->size",
+fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->early && r < g->size",
       "r < 0", "manual", "mismatch")
 fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE,
       "return seq == 0 || past->seq != seq ? NULL : past;", "return seq == 0 ? NULL : past;", "mismatch",

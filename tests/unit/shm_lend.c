@@ -1318,7 +1318,7 @@ static void an_unexpected_message_whose_group_ends_while_it_is_read(void **state
     struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_SEND, .group = 7, .bytes = EAGER };
     const struct port *to = &sides[1].pair->port;
     (void)state;
-    unexpected_list_init(&kept);
+    unexpected_list_init(&kept, NULL);
     keeps = 1;
     for (int i = 0; i < 3; i++)
         lend_eager(&h, data);
