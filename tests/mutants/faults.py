@@ -367,6 +367,14 @@ fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if 
       "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)",
       "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
+fault("exec", "messages_for_a_group_that_has_ended_unopened_are_kept", "core/exec/groups.c",
+      "u->head.group == id && u->port == p", "0", "match")
+fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/groups.c",
+      "u->head.group == id && u->port == p", "u->port == p", "match")
+fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
+      "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
+fault("shm", "old_offer_with_the_number_of_a_new_one_is_read", "backend_shm/duplex.c",
+      "if (p->offers[i].place.loan == loan)", "if (0)", "shm_lend")
 fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->early && r < g->size",
       "r < 0", "manual", "mismatch")
 fault("tcp", "past_collective_of_the_same_slot_is_compared", QUEUE,
@@ -879,7 +887,7 @@ fault("shm", "both_ranks_choose_the_way_of_results", WRITE_BACK,
       "    if (!is_lower(p))\n        return t->way", "    if (0)\n        return t->way", "shm_lend")
 fault("shm", "other_way_of_results_is_never_tried", WRITE_BACK, "row % rows == 0;", "0;", "shm_lend")
 fault("shm", "detached_memory_stays_shared", REGION,
-      "    atomic_fetch_or_explicit((_Atomic uint8_t *)at, 0, memory_order_relaxed);\n", "",
+      "    write_the_same(at);\n", "",
       "shm_lend")
 fault("shm", "results_in_a_detached_region_are_lost", REGION, "    if (r && r->shadow.data)\n", "    if (0)\n",
       "shm_lend")

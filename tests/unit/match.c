@@ -143,6 +143,46 @@ static void eager_is_kept_until_its_receive(void **state)
     assert_int_equal(told[1].done, 0); /* match_post has said it. */
 }
 
+/* Only messages of this group's collectives keep its next one from being done at once. */
+static void what_comes_early_is_counted_by_groups(void **state)
+{
+    (void)state;
+    lengths(8);
+    match_send(&out);
+    pair_deliver(0);
+    assert_int_equal(pair_group(1)->early, 1);
+    post(&in);
+    assert_int_equal(pair_group(1)->early, 0);
+    head.kind = COMM_OP_SEND;
+    out.box = &pair_group(0)->p2p_boxes[1];
+    match_send(&out);
+    pair_deliver(0);
+    assert_int_equal(pair_port(1)->unexpected_count, 1);
+    assert_int_equal(pair_group(1)->early, 0);
+    boxes_clear(pair_group(1)->p2p_boxes, 2);
+    quiet();
+}
+
+/* It is kept, as the group may be opened yet, until the sender says that it has ended. */
+static void what_comes_for_a_group_that_is_never_opened(void **state)
+{
+    struct frame end = { .type = FRAME_FAIL, .group = 8, .status = COMM_ERR_DEADLINE };
+    (void)state;
+    lengths(8);
+    for (head.group = 8; head.group <= 9; head.group++) {
+        match_send(&out);
+        pair_deliver(0);
+    }
+    assert_int_equal(pair_port(1)->unexpected_count, 2);
+    pair_port(0)->ops->send_text(pair_port(0), &end, "", 0);
+    pair_deliver(0);
+    assert_int_equal(pair_port(1)->unexpected_count, 1);
+    end.group = 9;
+    pair_port(0)->ops->send_text(pair_port(0), &end, "", 0);
+    pair_deliver(0);
+    quiet();
+}
+
 static void a_receive_is_posted_while_its_message_comes(void **state)
 {
     (void)state;
@@ -618,6 +658,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(eager_meets_a_posted_receive),
         TEST(eager_is_kept_until_its_receive),
+        TEST(what_comes_early_is_counted_by_groups),
+        TEST(what_comes_for_a_group_that_is_never_opened),
         TEST(a_receive_is_posted_while_its_message_comes),
         TEST(a_message_of_another_key_is_left_alone),
         TEST(eager_ends_at_its_limit),

@@ -805,6 +805,29 @@ static void an_offer_that_is_taken_back_is_not_received(void **state)
     free(other);
 }
 
+/* Numbers of loans come again. One that was taken back long ago, in another slot, has the number of this one. */
+static void the_number_of_an_old_offer_comes_again(void **state)
+{
+    uint8_t *data = message_bytes(0), *other = message_bytes(1);
+    (void)state;
+    announce(0, COMM_OP_SEND, data, BYTES);
+    announce(2, COMM_OP_SEND, data, BYTES);
+    look(1);
+    take_back();
+    assert_int_equal(sides[0].pair->loans, 0);
+    sides[0].pair->loan = offers[0];
+    announce(1, COMM_OP_SEND, other, BYTES);
+    look(1);
+    assert_int_equal(offers[2], offers[1]);
+    duplex_accept(&sides[1].pair->port, offers[2]);
+    assert_int_equal(sides[1].pair->accepted, 1 << 0);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, other, BYTES);
+    free(data);
+    free(other);
+}
+
 /* An offer without a message, for group 0; its record is in front of the other side's ring. */
 static struct tx *offer_at_once(struct frame *h, const struct loan *loan, struct ring_place *ret_place)
 {
@@ -2602,6 +2625,7 @@ static const struct CMUnitTest tests[] = {
     LENT(one_is_read_when_it_is_announced),
     LENT(one_is_read_when_it_is_wanted),
     LENT(an_offer_that_is_taken_back_is_not_received),
+    LENT(the_number_of_an_old_offer_comes_again),
     LENT(a_half_of_the_slots_is_for_offers),
     LENT(an_offer_that_is_staged),
     LENT(one_that_is_read_at_once),
