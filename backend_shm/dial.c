@@ -278,8 +278,8 @@ static void resolved(struct duplex *p, const void *card, size_t bytes, const cha
 {
     if (duplex_phase(p) != DUPLEX_RESOLVING)
         return;
-    if (error) { /* It has published one, or its comm_init would have failed. */
-        give_up(p, COMM_ERR_PEER_LOST, "the store, which knows where it is, does not answer: %s", error);
+    if (error) { /* so it is not known whether it lives */
+        give_up(p, COMM_ERR_BACKEND, "the store, which knows where it is, does not answer: %s", error);
     } else if (!read_card(p, card, bytes)) {
         give_up(p, COMM_ERR_PEER_LOST, "what it published in the store makes no sense");
     } else {

@@ -50,8 +50,8 @@ static void resolved(struct mesh *m, int32_t peer, char *endpoint, const char *e
         connect_next(l);
     else if (endpoint)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
-    else /* It has published one, or its comm_init would have failed. */
-        port_lose(&l->port, COMM_ERR_PEER_LOST,
+    else /* so it is not known whether it lives */
+        port_lose(&l->port, COMM_ERR_BACKEND,
                   "cannot be reached: the store, which has its address, does not answer: %s", error);
 }
 

@@ -170,28 +170,83 @@ static void explain(const comm_group *group, const struct backend_pair *pair, co
               group->size == 1 ? "" : "s", places, taken->name, device_of(pair), *reasons ? "; " : "", reasons);
 }
 
+/* The first that serves ranks on these hosts; UNSUPPORTED: none does. Why those before it do not is in `reasons`. */
+static comm_status first_for(const struct candidates *c, const int32_t *hosts, int32_t size, char *reasons,
+                             const comm_backend **ret_backend)
+{
+    *reasons = '\0';
+    for (size_t i = 0; i < c->count; i++) {
+        const comm_backend *b = c->list[i];
+        comm_status status = b->serves_hosts ? b->serves_hosts(b->context, hosts, size) : COMM_OK;
+        *ret_backend = b;
+        if (status != COMM_ERR_UNSUPPORTED)
+            return status; /* it cannot say; the other ranks may have taken it */
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, REASONS_BYTES - used, "%s%s: %s", used ? "; " : "", b->name, comm_last_error());
+    }
+    return COMM_ERR_UNSUPPORTED;
+}
+
 static comm_status choose(const comm_group *group, const struct backend_pair *pair, const int32_t *hosts,
                           const comm_backend **ret_backend)
 {
     const struct candidates *c;
-    char reasons[REASONS_BYTES] = "";
+    char reasons[REASONS_BYTES];
     comm_status status = find_candidates(group->world, pair, &c);
-    if (status != COMM_OK)
+    if (status == COMM_OK)
+        status = first_for(c, hosts, group->size, reasons, ret_backend);
+    else
         return status;
-    for (size_t i = 0; i < c->count; i++) {
-        const comm_backend *b = c->list[i];
-        status = b->serves_hosts ? b->serves_hosts(b->context, hosts, group->size) : COMM_OK;
-        if (status == COMM_OK) {
-            *ret_backend = b;
-            explain(group, pair, b, hosts, reasons);
-        }
-        if (status != COMM_ERR_UNSUPPORTED)
-            return status; /* it cannot say; the other ranks may have taken it */
-        size_t used = strlen(reasons);
-        snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used ? "; " : "", b->name, comm_last_error());
-    }
+    if (status == COMM_OK)
+        explain(group, pair, *ret_backend, hosts, reasons);
+    if (status != COMM_ERR_UNSUPPORTED)
+        return status;
     return comm__fail(COMM_ERR_UNSUPPORTED, "group '%s': no backend for %s can serve its ranks: %s", group->name,
                       device_of(pair), reasons);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Groups differ by whether their hosts are one or several, and have one rank each, or one of them has several. Writes
+ * the hosts of such a group, of which the ascending list of all ranks' hosts has enough; 0: it has not. */
+static int32_t part_of(const int32_t *all, int32_t size, int has_several, int one_host, int32_t *part)
+{
+    int32_t count = 0, several = -1;
+    for (int32_t r = 1; r < size && several < 0; r++)
+        if (all[r] == all[r - 1])
+            several = all[r];
+    for (int32_t r = 0; r < size; r++)
+        if ((!has_several && r > 0 && all[r] == all[r - 1]) || (one_host && has_several && all[r] != several) ||
+            (one_host && !has_several && r > 0))
+            continue;
+        else
+            part[count++] = all[r];
+    return has_several && several < 0 ? 0 : count;
+}
+
+void comm__auto_possible(const struct world *world, const struct backend_pair *pair, const comm_backend **list,
+                         size_t *ret_count)
+{
+    const struct candidates *c;
+    char reasons[REASONS_BYTES];
+    const size_t bytes = (size_t)world->size * sizeof *world->hosts;
+    int32_t *all = malloc(bytes), *part = malloc(bytes);
+    *ret_count = 0;
+    if (all && part && find_candidates((struct world *)world, pair, &c) == COMM_OK) {
+        memcpy(all, world->hosts, bytes);
+        qsort(all, (size_t)world->size, sizeof *all, by_number);
+        for (int kind = 0; kind < AUTO_BACKENDS_MAX; kind++) {
+            int32_t count = part_of(all, world->size, kind & 1, kind >> 1, part);
+            if (count > 0 && first_for(c, part, count, reasons, &list[*ret_count]) == COMM_OK)
+                ++*ret_count;
+        }
+    }
+    free(all);
+    free(part);
 }
 
 /* One group has one channel to a backend: that of `gone` becomes the other one's. */

@@ -24,6 +24,12 @@ void comm__auto_write_terms(struct world *world, const struct backend_pair *pair
 /* Why others are no candidates, in words; "" if all are. For as long as the world is there. */
 const char *comm__auto_reasons(const struct world *world);
 
+/* The backends that some group of the world could get for the pair, once the hosts are known; *ret_count is 0 without
+ * memory. `list` holds AUTO_BACKENDS_MAX. */
+enum { AUTO_BACKENDS_MAX = 4 };
+void comm__auto_possible(const struct world *world, const struct backend_pair *pair, const comm_backend **list,
+                         size_t *ret_count);
+
 /* The hosts are known: decide for all channels of the group that are to be decided by hosts. */
 comm_status comm__auto_choose(comm_group *group);
 

@@ -359,7 +359,8 @@ static comm_status copy_pair(const struct backend_pair *pair, struct world_backe
     return COMM_OK;
 }
 
-static comm_status open_world_state(const comm_group *group, const struct channel *channel, struct world_backend *wb)
+static comm_status open_world_state(const comm_group *group, const struct channel *channel, comm_device device,
+                                    struct world_backend *wb)
 {
     struct world *world = group->world;
     const comm_backend *backend = channel->backend;
@@ -374,7 +375,7 @@ static comm_status open_world_state(const comm_group *group, const struct channe
         .hosts = world->hosts,
         .store = wb,
         .options = &wb->choice,
-        .device = device_of(group, channel),
+        .device = device,
         .timeout_ms = atomic_load(&world->root->timeout_ms),
         .tuning = world->tuning,
         .local_cores = world->local_cores,
@@ -388,7 +389,8 @@ static comm_status open_world_state(const comm_group *group, const struct channe
 }
 
 /* The backend's state of the world; opened for whichever group needs it first. Holds open_lock. */
-static comm_status open_world_backend(comm_group *group, const struct channel *channel, struct world_backend **ret_wb)
+static comm_status open_world_backend(comm_group *group, const struct channel *channel, comm_device device,
+                                      struct world_backend **ret_wb)
 {
     struct world *world = group->world;
     const comm_backend *backend = channel->backend;
@@ -410,7 +412,7 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     if (status == COMM_OK)
         status = comm_store_prefix(prefix, world->store, &wb->store);
     if (status == COMM_OK)
-        status = open_world_state(group, channel, wb);
+        status = open_world_state(group, channel, device, wb);
     if (status != COMM_OK) {
         comm_store_close(wb->store);
         free(wb->pair_memory);
@@ -427,7 +429,7 @@ static comm_status open_channel(const struct group_plan *plan, comm_group *group
     const comm_backend *backend = channel->backend;
     struct world_backend *wb = NULL;
     pthread_mutex_lock(&world->open_lock);
-    comm_status status = open_world_backend(group, channel, &wb);
+    comm_status status = open_world_backend(group, channel, device_of(group, channel), &wb);
     pthread_mutex_unlock(&world->open_lock);
     if (status != COMM_OK)
         return status;
@@ -582,9 +584,32 @@ comm_status comm__world_settings(struct world *world, char **ret_settings)
     return COMM_OK;
 }
 
+/* The other backends that `auto` gives to groups on some of the hosts: opened with the world, so that their addresses
+ * are on this rank's card, and no group needs the store, which may have ended with a rank. One that cannot be opened is
+ * tried again when a group needs it, and says why. */
+static void open_possible(struct world *world, const struct channel *channel)
+{
+    const comm_backend *list[AUTO_BACKENDS_MAX];
+    const comm_device device = device_of(world->root, channel);
+    size_t count = 0;
+    if (comm__is_auto(channel->choice.pair))
+        comm__auto_possible(world, channel->choice.pair, list, &count);
+    for (size_t i = 0; i < count; i++) {
+        struct channel other = { .backend = list[i], .choice = { list[i], channel->choice.pair } };
+        struct world_backend *unused;
+        if (open_world_backend(world->root, &other, device, &unused) != COMM_OK)
+            comm__log(COMM_LOG_INFO, "world '%s': %s", world->name, comm_last_error());
+    }
+}
+
 comm_status comm__world_open(struct world *world)
 {
-    return open_channels(&(struct group_plan){ .world = world }, world->root);
+    comm_status status = open_channels(&(struct group_plan){ .world = world }, world->root);
+    pthread_mutex_lock(&world->open_lock);
+    for (size_t i = 0; status == COMM_OK && i < world->root->channel_count; i++)
+        open_possible(world, &world->root->channels[i]);
+    pthread_mutex_unlock(&world->open_lock);
+    return status;
 }
 
 void comm__world_enter(struct world *world, comm_group **ret_group)

@@ -134,9 +134,12 @@ static void peer_gone(struct domain *d, struct port *p)
                      text_rank(g, g->rank));
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
-        exec_host->rank_lost(g->token, p->peer, whole);
         comm_status status = p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status;
-        group_fail_as_reported(g, &(struct reason){ status, g->rank, whole, (uint64_t)p->peer + 1, !is_dead(p) });
+        const int is_lost = status != COMM_ERR_BACKEND; /* else only its address is not known */
+        if (is_lost)
+            exec_host->rank_lost(g->token, p->peer, whole);
+        group_fail_as_reported(g, &(struct reason){ status, g->rank, whole, is_lost ? (uint64_t)p->peer + 1 : 0,
+                                                    !is_dead(p) });
     }
 }
 
