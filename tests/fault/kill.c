@@ -119,15 +119,71 @@ static int run(int size, enum phase phase, enum menu what, enum wait_by how, uin
     return failed;
 }
 
+/* ---- The store ends with its rank ---- */
+
+struct ending {
+    const char *hosts; /* a letter for each rank's, which COMM_HOST_ID pretends */
+    int port;
+};
+
+/* The others go on. They are on one host, or have one rank on each, so that `auto` gives them another backend than the
+ * world has. */
+static void the_store_ends_with_its_rank(int rank, int size, void *arg)
+{
+    const struct ending *s = arg;
+    const char host[] = { s->hosts[rank], '\0' };
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world, *rest = NULL;
+    comm_status status;
+    int32_t lost[FAULT_RANKS_MAX], one = 1;
+    size_t count;
+    char url[64];
+    setenv("COMM_HOST_ID", host, 1);
+    snprintf(url, sizeof url, "tcp://127.0.0.1:%d", s->port);
+    options.rendezvous = url;
+    options.rank = rank;
+    options.world_size = size;
+    options.backend = "cpu:auto";
+    options.timeout_ms = 30000;
+    CHECK_OK(comm_init(&options, &world));
+    if (comm_barrier(world, NULL, NULL) == COMM_OK && rank == 0)
+        raise(SIGKILL);
+    while (comm_barrier(world, NULL, NULL) == COMM_OK)
+        ;
+    do {
+        comm_group_close(rest);
+        rest = NULL;
+        CHECK_OK(comm_group_lost_ranks(world, lost, FAULT_RANKS_MAX, &count));
+        status = comm_group_shrink(world, lost, count, NULL, &rest);
+        if (status == COMM_OK)
+            status = comm_all_reduce(rest, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL);
+    } while (status == COMM_ERR_PEER_LOST);
+    CHECK_OK(status);
+    CHECK(comm_group_size(rest) == size - 1 && one == size - 1);
+    CHECK(strcmp(comm_group_backend(rest), comm_group_backend(world)) != 0);
+    CHECK_OK(comm_group_close(rest));
+    CHECK_OK(comm_group_close(world));
+}
+
+static int run_without_store(const char *hosts)
+{
+    struct ending s = { hosts, fault_free_port() };
+    struct ranks_options options = { .limit_s = 30, .may_fail = 1, .name = hosts };
+    return ranks_run((int)strlen(hosts), &options, the_store_ends_with_its_rank, &s);
+}
+
 int main(int count, char **arguments)
 {
     uint64_t random = fault_seed();
     int wanted = count > 1 ? atoi(arguments[1]) : -1, failed = 0; /* a phase, or all */
     unsigned size = 0, how = 0;
+    static const char *const hosts[] = { "abb", "aabc" };
     for (int phase = 0; phase < PHASE_END; phase++)
         for (int what = 0; what < MENU_END; what++, size++, how++)
             if (wanted < 0 || wanted == phase)
                 failed |= run(2 + (int)(size % 4), (enum phase)phase, (enum menu)what, (enum wait_by)(how % WAIT_END),
                               &random);
+    for (size_t i = 0; wanted < 0 && i < sizeof hosts / sizeof *hosts; i++)
+        failed |= run_without_store(hosts[i]);
     return failed;
 }

@@ -367,6 +367,13 @@ fault("tcp", "in_place_all_to_all_works_on_no_copy", "core/exec/prepare.c", "if 
       "if (!premul)", "collectives on tcp", "rows on 3")
 fault("tcp", "lengths_are_not_compared", MATCH, "if (h->bytes == m->bytes || !m->user->wrong_length)",
       "if (h->bytes <= m->bytes || !m->user->wrong_length)", "mismatch", "manual")
+fault("core", "backends_of_later_groups_are_not_opened", "core/group_open.c",
+      "    for (size_t i = 0; status == COMM_OK && i < world->root->channel_count; i++)\n        open_possible",
+      "    for (size_t i = 0; 0 && i < world->root->channel_count; i++)\n        open_possible", "kill")
+fault("core", "backends_of_groups_of_one_host_are_not_opened", "core/auto.c",
+      "part_of(all, world->size, kind & 1, kind >> 1, part)", "part_of(all, world->size, kind & 1, 0, part)", "kill")
+fault("core", "backends_of_groups_of_a_rank_on_each_host_are_not_opened", "core/auto.c",
+      "part_of(all, world->size, kind & 1, kind >> 1, part)", "part_of(all, world->size, 1, kind >> 1, part)", "kill")
 fault("exec", "messages_for_a_group_that_has_ended_unopened_are_kept", "core/exec/groups.c",
       "u->head.group == id && u->port == p", "0", "match")
 fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/groups.c",
