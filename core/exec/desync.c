@@ -108,6 +108,22 @@ static const struct exec_op *users_own(const struct exec_op *list)
     return list;
 }
 
+/* Of the rank that the collective waits for: is there trouble with its connection? The rank that asks may reach both,
+ * and would name neither. */
+static int say_what_holds_up(const struct exec_group *g, char *text, size_t capacity)
+{
+    int32_t rank = g->head ? engine_awaits(g->head) : -1;
+    char trouble[FRAME_ANSWER_TEXT_MAX] = "";
+    if (rank < 0 || rank == g->rank)
+        return 0;
+    const struct port *p = group_port(g, rank);
+    p->ops->describe_trouble(p, trouble, sizeof trouble);
+    if (*trouble)
+        text_add(text, capacity, ", and %s %s: %.120s", p->state == PORT_UP ? "waits for" : "cannot reach",
+                 text_rank(g, rank), trouble);
+    return *trouble != '\0';
+}
+
 /* What this rank does in the group: a text that follows "rank 3". */
 static void say_what_we_do(const struct exec_group *g, char *text, size_t capacity)
 {
@@ -182,6 +198,8 @@ void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
     }
     tell_collective(g, h->seq, &answer);
     say_what_we_do(g, text, sizeof text);
+    if (say_what_holds_up(g, text, sizeof text))
+        answer.flags |= FRAME_ANSWER_HELD_UP;
     p->ops->send_text(p, &answer, text, 1);
     if (g->asks_for && group_rank_of(g, p) >= 0 && group_rank_of(g, p) < g->rank)
         g->answers[group_rank_of(g, p)].asks = 1;
@@ -286,6 +304,8 @@ static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
         name_missing(v, g, rank, why);
     } else if (op_is_p2p(op) ? rank == op->op.root
                              : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
+        name_missing(v, g, rank, a->text);
+    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP)) {
         name_missing(v, g, rank, a->text);
     } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
         name_waiting(v, g, rank, a->waits_for);

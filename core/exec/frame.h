@@ -33,6 +33,7 @@ enum {
     FRAME_ANSWER_BEHIND = 4,  /* an earlier one is under way */
     FRAME_ANSWER_KNOWN = 8,   /* kind, dtype, redop, root_known, count and signature are those of #seq */
     FRAME_ANSWER_CLOSED = 16, /* the group has been closed there */
+    FRAME_ANSWER_HELD_UP = 32, /* there is trouble with the rank that it waits for, which the payload tells */
 };
 
 /* The flags of a CREDIT. */

@@ -374,6 +374,8 @@ fault("core", "backends_of_groups_of_one_host_are_not_opened", "core/auto.c",
       "part_of(all, world->size, kind & 1, kind >> 1, part)", "part_of(all, world->size, kind & 1, 0, part)", "kill")
 fault("core", "backends_of_groups_of_a_rank_on_each_host_are_not_opened", "core/auto.c",
       "part_of(all, world->size, kind & 1, kind >> 1, part)", "part_of(all, world->size, 1, kind >> 1, part)", "kill")
+fault("core", "trouble_of_other_ranks_is_not_told", DESYNC, "    if (say_what_holds_up(g, text, sizeof text))\n",
+      "    if (0)\n", "desync")
 fault("exec", "messages_for_a_group_that_has_ended_unopened_are_kept", "core/exec/groups.c",
       "u->head.group == id && u->port == p", "0", "match")
 fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/groups.c",

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/exec/desync.h"
@@ -102,6 +103,43 @@ static void a_time_without_running_is_one_step(void **state)
     ended_saying(" has called no collective yet");
 }
 
+static void trouble(const struct port *p, char *text, size_t capacity)
+{
+    (void)p;
+    snprintf(text, capacity, "10.0.0.3:4711: no answer");
+}
+
+/* Rank 1 is in it, too, and has trouble with the rank that it waits for: rank 0, which may reach both, says so. */
+static void the_other_tells_of_its_trouble(void **state)
+{
+    static const struct port_ops *before;
+    static struct port_ops ops;
+    static uint32_t others[2];
+    static struct pair_work theirs;
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
+                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
+                   .submitted_ns = MS, .timeout_ns = 100 * LIMIT_NS, .send = { .data = others, .count = 2 },
+                   .recv = { .data = others, .count = 2 } };
+    (void)state;
+    before = pair_port(1)->ops;
+    ops = *before;
+    ops.describe_trouble = trouble;
+    pair_port(1)->ops = &ops;
+    assert_int_equal(pair_submit(1, &op, &theirs), COMM_OK);
+    pair_turn(1);
+    while (pair_next(1))
+        pair_drop(1);
+    ask();
+    while (pair_next(0) && pair_next(0)->type != FRAME_QUERY)
+        pair_drop(0);
+    assert_int_equal(pair_deliver(0), FRAME_QUERY);
+    assert_int_equal(pair_next(1)->flags & FRAME_ANSWER_HELD_UP, FRAME_ANSWER_HELD_UP);
+    assert_int_equal(pair_deliver(1), FRAME_ANSWER);
+    look(0, LIMIT_NS + 2 * MS);
+    ended_saying("is in all_reduce #1, and waits for rank 0: 10.0.0.3:4711: no answer");
+    pair_port(1)->ops = before;
+}
+
 /* The timer may go off before the sockets are read. */
 static void an_answer_that_nobody_has_read_counts(void **state)
 {
@@ -121,7 +159,7 @@ static void an_answer_that_nobody_has_read_counts(void **state)
 static void what_comes_at_last_is_no_reason_to_end(void **state)
 {
     int64_t now = LIMIT_NS + MS;
-    struct pair_work theirs = { 0 };
+    static struct pair_work theirs;
     static uint32_t other[2];
     comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
                    .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
@@ -152,6 +190,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_answer_ends_the_question, setup, teardown),
         cmocka_unit_test_setup_teardown(silence_lasts_for_all_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(a_time_without_running_is_one_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_other_tells_of_its_trouble, setup, teardown),
         cmocka_unit_test_setup_teardown(an_answer_that_nobody_has_read_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(what_comes_at_last_is_no_reason_to_end, setup, teardown),
     };
