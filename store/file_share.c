@@ -6,6 +6,9 @@
  * all openers that have not closed the file have crashed, then it is left over from another job, and a new opener is
  * told so: its keys would lead it to ranks that have ended.
  *
+ * The last of a world to close the file removes it, and only then is the path free for the next world. A process that
+ * has closed it already and comes for the next world waits for that.
+ *
  * No thread sleeps inside the kernel for a lock: a process that is stopped in the middle of a write must cost the
  * others no more than their time limit. */
 #include "file_share.h"
@@ -23,6 +26,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/param.h"
 
 static const off_t LOCK_AT = (off_t)1 << 61;          /* the byte to lock */
 static const off_t WAITING_AT = ((off_t)1 << 61) + 1; /* locked, for reading, by all that try to lock that one */
@@ -34,6 +38,9 @@ enum {
     AFTER_YOU_NS = 300000, /* longer than that, so that a waiting process gets it */
     CLOSE_MS = 1000,       /* for the lock, to write the CLOSE record */
     NAMED_MAX = 8,         /* openers that a text names */
+    WHO_BYTES = 80,
+    LOOK_FIRST_NS = 500000, /* between two looks whether the file is gone */
+    LOOK_MAX_NS = 10000000,
 };
 
 /* ---- Locks ---- */
@@ -365,6 +372,27 @@ comm_status file_append(struct file_share *f, enum file_kind kind, struct table_
 
 /* ---- Opening and closing ---- */
 
+static int is_removed(const struct file_share *f)
+{
+    struct stat st;
+    return fstat(f->fd, &st) == 0 && st.st_nlink == 0;
+}
+
+/* It is not the file any more: back to the beginning. Under the lock, which ends with it. */
+static comm_status let_go(struct file_share *f)
+{
+    file_leave(f, COMM_OK);
+    close(f->fd);
+    table_destroy(f->table);
+    for (size_t i = 0; i < f->opener_count; i++)
+        free(f->openers[i].who);
+    f->fd = -1;
+    f->read_to = 0;
+    f->opener_count = 0;
+    f->table = NULL;
+    return table_create(&f->table);
+}
+
 /* The file as it is now, with the lock on it. *ret_again if it was removed meanwhile. */
 static comm_status open_once(struct file_share *f, const struct store_wait *wait, int *ret_again)
 {
@@ -378,18 +406,32 @@ static comm_status open_once(struct file_share *f, const struct store_wait *wait
     comm_status status = take_locks(f, FILE_WRITE, wait);
     if (status != COMM_OK)
         return status;
-    if (fstat(f->fd, &st) == 0 && st.st_nlink == 0) {
-        *ret_again = 1;
-        file_leave(f, COMM_OK);
-        close(f->fd);
-        f->fd = -1;
-        return COMM_OK;
-    }
+    *ret_again = is_removed(f);
+    if (*ret_again)
+        return let_go(f);
     status = catch_up(f);
     return status == COMM_OK ? status : file_leave(f, status);
 }
 
-/* Which openers live, which have crashed? */
+static void write_self(char who[WHO_BYTES])
+{
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(who, WHO_BYTES, "%s:%d", host, (int)getpid());
+}
+
+/* All of the world have opened the file, and this process has closed it: what it opens now is the next world's. */
+static int comes_for_the_next(const struct file_share *f, int32_t world_size)
+{
+    char who[WHO_BYTES];
+    int has_closed = 0;
+    write_self(who);
+    for (size_t i = 0; i < f->opener_count; i++)
+        has_closed |= f->openers[i].closed && strcmp(f->openers[i].who, who) == 0;
+    return has_closed && world_size > 0 && f->opener_count >= (size_t)world_size;
+}
+
+/* Which openers live, which have crashed? COMM_IN_PROGRESS if the file is to be removed by those that live. */
 static comm_status check_openers(struct file_share *f, int32_t world_size)
 {
     size_t alive = 0, crashed = 0;
@@ -404,6 +446,8 @@ static comm_status check_openers(struct file_share *f, int32_t world_size)
             "the store file %s is left from a job that crashed%s; delete it, or use another path for each job", f->path,
             who);
     }
+    if (alive > 0 && comes_for_the_next(f, world_size))
+        return COMM_IN_PROGRESS;
     if (world_size > 0 && f->opener_count - crashed >= (size_t)world_size) {
         file_say_who(f, who, sizeof who);
         return comm__fail(
@@ -417,17 +461,77 @@ static comm_status check_openers(struct file_share *f, int32_t world_size)
 
 static comm_status sign_in(struct file_share *f)
 {
-    char who[80], host[64] = "";
-    gethostname(host, sizeof host - 1);
-    int bytes = snprintf(who, sizeof who, "%s:%d", host, (int)getpid());
+    char who[WHO_BYTES];
+    write_self(who);
     size_t number = f->opener_count;
     if (set_lock(f->fd, F_WRLCK, ALIVE_AT + (off_t)number) != 0)
         return comm__fail(COMM_ERR_SYSTEM, "locking the store file %s: %s", f->path, strerror(errno));
     comm_status status =
-        file_append(f, FILE_OPEN, (struct table_bytes){ NULL, 0 }, (struct table_bytes){ who, (size_t)bytes });
+        file_append(f, FILE_OPEN, (struct table_bytes){ NULL, 0 }, (struct table_bytes){ who, strlen(who) });
     if (status == COMM_OK)
         f->number = number;
     return status;
+}
+
+/* Less and less often. */
+static void say_still_open(const struct file_share *f, const struct store_wait *wait, int64_t *next_ms)
+{
+    char who[600];
+    if (store_wait_ms(wait) < *next_ms)
+        return;
+    *next_ms = store_wait_ms(wait) * 2;
+    file_say_who(f, who, sizeof who);
+    comm__log(COMM_LOG_WARN,
+              "this process has closed the store file %s, and has waited %lld s to open it anew, until the others have "
+              "closed it, too; %s",
+              f->path, store_wait_ms(wait) / 1000, who);
+}
+
+static comm_status fail_still_open(const struct file_share *f, const struct store_wait *wait)
+{
+    char who[600];
+    file_say_who(f, who, sizeof who);
+    return comm__fail(COMM_ERR_TIMEOUT,
+                      "timed out after %lld ms: this process has closed the store file %s, but others of its world "
+                      "have not, so the next world cannot open it; %s",
+                      store_wait_ms(wait), f->path, who);
+}
+
+/* Without the lock, before and after. *ret_again: it is removed. */
+static comm_status await_removal(struct file_share *f, int32_t world_size, const struct store_wait *wait,
+                                 int *ret_again)
+{
+    struct timespec pause = { 0, LOOK_FIRST_NS };
+    int64_t news_ms = comm__param_int("progress_log_ms");
+    comm_status status = COMM_IN_PROGRESS;
+    while (status == COMM_IN_PROGRESS) {
+        nanosleep(&pause, NULL);
+        pause.tv_nsec = pause.tv_nsec * 2 < LOOK_MAX_NS ? pause.tv_nsec * 2 : LOOK_MAX_NS;
+        status = take_locks(f, FILE_READ, wait);
+        if (status != COMM_OK)
+            return status == COMM_ERR_TIMEOUT ? fail_still_open(f, wait) : status;
+        *ret_again = is_removed(f);
+        if (*ret_again)
+            return let_go(f);
+        status = catch_up(f);
+        if (status == COMM_OK)
+            status = check_openers(f, world_size);
+        say_still_open(f, wait, &news_ms);
+        if (status == COMM_IN_PROGRESS && store_wait_over(wait))
+            status = fail_still_open(f, wait);
+        file_leave(f, status);
+    }
+    return status;
+}
+
+/* Under the lock, which it gives back. *ret_again: the file that was opened is removed. */
+static comm_status enter_world(struct file_share *f, int32_t world_size, const struct store_wait *wait, int *ret_again)
+{
+    comm_status status = check_openers(f, world_size);
+    if (status == COMM_OK)
+        status = sign_in(f);
+    file_leave(f, status);
+    return status == COMM_IN_PROGRESS ? await_removal(f, world_size, wait, ret_again) : status;
 }
 
 comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size,
@@ -438,14 +542,12 @@ comm_status file_share_open(struct file_share *f, const char *path, int32_t worl
     pthread_mutex_init(&f->lock, NULL);
     f->path = strdup(path);
     comm_status status = f->path ? table_create(&f->table) : comm__fail(COMM_ERR_NO_MEMORY, "no memory for a path");
-    while (status == COMM_OK && again)
+    while (status == COMM_OK && again) {
         status = open_once(f, wait, &again);
-    if (status != COMM_OK)
-        return status;
-    status = check_openers(f, world_size);
-    if (status == COMM_OK)
-        status = sign_in(f);
-    return file_leave(f, status);
+        if (status == COMM_OK && !again)
+            status = enter_world(f, world_size, wait, &again);
+    }
+    return status;
 }
 
 /* The whole world has opened the file, and all have closed it. */

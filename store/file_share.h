@@ -27,7 +27,8 @@ struct file_share {
 };
 
 /* Open or make the file. Refuses what is no log, what a crashed job has left, and more openers than `world_size` (if >
- * 0). On failure file_share_close is still right. */
+ * 0); but a process that has closed the file waits until the others of the world have, too. On failure file_share_close
+ * is still right. */
 comm_status file_share_open(struct file_share *f, const char *path, int32_t world_size,
                             const struct store_wait *wait);
 /* Say that we have closed; the last of a world (`world_size` > 0) removes the file. Frees what `f` holds. */

@@ -60,14 +60,16 @@ typedef struct comm_store_options {
 /* Open a store by its URL:
  *   tcp://host:port      IPv6 in brackets; port 0 (serve only) lets the system choose: see comm_store_port
  *   file:///path         a regular file that all processes can reach, made if it is not there; %20 is a blank;
- *                        ?world_size=N stands for the option. It grows with every change, and a new opener reads it all
+ *                        ?world_size=N stands for the option. It grows with every change, and a new opener reads it
+ *                        all. A process that has closed the file of a whole world, and opens it again, waits until
+ *                        the last of that world has closed and removed it
  *   hash://name          shared by all openers of that name in this process, as long as one of them has it open;
  *                        hash:// alone is a fresh one
  * A file whose openers have all died without closing it is left from a crashed job, and refused; the text names them.
  * Memory  gives *ret_store (comm_store_close).
  * Errors  INVALID (quotes the part of the URL; the file is left over, or its world is complete), NOT_FOUND (unknown
- *         scheme), TIMEOUT (no answer: says host, address, and the last refusal), SYSTEM (for example the port
- *         is taken), PROTOCOL (the file is something else). */
+ *         scheme), TIMEOUT (no answer: says host, address, and the last refusal; or the file is still that of the
+ *         last world), SYSTEM (for example the port is taken), PROTOCOL (the file is something else). */
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
 /* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; after that the handle

@@ -618,6 +618,17 @@ fault("store", "add_wakes_no_waiter", STATE, "wire_put_u64(reply, (uint64_t)valu
 fault("store", "closed_opener_counts_as_open", "store/file_share.c",
       "if (opener < f->opener_count)\n        f->openers[opener].closed = 1;",
       "if (opener + 1 < f->opener_count)\n        f->openers[opener].closed = 1;", "store file alone", "store file")
+fault("store", "next_world_at_a_file_is_one_too_many", "store/file_share.c",
+      "alive > 0 && comes_for_the_next(f, world_size)", "0", "store file alone", "store rendezvous by file")
+fault("store", "any_process_comes_for_the_next_world", "store/file_share.c",
+      "&& strcmp(f->openers[i].who, who) == 0;", ";", "store file alone")
+fault("store", "next_world_waits_for_the_dead", "store/file_share.c",
+      "alive > 0 && comes_for_the_next(", "comes_for_the_next(", "store file alone")
+fault("store", "next_world_begins_in_the_removed_file", "store/file_share.c",
+      "        *ret_again = is_removed(f);\n        if (*ret_again)\n            return let_go(f);\n", "",
+      "store rendezvous by file")
+fault("store", "next_world_has_the_openers_of_the_last", "store/file_share.c", "    f->opener_count = 0;\n", "",
+      "store rendezvous by file")
 fault("core", "nobody_asks_whether_a_sender_has_closed_the_group", DESYNC, "    probe_peers(g, g->recvs.head);\n", "",
       "leave")
 

@@ -31,11 +31,17 @@ static void fresh_path(void)
     snprintf(url, sizeof url, "file://%s/store%%20%d", folder, number - 1);
 }
 
-static comm_status try_open(int32_t world_size, comm_store **ret_store)
+static comm_status try_open_for(int64_t timeout_ms, int32_t world_size, comm_store **ret_store)
 {
     comm_store_options options = COMM_STORE_OPTIONS_INIT;
     options.world_size = world_size;
+    options.timeout_ms = timeout_ms;
     return comm_store_open(url, &options, ret_store);
+}
+
+static comm_status try_open(int32_t world_size, comm_store **ret_store)
+{
+    return try_open_for(0, world_size, ret_store);
 }
 
 static comm_store *open_store(int32_t world_size)
@@ -408,11 +414,8 @@ static void the_last_of_the_world_removes_the_file(void)
     comm_store *a = open_store(3), *b = open_store(3);
     CHECK_OK(comm_store_set(a, "k", "v", 1));
     comm_store_close(a); /* not all have come: the file stays */
-    comm_store *c = open_store(3), *d = NULL;
+    comm_store *c = open_store(3);
     check_text(c, "k", "v");
-    CHECK_STATUS(try_open(3, &d), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS("3 times");
-    CHECK_ERROR_SAYS("world of 3");
     comm_store_close(b);
     check_text(c, "k", "v");
     comm_store_close(c);
@@ -420,6 +423,72 @@ static void the_last_of_the_world_removes_the_file(void)
     strcat(url, "?world_size=1");
     a = open_store(0);
     comm_store_close(a);
+    CHECK(file_bytes() == -1);
+}
+
+static void one_more_than_the_world_is_refused(void)
+{
+    fresh_path();
+    comm_store *a = open_store(2), *b = open_store(2), *c = (comm_store *)8;
+    CHECK_STATUS(try_open(2, &c), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("2 times");
+    CHECK_ERROR_SAYS("world of 2");
+    comm_store_close(a);
+    int status;
+    fflush(NULL);
+    pid_t child = fork(); /* has closed nothing here, so it does not come for the next world */
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        CHECK_STATUS(try_open_for(LONG_MS, 2, &c), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS("in use");
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(c == (comm_store *)8);
+    comm_store_close(b);
+    CHECK(file_bytes() == -1);
+}
+
+static void *open_for_the_next_world(void *context)
+{
+    struct waiter *w = context;
+    w->status = try_open_for(w->timeout_ms, 2, &w->store);
+    snprintf(w->text, sizeof w->text, "%s", comm_last_error());
+    return NULL;
+}
+
+static void start_next_world(struct waiter *w)
+{
+    *w = (struct waiter){ .timeout_ms = LONG_MS };
+    CHECK(pthread_create(&w->thread, NULL, open_for_the_next_world, w) == 0);
+}
+
+static void the_next_world_waits_until_the_file_is_removed(void)
+{
+    fresh_path();
+    comm_store *a = open_store(2), *b = open_store(2), *c = (comm_store *)8;
+    char who[64];
+    struct waiter w;
+    CHECK_OK(comm_store_set(a, "k", "v", 1));
+    comm_store_close(a);
+    CHECK_STATUS(try_open_for(SHORT_MS, 2, &c), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS("others of its world have not");
+    CHECK_ERROR_SAYS(path);
+    snprintf(who, sizeof who, ":%d", (int)getpid());
+    CHECK_ERROR_SAYS(who);
+    CHECK(c == (comm_store *)8);
+    check_text(b, "k", "v");
+    start_next_world(&w);
+    comm_store_close(b);
+    pthread_join(w.thread, NULL);
+    CHECK(w.status == COMM_OK);
+    int32_t there = -7;
+    CHECK_OK(comm_store_check(w.store, (const char *[]){ "k" }, 1, &there));
+    CHECK(there == 0);
+    b = open_store(2);
+    comm_store_close(w.store);
+    comm_store_close(b);
     CHECK(file_bytes() == -1);
 }
 
@@ -545,6 +614,35 @@ static void those_who_live_go_on_when_one_crashes(void)
     comm_store_close(again);
     comm_store_close(store);
     CHECK(file_bytes() == -1); /* the world came, and has gone */
+}
+
+static void the_next_world_does_not_wait_for_the_dead(void)
+{
+    char who[64];
+    struct waiter w;
+    comm_store *c;
+    fresh_path();
+    comm_store *store = open_store(2);
+    pid_t child = start_child(set_and_wait_for_the_end);
+    comm_store_close(store);
+    snprintf(who, sizeof who, ":%d", (int)child);
+    CHECK_STATUS(try_open_for(SHORT_MS, 2, &c), COMM_ERR_TIMEOUT);
+    CHECK_ERROR_SAYS(who);
+    start_next_world(&w);
+    kill(child, SIGKILL);
+    join_child(child, SIGKILL);
+    pthread_join(w.thread, NULL);
+    CHECK(w.status == COMM_ERR_INVALID && strstr(w.text, "crashed") && strstr(w.text, who));
+    unlink(path);
+
+    fresh_path();
+    store = open_store(2);
+    comm_store *forgets = open_store(0); /* does not remove the file, for it knows of no world */
+    comm_store_close(store);
+    comm_store_close(forgets);
+    CHECK_STATUS(try_open_for(LONG_MS, 2, &c), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("left from an earlier job");
+    unlink(path);
 }
 
 /* The kernel ends the write in the middle, and then the process: the file may not grow any more. */
@@ -738,7 +836,7 @@ static void a_late_lock_does_not_hide_the_missing_key(void)
     CHECK_OK(file_enter(&share, FILE_WRITE, &wait));
     pthread_join(w.thread, NULL);
     file_leave(&share, COMM_OK);
-    CHECK_STATUS(w.status, COMM_ERR_TIMEOUT);
+    CHECK(w.status == COMM_ERR_TIMEOUT); /* its text is the other thread's */
     if (!strstr(w.text, "'never'") || strstr(w.text, "locked"))
         ranks_fail(__FILE__, __LINE__, "'%s' does not speak of the key alone", w.text);
     file_share_close(&share, 0);
@@ -760,9 +858,12 @@ static const struct {
     { "bad paths are refused", bad_paths_are_refused },
     { "a folder or file without permission is refused", a_folder_or_file_without_permission_is_refused },
     { "the last of the world removes the file", the_last_of_the_world_removes_the_file },
+    { "one more than the world is refused", one_more_than_the_world_is_refused },
+    { "the next world waits until the file is removed", the_next_world_waits_until_the_file_is_removed },
     { "opening while another removes the file", opening_while_another_removes_the_file },
     { "a file of a crashed job is refused", a_file_of_a_crashed_job_is_refused },
     { "those who live go on when one crashes", those_who_live_go_on_when_one_crashes },
+    { "the next world does not wait for the dead", the_next_world_does_not_wait_for_the_dead },
     { "a writer that dies in the middle is cut off", a_writer_that_dies_in_the_middle_is_cut_off },
     { "a full disk is an error and no damage", a_full_disk_is_an_error_and_no_damage },
     { "a disk without space loses nothing", a_disk_without_space_loses_nothing },

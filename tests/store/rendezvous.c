@@ -83,6 +83,29 @@ static void a_world_meets_there(int rank, int size, void *arg)
     }
 }
 
+/* The ranks part at different times, and the first to leave comes first to the next world. */
+static void one_world_after_the_other(int rank, int size, void *arg)
+{
+    char url[400];
+    (void)arg;
+    url_of(url, rank, size);
+    for (int i = 0; i < 20; i++) {
+        comm_init_options options = COMM_INIT_OPTIONS_INIT;
+        comm_group *world;
+        options.rendezvous = url;
+        options.backend = "shm";
+        options.timeout_ms = LONG_MS;
+        if (i % 2) {
+            meet_and_part(rank, size, 0);
+            continue;
+        }
+        CHECK_OK(comm_init(&options, &world));
+        CHECK_OK(comm_group_close(world));
+    }
+    together(size, "done");
+    CHECK(!file_is_there());
+}
+
 static void who_is_missing_is_named(int rank, int size, void *arg)
 {
     char url[400];
@@ -164,6 +187,7 @@ int main(void)
     } tests[] = {
         { "at one path again and again", at_one_path_again_and_again },
         { "a world meets there", a_world_meets_there },
+        { "one world after the other", one_world_after_the_other },
         { "who is missing is named", who_is_missing_is_named },
         { "one too many is refused", one_too_many_is_refused },
         { "after a crash all are told", after_a_crash_all_are_told },
