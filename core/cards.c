@@ -57,8 +57,7 @@ void comm__cards_take(struct cards *c, const void *all, size_t bytes)
     atomic_store_explicit(&c->all, copy, memory_order_release);
 }
 
-/* The value at *at, which moves on; 0 at the end, or if this is no card. */
-static int next_value(const char **at, const char *end, const char **ret_key, size_t *ret_key_bytes, size_t *ret_bytes)
+int comm__cards_next(const char **at, const char *end, const char **ret_key, size_t *ret_key_bytes, size_t *ret_bytes)
 {
     char *rest;
     if (*at >= end)
@@ -81,7 +80,7 @@ comm_status comm__cards_find(struct cards *c, const char *backend, const char *k
 {
     const char *all = atomic_load_explicit(&c->all, memory_order_acquire), *at = all, *name, *latest = NULL;
     size_t name_bytes, bytes, latest_bytes = 0, wanted = strlen(backend), key_bytes = wanted + 1 + strlen(key);
-    while (all && next_value(&at, all + c->all_bytes, &name, &name_bytes, &bytes))
+    while (all && comm__cards_next(&at, all + c->all_bytes, &name, &name_bytes, &bytes))
         if (name_bytes == key_bytes && memcmp(name, backend, wanted) == 0 && name[wanted] == '/' &&
             memcmp(name + wanted + 1, key, key_bytes - wanted - 1) == 0) {
             latest = name + key_bytes;

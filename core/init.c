@@ -142,8 +142,6 @@ static comm_status come_together(struct world *world, const comm_init_options *o
     j->backends = j->settings = NULL;
     free(terms);
     free(settings);
-    comm_store_close(j->names);
-    j->names = NULL;
     world->store = j->store;
     world->rank = j->rank;
     world->size = j->size;
@@ -163,9 +161,16 @@ static int came_too_early(const struct world *world, const struct joining *j, co
            clock_left_ms(j->deadline_ns) != 0;
 }
 
+static void close_names(struct joining *j)
+{
+    comm_store_close(j->names);
+    j->names = NULL;
+}
+
 static void begin_again(struct world *world, struct joining *j)
 {
     comm__join_end(j);
+    close_names(j);
     comm_store_close(world->store);
     comm_store_close(world->rendezvous);
     world->store = j->store = world->rendezvous = NULL;
@@ -178,7 +183,7 @@ static void begin_again(struct world *world, struct joining *j)
     world->name = world->tuning = NULL;
     world->lost = NULL;
     j->number = -1;
-    j->joined = 0;
+    j->joined = j->swept = 0;
 }
 
 static comm_status meet(struct world *world, const comm_init_options *o, struct joining *j)
@@ -296,6 +301,7 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
     status = meet(world, &o, &j);
     if (status == COMM_OK)
         status = confirm(world, &j, open_world(world, &o, &j));
+    close_names(&j);
     if (status == COMM_OK) {
         lift_deadline(world);
         world->came_together = 1;

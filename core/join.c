@@ -22,7 +22,8 @@
  *
  * The numbers let a program open one world after the other on a store that outlives them (commrun's, torchrun's). Only
  * the processes of the last world may open the next one: any other is a second process that claims the same rank, or
- * comes to a store that an earlier run has left behind. */
+ * comes to a store that an earlier run has left behind. When they do, they delete what the world before the last one
+ * has left (join_sweep.c). */
 #include "join.h"
 
 #include <inttypes.h>
@@ -42,6 +43,7 @@
 #include "base/param.h"
 #include "host_cores.h"
 #include "host_id.h"
+#include "join_sweep.h"
 
 #define ALL_WELL "ok"
 
@@ -771,6 +773,8 @@ comm_status comm__join(struct joining *j, comm_status able)
     comm_status status = show_up(j, able);
     if (status == COMM_OK)
         status = count_in(j, &showing_up, &last);
+    if (status == COMM_OK && !last)
+        comm__join_sweep(j); /* while others come */
     if (status == COMM_OK)
         status = last ? tell_nonce_and_hosts(j) : wait_for_all(j, &showing_up);
     return status == COMM_OK ? take_nonce_and_hosts(j) : status;
@@ -846,11 +850,17 @@ comm_status comm__join_confirm(struct joining *j, comm_status able, const void *
     comm_status status = comm_store_set(j->store, key, card, bytes);
     if (status == COMM_OK)
         status = count_in(j, &opening, &last);
+    if (status == COMM_OK && !last)
+        comm__join_sweep(j);
     if (status == COMM_OK)
         status = last ? tell_cards(j) : wait_for_all(j, &opening);
-    if (status == COMM_OK)
-        *ret_cards = payload(j, ret_bytes);
-    return status;
+    if (status != COMM_OK)
+        return status;
+    comm__join_sweep(j); /* who came last both times: the others do not wait for it */
+    *ret_cards = payload(j, ret_bytes);
+    if (*ret_bytes == 0 && bytes > 0) /* not handed out: ranks ask for what is on it, and it must not be swept */
+        (void)comm_store_delete(j->store, key, NULL);
+    return COMM_OK;
 }
 
 void comm__join_end(struct joining *j)

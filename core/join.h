@@ -18,13 +18,14 @@ struct joining {
     const char *settings; /* and what they have set in the environment: comm__world_settings */
     const char *unusable; /* what auto cannot take here, and why; "": nothing */
     uint64_t tuning;       /* and the mark of what they read from COMM_TUNING; 0: nothing */
-    comm_store *names; /* what all worlds of this name share; comm__join_end closes it */
+    comm_store *names; /* what all worlds of this name share; the caller closes it */
     /* this world's own part of it; comm__join opens it, its caller closes it, also after a failure */
     comm_store *store;
     int32_t rank, size;
     int64_t began_ns, deadline_ns;
     int64_t number; /* of worlds of this name that came together in this store before; -1: not known yet */
     int served;     /* by rank 0: the store */
+    int swept;      /* what an earlier world has left */
     int joined;     /* the rank is counted in, or has heard that there will be no world */
     char nonce[JOIN_NONCE_TEXT];
     /* [size] the number of each rank's host (host_id.h); a caller that needs it longer takes it and leaves NULL */

@@ -380,7 +380,9 @@ typedef struct comm_init_options {
  * 7 if its whole host is gone. All this holds for every kind of store. A world of one rank leaves the store alone.
  * The same processes may open one world after the other, or several, by the same store or URL: worlds of one name are
  * told apart by their order. Worlds that differ in their members, or that are opened by several threads at the same
- * time, need different names; so does a world that children of fork() open among themselves.
+ * time, need different names; so does a world that children of fork() open among themselves. A world's keys stay in the
+ * store until the second world of its name after it comes together there; a world that did not come together leaves
+ * them for as long as the store lives. So worlds that follow each other on one store should have one name.
  *
  * Order    every rank of the world calls it; worlds of one name in the same order.
  * Memory   borrows the options; gives *ret_world, to be closed with comm_group_close.

@@ -163,8 +163,9 @@ COMM_API comm_status comm_store_queue_len(comm_store *store, const char *key, in
 COMM_API comm_status comm_store_barrier(comm_store *store, const char *key, int32_t world_size, int64_t timeout_ms);
 
 /* Collectives of byte strings over a store, for before there is a group, or after it has ended. Every rank calls with
- * the same key, root and world_size. Each use needs a fresh key: the parts stay at "KEY/<rank>" and "KEY/<rank>/uses"
- * (comm_store_delete). They are as slow as the store. A barrier that names the missing ranks is an all_gather of
+ * the same key, root and world_size. Each use needs a fresh key: the parts stay at "KEY/<rank>" and "KEY/<rank>/uses".
+ * After every rank has returned, and all know it (by a barrier), each may delete its two with comm_store_delete; then
+ * the key is fresh again. They are as slow as the store. A barrier that names the missing ranks is an all_gather of
  * nothing.
  * Results are as those of the byte strings of comm.h: all_gather and gather (at the root; NULL elsewhere) give the
  * strings one after the other, and their lengths. all_sum wraps around. (c10d's store collectives.)

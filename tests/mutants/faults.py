@@ -316,6 +316,23 @@ fault("core", "two_backends_for_one_device", "core/backend_string.c",
       "backend_string")
 fault("core", "rank_that_joined_twice_is_let_in", "core/join.c",
       "if (bytes != strlen(mine) || memcmp(there, mine, bytes) != 0)", "if (bytes != strlen(mine))", "join")
+SWEEP = "core/join_sweep.c"
+fault("core", "worlds_leave_their_keys", SWEEP, "j->number < 2 || j->swept", "1", "join_sweep")
+fault("core", "keys_of_the_last_world_are_deleted", SWEEP,
+      "j->number < 2 || j->swept)\n        return;\n    j->swept = 1;\n"
+      "    snprintf(prefix, sizeof prefix, \"%\" PRId64, j->number - 2);",
+      "j->number < 1 || j->swept)\n        return;\n    j->swept = 1;\n"
+      "    snprintf(prefix, sizeof prefix, \"%\" PRId64, j->number - 1);", "join_sweep")
+fault("core", "earlier_world_is_swept_twice", SWEEP, "    j->swept = 1;\n", "", "join_sweep")
+fault("core", "addresses_of_the_backends_stay", SWEEP, "status = remove_backends(old, card, bytes);",
+      "status = COMM_OK;", "join_sweep")
+fault("core", "sweep_insists_on_deleting", SWEEP,
+      "    return status == COMM_OK ? comm_store_delete(old, key, NULL) : status;\n}\n\nvoid",
+      "    return comm_store_delete(old, key, NULL);\n}\n\nvoid", "join_sweep")
+fault("core", "addresses_that_are_asked_for_are_deleted", "core/join.c", "if (*ret_bytes == 0 && bytes > 0)",
+      "if (*ret_bytes == 0 && bytes > 0 && 0)", "join_sweep")
+fault("core", "who_comes_last_sweeps_nothing", "core/join.c",
+      "    comm__join_sweep(j); /* who came last both times: the others do not wait for it */\n", "", "join_sweep")
 fault("core", "avg_of_integers_rounds_in_the_type", "core/reduce.c",
       "return m->redop == COMM_REDOP_AVG ? COMM_DTYPE_F64 : 0;", "return 0;", *KERNELS)
 fault("core", "small_floats_round_at_each_step", "core/reduce.c",
