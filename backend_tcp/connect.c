@@ -257,15 +257,24 @@ static int is_silent(struct link *l, int64_t now)
     return tries && now - l->acknowledged_ns > l->mesh->silence_ms * 1000000;
 }
 
+/* It may be that only one direction is cut. So the connection is reset: the peer would acknowledge a regular end again
+ * and again, and take that for signs of life. */
+static void give_up_silent(struct link *l)
+{
+    const struct linger reset = { .l_onoff = 1, .l_linger = 0 };
+    setsockopt(l->fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    port_lose(&l->port, COMM_ERR_PEER_LOST,
+              "gives no sign of life: its host has not acknowledged what host %s sent it for %lld ms "
+              "(COMM_TCP_SILENCE_MS)",
+              l->mesh->domain.peers.host_name, (long long)l->mesh->silence_ms);
+}
+
 void connect_tick(struct mesh *m)
 {
     int64_t now = clock_now_ns();
     for (int32_t i = 0; i < m->domain.peers.size; i++)
         if (m->links[i].port.state == PORT_UP && is_silent(&m->links[i], now))
-            port_lose(&m->links[i].port, COMM_ERR_PEER_LOST,
-                      "gives no sign of life: its host has not acknowledged what host %s sent it for %lld ms "
-                      "(COMM_TCP_SILENCE_MS)",
-                      m->domain.peers.host_name, (long long)m->silence_ms);
+            give_up_silent(&m->links[i]);
 }
 
 void connect_timer(struct mesh *m, int64_t now_ns)

@@ -14,6 +14,7 @@
 #include "endpoint.h"
 #include "link.h"
 #include "loop.h"
+#include "resolve.h"
 #include "say.h"
 #include "socket.h"
 
@@ -115,6 +116,8 @@ static void admit(struct pending_conn *s)
     s->fd = -1;
     struct sockaddr_storage a;
     socklen_t bytes = sizeof a;
+    if (!*p->where) /* its host's name, and the port that others know it by */
+        resolver_recall(p);
     if (!*p->where && getpeername(fd, (struct sockaddr *)&a, &bytes) == 0)
         endpoint_text(&a, p->where, sizeof p->where);
     pending_end(s, 0);
