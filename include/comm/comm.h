@@ -87,7 +87,7 @@ enum {
     COMM_ERR_MISMATCH = -22,  /* ranks called different operations; the text spells out both */
     COMM_ERR_PROTOCOL = -23,  /* bytes from a peer made no sense */
     COMM_ERR_ABORTED = -24,   /* comm_group_abort, here or on another rank */
-    COMM_ERR_BACKEND = -25,   /* the backend's own library failed */
+    COMM_ERR_BACKEND = -25,   /* the backend's own library failed, or the store that it needs */
 
     COMM_ERR_FORKED = -40, /* the handle was made before fork(); it lives on in the parent only */
     COMM_ERR_BUG = -41,    /* libcomm broke its own rule; please report the text */
