@@ -33,8 +33,11 @@ struct region {
     size_t bytes, file_bytes;
     uint32_t id;
     int fd;
-    uint32_t *told; /* [world size]: as which of this rank's regions the peer was told of it; 0: it was not */
+    uint8_t *told; /* [world size], by the peer: enum told */
 };
+
+/* Has a peer been told of a region? */
+enum told { TOLD_NOT, TOLD_AWAITED /* it has not mapped it yet */, TOLD_MAPPED };
 
 /* A peer's region. */
 struct mapping {
@@ -130,9 +133,26 @@ struct region *region_create(const struct fabric *f, size_t bytes)
     return r;
 }
 
+static int is_region(const struct fabric *f, uint32_t id)
+{
+    const struct region *r = f->regions;
+    while (r && r->id != id)
+        r = r->next;
+    return r != NULL;
+}
+
+/* They come again, after 2^32 regions. */
+static uint32_t new_id(struct fabric *f)
+{
+    do
+        f->region_id++;
+    while (f->region_id == 0 || f->region_id == RING_BACK_BY_KERNEL || is_region(f, f->region_id));
+    return f->region_id;
+}
+
 void region_enter(struct fabric *f, struct region *r)
 {
-    r->id = ++f->regions_made;
+    r->id = new_id(f);
     r->next = f->regions;
     f->regions = r;
 }
@@ -159,10 +179,14 @@ void region_leave(struct fabric *f, struct region *r)
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    /* A peer whose socket is full keeps it mapped until the world is closed. */
-    for (int32_t i = 0; i < f->domain->peers.size; i++)
-        if (r->told[i] && f->duplexes[i].port.state == PORT_UP)
-            tell(&f->duplexes[i], NOTICE_UNMAP, r);
+    /* A peer whose socket is full keeps it mapped until the world is closed, or its number comes again. */
+    for (int32_t i = 0; i < f->domain->peers.size; i++) {
+        struct duplex *p = &f->duplexes[i];
+        if (r->told[i] != TOLD_NOT && p->port.state == PORT_UP)
+            tell(p, NOTICE_UNMAP, r);
+        if (p->awaited == r)
+            p->awaited = NULL;
+    }
 }
 
 void region_forget_descriptors(struct fabric *f)
@@ -196,21 +220,31 @@ static struct region *find_region(const struct fabric *f, const void *data, size
     return r;
 }
 
-/* Has the peer mapped that one, which it was told of? It takes them in turn. */
-static int is_mapped(const struct duplex *p, uint32_t told)
+/* Has the peer mapped the one that it was told of last? */
+static int has_answered(struct duplex *p)
 {
-    uint32_t taken = atomic_load_explicit(&p->out.shared->maps_taken, memory_order_acquire);
-    return told && (int32_t)(taken - told) >= 0;
+    if (atomic_load_explicit(&p->out.shared->maps_taken, memory_order_acquire) != p->maps_told)
+        return 0;
+    if (p->awaited)
+        p->awaited->told[p->port.peer] = TOLD_MAPPED;
+    p->awaited = NULL;
+    return 1;
 }
 
-/* A peer that spins looks at its ring only, so that one says where to look. */
+/* One after the other, so that the count may begin again. A peer that spins looks at its ring only, so that one says
+ * where to look. */
 int region_tell(struct duplex *p, struct region *r)
 {
-    uint32_t *told = &r->told[p->port.peer];
-    if (is_mapped(p, *told))
+    uint8_t *told = &r->told[p->port.peer];
+    if (*told == TOLD_MAPPED)
         return 1;
-    if (!*told && tell(p, NOTICE_MAP, r)) {
-        *told = ++p->maps_told;
+    int may_tell = has_answered(p);
+    if (*told == TOLD_MAPPED)
+        return 1;
+    if (may_tell && tell(p, NOTICE_MAP, r)) {
+        *told = TOLD_AWAITED;
+        p->awaited = r;
+        p->maps_told++;
         p->notice_is_due = 1;
     }
     if (p->notice_is_due && duplex_say_notice(p))
@@ -332,11 +366,33 @@ static struct mapping *map_one(struct duplex *p, const struct notice *n, int fd)
     return NULL;
 }
 
+static void unmap(struct duplex *p, struct mapping **at)
+{
+    struct mapping *m = *at;
+    *at = m->next;
+    p->mapping_count--;
+    unmap_file(&m->map);
+    free(m);
+}
+
+/* The peer has released it. */
+static void forget_mapping(struct duplex *p, struct mapping **at)
+{
+    uint32_t id = (*at)->id;
+    if (p->borrowed.loan && (p->borrowed.region == id || p->borrowed.back_region == id))
+        duplex_drop_borrowed(p);
+    unmap(p, at);
+}
+
+/* One whose number comes again is no more, though its release could not be told. */
 static int map_theirs(struct duplex *p, const struct notice *n, int fd)
 {
     int wrong = n->bytes <= SIZE_MAX - HUGE_PAGE_BYTES ? segment_check_file(fd, n->bytes) : -EINVAL;
-    if (*find_mapping(p, n->id) || n->bytes == 0 || (wrong && wrong != -SEGMENT_CAN_SHRINK))
+    if (n->bytes == 0 || (wrong && wrong != -SEGMENT_CAN_SHRINK))
         return 0;
+    struct mapping **before = find_mapping(p, n->id);
+    if (*before)
+        forget_mapping(p, before);
     struct mapping *m = p->maps_refused || wrong ? NULL : map_one(p, n, fd);
     if (!m) {
         refuse_maps(p, n->bytes, wrong ? -wrong : errno);
@@ -346,15 +402,6 @@ static int map_theirs(struct duplex *p, const struct notice *n, int fd)
     p->mapping_count++;
     atomic_store_explicit(&p->in.shared->maps_taken, ++p->maps_taken, memory_order_release);
     return 1;
-}
-
-static void unmap(struct duplex *p, struct mapping **at)
-{
-    struct mapping *m = *at;
-    *at = m->next;
-    p->mapping_count--;
-    unmap_file(&m->map);
-    free(m);
 }
 
 static int take_notice(struct duplex *p, const struct notice *n, const int *fds, int count)
@@ -371,9 +418,7 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
         return 0;
     if (!*at)
         return 1;
-    if (p->borrowed.loan && (p->borrowed.region == n->id || p->borrowed.back_region == n->id))
-        duplex_drop_borrowed(p);
-    unmap(p, at);
+    forget_mapping(p, at);
     return 1;
 }
 

@@ -143,7 +143,8 @@ struct duplex {
     int mapping_count;
     uint32_t maps_taken;      /* as in ring_shared */
     int maps_refused;         /* one of them could not be mapped: no more are */
-    uint32_t maps_told;       /* of this rank's regions, to the peer */
+    uint32_t maps_told;       /* so many of this rank's regions, to the peer */
+    struct region *awaited;   /* the latest of them, if the peer has not mapped it yet; NULL also if it is gone */
     int notice_is_due;        /* it has not been told to look at the socket yet */
     /* dial.c, until it is up. */
     uint8_t phase;         /* enum duplex_phase */
@@ -197,7 +198,7 @@ struct fabric {
     int64_t cma_call_ns, cma_copy_ns; /* what a read costs, and COPY_OUT_UNIT bytes of it; 0: not known */
     struct lendable lendable[SHM_LENDABLE];
     struct region *regions; /* region.c: this rank's */
-    uint32_t regions_made;
+    uint32_t region_id;     /* the latest one's */
     int has_detached;       /* one of them, once */
 
     int64_t multicast_bytes;

@@ -853,8 +853,20 @@ fault("shm", "record_beyond_the_ring_is_received_at_once", "backend_shm/ring.c",
 fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    learn_rings(s);\n", "", "shm_hostile")
 fault("shm", "announcement_is_taken_for_a_message_of_nothing", "backend_shm/ring.h",
       "            (uint64_t)h->type << 48,", "            h->type,", "shm_hostile")
-fault("shm", "region_is_lent_from_before_it_is_mapped", REGION, "return told && (int32_t)(taken - told) >= 0;",
-      "return told && (int32_t)taken >= 0;", "shm_lend")
+fault("shm", "region_is_lent_from_before_it_is_mapped", REGION, "memory_order_acquire) != p->maps_told)",
+      "memory_order_acquire) > p->maps_told)", "shm_lend")
+fault("shm", "several_regions_are_told_of_at_a_time", REGION, "if (may_tell && tell(p, NOTICE_MAP, r)) {",
+      "if (*told == TOLD_NOT && tell(p, NOTICE_MAP, r)) {", "shm_lend")
+fault("shm", "region_that_has_gone_is_noted_as_mapped", REGION,
+      "        if (p->awaited == r)\n            p->awaited = NULL;\n", "", "shm_lend")
+fault("shm", "region_is_number_0", REGION, "f->region_id == 0 || ", "", "shm_lend")
+fault("shm", "region_has_the_number_of_the_kernel", REGION, "f->region_id == RING_BACK_BY_KERNEL || ", "", "shm_lend")
+fault("shm", "number_of_a_region_comes_again_before_it_has_gone", REGION, " || is_region(f, f->region_id));", ");",
+      "shm_lend")
+fault("shm", "number_that_comes_again_is_of_the_old_region", REGION,
+      "    if (*before)\n        forget_mapping(p, before);\n", "    if (*before)\n        return 1;\n", "shm_lend")
+fault("shm", "region_that_has_gone_is_read", REGION,
+      "        duplex_drop_borrowed(p);\n    unmap(p, at);", "        ;\n    unmap(p, at);", "shm_lend")
 fault("shm", "notice_parts_a_message", DUPLEX, "(p->tx_head && p->tx_head->begun) || ", "", "shm_lend")
 fault("shm", "ring_says_nothing_of_a_notice", DUPLEX, "return h->type == FRAME_CREDIT && h->flags",
       "return 0 && h->flags", "shm_lend")

@@ -1539,6 +1539,100 @@ static void a_region_is_not_lent_from_before_it_is_mapped(void **state)
     assert_int_equal(m.place.region, region_id(other));
 }
 
+static void release(struct region *r)
+{
+    region_leave(&sides[0].fabric, r);
+    region_destroy(r);
+}
+
+/* The last numbers that there are: 0 says that there is no region, and the greatest one that the kernel writes. */
+static void numbers_of_regions_come_again(void **state)
+{
+    const uint32_t ids[] = { UINT32_MAX - 2, UINT32_MAX - 1, 1, 3 };
+    struct region *r[4];
+    (void)state;
+    sides[0].fabric.region_id = 1;
+    struct region *old = make_region(BYTES);
+    assert_int_equal(region_id(old), 2);
+    sides[0].fabric.region_id = UINT32_MAX - 3;
+    for (int i = 0; i < 4; i++) {
+        r[i] = make_region(BYTES);
+        assert_int_equal(region_id(r[i]), ids[i]);
+    }
+    assert_int_equal(sides[1].pair->mapping_count, 5);
+    for (int i = 0; i < 4; i++)
+        release(r[i]);
+    assert_int_equal(region_tell(sides[0].pair, old), 1);
+    hear();
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+}
+
+/* As many have been told of and mapped before as are counted; one that is used all the time is told of once. */
+static void the_count_of_maps_begins_again(void **state)
+{
+    struct duplex *p = sides[0].pair;
+    (void)state;
+    struct region *old = make_region(BYTES);
+    const uint32_t counts[] = { (uint32_t)1 << 31, UINT32_MAX - 3 };
+    for (int i = 0; i < 2; i++) {
+        p->maps_told = sides[1].pair->maps_taken = counts[i];
+        atomic_store(&p->out.shared->maps_taken, counts[i]);
+        for (int times = 0; times < 6; times++) {
+            struct region *r = make_region(BYTES);
+            assert_int_equal(region_tell(p, r), 1);
+            assert_int_equal(region_tell(p, old), 1);
+            look(1);
+            assert_int_equal(sides[1].pair->mapping_count, 2);
+            release(r);
+        }
+    }
+    assert_int_equal(p->maps_told, 2);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+}
+
+/* Its answer is of no use then, and the next one is told of. */
+static void a_region_that_goes_before_it_is_mapped(void **state)
+{
+    struct region *r = make_untold_region(BYTES), *next = make_untold_region(BYTES);
+    (void)state;
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    assert_int_equal(region_tell(sides[0].pair, next), 0);
+    release(r);
+    look(1);
+    assert_int_equal(region_tell(sides[0].pair, next), 0);
+    look(1);
+    assert_int_equal(region_tell(sides[0].pair, next), 1);
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+    assert_non_null(region_find(sides[1].pair, region_id(next), 0, BYTES));
+}
+
+/* The peer has not heard that it was released: its socket was full. */
+static void a_number_that_comes_again_is_of_the_new_region(void **state)
+{
+    struct region *r = make_region(4 << 20);
+    (void)state;
+    uint32_t id = region_id(r);
+    send_number(0, COMM_OP_ALL_REDUCE, region_data(r), 4 << 20);
+    duplex_read(&sides[1].pair->port);
+    assert_int_not_equal(sides[1].pair->borrowed.loan, 0); /* in the middle of it */
+    take_back();
+    sides[0].pair->port.state = PORT_OPENING; /* so that nothing is told */
+    release(r);
+    sides[0].pair->port.state = PORT_UP;
+    sides[0].fabric.region_id = id - 1;
+    r = make_untold_region(BYTES);
+    memset(region_data(r), 7, BYTES);
+    assert_int_equal(region_id(r), id);
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    hear();
+    assert_int_equal(sides[1].pair->borrowed.loan, 0);
+    assert_int_equal(region_tell(sides[0].pair, r), 1);
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+    const uint8_t *theirs = region_find(sides[1].pair, id, 0, BYTES);
+    assert_non_null(theirs);
+    assert_int_equal(theirs[0], 7);
+}
+
 /* In front of what waits for space in the ring, but not in the middle of a message. */
 static void a_notice_does_not_part_a_message(void **state)
 {
@@ -2653,6 +2747,10 @@ static const struct CMUnitTest tests[] = {
     LENT(a_region_may_go_while_it_is_read),
     LENT(a_region_is_not_lent_from_before_it_is_mapped),
     LENT(a_notice_does_not_part_a_message),
+    LENT(numbers_of_regions_come_again),
+    LENT(the_count_of_maps_begins_again),
+    LENT(a_region_that_goes_before_it_is_mapped),
+    LENT(a_number_that_comes_again_is_of_the_new_region),
     LENT(a_receiver_without_descriptors),
     LENT(a_receiver_without_addresses),
     LENT(a_region_of_a_peer_that_ends_with_something_unread),
