@@ -17,7 +17,7 @@
 #include "shm.h"
 
 enum {
-    GREETING_VERSION = 10 + 256 * (sizeof(void *) != 8),
+    GREETING_VERSION = 11 + 256 * (sizeof(void *) != 8),
     GREETING_TOKEN_BYTES = 32,
     GREETING_FDS_MAX = 2,
 };

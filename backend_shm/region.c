@@ -25,6 +25,13 @@ struct file_map {
     size_t reserved_bytes;
 };
 
+/* Has a peer been told of a region? */
+struct told {
+    enum { TOLD_NOT, TOLD_AWAITED /* it has not answered yet */, TOLD_MAPPED } state;
+    uint32_t refusals; /* in a row */
+    uint32_t pause;    /* so many of the next messages from there are copied before it is told of again */
+};
+
 struct region {
     struct region *next;
     struct file_map map;
@@ -33,11 +40,8 @@ struct region {
     size_t bytes, file_bytes;
     uint32_t id;
     int fd;
-    uint8_t *told; /* [world size], by the peer: enum told */
+    struct told *told; /* [world size], by the peer */
 };
-
-/* Has a peer been told of a region? */
-enum told { TOLD_NOT, TOLD_AWAITED /* it has not mapped it yet */, TOLD_MAPPED };
 
 /* A peer's region. */
 struct mapping {
@@ -182,7 +186,7 @@ void region_leave(struct fabric *f, struct region *r)
     /* A peer whose socket is full keeps it mapped until the world is closed, or its number comes again. */
     for (int32_t i = 0; i < f->domain->peers.size; i++) {
         struct duplex *p = &f->duplexes[i];
-        if (r->told[i] != TOLD_NOT && p->port.state == PORT_UP)
+        if (r->told[i].state != TOLD_NOT && p->port.state == PORT_UP)
             tell(p, NOTICE_UNMAP, r);
         if (p->awaited == r)
             p->awaited = NULL;
@@ -220,13 +224,26 @@ static struct region *find_region(const struct fabric *f, const void *data, size
     return r;
 }
 
-/* Has the peer mapped the one that it was told of last? */
+/* It may have been for a moment that the peer had no descriptors, say. */
+static void note_refused(struct told *t)
+{
+    enum { FIRST_PAUSE = 64, MOST_DOUBLED = 10 };
+    t->state = TOLD_NOT;
+    t->pause = FIRST_PAUSE << t->refusals;
+    t->refusals += t->refusals < MOST_DOUBLED;
+}
+
+/* What has become of the one that the peer was told of last? 0: it has not said. */
 static int has_answered(struct duplex *p)
 {
-    if (atomic_load_explicit(&p->out.shared->maps_taken, memory_order_acquire) != p->maps_told)
+    uint32_t answer = atomic_load_explicit(&p->out.shared->map_answer, memory_order_acquire);
+    if ((answer & ~RING_MAP_REFUSED) != p->maps_told)
         return 0;
-    if (p->awaited)
-        p->awaited->told[p->port.peer] = TOLD_MAPPED;
+    struct told *t = p->awaited ? &p->awaited->told[p->port.peer] : NULL;
+    if (t && answer & RING_MAP_REFUSED)
+        note_refused(t);
+    else if (t)
+        t->state = TOLD_MAPPED;
     p->awaited = NULL;
     return 1;
 }
@@ -235,16 +252,18 @@ static int has_answered(struct duplex *p)
  * where to look. */
 int region_tell(struct duplex *p, struct region *r)
 {
-    uint8_t *told = &r->told[p->port.peer];
-    if (*told == TOLD_MAPPED)
+    struct told *t = &r->told[p->port.peer];
+    if (t->state == TOLD_MAPPED)
         return 1;
     int may_tell = has_answered(p);
-    if (*told == TOLD_MAPPED)
+    if (t->state == TOLD_MAPPED)
         return 1;
-    if (may_tell && tell(p, NOTICE_MAP, r)) {
-        *told = TOLD_AWAITED;
+    if (t->pause) {
+        t->pause--;
+    } else if (may_tell && tell(p, NOTICE_MAP, r)) {
+        t->state = TOLD_AWAITED;
         p->awaited = r;
-        p->maps_told++;
+        p->maps_told += RING_MAP_ONE;
         p->notice_is_due = 1;
     }
     if (p->notice_is_due && duplex_say_notice(p))
@@ -339,17 +358,24 @@ static struct mapping **find_mapping(struct duplex *p, uint32_t id)
     return at;
 }
 
-/* Without memory, descriptors or addresses for it. The peer never hears that this one is mapped, nor any after it. */
-static void refuse_maps(struct duplex *p, uint64_t bytes, int error)
+static void answer_map(struct duplex *p, uint32_t refused)
 {
-    if (!p->maps_refused)
-        exec_log(COMM_LOG_WARN, "rank %d cannot map %" PRIu64 " bytes of memory that rank %d shares: %s. From now on "
-                 "messages from such memory of that rank are copied, which is slower%s",
+    p->maps_heard += RING_MAP_ONE;
+    atomic_store_explicit(&p->in.shared->map_answer, p->maps_heard | refused, memory_order_release);
+}
+
+/* Without memory, descriptors or addresses for it. Of several in a row one is said. */
+static void refuse_map(struct duplex *p, uint64_t bytes, int error)
+{
+    if (!p->map_refused)
+        exec_log(COMM_LOG_WARN, "rank %d cannot map %" PRIu64 " bytes of memory that rank %d shares: %s. Until it can, "
+                 "messages from there are copied, which is slower%s",
                  (int)p->fabric->domain->peers.rank, bytes, (int)p->port.peer, segment_error(error),
                  error == SEGMENT_CAN_SHRINK
                      ? ""
                      : ". More descriptors (ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
-    p->maps_refused = 1;
+    p->map_refused = 1;
+    answer_map(p, RING_MAP_REFUSED);
 }
 
 static struct mapping *map_one(struct duplex *p, const struct notice *n, int fd)
@@ -393,14 +419,15 @@ static int map_theirs(struct duplex *p, const struct notice *n, int fd)
     struct mapping **before = find_mapping(p, n->id);
     if (*before)
         forget_mapping(p, before);
-    struct mapping *m = p->maps_refused || wrong ? NULL : map_one(p, n, fd);
+    struct mapping *m = wrong ? NULL : map_one(p, n, fd);
     if (!m) {
-        refuse_maps(p, n->bytes, wrong ? -wrong : errno);
+        refuse_map(p, n->bytes, wrong ? -wrong : errno);
         return 1;
     }
     p->mappings = m;
     p->mapping_count++;
-    atomic_store_explicit(&p->in.shared->maps_taken, ++p->maps_taken, memory_order_release);
+    p->map_refused = 0;
+    answer_map(p, 0);
     return 1;
 }
 
@@ -414,7 +441,7 @@ static int take_notice(struct duplex *p, const struct notice *n, const int *fds,
         return 1;
     }
     struct mapping **at = find_mapping(p, n->id);
-    if (n->kind != NOTICE_UNMAP || count != 0 || (!*at && !p->maps_refused))
+    if (n->kind != NOTICE_UNMAP || count != 0 || (!*at && !p->map_refused))
         return 0;
     if (!*at)
         return 1;
@@ -434,7 +461,7 @@ const char *region_notices(struct duplex *p, int *ret_ended)
         if (bytes < 0 && errno == ECONNRESET && !was_reset++)
             continue; /* the peer has ended with something unread: said once, before what it had sent */
         if (bytes < 0 && errno == EMFILE) {
-            refuse_maps(p, n.bytes, errno); /* the kernel has dropped the descriptor */
+            refuse_map(p, n.bytes, errno); /* the kernel has dropped the descriptor */
             continue;
         }
         *ret_ended = bytes == 0 || (bytes < 0 && errno != EPROTO);

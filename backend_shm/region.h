@@ -1,8 +1,9 @@
 /* Registered memory: regions of a process's memory that its peers map, so that they read messages there with no copy
  * between, and write results there (comm_mem_alloc). A peer is given a region's descriptor, over the socket, when a
- * message from there might be lent to it, and told when the region is released. It says in the memory that both have
- * how many it has mapped: only then is anything lent to it from there, and until then messages go another way. A peer
- * that cannot map one, for it has no descriptor or no addresses left, maps no more of them, and loses nothing. */
+ * message from there might be lent to it, and told when the region is released. It answers in the memory that both
+ * have: only when it has mapped the region is anything lent to it from there, and until then messages go another way.
+ * A peer that cannot map one, for it has no descriptor or no addresses left, loses nothing, and is told of it again
+ * later, ever more seldom. */
 #ifndef COMM_SHM_REGION_H
 #define COMM_SHM_REGION_H
 
@@ -21,7 +22,7 @@ void region_finish(struct fabric *f);
 /* The program has closed them. */
 void region_forget_descriptors(struct fabric *f);
 
-/* Has the peer mapped it? If not it is told of it, once. */
+/* Has the peer mapped it? If not it is told of it, and again if it could not. */
 int region_tell(struct duplex *p, struct region *r);
 /* The region in which the payload lies, if the peer has mapped it; NULL: there is none, or it has not, yet. */
 const struct region *region_of(struct duplex *p, const void *payload, size_t bytes);

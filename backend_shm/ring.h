@@ -45,6 +45,8 @@ enum {
 };
 
 #define RING_BACK_BY_KERNEL UINT32_MAX /* back_region: ring_shared.back_to says where */
+#define RING_MAP_REFUSED 1u
+#define RING_MAP_ONE 2u
 #define LOAN_WRITTEN 0x80000000u
 #define LOAN_CLAIMED 0x40000000u /* numbers of loans are less */
 
@@ -96,7 +98,8 @@ struct ring_shared {
     _Alignas(RING_LINE) _Atomic uint64_t probe_at;
     uint64_t probe_word;
     _Atomic uint32_t can_read;
-    _Atomic uint32_t maps_taken; /* by the reader: so many of the writer's regions it has mapped (region.c) */
+    _Atomic uint32_t map_answer; /* by the reader: RING_MAP_ONE for each of the writer's regions that it has been told
+                                  * of, and RING_MAP_REFUSED if it has not mapped the latest of them (region.c) */
     /* By the reader: how long it takes to read COPY_OUT_UNIT bytes of the writer's memory through the kernel, of late;
      * 0: not known. First in operations in which both send, then in those that go one way: what is sent so has often
      * just been received, and lies in the sender's caches; then in messages that both copy. */

@@ -141,10 +141,10 @@ struct duplex {
     /* region.c */
     struct mapping *mappings; /* the peer's regions */
     int mapping_count;
-    uint32_t maps_taken;      /* as in ring_shared */
-    int maps_refused;         /* one of them could not be mapped: no more are */
-    uint32_t maps_told;       /* so many of this rank's regions, to the peer */
-    struct region *awaited;   /* the latest of them, if the peer has not mapped it yet; NULL also if it is gone */
+    uint32_t maps_heard;      /* of the peer's regions; as in ring_shared */
+    int map_refused;          /* the latest of them could not be mapped */
+    uint32_t maps_told;       /* of this rank's regions; as in ring_shared */
+    struct region *awaited;   /* the latest of them, if the peer has not answered yet; NULL also if it is gone */
     int notice_is_due;        /* it has not been told to look at the socket yet */
     /* dial.c, until it is up. */
     uint8_t phase;         /* enum duplex_phase */

@@ -834,7 +834,8 @@ fault("shm", "busy_acceptor_is_given_up", "backend_shm/dial.c", "            dia
       "            give_up(p, COMM_ERR_PEER_LOST, \"busy\");", "no_descriptors")
 fault("shm", "connection_without_descriptors_is_given_up", "backend_shm/dial.c", "const int lacks = error == EMFILE ||",
       "const int lacks =", "no_descriptors")
-fault("shm", "region_is_told_once_to_all", REGION, "told = &r->told[p->port.peer];", "told = &r->told[0];", "shm",
+fault("shm", "region_is_told_once_to_all", REGION, "struct told *t = &r->told[p->port.peer];",
+      "struct told *t = &r->told[0];", "shm",
       "registered on shm")
 fault("shm", "memory_beyond_the_limit_of_files_is_taken", "backend_shm/segment.c", "is_too_large(bytes) ? EFBIG : 0",
       "0", "limits")
@@ -853,10 +854,10 @@ fault("shm", "record_beyond_the_ring_is_received_at_once", "backend_shm/ring.c",
 fault("shm", "rings_are_not_asked_what_they_hold", "backend_shm/small.c", "    learn_rings(s);\n", "", "shm_hostile")
 fault("shm", "announcement_is_taken_for_a_message_of_nothing", "backend_shm/ring.h",
       "            (uint64_t)h->type << 48,", "            h->type,", "shm_hostile")
-fault("shm", "region_is_lent_from_before_it_is_mapped", REGION, "memory_order_acquire) != p->maps_told)",
-      "memory_order_acquire) > p->maps_told)", "shm_lend")
+fault("shm", "region_is_lent_from_before_it_is_mapped", REGION, "~RING_MAP_REFUSED) != p->maps_told)",
+      "~RING_MAP_REFUSED) > p->maps_told)", "shm_lend")
 fault("shm", "several_regions_are_told_of_at_a_time", REGION, "if (may_tell && tell(p, NOTICE_MAP, r)) {",
-      "if (*told == TOLD_NOT && tell(p, NOTICE_MAP, r)) {", "shm_lend")
+      "if (t->state == TOLD_NOT && tell(p, NOTICE_MAP, r)) {", "shm_lend")
 fault("shm", "region_that_has_gone_is_noted_as_mapped", REGION,
       "        if (p->awaited == r)\n            p->awaited = NULL;\n", "", "shm_lend")
 fault("shm", "region_is_number_0", REGION, "f->region_id == 0 || ", "", "shm_lend")
@@ -873,9 +874,17 @@ fault("shm", "ring_says_nothing_of_a_notice", DUPLEX, "return h->type == FRAME_C
 fault("shm", "lack_of_descriptors_ends_the_connection", REGION, "if (bytes < 0 && errno == EMFILE) {", "if (0) {",
       "shm_lend", "no_descriptors")
 fault("shm", "lack_of_addresses_ends_the_connection", REGION,
-      "        refuse_maps(p, n->bytes, wrong ? -wrong : errno);\n        return 1;", "        return 0;", "shm_lend")
-fault("shm", "maps_go_on_after_one_was_refused", REGION, "    p->maps_refused = 1;\n", "", "shm_lend")
-fault("shm", "release_of_what_was_refused_ends_the_connection", REGION, "(!*at && !p->maps_refused)", "!*at",
+      "        refuse_map(p, n->bytes, wrong ? -wrong : errno);\n        return 1;", "        return 0;", "shm_lend")
+fault("shm", "release_of_what_was_refused_is_told", REGION, "    t->state = TOLD_NOT;\n", "", "shm_lend")
+fault("shm", "refused_region_counts_as_mapped", REGION,
+      "    if (t && answer & RING_MAP_REFUSED)\n        note_refused(t);\n    else if (t)", "    if (t)", "shm_lend")
+fault("shm", "refused_region_is_told_of_as_often_as_at_first", REGION, "FIRST_PAUSE << t->refusals;", "FIRST_PAUSE;",
+      "shm_lend")
+fault("shm", "refused_region_is_told_of_at_once", REGION, "    if (t->pause) {\n", "    if (0) {\n", "shm_lend")
+fault("shm", "refusal_is_no_answer", REGION, "    answer_map(p, RING_MAP_REFUSED);\n", "", "shm_lend")
+fault("shm", "only_the_first_lack_of_descriptors_is_said", REGION, "    p->map_refused = 0;\n", "", "shm_lend")
+fault("shm", "each_lack_of_descriptors_is_said", REGION, "    p->map_refused = 1;\n", "", "shm_lend", "no_descriptors")
+fault("shm", "release_of_what_was_refused_ends_the_connection", REGION, "(!*at && !p->map_refused)", "!*at",
       "shm_lend")
 fault("shm", "place_beyond_a_region", REGION, "m && bytes <= m->bytes && at <= m->bytes - bytes",
       "m && at + bytes <= m->bytes", "shm_lend")

@@ -1573,10 +1573,10 @@ static void the_count_of_maps_begins_again(void **state)
     struct duplex *p = sides[0].pair;
     (void)state;
     struct region *old = make_region(BYTES);
-    const uint32_t counts[] = { (uint32_t)1 << 31, UINT32_MAX - 3 };
+    const uint32_t counts[] = { (uint32_t)1 << 31, UINT32_MAX - 5 };
     for (int i = 0; i < 2; i++) {
-        p->maps_told = sides[1].pair->maps_taken = counts[i];
-        atomic_store(&p->out.shared->maps_taken, counts[i]);
+        p->maps_told = sides[1].pair->maps_heard = counts[i];
+        atomic_store(&p->out.shared->map_answer, counts[i]);
         for (int times = 0; times < 6; times++) {
             struct region *r = make_region(BYTES);
             assert_int_equal(region_tell(p, r), 1);
@@ -1586,7 +1586,7 @@ static void the_count_of_maps_begins_again(void **state)
             release(r);
         }
     }
-    assert_int_equal(p->maps_told, 2);
+    assert_int_equal(p->maps_told, 3 * RING_MAP_ONE);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
 }
 
@@ -1654,26 +1654,33 @@ static void a_notice_does_not_part_a_message(void **state)
     assert_int_equal(region_tell(sides[0].pair, r), 1);
 }
 
-/* No region of the peer's is mapped any more; its messages come another way, and it releases what it likes. */
-static void it_does_without(struct region *mapped, struct region *refused)
+/* Messages from there come another way until it is tried again, which is ever more seldom. Other regions are mapped. */
+static void it_is_told_again(struct region *mapped, struct region *refused)
 {
-    struct region *later = make_untold_region(BYTES);
+    struct duplex *p = sides[0].pair;
+    struct region *later = make_region(BYTES);
+    assert_int_equal(region_tell(p, mapped), 1);
     assert_int_equal(warning_count, 1);
-    assert_int_equal(region_tell(sides[0].pair, mapped), 1);
-    assert_int_equal(region_tell(sides[0].pair, refused), 0);
-    assert_int_equal(region_tell(sides[0].pair, later), 0);
-    look(1);
-    assert_int_equal(region_tell(sides[0].pair, later), 0);
-    assert_int_equal(sides[1].pair->mapping_count, 1);
+    for (int times = 1, pause = 64; times <= 3; times++, pause *= 2) {
+        for (int i = times > 1; i < pause; i++) { /* or one has been asked for already */
+            assert_int_equal(region_tell(p, refused), 0);
+            assert_null(p->awaited);
+        }
+        assert_int_equal(region_tell(p, refused), 0);
+        assert_ptr_equal(p->awaited, refused);
+        no_addresses = times < 3;
+        look(1);
+        no_addresses = 0;
+        assert_int_equal(region_tell(p, refused), times == 3);
+    }
+    assert_int_equal(warning_count, 2); /* of two in a row */
+    assert_int_equal(sides[1].pair->mapping_count, 3);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
-    region_leave(&sides[0].fabric, refused);
-    region_destroy(refused);
-    hear();
-    region_leave(&sides[0].fabric, mapped);
-    region_destroy(mapped);
+    release(refused);
+    release(mapped);
+    release(later);
     hear();
     assert_int_equal(sides[1].pair->mapping_count, 0);
-    assert_int_equal(warning_count, 1);
 }
 
 static void a_receiver_without_descriptors(void **state)
@@ -1688,9 +1695,9 @@ static void a_receiver_without_descriptors(void **state)
     look(1);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_string_equal(warning, "rank 1 cannot map 102400 bytes of memory that rank 0 shares: Too many open files. "
-                                 "From now on messages from such memory of that rank are copied, which is slower. More "
-                                 "descriptors (ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
-    it_does_without(mapped, r);
+                                 "Until it can, messages from there are copied, which is slower. More descriptors "
+                                 "(ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
+    it_is_told_again(mapped, r);
 }
 
 static void a_receiver_without_addresses(void **state)
@@ -1702,7 +1709,61 @@ static void a_receiver_without_addresses(void **state)
     look(1);
     no_addresses = 0;
     assert_non_null(strstr(warning, "rank 0 shares: Cannot allocate memory. "));
-    it_does_without(mapped, r);
+    it_is_told_again(mapped, r);
+}
+
+/* More than a correct peer has at a time; when there is room again the next one is mapped. */
+static void a_receiver_that_has_mapped_very_many(void **state)
+{
+    enum { VERY_MANY = 4096 };
+    struct region *r = make_untold_region(BYTES);
+    (void)state;
+    sides[1].pair->mapping_count = VERY_MANY;
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    look(1);
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    assert_int_equal(warning_count, 1);
+    sides[1].pair->mapping_count = 0;
+    make_region(BYTES);
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+    release(r);
+    hear();
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+}
+
+/* The peer hears of both at once. */
+static void a_region_that_goes_before_it_is_refused(void **state)
+{
+    struct region *r = make_untold_region(BYTES);
+    (void)state;
+    assert_int_equal(region_tell(sides[0].pair, r), 0);
+    release(r);
+    no_addresses = 1;
+    look(1);
+    no_addresses = 0;
+    assert_int_equal(warning_count, 1);
+    assert_int_equal(sides[1].pair->port.state, PORT_UP);
+    make_region(BYTES);
+    assert_int_equal(sides[1].pair->mapping_count, 1);
+}
+
+/* Results are staged again when the peer can map that. */
+static void a_staging_area_that_was_refused(void **state)
+{
+    static uint8_t data[BYTES];
+    struct duplex *p = sides[0].pair;
+    const struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_REDUCE, .bytes = 4096 };
+    struct loan l = { .payload = data, .bytes = 4096, .write_back = data };
+    int asked = 0;
+    (void)state;
+    the_kernel_does_not_write();
+    assert_int_equal(write_back_suits(p, &h, &l), 0);
+    no_addresses = 1;
+    look(1);
+    no_addresses = 0;
+    for (; asked < 1000 && !write_back_suits(p, &h, &l); asked++)
+        look(1);
+    assert_int_equal(asked, 65); /* 64 are a pause, and one tells of it */
 }
 
 /* Its socket then says first that it was reset, and after that what the owner had said. */
@@ -2663,10 +2724,10 @@ static void a_region_that_can_shrink(void **state)
     (void)state;
     send_region(4096, 4096);
     assert_int_equal(sides[1].pair->port.state, PORT_UP);
-    assert_int_equal(atomic_load(&sides[0].pair->out.shared->maps_taken), 0);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->map_answer), RING_MAP_ONE | RING_MAP_REFUSED);
     assert_non_null(strstr(warning, "rank 0 shares: it is a file that can shrink, as that rank may not use "
-                                    "memfd_create; allow it there, or nowhere. From now on messages from such memory "
-                                    "of that rank are copied, which is slower"));
+                                    "memfd_create; allow it there, or nowhere. Until it can, messages from there are "
+                                    "copied, which is slower"));
     lie((struct ring_place){ .loan = 1, .region = 1 }, 10);
 }
 
@@ -2676,7 +2737,7 @@ static void a_region_of_another_length(void **state)
     send_region(4096, 8192);
     assert_int_equal(sides[1].pair->port.state, PORT_LOST);
     assert_string_equal(sides[1].pair->port.lost_text, "sent a notice of shared memory that makes no sense");
-    assert_int_equal(atomic_load(&sides[0].pair->out.shared->maps_taken), 0);
+    assert_int_equal(atomic_load(&sides[0].pair->out.shared->map_answer), 0);
 }
 
 /* It comes after what the peer has sent before. */
@@ -2753,6 +2814,9 @@ static const struct CMUnitTest tests[] = {
     LENT(a_number_that_comes_again_is_of_the_new_region),
     LENT(a_receiver_without_descriptors),
     LENT(a_receiver_without_addresses),
+    LENT(a_receiver_that_has_mapped_very_many),
+    LENT(a_region_that_goes_before_it_is_refused),
+    LENT(a_staging_area_that_was_refused),
     LENT(a_region_of_a_peer_that_ends_with_something_unread),
     LENT(a_region_may_go_before_it_is_read),
     LENT(what_is_not_all_in_a_region_is_not_of_it),
