@@ -16,7 +16,7 @@
 
 #include "commrun.h"
 
-enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_TIMEOUT = 124, EXIT_USAGE = 2, RANKS_MAX = 65536 };
+enum { DRAIN_MS = 1000, KILL_DRAIN_MS = 300, EXIT_USAGE = 2, RANKS_MAX = 65536 };
 
 /* ---- Saying ---- */
 
@@ -270,7 +270,7 @@ static void on_timeout(uv_timer_t *timer)
     run->failed_rank = NULL;
     char late[128];
     int count = list_ranks(run, 1, late, sizeof late);
-    run_fail(run, EXIT_TIMEOUT, "rank%s %s did not end within --timeout %g s", count == 1 ? "" : "s", late,
+    run_fail(run, COMMRUN_EXIT_TIMEOUT, "rank%s %s did not end within --timeout %g s", count == 1 ? "" : "s", late,
              run->options.timeout_s);
 }
 
@@ -296,7 +296,6 @@ static void loop_start(struct run *run)
         { SIGUSR2, on_forward_signal },  { SIGWINCH, on_forward_signal }, { SIGTSTP, on_stop_signal },
         { SIGCONT, on_continue_signal },
     };
-    signal(SIGPIPE, SIG_IGN);
     uv_loop_init(&run->loop);
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         uv_signal_init(&run->loop, &run->signals[i]);
@@ -407,11 +406,13 @@ static int run_all(struct run *run)
         abort();
     /* The guard is forked first, while this process still has one thread. */
     int started = spawn_find_program(run) == 0 && spawn_room(run) == 0 && spawn_guard(run) == 0;
-    loop_start(run);
+    early_start(run);
     started = started && choose_secret(run) == 0 && open_store(run) == 0 &&
               (run->options.node_count == 1 || nodes_join(run) == 0);
-    if (run->options.timeout_s > 0)
-        uv_timer_start(&run->timeout_timer, on_timeout, (uint64_t)(run->options.timeout_s * 1000), 0);
+    loop_start(run);
+    uint64_t left_ms = early_end(run);
+    if (left_ms > 0)
+        uv_timer_start(&run->timeout_timer, on_timeout, left_ms, 0);
     if (started)
         started = start_ranks(run) == 0 && (!run->nodes || nodes_watch(run) == 0);
     if (run->running > 0 || run->streams_open > 0)
@@ -461,7 +462,7 @@ static const struct argp_option argp_options[] = {
       "core: divide the cores among the ranks, or deal out the ranks to the cores; auto: only if that gives each core "
       "the same number of ranks, two or more (default); none", 4 },
     { "env", OPT_ENV, "NAME=VALUE", 0, "set a variable for the ranks; may be repeated", 4 },
-    { "timeout", OPT_TIMEOUT, "SECONDS", 0, "end the ranks after SECONDS, with exit status 124", 4 },
+    { "timeout", OPT_TIMEOUT, "SECONDS", 0, "end the run SECONDS after the start of commrun, with exit status 124", 4 },
     { "keep-going", OPT_KEEP_GOING, NULL, 0, "when a rank fails, let the others go on", 4 },
     { "verbose", 'v', NULL, 0, "say what is started and how it ends", 5 },
     { 0 },
@@ -565,7 +566,7 @@ static const struct argp argp = {
     "\vWhen a rank fails, the others get SIGTERM and, 5 seconds later, SIGKILL; commrun exits with the failed rank's "
     "status, "
     "or 128 + the number of the signal that killed it. SIGINT, SIGTERM, SIGHUP and SIGQUIT end the ranks (twice: at "
-    "once); SIGUSR1 and SIGUSR2 are passed on. Rank 0 gets stdin.",
+    "once), and before there are ranks commrun itself; SIGUSR1 and SIGUSR2 are passed on. Rank 0 gets stdin.",
     NULL,
     NULL,
     NULL,

@@ -1,6 +1,7 @@
 /* commrun's parts. One thread, the loop's, owns everything here; commrun_nodes.c has threads of its own and says so.
  *
  *   commrun.c           the command line, and the life of a run: start, wait, end all, report
+ *   commrun_early.c     signals and the time limit before there are ranks
  *   commrun_spawn.c     one rank: environment, processor binding, fork, exec; and making sure that no process stays
  *                       behind
  *   commrun_output.c    lines with prefixes, log files, last words
@@ -23,6 +24,7 @@ enum {
     COMMRUN_GRACE_MS = 5000, /* from SIGTERM to SIGKILL */
     COMMRUN_WAITING_MS = 1000, /* between looks whether a rank waits for one that has ended */
     COMMRUN_TEXT_BYTES = 8192,
+    COMMRUN_EXIT_TIMEOUT = 124,
 };
 
 enum bind { BIND_AUTO, BIND_NONE, BIND_CORE };
@@ -100,6 +102,10 @@ void run_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void run_fail(struct run *run, int exit_status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void run_end_all(struct run *run, int signal);
 void run_check_ended(struct run *run);
+
+/* commrun_early.c. From early_start to early_end a signal or the time limit ends this process at once. */
+void early_start(struct run *run);
+uint64_t early_end(const struct run *run); /* gives the rest of --timeout in ms, 0 without one */
 
 /* commrun_spawn.c. Each returns 0, or -1 after run_fail. */
 int spawn_find_program(struct run *run);

@@ -1396,3 +1396,11 @@ fault("shm", "parts_that_are_not_written_are_left_out", SPLIT, "is_read && i < t
 fault("shm", "number_of_parts_of_the_sender_is_trusted", SPLIT, "    theirs = theirs < count ? theirs : count;\n", "",
       "shm_lend")
 fault("shm", "last_part_is_as_long_as_the_others", SPLIT, "bytes - at < each ? bytes - at : each", "each", "split")
+
+# ---- commrun before there are ranks ----
+
+EARLY = "tools/commrun_early.c"
+fault("core", "signals_wait_for_the_other_nodes", EARLY, "sigaction(ending[i], &action, NULL);",
+      "signal(ending[i], SIG_IGN);", "commrun")
+fault("core", "time_limit_waits_for_the_other_nodes", EARLY, "    setitimer(ITIMER_REAL, &timer, NULL);\n", "",
+      "commrun")

@@ -5,6 +5,7 @@ import pty
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -306,6 +307,27 @@ class Signals(unittest.TestCase):
         status, _, _ = finish(process)
         self.assertIn(status, (130, 143))
         wait_until_gone(pids)
+
+    def test_it_ends_at_once_while_it_waits_for_other_nodes(self):
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # a node 0 that does not answer
+            at = f"127.0.0.1:{silent.getsockname()[1]}"
+            for number in (signal.SIGINT, signal.SIGTERM):
+                process = start("-n", "2", "--nnodes", "2", "--node-rank", "1", "--rendezvous", at, "true")
+                connection = silent.accept()[0]
+                process.send_signal(number)
+                status, _, err = finish(process)
+                connection.close()
+                self.assertEqual((status, err), (128 + number, f"commrun: ended by {number.name} before a rank was "
+                                                 f"started, while waiting for the other nodes at {at}\n"))
+
+    def test_a_timeout_counts_while_it_waits_for_other_nodes(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            at = f"127.0.0.1:{free.getsockname()[1]}"
+        for node in "0", "1":
+            status, _, err = run("--timeout", "0.3", "-n", "2", "--nnodes", "2", "--node-rank", node,
+                                 "--rendezvous", at, "true")
+            self.assertEqual(status, 124)
+            self.assertIn("commrun: --timeout 0.3 s passed before a rank was started, while waiting for the", err)
 
 
 class NobodyStays(unittest.TestCase):
