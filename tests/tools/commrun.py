@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -236,6 +237,15 @@ class Failures(unittest.TestCase):
     def test_the_program_s_options_are_its_own(self):
         self.assertEqual(run("-n", "1", "echo", "-n", "2", "--help")[1], b"[0] 2 --help\n")
         self.assertEqual(run("-n", "1", "--", "echo", "-v")[1], b"[0] -v\n")
+
+    def test_a_loopback_interface_that_is_down_is_named(self):
+        inside = ["unshare", "--user", "--map-root-user", "--net"]
+        if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True).returncode:
+            self.skipTest("no network name spaces here")
+        status, _, err = finish(subprocess.Popen([*inside, COMMRUN, "-n", "2", "true"], stdin=subprocess.DEVNULL,
+                                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        self.assertEqual(status, 1)
+        self.assertRegex(err, r"^commrun: serving .*: the loopback interface is down: `ip link set lo up`\n$")
 
 
 class Environment(unittest.TestCase):
