@@ -52,6 +52,7 @@ enum {
     WHO_SHOWN = 120,      /* of what a store says, at most */
     CHECKED_AT_ONCE = 64, /* ranks, to find those that are missing */
     BACKENDS_SHOWN = 160,
+    VERDICT_SHOWN = 900,  /* of a text why there will be no world, at most */
     FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
     CARDS_MAX = 1024,     /* ranks; the last one to open fetches the cards of so many for all */
     HOST_TEXT = 17,       /* comm__host_id in a claim, and a space; behind it comm__host_cores_mine */
@@ -206,7 +207,7 @@ static comm_status take_verdict(struct joining *j, char *verdict, size_t bytes)
     if (status >= 0 || comm_status_scope(status) == COMM_SCOPE_PROCESS || !comm__status_known(status))
         status = COMM_ERR_INVALID;
     const char *text = memchr(verdict, ' ', bytes);
-    return comm__fail(status, "%.900s", text ? text + 1 : verdict);
+    return comm__fail(status, "%.*s", (int)VERDICT_SHOWN, text ? text + 1 : verdict);
 }
 
 /* What all should know, behind the verdict's NUL. */
@@ -291,25 +292,50 @@ static int has_tuning(const struct terms *t)
     return strcmp(t->tuning, "0") != 0;
 }
 
-/* With what auto cannot take there, if that differs: then the strings may be the same. */
-static void write_backends(char *text, size_t capacity, const struct terms *t, int differ)
+/* At most `shown` bytes, with a mark where there is more. */
+static void append_cut(char *text, size_t capacity, const char *more, size_t shown)
 {
-    snprintf(text, capacity, "%.*s has '%.*s'%s%.*s", t->rank_shown, t->rank, BACKENDS_SHOWN, t->backends,
-             differ && *t->unusable ? ", for it cannot use " : "", differ ? BACKENDS_SHOWN : 0, t->unusable);
+    size_t used = strlen(text), bytes = strlen(more);
+    int is_cut = bytes > shown;
+    snprintf(text + used, capacity - used, "%.*s%s", (int)(is_cut ? shown - 3 : bytes), more, is_cut ? "..." : "");
+}
+
+/* With what auto cannot take there, if that differs: then the strings may be the same. */
+static void write_backends(char *text, size_t capacity, const struct terms *t, size_t reason_shown)
+{
+    snprintf(text, capacity, "%.*s has '", t->rank_shown, t->rank);
+    append_cut(text, capacity, t->backends, BACKENDS_SHOWN);
+    strcat(text, "'");
+    if (!reason_shown || !*t->unusable)
+        return;
+    strcat(text, ", for it cannot use ");
+    append_cut(text, capacity, t->unusable, reason_shown);
+}
+
+/* The reasons share what the rest of the text leaves; a short one leaves more to the other one. */
+static size_t reason_share(size_t left, const char *other_reason)
+{
+    size_t other = strlen(other_reason);
+    return other < left / 2 ? left - other : left / 2;
 }
 
 static void write_other_backends(char *text, size_t capacity, const struct terms *mine, const struct terms *theirs)
 {
-    enum { SIDE_BYTES = (COMM_ERROR_BYTES - 200) / 2 };
-    char we[SIDE_BYTES], they[SIDE_BYTES];
+    enum { MARKS = 90 }; /* "the ranks have different backends: ", ", but ", ", for it cannot use " twice */
+    char we[VERDICT_SHOWN], they[VERDICT_SHOWN];
     const int differ = strcmp(mine->unusable, theirs->unusable) != 0;
-    write_backends(we, sizeof we, mine, differ);
-    write_backends(they, sizeof they, theirs, differ);
-    snprintf(text, capacity, "the ranks have different backends: %s, but %s. %s", we, they,
-             differ
-                 ? "Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them from it"
-                 : "Give all ranks the same string (what differs from host to host goes into the environment, such as "
-                   "COMM_TCP_INTERFACE)");
+    const char *cure =
+        differ ? "Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them from it"
+               : "Give all ranks the same string (what differs from host to host goes into the environment, such as "
+                 "COMM_TCP_INTERFACE)";
+    write_backends(we, sizeof we, mine, 0);
+    write_backends(they, sizeof they, theirs, 0);
+    if (differ) {
+        size_t left = VERDICT_SHOWN - MARKS - strlen(we) - strlen(they) - strlen(cure);
+        write_backends(we, sizeof we, mine, reason_share(left, theirs->unusable));
+        write_backends(they, sizeof they, theirs, reason_share(left, mine->unusable));
+    }
+    snprintf(text, capacity, "the ranks have different backends: %s, but %s. %s", we, they, cure);
 }
 
 /* What is said of the variable on the line `at` ("COMM_SHM_ALGO=ring\n"), and 0 if there it has the same value. */

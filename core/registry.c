@@ -396,24 +396,38 @@ static void load_plugin(const char *name, const char *path, void *context)
         comm__plugin_find(base, &backend, places, sizeof places);
 }
 
+/* Gives where the reason stands, or `last`, the one before, if it is the same: shm-tcp cannot be used where shm
+ * cannot. */
+static const char *add_reason(char *reasons, size_t capacity, const char *last, const char *name)
+{
+    const char *reason = comm_last_error();
+    size_t used = strlen(reasons);
+    if (last && strstr(reason, last))
+        return last;
+    int bytes = snprintf(reasons + used, capacity - used, "%s%s: %s", used ? "; " : "", name, reason);
+    if (used + (size_t)bytes >= capacity)
+        strcpy(reasons + capacity - sizeof "...", "...");
+    size_t at = used + (used ? 2 : 0) + strlen(name) + 2;
+    return at < capacity ? reasons + at : last;
+}
+
 comm_status comm__registry_auto(const char *device, const comm_backend **ret_list, size_t capacity, size_t *ret_count,
                                 char *reasons, size_t reasons_bytes)
 {
     const comm_backend *backend;
     uint64_t tried = 0;
     size_t index = 0, count = 0;
+    const char *last_reason = NULL;
     *reasons = '\0';
     lock_table();
     if (!preferred(device, tried, &index))
         comm__plugin_each(load_plugin, NULL);
     while (count < capacity && (backend = preferred(device, tried, &index))) {
-        size_t used = strlen(reasons);
         tried |= (uint64_t)1 << index;
         if (query(backend) == COMM_OK)
             ret_list[count++] = backend;
         else
-            snprintf(reasons + used, reasons_bytes - used, "%s%s: %s", used ? "; " : "", backend->name,
-                     comm_last_error());
+            last_reason = add_reason(reasons, reasons_bytes, last_reason, backend->name);
     }
     pthread_mutex_unlock(&lock);
     *ret_count = count;

@@ -1097,8 +1097,8 @@ fault("shm", "wait_does_not_end_a_turn", SMALL, "small->turn_taken + share : 0;"
 
 fault("core", "candidates_are_forgotten", "core/auto.c", "        world->candidates = c = new;",
       "        c = new;", "auto")
-fault("core", "what_auto_cannot_take_is_not_said", "core/join.c", "differ && *t->unusable ?",
-      "0 ?", "auto")
+fault("core", "what_auto_cannot_take_is_not_said", "core/join.c", "if (!reason_shown || !*t->unusable)",
+      "if (reason_shown < 1000)", "auto")
 fault("core", "helper_looks_as_often_as_ever", "core/exec/helper.h", "h->rests++", "h->rests", "helper")
 fault("core", "helper_rests_for_long_after_a_pause", "core/exec/helper.h",
       "    if (!is_driven)\n        h->rests = 0;\n", "", "helper")
@@ -1406,3 +1406,11 @@ fault("core", "time_limit_waits_for_the_other_nodes", EARLY, "    setitimer(ITIM
       "commrun")
 fault("core", "own_server_is_tried_without_a_loopback", "tools/commrun.c", "if (options.serve && loopback_is_down()) {",
       "if (0 && loopback_is_down()) {", "commrun")
+
+# ---- Why ranks have different backends ----
+
+fault("e", "reason_that_is_known_is_given_again", "core/registry.c", "    if (last && strstr(reason, last))\n",
+      "    if (0 && last)\n", "auto")
+fault("e", "cut_reason_is_not_marked", "core/join.c", "more, is_cut ? \"...\" : \"\");", "more, \"\");", "auto")
+fault("e", "reasons_leave_no_room_for_the_cure", "core/join.c", "other < left / 2 ? left - other : left / 2;",
+      "other + 2 * left;", "auto")

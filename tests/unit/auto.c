@@ -343,6 +343,69 @@ static void one_rank_cannot_use_it(int rank, int size, void *arg)
     CHECK_ERROR_SAYS("Name one that all of them can use, such as cpu:tcp");
 }
 
+/* The reason is there as a whole, and not once more for shm-tcp. */
+static void one_rank_cannot_share_memory(int rank, int size, void *arg)
+{
+    const struct rlimit little = { 4096, 4096 }; /* enough for what it writes */
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    (void)size, (void)arg;
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(rank == 0 || setrlimit(RLIMIT_FSIZE, &little) == 0);
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("has 'cpu:tcp', for it cannot use shm: ranks cannot share memory here: neither ");
+    CHECK_ERROR_SAYS("the limit of file sizes (ulimit -f) holds for shared memory, too, and is less");
+    CHECK_ERROR_SAYS("Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them from it");
+    CHECK(!strstr(comm_last_error(), "shm-tcp:"));
+}
+
+static comm_status query_verbose(void *context)
+{
+    char reason[1000];
+    (void)context;
+    memset(reason, 'x', sizeof reason - 1);
+    reason[sizeof reason - 1] = '\0';
+    return near_host->fail(COMM_ERR_UNSUPPORTED, reason);
+}
+
+static const comm_backend *verbose_entry(const comm_host *host)
+{
+    static comm_backend verbose;
+    const comm_backend *found = near_entry(host);
+    if (!found)
+        return NULL;
+    verbose = *found;
+    verbose.name = "verbose";
+    verbose.query = query_verbose;
+    return &verbose;
+}
+
+static const comm_backend *far_entry(const comm_host *host)
+{
+    static comm_backend far;
+    const comm_backend *found = verbose_entry(host);
+    if (!found)
+        return NULL;
+    far = *found;
+    far.name = "far";
+    return &far;
+}
+
+/* Two of them share the text, and its end is there. */
+static void long_reasons_are_marked_where_they_are_cut(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    (void)size, (void)arg;
+    CHECK_OK(comm_backend_register(rank == 1 ? verbose_entry : far_entry));
+    CHECK(rank == 1 || comm_backend_register(near_entry) == COMM_OK);
+    CHECK_STATUS(ranks_init(&options, &world), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("for it cannot use far: xxxx");
+    CHECK_ERROR_SAYS("for it cannot use verbose: xxxx");
+    CHECK_ERROR_SAYS("xxxx..., but rank");
+    CHECK_ERROR_SAYS("xxxx.... Name one that all of them can use, such as cpu:tcp, or mend what keeps some of them");
+}
+
 static const struct {
     const char *name;
     void (*fn)(int rank, int size, void *arg);
@@ -352,6 +415,8 @@ static const struct {
     { "two hosts", two_hosts, 4 },
     { "one rank could not use it later", one_rank_could_not_use_it_later, 3 },
     { "one rank cannot use it", one_rank_cannot_use_it, 2 },
+    { "one rank cannot share memory", one_rank_cannot_share_memory, 2 },
+    { "long reasons are marked where they are cut", long_reasons_are_marked_where_they_are_cut, 2 },
     { "two devices share a backend", two_devices_share_a_backend, 2 },
     { "two devices want other options", two_devices_want_other_options, 1 },
     { "an explicit name is obeyed", an_explicit_name_is_obeyed, 2 },
