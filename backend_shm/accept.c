@@ -143,8 +143,7 @@ static void admit(struct pending_conn *c, const struct greeting_ready *ready, in
     pending_end(c, 0);
     p->bell = bell;
     p->port.heard = 1; /* its proof */
-    if (!*p->port.where)
-        dial_write_place(p->port.table, greeting_peer(p->watch.fd), p->port.where, sizeof p->port.where);
+    dial_note_place(p);
     duplex_up(p, ready->salts);
     struct frame admitted = { .type = FRAME_CREDIT };
     p->port.ops->send(&p->port, &admitted, NULL, 0, NULL);

@@ -30,7 +30,7 @@ enum {
 
 /* ---- Where ranks are ---- */
 
-void dial_write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity)
+static void write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity)
 {
     snprintf(where, capacity, "%.48s pid %d", peers->host_name, (int)pid);
 }
@@ -39,7 +39,7 @@ comm_status dial_publish(struct fabric *f)
 {
     char key[32], card[256], where[sizeof f->duplexes->port.where];
     struct port *own = f->domain->peers.at[f->domain->peers.rank];
-    dial_write_place(&f->domain->peers, getpid(), where, sizeof where);
+    write_place(&f->domain->peers, getpid(), where, sizeof where);
     if (!*own->where)
         snprintf(own->where, sizeof own->where, "%s", where);
     snprintf(key, sizeof key, "shm/%d", (int)f->domain->peers.rank);
@@ -99,6 +99,16 @@ void dial_find_place(struct port *p)
         return;
     read_card(duplex_of(p), data, bytes);
     exec_host->free_memory(data);
+}
+
+/* In another container it has another host name and number than what can be seen from here, so its card goes first. */
+void dial_note_place(struct duplex *p)
+{
+    if (!*p->port.where)
+        dial_find_place(&p->port);
+    pid_t pid = *p->port.where ? 0 : greeting_peer(p->watch.fd);
+    if (pid > 0) /* 0: it cannot be seen from here */
+        write_place(p->port.table, pid, p->port.where, sizeof p->port.where);
 }
 
 /* ---- An attempt ---- */

@@ -2,8 +2,6 @@
 #ifndef COMM_SHM_DIAL_H
 #define COMM_SHM_DIAL_H
 
-#include <sys/types.h>
-
 #include "shm.h"
 
 /* What others need to know to find this rank goes to the store. */
@@ -12,8 +10,8 @@ comm_status dial_publish(struct fabric *f);
  * the same answer. */
 comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t size, int *ret_read);
 
-/* Where a rank of this host is, for errors. */
-void dial_write_place(const struct port_table *peers, pid_t pid, char *where, size_t capacity);
+/* Where a peer that has connected to this rank is, for errors, unless that is known. */
+void dial_note_place(struct duplex *p);
 
 /* port_ops */
 void dial_open(struct port *p);

@@ -1414,3 +1414,8 @@ fault("e", "reason_that_is_known_is_given_again", "core/registry.c", "    if (la
 fault("e", "cut_reason_is_not_marked", "core/join.c", "more, is_cut ? \"...\" : \"\");", "more, \"\");", "auto")
 fault("e", "reasons_leave_no_room_for_the_cure", "core/join.c", "other < left / 2 ? left - other : left / 2;",
       "other + 2 * left;", "auto")
+
+# ---- Where a rank is ----
+
+fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "        dial_find_place(&p->port);\n",
+      "        ;\n", "places")
