@@ -219,7 +219,8 @@ static int is_unacknowledged(const struct link *l)
 {
     struct tcp_info info;
     socklen_t bytes = sizeof info;
-    return getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0;
+    return getsockopt(l->fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 && info.tcpi_unacked > 0 &&
+           info.tcpi_retransmits > 0; /* else it may just be on its way */
 }
 
 void connect_describe_trouble(const struct port *p, char *text, size_t capacity)
