@@ -46,10 +46,15 @@ static void resolved(struct mesh *m, int32_t peer, char *endpoint, const char *e
     struct link *l = &m->links[peer];
     if (link_phase(l) != LINK_RESOLVING || m->domain.peers.closing > 1)
         return;
-    if (endpoint && endpoint_read(l, endpoint))
+    int candidates = endpoint ? endpoint_read(l, endpoint) : 0;
+    if (candidates > 0)
         connect_next(l);
-    else if (endpoint)
+    else if (candidates < 0)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "has no usable address in the store: what it published makes no sense");
+    else if (endpoint)
+        port_lose(&l->port, COMM_ERR_PEER_LOST,
+                  "has published no address: its host has no network interface but loopback (a container with "
+                  "--network=none?), or none that COMM_TCP_INTERFACE takes");
     else /* so it is not known whether it lives */
         port_lose(&l->port, COMM_ERR_BACKEND,
                   "cannot be reached: the store, which has its address, does not answer: %s", error);

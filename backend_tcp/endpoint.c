@@ -80,17 +80,18 @@ int endpoint_read(struct link *l, char *endpoint)
     free(l->candidates);
     l->candidates = calloc(CANDIDATES_MAX, sizeof *l->candidates);
     l->candidate_count = l->candidate_next = l->refusals = 0;
-    if (!l->candidates || !host || !identity || port < 1 || port > 65535)
-        return 0;
+    if (!l->candidates || !host || !identity || port < 1 || port > 65535 || !rest)
+        return -1;
+    const int lists_any = *rest != '\0';
     l->same_host = strcmp(identity, l->mesh->host_identity) == 0;
     if (l->same_host)
         l->candidate_count += netaddr_parse("127.0.0.1", port, &l->candidates[0]);
-    for (char *line; rest && l->candidate_count < CANDIDATES_MAX && (line = strsep(&rest, "\n"));)
+    for (char *line; l->candidate_count < CANDIDATES_MAX && (line = strsep(&rest, "\n"));)
         l->candidate_count += netaddr_parse(line, port, &l->candidates[l->candidate_count]);
-    char text[64] = "no address";
+    char text[64] = "";
     if (l->candidate_count)
         endpoint_text(&l->candidates[0], text, sizeof text);
     host[utf8_clean(host, strnlen(host, 24))] = '\0'; /* the peer wrote it */
-    snprintf(l->port.where, sizeof l->port.where, "%s %.50s", host, text);
-    return l->candidate_count > 0;
+    snprintf(l->port.where, sizeof l->port.where, "%s%s%.50s", host, *text ? " " : "", text);
+    return lists_any && l->candidate_count == 0 ? -1 : l->candidate_count;
 }

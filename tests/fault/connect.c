@@ -17,13 +17,14 @@ struct scenario {
     int which;
 };
 
-enum { NOBODY_LISTENS, NOT_LIBCOMM, SAYS_NOTHING, NONSENSE, NO_ADDRESS, ANOTHER_WORLD, WHICH_END };
+enum { NOBODY_LISTENS, NOT_LIBCOMM, SAYS_NOTHING, ANOTHER_WORLD, NONSENSE, NO_ADDRESS, NO_INTERFACE, WHICH_END };
 static const char *const words[WHICH_END] = { "Connection refused; its port is closed",
                                               "what answers there is not libcomm",
                                               "",
+                                              "what answers there does not have this job's secret",
                                               "what it published makes no sense",
                                               "what it published makes no sense",
-                                              "what answers there does not have this job's secret" };
+                                              "elsewhere) has published no address: its host has no network" };
 
 static void publish_of(comm_group *world, int rank, const char *page)
 {
@@ -108,7 +109,7 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
     static struct impostor impostor;
     if (rank == 1) {
         const char *format = "elsewhere\nanother kernel\n%d\n127.0.0.2\n";
-        if (s->which != NONSENSE && s->which != NO_ADDRESS)
+        if (s->which < NONSENSE)
             fd = listener(2, 16, &port);
         if (s->which == NOBODY_LISTENS)
             close(fd);
@@ -116,6 +117,8 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
             format = "\377\n\n-7x%d";
         if (s->which == NO_ADDRESS)
             format = "elsewhere\nanother kernel\n80%d\nnot an address\n12:34\n999.1.1.1\n";
+        if (s->which == NO_INTERFACE)
+            format = "elsewhere\nanother kernel\n80%d\n";
         snprintf(page, sizeof page, format, port);
         publish(world, page);
         if (s->which == NOT_LIBCOMM || s->which == ANOTHER_WORLD) {
@@ -126,14 +129,14 @@ static void it_cannot_be_reached(int rank, int size, void *arg)
     fault_meet(s->page);
     if (rank == 0) {
         comm_op_options limit = COMM_OP_OPTIONS_INIT;
-        limit.timeout_ms = s->which == NOBODY_LISTENS || s->which == NONSENSE || s->which == NO_ADDRESS ? 20000 : 1000;
+        limit.timeout_ms = s->which == NOBODY_LISTENS || s->which >= NONSENSE ? 20000 : 1000;
         atomic_store(&s->page->event_ns, fault_now_ns());
         comm_status status = comm_send(world, page, 1, COMM_DTYPE_U8, 1, &limit, NULL);
         atomic_store(&s->page->noticed_ns[0], fault_now_ns());
         CHECK_STATUS(status, limit.timeout_ms == 1000 ? COMM_ERR_DEADLINE : COMM_ERR_PEER_LOST);
         CHECK_ERROR_SAYS(words[s->which]);
         CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2" : "rank 1 ");
-        if (s->which != NONSENSE && s->which != NO_ADDRESS) {
+        if (s->which < NONSENSE) {
             CHECK_NAMES(comm_last_error(), 1);
             CHECK_ERROR_SAYS(fault_permuted() ? "rank 1 (world rank 2, elsewhere 127.0.0.2:"
                                               : "rank 1 (elsewhere 127.0.0.2:");

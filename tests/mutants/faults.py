@@ -1422,3 +1422,5 @@ fault("e", "reasons_leave_no_room_for_the_cure", "core/join.c", "other < left / 
 
 fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "        dial_find_place(&p->port);\n",
       "        ;\n", "places")
+fault("e", "rank_without_an_address_makes_no_sense", ENDPOINT, "return lists_any && l->candidate_count == 0 ? -1",
+      "return (lists_any || 1) && l->candidate_count == 0 ? -1", "mesh", "connect")

@@ -550,7 +550,7 @@ static int reads(struct link *l, const char *endpoint)
 {
     char copy[2048];
     snprintf(copy, sizeof copy, "%s", endpoint);
-    return endpoint_read(l, copy);
+    return endpoint_read(l, copy) > 0;
 }
 
 static void a_record_has_several_addresses(void **state)
@@ -589,6 +589,10 @@ static void a_record_without_sense_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
         assert_false(reads(l, pages[i]));
+    char none[] = "node-b\nx\n4021\n", nonsense[] = "node-b\nx\n4021\nnone\n";
+    assert_int_equal(endpoint_read(l, none), 0);
+    assert_string_equal(l->port.where, "node-b");
+    assert_int_equal(endpoint_read(l, nonsense), -1);
     for (int i = 0; i < 100; i++)
         snprintf(many + strlen(many), sizeof many - strlen(many), "10.0.0.%d\n", i);
     assert_true(reads(l, many));
