@@ -31,13 +31,12 @@ static comm_status shm_query(void *context)
 {
     size_t ring_bytes = segment_ring_least();
     (void)context;
-    int fd = segment_create(&ring_bytes, NULL);
-    if (fd < 0)
+    int failed = segment_try(ring_bytes);
+    if (failed)
         return exec_fail(COMM_ERR_UNSUPPORTED,
                          "ranks cannot share memory here: neither memfd_create nor a file in /dev/shm gives %zu "
                          "bytes: %s",
-                         2 * ring_bytes, segment_error(-fd));
-    close(fd);
+                         2 * ring_bytes, segment_error(-failed));
     return COMM_OK;
 }
 

@@ -181,8 +181,8 @@ static void hand_over(struct duplex *p, int bell, int32_t their_node)
         descriptor_close(&p->bell);
         if ((failed == -EMFILE || failed == -ENFILE) && dial_again(p, -failed))
             return;
-        give_up(p, COMM_ERR_NO_MEMORY, "no shared memory for two rings of %zu KiB: %s; give the container more memory, "
-                "or set COMM_SHM_RING_BYTES to less", ring_bytes >> 10, segment_error(-failed));
+        give_up(p, COMM_ERR_NO_MEMORY, "no shared memory for two rings of %zu KiB: %s; set COMM_SHM_RING_BYTES "
+                "to less, make /dev/shm larger, or use cpu:tcp", ring_bytes >> 10, segment_error(-failed));
         return;
     }
     if (ring_bytes < f->ring_bytes) {

@@ -64,6 +64,18 @@ int64_t fabric_eager_bytes(const comm_world_info *info)
     return wanted >= 0 ? wanted : share < LEAST ? LEAST : share < MOST ? share : MOST;
 }
 
+/* As long as memory goes round for all pairs of this host's ranks, if all of them connect. */
+static size_t ring_bytes_here(const comm_world_info *info)
+{
+    const size_t wanted = fabric_ring_bytes(info);
+    const uint64_t ranks = (uint64_t)waiting_local_ranks(info);
+    size_t bytes = segment_share(wanted, ranks * (ranks - 1) / 2);
+    if (bytes < wanted)
+        exec_log(COMM_LOG_WARN, "rank %d: shared memory is short: rings of %zu KiB instead of %zu KiB; allow "
+                 "memfd_create, or make /dev/shm larger", (int)info->rank, bytes >> 10, wanted >> 10);
+    return bytes;
+}
+
 static int has_duplex(const struct domain *d, int32_t rank)
 {
     const struct port_table *peers = &d->peers;
@@ -78,7 +90,7 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->looks = *looks;
     f->store = info->store;
     f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
-    f->ring_bytes = fabric_ring_bytes(info);
+    f->ring_bytes = ring_bytes_here(info);
     f->cma_bytes = exec_host->param_int(info->options, "shm", "cma_bytes");
     f->cma_measured = (int)exec_host->param_int(info->options, "shm", "cma_measured");
     f->multicast_bytes = exec_host->param_int(info->options, "shm", "multicast_bytes");

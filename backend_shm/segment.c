@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -27,13 +28,15 @@ static size_t file_bytes(size_t ring_bytes)
     return head_bytes() + 2 * ring_bytes;
 }
 
+#define SHM_FOLDER "/dev/shm"
+
 /* Sealed files cannot shrink, so that the other rank cannot take memory from under this one. Where the kernel, or the
  * container's rules, have no memfd, a file in /dev/shm that never gets a name. */
 static int open_file(void)
 {
     int fd = memfd_create("libcomm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0 && (errno == ENOSYS || errno == EPERM || errno == EACCES))
-        fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        fd = open(SHM_FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     return fd < 0 ? -errno : fd;
 }
 
@@ -125,6 +128,34 @@ static int can_seal(void)
     if (fd >= 0)
         close(fd);
     return fd >= 0 || errno == EMFILE || errno == ENFILE;
+}
+
+static uint64_t free_bytes(void)
+{
+    struct statvfs s;
+    int has_limit = statvfs(SHM_FOLDER, &s) == 0 && s.f_blocks > 0; /* ramfs has none */
+    return has_limit ? (uint64_t)s.f_bavail * s.f_frsize : UINT64_MAX;
+}
+
+int segment_try(size_t ring_bytes)
+{
+    int fd = can_seal() ? create(ring_bytes, NULL) : open_file();
+    if (fd < 0)
+        return fd;
+    close(fd);
+    return is_too_large(file_bytes(ring_bytes))                           ? -EFBIG
+           : !can_seal() && free_bytes() < (uint64_t)file_bytes(ring_bytes) ? -ENOSPC
+                                                                          : 0;
+}
+
+size_t segment_share(size_t ring_bytes, uint64_t pairs)
+{
+    if (pairs == 0 || can_seal())
+        return ring_bytes;
+    uint64_t share = free_bytes() / pairs;
+    while (file_bytes(ring_bytes) > share && ring_bytes > segment_ring_least())
+        ring_bytes /= 2;
+    return ring_bytes;
 }
 
 int segment_check_file(int fd, uint64_t bytes)

@@ -23,6 +23,11 @@ int segment_check_file(int fd, uint64_t bytes);
  * `nodes`, unless NULL: the NUMA nodes on which the readers of the two rings run, -1: not known; the memory is taken
  * there, if the kernel lets us say so. Returns a descriptor, or a negative errno. */
 int segment_create(size_t *ring_bytes, const int32_t nodes[2]);
+/* Can such a file be had? 0, or a negative errno. Takes no space of /dev/shm, as other ranks ask at the same time. */
+int segment_try(size_t ring_bytes);
+/* At most so many bytes for the rings of each of `pairs` pairs of ranks: where memory comes from /dev/shm, all pairs
+ * share what is free there. Otherwise `ring_bytes`. */
+size_t segment_share(size_t ring_bytes, uint64_t pairs);
 /* Fewer bytes no ring has: whole pages in each lane. */
 size_t segment_ring_least(void);
 /* The NUMA node of the core on which this thread runs, -1: not known. */

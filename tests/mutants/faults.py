@@ -1424,3 +1424,7 @@ fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "  
       "        ;\n", "places")
 fault("e", "rank_without_an_address_makes_no_sense", ENDPOINT, "return lists_any && l->candidate_count == 0 ? -1",
       "return (lists_any || 1) && l->candidate_count == 0 ? -1", "mesh", "connect")
+fault("shm", "first_pairs_take_all_of_dev_shm", "backend_shm/segment.c", "free_bytes() / pairs;", "free_bytes();",
+      "shm_ring")
+fault("shm", "full_dev_shm_counts_as_memory", "backend_shm/segment.c",
+      "free_bytes() < (uint64_t)file_bytes(ring_bytes)", "free_bytes() == 0", "shm_ring")

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,20 @@ int __wrap_memfd_create(const char *name, unsigned flags)
         return __real_memfd_create(name, flags);
     errno = EPERM;
     return -1;
+}
+
+int __real_statvfs64(const char *path, struct statvfs *ret);
+int __wrap_statvfs64(const char *path, struct statvfs *ret);
+static uint64_t free_blocks; /* of 1 KiB, and as many in use; 0: as it is */
+
+int __wrap_statvfs64(const char *path, struct statvfs *ret)
+{
+    assert_string_equal(path, "/dev/shm");
+    if (!free_blocks)
+        return __real_statvfs64(path, ret);
+    *ret = (struct statvfs){ .f_bsize = 4096, .f_frsize = 1024, .f_blocks = 2 * free_blocks, .f_bfree = free_blocks,
+                             .f_bavail = free_blocks };
+    return 0;
 }
 
 struct ends {
@@ -272,6 +287,32 @@ static void a_file_that_cannot_be_sealed(void **state)
     close(fd);
 }
 
+/* Then the first pairs must not take all that there is. */
+static void all_pairs_share_what_is_free(void **state)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), least = segment_ring_least();
+    (void)state;
+    free_blocks = 1024;
+    assert_int_equal(segment_share(2 << 20, 1), 2 << 20); /* memfd has a limit of its own */
+    assert_int_equal(segment_try(least), 0);
+    has_memfd = 0;
+    assert_int_equal(segment_share(2 << 20, 0), 2 << 20);
+    assert_int_equal(segment_share(2 << 20, 1), 256 << 10);
+    for (uint64_t pairs = 1; pairs * (page + 2 * least) <= free_blocks << 10; pairs++) {
+        size_t bytes = segment_share(2 << 20, pairs);
+        assert_true(bytes >= least && pairs * (page + 2 * bytes) <= free_blocks << 10);
+    }
+    assert_int_equal(segment_share(2 << 20, 1000), least);
+    assert_int_equal(segment_share(least, 1000), least);
+    assert_int_equal(segment_try(least), 0);
+    free_blocks = (page + 2 * least) / 1024;
+    assert_int_equal(segment_try(least), 0);
+    free_blocks--;
+    assert_int_equal(segment_try(least), -ENOSPC);
+    free_blocks = 0;
+    has_memfd = 1;
+}
+
 /* The policy of what is mapped at this address, as the kernel says it; 0 if it does not tell. */
 static int policy_of(const void *at, char *text, size_t capacity)
 {
@@ -327,6 +368,7 @@ int main(void)
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
         cmocka_unit_test(a_file_that_cannot_be_sealed),
+        cmocka_unit_test(all_pairs_share_what_is_free),
         cmocka_unit_test(rings_are_where_their_readers_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
