@@ -409,7 +409,9 @@ typedef struct comm_group_options {
  *
  * Make a group of `count` ranks of `parent`; a member's rank in it is its index in `ranks`. It is local: no message is
  * sent, no store is asked and no other rank is waited for, so it cannot hang, and a member that never makes the group
- * is noticed by the group's first operation (or comm_group_connect), which waits for it until its time limit.
+ * is noticed by the group's first operation (or comm_group_connect), which waits for it until its time limit. What
+ * "auto" may choose for some of the ranks is open since comm_init; but the first group with another backend opens that,
+ * which needs the store and takes as long as there.
  * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
  *
  * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same
