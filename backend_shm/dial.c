@@ -90,22 +90,27 @@ comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t 
     return COMM_OK;
 }
 
-void dial_find_place(struct port *p)
+static void find_place(struct port *p, int64_t wait_ms)
 {
     void *data = NULL;
     size_t bytes = 0;
     if (p->table->size > RECALL_RANKS_MAX ||
-        ask_store(duplex_of(p)->fabric, p->peer, 1, &data, &bytes) != COMM_OK)
+        ask_store(duplex_of(p)->fabric, p->peer, wait_ms, &data, &bytes) != COMM_OK)
         return;
     read_card(duplex_of(p), data, bytes);
     exec_host->free_memory(data);
+}
+
+void dial_find_place(struct port *p)
+{
+    find_place(p, 1);
 }
 
 /* In another container it has another host name and number than what can be seen from here, so its card goes first. */
 void dial_note_place(struct duplex *p)
 {
     if (!*p->port.where)
-        dial_find_place(&p->port);
+        find_place(&p->port, -1);
     pid_t pid = *p->port.where ? 0 : greeting_peer(p->watch.fd);
     if (pid > 0) /* 0: it cannot be seen from here */
         write_place(p->port.table, pid, p->port.where, sizeof p->port.where);

@@ -670,8 +670,10 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
 static void forget_offer(struct duplex *p, uint32_t loan)
 {
     for (uint32_t i = 0; i < RING_LOANS; i++)
-        if (p->offers[i].place.loan == loan)
+        if (p->offers[i].place.loan == loan) {
             p->offers[i].place.loan = 0;
+            p->accepted &= ~(1u << i);
+        }
 }
 
 /* The peer has announced a message, which lies there. It is told of, and read if there is a receive for it. */

@@ -117,7 +117,7 @@ static void admit(struct pending_conn *s)
     struct sockaddr_storage a;
     socklen_t bytes = sizeof a;
     if (!*p->where) /* its host's name, and the port that others know it by */
-        resolver_recall(p);
+        resolver_recall_card(p);
     if (!*p->where && getpeername(fd, (struct sockaddr *)&a, &bytes) == 0)
         endpoint_text(&a, p->where, sizeof p->where);
     pending_end(s, 0);

@@ -34,7 +34,7 @@ struct resolver {
  * endpoints, unless COMM_HANDOUT_BYTES is small: then the store gets a millisecond to answer. */
 enum { HANDED_OUT_RANKS_MAX = 1024 };
 
-void resolver_recall(struct port *p)
+static void recall(struct port *p, int64_t wait_ms)
 {
     struct link *l = link_of(p);
     char key[32], *endpoint;
@@ -42,13 +42,23 @@ void resolver_recall(struct port *p)
     size_t bytes = 0;
     snprintf(key, sizeof key, "tcp/%d", (int)p->peer);
     if (l->mesh->domain.peers.size > HANDED_OUT_RANKS_MAX ||
-        exec_host->store_get(l->mesh->store, NULL, key, 1, &data, &bytes) != COMM_OK)
+        exec_host->store_get(l->mesh->store, NULL, key, wait_ms, &data, &bytes) != COMM_OK)
         return;
     endpoint = strndup(data, bytes);
     if (endpoint)
         endpoint_read(l, endpoint);
     free(endpoint);
     exec_host->free_memory(data);
+}
+
+void resolver_recall(struct port *p)
+{
+    recall(p, 1);
+}
+
+void resolver_recall_card(struct port *p)
+{
+    recall(p, -1);
 }
 
 /* ---- In the thread ---- */

@@ -12,6 +12,8 @@ typedef void (*resolver_fn)(struct mesh *m, int32_t peer, char *endpoint, const 
 int resolver_ask(struct mesh *m, int32_t peer, resolver_fn answered);
 /* Fill in where a peer is from what was handed out when the world opened; of a larger world, nothing. */
 void resolver_recall(struct port *p);
+/* The same, without asking the store where that was not handed out. */
+void resolver_recall_card(struct port *p);
 void resolver_stop(struct mesh *m); /* waits for its thread */
 void resolver_free(struct mesh *m); /* after the loop */
 

@@ -388,7 +388,8 @@ static comm_status open_world_state(const comm_group *group, const struct channe
     return check_opened(backend, "world_open", status, fail_count, &wb->state);
 }
 
-/* The backend's state of the world; opened for whichever group needs it first. Holds open_lock. */
+/* The backend's state of the world; opened for whichever group needs it first, or with the world (open_possible). Holds
+ * open_lock. */
 static comm_status open_world_backend(comm_group *group, const struct channel *channel, comm_device device,
                                       struct world_backend **ret_wb)
 {

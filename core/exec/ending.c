@@ -139,7 +139,7 @@ static void peer_gone(struct domain *d, struct port *p)
         if (is_lost)
             exec_host->rank_lost(g->token, p->peer, whole);
         group_fail_as_reported(g, &(struct reason){ status, g->rank, whole, is_lost ? (uint64_t)p->peer + 1 : 0,
-                                                    !is_dead(p) });
+                                                    is_lost && !is_dead(p) });
     }
 }
 

@@ -310,7 +310,8 @@ typedef struct comm_host {
      * without asking the store, also after a delete. delete is OK if there is no such key; a rank that asks for the key
      * only afterwards waits until its time limit. get waits for the key; it fails when the world will not open because
      * another rank cannot take part, and with the group's status when the group `group_token` (may be NULL) ends.
-     * Release the data with free_memory.  May block. */
+     * Release the data with free_memory.  May block, but for a store_get with a negative timeout_ms: it gives only what
+     * was handed out to all ranks when the world opened, else NOT_FOUND. */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, void *group_token, const char *key, int64_t timeout_ms, void **ret_data,
                              size_t *ret_bytes);

@@ -368,7 +368,8 @@ fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter 
 fault("tcp", "closed_world_is_a_closed_group", GROUPS, "if (g->id == d->world) {", "if (0) {", "engine")
 fault("tcp", "loss_is_not_known_in_a_group_that_opens_later", GROUPS, "note_lost(g, &said);", ";", "reasons")
 fault("tcp", "members_are_not_told_who_has_left", "core/exec/ending.c",
-      "is_lost ? (uint64_t)p->peer + 1 : 0,\n                                                    !is_dead(p) }",
+      "is_lost ? (uint64_t)p->peer + 1 : 0,\n"
+      "                                                    is_lost && !is_dead(p) }",
       "is_dead(p) ? (uint64_t)p->peer + 1 : 0, 0 }", "reasons", "leave")
 fault("tcp", "rank_whose_address_is_not_known_counts_as_lost", "core/exec/ending.c", "status != COMM_ERR_BACKEND;",
       "1;", "opening")
@@ -1420,7 +1421,7 @@ fault("e", "reasons_leave_no_room_for_the_cure", "core/join.c", "other < left / 
 
 # ---- Where a rank is ----
 
-fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "        dial_find_place(&p->port);\n",
+fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "        find_place(&p->port, -1);\n",
       "        ;\n", "places")
 fault("e", "rank_without_an_address_makes_no_sense", ENDPOINT, "return lists_any && l->candidate_count == 0 ? -1",
       "return (lists_any || 1) && l->candidate_count == 0 ? -1", "mesh", "connect")
