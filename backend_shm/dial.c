@@ -90,6 +90,7 @@ comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t 
     return COMM_OK;
 }
 
+/* As store_get waits. */
 static void find_place(struct port *p, int64_t wait_ms)
 {
     void *data = NULL;
@@ -110,7 +111,7 @@ void dial_find_place(struct port *p)
 void dial_note_place(struct duplex *p)
 {
     if (!*p->port.where)
-        find_place(&p->port, -1);
+        find_place(&p->port, COMM_HANDED_OUT);
     pid_t pid = *p->port.where ? 0 : greeting_peer(p->watch.fd);
     if (pid > 0) /* 0: it cannot be seen from here */
         write_place(p->port.table, pid, p->port.where, sizeof p->port.where);

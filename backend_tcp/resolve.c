@@ -58,7 +58,7 @@ void resolver_recall(struct port *p)
 
 void resolver_recall_card(struct port *p)
 {
-    recall(p, -1);
+    recall(p, COMM_HANDED_OUT);
 }
 
 /* ---- In the thread ---- */

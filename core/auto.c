@@ -193,10 +193,9 @@ static comm_status choose(const comm_group *group, const struct backend_pair *pa
     const struct candidates *c;
     char reasons[REASONS_BYTES];
     comm_status status = find_candidates(group->world, pair, &c);
-    if (status == COMM_OK)
-        status = first_for(c, hosts, group->size, reasons, ret_backend);
-    else
+    if (status != COMM_OK)
         return status;
+    status = first_for(c, hosts, group->size, reasons, ret_backend);
     if (status == COMM_OK)
         explain(group, pair, *ret_backend, hosts, reasons);
     if (status != COMM_ERR_UNSUPPORTED)
@@ -215,17 +214,21 @@ static int by_number(const void *a, const void *b)
  * the hosts of such a group, of which the ascending list of all ranks' hosts has enough; 0: it has not. */
 static int32_t part_of(const int32_t *all, int32_t size, int has_several, int one_host, int32_t *part)
 {
-    int32_t count = 0, several = -1;
-    for (int32_t r = 1; r < size && several < 0; r++)
-        if (all[r] == all[r - 1])
-            several = all[r];
-    for (int32_t r = 0; r < size; r++)
-        if ((!has_several && r > 0 && all[r] == all[r - 1]) || (one_host && has_several && all[r] != several) ||
-            (one_host && !has_several && r > 0))
-            continue;
-        else
+    int32_t count = 0, host = all[0];
+    int is_shared = 0; /* a host, by several ranks: that one */
+    for (int32_t r = 1; r < size && !is_shared; r++)
+        if (all[r] == all[r - 1]) {
+            is_shared = 1;
+            host = all[r];
+        }
+    if (has_several && !is_shared)
+        return 0;
+    for (int32_t r = 0; r < size; r++) {
+        int is_first = r == 0 || all[r] != all[r - 1];
+        if ((has_several || is_first) && (!one_host || all[r] == host))
             part[count++] = all[r];
-    return has_several && several < 0 ? 0 : count;
+    }
+    return count;
 }
 
 void comm__auto_possible(const struct world *world, const struct backend_pair *pair, const comm_backend **list,

@@ -135,7 +135,9 @@ static comm_status host_store_get(void *store, void *group_token, const char *ke
     struct world_backend *wb = store;
     if (comm__cards_find(&wb->world->cards, wb->choice.backend->name, key, ret_data, ret_bytes) == COMM_OK)
         return COMM_OK;
-    return timeout_ms < 0 ? COMM_ERR_NOT_FOUND : wait_for_key(wb, group_token, key, timeout_ms, ret_data, ret_bytes);
+    if (timeout_ms == COMM_HANDED_OUT)
+        return COMM_ERR_NOT_FOUND;
+    return wait_for_key(wb, group_token, key, timeout_ms, ret_data, ret_bytes);
 }
 
 static comm_status host_store_add(void *store, const char *key, int64_t amount, int64_t *ret_value)

@@ -276,6 +276,8 @@ static inline void *comm_op_block(const comm_buffers *side, size_t element_bytes
 typedef struct comm_backend comm_backend;
 typedef void (*comm_work_done_fn)(comm_work *work, comm_status status, const char *error, void *context);
 
+#define COMM_HANDED_OUT INT64_MIN /* store_get: a "timeout" with which no store is asked */
+
 typedef struct comm_host {
     uint32_t struct_bytes;
     uint16_t abi_major, abi_minor;
@@ -310,8 +312,8 @@ typedef struct comm_host {
      * without asking the store, also after a delete. delete is OK if there is no such key; a rank that asks for the key
      * only afterwards waits until its time limit. get waits for the key; it fails when the world will not open because
      * another rank cannot take part, and with the group's status when the group `group_token` (may be NULL) ends.
-     * Release the data with free_memory.  May block, but for a store_get with a negative timeout_ms: it gives only what
-     * was handed out to all ranks when the world opened, else NOT_FOUND. */
+     * Release the data with free_memory.  May block, but for a store_get with COMM_HANDED_OUT as timeout_ms: it gives
+     * only what was handed out to all ranks when the world opened, else NOT_FOUND. */
     comm_status (*store_set)(void *store, const char *key, const void *data, size_t bytes);
     comm_status (*store_get)(void *store, void *group_token, const char *key, int64_t timeout_ms, void **ret_data,
                              size_t *ret_bytes);

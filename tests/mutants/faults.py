@@ -1421,8 +1421,8 @@ fault("e", "reasons_leave_no_room_for_the_cure", "core/join.c", "other < left / 
 
 # ---- Where a rank is ----
 
-fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c", "        find_place(&p->port, -1);\n",
-      "        ;\n", "places")
+fault("e", "place_of_a_rank_that_connects_is_guessed", "backend_shm/dial.c",
+      "        find_place(&p->port, COMM_HANDED_OUT);\n", "        ;\n", "places")
 fault("e", "rank_without_an_address_makes_no_sense", ENDPOINT, "return lists_any && l->candidate_count == 0 ? -1",
       "return (lists_any || 1) && l->candidate_count == 0 ? -1", "mesh", "connect")
 fault("shm", "first_pairs_take_all_of_dev_shm", "backend_shm/segment.c", "free_bytes() / pairs;", "free_bytes();",
