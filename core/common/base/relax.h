@@ -9,7 +9,7 @@ static inline void relax(void)
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
-    __asm__ volatile("isb"); /* as long as a pause of x86; `yield` does nothing on cores of one thread */
+    __asm__ volatile("isb"); /* `yield` does nothing on cores of one thread */
 #elif defined(__powerpc64__)
     __asm__ volatile("or 27,27,27");
 #endif
