@@ -124,6 +124,8 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
         return 0;
     if (c->way != COPY_OUT_MEASURED)
         return c->way == COPY_OUT_PAST;
+    if (copy_out_is_new(c))
+        return 0;
     int64_t past_ns = c->past_ns ? c->past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
     int is_known = c->past_ns && c->cached_ns && (overlaps || (bytes >= LEAST_MEASURED && sender_has_told(c)));
     if (!is_known)
@@ -158,30 +160,36 @@ static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void 
     return way;
 }
 
-/* A short copy where those go past the caches. Now and then many in a row go through them, and the last are measured:
- * into lines that were written past the caches a lap before, a copy through them is faster than into others. */
-static enum copy_out_way copy_short_past(struct copy_out *c, void *to, const void *from, size_t bytes)
+/* Where copies go past the caches: now and then all go through them for two laps. The second is measured, for into
+ * lines that were written past the caches a lap before such a copy takes up to three times as long. */
+static enum copy_out_way copy_past(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { OFTEN_AT_FIRST = 1 << 16, SELDOM = 1 << 18, TRIES = 1024, MEASURED_TRIES = 256, OFTEN = 8 };
-    uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);
-    int is_try = c->way == COPY_OUT_MEASURED && turn < TRIES;
-    if (is_try && turn >= TRIES - MEASURED_TRIES && turn % OFTEN == 0)
-        return copy_measured(c, to, from, bytes, 0);
-    return copy(to, from, bytes, !is_try);
+    enum { OFTEN_AT_FIRST = 64, SELDOM = 256, LOOKED_FOR = 4, LAPS = 2, OFTEN = 8 };
+    uint64_t copies = c->copies++, lap = copy_out_lap(c);
+    uint64_t turn = lap % (c->looks ? LOOKED_FOR : copy_out_tries_in(lap, OFTEN_AT_FIRST, SELDOM));
+    int is_try = c->way == COPY_OUT_MEASURED && turn < LAPS;
+    int is_measured = (copies % OFTEN == 0 || c->looks) && (is_try ? turn == LAPS - 1 : bytes >= LEAST_MEASURED);
+    c->looks -= c->looks > 0;
+    return is_measured ? copy_measured(c, to, from, bytes, !is_try) : copy(to, from, bytes, !is_try);
 }
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { OFTEN = 8, OFTEN_AT_FIRST = 32, SELDOM = 4096, TRIES = 2, COLD = 16 };
+    enum { OFTEN = 8, OFTEN_AT_FIRST = 32, SELDOM = 4096, TRIES = 2 };
     if (bytes < LEAST_PAST)
         return copy(to, from, bytes, 0);
-    int is_past = copy_out_is_past(c, bytes, c->overlaps), is_short = bytes < LEAST_MEASURED;
-    if (is_past && is_short)
-        return copy_short_past(c, to, from, bytes);
+    const int is_short = bytes < LEAST_MEASURED;
+    c->bytes += bytes;
+    if (c->blinks) {
+        c->blinks--;
+        return copy(to, from, bytes, copy_out_is_past(c, bytes, c->overlaps));
+    }
+    if (copy_out_is_past(c, bytes, c->overlaps))
+        return copy_past(c, to, from, bytes);
     uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);
-    if (copies < COLD || (turn >= TRIES && turn % OFTEN && !c->looks))
-        return copy(to, from, bytes, is_past);
+    if (copy_out_is_within(c, COPY_OUT_COLD_LAPS) || (turn >= TRIES && turn % OFTEN && !c->looks))
+        return copy(to, from, bytes, 0);
     int is_other = turn < TRIES || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
-    return copy_measured(c, to, from, bytes, is_past ^ (is_other && !is_short && c->way == COPY_OUT_MEASURED));
+    return copy_measured(c, to, from, bytes, is_other && !is_short && c->way == COPY_OUT_MEASURED);
 }

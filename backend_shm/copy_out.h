@@ -27,7 +27,10 @@ enum copy_out_reader { COPY_OUT_COPIER, COPY_OUT_REDUCER, COPY_OUT_SENDER, COPY_
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
     uint64_t copies;
-    uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
+    uint64_t bytes;             /* that have gone to the ring, but for short ones */
+    int lap_shift;              /* the ring holds 2^lap_shift bytes */
+    uint32_t looks;             /* so many of the next copies are measured, half of them the other way */
+    uint32_t blinks;            /* so many of them are not */
     int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
     int reduces;                /* and reduces; or else reduces */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
@@ -47,6 +50,27 @@ static inline uint64_t copy_out_tries_in(uint64_t seen, uint64_t least, uint64_t
     enum { SHARE = 4 };
     uint64_t in = seen / SHARE < least ? least : seen / SHARE < most ? seen / SHARE : most;
     return (uint64_t)1 << (63 - __builtin_clzll(in));
+}
+
+/* How often the ring has been filled. */
+static inline uint64_t copy_out_lap(const struct copy_out *c)
+{
+    return c->bytes >> c->lap_shift;
+}
+
+/* The first copies take up to three times as long as later ones, for the caches hold nothing yet of what they touch: in
+ * the first COLD_LAPS none is measured, and in the first NEW_LAPS nothing is known. */
+enum { COPY_OUT_COLD_LAPS = 4, COPY_OUT_NEW_LAPS = 8 };
+
+static inline int copy_out_is_within(const struct copy_out *c, uint64_t laps)
+{
+    enum { LEAST_LAP_BYTES = 128 << 10 };
+    return copy_out_lap(c) < laps || c->bytes < laps * LEAST_LAP_BYTES;
+}
+
+static inline int copy_out_is_new(const struct copy_out *c)
+{
+    return copy_out_is_within(c, COPY_OUT_NEW_LAPS);
 }
 
 /* Through the caches. */

@@ -640,7 +640,7 @@ static enum copy_out_reader reader_of(const struct duplex *p)
  * complete. Which way a piece went is what the peer says of it. */
 static void feed_measured(struct duplex *p, const struct ring_record *record, enum ring_found what, uint32_t bytes)
 {
-    enum { LONG_BYTES = 4 << 10, OFTEN = 8, COLD = 16 };
+    enum { LONG_BYTES = 4 << 10, OFTEN = 8 };
     const uint8_t *payload = ring_payload(record, what, bytes);
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
@@ -656,7 +656,8 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     uint32_t way = *(const volatile uint32_t *)&record->credit == COPY_OUT_PAST ? COPY_OUT_PAST : COPY_OUT_CACHED;
     int is_other = way != p->piece_way;
     p->piece_way = way;
-    if (++p->pieces < COLD || (p->pieces % OFTEN && !is_other)) {
+    int is_cold = ++p->pieces < COPY_OUT_COLD_LAPS * ring_pieces(p->in.capacity);
+    if (is_cold || (p->pieces % OFTEN && !is_other)) {
         feed(p, payload, bytes);
         return;
     }

@@ -86,17 +86,35 @@ static int kind_of_reads(int one_way, int splits)
     return splits ? READS_SPLIT : one_way ? READS_ONE_WAY : READS_BOTH;
 }
 
-/* Is it this message's turn to go the other way? One MiB of 256 on average, or a quarter as often if that is much
- * slower, lest tries are the 99th percentile. What a way takes is known from the beginning, or assumed for the kernel.
- * At least eight in a row, and of short messages more, for the first two are slow, as what they touch is not in the
- * caches, and not all others are alike. Asked again about a message the answer is the same. */
+/* As many messages as the other way is tried with in a row: at least 16, and so many that they fill the ring of two
+ * ranks four times. The first take up to three times as long as later ones, as the caches hold nothing of what they
+ * touch: on Zen copies to a ring until it has been filled twice, or three times, and some ten reads between cores that
+ * share no cache. */
+static uint64_t row_of(const struct frame *h)
+{
+    enum { BYTES = 8 << 20, LEAST = 16, MOST = BYTES / LEND_EAGER_LEAST };
+    uint64_t row = h->bytes ? BYTES / h->bytes : MOST;
+    return row < LEAST ? LEAST : row < MOST ? row : MOST;
+}
+
+static uint64_t turn_of(const struct frame *h)
+{
+    return h->seq + h->slice + h->round;
+}
+
+/* Is it this message's turn to go the other way? One of 256 on average, or a quarter as often if that is much slower,
+ * lest tries are the 99th percentile; more often at first, for what was measured by then may have met cold caches.
+ * Asked again about a message the answer is the same, and two ranks that ask about the same operation have the same. */
+enum { TRIED_AT_FIRST = 8, TRIED_AT_LAST = 256 };
+
 static int is_tried(const struct frame *h, uint8_t way)
 {
-    enum { PIECE = 32 << 10, TRIES = 32, LEAST_TRIES = 8, SELDOM = 256 };
-    uint64_t most = TRIES * PIECE / LEAST_TRIES;
-    uint64_t row = h->bytes < PIECE ? TRIES : h->bytes < most ? TRIES * PIECE / h->bytes : LEAST_TRIES;
-    uint64_t turn = (h->seq + h->slice + h->round) / row;
-    return ((turn + 1) * ring_key_odd >> 32) % (way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0; /* the first is none */
+    enum { SELDOM = 4 };
+    uint64_t row = turn_of(h) / row_of(h), often = way / WAY_OFTEN;
+    uint64_t rows = TRIED_AT_LAST >> often;
+    if (!often && way & WAY_SELDOM)
+        rows *= SELDOM;
+    return ((row + 1) * ring_key_odd >> 32) % rows == 0; /* the first is none */
 }
 
 int lend_overlaps(const struct frame *h, size_t bytes)
@@ -108,43 +126,35 @@ int lend_overlaps(const struct frame *h, size_t bytes)
  * reads earlier ones meanwhile. What is longer than one record is the engine's. */
 static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum lend_flow flow)
 {
-    enum { RECORD_NS = 200, ENGINE_NS = 500, FEW = 32 };
+    enum { RECORD_NS = 200, ENGINE_NS = 500 };
     int64_t write_ns = copy_out_write_ns(&p->out.copy, (size_t)h->bytes);
     int64_t take_ns = atomic_load_explicit(&p->out.shared->record_ns, memory_order_relaxed);
-    if (p->out.copy.copies < FEW || !write_ns || !take_ns)
+    if (copy_out_is_new(&p->out.copy) || !write_ns || !take_ns)
         return 0;
     int64_t longer_ns = write_ns > take_ns ? write_ns : take_ns;
     return RECORD_NS + (h->bytes > RING_TAKEN ? ENGINE_NS : 0) +
            copy_units(h) * (double)(flow == LEND_STREAM ? longer_ns : write_ns + take_ns);
 }
 
-/* What copies to a ring take is known when it has been filled some times: with 256 pieces between two ranks, with 32
- * between 16. */
-static int ring_is_new(const struct duplex *p)
-{
-    enum { LAPS = 4, LEAST = 32 };
-    uint64_t many = LAPS * RING_LANES * p->out.capacity / (RING_PIECE / RING_LINE);
-    return p->out.copy.copies < (many > LEAST ? many : LEAST);
-}
-
 /* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that, and
- * waits for each; else each rank copies both. Of several ranks one often waits for another one's piece, which the
- * copies do not show: an all_to_all of 1 MiB takes 16 ranks 390 to 430 us through the rings, where the copies take no
- * longer than by the kernel, which takes 190 to 280. */
+ * waits for each; else each rank copies both. Then one often waits for the other one's piece, which the copies do not
+ * show: to swap 512 KiB takes two ranks on Zen 3 46 us where the copies take 35, between two dies 107 and 75; by the
+ * kernel 69 and 59, 79 and 68. Of several ranks more so: an all_to_all of 1 MiB takes 16 ranks 390 to 430 us through
+ * the rings, where the copies take no longer than by the kernel, which takes 190 to 280. */
 static double long_ring_ns(const struct duplex *p, const struct frame *h, int one_way)
 {
     enum { RECORD_NS = 300, PIECE_NS = 150, ASKED_NS = 2500 /* it is not offered, but asked for */ };
-    const double among_several = !one_way && p->fabric->up_count > 1 ? 2 : 1;
+    const double waits = one_way ? 1 : p->fabric->up_count > 1 ? 2 : 1.3;
     const double last = (double)RING_PIECE / COPY_OUT_UNIT, units = copy_units(h);
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
     int is_told = one_way || h->bytes <= 2 * RING_PIECE /* no piece in it is measured */ ||
                   copy_out_is_told(&p->out.copy);
-    if (ring_is_new(p) || !copy_ns || !is_told)
+    if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told)
         return 0;
     double pieces_ns = overlaps ? units / last * PIECE_NS : 0;
     double copies_ns = (overlaps ? units + last : units) * (double)copy_ns;
-    return RECORD_NS + (one_way ? 0 : ASKED_NS) + pieces_ns + among_several * copies_ns;
+    return RECORD_NS + (one_way ? 0 : ASKED_NS) + pieces_ns + waits * copies_ns;
 }
 
 /* The faster way, by what reads have taken the peer of late, and copies to the ring and from it both ranks: that
@@ -166,9 +176,43 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_n
     double ns = kernel_ns(f, units, read_ns);
     if (before & WAY_KERNEL ? ns * clearly < ring_ns : ns < ring_ns * clearly)
         return WAY_KERNEL | (ring_ns > much * ns ? WAY_SELDOM : WAY_TRIED);
-    int64_t least_ns = kind == READS_SPLIT ? f->cma_copy_ns / 2 : f->cma_copy_ns;
+    int64_t least_ns = f->cma_copy_ns * (kind == READS_SPLIT ? 2 : kind == READS_BOTH ? 3 /* huge pages */ : 4) / 4;
     int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;
     return !may_win ? 0 : ns > much * ring_ns ? WAY_SELDOM : WAY_TRIED;
+}
+
+/* Of so many messages of a size this way was chosen, since it was the other one. Among several ranks tries are seldom
+ * from the beginning: one that goes another way has all others wait, and the 99th percentile of four ranks' swaps of 1
+ * MiB is a third longer with many. */
+static uint8_t how_often(const struct duplex *p, const struct frame *h, uint32_t chosen)
+{
+    if (p->fabric->up_count > 1)
+        return 0;
+    uint64_t rows = copy_out_tries_in(chosen / row_of(h), TRIED_AT_FIRST, TRIED_AT_LAST);
+    return (uint8_t)(__builtin_ctz(TRIED_AT_LAST) - __builtin_ctzll(rows)) * WAY_OFTEN;
+}
+
+/* What is faster has to be so for some messages: the first ones of an operation, or in new memory, meet cold caches and
+ * page faults, and the next ones through the ring put that right. */
+static uint8_t steady_way(const struct duplex *p, const struct frame *h, struct ring_choice *c, uint8_t way)
+{
+    enum { DOUBTS = 64, MANY = 1 << 30 };
+    int is_other = (way ^ c->way) & WAY_KERNEL;
+    if (is_other && ++c->doubts < DOUBTS && c->doubts < row_of(h))
+        return c->way;
+    c->doubts = 0;
+    c->chosen = is_other ? 0 : c->chosen + (c->chosen < MANY);
+    return way | how_often(p, h, c->chosen);
+}
+
+/* The first message of a size goes as those of the next smaller size did. */
+static void begin_as_shorter(struct ring_choice *c, int size)
+{
+    for (int shorter = 1; shorter <= size; shorter++)
+        if (c[-shorter].asked) {
+            c->way = c[-shorter].way & WAY_KERNEL;
+            return;
+        }
 }
 
 /* Where both ranks send they go the same way: one that copies to the ring and from it while the other one only reads
@@ -176,23 +220,33 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_n
 static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_ns)
 {
     int size = h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
+    struct ring_choice *c = &p->choices[size];
     int is_lower = p->fabric->domain->peers.rank < p->port.peer;
     uint8_t said = is_lower ? 0 : atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
     if (said & WAY_CHOSEN)
         return said;
-    uint8_t way = choose_way(p, h, ring_ns, READS_BOTH, p->ways[size]);
-    if (is_lower && (way | WAY_CHOSEN) != p->ways[size])
+    if (c->asked == turn_of(h) + 1)
+        return c->way;
+    if (!c->asked)
+        begin_as_shorter(c, size);
+    c->asked = turn_of(h) + 1;
+    uint8_t way = steady_way(p, h, c, choose_way(p, h, ring_ns, READS_BOTH, c->way));
+    if (is_lower && (way | WAY_CHOSEN) != c->way)
         atomic_store_explicit(&p->out.shared->ways[size], way | WAY_CHOSEN, memory_order_relaxed);
-    return p->ways[size] = is_lower ? way | WAY_CHOSEN : way;
+    return c->way = is_lower ? way | WAY_CHOSEN : way;
 }
 
-/* Does the message go by the kernel: by that way, or as one of the tries of the other one? */
+/* Does the message go by the kernel: by that way, or as one of the tries of the other one? In a row of tries of the
+ * ring the last quarter's copies are measured. */
 static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
-    enum { TRY_LOOKS = 16 };
+    enum { TRY_COPIES = 16 };
     int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way);
-    if (is_try && (way & WAY_KERNEL))
-        p->out.copy.looks = TRY_LOOKS;
+    if (is_try && (way & WAY_KERNEL)) {
+        int is_warm = turn_of(h) % row_of(h) >= row_of(h) / 4 * 3;
+        p->out.copy.looks = is_warm ? TRY_COPIES : 0;
+        p->out.copy.blinks = is_warm ? 0 : TRY_COPIES;
+    }
     return is_try ^ ((way & WAY_KERNEL) != 0);
 }
 
@@ -201,10 +255,16 @@ static uint64_t operation_bytes(const struct frame *h)
     return h->count * exec_host->dtype_bytes(h->dtype);
 }
 
-static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way, int splits)
+/* Neither the messages of several ranks nor the copies in their rings. What the copies of two ranks take shows that. */
+static int no_cache_holds(const struct duplex *p, const struct frame *h)
 {
     enum { CACHED_BYTES = 4 << 20 };
-    if (!p->fabric->cma_measured || (!one_way && operation_bytes(h) >= CACHED_BYTES))
+    return p->fabric->up_count > 1 && operation_bytes(h) >= CACHED_BYTES;
+}
+
+static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way, int splits)
+{
+    if (!p->fabric->cma_measured || (!one_way && no_cache_holds(p, h)))
         return 1;
     double ring_ns = long_ring_ns(p, h, one_way);
     if (one_way)

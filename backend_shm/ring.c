@@ -29,6 +29,7 @@ void ring_open_out(struct ring_out *r, struct ring_shared *shared, uint8_t *line
     uint64_t capacity = bytes / RING_LANES / RING_LINE;
     *r = (struct ring_out){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->copy.reader_ns = shared->take_ns;
+    r->copy.lap_shift = 63 - __builtin_clzll(bytes);
     r->brings_lines = ring_brings_lines();
     begin_at(r->tail, first);
     begin_at(r->seen_head, first);
@@ -51,6 +52,7 @@ enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size
 {
     if (bytes > r->unmeasured)
         return copy_out(&r->copy, to, from, bytes);
+    r->copy.bytes += bytes;
     size_t taken = bytes < r->taken ? bytes : r->taken;
     memcpy(to, from, taken);
     if (bytes > taken)

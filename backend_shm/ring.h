@@ -268,6 +268,12 @@ static inline uint64_t ring_frame_lines(uint32_t bytes)
     return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
 }
 
+/* That fill all lanes, of so many lines each. */
+static inline uint64_t ring_pieces(uint64_t capacity)
+{
+    return RING_LANES * capacity / (RING_PIECE / RING_LINE);
+}
+
 /* Longer payloads than RING_TAKEN go out in records of so much. */
 static inline size_t ring_piece_bytes(const struct ring_out *r)
 {

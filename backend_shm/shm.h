@@ -80,6 +80,14 @@ struct back_times {
     uint64_t seq; /* of the latest */
 };
 
+/* How messages of one size go where both ranks send: lend.c. */
+struct ring_choice {
+    uint8_t way;     /* as in ring_shared */
+    uint8_t doubts;  /* for so many messages in a row the other way has seemed faster */
+    uint32_t chosen; /* for so many messages this way was chosen, since it was the other one */
+    uint64_t asked;  /* about this message, last */
+};
+
 struct duplex {
     struct port port;      /* first: duplex_of */
     struct fabric *fabric;
@@ -124,7 +132,7 @@ struct duplex {
     uint8_t peer_lends;     /* the peer's latest eager message was lent, but for short ones in the ring */
     uint32_t lends_later;   /* so many of the next eager messages are not lent, as the latest was not read in time */
     uint32_t lends_later_next; /* and so many the next time; 0: as few as at first */
-    uint8_t ways[RING_WAYS]; /* as in ring_shared */
+    struct ring_choice choices[RING_WAYS];
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
     uint32_t reads_in_a_row, pieces_before, reads_unmeasured;

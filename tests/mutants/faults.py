@@ -743,8 +743,26 @@ fault("shm", "message_with_a_round_is_received_at_once", "backend_shm/message.c"
       "h.type != FRAME_EAGER ||", "shm_hostile")
 fault("shm", "more_is_read_than_a_work_needs", DUPLEX, " && d->done_count == done", "", "shm_lend")
 fault("shm", "the_other_way_is_never_tried_again", LEND,
-      "(way & WAY_SELDOM ? 4 * SELDOM : SELDOM) == 0;", "(way & WAY_SELDOM ? 16 * SELDOM : SELDOM) == 99999;",
+      "% rows == 0;", "% rows == 99999;", "shm_lend")
+fault("shm", "tries_of_the_other_way_stay_frequent", LEND, "(__builtin_ctz(TRIED_AT_LAST) - __builtin_ctzll(rows))",
+      "(5 + 0 * rows)", "shm_lend")
+fault("shm", "way_changes_at_the_first_message", LEND, "if (is_other && ++c->doubts < DOUBTS", "if (0",
       "shm_lend")
+fault("shm", "tries_among_several_ranks_are_frequent", LEND,
+      "    if (p->fabric->up_count > 1)\n        return 0;\n", "", "shm_lend")
+fault("shm", "few_long_messages_are_not_enough_to_change_the_way", LEND, " && c->doubts < row_of(h))", ")",
+      "shm_lend")
+fault("shm", "first_message_of_a_size_goes_through_the_ring", LEND, "    if (!c->asked)\n", "    if (0)\n", "shm_lend")
+fault("shm", "doubts_of_a_way_are_kept", LEND, "    c->doubts = 0;\n", "", "shm_lend")
+fault("shm", "new_way_is_doubted_as_an_old_one", LEND, "c->chosen = is_other ? 0 : c->chosen", "c->chosen = c->chosen",
+      "shm_lend")
+fault("shm", "question_about_a_message_counts_again", LEND, "if (c->asked == turn_of(h) + 1)", "if (0)", "shm_lend")
+fault("shm", "first_copies_of_a_row_of_tries_are_measured", LEND, ">= row_of(h) / 4 * 3", ">= 0 * row_of(h)",
+      "shm_lend")
+fault("shm", "waits_of_two_ranks_for_pieces_do_not_count", LEND, "> 1 ? 2 : 1.3;", "> 1 ? 2 : 1;", "shm_lend")
+fault("shm", "kernel_reads_all_long_blocks_of_two_ranks", LEND,
+      "return p->fabric->up_count > 1 && operation_bytes(h) >= CACHED_BYTES;",
+      "return p->fabric->up_count && operation_bytes(h) >= CACHED_BYTES;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;", "int may_win = 1 + (int)(0 * least_ns);",
       "shm_lend")
@@ -789,20 +807,29 @@ fault("shm", "sender_is_not_told_what_reads_take", LEND,
 fault("shm", "kernel_costs_what_it_did_at_first", LEND, "    double ns = kernel_ns(f, units, read_ns);",
       "    double ns = kernel_ns(f, units, f->cma_copy_ns);", "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
-      "is_past ^ (is_other && ", "is_past ^ (0 && is_other && ",
-      "shm_copy_out")
+      "is_other && !is_short && c->way", "0 && is_other && !is_short && c->way", "shm_copy_out")
 fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE = 1", "shm_copy_out")
-fault("shm", "cold_copies_are_measured", COPY_OUT, "copies < COLD || ", "", "shm_copy_out")
+fault("shm", "cold_copies_are_measured", COPY_OUT, "copy_out_is_within(c, COPY_OUT_COLD_LAPS) || ", "",
+      "shm_copy_out")
+fault("shm", "way_of_copies_is_chosen_while_they_are_new", COPY_OUT, "    if (copy_out_is_new(c))\n        return 0;\n",
+      "", "shm_copy_out")
+fault("shm", "laps_of_a_short_ring_are_few_bytes", "backend_shm/copy_out.h",
+      " || c->bytes < laps * LEAST_LAP_BYTES", "", "shm_copy_out")
+fault("shm", "copies_into_lines_of_main_memory_are_measured", COPY_OUT, "is_try ? turn == LAPS - 1 :",
+      "is_try ? 1 :", "shm_copy_out")
+fault("shm", "payloads_in_taken_lines_are_no_use_of_the_ring", "backend_shm/ring.c", "    r->copy.bytes += bytes;\n",
+      "", "shm_ring")
+fault("shm", "copies_known_to_be_slow_are_measured", COPY_OUT, "    if (c->blinks) {", "    if (0) {", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > past_ns + read_ns",
       "c->cached_ns > past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
-fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, "    if (is_past && is_short)\n", "    if (0)\n",
+fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, ": bytes >= LEAST_MEASURED);", ": 1);",
       "shm_copy_out")
 fault("shm", "tries_stay_frequent", "backend_shm/copy_out.h", "seen / SHARE < most ? seen / SHARE : most", "least",
       "shm_copy_out")
 fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, "is_other && !is_short && c->way",
       "is_other && c->way", "shm_copy_out")
-fault("shm", "short_copies_stay_past_the_caches", COPY_OUT, "c->way == COPY_OUT_MEASURED && turn < TRIES;", "0;",
+fault("shm", "short_copies_stay_past_the_caches", COPY_OUT, "c->way == COPY_OUT_MEASURED && turn < LAPS;", "0;",
       "shm_copy_out")
 fault("shm", "faster_copy_of_two_counts", COPY_OUT, "write_ns > told_ns ? write_ns : told_ns",
       "write_ns < told_ns ? write_ns : told_ns", "shm_copy_out")

@@ -454,7 +454,8 @@ static void what_follows_a_complete_work_waits(void **state)
     sides[1].domain.done_count = 0;
 }
 
-enum { MANY = 16384 };
+enum { MANY = 16384, NOT_NEW = 100 << 20 /* bytes that have gone through a ring */ };
+enum { DOUBTS = 64, LONG_DOUBTS = 16, MOST_TRIES = 512 };
 
 /* Of so many. Whoever asks again about a message is told the same. */
 static int lent_of_many(struct duplex *p, struct frame *h, uint8_t *data)
@@ -488,7 +489,7 @@ static void what_is_faster(void **state)
     f->cma_call_ns = 2000;
     f->cma_copy_ns = 6000;
     p->out.copy.cached_ns = 6000;
-    p->out.copy.copies = 1024; /* not new */
+    p->out.copy.bytes = NOT_NEW;
     assert_int_equal(suits(p, &h, data), 0); /* 8.5 us against 9.3: not clearly */
     p->out.copy.cached_ns = 7000;
     assert_int_equal(suits(p, &h, data), 1); /* 8.5 against 10.8 */
@@ -528,7 +529,7 @@ static void what_is_faster(void **state)
 
 static void note_copies(struct duplex *p, int64_t cached_ns, uint32_t reader_ns)
 {
-    p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .copies = 1024, .cached_ns = cached_ns,
+    p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .bytes = NOT_NEW, .cached_ns = cached_ns,
                                      .reader_ns = p->out.copy.reader_ns, .taken_ns = p->out.copy.taken_ns };
     atomic_store(&p->out.shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], reader_ns);
 }
@@ -551,39 +552,165 @@ static void both_go_the_same_way(void **state)
     note_copies(higher, 1000000, 1000000);
     note_copies(lower, 1000000, 0);
     assert_int_equal(suits(lower, &h, data), 0); /* nothing is known of the reader */
-    note_copies(lower, 4000, 2200);
-    assert_int_equal(suits(lower, &h, data), 0); /* the kernel takes 98.5 us, the ring 102.0: not clearly more */
-    assert_in_range(lent_of_many(lower, &h, data), 1, 96);
-    assert_in_range(lent_of_many(higher, &h, data), 1, 96); /* though its own copies are slow */
-    lower->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED] = 2500; /* 106.8: its own part is the longer one */
-    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1);
+    note_copies(lower, 2700, 2064);
+    assert_int_equal(suits(lower, &h, data), 0); /* the kernel takes 98.5 us, the ring 101.9: not clearly more */
+    assert_in_range(lent_of_many(lower, &h, data), 1, MOST_TRIES);
+    assert_in_range(lent_of_many(higher, &h, data), 1, MOST_TRIES); /* though its own copies are slow */
+    lower->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED] = 2305; /* 106.9: its own part is the longer one */
+    assert_in_range(lent_of_many(lower, &h, data), MANY - MOST_TRIES, MANY - 1);
     lower->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED] = 0;
     lower->read_ns[0] = 8000; /* 130.5 */
-    assert_in_range(lent_of_many(lower, &h, data), 1, 96);
+    assert_in_range(lent_of_many(lower, &h, data), 1, MOST_TRIES);
     lower->read_ns[0] = 5000; /* the other one's is longer */
-    note_copies(lower, 4000, 2500);
-    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1); /* 106.8 */
-    note_copies(lower, 4000, 2100);
-    assert_int_equal(suits(lower, &h, data), 1); /* 100.4: it is in use */
+    note_copies(lower, 2700, 2305);
+    assert_in_range(lent_of_many(lower, &h, data), MANY - MOST_TRIES, MANY - 1); /* 106.9 */
+    note_copies(lower, 2700, 1988);
+    assert_in_range(lent_of_many(lower, &h, data), MANY - MOST_TRIES, MANY - 1); /* 100.3: it is in use */
     note_copies(higher, 1000, 1000);
-    assert_in_range(lent_of_many(higher, &h, data), MANY - 96, MANY - 1);
+    assert_in_range(lent_of_many(higher, &h, data), MANY - MOST_TRIES, MANY - 1);
     h.seq -= MANY;
-    assert_in_range(lent_of_many(lower, &h, data), MANY - 96, MANY - 1);
+    assert_in_range(lent_of_many(lower, &h, data), MANY - MOST_TRIES, MANY - 1);
     for (int i = 0; i < MANY; i++, h.seq++) /* those that are tries, too */
         assert_int_equal(suits(lower, &h, data), suits(higher, &h, data));
     h.bytes = 1 << 18;
     assert_int_equal(suits(higher, &h, data), 0); /* nothing is known of that size yet */
     note_copies(lower, 1000, 1000);
     h.bytes = 1 << 20;
+    assert_in_range(lent_of_many(lower, &h, data), 1, LONG_DOUBTS);
     assert_int_equal(lent_of_many(lower, &h, data), 0); /* the kernel could not win */
     assert_int_equal(lent_of_many(higher, &h, data), 0);
-    h.count = 1 << 20; /* what no cache holds */
-    assert_int_equal(suits(lower, &h, data), 1);
-    assert_int_equal(suits(higher, &h, data), 1);
+    h.count = 1 << 20; /* what no cache holds, among several ranks */
+    for (int several = 0; several < 2; several++) {
+        sides[0].fabric.up_count = sides[1].fabric.up_count = 1 + several;
+        assert_int_equal(suits(lower, &h, data), several);
+        assert_int_equal(suits(higher, &h, data), several);
+    }
+    sides[0].fabric.up_count = sides[1].fabric.up_count = 1;
     for (h.bytes = 1, h.count = 1; h.bytes; h.bytes <<= 1) { /* any size that a peer may say */
         suits(lower, &h, data);
         suits(higher, &h, data);
     }
+}
+
+/* Whether the kernel reads the next `count` messages of so many bytes; each is asked for once. */
+static int lent_of(int count, struct frame *h, uint8_t *data)
+{
+    int lent = 0;
+    for (int i = 0; i < count; i++, h->seq++)
+        lent += suits(sides[0].pair, h, data);
+    return lent;
+}
+
+static void know_reads(void)
+{
+    lend_probe(sides[1].pair);
+    sides[0].fabric.cma_measured = 1;
+    sides[0].fabric.cma_call_ns = 2000;
+    sides[0].fabric.cma_copy_ns = 5000;
+    atomic_store(&sides[1].pair->in.shared->read_ns[0], 6000);
+}
+
+static int goes_by_kernel(const struct frame *h)
+{
+    return sides[0].pair->choices[63 - __builtin_clzll(h->bytes)].way & WAY_KERNEL;
+}
+
+/* The first messages of an operation, or in new memory, are slow; the next ones say more: 64, or 16 that are long. */
+static void a_way_changes_when_it_has_been_slower_for_some_messages(void **state)
+{
+    static uint8_t data[1 << 20];
+    (void)state;
+    know_reads();
+    for (int is_long = 0; is_long < 2; is_long++) {
+        struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
+                           .seq = 100000, .bytes = is_long ? 1 << 20 : 100000 };
+        const int doubts = is_long ? LONG_DOUBTS : DOUBTS;
+        sides[0].pair->choices[16].asked = 0;
+        for (int way = 0; way < 2; way++) {
+            const int64_t slow_ns = way ? 1000 : 3400, fast_ns = 4400 - slow_ns; /* of the ring */
+            note_copies(sides[0].pair, slow_ns, (uint32_t)slow_ns);
+            lent_of(doubts - 1, &h, data);
+            assert_int_equal(goes_by_kernel(&h), way ? WAY_KERNEL : 0);
+            note_copies(sides[0].pair, fast_ns, (uint32_t)fast_ns); /* it was nothing */
+            lent_of(1, &h, data);
+            note_copies(sides[0].pair, slow_ns, (uint32_t)slow_ns);
+            lent_of(doubts - 1, &h, data);
+            assert_int_equal(goes_by_kernel(&h), way ? WAY_KERNEL : 0);
+            lent_of(1, &h, data);
+            assert_int_equal(goes_by_kernel(&h), way ? 0 : WAY_KERNEL);
+        }
+    }
+}
+
+/* A row of 8, and of 256 at last. */
+static void a_new_way_is_doubted_more_often(void **state)
+{
+    enum { ROW = 16 };
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
+                       .seq = 100000, .bytes = 1 << 20 };
+    (void)state;
+    know_reads();
+    note_copies(sides[0].pair, 1000, 1000);
+    lent_of(1 << 20, &h, data); /* another way is an old one */
+    note_copies(sides[0].pair, 3400, 3400);
+    lent_of(LONG_DOUBTS, &h, data);
+    assert_true(goes_by_kernel(&h));
+    int early = 256 * ROW - lent_of(256 * ROW, &h, data);
+    lent_of(4096 * ROW, &h, data);
+    int late = 4096 * ROW - lent_of(4096 * ROW, &h, data);
+    assert_in_range(early, 8 * ROW, 40 * ROW);
+    assert_in_range(late, 8 * ROW, 32 * ROW);
+    sides[0].fabric.up_count = 2; /* but not among several ranks */
+    note_copies(sides[0].pair, 500, 500);
+    lent_of(LONG_DOUBTS, &h, data);
+    assert_false(goes_by_kernel(&h));
+    assert_int_equal(sides[0].pair->choices[20].way / WAY_OFTEN, 0);
+    sides[0].fabric.up_count = 1;
+}
+
+static void the_first_of_a_size_goes_as_shorter_ones_did(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18 };
+    (void)state;
+    know_reads();
+    note_copies(sides[0].pair, 3400, 3400);
+    h.bytes = 1 << 17;
+    lent_of(DOUBTS, &h, data);
+    note_copies(sides[0].pair, 1000, 1000);
+    h.bytes = 1 << 16;
+    lent_of(1, &h, data);
+    assert_false(goes_by_kernel(&h));
+    h.bytes = 1 << 20;
+    lent_of(1, &h, data);
+    assert_true(goes_by_kernel(&h));
+}
+
+/* Where the ring is tried the first messages of the row fill it, and the copies of the last ones are measured. */
+static void copies_to_a_ring_that_is_tried_are_measured_late(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
+                       .bytes = 256 << 10 };
+    struct copy_out *copy = &sides[0].pair->out.copy;
+    const int row = (8 << 20) / (256 << 10);
+    int tries = 0;
+    (void)state;
+    know_reads();
+    note_copies(sides[0].pair, 9000, 9000);
+    lent_of(DOUBTS, &h, data);
+    for (h.seq = 0; h.seq < 4096; h.seq++) {
+        copy->looks = copy->blinks = 1;
+        if (suits(sides[0].pair, &h, data))
+            continue;
+        int is_warm = (int)(h.seq % (uint64_t)row) >= row / 4 * 3;
+        assert_int_equal(copy->looks > 0, is_warm);
+        assert_int_equal(copy->blinks > 0, !is_warm);
+        tries++;
+    }
+    assert_in_range(tries, row, 40 * row);
+    assert_int_equal(tries % row, 0); /* whole rows */
 }
 
 /* The ways that a peer has said may be anything. */
@@ -709,6 +836,7 @@ static void the_slower_copy_decides_where_both_copy_at_a_time(void **state)
     for (int i = 0; i < 4; i++) {
         out->copy.way = COPY_OUT_MEASURED;
         out->copy.copies = UNMEASURED; /* the next five are */
+        out->copy.bytes = NOT_NEW;
         out->copy.cached_ns = 5600;
         out->copy.past_ns = 1900;
         atomic_store(&out->shared->take_ns[0][COPY_OUT_CACHED], 1500);
@@ -1411,7 +1539,7 @@ static void eager_messages_go_the_faster_way(void **state)
     sides[0].fabric.cma_call_ns = 500;
     sides[0].fabric.cma_copy_ns = 3000;
     p->out.copy.way = COPY_OUT_CACHED;
-    p->out.copy.copies = 1024;
+    p->out.copy.bytes = NOT_NEW;
     p->out.copy.cached_ns = 4000;
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_IN_TURN), 0); /* nothing is known of the reader */
     atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
@@ -1433,7 +1561,8 @@ static void eager_messages_go_the_faster_way(void **state)
     atomic_store(&sides[1].pair->in.shared->read_ns[0], 20000);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
     atomic_store(&sides[1].pair->in.shared->read_ns[0], 5000);
-    assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 1);
+    for (int i = 1; i <= DOUBTS && h.seq++; i++)
+        assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), i == DOUBTS);
     atomic_store(&p->out.shared->can_read, 0);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
     free(data);
@@ -2771,6 +2900,10 @@ static const struct CMUnitTest tests[] = {
     LENT(what_is_lent),
     LENT(what_is_faster),
     LENT(both_go_the_same_way),
+    LENT(a_way_changes_when_it_has_been_slower_for_some_messages),
+    LENT(a_new_way_is_doubted_more_often),
+    LENT(the_first_of_a_size_goes_as_shorter_ones_did),
+    LENT(copies_to_a_ring_that_is_tried_are_measured_late),
     LENT(huge_pages_are_asked_for_what_may_be_lent),
     LENT(senseless_ways),
     LENT(the_sender_knows_what_reads_take),

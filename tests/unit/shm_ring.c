@@ -201,6 +201,7 @@ static void short_records_in_turn_are_not_written_past_the_caches(void **state)
     struct ends w, r;
     open_ends(&w, &r, 1 << 20);
     w.out.copy.way = COPY_OUT_MEASURED;
+    w.out.copy.bytes = COPY_OUT_NEW_LAPS << 20;
     w.out.copy.cached_ns = 26000; /* as between two dies */
     w.out.copy.past_ns = 4500;
     assert_true(copy_out_is_past(&w.out.copy, 1 << 10, 0));
@@ -213,6 +214,26 @@ static void short_records_in_turn_are_not_written_past_the_caches(void **state)
     assert_int_equal(w.out.sent, 0);
     w.out.copy.way = COPY_OUT_PAST; /* if it is told to */
     assert_false(are_taken(&w.out, 1 << 10, RING_WAITS_IN_TURN));
+    close_ends(&w, &r);
+}
+
+/* How often the ring has been filled says whether its lines are in a cache. */
+static void payloads_count_whose_lines_are_taken_beforehand(void **state)
+{
+    enum { LONG = 2000 };
+    struct ends w, r;
+    (void)state;
+    open_ends(&w, &r, 1 << 20);
+    w.out.copy.way = COPY_OUT_MEASURED;
+    for (unsigned i = 0; i < 4; i++) {
+        const uint64_t before = w.out.copy.bytes;
+        if (i % 2)
+            ring_take_next(&w.out, LONG, RING_WAITS_IN_TURN);
+        assert_int_equal(w.out.unmeasured > 0, i % 2);
+        put(&w, i, LONG, 0);
+        take(&r, i, LONG, 0);
+        assert_int_equal(w.out.copy.bytes, before + LONG);
+    }
     close_ends(&w, &r);
 }
 
@@ -364,6 +385,7 @@ int main(void)
         cmocka_unit_test(records_come_out_as_they_went_in),
         cmocka_unit_test(records_wait_for_their_lane),
         cmocka_unit_test(short_records_in_turn_are_not_written_past_the_caches),
+        cmocka_unit_test(payloads_count_whose_lines_are_taken_beforehand),
         cmocka_unit_test(what_is_left_of_a_lap_is_no_record),
         cmocka_unit_test(a_reader_who_lies_is_noticed),
         cmocka_unit_test(memory_that_does_not_fit_is_refused),
