@@ -279,22 +279,20 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         op##_##name##_rest(dst + i, a + i, b + i, count - i);                                                          \
     }
 
-#ifdef LANES_BOTH_BF16
-/* As many as two registers hold at a time, then as LANES_PAIR. */
-#define LANES_BOTH(op, operator)                                                                                       \
-    static void op##_bf16(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                     \
+/* Two vectors at a time, then as LANES_PAIR. */
+#define LANES_PAIR_OF_TWO(op, name, operator)                                                                          \
+    static void op##_##name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                   \
     {                                                                                                                  \
         u16 *dst = dst_bytes;                                                                                          \
         const u16 *a = a_bytes, *b = b_bytes;                                                                          \
         size_t i = 0;                                                                                                  \
         for (; i + 2 * LANES <= count; i += 2 * LANES) {                                                               \
-            const __m512i x = both_bf16(a + i), y = both_bf16(b + i);                                                  \
-            store_both_bf16(dst + i, even_bf16(x) operator even_bf16(y), odd_bf16(x) operator odd_bf16(y));            \
+            const struct two_lanes x = load_two_##name(a + i), y = load_two_##name(b + i);                             \
+            store_two_##name(dst + i, (struct two_lanes){ x.a operator y.a, x.b operator y.b });                       \
         }                                                                                                              \
-        FULL_VECTORS store_bf16(dst + i, load_bf16(a + i) operator load_bf16(b + i));                                  \
-        op##_bf16_rest(dst + i, a + i, b + i, count - i);                                                              \
+        FULL_VECTORS store_##name(dst + i, load_##name(a + i) operator load_##name(b + i));                            \
+        op##_##name##_rest(dst + i, a + i, b + i, count - i);                                                          \
     }
-#endif
 
 #define LANES_STEP(op, name, element, expression)                                                                      \
     static void op##_##name(void *sum_bytes, const void *src_bytes, size_t count)                                      \
@@ -355,14 +353,12 @@ SMALL(f16, _rest, u16)
 SMALL(bf16, _rest, u16)
 SMALL(f8e4m3, _rest, u8)
 SMALL(f8e5m2, _rest, u8)
-LANES_SMALL(f16, u16)
-#ifdef LANES_BOTH_BF16
-LANES_BOTH(sum, +)
-LANES_BOTH(product, *)
+LANES_PAIR_OF_TWO(sum, f16, +)
+LANES_PAIR_OF_TWO(product, f16, *)
+LANES_OTHERS(f16, u16)
+LANES_PAIR_OF_TWO(sum, bf16, +)
+LANES_PAIR_OF_TWO(product, bf16, *)
 LANES_OTHERS(bf16, u16)
-#else
-LANES_SMALL(bf16, u16)
-#endif
 LANES_SMALL(f8e4m3, u8)
 LANES_SMALL(f8e5m2, u8)
 #else
@@ -494,36 +490,35 @@ static void sums_c128(void *dst, const void *const *sources, size_t source_count
 
 #ifdef LANES
 enum { IN_f16 = LANES, IN_bf16 = LANES }; /* 8-bit floats take as long to round; in blocks they are a little faster */
-SUMS(f16, u16, float, lanes, QUOTIENT)
-#ifdef LANES_BOTH_BF16
-SUMS_REST(bf16, u16, float, lanes, QUOTIENT)
 
-/* Two registers of each source at a time, each of which is two of fp32. */
-static void sums_bf16(void *dst_bytes, const void *const *sources, size_t source_count, size_t count, int32_t divisor)
-{
-    u16 *dst = dst_bytes;
-    const u16 *first = sources[0];
-    const float y = (float)divisor, reciprocal = 1 / y;
-    size_t i = 0;
-    for (; i + 4 * LANES <= count; i += 4 * LANES) {
-        __m512i low = both_bf16(first + i), high = both_bf16(first + i + 2 * LANES);
-        lanes a = even_bf16(low), b = odd_bf16(low), c = even_bf16(high), d = odd_bf16(high);
-        for (size_t s = 1; s < source_count; s++) {
-            low = both_bf16((const u16 *)sources[s] + i);
-            high = both_bf16((const u16 *)sources[s] + i + 2 * LANES);
-            a += even_bf16(low);
-            b += odd_bf16(low);
-            c += even_bf16(high);
-            d += odd_bf16(high);
-        }
-        store_both_bf16(dst + i, QUOTIENT(a), QUOTIENT(b));
-        store_both_bf16(dst + i + 2 * LANES, QUOTIENT(c), QUOTIENT(d));
+/* Eight vectors of each source at a time, two by two: as many bytes as four registers hold. */
+#define SUMS_OF_TWO(name)                                                                                              \
+    SUMS_REST(name, u16, float, lanes, QUOTIENT)                                                                       \
+    static void sums_##name(void *dst_bytes, const void *const *sources, size_t source_count, size_t count,            \
+                            int32_t divisor)                                                                           \
+    {                                                                                                                  \
+        enum { PAIRS = 4, IN_PAIR = 2 * LANES };                                                                       \
+        u16 *dst = dst_bytes;                                                                                          \
+        const float y = (float)divisor, reciprocal = 1 / y;                                                            \
+        size_t i = 0;                                                                                                  \
+        for (; i + PAIRS * IN_PAIR <= count; i += PAIRS * IN_PAIR) {                                                   \
+            struct two_lanes sum[PAIRS];                                                                               \
+            for (int k = 0; k < PAIRS; k++)                                                                            \
+                sum[k] = load_two_##name((const u16 *)sources[0] + i + k * IN_PAIR);                                   \
+            for (size_t s = 1; s < source_count; s++)                                                                  \
+                for (int k = 0; k < PAIRS; k++) {                                                                      \
+                    const struct two_lanes x = load_two_##name((const u16 *)sources[s] + i + k * IN_PAIR);             \
+                    sum[k].a += x.a;                                                                                   \
+                    sum[k].b += x.b;                                                                                   \
+                }                                                                                                      \
+            for (int k = 0; k < PAIRS; k++)                                                                            \
+                store_two_##name(dst + i + k * IN_PAIR,                                                                \
+                                 (struct two_lanes){ QUOTIENT(sum[k].a), QUOTIENT(sum[k].b) });                        \
+        }                                                                                                              \
+        sums_rest_##name(dst, sources, source_count, i, count, divisor);                                               \
     }
-    sums_rest_bf16(dst, sources, source_count, i, count, divisor);
-}
-#else
-SUMS(bf16, u16, float, lanes, QUOTIENT)
-#endif
+SUMS_OF_TWO(f16)
+SUMS_OF_TWO(bf16)
 #define SUMS_OF_FLOATS                                                                                                 \
     [COMM_DTYPE_F16] = sums_f16, [COMM_DTYPE_BF16] = sums_bf16, [COMM_DTYPE_F32] = sums_f32,                           \
     [COMM_DTYPE_F64] = sums_f64

@@ -491,8 +491,17 @@ fault("core", "sum_of_many_takes_a_register_twice", "core/reduce_kernels.c",
 fault("core", "sum_of_many_keeps_the_bits_of_a_nan", "core/reduce_kernels.c",
       "((register_##bits)value & is_number) | (nan & ~is_number));                                  \\",
       "(register_##bits)value + 0 * is_number);                                                     \\", *KERNELS)
-fault("core", "part_of_an_average_is_a_sum", "core/reduce_kernels.c", "QUOTIENT(c), QUOTIENT(d));", "QUOTIENT(c), d);",
-      *KERNELS)
+fault("core", "part_of_an_average_is_a_sum", "core/reduce_kernels.c", "QUOTIENT(sum[k].a), QUOTIENT(sum[k].b)",
+      "QUOTIENT(sum[k].a), sum[k].b", *KERNELS)
+fault("core", "nan_at_odd_places_is_rounded", "core/reduce_lanes.h", "_mm256_cmp_ps(value.a, value.b, _CMP_UNORD_Q)",
+      "_mm256_cmp_ps(value.a, value.a, _CMP_UNORD_Q)", *KERNELS)
+fault("core", "nan_of_two_vectors_is_converted", "core/reduce_lanes.h", "        store_f16(second, value.b);\n",
+      "        store_number_f16(second, value.b);\n", *KERNELS)
+fault("core", "vectors_of_two_lie_apart", "core/reduce_lanes.h", "_mm256_srli_epi32(low, 16), high, 0xaa",
+      "_mm256_srli_epi32(low, 16), high, 0xaf", *KERNELS)
+fault("core", "tie_is_rounded_away_from_zero", "core/reduce_lanes.h",
+      "    return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);",
+      "    return _mm256_add_epi32(bits, _mm256_set1_epi32(0x8000 + 0 * _mm256_movemask_epi8(odd)));", *KERNELS)
 fault("core", "average_of_many_integers_is_their_sum", "core/reduce.c", "(averages && wide != COMM_DTYPE_F64 && ",
       "(averages && ", *KERNELS)
 fault("core", "groups_with_other_settings_agree", "core/exec/queue.c", "op->signature ^ g->settings_mark,",
