@@ -136,7 +136,7 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
 
 int64_t copy_out_write_ns(const struct copy_out *c, size_t bytes)
 {
-    return writer_ns(c, copy_out_is_past(c, bytes, 0) ? COPY_OUT_PAST : COPY_OUT_CACHED);
+    return copy_out_is_new(c) ? 0 : writer_ns(c, copy_out_is_past(c, bytes, 0) ? COPY_OUT_PAST : COPY_OUT_CACHED);
 }
 
 int copy_out_is_told(const struct copy_out *c)
@@ -149,7 +149,7 @@ int64_t copy_out_ns(const struct copy_out *c, int overlaps)
 {
     enum copy_out_way way = copy_out_is_past(c, COPY_OUT_UNIT, overlaps) ? COPY_OUT_PAST : COPY_OUT_CACHED;
     int is_known = way == COPY_OUT_PAST ? c->past_ns != 0 : c->cached_ns != 0;
-    return !is_known ? 0 : overlaps ? overlapping_ns(c, way) : alternating_ns(c, way);
+    return !is_known || copy_out_is_new(c) ? 0 : overlaps ? overlapping_ns(c, way) : alternating_ns(c, way);
 }
 
 static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void *from, size_t bytes, int is_past)
@@ -164,13 +164,20 @@ static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void 
  * lines that were written past the caches a lap before such a copy takes up to three times as long. */
 static enum copy_out_way copy_past(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { OFTEN_AT_FIRST = 64, SELDOM = 256, LOOKED_FOR = 4, LAPS = 2, OFTEN = 8 };
+    enum { OFTEN_AT_FIRST = 64, SELDOM = 256, LAPS = 2, OFTEN = 8 };
     uint64_t copies = c->copies++, lap = copy_out_lap(c);
-    uint64_t turn = lap % (c->looks ? LOOKED_FOR : copy_out_tries_in(lap, OFTEN_AT_FIRST, SELDOM));
+    uint64_t turn = lap % copy_out_tries_in(lap, OFTEN_AT_FIRST, SELDOM);
     int is_try = c->way == COPY_OUT_MEASURED && turn < LAPS;
-    int is_measured = (copies % OFTEN == 0 || c->looks) && (is_try ? turn == LAPS - 1 : bytes >= LEAST_MEASURED);
-    c->looks -= c->looks > 0;
+    int is_measured = copies % OFTEN == 0 && (is_try ? turn == LAPS - 1 : bytes >= LEAST_MEASURED);
     return is_measured ? copy_measured(c, to, from, bytes, !is_try) : copy(to, from, bytes, !is_try);
+}
+
+static enum copy_out_way copy_tried(struct copy_out *c, void *to, const void *from, size_t bytes)
+{
+    int is_past = (c->way == COPY_OUT_MEASURED ? c->tries.way : c->way) == COPY_OUT_PAST;
+    int is_measured = c->tries.is_measured && !(is_past && bytes < LEAST_MEASURED);
+    c->tries.copies--;
+    return is_measured ? copy_measured(c, to, from, bytes, is_past) : copy(to, from, bytes, is_past);
 }
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
@@ -180,10 +187,8 @@ enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_
         return copy(to, from, bytes, 0);
     const int is_short = bytes < LEAST_MEASURED;
     c->bytes += bytes;
-    if (c->blinks) {
-        c->blinks--;
-        return copy(to, from, bytes, copy_out_is_past(c, bytes, c->overlaps));
-    }
+    if (c->tries.copies)
+        return copy_tried(c, to, from, bytes);
     if (copy_out_is_past(c, bytes, c->overlaps))
         return copy_past(c, to, from, bytes);
     uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);

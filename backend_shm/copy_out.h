@@ -27,10 +27,14 @@ enum copy_out_reader { COPY_OUT_COPIER, COPY_OUT_REDUCER, COPY_OUT_SENDER, COPY_
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
     uint64_t copies;
-    uint64_t bytes;             /* that have gone to the ring, but for short ones */
+    uint64_t bytes;             /* that have gone to the ring; of short ones not all are counted */
     int lap_shift;              /* the ring holds 2^lap_shift bytes */
-    uint32_t looks;             /* so many of the next copies are measured, half of them the other way */
-    uint32_t blinks;            /* so many of them are not */
+    uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
+    struct {
+        uint32_t copies;        /* so many of the next ones go this way, unless one is ordered */
+        enum copy_out_way way;
+        int is_measured;
+    } tries;
     int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
     int reduces;                /* and reduces; or else reduces */
     int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
@@ -59,7 +63,7 @@ static inline uint64_t copy_out_lap(const struct copy_out *c)
 }
 
 /* The first copies take up to three times as long as later ones, for the caches hold nothing yet of what they touch: in
- * the first COLD_LAPS none is measured, and in the first NEW_LAPS nothing is known. */
+ * the first COLD_LAPS none is measured, and in the first NEW_LAPS no time is known. */
 enum { COPY_OUT_COLD_LAPS = 4, COPY_OUT_NEW_LAPS = 8 };
 
 static inline int copy_out_is_within(const struct copy_out *c, uint64_t laps)

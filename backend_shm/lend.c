@@ -86,13 +86,13 @@ static int kind_of_reads(int one_way, int splits)
     return splits ? READS_SPLIT : one_way ? READS_ONE_WAY : READS_BOTH;
 }
 
-/* As many messages as the other way is tried with in a row: at least 16, and so many that they fill the ring of two
- * ranks four times. The first take up to three times as long as later ones, as the caches hold nothing of what they
- * touch: on Zen copies to a ring until it has been filled twice, or three times, and some ten reads between cores that
- * share no cache. */
+/* As many messages as the other way is tried with in a row: so many that they fill the ring of two ranks four times,
+ * but 16 to 128. The first take up to three times as long as later ones, as the caches hold nothing of what they touch:
+ * on Zen copies to a ring until it has been filled twice, or three times, and some ten reads between cores that share
+ * no cache. */
 static uint64_t row_of(const struct frame *h)
 {
-    enum { BYTES = 8 << 20, LEAST = 16, MOST = BYTES / LEND_EAGER_LEAST };
+    enum { BYTES = 8 << 20, LEAST = 16, MOST = 128 };
     uint64_t row = h->bytes ? BYTES / h->bytes : MOST;
     return row < LEAST ? LEAST : row < MOST ? row : MOST;
 }
@@ -105,14 +105,15 @@ static uint64_t turn_of(const struct frame *h)
 /* Is it this message's turn to go the other way? One of 256 on average, or a quarter as often if that is much slower,
  * lest tries are the 99th percentile; more often at first, for what was measured by then may have met cold caches.
  * Asked again about a message the answer is the same, and two ranks that ask about the same operation have the same. */
-enum { TRIED_AT_FIRST = 8, TRIED_AT_LAST = 256 };
+enum { TRIED_AT_FIRST = 8, TRIED_AT_LAST = 256, MOST_OFTEN = 5 };
+_Static_assert(TRIED_AT_FIRST << MOST_OFTEN == TRIED_AT_LAST, "WAY_OFTEN times MOST_OFTEN says TRIED_AT_FIRST");
 
 static int is_tried(const struct frame *h, uint8_t way)
 {
     enum { SELDOM = 4 };
     uint64_t row = turn_of(h) / row_of(h), often = way / WAY_OFTEN;
     uint64_t rows = TRIED_AT_LAST >> often;
-    if (!often && way & WAY_SELDOM)
+    if (often < MOST_OFTEN && way & WAY_SELDOM)
         rows *= SELDOM;
     return ((row + 1) * ring_key_odd >> 32) % rows == 0; /* the first is none */
 }
@@ -129,7 +130,7 @@ static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum 
     enum { RECORD_NS = 200, ENGINE_NS = 500 };
     int64_t write_ns = copy_out_write_ns(&p->out.copy, (size_t)h->bytes);
     int64_t take_ns = atomic_load_explicit(&p->out.shared->record_ns, memory_order_relaxed);
-    if (copy_out_is_new(&p->out.copy) || !write_ns || !take_ns)
+    if (!write_ns || !take_ns)
         return 0;
     int64_t longer_ns = write_ns > take_ns ? write_ns : take_ns;
     return RECORD_NS + (h->bytes > RING_TAKEN ? ENGINE_NS : 0) +
@@ -150,7 +151,7 @@ static double long_ring_ns(const struct duplex *p, const struct frame *h, int on
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);
     int is_told = one_way || h->bytes <= 2 * RING_PIECE /* no piece in it is measured */ ||
                   copy_out_is_told(&p->out.copy);
-    if (copy_out_is_new(&p->out.copy) || !copy_ns || !is_told)
+    if (!copy_ns || !is_told)
         return 0;
     double pieces_ns = overlaps ? units / last * PIECE_NS : 0;
     double copies_ns = (overlaps ? units + last : units) * (double)copy_ns;
@@ -215,11 +216,16 @@ static void begin_as_shorter(struct ring_choice *c, int size)
         }
 }
 
+static int size_class(const struct frame *h)
+{
+    return h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
+}
+
 /* Where both ranks send they go the same way: one that copies to the ring and from it while the other one only reads
  * takes as long as if both did. The lower rank decides, unless it has sent no message of the size yet. */
 static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_ns)
 {
-    int size = h->bytes ? 63 - __builtin_clzll(h->bytes) : 0;
+    const int size = size_class(h);
     struct ring_choice *c = &p->choices[size];
     int is_lower = p->fabric->domain->peers.rank < p->port.peer;
     uint8_t said = is_lower ? 0 : atomic_load_explicit(&p->in.shared->ways[size], memory_order_relaxed);
@@ -236,17 +242,25 @@ static uint8_t way_of_both(struct duplex *p, const struct frame *h, double ring_
     return c->way = is_lower ? way | WAY_CHOSEN : way;
 }
 
-/* Does the message go by the kernel: by that way, or as one of the tries of the other one? In a row of tries of the
- * ring the last quarter's copies are measured. */
+/* The next message goes through the ring, where the kernel is faster. Of a row the last quarter's copies are measured;
+ * in one row all go through the caches, and in the next one past them. */
+static void try_ring(struct duplex *p, const struct frame *h)
+{
+    if (p->tried != turn_of(h) + 1)
+        p->tries++;
+    p->tried = turn_of(h) + 1;
+    const uint64_t row = row_of(h), tries = p->tries - 1;
+    p->out.copy.tries.copies = (uint32_t)(h->bytes / ring_piece_bytes(&p->out) + 1);
+    p->out.copy.tries.way = tries / row % 2 ? COPY_OUT_PAST : COPY_OUT_CACHED;
+    p->out.copy.tries.is_measured = tries % row >= row / 4 * 3;
+}
+
+/* Does the message go by the kernel: by that way, or as one of the tries of the other one? */
 static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 {
-    enum { TRY_COPIES = 16 };
     int is_try = (way & (WAY_TRIED | WAY_SELDOM)) && is_tried(h, way);
-    if (is_try && (way & WAY_KERNEL)) {
-        int is_warm = turn_of(h) % row_of(h) >= row_of(h) / 4 * 3;
-        p->out.copy.looks = is_warm ? TRY_COPIES : 0;
-        p->out.copy.blinks = is_warm ? 0 : TRY_COPIES;
-    }
+    if (is_try && (way & WAY_KERNEL))
+        try_ring(p, h);
     return is_try ^ ((way & WAY_KERNEL) != 0);
 }
 
@@ -255,11 +269,12 @@ static uint64_t operation_bytes(const struct frame *h)
     return h->count * exec_host->dtype_bytes(h->dtype);
 }
 
-/* Neither the messages of several ranks nor the copies in their rings. What the copies of two ranks take shows that. */
+/* Neither the messages of several ranks nor the copies in their rings. What the copies of two ranks take shows that.
+ * Both ranks of a pair decide alike. */
 static int no_cache_holds(const struct duplex *p, const struct frame *h)
 {
     enum { CACHED_BYTES = 4 << 20 };
-    return p->fabric->up_count > 1 && operation_bytes(h) >= CACHED_BYTES;
+    return p->fabric->domain->peers.size > 2 && operation_bytes(h) >= CACHED_BYTES;
 }
 
 static int kernel_is_faster(struct duplex *p, const struct frame *h, int one_way, int splits)
@@ -281,7 +296,8 @@ static int eager_kernel_is_faster(struct duplex *p, const struct frame *h, enum 
     if (flow != LEND_BOTH)
         p->eager_way = choose_way(p, h, ring_ns, kind_of_reads(1, splits), p->eager_way);
     uint8_t way = flow != LEND_BOTH ? p->eager_way : way_of_both(p, h, ring_ns);
-    p->ring_for = way & (WAY_KERNEL | WAY_TRIED | WAY_SELDOM) ? 0 : SELDOM;
+    int is_doubted = flow == LEND_BOTH && p->choices[size_class(h)].doubts;
+    p->ring_for = way & (WAY_KERNEL | WAY_TRIED | WAY_SELDOM) || is_doubted ? 0 : SELDOM;
     return goes_by_kernel(p, h, way);
 }
 

@@ -30,7 +30,7 @@ enum {
     WAY_SELDOM = 4, /* but that is much slower */
     WAY_CHOSEN = 8, /* by the lower rank, for both */
     WAY_NEW = 16,   /* one goes this way and the next one the other, until both are known */
-    WAY_OFTEN = 32, /* times 1 to 5: so many times twice as often, as few have gone this way so far */
+    WAY_OFTEN = 32, /* times n, 1 to 5: 2^n times as often, as few have gone this way so far */
 };
 
 /* A payload that may be lent. */

@@ -268,7 +268,7 @@ static inline uint64_t ring_frame_lines(uint32_t bytes)
     return 2 + (bytes > RING_INLINE ? ring_payload_lines(bytes) : 0);
 }
 
-/* That fill all lanes, of so many lines each. */
+/* So many pieces fill all lanes, which have so many lines each. */
 static inline uint64_t ring_pieces(uint64_t capacity)
 {
     return RING_LANES * capacity / (RING_PIECE / RING_LINE);

@@ -133,6 +133,7 @@ struct duplex {
     uint32_t lends_later;   /* so many of the next eager messages are not lent, as the latest was not read in time */
     uint32_t lends_later_next; /* and so many the next time; 0: as few as at first */
     struct ring_choice choices[RING_WAYS];
+    uint64_t tries, tried;  /* so many messages went through the ring as tries; the latest one */
     /* Long parts of messages that the kernel has read for this rank: since the latest piece, as many as there were
      * then, came from the ring; and since one was measured. */
     uint32_t reads_in_a_row, pieces_before, reads_unmeasured;

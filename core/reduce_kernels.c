@@ -419,7 +419,7 @@ REGISTER_OF_FLOATS(f64, double, 64, 0x7ff8000000000000u)
 #define WHOLE(value) (value)
 #define QUOTIENT(value) (divisor == 1 ? (value) : divisor & (divisor - 1) ? (value) / y : (value)*reciprocal)
 
-/* What does not fill four registers: one at a time, then numbers. */
+/* What does not fill so many registers: one at a time, then numbers. */
 #define SUMS_REST(name, element, wide, in_register, quotient)                                                          \
     static void sums_rest_##name(element *dst, const void *const *sources, size_t source_count, size_t i,              \
                                  size_t count, int32_t divisor)                                                        \

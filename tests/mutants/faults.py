@@ -766,12 +766,19 @@ fault("shm", "doubts_of_a_way_are_kept", LEND, "    c->doubts = 0;\n", "", "shm_
 fault("shm", "new_way_is_doubted_as_an_old_one", LEND, "c->chosen = is_other ? 0 : c->chosen", "c->chosen = c->chosen",
       "shm_lend")
 fault("shm", "question_about_a_message_counts_again", LEND, "if (c->asked == turn_of(h) + 1)", "if (0)", "shm_lend")
-fault("shm", "first_copies_of_a_row_of_tries_are_measured", LEND, ">= row_of(h) / 4 * 3", ">= 0 * row_of(h)",
+fault("shm", "first_copies_of_a_row_of_tries_are_measured", LEND, "tries % row >= row / 4 * 3", "1",
       "shm_lend")
+fault("shm", "pieces_of_a_long_try_are_not_told", LEND, "(uint32_t)(h->bytes / ring_piece_bytes(&p->out) + 1);", "16;",
+      "shm_lend")
+fault("shm", "tries_of_the_ring_go_past_the_caches_never", LEND, "tries / row % 2 ?", "tries / row % 2 == 7 ?",
+      "shm_lend")
+fault("shm", "message_that_is_asked_about_again_is_a_try_more", LEND, "    if (p->tried != turn_of(h) + 1)\n", "",
+      "shm_lend")
+fault("shm", "doubts_about_eager_messages_wait_for_64_more", LEND, " || is_doubted ? 0", " ? 0", "shm_lend")
 fault("shm", "waits_of_two_ranks_for_pieces_do_not_count", LEND, "> 1 ? 2 : 1.3;", "> 1 ? 2 : 1;", "shm_lend")
 fault("shm", "kernel_reads_all_long_blocks_of_two_ranks", LEND,
-      "return p->fabric->up_count > 1 && operation_bytes(h) >= CACHED_BYTES;",
-      "return p->fabric->up_count && operation_bytes(h) >= CACHED_BYTES;", "shm_lend")
+      "return p->fabric->domain->peers.size > 2 && operation_bytes(h) >= CACHED_BYTES;",
+      "return operation_bytes(h) >= CACHED_BYTES;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;", "int may_win = 1 + (int)(0 * least_ns);",
       "shm_lend")
@@ -828,7 +835,11 @@ fault("shm", "copies_into_lines_of_main_memory_are_measured", COPY_OUT, "is_try 
       "is_try ? 1 :", "shm_copy_out")
 fault("shm", "payloads_in_taken_lines_are_no_use_of_the_ring", "backend_shm/ring.c", "    r->copy.bytes += bytes;\n",
       "", "shm_ring")
-fault("shm", "copies_known_to_be_slow_are_measured", COPY_OUT, "    if (c->blinks) {", "    if (0) {", "shm_copy_out")
+fault("shm", "tries_of_copies_go_any_way", COPY_OUT, "    if (c->tries.copies)\n", "    if (0)\n", "shm_copy_out")
+fault("shm", "tries_of_copies_are_all_measured", COPY_OUT, "c->tries.is_measured && !(is_past", "!(is_past",
+      "shm_copy_out")
+fault("shm", "ordered_way_of_copies_is_not_tries", COPY_OUT, "(c->way == COPY_OUT_MEASURED ? c->tries.way : c->way)",
+      "(c->tries.way)", "shm_copy_out")
 fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > past_ns + read_ns",
       "c->cached_ns > past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")

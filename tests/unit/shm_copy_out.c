@@ -125,51 +125,55 @@ static void a_change_is_noticed(void **state)
     assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
-/* Copies through the caches into lines that were written past them are slow, so those of a lap are not measured; also
- * if there will be few copies. */
+/* Copies through the caches into lines that were written past them are slow, so those of a lap are not measured. */
 static void a_lap_fills_the_caches(void **state)
 {
     enum { BEFORE = 13 }; /* of a lap, so that others are measured */
     (void)state;
-    for (int looks = 0; looks < 2; looks++) {
-        const int laps = looks ? 4 : TRIED_LAPS;
-        struct copy_out c = measured(&far);
-        copy_many(&c, TRIED_LAPS * LAP - 2 * LAP, BYTES);
-        assert_true(copy_out_is_past(&c, BYTES, 0));
-        c.bytes = ((uint64_t)TRIED_LAPS * laps << LAP_SHIFT) - BYTES;
-        c.cached_ns = far.cached_ns;
-        c.looks = looks ? 10 * LAP : 0;
-        cost.cached_ns = 10 * far.cached_ns;
-        assert_int_equal(copy_many(&c, LAP, BYTES), 0);
-        assert_int_equal(c.cached_ns, far.cached_ns);
-        cost.cached_ns = far.cached_ns;
-        cost.past_ns = 2 * far.past_ns;
-        assert_int_equal(copy_many(&c, LAP - BEFORE, BYTES), 0);
-        cost.cached_ns = far.cached_ns / 10 * 9;
-        assert_int_equal(copy_many(&c, BEFORE, BYTES), 0);
-        assert_true(c.cached_ns < far.cached_ns && c.past_ns == far.past_ns);
-        c.cached_ns = far.cached_ns;
-        assert_int_equal(copy_many(&c, LAP, BYTES), LAP);
-        assert_true(c.past_ns > far.past_ns);
-    }
+    struct copy_out c = measured(&far);
+    copy_many(&c, TRIED_LAPS * LAP - 2 * LAP, BYTES);
+    assert_true(copy_out_is_past(&c, BYTES, 0));
+    c.bytes = ((uint64_t)TRIED_LAPS * TRIED_LAPS << LAP_SHIFT) - BYTES;
+    c.cached_ns = far.cached_ns;
+    cost.cached_ns = 10 * far.cached_ns;
+    assert_int_equal(copy_many(&c, LAP, BYTES), 0);
+    assert_int_equal(c.cached_ns, far.cached_ns);
+    cost.cached_ns = far.cached_ns;
+    cost.past_ns = 2 * far.past_ns;
+    assert_int_equal(copy_many(&c, LAP - BEFORE, BYTES), 0);
+    cost.cached_ns = far.cached_ns / 10 * 9;
+    assert_int_equal(copy_many(&c, BEFORE, BYTES), 0);
+    assert_true(c.cached_ns < far.cached_ns && c.past_ns == far.past_ns);
+    c.cached_ns = far.cached_ns;
+    assert_int_equal(copy_many(&c, LAP, BYTES), LAP);
+    assert_true(c.past_ns > far.past_ns);
 }
 
-/* Nor so many that somebody else knows to be slow. */
-static void some_are_not_measured(void **state)
+/* Whoever tries the ring says which way copies go, and whether they are measured. */
+static void tries_go_the_way_that_is_said(void **state)
 {
     (void)state;
-    for (int is_far = 0; is_far < 2; is_far++) {
+    for (int i = 0; i < 8; i++) {
+        const int is_far = i % 2, goes_past = i / 2 % 2, is_measured = i / 4;
         struct copy_out c = measured(is_far ? &far : &near);
         copy_many(&c, 1024, BYTES);
         const int64_t cached_ns = c.cached_ns, past_ns = c.past_ns;
-        cost = (struct cost){ 100000, 100000 };
-        c.looks = c.blinks = LAP;
-        assert_int_equal(copy_many(&c, LAP, BYTES), is_far ? LAP : 0);
-        assert_int_equal(c.blinks, 0);
-        assert_int_equal(c.cached_ns, cached_ns);
+        cost = (struct cost){ 1000, 1000 };
+        c.looks = 1; /* of others */
+        c.tries.copies = LAP;
+        c.tries.way = goes_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
+        c.tries.is_measured = is_measured;
+        assert_int_equal(copy_many(&c, LAP, BYTES), goes_past ? LAP : 0);
+        assert_int_equal(c.tries.copies, 0);
+        assert_int_equal(c.cached_ns < cached_ns, is_measured && !goes_past);
+        assert_int_equal(c.past_ns < past_ns, is_measured && goes_past);
+        c.tries.copies = 1;
+        c.past_ns = past_ns;
+        copy_many(&c, 1, LEAST_MEASURED - 1);
         assert_int_equal(c.past_ns, past_ns);
-        copy_many(&c, LAP, BYTES);
-        assert_true(c.cached_ns > cached_ns || c.past_ns > past_ns);
+        c.tries.copies = 1;
+        c.way = goes_past ? COPY_OUT_CACHED : COPY_OUT_PAST; /* that is ordered */
+        assert_int_equal(copy_many(&c, 1, BYTES), !goes_past);
     }
 }
 
@@ -247,6 +251,8 @@ static void cold_copies_are_not_measured(void **state)
     assert_int_equal(c.cached_ns, 0);
     cost = far;
     assert_in_range(copy_many(&c, NEW - COLD - 1, BYTES), 4, 32);
+    assert_int_equal(copy_out_ns(&c, 1), 0);
+    assert_int_equal(copy_out_write_ns(&c, BYTES), 0);
     assert_int_equal(c.cached_ns, far.cached_ns);
     assert_int_equal(c.past_ns, far.past_ns);
     assert_true(copy_out_is_new(&c));
@@ -254,6 +260,7 @@ static void cold_copies_are_not_measured(void **state)
     copy_many(&c, 1, BYTES);
     assert_false(copy_out_is_new(&c));
     assert_true(copy_out_is_past(&c, BYTES, 0));
+    assert_true(copy_out_ns(&c, 1) > 0 && copy_out_write_ns(&c, BYTES) > 0);
     c = measured(&near); /* laps of a short ring count as long ones */
     c.bytes = 0;
     c.lap_shift = 14;
@@ -374,7 +381,7 @@ static void all_bytes_arrive(void **state)
     for (int way = COPY_OUT_CACHED; way <= COPY_OUT_PAST; way++)
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
             for (size_t at = 0; at < 64; at += 7) {
-                struct copy_out c = { .way = (enum copy_out_way)way };
+                struct copy_out c = { .way = (enum copy_out_way)way, .lap_shift = LAP_SHIFT };
                 memset(to, 0xee, sizeof to);
                 copy_out(&c, to + 63 - at, from + at, sizes[i]);
                 assert_memory_equal(to + 63 - at, from + at, sizes[i]);
@@ -391,7 +398,7 @@ int main(void)
         cmocka_unit_test(how_often_to_try),
         cmocka_unit_test(a_change_is_noticed),
         cmocka_unit_test(a_lap_fills_the_caches),
-        cmocka_unit_test(some_are_not_measured),
+        cmocka_unit_test(tries_go_the_way_that_is_said),
         cmocka_unit_test(one_slow_copy_changes_nothing),
         cmocka_unit_test(a_slow_copy_counts_twice_at_most),
         cmocka_unit_test(the_slower_rank_counts),

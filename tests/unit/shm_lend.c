@@ -506,8 +506,8 @@ static void what_is_faster(void **state)
     p->out.copy.cached_ns = 7500;
     p->out.copy.looks = 0;
     assert_in_range(lent_of_many(p, &h, data), MANY - 96, MANY - 32);
-    assert_true(p->out.copy.looks > 0); /* what goes to the ring is to be measured */
-    p->out.copy.looks = 0;
+    assert_true(p->out.copy.tries.copies > 0); /* what goes to the ring is to be measured, or fills it */
+    p->out.copy.tries.copies = 0;
     /* The peer has found it so: 154 us against 129. */
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 9500);
     assert_in_range(lent_of_many(p, &h, data), 32, 96);
@@ -515,7 +515,7 @@ static void what_is_faster(void **state)
     assert_in_range(lent_of_many(p, &h, data), 32, 96); /* not more often at first */
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 20000);
     assert_in_range(lent_of_many(p, &h, data), 4, 31); /* much slower */
-    assert_int_equal(p->out.copy.looks, 0);
+    assert_int_equal(p->out.copy.tries.copies, 0);
     p->out.copy.cached_ns = 5000;
     assert_int_equal(lent_of_many(p, &h, data), 0); /* the kernel could not win if it were as fast as it can be */
     p->out.copy.way = COPY_OUT_MEASURED;
@@ -581,11 +581,11 @@ static void both_go_the_same_way(void **state)
     assert_int_equal(lent_of_many(higher, &h, data), 0);
     h.count = 1 << 20; /* what no cache holds, among several ranks */
     for (int several = 0; several < 2; several++) {
-        sides[0].fabric.up_count = sides[1].fabric.up_count = 1 + several;
+        sides[0].domain.peers.size = sides[1].domain.peers.size = 2 + several;
         assert_int_equal(suits(lower, &h, data), several);
         assert_int_equal(suits(higher, &h, data), several);
     }
-    sides[0].fabric.up_count = sides[1].fabric.up_count = 1;
+    sides[0].domain.peers.size = sides[1].domain.peers.size = 2;
     for (h.bytes = 1, h.count = 1; h.bytes; h.bytes <<= 1) { /* any size that a peer may say */
         suits(lower, &h, data);
         suits(higher, &h, data);
@@ -687,30 +687,39 @@ static void the_first_of_a_size_goes_as_shorter_ones_did(void **state)
     assert_true(goes_by_kernel(&h));
 }
 
-/* Where the ring is tried the first messages of the row fill it, and the copies of the last ones are measured. */
+/* Where the ring is tried the first messages of the row fill it, and the copies of the last ones are measured, all
+ * pieces of each: in one row through the caches, and in the next one past them. Also if only one in some messages is of
+ * the size, and each is asked about again. */
 static void copies_to_a_ring_that_is_tried_are_measured_late(void **state)
 {
     static uint8_t data[1 << 20];
-    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
-                       .bytes = 256 << 10 };
-    struct copy_out *copy = &sides[0].pair->out.copy;
-    const int row = (8 << 20) / (256 << 10);
-    int tries = 0;
+    static const size_t sizes[] = { 64 << 10, 256 << 10, 1 << 20 };
+    struct duplex *p = sides[0].pair;
     (void)state;
     know_reads();
-    note_copies(sides[0].pair, 9000, 9000);
-    lent_of(DOUBTS, &h, data);
-    for (h.seq = 0; h.seq < 4096; h.seq++) {
-        copy->looks = copy->blinks = 1;
-        if (suits(sides[0].pair, &h, data))
-            continue;
-        int is_warm = (int)(h.seq % (uint64_t)row) >= row / 4 * 3;
-        assert_int_equal(copy->looks > 0, is_warm);
-        assert_int_equal(copy->blinks > 0, !is_warm);
-        tries++;
-    }
-    assert_in_range(tries, row, 40 * row);
-    assert_int_equal(tries % row, 0); /* whole rows */
+    for (size_t i = 0; i < 3; i++)
+        for (uint64_t stride = 1; stride <= 3; stride += 2) {
+            struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32,
+                               .count = 1 << 18, .bytes = sizes[i] };
+            const size_t row = (8 << 20) / sizes[i] < 16 ? 16 : (8 << 20) / sizes[i];
+            size_t tries = 0;
+            memset(p->choices, 0, sizeof p->choices);
+            note_copies(p, 9000, 9000);
+            lent_of(DOUBTS, &h, data);
+            p->tries = 0;
+            for (h.seq = 10000; h.seq < 10000 + 512 * stride * row; h.seq += stride) {
+                p->out.copy.tries.copies = 0;
+                int lends = suits(p, &h, data);
+                assert_int_equal(suits(p, &h, data), lends);
+                if (lends)
+                    continue;
+                assert_int_equal(p->out.copy.tries.way, tries / row % 2 ? COPY_OUT_PAST : COPY_OUT_CACHED);
+                assert_int_equal(p->out.copy.tries.is_measured, tries % row >= row / 4 * 3);
+                assert_true(p->out.copy.tries.copies * ring_piece_bytes(&p->out) >= sizes[i]);
+                tries++;
+            }
+            assert_true(tries >= row);
+        }
 }
 
 /* The ways that a peer has said may be anything. */
@@ -1561,8 +1570,11 @@ static void eager_messages_go_the_faster_way(void **state)
     atomic_store(&sides[1].pair->in.shared->read_ns[0], 20000);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
     atomic_store(&sides[1].pair->in.shared->read_ns[0], 5000);
-    for (int i = 1; i <= DOUBTS && h.seq++; i++)
+    memset(p->choices, 0, sizeof p->choices);
+    for (int i = 1; i <= DOUBTS && h.seq++; i++) {
         assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), i == DOUBTS);
+        assert_int_equal(p->ring_for, 0); /* the next one is asked about, too */
+    }
     atomic_store(&p->out.shared->can_read, 0);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_BOTH), 0);
     free(data);
