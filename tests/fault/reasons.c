@@ -131,6 +131,36 @@ static void lost_before_it_was_made(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* Rank 1 misses rank 3, which has left the world. Rank 0 has never talked to that one, and is told who is lost. */
+static void who_has_left_is_told_to_all(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    int32_t word = 1, lost[SIZE];
+    size_t count;
+    (void)size;
+    if (rank == 3) {
+        CHECK_OK(comm_send(world, &word, 1, COMM_DTYPE_I32, 1, NULL, NULL));
+        CHECK_OK(fault_close(world));
+        fault_raise(s->page, 0);
+        return;
+    }
+    if (rank == 1) {
+        CHECK_OK(comm_recv(world, &word, 1, COMM_DTYPE_I32, 3, NULL, NULL));
+        fault_await(s->page, 0);
+        CHECK_STATUS(comm_recv(world, &word, 1, COMM_DTYPE_I32, 3, NULL, NULL), COMM_ERR_PEER_LOST);
+    } else if (rank == 0) {
+        CHECK_STATUS(comm_recv(world, &word, 1, COMM_DTYPE_I32, 1, NULL, NULL), COMM_ERR_PEER_LOST);
+        CHECK_SAYS_OF(comm_last_error(), 3, " has closed its world before ");
+        CHECK_OK(comm_group_lost_ranks(world, lost, SIZE, &count));
+        CHECK(count == 1 && lost[0] == 3);
+    }
+    fault_raise(s->page, 1 + rank);
+    for (int r = 0; r < 3; r++)
+        fault_await(s->page, 1 + r);
+    CHECK_OK(fault_close(world));
+}
+
 /* Two disagree and close; the third has not made the group yet. */
 static void disagreed_before_it_was_made(int rank, int size, void *arg)
 {
@@ -300,6 +330,7 @@ int main(void)
             failed |= run(SIZE, disagreed_before_it_was_made, leaves, late, "a disagreement before it was made");
     }
     failed |= run(SIZE, lost_before_it_was_made, 0, 0, "a loss before it was made");
+    failed |= run(SIZE, who_has_left_is_told_to_all, 0, 0, "a loss that others have noticed");
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
     struct scenario s = { .page = page_new(3) };

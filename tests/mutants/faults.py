@@ -367,10 +367,6 @@ fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter 
       "h->reporter < 0 ||", "hostile")
 fault("tcp", "closed_world_is_a_closed_group", GROUPS, "if (g->id == d->world) {", "if (0) {", "engine")
 fault("tcp", "loss_is_not_known_in_a_group_that_opens_later", GROUPS, "note_lost(g, &said);", ";", "reasons")
-fault("tcp", "members_are_not_told_who_has_left", "core/exec/ending.c",
-      "is_lost ? (uint64_t)p->peer + 1 : 0,\n"
-      "                                                    is_lost && !is_dead(p) }",
-      "is_dead(p) ? (uint64_t)p->peer + 1 : 0, 0 }", "reasons", "leave")
 fault("tcp", "rank_whose_address_is_not_known_counts_as_lost", "core/exec/ending.c", "status != COMM_ERR_BACKEND;",
       "1;", "opening")
 fault("tcp", "members_are_not_told_whom_another_backend_lost", "core/exec/ending.c",
