@@ -160,14 +160,34 @@ static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void 
     return way;
 }
 
+/* Is it this copy's turn to go the other way, alone? Two copies of 32 do at first, and of 4096 at last. */
+static int is_turn_of_other(uint64_t copies)
+{
+    enum { OFTEN_AT_FIRST = 32, SELDOM = 4096, TRIES = 2 };
+    return copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM) < TRIES;
+}
+
+/* Through the caches, into lines that are in main memory: others take less, so only a short time says something. */
+static enum copy_out_way copy_cold(struct copy_out *c, void *to, const void *from, size_t bytes)
+{
+    const int64_t known_ns = c->cached_ns;
+    copy_measured(c, to, from, bytes, 0);
+    if (known_ns && known_ns < c->cached_ns)
+        c->cached_ns = known_ns;
+    return COPY_OUT_CACHED;
+}
+
 /* Where copies go past the caches: now and then all go through them for two laps. The second is measured, for into
- * lines that were written past the caches a lap before such a copy takes up to three times as long. */
+ * lines that were written past the caches a lap before such a copy takes up to three times as long. Two copies go
+ * through them more often: two cores that are near each other now are noticed sooner so. */
 static enum copy_out_way copy_past(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN_AT_FIRST = 64, SELDOM = 256, LAPS = 2, OFTEN = 8 };
     uint64_t copies = c->copies++, lap = copy_out_lap(c);
     uint64_t turn = lap % copy_out_tries_in(lap, OFTEN_AT_FIRST, SELDOM);
     int is_try = c->way == COPY_OUT_MEASURED && turn < LAPS;
+    if (c->way == COPY_OUT_MEASURED && !is_try && bytes >= LEAST_MEASURED && is_turn_of_other(copies))
+        return copy_cold(c, to, from, bytes);
     int is_measured = copies % OFTEN == 0 && (is_try ? turn == LAPS - 1 : bytes >= LEAST_MEASURED);
     return is_measured ? copy_measured(c, to, from, bytes, !is_try) : copy(to, from, bytes, !is_try);
 }
@@ -182,7 +202,7 @@ static enum copy_out_way copy_tried(struct copy_out *c, void *to, const void *fr
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    enum { OFTEN = 8, OFTEN_AT_FIRST = 32, SELDOM = 4096, TRIES = 2 };
+    enum { OFTEN = 8 };
     if (bytes < LEAST_PAST)
         return copy(to, from, bytes, 0);
     const int is_short = bytes < LEAST_MEASURED;
@@ -191,10 +211,11 @@ enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_
         return copy_tried(c, to, from, bytes);
     if (copy_out_is_past(c, bytes, c->overlaps))
         return copy_past(c, to, from, bytes);
-    uint64_t copies = c->copies++, turn = copies % copy_out_tries_in(copies, OFTEN_AT_FIRST, SELDOM);
-    if (copy_out_is_within(c, COPY_OUT_COLD_LAPS) || (turn >= TRIES && turn % OFTEN && !c->looks))
+    uint64_t copies = c->copies++;
+    int is_turn = is_turn_of_other(copies);
+    if (copy_out_is_within(c, COPY_OUT_COLD_LAPS) || (!is_turn && copies % OFTEN && !c->looks))
         return copy(to, from, bytes, 0);
-    int is_other = turn < TRIES || (c->looks && copies % 2);
+    int is_other = is_turn || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
     return copy_measured(c, to, from, bytes, is_other && !is_short && c->way == COPY_OUT_MEASURED);
 }

@@ -831,6 +831,10 @@ fault("shm", "copies_into_lines_of_main_memory_are_measured", COPY_OUT, "is_try 
       "is_try ? 1 :", "shm_copy_out")
 fault("shm", "payloads_in_taken_lines_are_no_use_of_the_ring", "backend_shm/ring.c", "    r->copy.bytes += bytes;\n",
       "", "shm_ring")
+fault("shm", "slow_copy_into_main_memory_counts", COPY_OUT, "    if (known_ns && known_ns < c->cached_ns)\n",
+      "    if (0)\n", "shm_copy_out")
+fault("shm", "nearness_is_noticed_by_laps_only", COPY_OUT, "bytes >= LEAST_MEASURED && is_turn_of_other(copies))", "0)",
+      "shm_copy_out")
 fault("shm", "tries_of_copies_go_any_way", COPY_OUT, "    if (c->tries.copies)\n", "    if (0)\n", "shm_copy_out")
 fault("shm", "tries_of_copies_are_all_measured", COPY_OUT, "c->tries.is_measured && !(is_past", "!(is_past",
       "shm_copy_out")

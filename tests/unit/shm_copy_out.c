@@ -81,7 +81,7 @@ static void what_is_faster_is_found(void **state)
     assert_int_equal(copy_out_ns(&c, 1), near.cached_ns);
     c = measured(&far);
     assert_in_range(copy_many(&c, 64, BYTES), 16, 64);
-    assert_int_equal(copy_many(&c, TRIED_LAPS * LAP, BYTES), (TRIED_LAPS - 2) * LAP);
+    assert_in_range(copy_many(&c, TRIED_LAPS * LAP, BYTES), (TRIED_LAPS - 2) * LAP - 64, (TRIED_LAPS - 2) * LAP - 32);
     assert_true(copy_out_ns(&c, 1) > far.past_ns && copy_out_ns(&c, 1) < far.cached_ns);
     assert_true(copy_out_is_past(&c, LEAST, 0));
     assert_false(copy_out_is_past(&c, LEAST - 1, 0));
@@ -125,6 +125,28 @@ static void a_change_is_noticed(void **state)
     assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
+/* Alone, a copy through the caches is slow where others go past them: only that it is fast says something, and soon. */
+static void a_slow_copy_into_main_memory_says_nothing(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&far);
+    copy_many(&c, 4 * LAP, BYTES);
+    assert_true(copy_out_is_past(&c, BYTES, 0));
+    c.bytes = (uint64_t)(TRIED_LAPS + 2) << LAP_SHIFT;
+    cost.cached_ns = 3 * far.cached_ns;
+    enum { COPIES = (TRIED_LAPS - 4) * LAP };
+    assert_in_range(copy_many(&c, COPIES, BYTES), COPIES - 64, COPIES - 4);
+    assert_int_equal(c.cached_ns, far.cached_ns);
+    c.bytes = (uint64_t)(TRIED_LAPS + 2) << LAP_SHIFT;
+    c.copies = 4096;
+    cost = near;
+    copy_many(&c, LAP, BYTES);
+    assert_false(copy_out_is_past(&c, BYTES, 0));
+    c = measured(&far);
+    c.way = COPY_OUT_PAST;
+    assert_int_equal(copy_many(&c, LAP, BYTES), LAP);
+}
+
 /* Copies through the caches into lines that were written past them are slow, so those of a lap are not measured. */
 static void a_lap_fills_the_caches(void **state)
 {
@@ -145,7 +167,7 @@ static void a_lap_fills_the_caches(void **state)
     assert_int_equal(copy_many(&c, BEFORE, BYTES), 0);
     assert_true(c.cached_ns < far.cached_ns && c.past_ns == far.past_ns);
     c.cached_ns = far.cached_ns;
-    assert_int_equal(copy_many(&c, LAP, BYTES), LAP);
+    assert_in_range(copy_many(&c, LAP, BYTES), LAP - 2, LAP);
     assert_true(c.past_ns > far.past_ns);
 }
 
@@ -326,7 +348,7 @@ static void the_slower_of_two_counts(void **state)
         assert_false(copy_out_is_past(&c, BYTES, 0));
         c.overlaps = 1;
         int past = copy_many(&c, 1024, BYTES);
-        assert_in_range(past, cases[i].is_past ? 1024 : 4, cases[i].is_past ? 1024 : 40);
+        assert_in_range(past, cases[i].is_past ? 1024 - 40 : 4, cases[i].is_past ? 1024 - 4 : 40);
     }
 }
 
@@ -397,6 +419,7 @@ int main(void)
         cmocka_unit_test(tries_get_rare),
         cmocka_unit_test(how_often_to_try),
         cmocka_unit_test(a_change_is_noticed),
+        cmocka_unit_test(a_slow_copy_into_main_memory_says_nothing),
         cmocka_unit_test(a_lap_fills_the_caches),
         cmocka_unit_test(tries_go_the_way_that_is_said),
         cmocka_unit_test(one_slow_copy_changes_nothing),
