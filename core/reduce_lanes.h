@@ -13,14 +13,21 @@
 #include "small_float.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define LANES 16
+#elif defined(__AVX2__) && defined(__F16C__)
+#define LANES 8
+#endif
+
+#ifdef LANES
 #include <immintrin.h>
 
-#define LANES 16
-typedef float lanes __attribute__((vector_size(64)));
+typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 struct two_lanes {
     lanes a, b;
 };
+#endif
 
+#if defined(LANES) && LANES == 16
 static inline lanes lanes_all(float value)
 {
     return _mm512_set1_ps(value);
@@ -41,11 +48,15 @@ static inline lanes load_f16(const void *src)
     return _mm512_cvtph_ps(_mm256_loadu_si256(src));
 }
 
+static inline void store_number_f16(void *dst, lanes value)
+{
+    _mm256_storeu_si256(dst, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
 static inline void store_f16(void *dst, lanes value)
 {
     __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    value = _mm512_mask_mov_ps(value, is_nan, _mm512_set1_ps(__builtin_nanf("")));
-    _mm256_storeu_si256(dst, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    store_number_f16(dst, _mm512_mask_mov_ps(value, is_nan, _mm512_set1_ps(__builtin_nanf(""))));
 }
 
 static inline lanes load_bf16(const void *src)
@@ -63,19 +74,9 @@ static inline void store_bf16(void *dst, lanes value)
     _mm256_storeu_si256(dst, _mm512_cvtepi32_epi16(bits));
 }
 
-static inline struct two_lanes load_two_f16(const void *src)
-{
-    return (struct two_lanes){ load_f16(src), load_f16((const char *)src + LANES * sizeof(uint16_t)) };
-}
-
 static inline int lanes_have_nan(struct two_lanes value)
 {
     return _mm512_cmp_ps_mask(value.a, value.b, _CMP_UNORD_Q) != 0;
-}
-
-static inline void store_number_f16(void *dst, lanes value)
-{
-    _mm256_storeu_si256(dst, _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 static inline struct two_lanes load_two_bf16(const void *src)
@@ -149,15 +150,7 @@ static inline void store_f8(struct small_float s, void *dst, lanes value)
     _mm_storeu_si128(dst, _mm512_cvtepi32_epi8(result));
 }
 
-#elif defined(__AVX2__) && defined(__F16C__)
-#include <immintrin.h>
-
-#define LANES 8
-typedef float lanes __attribute__((vector_size(32)));
-struct two_lanes {
-    lanes a, b;
-};
-
+#elif defined(LANES)
 static inline lanes lanes_all(float value)
 {
     return _mm256_set1_ps(value);
@@ -184,11 +177,15 @@ static inline lanes load_f16(const void *src)
     return _mm256_cvtph_ps(_mm_loadu_si128(src));
 }
 
+static inline void store_number_f16(void *dst, lanes value)
+{
+    _mm_storeu_si128(dst, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
 static inline void store_f16(void *dst, lanes value)
 {
     __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    value = _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan);
-    _mm_storeu_si128(dst, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+    store_number_f16(dst, _mm256_blendv_ps(value, _mm256_set1_ps(__builtin_nanf("")), is_nan));
 }
 
 static inline lanes load_bf16(const void *src)
@@ -196,29 +193,9 @@ static inline lanes load_bf16(const void *src)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(src)), 16));
 }
 
-static inline void store_bf16(void *dst, lanes value)
-{
-    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
-    __m256i bits = _mm256_castps_si256(value);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    bits = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    bits = _mm256_blendv_epi8(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x7fc0), is_nan);
-    _mm_storeu_si128(dst, lanes_halves(bits));
-}
-
-static inline struct two_lanes load_two_f16(const void *src)
-{
-    return (struct two_lanes){ load_f16(src), load_f16((const char *)src + LANES * sizeof(uint16_t)) };
-}
-
 static inline int lanes_have_nan(struct two_lanes value)
 {
     return _mm256_movemask_ps(_mm256_cmp_ps(value.a, value.b, _CMP_UNORD_Q)) != 0;
-}
-
-static inline void store_number_f16(void *dst, lanes value)
-{
-    _mm_storeu_si128(dst, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
 static inline struct two_lanes load_two_bf16(const void *src)
@@ -242,6 +219,11 @@ static inline __m256i quiet_bf16(__m256i rounded, lanes value)
 {
     __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     return _mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), is_nan);
+}
+
+static inline void store_bf16(void *dst, lanes value)
+{
+    _mm_storeu_si128(dst, lanes_halves(_mm256_srli_epi32(quiet_bf16(round_bf16(value), value), 16)));
 }
 
 static inline void store_two_bf16(void *dst, struct two_lanes value)
@@ -293,6 +275,11 @@ static inline void store_f8(struct small_float s, void *dst, lanes value)
 #endif
 
 #ifdef LANES
+static inline struct two_lanes load_two_f16(const void *src)
+{
+    return (struct two_lanes){ load_f16(src), load_f16((const char *)src + LANES * sizeof(uint16_t)) };
+}
+
 static inline void store_two_f16(void *dst, struct two_lanes value)
 {
     char *second = (char *)dst + LANES * sizeof(uint16_t);
