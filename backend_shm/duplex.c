@@ -19,6 +19,7 @@
 #include "descriptor.h"
 #include "events.h"
 #include "greeting.h"
+#include "keep.h"
 #include "lend.h"
 #include "region.h"
 #include "split.h"
@@ -645,6 +646,8 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
     const enum copy_out_reader reader = reader_of(p);
+    if (s->kept && keep_payload(p, payload, bytes))
+        return;
     if (p->port.in.type == FRAME_EAGER && what == RING_FRAME && bytes >= LEND_EAGER_LEAST &&
         feed_copied(p, payload, bytes))
         return;
@@ -887,6 +890,8 @@ int duplex_read(struct port *port)
             lend_read(p);
             return 1;
         }
+        if (p->kept && ring_keeps_much(&p->in))
+            keep_none(p);
         enum ring_found what = ring_look(&p->in, &record);
         if (p->lent_head) {
             note_taken(p); /* before the peer's BYE, which came later */
@@ -946,7 +951,9 @@ void duplex_forget(struct port *port, const void *owner)
     if (port->in.type && port->sink.message && port->sink.message->owner == owner) {
         port->sink.kind = SINK_DISCARD;
         port->sink.message = NULL;
+        port->sink.kept = NULL;
     }
+    keep_forget(p, owner);
     for (struct tx **at = &p->lent_head; *at;)
         if ((*at)->owner == owner)
             lent_remove(p, at);
@@ -1067,6 +1074,7 @@ void duplex_close(struct duplex *p)
         last->up_index = p->up_index;
     }
     p->up_index = -1;
+    keep_none(p);
     events_unwatch(f, &p->watch);
     events_unwatch(f, &p->process);
     descriptor_close(&p->watch.fd);

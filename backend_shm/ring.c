@@ -45,6 +45,8 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
     *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->short_bytes = ring_holds(r, RING_TAKEN) ? RING_TAKEN : (uint32_t)(capacity - 2) * RING_LINE;
     begin_at(r->head, first);
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        r->told[lane] = &shared->head[lane];
     ring_aim_in(r);
 }
 

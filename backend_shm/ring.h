@@ -41,6 +41,7 @@ enum {
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
     RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
+    RING_PIECES = 4,       /* so many of a longer payload fit into a lane, but for their headers */
     RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };
 
@@ -163,6 +164,8 @@ struct ring_in {
     unsigned lane;
     uint32_t short_bytes; /* longest payload that is read at once: RING_TAKEN, or what the ring holds */
     uint64_t head[RING_LANES];
+    /* Where the writer learns what has been read; or, where payloads are kept, it does not. */
+    _Atomic uint64_t *told[RING_LANES], untold[RING_LANES];
 };
 
 /* `first`: the line where the ring's first lane begins; both ends say the same. */
@@ -277,8 +280,7 @@ static inline uint64_t ring_pieces(uint64_t capacity)
 /* Longer payloads than RING_TAKEN go out in records of so much. */
 static inline size_t ring_piece_bytes(const struct ring_out *r)
 {
-    enum { SHARE = 4 };
-    size_t share = (size_t)r->capacity * RING_LINE / SHARE;
+    size_t share = (size_t)r->capacity * RING_LINE / RING_PIECES;
     return share < RING_PIECE ? share : RING_PIECE;
 }
 
@@ -449,13 +451,39 @@ static inline uint64_t ring_lines_read(const struct ring_in *r)
     return r->head[0] + r->head[1];
 }
 
+/* From now on what has been read stays in the ring, for which the writer may run out of space. */
+static inline void ring_keep(struct ring_in *r)
+{
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        r->told[lane] = &r->untold[lane];
+}
+
+/* Until now. The writer must be looked after. */
+static inline void ring_let_go(struct ring_in *r)
+{
+    for (unsigned lane = 0; lane < RING_LANES; lane++) {
+        r->told[lane] = &r->shared->head[lane];
+        atomic_store_explicit(r->told[lane], r->head[lane], memory_order_release);
+    }
+}
+
+/* Has so much been read and stayed that there is too little space for the longest record? */
+static inline int ring_keeps_much(const struct ring_in *r)
+{
+    const uint64_t longest = r->capacity / RING_PIECES + 2;
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        if (r->head[lane] - atomic_load_explicit(&r->shared->head[lane], memory_order_relaxed) > r->capacity - longest)
+            return 1;
+    return 0;
+}
+
 /* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked
  * after: it may wait for space. */
 static inline int ring_pop(struct ring_in *r, uint64_t lines)
 {
     uint64_t before = r->head[r->lane], after = before + lines, quarter = r->capacity / 4;
     r->head[r->lane] = after;
-    atomic_store_explicit(&r->shared->head[r->lane], after, memory_order_release);
+    atomic_store_explicit(r->told[r->lane], after, memory_order_release);
     r->lane = ring_lane_behind(r->lane);
     ring_aim_in(r);
     return (before ^ after) >= quarter; /* a power of two */

@@ -102,6 +102,7 @@ struct duplex {
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
+    struct kept *kept;     /* payloads that are still in the ring: keep.c */
     struct tx *begun_head; /* what was lent when it went, and has no message yet */
     uint32_t replies;      /* queued answers to what the peer asked */
     int bye_sent;

@@ -92,6 +92,10 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     if (m->may_write_back && step->kind == PLAN_STEP_SEND)
         m->write_back = operand_region(op, slot, &step->dst, &unused);
     m->is_long = (uint8_t)is_long(op, step);
+    if (step->may_stay && slot->kept) {
+        m->kept = &slot->kept[step->peer];
+        m->kept->pieces = 0;
+    }
     if (step->kind != PLAN_STEP_RECV_REDUCE)
         return;
     m->local = operand_region(op, slot, &step->source, &unused);

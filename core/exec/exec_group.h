@@ -68,6 +68,8 @@ struct exec_group {
     size_t prepared_bytes;
     struct step *step_pool;
     size_t step_pool_bytes;
+    struct kept *kept;      /* [size] for each slot */
+    size_t kept_bytes;
     const void **sources;   /* [size] what the step at hand reduces */
     size_t *offsets;
     size_t offsets_bytes;

@@ -38,6 +38,7 @@ struct slot {
     uint32_t first, last;   /* the round's steps in the plan */
     uint32_t pending;       /* messages of the round not done yet */
     struct step *steps;     /* by index in the plan minus first; for the widest round */
+    struct kept *kept;      /* [size] of what ranks have sent; NULL: none is kept */
     uint8_t *scratch;       /* the plan's slots, and behind them its SUMS if it widens */
     size_t stride;          /* bytes of the longest chunk of this slice, which is how far apart the plan's scratch
                              * slots are */

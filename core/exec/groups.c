@@ -286,6 +286,7 @@ void group_destroy(struct exec_group *g)
     free(g->scratch);
     free(g->prepared);
     free(g->step_pool);
+    free(g->kept);
     free(g);
 }
 

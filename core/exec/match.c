@@ -474,6 +474,7 @@ void match_begins(struct message *m, struct port *p, const struct frame *h)
     s->local = m->local;
     s->local_is_lower = m->local_is_lower;
     s->is_long = m->is_long;
+    s->kept = m->kept;
     s->element_bytes = m->element_bytes;
     s->result_bytes = m->result_bytes;
     s->kernel = m->kernel;

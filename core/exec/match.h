@@ -122,6 +122,7 @@ struct message {
     uint8_t *data;
     uint8_t *write_back;        /* a send that may: where that belongs */
     size_t bytes;
+    struct kept *kept;          /* a receive: the port may keep what comes; NULL: it may not */
     size_t came;                /* a receive: the message's bytes, which may be more */
     const uint8_t *local;       /* if `kernel`: data = what comes OP local */
     reduce_kernel_fn kernel;

@@ -205,10 +205,14 @@ void operand_note_long(const struct exec_op *op)
 
 /* ---- Local steps ---- */
 
-static void user_reduce(const struct exec_op *op, void *dst, const void **sources, size_t count)
+/* `own` goes to `mine`: every source but that is scratch, which may be overwritten. */
+static void user_reduce(const struct exec_op *op, void *dst, const void *own, void *mine, const void **sources,
+                        size_t count)
 {
     /* inout[i] = in[i] OP inout[i] with `in` from lower ranks: the running result is always `in`, the next rank's
-     * part always `inout`. Every source but this rank's own is scratch, which may be overwritten. */
+     * part always `inout`. */
+    memcpy(mine, own, count * op->element_bytes);
+    sources[op->group->rank] = mine;
     const void *running = sources[0];
     for (int32_t r = 1; r < op->group->size; r++) {
         op->op.reduce_fn(running, (void *)sources[r], count, op->op.dtype, op->op.reduce_context);
@@ -216,6 +220,30 @@ static void user_reduce(const struct exec_op *op, void *dst, const void **source
     }
     if (running != dst)
         memcpy(dst, running, count * op->element_bytes);
+}
+
+/* Part of what rank r has sent, from byte `at` on: where it has been kept, or in its place. Up to the next piece. */
+static const uint8_t *part_of(const struct slot *slot, int32_t r, const uint8_t *place, size_t at)
+{
+    const struct kept *k = slot->kept ? &slot->kept[r] : NULL;
+    return k && k->pieces ? k->piece[at / k->piece_bytes] + at % k->piece_bytes : place + at;
+}
+
+/* How much of what ranks have sent lies in one piece at each of them; `bytes`: nothing is kept. */
+static size_t shortest_piece(const struct slot *slot, int32_t size, size_t bytes)
+{
+    size_t least = bytes;
+    for (int32_t r = 0; slot->kept && r < size; r++)
+        if (slot->kept[r].pieces && slot->kept[r].piece_bytes < least)
+            least = slot->kept[r].piece_bytes;
+    return least;
+}
+
+static void let_all_go(const struct exec_group *g, struct slot *slot)
+{
+    for (int32_t r = 0; slot->kept && r < g->size; r++)
+        if (slot->kept[r].pieces)
+            group_port(g, r)->ops->let_go(group_port(g, r), &slot->kept[r]);
 }
 
 static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct plan_step *step)
@@ -229,16 +257,17 @@ static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct pla
         return;
     size_t stride = slot->stride * (size_t)step->source.count;
     uint8_t *first = slot->scratch + (size_t)step->other.slot * slot->stride;
-    for (int32_t r = 0; r < size; r++)
-        sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
-    if (op->op.redop == COMM_REDOP_USER) {
-        uint8_t *mine = first + (size_t)op->group->rank * stride;
-        memcpy(mine, own, count * op->element_bytes);
-        sources[op->group->rank] = mine;
-        user_reduce(op, dst, sources, count);
-    } else {
-        exec_host->reduce_many(dst, sources, (size_t)size, count, op->op.redop, op->op.dtype);
+    const size_t bytes = count * op->element_bytes, part = shortest_piece(slot, size, bytes);
+    for (size_t at = 0; at < bytes; at += part) {
+        size_t n = bytes - at < part ? bytes - at : part;
+        for (int32_t r = 0; r < size; r++)
+            sources[r] = r == op->group->rank ? own + at : part_of(slot, r, first + (size_t)r * stride, at);
+        if (op->op.redop == COMM_REDOP_USER) /* nothing is kept: it is one part */
+            user_reduce(op, dst, own, first + (size_t)op->group->rank * stride, sources, count);
+        else
+            exec_host->reduce_many(dst + at, sources, (size_t)size, n / op->element_bytes, op->op.redop, op->op.dtype);
     }
+    let_all_go(op->group, slot);
 }
 
 static void copy(const struct exec_op *op, const struct plan_step *step, uint8_t *dst, const uint8_t *source,

@@ -249,10 +249,23 @@ void plan_reduce_shares(struct plan *p, struct plan_region dst, struct plan_regi
     }
 }
 
+/* What the round before has brought to these slots. */
+static void mark_as_staying(struct plan *p, int32_t first_slot, int32_t slots)
+{
+    for (size_t i = p->step_count; i-- > 0 && p->steps[i].round + 1 >= p->round;) {
+        struct plan_step *s = &p->steps[i];
+        int is_read = s->dst.buffer == PLAN_SCRATCH && s->dst.slot >= first_slot && s->dst.slot < first_slot + slots;
+        if (s->kind == PLAN_STEP_RECV && s->round + 1 == p->round && is_read)
+            p->keeps = s->may_stay = 1;
+    }
+}
+
 void plan_reduce_ranks(struct plan *p, struct plan_region dst, struct plan_region source, int32_t first_slot)
 {
     struct plan_region ranks = plan_slot(first_slot, source.first, source.count);
     use_slots(p, first_slot, (int64_t)p->size * source.count);
+    if (!p->failed)
+        mark_as_staying(p, first_slot, p->size * source.count);
     append(p, (struct plan_step){
                   .kind = PLAN_STEP_REDUCE_RANKS, .peer = -1, .dst = dst, .source = source, .other = ranks });
 }

@@ -59,6 +59,7 @@ struct plan_step {
     uint8_t kind;
     uint8_t source_is_lower; /* RECV_REDUCE */
     uint8_t write_back;      /* enum plan_write_back */
+    uint8_t may_stay;        /* RECV: what comes is read once, by a REDUCE_RANKS of the next round */
     uint16_t round;
     int32_t peer;            /* rank in the group; -1 for local steps */
     struct plan_region dst, source, other;
@@ -75,6 +76,7 @@ struct plan {
     uint16_t round;          /* being appended to; afterwards: how many there are */
     int32_t scratch_slots;   /* how many the regions need */
     uint8_t ranged;          /* some region of SEND or RECV has several chunks: a block op can then not be sliced */
+    uint8_t keeps;           /* some step may stay */
     uint8_t widens;          /* set before it is built: SUMS and SCRATCH have wider elements than SEND and RECV */
     uint8_t failed;          /* out of memory, or an impossible step; the builder calls after it do nothing */
 };

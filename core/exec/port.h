@@ -68,6 +68,8 @@ struct port_ops {
     void (*take_credit)(struct port *p);
     /* Take in what has come; 1 if something has. For the driver only. */
     int (*read)(struct port *p);
+    /* What it has kept (sink.h) has been read: it need not any longer. NULL: it keeps nothing. */
+    void (*let_go)(struct port *p, struct kept *kept);
     /* The messages of this owner are over: their memory must not be read or written any more. */
     void (*forget)(struct port *p, const void *owner);
     /* It may be broken: take in what the peer said before it went. If it is lost or left, drop what is queued and

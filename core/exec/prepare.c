@@ -161,6 +161,17 @@ static int prepare_input(struct exec_op *op)
     return 1;
 }
 
+static int prepare_kept(struct exec_group *g, size_t slots)
+{
+    uint8_t *memory = (uint8_t *)g->kept;
+    size_t bytes = slots * (size_t)g->size * sizeof *g->kept;
+    int grown = grow(&memory, &g->kept_bytes, bytes) != NULL;
+    g->kept = (struct kept *)memory;
+    if (grown)
+        memset(memory, 0, bytes);
+    return grown;
+}
+
 static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
 {
     struct exec_group *g = op->group;
@@ -171,12 +182,16 @@ static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
     g->step_pool = (struct step *)step_memory;
     if (!grown)
         return 0;
+    int keeps = entry->plan.keeps && g->domain->shares_cores && op->op.redop != COMM_REDOP_USER;
+    if (keeps && !prepare_kept(g, op->slot_count))
+        return 0;
     if (scratch && !grow(&g->scratch, &g->scratch_bytes, scratch * op->slot_count))
         return 0;
     for (uint32_t i = 0; i < op->slot_count; i++) {
         op->slots[i].op = op;
         op->slots[i].active = 0;
         op->slots[i].steps = g->step_pool + (size_t)i * entry->widest;
+        op->slots[i].kept = keeps ? g->kept + (size_t)i * (size_t)g->size : NULL;
         op->slots[i].scratch = scratch ? g->scratch + i * scratch : NULL;
     }
     return 1;

@@ -10,6 +10,7 @@
 
 enum {
     SINK_BOUNCE_BYTES = 256 << 10, /* what is received before it is reduced: fits L2; smaller reads cost 15 % */
+    KEPT_PIECES_MAX = 8,
 };
 
 typedef void (*reduce_kernel_fn)(void *dst, const void *a, const void *b, size_t count);
@@ -18,6 +19,18 @@ struct message;
 struct unexpected;
 
 enum sink_kind { SINK_NONE, SINK_DISCARD, SINK_COPY, SINK_REDUCE, SINK_UNEXPECTED, SINK_TEXT };
+
+/* A payload that is read once, soon, and by one who can read it in pieces. A port may keep it where it has come, until
+ * it is told that it has been read (port_ops.let_go), and may put it to its place at any time before. */
+struct kept {
+    struct kept *next;     /* of the port's */
+    const void *owner;     /* of the message */
+    uint8_t *dst;          /* its place */
+    size_t bytes;
+    int pieces;            /* 0: it is in its place */
+    size_t piece_bytes;    /* of each but the last one: a power of two, and no less than an element */
+    const uint8_t *piece[KEPT_PIECES_MAX];
+};
 
 struct sink {
     enum sink_kind kind;
@@ -28,6 +41,7 @@ struct sink {
     int local_is_lower;
     size_t element_bytes, result_bytes; /* of an element of what comes and of `local`, and of `dst` */
     reduce_kernel_fn kernel;
+    struct kept *kept;     /* COPY: the port may keep it; NULL: it may not */
     struct message *message;       /* COPY, REDUCE: the receive; NULL: it is over */
     struct unexpected *unexpected; /* UNEXPECTED */
     size_t total, done;    /* payload bytes */

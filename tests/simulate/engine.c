@@ -268,5 +268,9 @@ int main(int argc, char **argv)
         return run_seeds(strtoull(argv[1], NULL, 10), argc > 2 ? strtoull(argv[2], NULL, 10) : 1, 0);
     if (run_seeds(1, all ? 5000 : 200, 0))
         return 1;
+    if (ports_kept == 0) {
+        fprintf(stderr, "no payload was ever kept until a reduction had read it\n");
+        return 1;
+    }
     return run_seeds((uint64_t)time(NULL) << 20, UINT64_MAX, !all ? 5 : argc > 2 ? atof(argv[2]) : 600);
 }

@@ -140,6 +140,7 @@ extern comm_host host;
 
 void net_open(int32_t size, size_t most_capacity);
 void net_close(void);
+extern uint64_t ports_kept; /* payloads that were kept until they were read, in all runs */
 void ports_open(int32_t size);
 void ports_close(void);
 

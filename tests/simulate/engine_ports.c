@@ -1,6 +1,6 @@
 /* Ports in memory: what goes from one rank to another is a list of frames, which arrive in pieces and are read in
- * others; some messages are offered, and read in the sender's memory. Nothing of backend_tcp's links, sockets and loop
- * is in it: the backend over them is made of port.h, match.h, submit.h and ending.h. */
+ * others; some messages are offered, and read in the sender's memory; some payloads are kept. Nothing of backend_tcp's
+ * links, sockets and loop is in it: the backend over them is made of port.h, match.h, submit.h and ending.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,8 +45,17 @@ struct offered {
     int is_read;
 };
 
+/* A piece of a payload that is kept. */
+struct kept_piece {
+    struct kept_piece *next;
+    struct kept *kept;
+    uint8_t bytes[];
+};
+
 struct memory_port {
     struct port port; /* first */
+    struct kept *kept;
+    struct kept_piece *pieces;
     struct outgoing *out, **out_tail;
     struct incoming *in, **in_tail;
     struct offered *offered;
@@ -113,8 +122,89 @@ static void drop_offers(struct memory_port *mp, const void *owner)
     }
 }
 
+/* ---- Payloads that are kept ---- */
+
+static void take_out(struct memory_port *mp, struct kept *kept)
+{
+    struct kept **at = &mp->kept;
+    while (*at != kept)
+        at = &(*at)->next;
+    *at = kept->next;
+    kept->pieces = 0;
+    for (struct kept_piece **piece = &mp->pieces, *k; (k = *piece);) {
+        if (k->kept != kept) {
+            piece = &k->next;
+            continue;
+        }
+        *piece = k->next;
+        free(k);
+    }
+}
+
+static void put_to_place(struct memory_port *mp, struct kept *kept)
+{
+    for (size_t at = 0, i = 0; at < kept->bytes; at += kept->piece_bytes, i++) {
+        size_t left = kept->bytes - at;
+        memcpy(kept->dst + at, kept->piece[i], left < kept->piece_bytes ? left : kept->piece_bytes);
+    }
+    take_out(mp, kept);
+}
+
+uint64_t ports_kept;
+
+static void ports_let_go(struct port *p, struct kept *kept)
+{
+    ports_kept++;
+    take_out(of(p), kept);
+}
+
+/* The owner's are not wanted any more. */
+static void forget_kept(struct memory_port *mp, const void *owner)
+{
+    for (struct kept *k = mp->kept, *next; k; k = next) {
+        next = k->next;
+        if (k->owner == owner)
+            take_out(mp, k);
+    }
+}
+
+static void keep_none(struct memory_port *mp)
+{
+    while (mp->kept)
+        put_to_place(mp, mp->kept);
+}
+
+/* How many of the bytes that are here are kept: a whole piece; 0: none. */
+static size_t keep(struct memory_port *mp, const uint8_t *bytes, size_t have)
+{
+    struct sink *s = &mp->port.sink;
+    struct kept *k = s->kept;
+    if (s->kind != SINK_COPY || !k || (s->done && !k->pieces))
+        return 0;
+    size_t piece = s->done ? k->piece_bytes : (size_t)16 << mix(s->total, (uint64_t)mp->port.peer) % 8;
+    size_t n = piece < sink_left(s) ? piece : sink_left(s);
+    if (have < n || s->done / piece == KEPT_PIECES_MAX || one_in(16)) {
+        if (s->done && k->pieces)
+            put_to_place(mp, k);
+        return 0;
+    }
+    if (s->done == 0) {
+        *k = (struct kept){ .next = mp->kept, .owner = s->message->owner, .dst = s->dst, .piece_bytes = piece };
+        mp->kept = k;
+    }
+    struct kept_piece *kept = malloc(sizeof *kept + n);
+    *kept = (struct kept_piece){ .next = mp->pieces, .kept = k };
+    memcpy(kept->bytes, bytes, n);
+    mp->pieces = kept;
+    k->piece[k->pieces++] = kept->bytes;
+    k->bytes += n;
+    s->done += n;
+    return n;
+}
+
 static void drop_all(struct memory_port *mp)
 {
+    keep_none(mp);
     drop_offers(mp, NULL);
     while (mp->out)
         out_pop(mp);
@@ -325,7 +415,10 @@ static int feed(struct memory_port *mp, struct incoming *i)
     size_t n = i->have > i->read ? some_of(i->have - i->read) : 0, takes;
     if (!n)
         return 0;
-    if (one_in(2)) {
+    size_t kept = keep(mp, i->bytes + i->read, i->have - i->read);
+    if (kept) {
+        n = kept;
+    } else if (one_in(2)) {
         uint8_t *window = sink_window(&p->sink, p->table->bounce, &takes);
         n = n < takes ? n : takes;
         memcpy(window, i->bytes + i->read, n);
@@ -387,7 +480,9 @@ static void ports_forget(struct port *p, const void *owner)
     if (p->in.type && p->sink.message && p->sink.message->owner == owner) {
         p->sink.kind = SINK_DISCARD;
         p->sink.message = NULL;
+        p->sink.kept = NULL;
     }
+    forget_kept(mp, owner);
     drop_offers(mp, owner);
     struct outgoing **at = &mp->out;
     while (*at) {
@@ -432,6 +527,7 @@ static const struct port_ops operations = {
     .send_text = ports_send_text,
     .give_credit = ports_give_credit,
     .read = ports_read,
+    .let_go = ports_let_go,
     .forget = ports_forget,
     .sweep = ports_sweep,
 };
@@ -443,6 +539,7 @@ static struct domain *ports_domain(int32_t rank)
         abort();
     for (int32_t i = 0; i < ports_size; i++)
         port_init(&port_at(rank, i)->port, &operations, &d->peers, i);
+    d->shares_cores = one_in(2); /* payloads may be kept */
     return d;
 }
 
@@ -516,6 +613,8 @@ static comm_status ports_submit(void *state, const comm_op *const *ops, comm_wor
 
 static void ports_visit(struct port *p)
 {
+    if (one_in(4))
+        keep_none(of(p));
     if (generous || !one_in(4))
         flush(of(p));
     if (p->state == PORT_UP && (generous || !one_in(4)))
