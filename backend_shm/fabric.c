@@ -10,6 +10,7 @@
 #include "duplex.h"
 #include "events.h"
 #include "greeting.h"
+#include "keep.h"
 #include "multicast.h"
 #include "region.h"
 #include "say.h"
@@ -27,6 +28,7 @@ static const struct port_ops duplex_ops = {
     .give_credit = duplex_give_credit,
     .take_credit = duplex_take_credit,
     .read = duplex_read,
+    .let_go = keep_let_go,
     .forget = duplex_forget,
     .sweep = duplex_sweep,
     .describe_trouble = dial_describe_trouble,
@@ -36,17 +38,20 @@ static const struct port_ops duplex_ops = {
 /* Each rank may have two rings with each other rank: the more ranks, the smaller. A ring of two ranks is longer than
  * the second caches of their cores, so that its lines lie in the last cache by the time that they are written again.
  * Those of a shorter ring must be taken from the reader's core: 64 KiB between two cores of one die took 6.1 us through
- * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. */
+ * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. Of ranks that
+ * share cores all rings are in the same few caches: an all_to_all of 64 KiB takes 8 ranks on 2 cores 46 us through
+ * 128 KiB, and 93 through 512 KiB. */
 size_t fabric_ring_bytes(const comm_world_info *info)
 {
     enum { LONGEST = 2 << 20, ALL = 8 << 20, FEW_RANKS = 8, SOME_RANKS = 16, MANY_RANKS = 32 };
     size_t wanted = (size_t)exec_host->param_int(info->options, "shm", "ring_bytes"), bytes = segment_ring_least();
     int32_t ranks = waiting_local_ranks(info);
     if (wanted == 0) {
-        size_t least = ranks <= FEW_RANKS    ? 512 << 10
-                       : ranks <= SOME_RANKS ? 256 << 10
-                       : ranks <= MANY_RANKS ? 128 << 10
-                                             : 64 << 10;
+        int is_crowded = waiting_shares_cores(info);
+        size_t least = ranks <= FEW_RANKS && !is_crowded    ? 512 << 10
+                       : ranks <= SOME_RANKS && !is_crowded ? 256 << 10
+                       : ranks <= MANY_RANKS                ? 128 << 10
+                                                            : 64 << 10;
         size_t share = ranks < 2 ? LONGEST : ALL / ((size_t)ranks * (size_t)(ranks - 1));
         wanted = share < least ? least : share < LONGEST ? share : LONGEST;
     }

@@ -221,23 +221,34 @@ static const struct rule narrow_memory_rules[] = {
  * for a few ranks, and two up to lengths at which copies take as long. From 8 ranks on each has so many messages to
  * look at in one shot that a round for each doubling is sooner, from 512 B on (1 KiB of 8 ranks: 11 us, not 15). Found
  * with 3 to 16 ranks on 2 cores, f32 and bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of
- * 16 KiB 10.5 and 12. 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.) Long reductions to one rank
- * go along a chain, in slices that stay in a core's own cache: 4 MiB of 4 ranks 1.1 ms, and 1.7 if each reduces a
- * part. */
+ * 16 KiB 10.5 and 12. 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.)
+ *
+ * Up to 8 ranks what one of them reduces for all stays in the rings until all of it is there, and is read once
+ * (struct kept): in slices of which as many as are under way leave space there. all_reduce of 256 KiB and 4 MiB takes 6
+ * ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and doubling. Longer reductions to one rank go along a
+ * chain, in slices that stay in a core's own cache. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
     { all_reduce_one_shot, 7, 4 * KB, 0 },
     { all_reduce_halving_doubling, 2, ALL, 256 * KB },
-    { all_reduce_direct, 7, 64 * KB, 0 },
+    { all_reduce_direct, 3, 512 * KB, 128 * KB },
+    { all_reduce_halving_doubling, 3, 1 * MB, 512 * KB },
+    { all_reduce_direct, 3, ALL, 256 * KB },
+    { all_reduce_direct, 7, ALL, 128 * KB },
     { all_reduce_one_shot, 16, 256, 0 },
     { all_reduce_recursive_doubling, 16, 4 * KB, 0 },
     { all_reduce_halving_doubling, 16, 8 * KB, 0 },
-    { all_reduce_direct, 12, 64 * KB, 0 },
+    { all_reduce_direct, 8, ALL, 128 * KB },
+    { all_reduce_direct, 12, 256 * KB, 128 * KB },
     { all_reduce_direct, 16, 32 * KB, 0 },
 
-    { reduce_scatter_direct, 16, 64 * KB, 0 },
-    { reduce_scatter_ring, 6, ALL, 64 * KB },
+    { reduce_scatter_direct, 3, 512 * KB, 128 * KB },
+    { reduce_scatter_ring, 3, ALL, 64 * KB },
+    { reduce_scatter_direct, 4, ALL, 64 * KB },
+    { reduce_scatter_direct, 6, ALL, 32 * KB },
+    { reduce_scatter_direct, 8, 512 * KB, 32 * KB },
+    { reduce_scatter_direct, 8, ALL, 16 * KB },
     { reduce_scatter_direct, 16, 128 * KB, 0 },
     { reduce_scatter_ring, ANY, ALL, 64 * KB },
 
@@ -247,11 +258,9 @@ static const struct rule crowded_rules[] = {
 
     { reduce_direct, 2, 64 * KB, 0 },
     { reduce_binomial, 2, ALL, 512 * KB },
-    { reduce_direct, 3, 32 * KB, 0 },
-    { reduce_direct, 4, 16 * KB, 0 },
-    { reduce_direct_gather, 4, 64 * KB, 0 },
-    { reduce_binomial, 4, 256 * KB, 0 },
-    { reduce_chain, 4, ALL, 64 * KB },
+    { reduce_direct, 3, 1 * MB, 64 * KB },
+    { reduce_direct, 6, 1 * MB, 32 * KB },
+    { reduce_chain, 6, ALL, 64 * KB },
     { reduce_direct, 16, 32 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
     { reduce_direct_gather, 16, 512 * KB, 0 },
@@ -261,12 +270,18 @@ static const struct rule crowded_rules[] = {
     { barrier_direct, 16, ALL, 0 },
 };
 
-/* And before those, for 16- and 8-bit floats: a tree has twice the bytes, and a chain would round partial sums. */
+/* And before those, for 16- and 8-bit floats, whose chains would round partial sums. */
 static const struct rule narrow_crowded_rules[] = {
-    { reduce_direct, 3, 64 * KB, 0 },
-    { reduce_direct, 4, 16 * KB, 0 },
-    { reduce_direct_gather, 4, 512 * KB, 0 },
-    { reduce_direct_gather, 4, ALL, 64 * KB },
+    { all_reduce_one_shot, 3, 16 * KB, 0 },
+    { all_reduce_direct, 3, ALL, 256 * KB },
+
+    { reduce_scatter_direct, 3, ALL, 64 * KB },
+
+    { reduce_direct, 3, ALL, 64 * KB },
+    { reduce_direct, 6, ALL, 32 * KB },
+    { reduce_direct, 8, 32 * KB, 0 },
+    { reduce_direct_gather, 8, 512 * KB, 0 },
+    { reduce_direct, 8, ALL, 32 * KB },
 };
 
 /* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is

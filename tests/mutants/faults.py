@@ -1270,6 +1270,42 @@ fault("b", "what_the_reader_says_of_the_other_lane", RING,
 fault("b", "writer_is_looked_after_too_late", RING, "after = before + lines, quarter = r->capacity / 4;",
       "after = before + lines, quarter = 4 * r->capacity;", "collectives on shm", "long_messages on shm")
 
+# ---- shm: payloads that are kept ----
+
+KEEP = "backend_shm/keep.c"
+fault("shm", "kept_payload_is_not_read_where_it_is", "core/exec/operands.c", "return k && k->pieces ? k->piece",
+      "return 0 ? k->piece", "engine")
+fault("shm", "kept_payload_is_read_past_its_piece", "core/exec/operands.c",
+      "            least = slot->kept[r].piece_bytes;", "            ;", "engine")
+fault("shm", "nothing_is_kept", "core/exec/engine.c", "if (step->may_stay && slot->kept) {", "if (0) {", "engine")
+fault("shm", "payload_of_a_users_reduction_is_kept", "core/exec/prepare.c", " && op->op.redop != COMM_REDOP_USER;", ";",
+      "engine")
+fault("shm", "kept_payload_is_never_let_go", "core/exec/operands.c", "    let_all_go(op->group, slot);\n",
+      "    (void)let_all_go;\n", "engine")
+fault("shm", "writer_may_write_over_what_is_kept", RING, "        r->told[lane] = &r->untold[lane];\n", "        ;\n",
+      "shm_keep")
+fault("shm", "writer_is_not_told_what_was_kept", RING,
+      "        atomic_store_explicit(r->told[lane], r->head[lane], memory_order_release);\n", "        ;\n", "shm_keep")
+fault("shm", "all_of_a_ring_may_be_kept", DUPLEX, "if (p->kept && ring_keeps_much(&p->in))", "if (0)", "shm_keep")
+fault("shm", "a_record_less_may_be_kept", RING, "r->capacity - longest)", "r->capacity)", "shm_keep")
+fault("shm", "ring_goes_on_while_something_is_kept", KEEP, "    if (p->kept)\n        return;\n", "", "shm_keep")
+fault("shm", "writer_that_waits_is_not_woken_for_what_was_kept", KEEP, "    duplex_look_after_writer(p);\n", "    ;\n",
+      "shm_keep")
+fault("shm", "short_payload_is_kept_though_elements_are_longer", KEEP, " && bytes >= sizeof s->carry;", ";", "shm_keep")
+fault("shm", "pieces_of_any_length_are_kept", KEEP, "(is_last || (bytes & (bytes - 1)) == 0)", "1", "shm_keep")
+fault("shm", "other_pieces_are_kept", KEEP, "(bytes == piece || (is_last && bytes < piece))", "1", "shm_keep")
+fault("shm", "more_pieces_are_kept_than_there_are_places", KEEP, "k->pieces < KEPT_PIECES_MAX && ", "", "shm_keep")
+fault("shm", "first_pieces_are_lost_where_the_rest_is_not_kept", KEEP, "            put_back(p, k);\n",
+      "            take_out(p, k);\n", "shm_keep")
+fault("shm", "what_is_kept_is_not_put_to_its_place", KEEP, "        put_to_place(p->kept);\n", "", "shm_keep")
+fault("shm", "what_is_kept_goes_with_the_memory", DUPLEX, "    p->up_index = -1;\n    keep_none(p);\n",
+      "    p->up_index = -1;\n", "shm_keep")
+fault("shm", "what_an_operation_kept_stays_after_it", DUPLEX, "    keep_forget(p, owner);\n", "", "shm_keep")
+fault("shm", "what_another_operation_keeps_is_forgotten", KEEP, "if (k->owner == owner)", "if (1)", "shm_keep")
+fault("shm", "rest_of_what_is_forgotten_is_kept", DUPLEX, "        port->sink.kept = NULL;\n", "", "shm_keep")
+fault("shm", "rings_of_ranks_that_share_cores_are_long", "backend_shm/fabric.c",
+      "int is_crowded = waiting_shares_cores(info);", "int is_crowded = 0;", "shm_rings")
+
 # ---- shm: eager messages that are lent ----
 
 fault("shm", "eager_message_is_read_after_it_was_taken_back", LEND,

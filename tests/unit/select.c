@@ -176,13 +176,17 @@ static void ranks_that_share_cores_do_more_in_one_round(void **state)
         { COMM_OP_ALL_REDUCE, 4, 1 << 10, "one_shot", "recursive_doubling" },
         { COMM_OP_ALL_REDUCE, 4, 8 << 10, "one_shot", "recursive_doubling" },
         { COMM_OP_ALL_REDUCE, 4, (8 << 10) + 1, "direct", "recursive_doubling" },
-        { COMM_OP_ALL_REDUCE, 4, (64 << 10) + 1, "halving_doubling", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 4, (64 << 10) + 1, "direct", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 3, (512 << 10) + 1, "halving_doubling", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 3, 16 << 20, "direct", "halving_doubling" },
         { COMM_OP_ALL_REDUCE, 7, 4 << 10, "one_shot", "direct" },
         { COMM_OP_ALL_REDUCE, 7, 8 << 10, "direct", "direct" },
         { COMM_OP_ALL_REDUCE, 8, 256, "one_shot", "recursive_doubling" },
         { COMM_OP_ALL_REDUCE, 8, 4 << 10, "recursive_doubling", "halving_doubling" },
         { COMM_OP_ALL_REDUCE, 12, 8 << 10, "halving_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 12, 64 << 10, "direct", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 8, 64 << 20, "direct", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 12, 256 << 10, "direct", "halving_doubling" },
+        { COMM_OP_ALL_REDUCE, 12, (256 << 10) + 1, "halving_doubling", "halving_doubling" },
         { COMM_OP_ALL_REDUCE, 13, 16 << 10, "direct", "halving_doubling" },
         { COMM_OP_ALL_REDUCE, 17, 4 << 10, "halving_doubling", "halving_doubling" },
         { COMM_OP_BROADCAST, 3, 64 << 10, "direct", "scatter_direct" },
@@ -192,15 +196,17 @@ static void ranks_that_share_cores_do_more_in_one_round(void **state)
         { COMM_OP_REDUCE, 2, 72 << 10, "binomial", "binomial" },
         { COMM_OP_REDUCE, 4, 2 << 10, "direct", "binomial" },
         { COMM_OP_REDUCE, 4, 8 << 10, "direct", "binomial" },
-        { COMM_OP_REDUCE, 3, 128 << 10, "binomial", "direct_gather" },
-        { COMM_OP_REDUCE, 4, (64 << 10) + 1, "binomial", "direct_gather" },
+        { COMM_OP_REDUCE, 3, 1 << 20, "direct", "direct_gather" },
+        { COMM_OP_REDUCE, 6, (1 << 20) + 1, "chain", "direct_gather" },
         { COMM_OP_REDUCE, 8, (512 << 10) + 1, "chain", "direct_gather" },
         { COMM_OP_REDUCE, 16, 1 << 20, "chain", "direct_gather" },
-        { COMM_OP_REDUCE, 4, (16 << 10) + 1, "direct_gather", "direct_gather" },
+        { COMM_OP_REDUCE, 7, (32 << 10) + 1, "direct_gather", "direct_gather" },
         { COMM_OP_REDUCE, 16, 32 << 10, "direct", "direct_gather" },
-        { COMM_OP_REDUCE, 4, (256 << 10) + 1, "chain", "direct_gather" },
+        { COMM_OP_REDUCE, 4, 1 << 20, "direct", "direct_gather" },
         { COMM_OP_REDUCE, 16, (32 << 10) + 1, "direct_gather", "direct_gather" },
-        { COMM_OP_REDUCE_SCATTER, 6, 128 << 10, "ring", "ring" },
+        { COMM_OP_REDUCE_SCATTER, 3, (512 << 10) + 1, "ring", "ring" },
+        { COMM_OP_REDUCE_SCATTER, 8, 64 << 20, "direct", "ring" },
+        { COMM_OP_REDUCE_SCATTER, 9, (128 << 10) + 1, "ring", "ring" },
         { COMM_OP_REDUCE_SCATTER, 7, 128 << 10, "direct", "ring" },
         { COMM_OP_REDUCE_SCATTER, 16, 4 << 10, "direct", "circulant" },
         { COMM_OP_ALL_GATHER, 16, 4 << 10, "direct", "bruck" },
@@ -281,11 +287,11 @@ static void narrow_floats_are_summed_wide_or_in_rank_order(void **state)
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE, 8, 16 << 10, ALGO_WIDE_SUMS), "direct_gather");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 16 << 10, ALGO_WIDE_SUMS), "circulant");
     assert_string_equal(algo_in_memory(COMM_OP_REDUCE_SCATTER, 16, 32 << 10, ALGO_WIDE_SUMS), "direct");
-    struct select_query query = { .kind = COMM_OP_REDUCE, .size = 4, .hosts = 1, .bytes = 256 << 10,
+    struct select_query query = { .kind = COMM_OP_REDUCE, .size = 4, .hosts = 1, .bytes = 2 << 20,
                                   .memory = SELECT_MEMORY_ALL, .shares_cores = 1 };
-    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "binomial");
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "chain");
     query.needs = ALGO_WIDE_SUMS;
-    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct_gather");
+    assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct");
     query.size = 16; /* what the rules for crowded 16- and 8-bit floats do not say, those of all crowded ranks do */
     query.bytes = 2 << 20;
     assert_string_equal(select_route(&query, NULL, NULL).algo->name, "direct_gather");

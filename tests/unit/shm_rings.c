@@ -57,6 +57,24 @@ static void more_ranks_have_shorter_rings(void **state)
     }
 }
 
+/* All of them in the same few caches. */
+static void ranks_that_share_cores_have_shorter_rings_still(void **state)
+{
+    static const struct {
+        int32_t ranks;
+        size_t ring_bytes;
+    } cases[] = { { 2, 2 << 20 },    { 3, 1 << 20 },    { 4, 512 << 10 },  { 5, 256 << 10 }, { 6, 256 << 10 },
+                  { 7, 128 << 10 },  { 8, 128 << 10 },  { 16, 128 << 10 }, { 32, 128 << 10 }, { 33, 64 << 10 } };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        comm_world_info info = world_of(cases[i].ranks);
+        info.local_cores = cases[i].ranks - 1;
+        assert_int_equal(fabric_ring_bytes(&info), cases[i].ring_bytes);
+        info.local_cores = cases[i].ranks;
+        assert_true(fabric_ring_bytes(&info) >= cases[i].ring_bytes);
+    }
+}
+
 static void ranks_of_other_hosts_do_not_count(void **state)
 {
     (void)state;
@@ -90,6 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(more_ranks_have_shorter_rings, setup),
+        cmocka_unit_test_setup(ranks_that_share_cores_have_shorter_rings_still, setup),
         cmocka_unit_test_setup(ranks_of_other_hosts_do_not_count, setup),
         cmocka_unit_test_setup(what_the_user_wants_counts, setup),
     };
