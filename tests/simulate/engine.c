@@ -252,6 +252,10 @@ static int run_seeds(uint64_t first, uint64_t count, double limit)
     for (; runs < count && (limit == 0 || seconds_now() - begun < limit); runs++)
         if (run_seed(first + runs))
             return 1;
+    if (runs >= 40 && ports_kept == 0) {
+        fprintf(stderr, "no payload was ever kept until a reduction had read it\n");
+        return 1;
+    }
     printf("%llu runs, seeds %llu to %llu: %.1f s\n", (unsigned long long)runs, (unsigned long long)first,
            (unsigned long long)(first + runs - 1), seconds_now() - begun);
     fflush(stdout);
@@ -268,9 +272,5 @@ int main(int argc, char **argv)
         return run_seeds(strtoull(argv[1], NULL, 10), argc > 2 ? strtoull(argv[2], NULL, 10) : 1, 0);
     if (run_seeds(1, all ? 5000 : 200, 0))
         return 1;
-    if (ports_kept == 0) {
-        fprintf(stderr, "no payload was ever kept until a reduction had read it\n");
-        return 1;
-    }
     return run_seeds((uint64_t)time(NULL) << 20, UINT64_MAX, !all ? 5 : argc > 2 ? atof(argv[2]) : 600);
 }

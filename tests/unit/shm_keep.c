@@ -277,7 +277,7 @@ static void a_payload_in_other_pieces_goes_to_its_place(void **state)
     static const struct {
         size_t bytes, first, more;
     } cuts[] = { { 1000, 100, 200 }, { 1000, 1, 100 }, { 1000, 512, 100 }, { 1000, 256, 512 }, { 1000, 64, 100 },
-                 { 1000, 8, 64 }, { 3000, 1024, 1025 }, { 4000, 256, 256 }, { 1040, 512, 527 } };
+                 { 1000, 8, 64 }, { 700, 100, 100 }, { 3000, 1024, 1025 }, { 4000, 256, 256 }, { 1040, 512, 527 } };
     (void)state;
     sent = 0;
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
@@ -331,6 +331,17 @@ static void what_is_read_past_it_takes_its_space(void **state)
         assert_true(is_in_place(i, 1000));
 }
 
+static void a_writer_that_waits_for_space_is_woken(void **state)
+{
+    (void)state;
+    sent = 0;
+    assert_true(send_next(500));
+    receive();
+    atomic_store(&pair.in.shared->waits, 1);
+    keep_let_go(&pair.port, &kept[0]);
+    assert_int_equal(atomic_load(&pair.in.shared->waits), 0);
+}
+
 static void they_are_let_go_in_any_order(void **state)
 {
     static const int orders[][3] = { { 0, 1, 2 }, { 2, 1, 0 }, { 1, 2, 0 }, { 1, 0, 2 } };
@@ -380,6 +391,7 @@ static void half_a_payload_is_forgotten(void **state)
     assert_int_equal(kept[0].pieces, 1);
     duplex_forget(&pair.port, &owner);
     assert_null(pair.kept);
+    kept[0].pieces = 1; /* its memory is another's now */
     ring_put_more(&theirs, payload[0] + piece, (uint32_t)piece);
     duplex_read(&pair.port);
     assert_int_equal(pair.port.state, PORT_UP);
@@ -414,6 +426,7 @@ int main(void)
         TEST(a_payload_in_other_pieces_goes_to_its_place),
         TEST(the_writer_never_runs_out_of_space),
         TEST(what_is_read_past_it_takes_its_space),
+        TEST(a_writer_that_waits_for_space_is_woken),
         TEST(they_are_let_go_in_any_order),
         TEST(what_an_owner_forgets_is_gone),
         TEST(half_a_payload_is_forgotten),
