@@ -646,7 +646,7 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
     const enum copy_out_reader reader = reader_of(p);
-    if (s->kept && keep_payload(p, payload, bytes))
+    if (s->kept && p->port.in.type && keep_payload(p, payload, bytes))
         return;
     if (p->port.in.type == FRAME_EAGER && what == RING_FRAME && bytes >= LEND_EAGER_LEAST &&
         feed_copied(p, payload, bytes))
@@ -869,6 +869,12 @@ static void lose_what_ended(struct duplex *p)
         port_lose(&p->port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
 }
 
+/* Other records than those that duplex_read takes in count, too: those that are done with at once. */
+static int keeps_much(const struct duplex *p)
+{
+    return UNLIKELY(p->kept != NULL) && ring_keeps_much(&p->in);
+}
+
 int duplex_read(struct port *port)
 {
     struct duplex *p = duplex_of(port);
@@ -890,7 +896,7 @@ int duplex_read(struct port *port)
             lend_read(p);
             return 1;
         }
-        if (p->kept && ring_keeps_much(&p->in))
+        if (keeps_much(p))
             keep_none(p);
         enum ring_found what = ring_look(&p->in, &record);
         if (p->lent_head) {
@@ -917,7 +923,7 @@ int duplex_has_news(struct duplex *p)
 {
     const struct ring_record *record;
     uint32_t bytes;
-    return p->hung_up || p->borrowed.loan || p->accepted || first_taken(p) ||
+    return keeps_much(p) || p->hung_up || p->borrowed.loan || p->accepted || first_taken(p) ||
            ring_look(&p->in, &record) != RING_NOTHING ||
            (p->tx_head && has_space(p, next_record(&p->out, p->tx_head, &bytes)));
 }

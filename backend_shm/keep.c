@@ -4,11 +4,15 @@
 
 #include "duplex.h"
 
+_Static_assert(sizeof((struct kept *)0)->from == sizeof((struct ring_in *)0)->head, "a position in each lane");
+
+/* Up to the oldest that is kept. */
 static void writer_goes_on(struct duplex *p)
 {
-    if (p->kept)
-        return;
-    ring_let_go(&p->in);
+    const struct kept *oldest = p->kept;
+    while (oldest && oldest->next)
+        oldest = oldest->next;
+    ring_let_go(&p->in, oldest ? oldest->from : NULL);
     duplex_look_after_writer(p);
 }
 
@@ -42,12 +46,13 @@ static void put_back(struct duplex *p, struct kept *k)
 static int is_next_piece(const struct sink *s, size_t bytes)
 {
     const struct kept *k = s->kept;
-    const size_t piece = s->done ? k->piece_bytes : bytes;
     int is_last = bytes == sink_left(s), fits = s->kind == SINK_COPY && s->total <= s->dst_bytes && bytes > 0;
+    if (!fits || bytes > sink_left(s))
+        return 0;
     if (s->done == 0)
-        return fits && (is_last || (bytes & (bytes - 1)) == 0) && bytes >= sizeof s->carry;
-    return fits && k->pieces && k->pieces < KEPT_PIECES_MAX && s->done == (size_t)k->pieces * piece &&
-           (bytes == piece || (is_last && bytes < piece));
+        return (is_last || (bytes & (bytes - 1)) == 0) && bytes >= sizeof s->carry;
+    return k->pieces && k->pieces < KEPT_PIECES_MAX && s->done == (size_t)k->pieces * k->piece_bytes &&
+           (bytes == k->piece_bytes || (is_last && bytes < k->piece_bytes));
 }
 
 int keep_payload(struct duplex *p, const uint8_t *payload, size_t bytes)
@@ -62,6 +67,7 @@ int keep_payload(struct duplex *p, const uint8_t *payload, size_t bytes)
     if (s->done == 0) {
         *k = (struct kept){ .next = p->kept, .owner = s->message->owner, .dst = s->dst };
         k->piece_bytes = bytes == sink_left(s) ? (size_t)1 << (64 - __builtin_clzll(bytes)) : bytes;
+        memcpy(k->from, p->in.head, sizeof k->from);
         p->kept = k;
         ring_keep(&p->in);
     }

@@ -50,6 +50,34 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
     ring_aim_in(r);
 }
 
+void ring_keep(struct ring_in *r)
+{
+    for (unsigned lane = 0; lane < RING_LANES && !ring_keeps(r); lane++)
+        r->known[lane] = r->head[lane];
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
+        r->told[lane] = &r->untold[lane];
+}
+
+void ring_let_go(struct ring_in *r, const uint64_t *from)
+{
+    for (unsigned lane = 0; lane < RING_LANES; lane++) {
+        r->known[lane] = from ? from[lane] : r->head[lane];
+        atomic_store_explicit(&r->shared->head[lane], r->known[lane], memory_order_release);
+        r->told[lane] = from ? &r->untold[lane] : &r->shared->head[lane];
+    }
+}
+
+/* Records go to the lanes in turn, so each lane is looked at before the next one goes to it. */
+int ring_keeps_much(const struct ring_in *r)
+{
+    const uint64_t longest = 2 + (RING_PIECE > RING_TAKEN ? RING_PIECE : RING_TAKEN) / RING_LINE;
+    const uint64_t left = longest < r->capacity / 2 ? longest : r->capacity / 2;
+    for (unsigned lane = 0; lane < RING_LANES && ring_keeps(r); lane++)
+        if (r->head[lane] - r->known[lane] > r->capacity - left)
+            return 1;
+    return 0;
+}
+
 enum copy_out_way ring_copy(struct ring_out *r, void *to, const void *from, size_t bytes)
 {
     if (bytes > r->unmeasured)

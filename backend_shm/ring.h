@@ -41,7 +41,6 @@ enum {
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
     RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
-    RING_PIECES = 4,       /* so many of a longer payload fit into a lane, but for their headers */
     RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };
 
@@ -164,8 +163,10 @@ struct ring_in {
     unsigned lane;
     uint32_t short_bytes; /* longest payload that is read at once: RING_TAKEN, or what the ring holds */
     uint64_t head[RING_LANES];
-    /* Where the writer learns what has been read; or, where payloads are kept, it does not. */
+    /* Where it says how far it has read: to the writer; or, while payloads stay, nowhere. Then the writer knows of so
+     * much. */
     _Atomic uint64_t *told[RING_LANES], untold[RING_LANES];
+    uint64_t known[RING_LANES];
 };
 
 /* `first`: the line where the ring's first lane begins; both ends say the same. */
@@ -280,7 +281,8 @@ static inline uint64_t ring_pieces(uint64_t capacity)
 /* Longer payloads than RING_TAKEN go out in records of so much. */
 static inline size_t ring_piece_bytes(const struct ring_out *r)
 {
-    size_t share = (size_t)r->capacity * RING_LINE / RING_PIECES;
+    enum { SHARE = 4 };
+    size_t share = (size_t)r->capacity * RING_LINE / SHARE;
     return share < RING_PIECE ? share : RING_PIECE;
 }
 
@@ -451,31 +453,18 @@ static inline uint64_t ring_lines_read(const struct ring_in *r)
     return r->head[0] + r->head[1];
 }
 
-/* From now on what has been read stays in the ring, for which the writer may run out of space. */
-static inline void ring_keep(struct ring_in *r)
+/* From now on what is read stays in the ring, for which the writer may run out of space. Does it already? */
+static inline int ring_keeps(const struct ring_in *r)
 {
-    for (unsigned lane = 0; lane < RING_LANES; lane++)
-        r->told[lane] = &r->untold[lane];
+    return r->told[0] == &r->untold[0];
 }
 
-/* Until now. The writer must be looked after. */
-static inline void ring_let_go(struct ring_in *r)
-{
-    for (unsigned lane = 0; lane < RING_LANES; lane++) {
-        r->told[lane] = &r->shared->head[lane];
-        atomic_store_explicit(r->told[lane], r->head[lane], memory_order_release);
-    }
-}
-
-/* Has so much been read and stayed that there is too little space for the longest record? */
-static inline int ring_keeps_much(const struct ring_in *r)
-{
-    const uint64_t longest = r->capacity / RING_PIECES + 2;
-    for (unsigned lane = 0; lane < RING_LANES; lane++)
-        if (r->head[lane] - atomic_load_explicit(&r->shared->head[lane], memory_order_relaxed) > r->capacity - longest)
-            return 1;
-    return 0;
-}
+void ring_keep(struct ring_in *r);
+/* Only what comes from there on stays (positions of head); NULL: nothing does any more. The writer must be looked
+ * after. */
+void ring_let_go(struct ring_in *r, const uint64_t *from);
+/* Has so much stayed that a lane may have too little space for the next record? */
+int ring_keeps_much(const struct ring_in *r);
 
 /* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked
  * after: it may wait for space. */
@@ -486,7 +475,7 @@ static inline int ring_pop(struct ring_in *r, uint64_t lines)
     atomic_store_explicit(r->told[r->lane], after, memory_order_release);
     r->lane = ring_lane_behind(r->lane);
     ring_aim_in(r);
-    return (before ^ after) >= quarter; /* a power of two */
+    return (before ^ after) >= quarter && LIKELY(!ring_keeps(r)); /* a power of two */
 }
 
 #endif

@@ -205,14 +205,10 @@ void operand_note_long(const struct exec_op *op)
 
 /* ---- Local steps ---- */
 
-/* `own` goes to `mine`: every source but that is scratch, which may be overwritten. */
-static void user_reduce(const struct exec_op *op, void *dst, const void *own, void *mine, const void **sources,
-                        size_t count)
+static void user_reduce(const struct exec_op *op, void *dst, const void **sources, size_t count)
 {
     /* inout[i] = in[i] OP inout[i] with `in` from lower ranks: the running result is always `in`, the next rank's
-     * part always `inout`. */
-    memcpy(mine, own, count * op->element_bytes);
-    sources[op->group->rank] = mine;
+     * part always `inout`. Every source but this rank's own is scratch, which may be overwritten. */
     const void *running = sources[0];
     for (int32_t r = 1; r < op->group->size; r++) {
         op->op.reduce_fn(running, (void *)sources[r], count, op->op.dtype, op->op.reduce_context);
@@ -257,15 +253,21 @@ static void reduce_ranks(struct exec_op *op, struct slot *slot, const struct pla
         return;
     size_t stride = slot->stride * (size_t)step->source.count;
     uint8_t *first = slot->scratch + (size_t)step->other.slot * slot->stride;
+    for (int32_t r = 0; r < size; r++)
+        sources[r] = r == op->group->rank ? own : first + (size_t)r * stride;
+    if (op->op.redop == COMM_REDOP_USER) { /* of which nothing is kept */
+        uint8_t *mine = first + (size_t)op->group->rank * stride;
+        memcpy(mine, own, count * op->element_bytes);
+        sources[op->group->rank] = mine;
+        user_reduce(op, dst, sources, count);
+        return;
+    }
     const size_t bytes = count * op->element_bytes, part = shortest_piece(slot, size, bytes);
     for (size_t at = 0; at < bytes; at += part) {
         size_t n = bytes - at < part ? bytes - at : part;
         for (int32_t r = 0; r < size; r++)
             sources[r] = r == op->group->rank ? own + at : part_of(slot, r, first + (size_t)r * stride, at);
-        if (op->op.redop == COMM_REDOP_USER) /* nothing is kept: it is one part */
-            user_reduce(op, dst, own, first + (size_t)op->group->rank * stride, sources, count);
-        else
-            exec_host->reduce_many(dst + at, sources, (size_t)size, n / op->element_bytes, op->op.redop, op->op.dtype);
+        exec_host->reduce_many(dst + at, sources, (size_t)size, n / op->element_bytes, op->op.redop, op->op.dtype);
     }
     let_all_go(op->group, slot);
 }

@@ -223,10 +223,10 @@ static const struct rule narrow_memory_rules[] = {
  * with 3 to 16 ranks on 2 cores, f32 and bf16. (4 ranks, all_reduce of 4 KiB: 7.3 us in two rounds, 4.6 in one; of
  * 16 KiB 10.5 and 12. 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.)
  *
- * Up to 8 ranks what one of them reduces for all stays in the rings until all of it is there, and is read once
- * (struct kept): in slices of which as many as are under way leave space there. all_reduce of 256 KiB and 4 MiB takes 6
- * ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and doubling. Longer reductions to one rank go along a
- * chain, in slices that stay in a core's own cache. */
+ * What several ranks send for one to reduce stays in the rings until all of it is there, and is read once (struct
+ * kept): in slices of which as many as are under way leave space there, mostly. Up to 8 ranks that is best. all_reduce
+ * of 256 KiB and 4 MiB takes 6 ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and doubling. Longer reductions
+ * to one rank go along a chain, in slices that stay in a core's own cache. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
@@ -243,8 +243,11 @@ static const struct rule crowded_rules[] = {
     { all_reduce_direct, 12, 256 * KB, 128 * KB },
     { all_reduce_direct, 16, 32 * KB, 0 },
 
+    { reduce_scatter_direct, 2, 64 * KB, 0 },
+    { reduce_scatter_ring, 2, ALL, 64 * KB },
     { reduce_scatter_direct, 3, 512 * KB, 128 * KB },
     { reduce_scatter_ring, 3, ALL, 64 * KB },
+    { reduce_scatter_direct, 3, ALL, 64 * KB },
     { reduce_scatter_direct, 4, ALL, 64 * KB },
     { reduce_scatter_direct, 6, ALL, 32 * KB },
     { reduce_scatter_direct, 8, 512 * KB, 32 * KB },
@@ -261,27 +264,23 @@ static const struct rule crowded_rules[] = {
     { reduce_direct, 3, 1 * MB, 64 * KB },
     { reduce_direct, 6, 1 * MB, 32 * KB },
     { reduce_chain, 6, ALL, 64 * KB },
+    { reduce_direct, 3, ALL, 64 * KB },
+    { reduce_direct, 6, ALL, 32 * KB },
     { reduce_direct, 16, 32 * KB, 0 },
     { reduce_binomial, ANY, 2 * KB, 0 },
     { reduce_direct_gather, 16, 512 * KB, 0 },
     { reduce_chain, 16, ALL, 64 * KB },
+    { reduce_direct, 8, ALL, 32 * KB },
     { reduce_direct_gather, ANY, ALL, 512 * KB },
 
     { barrier_direct, 16, ALL, 0 },
 };
 
-/* And before those, for 16- and 8-bit floats, whose chains would round partial sums. */
+/* And before those, for 16- and 8-bit floats: halving and doubling swaps sums, of twice as many bytes. (Rings and
+ * chains would round partial sums, and are passed over.) */
 static const struct rule narrow_crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_direct, 3, ALL, 256 * KB },
-
-    { reduce_scatter_direct, 3, ALL, 64 * KB },
-
-    { reduce_direct, 3, ALL, 64 * KB },
-    { reduce_direct, 6, ALL, 32 * KB },
-    { reduce_direct, 8, 32 * KB, 0 },
-    { reduce_direct_gather, 8, 512 * KB, 0 },
-    { reduce_direct, 8, ALL, 32 * KB },
 };
 
 /* For ranks of several hosts that share memory within each. On a host a round costs next to nothing, so what counts is

@@ -23,7 +23,8 @@ enum sink_kind { SINK_NONE, SINK_DISCARD, SINK_COPY, SINK_REDUCE, SINK_UNEXPECTE
 /* A payload that is read once, soon, and by one who can read it in pieces. A port may keep it where it has come, until
  * it is told that it has been read (port_ops.let_go), and may put it to its place at any time before. */
 struct kept {
-    struct kept *next;     /* of the port's */
+    struct kept *next;     /* of the port's, older */
+    uint64_t from[2];      /* the port's: where it begins */
     const void *owner;     /* of the message */
     uint8_t *dst;          /* its place */
     size_t bytes;

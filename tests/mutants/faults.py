@@ -1282,18 +1282,28 @@ fault("shm", "payload_of_a_users_reduction_is_kept", "core/exec/prepare.c", " &&
       "engine")
 fault("shm", "kept_payload_is_never_let_go", "core/exec/operands.c", "    let_all_go(op->group, slot);\n",
       "    (void)let_all_go;\n", "engine")
-fault("shm", "writer_may_write_over_what_is_kept", RING, "        r->told[lane] = &r->untold[lane];\n", "        ;\n",
+fault("shm", "writer_may_write_over_what_is_kept", "backend_shm/ring.c",
+      "        r->told[lane] = &r->untold[lane];\n", "        ;\n",
       "shm_keep")
-fault("shm", "writer_is_not_told_what_was_kept", RING,
-      "        atomic_store_explicit(r->told[lane], r->head[lane], memory_order_release);\n", "        ;\n", "shm_keep")
-fault("shm", "all_of_a_ring_may_be_kept", DUPLEX, "if (p->kept && ring_keeps_much(&p->in))", "if (0)", "shm_keep")
-fault("shm", "a_record_less_may_be_kept", RING, "r->capacity - longest)", "r->capacity)", "shm_keep")
-fault("shm", "ring_goes_on_while_something_is_kept", KEEP, "    if (p->kept)\n        return;\n", "", "shm_keep")
+fault("shm", "writer_is_not_told_what_was_kept", "backend_shm/ring.c",
+      "        atomic_store_explicit(&r->shared->head[lane], r->known[lane], memory_order_release);\n", "        ;\n",
+      "shm_keep")
+fault("shm", "all_of_a_ring_may_be_kept", DUPLEX, "UNLIKELY(p->kept != NULL) && ring_keeps_much(&p->in)", "0 && p",
+      "shm_keep")
+fault("shm", "a_record_less_may_be_kept", "backend_shm/ring.c", "r->capacity - left)", "r->capacity)", "shm_keep")
+fault("shm", "ring_goes_on_while_something_is_kept", KEEP, "oldest ? oldest->from : NULL", "NULL", "shm_keep")
+fault("shm", "writer_is_told_up_to_the_newest", KEEP,
+      "    while (oldest && oldest->next)\n        oldest = oldest->next;\n", "", "shm_keep")
+fault("shm", "rank_sleeps_while_it_keeps_the_space_that_others_need", DUPLEX, "return keeps_much(p) || p->hung_up",
+      "return p->hung_up", "shm_keep")
+fault("shm", "payload_of_a_frame_that_is_refused_is_kept", DUPLEX, "s->kept && p->port.in.type &&", "s->kept &&",
+      "shm_keep")
 fault("shm", "writer_that_waits_is_not_woken_for_what_was_kept", KEEP, "    duplex_look_after_writer(p);\n", "    ;\n",
       "shm_keep")
 fault("shm", "short_payload_is_kept_though_elements_are_longer", KEEP, " && bytes >= sizeof s->carry;", ";", "shm_keep")
 fault("shm", "pieces_of_any_length_are_kept", KEEP, "(is_last || (bytes & (bytes - 1)) == 0)", "1", "shm_keep")
-fault("shm", "other_pieces_are_kept", KEEP, "(bytes == piece || (is_last && bytes < piece))", "1", "shm_keep")
+fault("shm", "other_pieces_are_kept", KEEP, "(bytes == k->piece_bytes || (is_last && bytes < k->piece_bytes))",
+      "1", "shm_keep")
 fault("shm", "more_pieces_are_kept_than_there_are_places", KEEP, "k->pieces < KEPT_PIECES_MAX && ", "", "shm_keep")
 fault("shm", "first_pieces_are_lost_where_the_rest_is_not_kept", KEEP, "            put_back(p, k);\n",
       "            take_out(p, k);\n", "shm_keep")

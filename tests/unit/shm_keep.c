@@ -360,6 +360,88 @@ static void they_are_let_go_in_any_order(void **state)
     }
 }
 
+static void the_writer_is_told_up_to_the_oldest(void **state)
+{
+    (void)state;
+    sent = 0;
+    for (int i = 0; i < 3; i++)
+        assert_true(send_next(500));
+    receive();
+    keep_let_go(&pair.port, &kept[1]);
+    for (int i = 0; i < RING_LANES; i++)
+        assert_int_equal(atomic_load(&pair.in.shared->head[i]), kept[0].from[i]);
+    keep_let_go(&pair.port, &kept[0]);
+    for (int i = 0; i < RING_LANES; i++)
+        assert_int_equal(atomic_load(&pair.in.shared->head[i]), kept[2].from[i]);
+    assert_true(ring_keeps(&pair.in));
+    assert_true(send_next(500));
+    receive();
+    assert_true(is_kept(2, 500) && is_kept(3, 500));
+    keep_let_go(&pair.port, &kept[2]);
+    keep_let_go(&pair.port, &kept[3]);
+    assert_true(writer_knows_all());
+}
+
+/* What is done with at once, beside the port's reading, and then this rank sleeps. */
+static void what_is_taken_at_once_takes_its_space_too(void **state)
+{
+    const struct ring_record *record;
+    int looked = 0;
+    (void)state;
+    sent = 0;
+    assert_true(send_next(1000));
+    receive();
+    for (int i = 1; i < MESSAGES_MAX; i++) {
+        assert_true(send_next(1000));
+        assert_int_equal(ring_look(&pair.in, &record), RING_FRAME);
+        duplex_took(&pair, FRAME_EAGER, 1000, 0);
+        if (duplex_has_news(&pair)) {
+            looked++;
+            duplex_read(&pair.port);
+        }
+    }
+    assert_int_equal(looked, 1);
+    assert_true(is_in_place(0, 1000));
+    assert_null(pair.kept);
+    assert_true(writer_knows_all());
+}
+
+/* A frame that gives back more credit than there is. It has a payload, too, which is for nobody. */
+static void send_refused(size_t bytes)
+{
+    const struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_REDUCE, .group = 7, .bytes = bytes,
+                             .credit = 0x7fffffff };
+    ring_put_frame(&theirs, ring_key(&h), &h, payload[1], (uint32_t)bytes);
+    duplex_read(&pair.port);
+    assert_int_equal(pair.port.state, PORT_LOST);
+}
+
+static void what_is_over_is_not_looked_at(void **state)
+{
+    (void)state;
+    sent = 0;
+    assert_true(send_next(500));
+    receive();
+    keep_let_go(&pair.port, &kept[0]);
+    kept[0].pieces = 1; /* its memory is another's now */
+    send_refused(500);
+    assert_int_equal(kept[0].pieces, 1);
+}
+
+static void a_peer_that_lies_writes_nowhere(void **state)
+{
+    const size_t piece = ring_piece_bytes(&theirs);
+    (void)state;
+    sent = 0;
+    assert_true(send_next(2 * piece));
+    receive();
+    send_refused(piece);
+    close_port();
+    assert_true(is_in_place(0, 2 * piece));
+    for (size_t i = 2 * piece; i < BYTES_MAX; i++)
+        assert_int_equal(place[0][i], 0xee);
+}
+
 /* An operation that has ended: its memory is not written, and what others keep stays. */
 static void what_an_owner_forgets_is_gone(void **state)
 {
@@ -428,6 +510,10 @@ int main(void)
         TEST(what_is_read_past_it_takes_its_space),
         TEST(a_writer_that_waits_for_space_is_woken),
         TEST(they_are_let_go_in_any_order),
+        TEST(the_writer_is_told_up_to_the_oldest),
+        TEST(what_is_taken_at_once_takes_its_space_too),
+        TEST(a_peer_that_lies_writes_nowhere),
+        TEST(what_is_over_is_not_looked_at),
         TEST(what_an_owner_forgets_is_gone),
         TEST(half_a_payload_is_forgotten),
         TEST(they_are_in_their_places_once_the_memory_is_gone),
