@@ -136,7 +136,7 @@ static void tx_drop_all(struct duplex *p)
 /* Lines that the next record of the frame takes, and its payload. */
 static uint64_t next_record(const struct ring_out *r, const struct tx *tx, uint32_t *ret_bytes)
 {
-    size_t left = tx->loan.bytes - tx->sent, most = ring_piece_bytes(r);
+    size_t left = tx->loan.bytes - tx->sent, most = ring_piece_bytes(r->capacity);
     *ret_bytes = (uint32_t)(left < most ? left : most);
     return tx->begun ? 1 + ring_payload_lines(*ret_bytes) : ring_frame_lines(*ret_bytes);
 }
@@ -416,7 +416,7 @@ void duplex_make_lent(struct duplex *p, struct frame *h, struct tx *tx, const vo
 /* For all of its pieces, which go to the lanes in turn? */
 static int has_space_for_all(struct duplex *p, size_t bytes)
 {
-    size_t piece = ring_piece_bytes(&p->out), rounds = (bytes / piece + RING_LANES) / RING_LANES;
+    size_t piece = ring_piece_bytes(p->out.capacity), rounds = (bytes / piece + RING_LANES) / RING_LANES;
     uint64_t lines = rounds * ring_frame_lines((uint32_t)(bytes < piece ? bytes : piece));
     int has = 1;
     for (unsigned lane = 0; lane < RING_LANES; lane++)

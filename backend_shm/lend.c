@@ -250,7 +250,7 @@ static void try_ring(struct duplex *p, const struct frame *h)
         p->tries++;
     p->tried = turn_of(h) + 1;
     const uint64_t row = row_of(h), tries = p->tries - 1;
-    p->out.copy.tries.copies = (uint32_t)(h->bytes / ring_piece_bytes(&p->out) + 1);
+    p->out.copy.tries.copies = (uint32_t)(h->bytes / ring_piece_bytes(p->out.capacity) + 1);
     p->out.copy.tries.way = tries / row % 2 ? COPY_OUT_PAST : COPY_OUT_CACHED;
     p->out.copy.tries.is_measured = tries % row >= row / 4 * 3;
 }

@@ -70,8 +70,9 @@ void ring_let_go(struct ring_in *r, const uint64_t *from)
 /* Records go to the lanes in turn, so each lane is looked at before the next one goes to it. */
 int ring_keeps_much(const struct ring_in *r)
 {
-    const uint64_t longest = 2 + (RING_PIECE > RING_TAKEN ? RING_PIECE : RING_TAKEN) / RING_LINE;
-    const uint64_t left = longest < r->capacity / 2 ? longest : r->capacity / 2;
+    const size_t piece = ring_piece_bytes(r->capacity), longest = piece > RING_TAKEN ? piece : RING_TAKEN;
+    const uint64_t lines = ring_frame_lines((uint32_t)longest), half = r->capacity / 2;
+    const uint64_t left = lines < half ? lines : half;
     for (unsigned lane = 0; lane < RING_LANES && ring_keeps(r); lane++)
         if (r->head[lane] - r->known[lane] > r->capacity - left)
             return 1;

@@ -279,10 +279,10 @@ static inline uint64_t ring_pieces(uint64_t capacity)
 }
 
 /* Longer payloads than RING_TAKEN go out in records of so much. */
-static inline size_t ring_piece_bytes(const struct ring_out *r)
+static inline size_t ring_piece_bytes(uint64_t capacity)
 {
     enum { SHARE = 4 };
-    size_t share = (size_t)r->capacity * RING_LINE / SHARE;
+    size_t share = (size_t)capacity * RING_LINE / SHARE;
     return share < RING_PIECE ? share : RING_PIECE;
 }
 

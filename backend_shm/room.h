@@ -9,7 +9,7 @@
 /* Lines of the record with a payload of so many bytes, or with its first piece, if it is too long for one record. */
 static inline uint64_t room_lines(const struct ring_out *r, size_t bytes)
 {
-    size_t piece = ring_piece_bytes(r);
+    size_t piece = ring_piece_bytes(r->capacity);
     return ring_frame_lines((uint32_t)(bytes > RING_TAKEN && bytes > piece ? piece : bytes));
 }
 

@@ -270,7 +270,7 @@ static const struct rule crowded_rules[] = {
     { reduce_binomial, ANY, 2 * KB, 0 },
     { reduce_direct_gather, 16, 512 * KB, 0 },
     { reduce_chain, 16, ALL, 64 * KB },
-    { reduce_direct, 8, ALL, 32 * KB },
+    { reduce_direct_gather, 8, ALL, 128 * KB },
     { reduce_direct_gather, ANY, ALL, 512 * KB },
 
     { barrier_direct, 16, ALL, 0 },

@@ -764,8 +764,8 @@ fault("shm", "new_way_is_doubted_as_an_old_one", LEND, "c->chosen = is_other ? 0
 fault("shm", "question_about_a_message_counts_again", LEND, "if (c->asked == turn_of(h) + 1)", "if (0)", "shm_lend")
 fault("shm", "first_copies_of_a_row_of_tries_are_measured", LEND, "tries % row >= row / 4 * 3", "1",
       "shm_lend")
-fault("shm", "pieces_of_a_long_try_are_not_told", LEND, "(uint32_t)(h->bytes / ring_piece_bytes(&p->out) + 1);", "16;",
-      "shm_lend")
+fault("shm", "pieces_of_a_long_try_are_not_told", LEND, "(uint32_t)(h->bytes / ring_piece_bytes(p->out.capacity) + 1);",
+      "16;", "shm_lend")
 fault("shm", "tries_of_the_ring_go_past_the_caches_never", LEND, "tries / row % 2 ?", "tries / row % 2 == 7 ?",
       "shm_lend")
 fault("shm", "message_that_is_asked_about_again_is_a_try_more", LEND, "    if (p->tried != turn_of(h) + 1)\n", "",

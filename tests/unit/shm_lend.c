@@ -715,7 +715,7 @@ static void copies_to_a_ring_that_is_tried_are_measured_late(void **state)
                     continue;
                 assert_int_equal(p->out.copy.tries.way, tries / row % 2 ? COPY_OUT_PAST : COPY_OUT_CACHED);
                 assert_int_equal(p->out.copy.tries.is_measured, tries % row >= row / 4 * 3);
-                assert_true(p->out.copy.tries.copies * ring_piece_bytes(&p->out) >= sizes[i]);
+                assert_true(p->out.copy.tries.copies * ring_piece_bytes(p->out.capacity) >= sizes[i]);
                 tries++;
             }
             assert_true(tries >= row);
