@@ -12,7 +12,7 @@ static void writer_goes_on(struct duplex *p)
     const struct kept *oldest = p->kept;
     while (oldest && oldest->next)
         oldest = oldest->next;
-    ring_let_go(&p->in, oldest ? oldest->from : NULL);
+    ring_keep(&p->in, oldest ? oldest->from : NULL);
     duplex_look_after_writer(p);
 }
 
@@ -69,7 +69,8 @@ int keep_payload(struct duplex *p, const uint8_t *payload, size_t bytes)
         k->piece_bytes = bytes == sink_left(s) ? (size_t)1 << (64 - __builtin_clzll(bytes)) : bytes;
         memcpy(k->from, p->in.head, sizeof k->from);
         p->kept = k;
-        ring_keep(&p->in);
+        if (!k->next)
+            ring_keep(&p->in, k->from);
     }
     k->piece[k->pieces++] = payload;
     k->bytes += bytes;

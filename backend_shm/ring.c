@@ -45,26 +45,14 @@ void ring_open_in(struct ring_in *r, struct ring_shared *shared, const uint8_t *
     *r = (struct ring_in){ .shared = shared, .lines = lines, .capacity = capacity, .salt = salt };
     r->short_bytes = ring_holds(r, RING_TAKEN) ? RING_TAKEN : (uint32_t)(capacity - 2) * RING_LINE;
     begin_at(r->head, first);
-    for (unsigned lane = 0; lane < RING_LANES; lane++)
-        r->told[lane] = &shared->head[lane];
     ring_aim_in(r);
 }
 
-void ring_keep(struct ring_in *r)
+void ring_keep(struct ring_in *r, const uint64_t *from)
 {
-    for (unsigned lane = 0; lane < RING_LANES && !ring_keeps(r); lane++)
-        r->known[lane] = r->head[lane];
+    r->keeps = from != NULL;
     for (unsigned lane = 0; lane < RING_LANES; lane++)
-        r->told[lane] = &r->untold[lane];
-}
-
-void ring_let_go(struct ring_in *r, const uint64_t *from)
-{
-    for (unsigned lane = 0; lane < RING_LANES; lane++) {
-        r->known[lane] = from ? from[lane] : r->head[lane];
-        atomic_store_explicit(&r->shared->head[lane], r->known[lane], memory_order_release);
-        r->told[lane] = from ? &r->untold[lane] : &r->shared->head[lane];
-    }
+        atomic_store_explicit(&r->shared->head[lane], from ? from[lane] : r->head[lane], memory_order_release);
 }
 
 /* Records go to the lanes in turn, so each lane is looked at before the next one goes to it. */
@@ -73,8 +61,8 @@ int ring_keeps_much(const struct ring_in *r)
     const size_t piece = ring_piece_bytes(r->capacity), longest = piece > RING_TAKEN ? piece : RING_TAKEN;
     const uint64_t lines = ring_frame_lines((uint32_t)longest), half = r->capacity / 2;
     const uint64_t left = lines < half ? lines : half;
-    for (unsigned lane = 0; lane < RING_LANES && ring_keeps(r); lane++)
-        if (r->head[lane] - r->known[lane] > r->capacity - left)
+    for (unsigned lane = 0; lane < RING_LANES && r->keeps; lane++)
+        if (r->head[lane] - atomic_load_explicit(&r->shared->head[lane], memory_order_relaxed) > r->capacity - left)
             return 1;
     return 0;
 }

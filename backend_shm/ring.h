@@ -160,13 +160,10 @@ struct ring_in {
     uint64_t salt;
     const struct ring_record *next; /* what is read next */
     uint64_t next_stamp;
-    unsigned lane;
+    uint16_t lane;
+    uint16_t keeps;       /* what is read stays, and the writer is not told of it */
     uint32_t short_bytes; /* longest payload that is read at once: RING_TAKEN, or what the ring holds */
     uint64_t head[RING_LANES];
-    /* Where it says how far it has read: to the writer; or, while payloads stay, nowhere. Then the writer knows of so
-     * much. */
-    _Atomic uint64_t *told[RING_LANES], untold[RING_LANES];
-    uint64_t known[RING_LANES];
 };
 
 /* `first`: the line where the ring's first lane begins; both ends say the same. */
@@ -453,16 +450,9 @@ static inline uint64_t ring_lines_read(const struct ring_in *r)
     return r->head[0] + r->head[1];
 }
 
-/* From now on what is read stays in the ring, for which the writer may run out of space. Does it already? */
-static inline int ring_keeps(const struct ring_in *r)
-{
-    return r->told[0] == &r->untold[0];
-}
-
-void ring_keep(struct ring_in *r);
-/* Only what comes from there on stays (positions of head); NULL: nothing does any more. The writer must be looked
- * after. */
-void ring_let_go(struct ring_in *r, const uint64_t *from);
+/* What is read stays in the ring from there on (positions of head, no less than those before); NULL: nothing does any
+ * more. The writer may run out of space, and must be looked after when it gets some. */
+void ring_keep(struct ring_in *r, const uint64_t *from);
 /* Has so much stayed that a lane may have too little space for the next record? */
 int ring_keeps_much(const struct ring_in *r);
 
@@ -472,10 +462,11 @@ static inline int ring_pop(struct ring_in *r, uint64_t lines)
 {
     uint64_t before = r->head[r->lane], after = before + lines, quarter = r->capacity / 4;
     r->head[r->lane] = after;
-    atomic_store_explicit(r->told[r->lane], after, memory_order_release);
-    r->lane = ring_lane_behind(r->lane);
+    if (LIKELY(!r->keeps))
+        atomic_store_explicit(&r->shared->head[r->lane], after, memory_order_release);
+    r->lane = (uint16_t)ring_lane_behind(r->lane);
     ring_aim_in(r);
-    return (before ^ after) >= quarter && LIKELY(!ring_keeps(r)); /* a power of two */
+    return (before ^ after) >= quarter && LIKELY(!r->keeps); /* a power of two */
 }
 
 #endif

@@ -102,7 +102,6 @@ struct duplex {
     int32_t up_index;      /* in fabric->up */
     struct tx *tx_head, **tx_tail; /* frames that wait for space in the ring */
     struct tx *lent_head, **lent_tail; /* frames that are sent, whose payload the peer has not read yet */
-    struct kept *kept;     /* payloads that are still in the ring: keep.c */
     struct tx *begun_head; /* what was lent when it went, and has no message yet */
     uint32_t replies;      /* queued answers to what the peer asked */
     int bye_sent;
@@ -156,6 +155,7 @@ struct duplex {
     uint32_t maps_told;       /* of this rank's regions; as in ring_shared */
     struct region *awaited;   /* the latest of them, if the peer has not answered yet; NULL also if it is gone */
     int notice_is_due;        /* it has not been told to look at the socket yet */
+    struct kept *kept;        /* keep.c: payloads that stay in the ring, the newest first */
     /* dial.c, until it is up. */
     uint8_t phase;         /* enum duplex_phase */
     char name[SHM_NAME_BYTES]; /* of the peer's socket; "": not known */

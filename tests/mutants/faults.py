@@ -1282,11 +1282,10 @@ fault("shm", "payload_of_a_users_reduction_is_kept", "core/exec/prepare.c", " &&
       "engine")
 fault("shm", "kept_payload_is_never_let_go", "core/exec/operands.c", "    let_all_go(op->group, slot);\n",
       "    (void)let_all_go;\n", "engine")
-fault("shm", "writer_may_write_over_what_is_kept", "backend_shm/ring.c",
-      "        r->told[lane] = &r->untold[lane];\n", "        ;\n",
-      "shm_keep")
+fault("shm", "writer_may_write_over_what_is_kept", "backend_shm/ring.c", "    r->keeps = from != NULL;\n",
+      "    r->keeps = 0;\n", "shm_keep")
 fault("shm", "writer_is_not_told_what_was_kept", "backend_shm/ring.c",
-      "        atomic_store_explicit(&r->shared->head[lane], r->known[lane], memory_order_release);\n", "        ;\n",
+      "from ? from[lane] : r->head[lane], memory_order_release", "r->shared->head[lane], memory_order_release",
       "shm_keep")
 fault("shm", "all_of_a_ring_may_be_kept", DUPLEX, "UNLIKELY(p->kept != NULL) && ring_keeps_much(&p->in)", "0 && p",
       "shm_keep")
