@@ -137,15 +137,18 @@ static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum 
            copy_units(h) * (double)(flow == LEND_STREAM ? longer_ns : write_ns + take_ns);
 }
 
-/* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that, and
- * waits for each; else each rank copies both. Then one often waits for the other one's piece, which the copies do not
- * show: to swap 512 KiB takes two ranks on Zen 3 46 us where the copies take 35, between two dies 107 and 75; by the
- * kernel 69 and 59, 79 and 68. Of several ranks more so: an all_to_all of 1 MiB takes 16 ranks 390 to 430 us through
- * the rings, where the copies take no longer than by the kernel, which takes 190 to 280. */
+/* The same for a long one. If it goes one way, the receiver copies at the same time, and the last piece after that,
+ * and waits for each; else each rank copies both. Then one often waits for the other one's piece, which the copies
+ * do not show: to swap 512 KiB takes two ranks on Zen 3 46 us where the copies take 35, between two dies 107 and 75;
+ * by the kernel 69 and 59, 79 and 68. Of several ranks more so: an all_to_all of 1 MiB takes 16 ranks 390 to 430 us
+ * through the rings, where the copies take no longer than by the kernel, which takes 190 to 280. Where ranks share
+ * cores another one has the core while one waits: there an all_gather of 512 KiB takes 4 ranks on 2 cores 106 us
+ * through the rings, and 144 by the kernel. */
 static double long_ring_ns(const struct duplex *p, const struct frame *h, int one_way)
 {
     enum { RECORD_NS = 300, PIECE_NS = 150, ASKED_NS = 2500 /* it is not offered, but asked for */ };
-    const double waits = one_way ? 1 : p->fabric->up_count > 1 ? 2 : 1.3;
+    const int shares_cores = p->fabric->domain->shares_cores;
+    const double waits = one_way || shares_cores ? 1 : p->fabric->up_count > 1 ? 2 : 1.3;
     const double last = (double)RING_PIECE / COPY_OUT_UNIT, units = copy_units(h);
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);

@@ -771,6 +771,8 @@ fault("shm", "tries_of_the_ring_go_past_the_caches_never", LEND, "tries / row % 
 fault("shm", "message_that_is_asked_about_again_is_a_try_more", LEND, "    if (p->tried != turn_of(h) + 1)\n", "",
       "shm_lend")
 fault("shm", "doubts_about_eager_messages_wait_for_64_more", LEND, " || is_doubted ? 0", " ? 0", "shm_lend")
+fault("shm", "waits_of_ranks_that_share_cores_count", LEND, "one_way || shares_cores ? 1 :",
+      "one_way || (0 && shares_cores) ? 1 :", "shm_lend")
 fault("shm", "waits_of_two_ranks_for_pieces_do_not_count", LEND, "> 1 ? 2 : 1.3;", "> 1 ? 2 : 1;", "shm_lend")
 fault("shm", "kernel_reads_all_long_blocks_of_two_ranks", LEND,
       "return p->fabric->domain->peers.size > 2 && operation_bytes(h) >= CACHED_BYTES;",

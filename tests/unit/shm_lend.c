@@ -669,6 +669,27 @@ static void a_new_way_is_doubted_more_often(void **state)
     sides[0].fabric.up_count = 1;
 }
 
+/* Several ranks wait for each other's pieces; those that share cores let others run meanwhile. */
+static void waits_of_ranks_that_share_cores_cost_nothing(void **state)
+{
+    static uint8_t data[1 << 20];
+    struct frame h = { .type = FRAME_DATA, .kind = COMM_OP_ALL_GATHER, .dtype = COMM_DTYPE_F32, .count = 1 << 18,
+                       .seq = 100000, .bytes = 1 << 20 };
+    (void)state;
+    know_reads();
+    note_copies(sides[0].pair, 2500, 2500); /* together a sixth less than a read by the kernel */
+    for (int several = 0; several < 2; several++)
+        for (int shares_cores = 0; shares_cores < 2; shares_cores++) {
+            sides[0].fabric.up_count = several ? 2 : 1;
+            sides[0].domain.shares_cores = shares_cores;
+            sides[0].pair->choices[20] = (struct ring_choice){ 0 };
+            lent_of(2 * LONG_DOUBTS, &h, data);
+            assert_int_equal(goes_by_kernel(&h), shares_cores ? 0 : WAY_KERNEL);
+        }
+    sides[0].fabric.up_count = 1;
+    sides[0].domain.shares_cores = 0;
+}
+
 static void the_first_of_a_size_goes_as_shorter_ones_did(void **state)
 {
     static uint8_t data[1 << 20];
@@ -2914,6 +2935,7 @@ static const struct CMUnitTest tests[] = {
     LENT(both_go_the_same_way),
     LENT(a_way_changes_when_it_has_been_slower_for_some_messages),
     LENT(a_new_way_is_doubted_more_often),
+    LENT(waits_of_ranks_that_share_cores_cost_nothing),
     LENT(the_first_of_a_size_goes_as_shorter_ones_did),
     LENT(copies_to_a_ring_that_is_tried_are_measured_late),
     LENT(huge_pages_are_asked_for_what_may_be_lent),
