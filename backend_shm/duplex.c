@@ -610,12 +610,18 @@ static void tell_take_ns(_Atomic uint32_t *told, int64_t ns)
         atomic_store_explicit(told, (uint32_t)ns, memory_order_relaxed);
 }
 
+/* A long record has come through the ring. */
+static void took_long(struct duplex *p)
+{
+    p->peer_lends = 0;
+    p->pieces++;
+}
+
 /* Of an eager message: now and then it is measured, and the peer is told. */
 void duplex_copy_long(struct duplex *p, void *to, const uint8_t *payload, size_t bytes)
 {
     enum { OFTEN = 8, COLD = 4 };
-    p->peer_lends = 0;
-    p->pieces++;
+    took_long(p);
     uint32_t records = p->records++;
     if (records < COLD || records % OFTEN) {
         memcpy(to, payload, bytes);
@@ -646,8 +652,11 @@ static void feed_measured(struct duplex *p, const struct ring_record *record, en
     const struct sink *s = &p->port.sink;
     int is_taken = s->kind == SINK_COPY || s->kind == SINK_REDUCE, is_inner = bytes < sink_left(s);
     const enum copy_out_reader reader = reader_of(p);
-    if (s->kept && p->port.in.type && keep_payload(p, payload, bytes))
+    if (s->kept && p->port.in.type && keep_payload(p, payload, bytes)) {
+        if (bytes >= LEND_EAGER_LEAST)
+            took_long(p);
         return;
+    }
     if (p->port.in.type == FRAME_EAGER && what == RING_FRAME && bytes >= LEND_EAGER_LEAST &&
         feed_copied(p, payload, bytes))
         return;

@@ -25,7 +25,7 @@ static void take_out(struct duplex *p, struct kept *kept)
     kept->pieces = 0;
 }
 
-static void put_to_place(struct kept *k)
+static void put_to_place(struct duplex *p, struct kept *k)
 {
     size_t at = 0;
     for (int i = 0; i < k->pieces; i++) {
@@ -33,13 +33,7 @@ static void put_to_place(struct kept *k)
         memcpy(k->dst + at, k->piece[i], n);
         at += n;
     }
-}
-
-static void put_back(struct duplex *p, struct kept *k)
-{
-    put_to_place(k);
     take_out(p, k);
-    writer_goes_on(p);
 }
 
 /* The payload is cut into pieces of one length, which comes with the first one. */
@@ -60,8 +54,10 @@ int keep_payload(struct duplex *p, const uint8_t *payload, size_t bytes)
     struct sink *s = &p->port.sink;
     struct kept *k = s->kept;
     if (!is_next_piece(s, bytes)) {
-        if (s->done && k->pieces)
-            put_back(p, k);
+        if (s->done && k->pieces) {
+            put_to_place(p, k);
+            writer_goes_on(p);
+        }
         return 0;
     }
     if (s->done == 0) {
@@ -91,10 +87,8 @@ void keep_none(struct duplex *p)
 {
     if (!p->kept)
         return;
-    while (p->kept) {
-        put_to_place(p->kept);
-        take_out(p, p->kept);
-    }
+    while (p->kept)
+        put_to_place(p, p->kept);
     writer_goes_on(p);
 }
 

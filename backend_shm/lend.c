@@ -147,8 +147,7 @@ static double eager_ring_ns(const struct duplex *p, const struct frame *h, enum 
 static double long_ring_ns(const struct duplex *p, const struct frame *h, int one_way)
 {
     enum { RECORD_NS = 300, PIECE_NS = 150, ASKED_NS = 2500 /* it is not offered, but asked for */ };
-    const int shares_cores = p->fabric->domain->shares_cores;
-    const double waits = one_way || shares_cores ? 1 : p->fabric->up_count > 1 ? 2 : 1.3;
+    const double waits = one_way || p->fabric->domain->shares_cores ? 1 : p->fabric->up_count > 1 ? 2 : 1.3;
     const double last = (double)RING_PIECE / COPY_OUT_UNIT, units = copy_units(h);
     int overlaps = lend_overlaps(h, h->bytes);
     int64_t copy_ns = copy_out_ns(&p->out.copy, overlaps);

@@ -61,7 +61,7 @@ int ring_keeps_much(const struct ring_in *r)
     const size_t piece = ring_piece_bytes(r->capacity), longest = piece > RING_TAKEN ? piece : RING_TAKEN;
     const uint64_t lines = ring_frame_lines((uint32_t)longest), half = r->capacity / 2;
     const uint64_t left = lines < half ? lines : half;
-    for (unsigned lane = 0; lane < RING_LANES && r->keeps; lane++)
+    for (unsigned lane = 0; lane < RING_LANES; lane++)
         if (r->head[lane] - atomic_load_explicit(&r->shared->head[lane], memory_order_relaxed) > r->capacity - left)
             return 1;
     return 0;

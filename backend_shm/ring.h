@@ -1,5 +1,6 @@
 /* A ring carries records in one direction between two ranks, through memory that both have mapped. One rank writes,
- * the other reads; neither ever holds anything that the other waits for.
+ * the other reads; neither ever holds anything that the other waits for, but payloads that are kept as long as that
+ * leaves space (keep.h).
  *
  * The memory is cut into lines of 64 bytes and mapped twice in a row, so that no record has to be cut at its end. A
  * record begins with a stamp, which is written last: a reader that sees the stamp sees the whole record, and need read
@@ -84,8 +85,8 @@ struct ring_part {
 
 /* What the two ranks tell each other about a ring, each word on a line of its own. */
 struct ring_shared {
-    _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read; at first by
-                                                            * the writer */
+    _Alignas(RING_LINE) _Atomic uint64_t head[RING_LANES]; /* by the reader: all before has been read, and need
+                                                            * not stay; at first by the writer */
     _Alignas(RING_LINE) _Atomic uint32_t waits;  /* by the writer: it has more than there was space for */
     _Atomic uint32_t core; /* by the writer, where it yields its core: the number, from 1, of the one that it sent from
                             * last; 0: not known */
@@ -453,11 +454,11 @@ static inline uint64_t ring_lines_read(const struct ring_in *r)
 /* What is read stays in the ring from there on (positions of head, no less than those before); NULL: nothing does any
  * more. The writer may run out of space, and must be looked after when it gets some. */
 void ring_keep(struct ring_in *r, const uint64_t *from);
-/* Has so much stayed that a lane may have too little space for the next record? */
+/* While something stays: has a lane less space left than a piece takes, or than half of a short lane? */
 int ring_keeps_much(const struct ring_in *r);
 
 /* The record, of so many lines, has been read. Returns 1 when, every quarter of a lane, the writer must be looked
- * after: it may wait for space. */
+ * after: it may wait for space. Not while something stays: ring_keep is followed by that look. */
 static inline int ring_pop(struct ring_in *r, uint64_t lines)
 {
     uint64_t before = r->head[r->lane], after = before + lines, quarter = r->capacity / 4;

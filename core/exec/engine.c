@@ -94,7 +94,7 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     m->is_long = (uint8_t)is_long(op, step);
     if (step->may_stay && slot->kept) {
         m->kept = &slot->kept[step->peer];
-        m->kept->pieces = 0;
+        assert(m->kept->pieces == 0);
     }
     if (step->kind != PLAN_STEP_RECV_REDUCE)
         return;

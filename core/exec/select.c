@@ -224,9 +224,9 @@ static const struct rule narrow_memory_rules[] = {
  * 16 KiB 10.5 and 12. 8 ranks, broadcast of 64 KiB: 54 us along a chain, 15 from the root.)
  *
  * What several ranks send for one to reduce stays in the rings until all of it is there, and is read once (struct
- * kept): in slices of which as many as are under way leave space there, mostly. Up to 8 ranks that is best. all_reduce
- * of 256 KiB and 4 MiB takes 6 ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and doubling. Longer reductions
- * to one rank go along a chain, in slices that stay in a core's own cache. */
+ * kept): in slices of which as many as are under way leave space there, mostly. Up to 8 ranks that is best, with few
+ * exceptions. all_reduce of 256 KiB and 4 MiB takes 6 ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and
+ * doubling. Longer reductions to one rank go along a chain, in slices that stay in a core's own cache. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
@@ -247,7 +247,6 @@ static const struct rule crowded_rules[] = {
     { reduce_scatter_ring, 2, ALL, 64 * KB },
     { reduce_scatter_direct, 3, 512 * KB, 128 * KB },
     { reduce_scatter_ring, 3, ALL, 64 * KB },
-    { reduce_scatter_direct, 3, ALL, 64 * KB },
     { reduce_scatter_direct, 4, ALL, 64 * KB },
     { reduce_scatter_direct, 6, ALL, 32 * KB },
     { reduce_scatter_direct, 8, 512 * KB, 32 * KB },

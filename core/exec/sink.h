@@ -28,7 +28,7 @@ struct kept {
     const void *owner;     /* of the message */
     uint8_t *dst;          /* its place */
     size_t bytes;
-    int pieces;            /* 0: it is in its place */
+    int pieces;            /* 0: it is not kept */
     size_t piece_bytes;    /* of each but the last one: a power of two, and no less than an element */
     const uint8_t *piece[KEPT_PIECES_MAX];
 };

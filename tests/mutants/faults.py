@@ -771,8 +771,8 @@ fault("shm", "tries_of_the_ring_go_past_the_caches_never", LEND, "tries / row % 
 fault("shm", "message_that_is_asked_about_again_is_a_try_more", LEND, "    if (p->tried != turn_of(h) + 1)\n", "",
       "shm_lend")
 fault("shm", "doubts_about_eager_messages_wait_for_64_more", LEND, " || is_doubted ? 0", " ? 0", "shm_lend")
-fault("shm", "waits_of_ranks_that_share_cores_count", LEND, "one_way || shares_cores ? 1 :",
-      "one_way || (0 && shares_cores) ? 1 :", "shm_lend")
+fault("shm", "waits_of_ranks_that_share_cores_count", LEND, "one_way || p->fabric->domain->shares_cores ? 1 :",
+      "one_way ? 1 :", "shm_lend")
 fault("shm", "waits_of_two_ranks_for_pieces_do_not_count", LEND, "> 1 ? 2 : 1.3;", "> 1 ? 2 : 1;", "shm_lend")
 fault("shm", "kernel_reads_all_long_blocks_of_two_ranks", LEND,
       "return p->fabric->domain->peers.size > 2 && operation_bytes(h) >= CACHED_BYTES;",
@@ -1306,9 +1306,11 @@ fault("shm", "pieces_of_any_length_are_kept", KEEP, "(is_last || (bytes & (bytes
 fault("shm", "other_pieces_are_kept", KEEP, "(bytes == k->piece_bytes || (is_last && bytes < k->piece_bytes))",
       "1", "shm_keep")
 fault("shm", "more_pieces_are_kept_than_there_are_places", KEEP, "k->pieces < KEPT_PIECES_MAX && ", "", "shm_keep")
-fault("shm", "first_pieces_are_lost_where_the_rest_is_not_kept", KEEP, "            put_back(p, k);\n",
-      "            take_out(p, k);\n", "shm_keep")
-fault("shm", "what_is_kept_is_not_put_to_its_place", KEEP, "        put_to_place(p->kept);\n", "", "shm_keep")
+fault("shm", "first_pieces_are_lost_where_the_rest_is_not_kept", KEEP,
+      "            put_to_place(p, k);\n            writer", "            take_out(p, k);\n            writer",
+      "shm_keep")
+fault("shm", "what_is_kept_is_not_put_to_its_place", KEEP, "        put_to_place(p, p->kept);\n",
+      "        take_out(p, p->kept);\n", "shm_keep")
 fault("shm", "what_is_kept_goes_with_the_memory", DUPLEX, "    p->up_index = -1;\n    keep_none(p);\n",
       "    p->up_index = -1;\n", "shm_keep")
 fault("shm", "what_an_operation_kept_stays_after_it", DUPLEX, "    keep_forget(p, owner);\n", "", "shm_keep")
