@@ -18,6 +18,7 @@ static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
 static pthread_t thread;
 static int runs, stops;
 static comm_group *groups;
+static comm_group *nowhere; /* a group whose at_watched this is will not be watched again */
 static size_t group_count; /* with those that are being closed, where it may still be at work */
 
 /* ---- Its thread ---- */
@@ -101,6 +102,10 @@ void comm__watch_from(comm_group *group, int64_t due_ns)
     pthread_mutex_lock(&lock);
     while (stops)
         pthread_cond_wait(&stopped, &lock);
+    if (group->at_watched == &nowhere) { /* a backend has ended it while it closes */
+        pthread_mutex_unlock(&lock);
+        return;
+    }
     if (!group->at_watched) {
         group->next_watched = groups;
         group->at_watched = &groups;
@@ -134,12 +139,13 @@ static void stop(void)
 
 void comm__unwatch(comm_group *group)
 {
-    if (!atomic_load(&group->is_watched))
-        return;
     pthread_mutex_lock(&lock);
-    *group->at_watched = group->next_watched;
-    if (group->next_watched)
-        group->next_watched->at_watched = group->at_watched;
+    if (group->at_watched && group->at_watched != &nowhere) {
+        *group->at_watched = group->next_watched;
+        if (group->next_watched)
+            group->next_watched->at_watched = group->at_watched;
+    }
+    group->at_watched = &nowhere;
     pthread_mutex_unlock(&lock);
 }
 

@@ -450,6 +450,8 @@ fault("core", "end_of_a_group_that_was_not_open_is_told_to_no_backend", "core/gr
 fault("core", "group_that_did_not_open_stays_watched", "core/group_open.c",
       "        comm__unwatch(group); /* a backend may have ended it already */\n"
       "        comm__watchdog_let_go(group);\n", "", "mixed")
+fault("core", "group_is_watched_while_it_closes", "core/watchdog.c", "    group->at_watched = &nowhere;\n", "",
+      "watchdog")
 fault("core", "released_inner_work_completes", "core/inner_work.c",
       "    atomic_store(&inner->completed, 1); /* a completion from now on comes too late */\n", "",
       "stacked")
