@@ -38,9 +38,9 @@ static const struct port_ops duplex_ops = {
 /* Each rank may have two rings with each other rank: the more ranks, the smaller. A ring of two ranks is longer than
  * the second caches of their cores, so that its lines lie in the last cache by the time that they are written again.
  * Those of a shorter ring must be taken from the reader's core: 64 KiB between two cores of one die took 6.1 us through
- * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. Of ranks that
- * share cores all rings are in the same few caches: an all_to_all of 64 KiB takes 8 ranks on 2 cores 46 us through
- * 128 KiB, and 93 through 512 KiB. */
+ * 512 KiB, 3.7 through 2 MiB. All rings of up to four ranks together are a fraction of the last cache. Of more than
+ * four that share cores all rings are in the same few caches: an all_to_all of 64 KiB takes 8 ranks on 2 cores 46 us
+ * through 128 KiB, and 93 through 512 KiB. */
 size_t fabric_ring_bytes(const comm_world_info *info)
 {
     enum { LONGEST = 2 << 20, ALL = 8 << 20, FEW_RANKS = 8, SOME_RANKS = 16, MANY_RANKS = 32 };

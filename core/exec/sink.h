@@ -10,7 +10,7 @@
 
 enum {
     SINK_BOUNCE_BYTES = 256 << 10, /* what is received before it is reduced: fits L2; smaller reads cost 15 % */
-    KEPT_PIECES_MAX = 8,
+    KEPT_PIECES_MAX = 8,           /* a payload in more of them is not kept */
 };
 
 typedef void (*reduce_kernel_fn)(void *dst, const void *a, const void *b, size_t count);
