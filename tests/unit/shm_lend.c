@@ -422,6 +422,8 @@ static void what_is_lent(void **state)
             h.count = bytes[i] / 4;
             h.kind = COMM_OP_ALL_REDUCE;
             assert_int_equal(suits(p, &h, data), several && (i == 1 || i == 2));
+            h.kind = COMM_OP_REDUCE_SCATTER; /* whose count is that of a block, of two or one */
+            assert_int_equal(suits(p, &h, data), several && i < 2);
             h.kind = COMM_OP_REDUCE;
             assert_int_equal(suits(p, &h, data), 0);
         }
@@ -579,12 +581,13 @@ static void both_go_the_same_way(void **state)
     assert_in_range(lent_of_many(lower, &h, data), 1, LONG_DOUBTS);
     assert_int_equal(lent_of_many(lower, &h, data), 0); /* the kernel could not win */
     assert_int_equal(lent_of_many(higher, &h, data), 0);
-    h.count = 1 << 20; /* what no cache holds, among several ranks */
-    for (int several = 0; several < 2; several++) {
-        sides[0].domain.peers.size = sides[1].domain.peers.size = 2 + several;
-        assert_int_equal(suits(lower, &h, data), several);
-        assert_int_equal(suits(higher, &h, data), several);
-    }
+    const size_t block = (2 << 20) / 4 / 3 + 1; /* of an operation that no cache holds, among several ranks */
+    for (int several = 0; several < 2; several++)
+        for (h.count = block - 1; h.count <= block; h.count++) {
+            sides[0].domain.peers.size = sides[1].domain.peers.size = 2 + several;
+            assert_int_equal(suits(lower, &h, data), several && h.count == block);
+            assert_int_equal(suits(higher, &h, data), several && h.count == block);
+        }
     sides[0].domain.peers.size = sides[1].domain.peers.size = 2;
     for (h.bytes = 1, h.count = 1; h.bytes; h.bytes <<= 1) { /* any size that a peer may say */
         suits(lower, &h, data);
