@@ -166,15 +166,18 @@ static void learn_batch(struct small_shape *s, const struct exec_group *g)
 }
 
 /* Are the messages the same for all, and long enough that one copy for all of them is sooner there? A stream of
- * broadcasts of 8 KiB takes 4 ranks on 2 cores 2.2 us so, and 1.9 through the rings; of 16 KiB 2.7 and 3.1. */
+ * broadcasts of 8 KiB takes 4 ranks on 2 cores 2.2 us so, and 1.9 through the rings; of 16 KiB 2.7 and 3.1. Of ranks
+ * with a core each only many gain by it: an all_gather of 128 and 256 KiB takes 16 of them 27 and 41 us so, and 41 and
+ * 88 through the rings; 8 take as long either way. */
 static int may_multicast(const struct small_shape *s, const struct exec_group *g)
 {
-    enum { STREAM_LEAST = 16 << 10 };
+    enum { STREAM_LEAST = 16 << 10, FEW_RANKS = 8 };
     if (!s->may_be_lent || s->send_messages < 2)
         return 0;
     const struct fabric *f = s->sends[0].peer->fabric;
     size_t least = f->multicast_bytes >= 0 ? (size_t)f->multicast_bytes
-                   : !g->domain->shares_cores ? 0 : s->recv_messages ? LEND_EAGER_LEAST : STREAM_LEAST;
+                   : s->recv_messages ? g->domain->shares_cores || g->size > FEW_RANKS ? LEND_EAGER_LEAST : 0
+                   : g->domain->shares_cores ? STREAM_LEAST : 0;
     int same = s->send_messages <= MULTICAST_PEERS_MAX;
     for (int i = 1; i < s->send_messages; i++)
         same &= s->sends[i].offset == s->sends[0].offset;

@@ -1122,6 +1122,10 @@ fault("shm", "copy_for_several_is_made_of_any_length", SMALL, "&& least && s->by
       "multicast")
 fault("shm", "copy_for_several_is_longer_than_its_place", SMALL, " && s->bytes <= MULTICAST_BYTES_MAX;", ";",
       "multicast")
+fault("shm", "few_ranks_with_cores_copy_once_for_all", SMALL, "g->size > FEW_RANKS", "1", "multicast")
+fault("shm", "many_ranks_with_cores_copy_for_each", SMALL, "|| g->size > FEW_RANKS", "", "multicast")
+fault("shm", "root_with_a_core_of_its_own_copies_once_for_all", SMALL, ": g->domain->shares_cores ? STREAM_LEAST : 0;",
+      ": STREAM_LEAST;", "multicast")
 fault("shm", "copy_for_several_of_the_first_ones_part", SMALL,
       "        same &= s->sends[i].offset == s->sends[0].offset;", "        same &= 1;", "multicast")
 fault("shm", "copies_for_several_are_written_over", MULTICAST, "return m->region && m->made - m->read < UNDER_WAY_MAX;",

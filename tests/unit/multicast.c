@@ -9,17 +9,19 @@
 
 #include "ranks.h"
 
-enum { RANKS = 4, BYTES_MAX = 80 << 10, WORDS_MAX = BYTES_MAX / 4 };
+enum { RANKS = 4, RANKS_MAX = 9, BYTES_MAX = 80 << 10, WORDS_MAX = BYTES_MAX / 4 };
 
 static pthread_barrier_t *meeting; /* of all ranks, in the kernel: who waits there does not look at its rings */
 static volatile int *stopped;      /* a process that stops itself */
 
-static int made, waited_in_vain, no_memory;
+static int made, waited_in_vain, no_memory, has_cores;
 
 void *__real_multicast_make(void *f, const void *payload, size_t bytes);
 void *__wrap_multicast_make(void *f, const void *payload, size_t bytes);
 void __real_multicast_waited_in_vain(void *f);
 void __wrap_multicast_waited_in_vain(void *f);
+int __real_waiting_shares_cores(const void *info);
+int __wrap_waiting_shares_cores(const void *info);
 void *__real_region_create(const void *f, size_t bytes);
 void *__wrap_region_create(const void *f, size_t bytes);
 
@@ -38,6 +40,11 @@ void __wrap_multicast_waited_in_vain(void *f)
 void *__wrap_region_create(const void *f, size_t bytes)
 {
     return no_memory ? NULL : __real_region_create(f, bytes);
+}
+
+int __wrap_waiting_shares_cores(const void *info)
+{
+    return has_cores ? 0 : __real_waiting_shares_cores(info);
 }
 
 static int32_t value(int op, int rank, size_t i)
@@ -74,7 +81,7 @@ static void broadcast(comm_group *world, int rank, int root, size_t count, int o
 
 static void all_gather(comm_group *world, int rank, int size, size_t count, int op)
 {
-    static int32_t block[WORDS_MAX], all[RANKS * WORDS_MAX];
+    static int32_t block[WORDS_MAX], all[RANKS_MAX * WORDS_MAX];
     fill(block, count, op, rank);
     memset(all, 0x5a, sizeof all);
     CHECK_OK(comm_all_gather(world, block, all, count, COMM_DTYPE_I32, NULL, NULL));
@@ -86,7 +93,7 @@ static void all_gather(comm_group *world, int rank, int size, size_t count, int 
 /* Each gets another part, so that no copy is for all. */
 static void scatter(comm_group *world, int rank, int size, size_t count, int op)
 {
-    static int32_t all[RANKS * WORDS_MAX], block[WORDS_MAX];
+    static int32_t all[RANKS_MAX * WORDS_MAX], block[WORDS_MAX];
     for (int i = 0; i < size; i++)
         fill(all + (size_t)i * count, count, op, i);
     memset(block, 0x5a, sizeof block);
@@ -151,6 +158,20 @@ static void all_lengths(int rank, int size, void *arg)
                 ranks_fail(__FILE__, __LINE__, "%d copies of %zu bytes, root %d", copies, lengths[i], root);
         }
     }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* By itself: where ranks share cores, and in an all_gather of many that do not. */
+static void of_itself(int rank, int size, void *arg)
+{
+    enum { FEW_RANKS = 8 };
+    const size_t count = 8192 / 4;
+    has_cores = arg != NULL;
+    comm_group *world = ranks_world("cpu:shm?algo=broadcast:direct;all_gather:direct");
+    int is_one = !has_cores || size > FEW_RANKS, copies = copies_of(world, rank, size, count, -1, 1);
+    CHECK(is_one == (copies > 0));
+    copies = copies_of(world, rank, size, 2 * count, 0, rank == 0 && !has_cores);
+    CHECK((rank == 0 && !has_cores) == (copies > 0));
     CHECK_OK(comm_group_close(world));
 }
 
@@ -345,6 +366,9 @@ int main(void)
     return run(3, "from 8K on, three ranks", all_lengths, &all, 0) ||
            run(RANKS, "from 8K on, four ranks", all_lengths, &all, 0) ||
            run(3, "from 20000 bytes on", all_lengths, &some, 0) || run(3, "none", all_lengths, &none, 0) ||
+           run(3, "of itself, on shared cores", of_itself, NULL, 0) ||
+           run(8, "of itself, 8 ranks with cores", of_itself, &all, 0) ||
+           run(RANKS_MAX, "of itself, 9 ranks with cores", of_itself, &all, 0) ||
            run(RANKS, "a late reader", a_late_reader, NULL, 0) ||
            run(RANKS, "a late reader of another group", a_late_reader_of_another_group, NULL, 0) ||
            run(RANKS, "readers in the engine", readers_in_the_engine, NULL, 0) ||
