@@ -35,6 +35,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.hosts = info->hosts;
     a->domain.memory = SELECT_MEMORY_ALL;
     a->domain.shares_cores = waiting_shares_cores(info);
+    domain_keeps_payloads(&a->domain);
     waiting_choose(&a->waiting, "shm", info);
     a->domain.matching.eager_bytes = fabric_eager_bytes(info);
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;

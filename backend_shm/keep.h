@@ -1,6 +1,6 @@
 /* Payloads that are read where they have come, in the ring: what several ranks send for one of them to reduce. It would
- * else be copied to memory of its own first, as no one of them can be reduced before all are there; among ranks that
- * share cores that is a third of a reduction's time.
+ * else be copied to memory of its own first, as no one of them can be reduced before all are there; that is a third of
+ * a reduction's time.
  *
  * As long as a payload is kept its ring's writer is not told of anything that has been read since. So payloads are kept
  * only as long as they leave space in the ring: beyond that, which is seen when the port is read and before this rank

@@ -133,6 +133,8 @@ comm_status mesh_open(const comm_world_info *info, int with_shm, struct mesh **r
         status = domain_tune(&m->domain, with_shm ? "shm-tcp" : "tcp", info->tuning);
     m->domain.memory = with_shm ? SELECT_MEMORY_HOSTS : SELECT_MEMORY_NONE;
     m->domain.shares_cores = waiting_shares_cores(info);
+    if (with_shm)
+        domain_keeps_payloads(&m->domain);
     const struct carrier_looks looks = { &m->waiting, &m->contenders, &m->helper.signs.runs };
     if (status == COMM_OK && with_shm)
         status = carrier_create_shm(&m->domain, &driver_of_meshes, &looks, info, &m->local);

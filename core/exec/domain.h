@@ -56,6 +56,8 @@ struct domain {
     const char *backend;     /* whose parameters groups have: "tcp" */
     int memory;              /* enum select_memory; HOSTS: ranks of one host share it, if there are such */
     int shares_cores;        /* waiting_shares_cores */
+    int32_t keeps_from;      /* groups of so many ranks or more reduce payloads where they have come, if they can
+                              * (struct kept); 0: none do */
     struct select_overrides *tuning; /* what the file COMM_TUNING has for this backend; NULL: nothing */
 
     /* What the end of the turn must see to. */
@@ -94,6 +96,13 @@ static inline void domain_due(struct domain *d, int64_t due_ns)
 {
     if (due_ns < d->due_ns)
         d->due_ns = due_ns;
+}
+
+/* For a carrier whose ports leave payloads where they have come. Two ranks with a core each copy at the same time, and
+ * gain nothing by that. */
+static inline void domain_keeps_payloads(struct domain *d)
+{
+    d->keeps_from = d->shares_cores ? 2 : 3;
 }
 
 #endif

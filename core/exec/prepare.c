@@ -182,7 +182,8 @@ static int prepare_slots(struct exec_op *op, const struct plan_entry *entry)
     g->step_pool = (struct step *)step_memory;
     if (!grown)
         return 0;
-    int keeps = entry->plan.keeps && g->domain->shares_cores && op->op.redop != COMM_REDOP_USER;
+    int may_keep = g->domain->keeps_from && g->size >= g->domain->keeps_from;
+    int keeps = entry->plan.keeps && may_keep && op->op.redop != COMM_REDOP_USER;
     if (keeps && !prepare_kept(g, op->slot_count))
         return 0;
     if (scratch && !grow(&g->scratch, &g->scratch_bytes, scratch * op->slot_count))

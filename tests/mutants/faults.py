@@ -1287,6 +1287,14 @@ fault("shm", "kept_payload_is_not_read_where_it_is", "core/exec/operands.c", "re
       "return 0 ? k->piece", "engine")
 fault("shm", "kept_payload_is_read_past_its_piece", "core/exec/operands.c",
       "            least = slot->kept[r].piece_bytes;", "            ;", "engine")
+fault("shm", "ranks_with_a_core_each_keep_nothing", "core/exec/domain.h", "d->shares_cores ? 2 : 3;",
+      "d->shares_cores ? 2 : 0;", "crowded")
+fault("shm", "two_ranks_with_a_core_each_keep_payloads", "core/exec/domain.h", "d->shares_cores ? 2 : 3;", "2;",
+      "crowded")
+fault("shm", "ranks_of_shm_keep_nothing", "backend_shm/arena.c", "    domain_keeps_payloads(&a->domain);\n", "",
+      "crowded")
+fault("shm", "ranks_of_shm_tcp_keep_nothing", "backend_tcp/mesh.c",
+      "    if (with_shm)\n        domain_keeps_payloads(&m->domain);\n", "", "crowded")
 fault("shm", "nothing_is_kept", "core/exec/engine.c", "if (step->may_stay && slot->kept) {", "if (0) {", "engine")
 fault("shm", "payload_of_a_users_reduction_is_kept", "core/exec/prepare.c", " && op->op.redop != COMM_REDOP_USER;", ";",
       "engine")

@@ -539,7 +539,7 @@ static struct domain *ports_domain(int32_t rank)
         abort();
     for (int32_t i = 0; i < ports_size; i++)
         port_init(&port_at(rank, i)->port, &operations, &d->peers, i);
-    d->shares_cores = one_in(2); /* payloads may be kept */
+    d->keeps_from = one_in(2) ? 2 : 0;
     return d;
 }
 

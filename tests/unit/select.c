@@ -162,67 +162,74 @@ static void long_sums_of_two_ranks_have_longer_slices(void **state)
     assert_int_equal(select_route(&query, NULL, NULL).slice_bytes, 256 << 10);
 }
 
+static const struct {
+    int32_t kind, size;
+    size_t bytes;
+    const char *crowded, *with_cores;
+} crowded_cases[] = {
+    { COMM_OP_ALL_REDUCE, 2, 1 << 10, "one_shot", "one_shot" },
+    { COMM_OP_ALL_REDUCE, 2, 1 << 20, "halving_doubling", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 3, 8 << 10, "one_shot", "one_shot" },
+    { COMM_OP_ALL_REDUCE, 4, 1 << 10, "one_shot", "recursive_doubling" },
+    { COMM_OP_ALL_REDUCE, 4, 8 << 10, "one_shot", "recursive_doubling" },
+    { COMM_OP_ALL_REDUCE, 4, (8 << 10) + 1, "direct", "recursive_doubling" },
+    { COMM_OP_ALL_REDUCE, 4, (64 << 10) + 1, "direct", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 3, (512 << 10) + 1, "halving_doubling", "direct" },
+    { COMM_OP_ALL_REDUCE, 3, 16 << 20, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 7, 4 << 10, "one_shot", "direct" },
+    { COMM_OP_ALL_REDUCE, 7, 8 << 10, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 8, 256, "one_shot", "recursive_doubling" },
+    { COMM_OP_ALL_REDUCE, 8, 4 << 10, "recursive_doubling", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 12, 8 << 10, "halving_doubling", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 8, 64 << 20, "direct", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 12, 256 << 10, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 12, (256 << 10) + 1, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 15, 64 << 20, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 16, 64 << 20, "halving_doubling", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 7, 64 << 20, "direct", "direct" },
+    { COMM_OP_ALL_REDUCE, 13, 16 << 10, "direct", "halving_doubling" },
+    { COMM_OP_ALL_REDUCE, 17, 4 << 10, "halving_doubling", "halving_doubling" },
+    { COMM_OP_BROADCAST, 3, 64 << 10, "direct", "scatter_direct" },
+    { COMM_OP_BROADCAST, 16, 4 << 10, "direct", "binomial" },
+    { COMM_OP_BROADCAST, 16, 64 << 20, "direct", "chain" },
+    { COMM_OP_BROADCAST, 17, 64 << 20, "chain", "chain" },
+    { COMM_OP_REDUCE, 2, 72 << 10, "binomial", "binomial" },
+    { COMM_OP_REDUCE, 4, 2 << 10, "direct", "binomial" },
+    { COMM_OP_REDUCE, 4, 8 << 10, "direct", "binomial" },
+    { COMM_OP_REDUCE, 3, 1 << 20, "direct", "direct_gather" },
+    { COMM_OP_REDUCE, 6, (1 << 20) + 1, "chain", "direct_gather" },
+    { COMM_OP_REDUCE, 8, (512 << 10) + 1, "chain", "direct_gather" },
+    { COMM_OP_REDUCE, 16, 1 << 20, "chain", "direct_gather" },
+    { COMM_OP_REDUCE, 7, (32 << 10) + 1, "direct_gather", "direct_gather" },
+    { COMM_OP_REDUCE, 16, 32 << 10, "direct", "direct_gather" },
+    { COMM_OP_REDUCE, 4, 1 << 20, "direct", "direct_gather" },
+    { COMM_OP_REDUCE, 16, (32 << 10) + 1, "direct_gather", "direct_gather" },
+    { COMM_OP_REDUCE_SCATTER, 3, (512 << 10) + 1, "ring", "direct" },
+    { COMM_OP_REDUCE_SCATTER, 8, 64 << 20, "direct", "direct" },
+    { COMM_OP_REDUCE_SCATTER, 9, (128 << 10) + 1, "ring", "direct" },
+    { COMM_OP_REDUCE_SCATTER, 12, (1 << 20) + 1, "ring", "ring" },
+    { COMM_OP_REDUCE_SCATTER, 13, 512 << 10, "ring", "direct" },
+    { COMM_OP_REDUCE_SCATTER, 16, (512 << 10) + 1, "ring", "ring" },
+    { COMM_OP_REDUCE_SCATTER, 7, 128 << 10, "direct", "direct" },
+    { COMM_OP_REDUCE_SCATTER, 16, 4 << 10, "direct", "circulant" },
+    { COMM_OP_ALL_GATHER, 16, 4 << 10, "direct", "bruck" },
+    { COMM_OP_REDUCE_SCATTER, 17, 4 << 10, "ring", "circulant" },
+    { COMM_OP_ALL_GATHER, 17, 4 << 10, "direct", "bruck" },
+    { COMM_OP_REDUCE, 17, 4 << 10, "direct_gather", "binomial" },
+    { COMM_OP_BARRIER, 16, 0, "direct", "dissemination" },
+    { COMM_OP_ALL_GATHER, 4, 4 << 10, "direct", "direct" },
+};
+
 /* More ranks than cores: few rounds, and nothing is passed on. */
 static void ranks_that_share_cores_do_more_in_one_round(void **state)
 {
-    static const struct {
-        int32_t kind, size;
-        size_t bytes;
-        const char *crowded, *with_cores;
-    } cases[] = {
-        { COMM_OP_ALL_REDUCE, 2, 1 << 10, "one_shot", "one_shot" },
-        { COMM_OP_ALL_REDUCE, 2, 1 << 20, "halving_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 3, 8 << 10, "one_shot", "one_shot" },
-        { COMM_OP_ALL_REDUCE, 4, 1 << 10, "one_shot", "recursive_doubling" },
-        { COMM_OP_ALL_REDUCE, 4, 8 << 10, "one_shot", "recursive_doubling" },
-        { COMM_OP_ALL_REDUCE, 4, (8 << 10) + 1, "direct", "recursive_doubling" },
-        { COMM_OP_ALL_REDUCE, 4, (64 << 10) + 1, "direct", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 3, (512 << 10) + 1, "halving_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 3, 16 << 20, "direct", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 7, 4 << 10, "one_shot", "direct" },
-        { COMM_OP_ALL_REDUCE, 7, 8 << 10, "direct", "direct" },
-        { COMM_OP_ALL_REDUCE, 8, 256, "one_shot", "recursive_doubling" },
-        { COMM_OP_ALL_REDUCE, 8, 4 << 10, "recursive_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 12, 8 << 10, "halving_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 8, 64 << 20, "direct", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 12, 256 << 10, "direct", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 12, (256 << 10) + 1, "halving_doubling", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 13, 16 << 10, "direct", "halving_doubling" },
-        { COMM_OP_ALL_REDUCE, 17, 4 << 10, "halving_doubling", "halving_doubling" },
-        { COMM_OP_BROADCAST, 3, 64 << 10, "direct", "scatter_direct" },
-        { COMM_OP_BROADCAST, 16, 4 << 10, "direct", "binomial" },
-        { COMM_OP_BROADCAST, 16, 64 << 20, "direct", "chain" },
-        { COMM_OP_BROADCAST, 17, 64 << 20, "chain", "chain" },
-        { COMM_OP_REDUCE, 2, 72 << 10, "binomial", "binomial" },
-        { COMM_OP_REDUCE, 4, 2 << 10, "direct", "binomial" },
-        { COMM_OP_REDUCE, 4, 8 << 10, "direct", "binomial" },
-        { COMM_OP_REDUCE, 3, 1 << 20, "direct", "direct_gather" },
-        { COMM_OP_REDUCE, 6, (1 << 20) + 1, "chain", "direct_gather" },
-        { COMM_OP_REDUCE, 8, (512 << 10) + 1, "chain", "direct_gather" },
-        { COMM_OP_REDUCE, 16, 1 << 20, "chain", "direct_gather" },
-        { COMM_OP_REDUCE, 7, (32 << 10) + 1, "direct_gather", "direct_gather" },
-        { COMM_OP_REDUCE, 16, 32 << 10, "direct", "direct_gather" },
-        { COMM_OP_REDUCE, 4, 1 << 20, "direct", "direct_gather" },
-        { COMM_OP_REDUCE, 16, (32 << 10) + 1, "direct_gather", "direct_gather" },
-        { COMM_OP_REDUCE_SCATTER, 3, (512 << 10) + 1, "ring", "ring" },
-        { COMM_OP_REDUCE_SCATTER, 8, 64 << 20, "direct", "ring" },
-        { COMM_OP_REDUCE_SCATTER, 9, (128 << 10) + 1, "ring", "ring" },
-        { COMM_OP_REDUCE_SCATTER, 7, 128 << 10, "direct", "ring" },
-        { COMM_OP_REDUCE_SCATTER, 16, 4 << 10, "direct", "circulant" },
-        { COMM_OP_ALL_GATHER, 16, 4 << 10, "direct", "bruck" },
-        { COMM_OP_REDUCE_SCATTER, 17, 4 << 10, "ring", "circulant" },
-        { COMM_OP_ALL_GATHER, 17, 4 << 10, "direct", "bruck" },
-        { COMM_OP_REDUCE, 17, 4 << 10, "direct_gather", "binomial" },
-        { COMM_OP_BARRIER, 16, 0, "direct", "dissemination" },
-        { COMM_OP_ALL_GATHER, 4, 4 << 10, "direct", "direct" },
-    };
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct select_query query = { .kind = cases[i].kind, .size = cases[i].size, .hosts = 1,
-                                      .bytes = cases[i].bytes, .memory = SELECT_MEMORY_ALL };
-        assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].with_cores);
+    for (size_t i = 0; i < sizeof crowded_cases / sizeof *crowded_cases; i++) {
+        struct select_query query = { .kind = crowded_cases[i].kind, .size = crowded_cases[i].size, .hosts = 1,
+                                      .bytes = crowded_cases[i].bytes, .memory = SELECT_MEMORY_ALL };
+        assert_string_equal(select_route(&query, NULL, NULL).algo->name, crowded_cases[i].with_cores);
         query.shares_cores = 1;
-        assert_string_equal(select_route(&query, NULL, NULL).algo->name, cases[i].crowded);
+        assert_string_equal(select_route(&query, NULL, NULL).algo->name, crowded_cases[i].crowded);
         /* What one host has of cores says nothing of the others. */
         query.memory = SELECT_MEMORY_HOSTS;
         query.hosts = 2;
