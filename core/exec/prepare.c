@@ -202,7 +202,8 @@ static void choose_slices(struct exec_op *op)
 {
     struct exec_group *g = op->group;
     size_t total = op->total, slice_bytes = g->slice_bytes ? (size_t)g->slice_bytes : op->route.slice_bytes;
-    int may_slice = !(op_has_blocks(op) && (op->plan->ranged || op->op.flags & COMM_OP_FLAG_UNEVEN));
+    int same_total = !(op->op.flags & COMM_OP_FLAG_UNEVEN) || op->traits->traits & COMM_OP_TRAIT_COUNTS_AGREE;
+    int may_slice = !op_has_blocks(op) || (!op->plan->ranged && same_total);
     op->slice_count = 1;
     op->slice_elements = total;
     if (slice_bytes && may_slice && total * op->element_bytes > slice_bytes) {
