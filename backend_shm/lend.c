@@ -10,7 +10,9 @@
 
 #include "base/clock.h"
 #include "duplex.h"
+#include "exec_group.h"
 #include "greeting.h"
+#include "groups.h"
 #include "region.h"
 #include "say.h"
 #include "split.h"
@@ -266,18 +268,19 @@ static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
     return is_try ^ ((way & WAY_KERNEL) != 0);
 }
 
-/* All blocks of one that has some. */
+/* All blocks of one that has some, if they are as long as this rank's. */
 static uint64_t operation_bytes(const struct duplex *p, const struct frame *h)
 {
     const comm_op_traits *t = comm_op_traits_of(h->kind);
     int has_blocks = t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS;
-    uint64_t blocks = has_blocks ? (uint64_t)p->fabric->domain->peers.size : 1;
+    const struct exec_group *g = has_blocks ? group_find(p->fabric->domain, h->group) : NULL;
+    uint64_t blocks = g ? (uint64_t)g->size : 1;
     return h->count * blocks * exec_host->dtype_bytes(h->dtype);
 }
 
 /* Neither the messages of several ranks nor the copies in their rings. What the copies of two ranks take shows that.
  * An all_to_all of 2 MiB takes 16 ranks 0.48 ms by the kernel, and 0.80 by what each pair has measured; 4 ranks on 2
- * cores 0.9 and 1.2. Both ranks of a pair decide alike. */
+ * cores 0.9 and 1.2. Both ranks of a pair decide alike, if their blocks are of one length. */
 static int no_cache_holds(const struct duplex *p, const struct frame *h)
 {
     enum { CACHED_BYTES = 2 << 20 };

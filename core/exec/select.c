@@ -131,17 +131,18 @@ static const struct rule rules[] = {
  * faster. Where it may not, such slices are cut to RING_SLICE_BYTES: through rings 4 ranks take 1.1 to 1.3 times as
  * long with slices of 4 MiB.
  *
- * What one rank reduces stays in the rings until all of it is there, and is read once (struct kept), in slices of which
- * each rank sends 8 to 42 KiB to each other one. A reduce_scatter of 256 KiB to 16 MiB takes 4 ranks 0.7 times as long
- * so as along a ring, 8 ranks 0.6 to 0.95, and 12 and 16 ranks 0.7 and 0.75 up to 1 MiB and 512 KiB; an all_reduce 3
- * ranks 0.5 to 0.7 times as long as by halving and doubling, and 6 and 12 ranks 0.45 to 0.75. Of 4, 8 and 16 ranks,
- * which are powers of two, it is not faster. */
+ * What one of several ranks reduces stays in the rings until all of it is there, and is read once (struct kept): in
+ * slices of which as many as are under way leave space there. A reduce_scatter of 256 KiB to 16 MiB takes 4 ranks 0.7
+ * times as long so as along a ring, 8 ranks 0.6 to 0.95, and 12 and 16 ranks 0.7 and 0.75 up to 1 MiB and 512 KiB; an
+ * all_reduce 3 ranks 0.5 to 0.7 times as long as by halving and doubling, and 6 and 12 ranks 0.45 to 0.75. Of 4, 8 and
+ * 16 ranks, which are powers of two, it is not faster. */
 static const struct rule memory_rules[] = {
     { all_reduce_one_shot, 2, 16 * KB, 0 },
     { all_reduce_halving_doubling, 2, 16 * MB, 256 * KB },
     { all_reduce_halving_doubling, 2, ALL, 512 * KB },
     { all_reduce_one_shot, 3, 8 * KB, 0 },
     { all_reduce_direct, 3, 32 * KB, 0 },
+    { all_reduce_direct, 2, ALL, 256 * KB },
     { all_reduce_direct, 3, ALL, 96 * KB },
     { all_reduce_one_shot, 4, 32, 0 },
     { all_reduce_recursive_doubling, 4, 16 * KB, 0 },
@@ -158,22 +159,25 @@ static const struct rule memory_rules[] = {
     { all_reduce_halving_doubling, 8, 1 * MB, 512 * KB },
     { all_reduce_halving_doubling, 8, 16 * MB, 4 * MB },
     { all_reduce_halving_doubling, 8, ALL, 512 * KB },
+    { all_reduce_one_shot, 16, 256, 0 },
+    { all_reduce_direct, 11, ALL, 256 * KB },
     { all_reduce_direct, 15, ALL, 384 * KB },
     { all_reduce_halving_doubling, ANY, 1 * MB, 512 * KB },
     { all_reduce_halving_doubling, ANY, 16 * MB, 4 * MB },
     { all_reduce_halving_doubling, ANY, ALL, 512 * KB },
-    { all_reduce_one_shot, 16, 256, 0 },
     { all_reduce_direct, ANY, ALL, 256 * KB },
 
     { reduce_scatter_direct, 6, 64 * KB, 0 },
     { reduce_scatter_circulant, ANY, 32 * KB, 0 },
     { reduce_scatter_direct, 16, 64 * KB, 0 },
+    { reduce_scatter_ring, 2, ALL, 512 * KB },
+    { reduce_scatter_direct, 2, ALL, 256 * KB },
     { reduce_scatter_direct, 3, ALL, 96 * KB },
     { reduce_scatter_direct, 4, ALL, 64 * KB },
-    { reduce_scatter_direct, 7, ALL, 128 * KB },
+    { reduce_scatter_direct, 7, ALL, 96 * KB },
     { reduce_scatter_direct, 8, ALL, 64 * KB },
-    { reduce_scatter_direct, 12, 1 * MB, 192 * KB },
-    { reduce_scatter_direct, 16, 512 * KB, 256 * KB },
+    { reduce_scatter_direct, 12, 1 * MB, 0 },
+    { reduce_scatter_direct, 16, 512 * KB, 0 },
     { reduce_scatter_ring, ANY, ALL, 512 * KB },
     { reduce_scatter_direct, ANY, ALL, 256 * KB },
 
@@ -220,6 +224,7 @@ static const struct rule narrow_memory_rules[] = {
     { all_reduce_direct, 7, 32 * KB, 0 },
     { all_reduce_recursive_doubling, ANY, 256, 0 },
     { all_reduce_halving_doubling, ANY, 32 * KB, 0 },
+    { all_reduce_direct, 2, 1 * MB, 256 * KB },
     { all_reduce_direct, 7, 1 * MB, 128 * KB },
     { all_reduce_direct, ANY, 1 * MB, 256 * KB },
     { all_reduce_direct, ANY, 4 * MB, 2 * MB },
@@ -230,8 +235,10 @@ static const struct rule narrow_memory_rules[] = {
     { reduce_scatter_direct, 8, 64 * KB, 0 },
     { reduce_scatter_circulant, ANY, 16 * KB, 0 },
     { reduce_scatter_direct, 16, 64 * KB, 0 },
+    { reduce_scatter_direct, 2, ALL, 256 * KB },
     { reduce_scatter_direct, 4, ALL, 64 * KB },
-    { reduce_scatter_direct, 7, ALL, 128 * KB },
+    { reduce_scatter_direct, 7, ALL, 96 * KB },
+    { reduce_scatter_direct, 8, ALL, 64 * KB },
     { reduce_scatter_direct, ANY, ALL, 256 * KB },
 
     { reduce_binomial, ANY, 8 * KB, 0 },
@@ -247,8 +254,9 @@ static const struct rule narrow_memory_rules[] = {
  *
  * What several ranks send for one to reduce stays in the rings until all of it is there, and is read once (struct
  * kept): in slices of which as many as are under way leave space there, mostly. Up to 8 ranks that is best, with few
- * exceptions. all_reduce of 256 KiB and 4 MiB takes 6 ranks 0.18 and 5.1 ms so, and 0.24 and 12.4 by halving and
- * doubling. Longer reductions to one rank go along a chain, in slices that stay in a core's own cache. */
+ * exceptions; 12 sum as fast by halving and doubling. all_reduce of 256 KiB and 4 MiB takes 6 ranks 0.18 and 5.1 ms so,
+ * and 0.24 and 12.4 by halving and doubling. Longer reductions to one rank go along a chain, in slices that stay in a
+ * core's own cache. */
 static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 3, 16 * KB, 0 },
     { all_reduce_one_shot, 4, 8 * KB, 0 },
@@ -261,7 +269,6 @@ static const struct rule crowded_rules[] = {
     { all_reduce_one_shot, 16, 256, 0 },
     { all_reduce_recursive_doubling, 16, 4 * KB, 0 },
     { all_reduce_halving_doubling, 16, 8 * KB, 0 },
-    { all_reduce_direct, 8, ALL, 128 * KB },
     { all_reduce_direct, 15, ALL, 128 * KB },
     { all_reduce_direct, 16, 32 * KB, 0 },
 

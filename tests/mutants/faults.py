@@ -779,8 +779,10 @@ fault("shm", "waits_of_two_ranks_for_pieces_do_not_count", LEND, "> 1 ? 2 : 1.3;
 fault("shm", "kernel_reads_all_long_blocks_of_two_ranks", LEND,
       "return p->fabric->domain->peers.size > 2 && operation_bytes(p, h) >= CACHED_BYTES;",
       "return operation_bytes(p, h) >= CACHED_BYTES;", "shm_lend")
-fault("shm", "operation_is_taken_for_one_of_its_blocks", LEND, "uint64_t blocks = has_blocks ?",
-      "uint64_t blocks = !has_blocks ?", "shm_lend")
+fault("shm", "operation_is_taken_for_one_of_its_blocks", LEND, "uint64_t blocks = g ? (uint64_t)g->size : 1;",
+      "uint64_t blocks = g ? 1 : 1;", "shm_lend")
+fault("shm", "blocks_of_a_group_are_taken_for_those_of_the_world", LEND, "uint64_t blocks = g ? (uint64_t)g->size : 1;",
+      "uint64_t blocks = g ? (uint64_t)p->fabric->domain->peers.size : 1;", "shm_lend")
 fault("shm", "kernel_is_tried_where_it_cannot_win", LEND,
       "int may_win = kernel_ns(f, units, least_ns) < ring_ns * clearly;", "int may_win = 1 + (int)(0 * least_ns);",
       "shm_lend")

@@ -162,6 +162,36 @@ static void long_sums_of_two_ranks_have_longer_slices(void **state)
     assert_int_equal(select_route(&query, NULL, NULL).slice_bytes, 256 << 10);
 }
 
+/* What is kept in rings is reduced in slices of which several leave space there. Two ranks with cores keep nothing. */
+static void what_several_ranks_keep_two_do_not(void **state)
+{
+    static const struct {
+        int32_t kind, size;
+        size_t bytes;
+        uint32_t needs;
+        const char *algo;
+        size_t slice_bytes;
+    } cases[] = {
+        { COMM_OP_REDUCE_SCATTER, 2, 1 << 20, 0, "ring", 512 << 10 },
+        { COMM_OP_REDUCE_SCATTER, 2, 1 << 20, ALGO_ONE_ROUNDING, "direct", 256 << 10 },
+        { COMM_OP_REDUCE_SCATTER, 3, 1 << 20, 0, "direct", 96 << 10 },
+        { COMM_OP_REDUCE_SCATTER, 4, 1 << 20, ALGO_WIDE_SUMS, "direct", 64 << 10 },
+        { COMM_OP_ALL_REDUCE, 2, 1 << 20, ALGO_ONE_ROUNDING, "direct", 256 << 10 },
+        { COMM_OP_ALL_REDUCE, 3, 1 << 20, ALGO_ONE_ROUNDING, "direct", 96 << 10 },
+        { COMM_OP_ALL_REDUCE, 9, 256, ALGO_ONE_ROUNDING, "one_shot", 0 },
+        { COMM_OP_ALL_REDUCE, 9, 64 << 10, 0, "direct", 256 << 10 },
+        { COMM_OP_ALL_REDUCE, 15, 64 << 10, 0, "direct", 384 << 10 },
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct select_query query = { .kind = cases[i].kind, .size = cases[i].size, .hosts = 1, .bytes = cases[i].bytes,
+                                      .needs = cases[i].needs, .memory = SELECT_MEMORY_ALL };
+        struct route route = select_route(&query, NULL, NULL);
+        assert_string_equal(route.algo->name, cases[i].algo);
+        assert_int_equal(route.slice_bytes, cases[i].slice_bytes);
+    }
+}
+
 static const struct {
     int32_t kind, size;
     size_t bytes;
@@ -204,6 +234,7 @@ static const struct {
     { COMM_OP_REDUCE, 16, 32 << 10, "direct", "direct_gather" },
     { COMM_OP_REDUCE, 4, 1 << 20, "direct", "direct_gather" },
     { COMM_OP_REDUCE, 16, (32 << 10) + 1, "direct_gather", "direct_gather" },
+    { COMM_OP_REDUCE_SCATTER, 2, (64 << 10) + 1, "ring", "ring" },
     { COMM_OP_REDUCE_SCATTER, 3, (512 << 10) + 1, "ring", "direct" },
     { COMM_OP_REDUCE_SCATTER, 8, 64 << 20, "direct", "direct" },
     { COMM_OP_REDUCE_SCATTER, 9, (128 << 10) + 1, "ring", "direct" },
@@ -496,6 +527,7 @@ int main(void)
         cmocka_unit_test(two_levels_are_for_hosts_with_several_ranks),
         cmocka_unit_test(ranks_that_share_memory_on_their_hosts_have_rules_of_their_own),
         cmocka_unit_test(long_sums_of_two_ranks_have_longer_slices),
+        cmocka_unit_test(what_several_ranks_keep_two_do_not),
         cmocka_unit_test(ranks_that_share_cores_do_more_in_one_round),
         cmocka_unit_test(an_override_holds_in_its_range_with_both_ends),
         cmocka_unit_test(the_first_override_that_fits_wins),

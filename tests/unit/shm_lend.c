@@ -36,6 +36,7 @@ static struct side {
     struct fabric fabric;
     struct duplex pairs[2], *pair; /* by the peer's rank */
     struct duplex *up[2];
+    struct exec_group group; /* 0, that of all frames that say none */
 } sides[2];
 
 static struct message messages[RING_LOANS + 4]; /* of the sends */
@@ -191,6 +192,8 @@ static void open_side(struct side *s, int rank, int memory, int socket)
 {
     const uint64_t salts[2] = { 1000, 2000 };
     assert_true(domain_init(&s->domain, "shm", rank, 2, &events));
+    s->group = (struct exec_group){ .size = 2 };
+    s->domain.buckets[0] = &s->group;
     s->fabric.domain = &s->domain;
     assert_int_equal(events_open(&s->fabric), COMM_OK);
     s->fabric.up = s->up;
@@ -584,11 +587,12 @@ static void both_go_the_same_way(void **state)
     const size_t block = (2 << 20) / 4 / 3 + 1; /* of an operation that no cache holds, among several ranks */
     for (int several = 0; several < 2; several++)
         for (h.count = block - 1; h.count <= block; h.count++) {
-            sides[0].domain.peers.size = sides[1].domain.peers.size = 2 + several;
+            sides[0].domain.peers.size = sides[1].domain.peers.size = 2 + 14 * several;
+            sides[0].group.size = sides[1].group.size = 2 + several;
             assert_int_equal(suits(lower, &h, data), several && h.count == block);
             assert_int_equal(suits(higher, &h, data), several && h.count == block);
         }
-    sides[0].domain.peers.size = sides[1].domain.peers.size = 2;
+    sides[0].domain.peers.size = sides[1].domain.peers.size = sides[0].group.size = sides[1].group.size = 2;
     for (h.bytes = 1, h.count = 1; h.bytes; h.bytes <<= 1) { /* any size that a peer may say */
         suits(lower, &h, data);
         suits(higher, &h, data);
