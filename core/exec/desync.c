@@ -312,6 +312,19 @@ static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
     }
 }
 
+/* Whom does the peer of a send or receive wait for in a collective, whom that one, and so on? The last one is missing.
+ */
+static void name_chain(struct verdict *v, struct exec_group *g, int32_t rank)
+{
+    for (int32_t ranks = 0; rank >= 0 && rank < g->size && rank != g->rank && ranks < g->size; ranks++) {
+        const struct answer *a = &g->answers[rank];
+        if (!a->answered || !(a->flags & FRAME_ANSWER_IN_IT) || a->waits_for < 0 || a->waits_for >= g->size)
+            return;
+        name_waiting(v, g, rank, a->waits_for);
+        rank = a->waits_for;
+    }
+}
+
 /* The ranks in their order: two that speak at the same time say the same. */
 static void verdict(struct exec_group *g)
 {
@@ -325,6 +338,8 @@ static void verdict(struct exec_group *g)
             judge_rank(&v, g, r);
         else if (collective && engine_awaits(collective) >= 0)
             name_waiting(&v, g, r, engine_awaits(collective));
+    if (!collective)
+        name_chain(&v, g, op->op.root);
     text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
              (long long)(op->op.timeout_ns / 1000000));
     if (collective && collective != op)

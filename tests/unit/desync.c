@@ -140,6 +140,31 @@ static void the_other_tells_of_its_trouble(void **state)
     pair_port(1)->ops = before;
 }
 
+/* Rank 0 receives from rank 1, which is in a collective, and waits there: for rank 0. */
+static void the_peer_of_a_receive_waits_in_a_collective(void **state)
+{
+    static uint32_t others[2];
+    static struct pair_work theirs;
+    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
+                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
+                   .submitted_ns = MS, .timeout_ns = 100 * LIMIT_NS, .send = { .data = others, .count = 2 },
+                   .recv = { .data = others, .count = 2 } };
+    comm_op receive = { .struct_bytes = sizeof op, .kind = COMM_OP_RECV, .dtype = COMM_DTYPE_U32, .root = 1,
+                        .element_bytes = 4, .seq = 1, .group_seq = 1, .submitted_ns = MS, .timeout_ns = LIMIT_NS,
+                        .recv = { .data = values, .count = 2 } };
+    (void)state;
+    assert_int_equal(pair_submit(1, &op, &theirs), COMM_OK);
+    pair_turn(1);
+    assert_int_equal(pair_submit(0, &receive, &work), COMM_OK);
+    pair_turn(0);
+    look(0, LIMIT_NS);
+    look(0, LIMIT_NS + MS);
+    assert_non_null(pair_group(0)->asks_for);
+    pair_deliver_all();
+    look(0, LIMIT_NS + 2 * MS);
+    ended_saying(" is in all_reduce #1; rank 1 waits for rank 0");
+}
+
 /* The timer may go off before the sockets are read. */
 static void an_answer_that_nobody_has_read_counts(void **state)
 {
@@ -188,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(an_answer_ends_the_question, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_peer_of_a_receive_waits_in_a_collective, setup, teardown),
         cmocka_unit_test_setup_teardown(silence_lasts_for_all_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(a_time_without_running_is_one_step, setup, teardown),
         cmocka_unit_test_setup_teardown(the_other_tells_of_its_trouble, setup, teardown),
