@@ -294,6 +294,12 @@ static void name_waiting(struct verdict *v, struct exec_group *g, int32_t rank, 
                  text_rank(g, awaited));
 }
 
+/* It is named as such. That others do not reach it either need not be told by each of them. */
+static int is_silent(const struct exec_group *g, int32_t rank)
+{
+    return rank >= 0 && rank < g->size && rank != g->rank && !g->answers[rank].answered;
+}
+
 static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
 {
     const struct exec_op *op = g->asks_for;
@@ -305,7 +311,7 @@ static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
     } else if (op_is_p2p(op) ? rank == op->op.root
                              : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
-    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP)) {
+    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP) && !is_silent(g, a->waits_for)) {
         name_missing(v, g, rank, a->text);
     } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
         name_waiting(v, g, rank, a->waits_for);

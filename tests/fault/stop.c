@@ -85,6 +85,7 @@ static void one_is_stopped(int rank, int size, void *arg)
         CHECK_NAMES(comm_last_error(), s->victim);
         CHECK_SAYS(comm_last_error(),
                    s->talked ? " ms: it is stopped, or gets no time on a core" : "cannot be reached by");
+        CHECK(!strstr(comm_last_error(), " and cannot reach ")); /* that others do not, either, is not told */
     }
     if (rank == stopper) {
         fault_raise(s->page, 1);
