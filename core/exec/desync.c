@@ -294,10 +294,18 @@ static void name_waiting(struct verdict *v, struct exec_group *g, int32_t rank, 
                  text_rank(g, awaited));
 }
 
+/* Whom does this rank wait for in the collective, by its answer? -1: for none, or that is not known. */
+static int32_t awaited_by(const struct exec_group *g, int32_t rank)
+{
+    const struct answer *a = &g->answers[rank];
+    int is_known = a->answered && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for < g->size;
+    return is_known ? a->waits_for : -1;
+}
+
 /* It is named as such. That others do not reach it either need not be told by each of them. */
 static int is_silent(const struct exec_group *g, int32_t rank)
 {
-    return rank >= 0 && rank < g->size && rank != g->rank && !g->answers[rank].answered;
+    return rank >= 0 && rank != g->rank && !g->answers[rank].answered;
 }
 
 static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
@@ -311,23 +319,21 @@ static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
     } else if (op_is_p2p(op) ? rank == op->op.root
                              : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
         name_missing(v, g, rank, a->text);
-    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP) && !is_silent(g, a->waits_for)) {
+    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP) && !is_silent(g, awaited_by(g, rank))) {
         name_missing(v, g, rank, a->text);
-    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_IN_IT) && a->waits_for >= 0 && a->waits_for < g->size) {
-        name_waiting(v, g, rank, a->waits_for);
+    } else if (!op_is_p2p(op) && awaited_by(g, rank) >= 0) {
+        name_waiting(v, g, rank, awaited_by(g, rank));
     }
 }
 
-/* Whom does the peer of a send or receive wait for in a collective, whom that one, and so on? The last one is missing.
- */
+/* Whom the peer of a send or receive waits for in a collective, whom that one, and so on up to the one that is missing.
+ * `rank` may be any source. */
 static void name_chain(struct verdict *v, struct exec_group *g, int32_t rank)
 {
-    for (int32_t ranks = 0; rank >= 0 && rank < g->size && rank != g->rank && ranks < g->size; ranks++) {
-        const struct answer *a = &g->answers[rank];
-        if (!a->answered || !(a->flags & FRAME_ANSWER_IN_IT) || a->waits_for < 0 || a->waits_for >= g->size)
-            return;
-        name_waiting(v, g, rank, a->waits_for);
-        rank = a->waits_for;
+    for (int32_t named = 0, awaited; rank >= 0 && rank != g->rank && named < g->size; named++, rank = awaited) {
+        awaited = awaited_by(g, rank);
+        if (awaited >= 0)
+            name_waiting(v, g, rank, awaited);
     }
 }
 

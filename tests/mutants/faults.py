@@ -121,8 +121,8 @@ fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index =
 
 # ---- e: words ----
 
-fault("e", "trouble_with_a_silent_rank_is_told_by_all", DESYNC, " && !is_silent(g, a->waits_for)) {", ") {",
-      "stop")
+fault("e", "trouble_with_a_silent_rank_is_told_by_all", DESYNC, " && !is_silent(g, awaited_by(g, rank))) {",
+      ") {", "stop")
 fault("e", "whom_the_peer_of_a_receive_waits_for_is_not_said", DESYNC, "        name_chain(&v, g, op->op.root);",
       "        (void)name_chain;", "desync")
 fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));",
