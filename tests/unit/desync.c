@@ -38,13 +38,19 @@ static void look(int32_t rank, int64_t now_ns)
     pair_turn(rank);
 }
 
+/* Of two numbers; the first collective, called at MS. */
+static comm_op all_reduce_of(uint32_t *data, int64_t timeout_ns)
+{
+    return (comm_op){ .struct_bytes = sizeof(comm_op), .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
+                      .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
+                      .submitted_ns = MS, .timeout_ns = timeout_ns, .send = { .data = data, .count = 2 },
+                      .recv = { .data = data, .count = 2 } };
+}
+
 /* Rank 0 calls what rank 1 does not, and asks at its limit. */
 static void ask(void)
 {
-    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
-                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
-                   .submitted_ns = MS, .timeout_ns = LIMIT_NS, .send = { .data = values, .count = 2 },
-                   .recv = { .data = values, .count = 2 } };
+    const comm_op op = all_reduce_of(values, LIMIT_NS);
     assert_int_equal(pair_submit(0, &op, &work), COMM_OK);
     pair_turn(0);
     look(0, LIMIT_NS);
@@ -116,10 +122,7 @@ static void the_other_tells_of_its_trouble(void **state)
     static struct port_ops ops;
     static uint32_t others[2];
     static struct pair_work theirs;
-    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
-                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
-                   .submitted_ns = MS, .timeout_ns = 100 * LIMIT_NS, .send = { .data = others, .count = 2 },
-                   .recv = { .data = others, .count = 2 } };
+    const comm_op op = all_reduce_of(others, 100 * LIMIT_NS);
     (void)state;
     before = pair_port(1)->ops;
     ops = *before;
@@ -145,10 +148,7 @@ static void the_peer_of_a_receive_waits_in_a_collective(void **state)
 {
     static uint32_t others[2];
     static struct pair_work theirs;
-    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
-                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
-                   .submitted_ns = MS, .timeout_ns = 100 * LIMIT_NS, .send = { .data = others, .count = 2 },
-                   .recv = { .data = others, .count = 2 } };
+    const comm_op op = all_reduce_of(others, 100 * LIMIT_NS);
     comm_op receive = { .struct_bytes = sizeof op, .kind = COMM_OP_RECV, .dtype = COMM_DTYPE_U32, .root = 1,
                         .element_bytes = 4, .seq = 1, .group_seq = 1, .submitted_ns = MS, .timeout_ns = LIMIT_NS,
                         .recv = { .data = values, .count = 2 } };
@@ -186,10 +186,7 @@ static void what_comes_at_last_is_no_reason_to_end(void **state)
     int64_t now = LIMIT_NS + MS;
     static struct pair_work theirs;
     static uint32_t other[2];
-    comm_op op = { .struct_bytes = sizeof op, .kind = COMM_OP_ALL_REDUCE, .dtype = COMM_DTYPE_U32,
-                   .redop = COMM_REDOP_SUM, .root = -1, .element_bytes = 4, .seq = 1, .group_seq = 1, .signature = 9,
-                   .timeout_ns = INT64_MAX, .send = { .data = other, .count = 2 },
-                   .recv = { .data = other, .count = 2 } };
+    const comm_op op = all_reduce_of(other, INT64_MAX);
     (void)state;
     ask();
     for (int i = 0; i < 3; i++)
