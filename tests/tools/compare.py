@@ -13,6 +13,7 @@ import sys
 import tempfile
 import types
 import unittest
+import unittest.mock as mock
 import xml.etree.ElementTree
 
 COMPARE, BUILD = sys.argv[1], sys.argv[2]
@@ -184,6 +185,35 @@ class Compare(unittest.TestCase):
             done = compare(*arguments)
             self.assertEqual(done.returncode, 2)
             self.assertIn(words, done.stderr)
+
+    def test_a_program_is_compiled_when_something_has_changed(self):
+        libraries = sys.modules[load().build.__module__]
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            compiler, sources = folder / 'cc', folder / 'sources'
+            sources.mkdir()
+            source = sources / 'program.c'
+            source.write_text('first')
+            compiler.write_text('#!/bin/sh\ncp "$5" "$4"\n')
+            compiler.chmod(0o755)
+            for path in source, compiler:
+                os.utime(path, (1, 1))
+            for changed in None, source, compiler:
+                if changed == source:
+                    source.write_text('second')
+                if changed:
+                    now = (folder / 'program').stat().st_mtime
+                    os.utime(changed, (now + 1, now + 1))
+                with mock.patch.object(libraries, 'SOURCES', sources):
+                    program = pathlib.Path(libraries.build(folder, 'program', str(compiler), source.name))
+                self.assertEqual(program.read_text(), source.read_text())
+                made = program.stat().st_mtime
+                os.utime(source, (1, 1)), os.utime(compiler, (1, 1))
+                with mock.patch.object(libraries, 'SOURCES', sources):
+                    libraries.build(folder, 'program', str(compiler), source.name)
+                self.assertEqual(program.stat().st_mtime, made)
+            self.assertEqual({path.name for path in folder.iterdir()}, {'cc', 'sources', 'program'})
+            self.assertEqual(libraries.programs_folder('/nonexistent', folder), folder)
 
     def test_without_a_build(self):
         done = subprocess.run([sys.executable, COMPARE, '--build', '/nonexistent'], capture_output=True, text=True,

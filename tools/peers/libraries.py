@@ -8,6 +8,7 @@ import signal
 import subprocess
 
 SOURCES = pathlib.Path(__file__).resolve().parent
+PUBLIC_HEADERS = SOURCES.parent.parent / 'include'
 
 # Ours, and what the peers' programs call it.
 OPS = {'all_reduce': 'allreduce', 'broadcast': 'broadcast', 'reduce': 'reduce', 'all_gather': 'allgather',
@@ -62,18 +63,35 @@ def words_of(numbers):
 
 # ---- Programs ----
 
+def programs_folder(build_folder, otherwise):
+    """Where programs stay compiled for the next call; `otherwise`, a folder, if nothing can be written there."""
+    folder = pathlib.Path(build_folder).resolve() / 'peers'
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return pathlib.Path(otherwise)
+    return folder if os.access(folder, os.W_OK) else pathlib.Path(otherwise)
+
+
+def is_newer(program, paths):
+    return program.exists() and all(program.stat().st_mtime > path.stat().st_mtime for path in paths)
+
+
 def build(folder, name, compiler, source, *libraries):
-    """Compile a peer's program; say in one line why that is not possible."""
-    program = pathlib.Path(folder) / name
-    if program.exists():
-        return str(program)
-    if not shutil.which(compiler):
+    """Compile a peer's program, if it has changed, or its compiler; say in one line why that is not possible."""
+    program, found = pathlib.Path(folder) / name, shutil.which(compiler)
+    if not found:
         raise Unavailable(f'{compiler} is not installed')
-    arguments = [compiler, '-O3', '-w', '-o', str(program), str(SOURCES / source), *libraries]
+    if is_newer(program, [pathlib.Path(found), *SOURCES.glob('*.*'), *PUBLIC_HEADERS.glob('comm/*.h')]):
+        return str(program)
+    made = program.with_name(f'{name}.{os.getpid()}')  # another call may be running the program, or making it
+    arguments = [compiler, '-O3', '-w', '-o', str(made), str(SOURCES / source), *libraries]
     done = subprocess.run(arguments, capture_output=True, text=True)
     if done.returncode != 0:
+        made.unlink(missing_ok=True)
         reasons = [line for line in done.stderr.splitlines() if 'error' in line] or ['no message']
         raise Unavailable(f'{compiler} failed: {reasons[0]}')
+    made.replace(program)
     return str(program)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pack the peers' programs with their launchers and libraries: packing.py FILE.tar.gz
+"""Pack the peers' programs with their launchers and libraries: packing.py FILE.tar.gz BUILD-FOLDER
 
 tools/compare --peers-from takes the unpacked folder on a machine that has none of these packages; a peer that is not
 installed here is left out, with a line that says why. bin/ has launchers and programs, lib/ the libraries and in
@@ -12,7 +12,7 @@ import sys
 import tarfile
 import tempfile
 
-from libraries import PROGRAMS, Unavailable, build
+from libraries import PROGRAMS, Unavailable, build, programs_folder
 
 OF_THE_SYSTEM = ("linux-vdso", "ld-linux", "libc.so", "libm.so", "libdl.so", "libpthread.so", "librt.so", "libgcc_s",
                  "libresolv.so", "libutil.so")
@@ -76,14 +76,14 @@ OTHERS = {"openmpi": files_of_open_mpi, "mpich": lambda: dict(launchers(["mpiexe
           "gloo": dict}
 
 
-def pack_peers(target):
+def pack_peers(target, build_folder):
     """Write the archive; the names of the peers that are in it."""
     packed, files = [], {}
     with tempfile.TemporaryDirectory(prefix="peers-") as folder:
         folder = pathlib.Path(folder)
         for name, arguments in PROGRAMS.items():
             try:
-                program = build(folder, name, *arguments)
+                program = build(programs_folder(build_folder, folder), name, *arguments)
                 files.update(OTHERS[name]())
                 files[f"bin/{name}"] = pathlib.Path(program)
                 packed.append(name)
@@ -105,4 +105,4 @@ def pack_peers(target):
 
 
 if __name__ == "__main__":
-    print("packed:", ", ".join(pack_peers(sys.argv[1])) or "no peer")
+    print("packed:", ", ".join(pack_peers(sys.argv[1], sys.argv[2])) or "no peer")
