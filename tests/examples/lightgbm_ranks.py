@@ -133,10 +133,12 @@ def free_ports(count):
 
 
 class Ranks:
-    def __init__(self, commrun, adapter, example, path):
+    def __init__(self, commrun, adapter, example, path, cache):
         self.commrun = commrun
         self.environment = {**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")},
                             "COMM_LIGHTGBM": adapter, "PYTHONPATH": os.pathsep.join(filter(None, [path, example])),
+                            # compiled once, not by each rank
+                            "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(pathlib.Path(cache, "bytecode")),
                             "OMP_NUM_THREADS": "1"}
 
     def models(self, count, names, **more):
@@ -201,7 +203,7 @@ def main():
     if reason:
         print("skipped:", reason)
         sys.exit(77)
-    globals()[claim](Ranks(commrun, adapter, example, path))
+    globals()[claim](Ranks(commrun, adapter, example, path, cache))
 
 
 if __name__ == "__main__":
