@@ -45,7 +45,7 @@ int swap_learn(struct swap *s, const struct exec_op *op)
     const uint8_t *in = op->in.data, *out = op->op.recv.data;
     size_t unused;
     *s = (struct swap){ .peer = (struct duplex *)group_port(op->group, send->peer), .element_bytes = op->element_bytes,
-                        .is_lower = sum->source_is_lower, .kernel = op->kernel };
+                        .is_lower = sum->source_is_lower, .kernel = op->kernel, .to_two = op->to_two };
     s->send_from = place_in(op, in, &send->source, &s->send_bytes);
     s->back_to = place_in(op, out, &send->dst, &unused);
     s->sum_from = place_in(op, in, &sum->source, &s->sum_bytes);
@@ -90,6 +90,7 @@ static int sum_offer(const struct swap *s, const struct frame *h, const struct r
     sink.local_is_lower = s->is_lower;
     sink.element_bytes = sink.result_bytes = s->element_bytes;
     sink.kernel = s->kernel;
+    sink.to_two = s->to_two;
     sink.total = s->sum_bytes;
     if (!place.loan || !lend_reduce_now(s->peer, h, &place, &sink, ret_written))
         return 0;

@@ -13,6 +13,7 @@ struct swap {
     size_t element_bytes;
     int is_lower;                          /* this rank's elements are on the left */
     reduce_kernel_fn kernel;
+    reduce_to_two_fn to_two;
 };
 
 /* What the engine would do for this operation, which is prepared and of one slice, in slots[0]. 0: something else. */

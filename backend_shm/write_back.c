@@ -17,7 +17,6 @@
 enum {
     STEP_BYTES = 1 << 20,      /* between looks at what else has come */
     PAGE_BYTES = 4 << 10,
-    BLOCK_BYTES = 2 << 10,     /* of 256 KiB in registered memory a tenth faster than 16 KiB, on Emerald Rapids */
     LONG_SIZE = 6,             /* write_back_size of 1 MiB: in caches small pages cost little */
     STAGING_PLACES = 4,
     STAGING_PLACE_BYTES = 256 << 10,
@@ -372,7 +371,7 @@ int write_back_is_wanted(const struct duplex *p)
     return may_write(&p->port.sink) && write_back_can(p, &p->port.sink);
 }
 
-/* Reduce a block at a time, and write the result back while it is in the cache. 0: the loan has been taken back. */
+/* Each result goes to both ranks' memory at once. 0: the loan has been taken back. */
 static int reduce_in_regions(struct duplex *p, struct sink *s)
 {
     const struct ring_place *place = &p->borrowed;
@@ -386,13 +385,9 @@ static int reduce_in_regions(struct duplex *p, struct sink *s)
     ring_fence();
     int valid = lend_is_valid(p, place);
     while (valid && sink_left(s) && s->done - before < STEP_BYTES) {
-        size_t at = s->done, bytes = sink_takes(s, asks ? PAGE_BYTES : BLOCK_BYTES);
-        for (size_t done = 0, now; done < bytes; done += now) {
-            now = asks ? ask_for_next_page(p->borrowed_data + at + done, sink_left(s)) : bytes;
-            now = now < bytes - done ? now : bytes - done;
-            sink_feed(s, p->port.table->bounce, p->borrowed_data + at + done, now);
-        }
-        memcpy(p->borrowed_back + at, s->dst + at, bytes);
+        const uint8_t *data = p->borrowed_data + s->done;
+        size_t left = sink_left(s) < STEP_BYTES ? sink_left(s) : STEP_BYTES;
+        sink_feed_to_two(s, p->borrowed_back + s->done, data, asks ? ask_for_next_page(data, left) : left);
     }
     atomic_store_explicit(writing, 0, memory_order_release);
     if (valid && s->done > before)

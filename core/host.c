@@ -257,4 +257,5 @@ const comm_host comm__host = {
     .widening_kernel = comm__widening_kernel,
     .widen = comm__widen,
     .narrow = comm__narrow,
+    .reduce_to_two_kernel = comm__reduce_to_two_kernel,
 };

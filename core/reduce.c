@@ -133,10 +133,20 @@ reduce_kernel comm__reduce_kernel_scalar(comm_redop redop, comm_dtype dtype)
     return kernel_of(&comm__reduce_scalar, redop, dtype);
 }
 
-reduce_kernel comm__widening_kernel(comm_redop redop, comm_dtype dtype)
+static int makes_sums(comm_redop redop, comm_dtype dtype)
 {
     int sums = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
-    return sums && comm_redop_supports(redop, dtype) ? variant()->sum_wide[dtype] : NULL;
+    return sums && comm_redop_supports(redop, dtype);
+}
+
+reduce_to_two_kernel comm__reduce_to_two_kernel(comm_redop redop, comm_dtype dtype)
+{
+    return makes_sums(redop, dtype) ? variant()->sum_to_two[dtype] : NULL;
+}
+
+reduce_kernel comm__widening_kernel(comm_redop redop, comm_dtype dtype)
+{
+    return makes_sums(redop, dtype) ? variant()->sum_wide[dtype] : NULL;
 }
 
 void comm__widen(float *sum, const void *src, size_t count, comm_dtype dtype)

@@ -12,6 +12,11 @@
 typedef void (*reduce_kernel)(void *dst, const void *a, const void *b, size_t count);
 reduce_kernel comm__reduce_kernel(comm_redop redop, comm_dtype dtype);
 
+/* dst[i] = also[i] = a[i] + b[i]: the same bits as the kernel's. Each of dst and also may be a or b, but they are apart
+ * from each other. For SUM, AVG and PREMUL_SUM; else, and for BOOL, NULL. */
+typedef void (*reduce_to_two_kernel)(void *dst, void *also, const void *a, const void *b, size_t count);
+reduce_to_two_kernel comm__reduce_to_two_kernel(comm_redop redop, comm_dtype dtype);
+
 /* Sums of 16- and 8-bit floats that are made in several steps and rounded at the end: in fp32. For SUM, AVG and
  * PREMUL_SUM. Products are not made so: in another order than the ranks' they may be infinite on the way.
  *   widening_kernel  sum[i] = a[i] + b[i], a and b of the dtype, sum apart from both; NULL for other dtypes and ops

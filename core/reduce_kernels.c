@@ -106,9 +106,23 @@ FLOAT_ORDER(64, int64_t, uint64_t)
     }
 #define PAIR(name, element, expression) PAIR_TO(name, element, element, expression)
 
+/* The same in two places. */
+#define PAIR_TO_TWO(name, element, expression)                                                                         \
+    static void name(void *dst_bytes, void *also_bytes, const void *a_bytes, const void *b_bytes, size_t count)        \
+    {                                                                                                                  \
+        element *dst = dst_bytes, *also = also_bytes;                                                                  \
+        const element *a = a_bytes, *b = b_bytes;                                                                      \
+        INDEPENDENT                                                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                                           \
+            element x = a[i], y = b[i];                                                                                \
+            dst[i] = also[i] = (element)(expression);                                                                  \
+        }                                                                                                              \
+    }
+
 /* Signed integers wrap as unsigned ones do; the 16-bit product is made in 32 bits, since uint16_t would become int. */
 #define PAIR_BITS(width)                                                                                               \
     PAIR(sum_##width, u##width, x + y)                                                                                 \
+    PAIR_TO_TWO(sum_to_two_##width, u##width, x + y)                                                                   \
     PAIR(product_##width, u##width, 1u * x * y)                                                                        \
     PAIR(band_##width, u##width, (x & y))                                                                              \
     PAIR(bor_##width, u##width, x | y)                                                                                 \
@@ -127,8 +141,10 @@ PAIR(and_bool, u8, (x != 0) & (y != 0))
 PAIR(xor_bool, u8, (x != 0) ^ (y != 0))
 
 PAIR(sum_f32, f32, settle_f32(x + y))
+PAIR_TO_TWO(sum_to_two_f32, f32, settle_f32(x + y))
 PAIR(product_f32, f32, settle_f32(x *y))
 PAIR(sum_f64, f64, settle_f64(x + y))
+PAIR_TO_TWO(sum_to_two_f64, f64, settle_f64(x + y))
 PAIR(product_f64, f64, settle_f64(x *y))
 
 #define PAIR_ORDER(name, width, limit, nan)                                                                            \
@@ -146,6 +162,10 @@ PAIR_ORDER(f8e5m2, 8, 0x7c, 0x7e)
     static void sum_##name(void *dst, const void *a, const void *b, size_t count)                                      \
     {                                                                                                                  \
         sum_##real(dst, a, b, 2 * count);                                                                              \
+    }                                                                                                                  \
+    static void sum_to_two_##name(void *dst, void *also, const void *a, const void *b, size_t count)                   \
+    {                                                                                                                  \
+        sum_to_two_##real(dst, also, a, b, 2 * count);                                                                 \
     }                                                                                                                  \
     static void product_##name(void *dst_bytes, const void *a_bytes, const void *b_bytes, size_t count)                \
     {                                                                                                                  \
@@ -257,6 +277,7 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
 /* With the machine's own conversions, in vectors; without, or for the rest that does not fill one, plain. */
 #define SMALL(name, suffix, element)                                                                                   \
     PAIR(sum_##name##suffix, element, narrow_##name(widen_##name(x) + widen_##name(y)))                                \
+    PAIR_TO_TWO(sum_to_two_##name##suffix, element, narrow_##name(widen_##name(x) + widen_##name(y)))                  \
     PAIR(product_##name##suffix, element, narrow_##name(widen_##name(x) * widen_##name(y)))                            \
     PREMULTIPLY(name, suffix, element, float, narrow_##name)                                                           \
     DIVIDE(name, suffix, element, float, narrow_##name)                                                                \
@@ -292,6 +313,37 @@ static void divide_c128(void *data, size_t count, int32_t divisor)
         }                                                                                                              \
         FULL_VECTORS store_##name(dst + i, load_##name(a + i) operator load_##name(b + i));                            \
         op##_##name##_rest(dst + i, a + i, b + i, count - i);                                                          \
+    }
+
+#define LANES_SUM_TO_TWO(name)                                                                                         \
+    static void sum_to_two_##name(void *dst_bytes, void *also_bytes, const void *a_bytes, const void *b_bytes,         \
+                                  size_t count)                                                                        \
+    {                                                                                                                  \
+        u8 *dst = dst_bytes, *also = also_bytes;                                                                       \
+        const u8 *a = a_bytes, *b = b_bytes;                                                                           \
+        size_t i = 0;                                                                                                  \
+        FULL_VECTORS {                                                                                                 \
+            const lanes sum = load_##name(a + i) + load_##name(b + i);                                                 \
+            store_##name(dst + i, sum);                                                                                \
+            store_##name(also + i, sum);                                                                               \
+        }                                                                                                              \
+        sum_to_two_##name##_rest(dst + i, also + i, a + i, b + i, count - i);                                          \
+    }
+
+#define LANES_SUM_OF_TWO_TO_TWO(name)                                                                                  \
+    static void sum_to_two_##name(void *dst_bytes, void *also_bytes, const void *a_bytes, const void *b_bytes,         \
+                                  size_t count)                                                                        \
+    {                                                                                                                  \
+        u16 *dst = dst_bytes, *also = also_bytes;                                                                      \
+        const u16 *a = a_bytes, *b = b_bytes;                                                                          \
+        size_t i = 0;                                                                                                  \
+        for (; i + 2 * LANES <= count; i += 2 * LANES) {                                                               \
+            const struct two_lanes x = load_two_##name(a + i), y = load_two_##name(b + i);                             \
+            const struct two_lanes sum = { x.a + y.a, x.b + y.b };                                                     \
+            store_two_##name(dst + i, sum);                                                                            \
+            store_two_##name(also + i, sum);                                                                           \
+        }                                                                                                              \
+        sum_to_two_##name##_rest(dst + i, also + i, a + i, b + i, count - i);                                          \
     }
 
 #define LANES_STEP(op, name, element, expression)                                                                      \
@@ -355,12 +407,16 @@ SMALL(f8e4m3, _rest, u8)
 SMALL(f8e5m2, _rest, u8)
 LANES_PAIR_OF_TWO(sum, f16, +)
 LANES_PAIR_OF_TWO(product, f16, *)
+LANES_SUM_OF_TWO_TO_TWO(f16)
 LANES_OTHERS(f16, u16)
 LANES_PAIR_OF_TWO(sum, bf16, +)
 LANES_PAIR_OF_TWO(product, bf16, *)
+LANES_SUM_OF_TWO_TO_TWO(bf16)
 LANES_OTHERS(bf16, u16)
 LANES_SMALL(f8e4m3, u8)
 LANES_SMALL(f8e5m2, u8)
+LANES_SUM_TO_TWO(f8e4m3)
+LANES_SUM_TO_TWO(f8e5m2)
 #else
 SMALL(f16, , u16)
 SMALL(bf16, , u16)
@@ -590,6 +646,7 @@ const struct reduce_variant VARIANT = {
         [COMM_REDOP_BXOR] = { INTEGER_ROW(bxor), [COMM_DTYPE_BOOL] = xor_bool },
         [COMM_REDOP_PREMUL_SUM] = { INTEGER_ROW(sum), FLOAT_ROW(sum), COMPLEX_ROW(sum) },
     },
+    .sum_to_two = { INTEGER_ROW(sum_to_two), FLOAT_ROW(sum_to_two), COMPLEX_ROW(sum_to_two) },
     .sum_wide = { SMALL_ROW(sum_wide) },
 #ifndef REDUCE_ONE_BY_ONE
     .sums = { INTEGER_ROW(sums), SUMS_OF_FLOATS, COMPLEX_ROW(sums) },

@@ -9,6 +9,8 @@
 struct reduce_variant {
     const char *name;
     reduce_kernel pairs[COMM_REDOP_END][COMM_DTYPE_END];
+    /* dst[i] = also[i] = a[i] + b[i]; NULL for BOOL. */
+    reduce_to_two_kernel sum_to_two[COMM_DTYPE_END];
     /* sum[i] = a[i] + b[i], of 16- and 8-bit floats in fp32. */
     reduce_kernel sum_wide[COMM_DTYPE_END];
     /* dst[i] = the sum of all sources' [i], made in their order, divided by `divisor` (1 for integers); of 16-bit

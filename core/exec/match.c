@@ -478,6 +478,7 @@ void match_begins(struct message *m, struct port *p, const struct frame *h)
     s->element_bytes = m->element_bytes;
     s->result_bytes = m->result_bytes;
     s->kernel = m->kernel;
+    s->to_two = m->to_two;
     s->message = m;
 }
 

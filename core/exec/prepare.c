@@ -219,6 +219,7 @@ static void choose_kernels(struct exec_op *op)
     if (!op_reduces(op))
         return;
     op->kernel = exec_host->reduce_kernel(op->op.redop, op->op.dtype);
+    op->to_two = exec_host->reduce_to_two_kernel(op->op.redop, op->op.dtype);
     if (!op->plan->widens)
         return;
     op->wide_kernel = exec_host->reduce_kernel(op->op.redop, COMM_DTYPE_F32);

@@ -1,5 +1,6 @@
 #include "sink.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "copy.h"
@@ -56,6 +57,31 @@ static void reduce(struct sink *s, const uint8_t *data, size_t bytes)
     }
     s->carry_bytes = (uint32_t)(bytes - whole * s->element_bytes);
     memmove(s->carry, data + whole * s->element_bytes, s->carry_bytes);
+}
+
+/* A block is copied while it is in the first cache. */
+static void reduce_and_copy(const struct sink *s, uint8_t *dst, uint8_t *also, const uint8_t *a, const uint8_t *b,
+                            size_t bytes)
+{
+    enum { BLOCK_BYTES = 2 << 10 };
+    for (size_t at = 0, now; at < bytes; at += now) {
+        now = bytes - at < BLOCK_BYTES ? bytes - at : BLOCK_BYTES;
+        s->kernel(dst + at, a + at, b + at, now / s->element_bytes);
+        memcpy(also + at, dst + at, now);
+    }
+}
+
+void sink_feed_to_two(struct sink *s, uint8_t *also, const uint8_t *data, size_t n)
+{
+    const uint8_t *local = s->local + s->done, *a = s->local_is_lower ? local : data, *b = a == local ? data : local;
+    uint8_t *dst = s->dst + s->done;
+    assert(s->kind == SINK_REDUCE && s->carry_bytes == 0 && s->result_bytes == s->element_bytes &&
+           n % s->element_bytes == 0);
+    if (s->to_two)
+        s->to_two(dst, also, a, b, n / s->element_bytes);
+    else
+        reduce_and_copy(s, dst, also, a, b, n);
+    s->done += n;
 }
 
 void sink_feed(struct sink *s, uint8_t *bounce, const uint8_t *data, size_t n)

@@ -14,6 +14,7 @@ enum {
 };
 
 typedef void (*reduce_kernel_fn)(void *dst, const void *a, const void *b, size_t count);
+typedef void (*reduce_to_two_fn)(void *dst, void *also, const void *a, const void *b, size_t count);
 
 struct message;
 struct unexpected;
@@ -42,6 +43,7 @@ struct sink {
     int local_is_lower;
     size_t element_bytes, result_bytes; /* of an element of what comes and of `local`, and of `dst` */
     reduce_kernel_fn kernel;
+    reduce_to_two_fn to_two; /* NULL: `kernel`, and a copy */
     struct kept *kept;     /* COPY: the port may keep it; NULL: it may not */
     struct message *message;       /* COPY, REDUCE: the receive; NULL: it is over */
     struct unexpected *unexpected; /* UNEXPECTED */
@@ -60,6 +62,9 @@ uint8_t *sink_window(struct sink *s, uint8_t *bounce, size_t *ret_bytes);
 size_t sink_takes(const struct sink *s, size_t bytes);
 /* `n` payload bytes have come, at `data`: the window itself or anywhere else. */
 void sink_feed(struct sink *s, uint8_t *bounce, const uint8_t *data, size_t n);
+/* The same where what comes is reduced: the results are written to `also` as well. For whole elements whose results are
+ * of the same type, if all that came before them was fed so. */
+void sink_feed_to_two(struct sink *s, uint8_t *also, const uint8_t *data, size_t n);
 
 static inline size_t sink_left(const struct sink *s)
 {

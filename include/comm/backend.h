@@ -391,6 +391,11 @@ typedef struct comm_host {
                                                                    size_t count);
     void (*widen)(float *sum, const void *src, size_t count, comm_dtype dtype);
     void (*narrow)(void *dst, const float *sum, size_t count, comm_dtype dtype);
+    /* A sum that is wanted in two places, such as here and in a peer's memory: dst[i] = also[i] = a[i] + b[i], with the
+     * same bits as reduce_kernel's. Each of dst and also may be a or b; they are apart from each other. NULL for ops
+     * other than SUM, AVG and PREMUL_SUM, for BOOL and for an illegal pair: use reduce_kernel, and copy. */
+    void (*(*reduce_to_two_kernel)(comm_redop redop, comm_dtype dtype))(void *dst, void *also, const void *a,
+                                                                        const void *b, size_t count);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */

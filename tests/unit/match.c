@@ -449,6 +449,40 @@ static void what_comes_is_reduced_in_the_order_of_ranks(void **state)
         }
 }
 
+static int sums_to_two; /* calls */
+
+static void subtract_to_two(void *dst, void *also, const void *a, const void *b, size_t count)
+{
+    sums_to_two++;
+    subtract(dst, a, b, count);
+    memcpy(also, dst, count);
+}
+
+/* Also more than the block that is copied at a time, in parts, and where what comes lies where the results go. */
+static void what_is_reduced_to_two_places_is_so_in_the_order_of_ranks(void **state)
+{
+    enum { BYTES = 5000, FIRST = 3000 };
+    uint8_t local[BYTES], came[BYTES], expected[BYTES];
+    (void)state;
+    for (int way = 0; way < 4; way++) {
+        struct sink s = { .kind = SINK_REDUCE, .dst = local, .local = local, .local_is_lower = way & 1,
+                          .element_bytes = 1, .result_bytes = 1, .kernel = subtract, .total = BYTES,
+                          .to_two = way & 2 ? subtract_to_two : NULL };
+        for (int i = 0; i < BYTES; i++) {
+            local[i] = (uint8_t)(7 * i);
+            came[i] = (uint8_t)(i * i);
+            expected[i] = (uint8_t)(way & 1 ? local[i] - came[i] : came[i] - local[i]);
+        }
+        sums_to_two = 0;
+        sink_feed_to_two(&s, came, came, FIRST);
+        sink_feed_to_two(&s, came + FIRST, came + FIRST, BYTES - FIRST);
+        assert_int_equal(sink_left(&s), 0);
+        assert_int_equal(sums_to_two, way & 2 ? 2 : 0);
+        assert_memory_equal(local, expected, BYTES);
+        assert_memory_equal(came, expected, BYTES);
+    }
+}
+
 /* ---- Cancelling ---- */
 
 static void a_cancelled_receive_gets_nothing(void **state)
@@ -673,6 +707,7 @@ int main(void)
         TEST(wrong_lengths_are_told),
         TEST(a_longer_message_is_cut),
         TEST(what_comes_is_reduced_in_the_order_of_ranks),
+        TEST(what_is_reduced_to_two_places_is_so_in_the_order_of_ranks),
         TEST(a_cancelled_receive_gets_nothing),
         TEST(a_receive_is_cancelled_while_its_message_comes),
         TEST(a_cancelled_announcement_is_not_sent),

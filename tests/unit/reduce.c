@@ -120,11 +120,36 @@ static void reference_pair(comm_redop redop, comm_dtype dtype, const uint8_t *a,
             dst + i * bytes);
 }
 
+static int is_sum_of_numbers(comm_redop redop, comm_dtype dtype)
+{
+    int sums = redop == COMM_REDOP_SUM || redop == COMM_REDOP_AVG || redop == COMM_REDOP_PREMUL_SUM;
+    return sums && dtype != COMM_DTYPE_BOOL && comm__reduce_kernel(redop, dtype);
+}
+
+/* Apart from both sources, and over them, as where two ranks sum in place: each result goes to either's memory. */
+static void check_to_two(comm_redop redop, comm_dtype dtype, const struct buffer *a, const struct buffer *b,
+                         const uint8_t *expected, size_t count, struct buffer *dst, struct buffer *also)
+{
+    size_t bytes = count * comm_dtype_bytes(dtype);
+    reduce_to_two_kernel kernel = comm__reduce_to_two_kernel(redop, dtype);
+    assert_int_equal(kernel != NULL, is_sum_of_numbers(redop, dtype));
+    for (int over = 0; kernel && over < 3; over++) {
+        memcpy(dst->data, (over == 2 ? b : a)->data, bytes);
+        memcpy(also->data, (over == 2 ? a : b)->data, bytes);
+        kernel(dst->data, also->data, over == 0 ? a->data : over == 1 ? dst->data : also->data,
+               over == 0 ? b->data : over == 1 ? also->data : dst->data, count);
+        assert_same("to two places", redop, dtype, dst, count, expected, a->data, b->data);
+        assert_same("the second of two places", redop, dtype, also, count, expected, a->data, b->data);
+    }
+    memset(dst->data, POISON, bytes);
+    memset(also->data, POISON, bytes);
+}
+
 static void check_pair(comm_redop redop, comm_dtype dtype, const struct buffer *a, const struct buffer *b,
                        const uint8_t *expected, size_t count, size_t off)
 {
     size_t bytes = count * comm_dtype_bytes(dtype);
-    struct buffer dst = buffer_make(dtype, count, off);
+    struct buffer dst = buffer_make(dtype, count, off), also = buffer_make(dtype, count, 3 * off % 64);
     for (size_t v = 0; use_variant(v); v++) {
         reduce_kernel kernel = comm__reduce_kernel(redop, dtype);
         kernel(dst.data, a->data, b->data, count);
@@ -136,8 +161,10 @@ static void check_pair(comm_redop redop, comm_dtype dtype, const struct buffer *
         kernel(dst.data, a->data, dst.data, count);
         assert_same("dst is b", redop, dtype, &dst, count, expected, a->data, b->data);
         memset(dst.data, POISON, bytes);
+        check_to_two(redop, dtype, a, b, expected, count, &dst, &also);
     }
     free(dst.memory);
+    free(also.memory);
 }
 
 static void every_count_of(comm_redop redop, comm_dtype dtype)
