@@ -101,7 +101,7 @@ static void fill_message(const struct exec_op *op, struct slot *slot, const stru
     m->local = operand_region(op, slot, &step->source, &unused);
     m->local_is_lower = step->source_is_lower;
     m->kernel = operand_kernel(op, step);
-    m->to_two = m->may_write_back && m->kernel == op->kernel ? op->to_two : NULL;
+    m->to_two = op->to_two;
     m->result_bytes = operand_element_bytes(op, &step->dst);
 }
 

@@ -74,7 +74,7 @@ struct exec_op {
     const struct plan *plan;
     struct route route;
     reduce_kernel_fn kernel;
-    reduce_to_two_fn to_two; /* NULL: `kernel`, and a copy */
+    reduce_to_two_fn to_two; /* for what is written back, in plans that do not widen; NULL: `kernel`, and a copy */
     reduce_kernel_fn wide_kernel, widening_kernel; /* if the plan widens: of sums, and of the user's elements to sums */
     uint32_t slice_count, slice_next, slices_done;
     size_t slice_elements;

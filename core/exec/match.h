@@ -126,7 +126,7 @@ struct message {
     size_t came;                /* a receive: the message's bytes, which may be more */
     const uint8_t *local;       /* if `kernel`: data = what comes OP local */
     reduce_kernel_fn kernel;
-    reduce_to_two_fn to_two;    /* if it may be written back; NULL: `kernel`, and a copy */
+    reduce_to_two_fn to_two;    /* for what is written back; NULL: `kernel`, and a copy */
     size_t element_bytes, result_bytes; /* of an element of what comes and of `local`, and of `data` */
 };
 

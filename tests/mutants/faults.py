@@ -968,6 +968,20 @@ fault("shm", "result_stays_in_the_staging_area", WRITE_BACK,
       "registered on shm")
 fault("shm", "staging_place_is_used_twice", WRITE_BACK,
       "        p->staged |= p->staged_in[l->place.slot];\n", "", "shm_lend")
+fault("shm", "result_is_not_copied_to_the_second_place", SINK, "        memcpy(also + at, dst + at, now);\n", "",
+      "match")
+fault("shm", "operands_of_two_results_change_places", SINK, "*a = s->local_is_lower ? local : data",
+      "*a = s->local_is_lower ? data : local", "match")
+fault("shm", "what_goes_to_two_places_is_not_counted", SINK, "    s->done += n;\n}\n\nvoid sink_feed(",
+      "}\n\nvoid sink_feed(", "match")
+fault("shm", "results_in_both_memories_begin_again", WRITE_BACK, "p->borrowed_back + s->done, data",
+      "p->borrowed_back, data", "shm_lend")
+fault("core", "sums_of_pairs_leave_one_out", "core/reduce_kernels.c",
+      "#define EACH_PAIR for (int k = 0; k < PAIRS; k++)",
+      "#define EACH_PAIR for (int k = 0; k < PAIRS - 1; k++)", "reduce")
+fault("core", "second_place_of_narrow_floats_is_shifted", "core/reduce_kernels.c",
+      "store_two_##name(also + i + k * IN_PAIR, result[k]);",
+      "store_two_##name(also + i, result[k]);          ", "reduce")
 fault("shm", "written_back_though_not_asked", WRITE_BACK,
       "s->kind == SINK_REDUCE && s->message && s->message->may_write_back",
       "s->kind == SINK_REDUCE && s->message", "shm_lend")
