@@ -167,6 +167,11 @@ class Compare(unittest.TestCase):
         places = [distances.place(ns) for ns in [(60, 70), (60, 240), (240, 60), (250, 240), (149, 26)]]
         self.assertEqual(places, ['near', None, None, 'far', 'near'])
         self.assertIn('takes 70 to 149 ns from one to the other (2 of 5 rows)', distances.text('near'))
+        distances = load().Distances(150, 45)
+        places = [distances.place(ns) for ns in [(30, 44), (44, 45), (30, 240), (45, 149)]]
+        self.assertEqual(places, ['one', None, None, 'near'])
+        self.assertEqual(distances.text('one'), 'Two threads of one core: a line of memory takes 44 to 44 ns from one '
+                                                'to the other (1 of 4 rows).')
 
     def test_a_ratio_is_the_quotient_of_two_printed_cells(self):
         # In the second row the median of the ratios within one repetition would be 6.5.
