@@ -106,9 +106,7 @@ static uint64_t turn_of(const struct frame *h)
 
 /* Is it this message's turn to go the other way? One of 256 on average, or a quarter as often if that is much slower,
  * lest tries are the 99th percentile; more often at first, for what was measured by then may have met cold caches.
- * Between dies a swap of 512 KiB takes 100 us by the kernel and 130 to 200 through the ring: with one row of 8 at
- * first, and not of 32, the first 2000 take a tenth longer. Asked again about a message the answer is the same, and two
- * ranks that ask about the same operation have the same. */
+ * Asked again about a message the answer is the same, and two ranks that ask about the same operation have the same. */
 enum { TRIED_AT_FIRST = 8, TRIED_AT_LAST = 256, MOST_OFTEN = 5 };
 _Static_assert(TRIED_AT_FIRST << MOST_OFTEN == TRIED_AT_LAST, "WAY_OFTEN times MOST_OFTEN says TRIED_AT_FIRST");
 
@@ -117,7 +115,7 @@ static int is_tried(const struct frame *h, uint8_t way)
     enum { SELDOM = 4 };
     uint64_t row = turn_of(h) / row_of(h), often = way / WAY_OFTEN;
     uint64_t rows = TRIED_AT_LAST >> often;
-    if (way & WAY_SELDOM)
+    if (often < MOST_OFTEN && way & WAY_SELDOM)
         rows *= SELDOM;
     return ((row + 1) * ring_key_odd >> 32) % rows == 0; /* the first is none */
 }
@@ -188,14 +186,17 @@ static uint8_t choose_way(struct duplex *p, const struct frame *h, double ring_n
     return !may_win ? 0 : ns > much * ring_ns ? WAY_SELDOM : WAY_TRIED;
 }
 
-/* Of so many messages of a size this way was chosen, since it was the other one. Among several ranks tries are seldom
+/* Of so many messages of a size `way` was chosen, since it was the other one. Among several ranks tries are seldom
  * from the beginning: one that goes another way has all others wait, and the 99th percentile of four ranks' swaps of 1
- * MiB is a third longer with many. */
-static uint8_t how_often(const struct duplex *p, const struct frame *h, uint32_t chosen)
+ * MiB is a third longer with many. What is much slower is tried often for a quarter as long: between dies a swap of 512
+ * KiB takes 100 us by the kernel and 130 to 200 through the ring, and the first 2000 took a tenth longer. */
+static uint8_t how_often(const struct duplex *p, const struct frame *h, uint8_t way, uint32_t chosen)
 {
+    enum { SOONER = 4 };
     if (p->fabric->up_count > 1)
         return 0;
-    uint64_t rows = copy_out_tries_in(chosen / row_of(h), TRIED_AT_FIRST, TRIED_AT_LAST);
+    uint64_t seen = chosen / row_of(h) * (way & WAY_SELDOM ? SOONER : 1);
+    uint64_t rows = copy_out_tries_in(seen, TRIED_AT_FIRST, TRIED_AT_LAST);
     return (uint8_t)(__builtin_ctz(TRIED_AT_LAST) - __builtin_ctzll(rows)) * WAY_OFTEN;
 }
 
@@ -209,7 +210,7 @@ static uint8_t steady_way(const struct duplex *p, const struct frame *h, struct 
         return c->way;
     c->doubts = 0;
     c->chosen = is_other ? 0 : c->chosen + (c->chosen < MANY);
-    return way | how_often(p, h, c->chosen);
+    return way | how_often(p, h, way, c->chosen);
 }
 
 /* The first message of a size goes as those of the next smaller size did. */

@@ -968,6 +968,7 @@ fault("shm", "result_stays_in_the_staging_area", WRITE_BACK,
       "registered on shm")
 fault("shm", "staging_place_is_used_twice", WRITE_BACK,
       "        p->staged |= p->staged_in[l->place.slot];\n", "", "shm_lend")
+fault("shm", "what_is_much_slower_is_tried_often_for_as_long", LEND, "(way & WAY_SELDOM ? SOONER : 1)", "1", "shm_lend")
 fault("shm", "result_is_not_copied_to_the_second_place", SINK, "        memcpy(also + at, dst + at, now);\n", "",
       "match")
 fault("shm", "operands_of_two_results_change_places", SINK, "*a = s->local_is_lower ? local : data",

@@ -668,6 +668,15 @@ static void a_new_way_is_doubted_more_often(void **state)
     int late = 4096 * ROW - lent_of(4096 * ROW, &h, data);
     assert_in_range(early, 8 * ROW, 40 * ROW);
     assert_in_range(late, 8 * ROW, 32 * ROW);
+    for (int much = 0; much < 2; much++) { /* and for longer if the other one is not much slower */
+        note_copies(sides[0].pair, 1000, 1000);
+        lent_of(LONG_DOUBTS, &h, data);
+        note_copies(sides[0].pair, much ? 6000 : 3400, much ? 6000 : 3400);
+        lent_of(LONG_DOUBTS, &h, data);
+        int first = 16 * ROW - lent_of(16 * ROW, &h, data), next = 48 * ROW - lent_of(48 * ROW, &h, data);
+        assert_in_range(first, ROW, 4 * ROW);
+        assert_in_range(next, (much ? 0 : 4) * ROW, (much ? 2 : 12) * ROW);
+    }
     sides[0].fabric.up_count = 2; /* but not among several ranks */
     note_copies(sides[0].pair, 500, 500);
     lent_of(LONG_DOUBTS, &h, data);
