@@ -195,29 +195,39 @@ class Compare(unittest.TestCase):
         libraries = sys.modules[load().build.__module__]
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
-            compiler, sources = folder / 'cc', folder / 'sources'
-            sources.mkdir()
-            source = sources / 'program.c'
-            source.write_text('first')
-            compiler.write_text('#!/bin/sh\ncp "$5" "$4"\n')
+            compiler, header, source, library, calls, programs = (
+                folder / name for name in ('cc', 'header.h', 'program.c', 'lib.so', 'calls', 'programs'))
+            programs.mkdir()
+            # cc -O3 -w -MD -MF NEEDS -o PROGRAM SOURCE LIBRARY...
+            compiler.write_text(f'#!/bin/sh\necho x >> {calls}\ncat "$8" {header} > "$7"\n'
+                                f'printf "%s: %s \\\\\n %s\n" "$7" "$8" {header} > "$5"\n')
             compiler.chmod(0o755)
-            for path in source, compiler:
+            for path in header, source, library:
+                path.write_text('')
+
+            def build(*more):
+                with mock.patch.object(libraries, 'SOURCES', folder):
+                    program = libraries.build(programs, 'program', str(compiler), source.name, str(library), *more)
+                self.assertEqual(pathlib.Path(program).read_text(), source.read_text() + header.read_text())
+                return len(calls.read_text().split())
+
+            for path in compiler, header, source, library:
                 os.utime(path, (1, 1))
-            for changed in None, source, compiler:
-                if changed == source:
-                    source.write_text('second')
-                if changed:
-                    now = (folder / 'program').stat().st_mtime
-                    os.utime(changed, (now + 1, now + 1))
-                with mock.patch.object(libraries, 'SOURCES', sources):
-                    program = pathlib.Path(libraries.build(folder, 'program', str(compiler), source.name))
-                self.assertEqual(program.read_text(), source.read_text())
-                made = program.stat().st_mtime
-                os.utime(source, (1, 1)), os.utime(compiler, (1, 1))
-                with mock.patch.object(libraries, 'SOURCES', sources):
-                    libraries.build(folder, 'program', str(compiler), source.name)
-                self.assertEqual(program.stat().st_mtime, made)
-            self.assertEqual({path.name for path in folder.iterdir()}, {'cc', 'sources', 'program'})
+            self.assertEqual([build(), build()], [1, 1])
+            for number, changed in enumerate([header, source, compiler, library]):
+                if changed in (header, source):
+                    changed.write_text(changed.name)
+                os.utime(changed, (0, 0))  # as a package may bring an older file
+                self.assertEqual([build(), build()], [2 + number, 2 + number], changed)
+            self.assertEqual([build('-lother'), build('-lother'), build(), build()], [6, 6, 7, 7])
+            os.utime(header, (2 ** 32, 2 ** 32))  # changed while it was compiled, for all that is known
+            self.assertEqual([build(), build()], [8, 9])
+            os.utime(header, (0, 0))
+            (programs / 'program.made-of').write_text('nothing of the kind')
+            self.assertEqual([build(), build()], [10, 10])
+            (programs / 'program').unlink()
+            self.assertEqual([build(), build()], [11, 11])
+            self.assertEqual({path.name for path in programs.iterdir()}, {'program', 'program.made-of'})
             self.assertEqual(libraries.programs_folder('/nonexistent', folder), folder)
 
     def test_without_a_build(self):

@@ -3,9 +3,12 @@ distances): with `distance`, a file, how far the cores of ranks 0 and 1 were fro
 import csv
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
+import time
 
 SOURCES = pathlib.Path(__file__).resolve().parent
 PUBLIC_HEADERS = SOURCES.parent.parent / 'include'
@@ -73,25 +76,44 @@ def programs_folder(build_folder, otherwise):
     return folder if os.access(folder, os.W_OK) else pathlib.Path(otherwise)
 
 
-def is_newer(program, paths):
-    return program.exists() and all(program.stat().st_mtime > path.stat().st_mtime for path in paths)
+def state_of(command, paths):
+    """What a program is made of: the command, and all files that the compiler has read, as they are now."""
+    stats = [(os.stat(path), path) for path in sorted(set(paths))]
+    return '\n'.join([shlex.join(command), *(f'{stat.st_mtime_ns} {stat.st_size} {path}' for stat, path in stats)])
+
+
+def is_made(made_of, command):
+    """Does the file say that the program was made so?"""
+    try:
+        text = made_of.read_text()
+        return text == state_of(command, [line.split(' ', 2)[2] for line in text.splitlines()[1:]])
+    except (OSError, IndexError):
+        return False
 
 
 def build(folder, name, compiler, source, *libraries):
-    """Compile a peer's program, if it has changed, or its compiler; say in one line why that is not possible."""
+    """Compile a peer's program, if the command or anything that it reads has changed; say in one line why that is not
+    possible."""
     program, found = pathlib.Path(folder) / name, shutil.which(compiler)
     if not found:
         raise Unavailable(f'{compiler} is not installed')
-    if is_newer(program, [pathlib.Path(found), *SOURCES.glob('*.*'), *PUBLIC_HEADERS.glob('comm/*.h')]):
+    command, made_of = [os.path.realpath(found), str(SOURCES / source), *libraries], program.with_suffix('.made-of')
+    if program.exists() and is_made(made_of, command):
         return str(program)
-    made = program.with_name(f'{name}.{os.getpid()}')  # another call may be running the program, or making it
-    arguments = [compiler, '-O3', '-w', '-o', str(made), str(SOURCES / source), *libraries]
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    if done.returncode != 0:
-        made.unlink(missing_ok=True)
-        reasons = [line for line in done.stderr.splitlines() if 'error' in line] or ['no message']
-        raise Unavailable(f'{compiler} failed: {reasons[0]}')
-    made.replace(program)
+    with tempfile.TemporaryDirectory(dir=folder) as work:  # another call may be running the program, or making it
+        made, needs, began_ns = pathlib.Path(work, name), pathlib.Path(work, 'needs'), time.time_ns()
+        done = subprocess.run([found, '-O3', '-w', '-MD', '-MF', str(needs), '-o', str(made), *command[1:]],
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            reasons = [line for line in done.stderr.splitlines() if 'error' in line] or ['no message']
+            raise Unavailable(f'{compiler} failed: {reasons[0]}')
+        read = needs.read_text().replace('\\\n', ' ').split(': ', 1)[1].split()
+        paths = [command[0], *read, *(library for library in libraries if os.path.isfile(library))]
+        made_of.unlink(missing_ok=True)
+        made.replace(program)
+        if all(os.stat(path).st_mtime_ns < began_ns for path in paths):  # else it may have read the old file
+            pathlib.Path(work, 'made-of').write_text(state_of(command, paths))
+            pathlib.Path(work, 'made-of').replace(made_of)
     return str(program)
 
 
