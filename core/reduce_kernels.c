@@ -358,6 +358,12 @@ enum { PAIRS = 4, IN_PAIR = 2 * LANES };
                 store_two_##name(also + i + k * IN_PAIR, result[k]);                                                   \
             }                                                                                                          \
         }                                                                                                              \
+        for (; i + IN_PAIR <= count; i += IN_PAIR) {                                                                   \
+            const struct two_lanes x = load_two_##name(a + i), y = load_two_##name(b + i);                             \
+            const struct two_lanes sum = { x.a + y.a, x.b + y.b };                                                     \
+            store_two_##name(dst + i, sum);                                                                            \
+            store_two_##name(also + i, sum);                                                                           \
+        }                                                                                                              \
         sum_to_two_##name##_rest(dst + i, also + i, a + i, b + i, count - i);                                          \
     }
 

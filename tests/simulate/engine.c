@@ -175,7 +175,7 @@ static void draw_world(void)
 {
     static const int64_t eager[] = { 65536, 65536, 65536, 0, 300, 5000, 262144 };
     static const size_t rooms[] = { 700, 5000, 65536, 300000, 3 << 20 };
-    int flood = world->seed % 100 == 0; /* they take long */
+    int flood = world->seed % 50 == 0; /* they take long */
     world->size = flood ? 2 : draw_size();
     world->eager_bytes = eager[below(7)];
     world->slow_rank = one_in(2) ? (int32_t)below((size_t)world->size) : -1;
