@@ -170,10 +170,9 @@ public:
         static uint64_t calls = 0;
         awaited_ = group;
         call_.store(++calls);
-        comm_status status = function();
-        if (call_.exchange(0) == 0)
-            std::lock_guard<std::mutex> ended(ending_); /* the abort has returned */
-        return status;
+        Waiting waiting;
+        check_earlier_signals();
+        return function();
     }
 
     static void listen()
@@ -194,12 +193,33 @@ public:
     }
 
 private:
+    struct Waiting {
+        ~Waiting()
+        {
+            if (call_.exchange(0) == 0)
+                std::lock_guard<std::mutex> ended(ending_); /* the abort has returned */
+        }
+    };
+
+    /* One that came after Python last looked for signals, and before there was a call to end, would be heard only when
+     * the call has returned. Either `handle` sees the call, or the signal is counted here. */
+    static void check_earlier_signals()
+    {
+        static uint64_t seen = 0;
+        uint64_t signals = signals_.load();
+        if (signals == seen)
+            return;
+        seen = signals;
+        check_signals();
+    }
+
     static void handle(int number, siginfo_t *info, void *context)
     {
         if (python_.sa_flags & SA_SIGINFO)
             python_.sa_sigaction(number, info, context);
         else
             python_.sa_handler(number);
+        signals_++;
         uint64_t call = call_.load();
         if (call) {
             signalled_call_.store(call);
@@ -222,6 +242,7 @@ private:
     }
 
     static inline std::atomic<uint64_t> call_ { 0 }, signalled_call_ { 0 }; /* numbers of calls; 0: none */
+    static inline std::atomic<uint64_t> signals_ { 0 };                     /* that have come */
     static inline comm_group *awaited_;                                     /* by the call */
     static inline std::mutex ending_;
     static inline sem_t signalled_;
