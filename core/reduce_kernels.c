@@ -304,7 +304,7 @@ enum { PAIRS = 4, IN_PAIR = 2 * LANES };
 /* Vectors two by two, four pairs of them at a time: all are loaded before the first is stored, which is a tenth faster
  * than pair by pair where another program runs on the core's other thread. Then pair by pair. */
 #define EACH_PAIR for (int k = 0; k < PAIRS; k++)
-#define OF_PAIRS(name, operator)                                                                                  \
+#define OF_PAIRS(name, operator)                                                                                       \
     struct two_lanes result[PAIRS];                                                                                    \
     EACH_PAIR {                                                                                                        \
         const struct two_lanes x = load_two_##name(a + i + k * IN_PAIR), y = load_two_##name(b + i + k * IN_PAIR);     \
