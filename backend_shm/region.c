@@ -15,7 +15,7 @@
 #include "segment.h"
 
 enum {
-    MAPPINGS_MAX = 4096, /* of one peer: a correct one has fewer */
+    MAPPINGS_MAX = 4096, /* of one peer: segment_error says it */
 };
 
 /* A file in memory, from an address that is a multiple of HUGE_PAGE_BYTES. */
@@ -371,7 +371,7 @@ static void refuse_map(struct duplex *p, uint64_t bytes, int error)
         exec_log(COMM_LOG_WARN, "rank %d cannot map %" PRIu64 " bytes of memory that rank %d shares: %s. Until it can, "
                  "messages from there are copied, which is slower%s",
                  (int)p->fabric->domain->peers.rank, bytes, (int)p->port.peer, segment_error(error),
-                 error == SEGMENT_CAN_SHRINK
+                 error == SEGMENT_CAN_SHRINK || error == SEGMENT_TOO_MANY
                      ? ""
                      : ". More descriptors (ulimit -n) or addresses (ulimit -v, vm.max_map_count) prevent this");
     p->map_refused = 1;
@@ -382,7 +382,7 @@ static struct mapping *map_one(struct duplex *p, const struct notice *n, int fd)
 {
     struct mapping *m = NULL;
     if (p->mapping_count >= MAPPINGS_MAX || !(m = calloc(1, sizeof *m))) {
-        errno = ENOMEM;
+        errno = p->mapping_count >= MAPPINGS_MAX ? SEGMENT_TOO_MANY : ENOMEM;
         return NULL;
     }
     *m = (struct mapping){ .next = p->mappings, .bytes = (size_t)n->bytes, .id = n->id };

@@ -11,6 +11,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "memory_left.h"
+
 #ifndef MADV_POPULATE_READ
 enum { MADV_POPULATE_READ = 22 }; /* Linux 5.14; older C libraries do not know it */
 #endif
@@ -51,15 +53,26 @@ const char *segment_error(int error)
 {
     if (error == EFBIG)
         return "the limit of file sizes (ulimit -f) holds for shared memory, too, and is less";
+    if (error == SEGMENT_NOT_LEFT)
+        return "there is not so much memory left, on this machine or for this container (memory.max of its cgroup)";
+    if (error == SEGMENT_TOO_MANY)
+        return "it has shared more than 4096 pieces";
     if (error == SEGMENT_CAN_SHRINK)
         return "it is a file that can shrink, as that rank may not use memfd_create; allow it there, or nowhere";
     return strerror(error);
 }
 
+/* Small ones are not worth reading of what there is. */
+static int is_there(size_t bytes)
+{
+    enum { SMALL_BYTES = 16 << 20 };
+    return bytes < SMALL_BYTES || bytes <= memory_left();
+}
+
 /* Allocate the pages, and seal the size, so that no process can take them away. */
 static int reserve(int fd, size_t bytes)
 {
-    int failed = is_too_large(bytes) ? EFBIG : 0;
+    int failed = is_too_large(bytes) ? EFBIG : is_there(bytes) ? 0 : SEGMENT_NOT_LEFT;
     while (!failed && (failed = posix_fallocate(fd, 0, (off_t)bytes)) == EINTR)
         ;
     if (failed) {
@@ -114,7 +127,7 @@ size_t segment_ring_least(void)
 int segment_create(size_t *ring_bytes, const int32_t nodes[2])
 {
     int fd = create(*ring_bytes, nodes);
-    while ((fd == -ENOSPC || fd == -ENOMEM || fd == -EFBIG) && *ring_bytes > segment_ring_least()) {
+    while ((fd == -ENOSPC || fd == -ENOMEM || fd == -EFBIG || fd == -SEGMENT_NOT_LEFT) && *ring_bytes > segment_ring_least()) {
         *ring_bytes /= 2;
         fd = create(*ring_bytes, nodes);
     }

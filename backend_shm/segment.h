@@ -9,6 +9,8 @@ enum {
     SEGMENT_RING_MIN = 16 << 10, /* bytes of a ring */
     SEGMENT_RING_MAX = 64 << 20,
     SEGMENT_CAN_SHRINK = 4096, /* no errno is so large */
+    SEGMENT_TOO_MANY,          /* of one peer: region.c */
+    SEGMENT_NOT_LEFT,          /* so much memory */
 };
 
 /* A file of so many bytes, which are reserved: a page that cannot be had later would kill the process that touches it.

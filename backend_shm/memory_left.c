@@ -1,0 +1,93 @@
+#include "memory_left.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PATH_BYTES = 4096 };
+
+/* The number behind `name` in a file of such lines, in its unit; UINT64_MAX: there is none. */
+static uint64_t read_entry(const char *path, const char *name)
+{
+    char line[256];
+    size_t length = strlen(name);
+    uint64_t value = UINT64_MAX;
+    FILE *f = fopen(path, "re");
+    while (f && value == UINT64_MAX && fgets(line, sizeof line, f))
+        if (strncmp(line, name, length) == 0)
+            value = strtoull(line + length, NULL, 10);
+    if (f)
+        fclose(f);
+    return value;
+}
+
+/* Of a file in a group's folder. "max" is no number. */
+static uint64_t of_group(const char *group, const char *file, const char *name)
+{
+    char path[PATH_BYTES + 32];
+    snprintf(path, sizeof path, "%s/%s", group, file);
+    if (*name)
+        return read_entry(path, name);
+    char line[64] = "";
+    FILE *f = fopen(path, "re");
+    int is_number = f && fgets(line, sizeof line, f) && line[0] >= '0' && line[0] <= '9';
+    if (f)
+        fclose(f);
+    return is_number ? strtoull(line, NULL, 10) : UINT64_MAX;
+}
+
+static uint64_t more(uint64_t a, uint64_t b)
+{
+    return a == UINT64_MAX || b == UINT64_MAX || a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* What it may have, and its swap, without what it has and cannot give back. */
+static uint64_t left_in_group(const char *group, uint64_t swap)
+{
+    uint64_t most = of_group(group, "memory.max", ""), most_swap = of_group(group, "memory.swap.max", "");
+    if (most == UINT64_MAX)
+        return UINT64_MAX;
+    uint64_t used = more(of_group(group, "memory.stat", "anon "), of_group(group, "memory.stat", "shmem "));
+    most = more(most, most_swap < swap ? most_swap : swap);
+    return used == UINT64_MAX ? most : most > used ? most - used : 0;
+}
+
+/* Of its group and all that this one is in. */
+static uint64_t left_in_groups(const char *proc, const char *groups, uint64_t swap)
+{
+    char path[PATH_BYTES], line[PATH_BYTES / 2] = "";
+    uint64_t left = UINT64_MAX;
+    snprintf(path, sizeof path, "%s/self/cgroup", proc);
+    FILE *f = fopen(path, "re");
+    while (f && strncmp(line, "0::", 3) != 0)
+        if (!fgets(line, sizeof line, f))
+            strcpy(line, "0::/"); /* version 1 */
+    if (f)
+        fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    for (char *name = line + (*line ? 3 : 0), *end = name + strlen(name); *line; *end = '\0') {
+        snprintf(path, sizeof path, "%s%s", groups, name);
+        uint64_t this_left = left_in_group(path, swap);
+        left = this_left < left ? this_left : left;
+        if (end == name || !(end = strrchr(name, '/')))
+            break;
+    }
+    return left;
+}
+
+uint64_t memory_left_in(const char *proc, const char *groups)
+{
+    enum { UNIT = 1024 };
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/meminfo", proc);
+    uint64_t available = read_entry(path, "MemAvailable:"), swap = read_entry(path, "SwapFree:");
+    swap = swap < UINT64_MAX / UNIT ? swap * UNIT : 0;
+    available = available < UINT64_MAX / UNIT ? more(available * UNIT, swap) : UINT64_MAX;
+    uint64_t of_groups = left_in_groups(proc, groups, swap);
+    return of_groups < available ? of_groups : available;
+}
+
+uint64_t memory_left(void)
+{
+    return memory_left_in("/proc", "/sys/fs/cgroup");
+}

@@ -1,0 +1,97 @@
+/* How much memory there is left, by what /proc and the control groups say; and that no more is asked of the kernel. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "backend_shm/memory_left.h"
+#include "backend_shm/segment.h"
+
+enum { MIB = 1 << 20 };
+
+static char folder[] = "/tmp/comm-left-XXXXXX";
+
+static void write_file(const char *name, const char *text)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    for (char *slash = strchr(path + sizeof folder, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* In MiB; -1: not known. */
+static int64_t left(void)
+{
+    char proc[64], groups[64];
+    snprintf(proc, sizeof proc, "%s/proc", folder);
+    snprintf(groups, sizeof groups, "%s/groups", folder);
+    uint64_t bytes = memory_left_in(proc, groups);
+    return bytes == UINT64_MAX ? -1 : (int64_t)(bytes / MIB);
+}
+
+static void the_least_of_machine_and_groups_counts(void **state)
+{
+    (void)state;
+    assert_int_equal(left(), -1);
+    write_file("proc/meminfo", "MemTotal: 900000 kB\nMemAvailable:   819200 kB\nSwapFree: 102400 kB\n");
+    assert_int_equal(left(), 900);
+    write_file("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+    assert_int_equal(left(), 900);
+    write_file("groups/a/b/memory.max", "max\n");
+    assert_int_equal(left(), 900);
+    write_file("groups/a/memory.max", "629145600\n"); /* 600 MiB, and all swap */
+    assert_int_equal(left(), 700);
+    write_file("groups/a/memory.swap.max", "0\n");
+    assert_int_equal(left(), 600);
+    write_file("groups/a/memory.stat", "anon 104857600\nfile 314572800\nshmem 209715200\n");
+    assert_int_equal(left(), 300);
+    write_file("groups/a/b/memory.max", "52428800\n");
+    write_file("groups/a/b/memory.swap.max", "0\n");
+    write_file("groups/a/b/memory.stat", "anon 52428801\nshmem 0\n");
+    assert_int_equal(left(), 0);
+    write_file("proc/self/cgroup", "0::/\n"); /* a name space of its own */
+    assert_int_equal(left(), 900);
+    write_file("groups/memory.max", "104857600\n");
+    write_file("groups/memory.swap.max", "max\n");
+    assert_int_equal(left(), 200);
+    write_file("proc/self/cgroup", "5:memory:/a/b\n"); /* version 1 */
+    assert_int_equal(left(), 200);
+}
+
+/* The kernel would take pages until a process is ended. */
+static void a_file_that_cannot_be_is_refused(void **state)
+{
+    const uint64_t bytes = 1ull << 46;
+    (void)state;
+    assert_true(memory_left() < bytes);
+    assert_int_equal(segment_file(bytes), -SEGMENT_NOT_LEFT);
+    assert_non_null(strstr(segment_error(SEGMENT_NOT_LEFT), "not so much memory left"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_least_of_machine_and_groups_counts),
+        cmocka_unit_test(a_file_that_cannot_be_is_refused),
+    };
+    if (!mkdtemp(folder))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return failed | (system(command) != 0);
+}
