@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -45,10 +46,13 @@ static void note_lendable(struct fabric *f, uintptr_t at)
 }
 
 /* The kernel does not read all memory for other processes (that of devices, say). What this process can be read from
- * itself, another one can. Both ends of a payload are tried, and their pages are not asked about again. */
+ * itself, another one can. Both ends of a payload are tried, and their pages are not asked about again. But a process
+ * that has given up privileges since (setuid), or says so (PR_SET_DUMPABLE), is closed to others. */
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 {
     const uintptr_t first = (uintptr_t)payload, last = first + bytes - 1;
+    if (prctl(PR_GET_DUMPABLE) != f->dumpable)
+        return 0;
     if (is_lendable(f, first) && is_lendable(f, last))
         return 1;
     uint8_t ends[2];
@@ -458,14 +462,33 @@ void lend_end_all(struct duplex *p)
 
 /* ---- The receiver ---- */
 
-/* Perhaps less; as process_vm_readv. */
-static ssize_t read_some(const struct duplex *p, void *to, uint64_t from, size_t bytes)
+int lend_finds_thread(struct duplex *p)
 {
-    struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
-    return process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
+    enum { SOME = 64 };
+    pid_t threads[SOME];
+    uint64_t word = 0;
+    struct iovec local = { &word, sizeof word };
+    struct iovec remote = { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word };
+    int count = p->sees_threads ? writer_threads(greeting_peer(p->watch.fd), threads, SOME) : 0;
+    for (int i = 0; i < count; i++)
+        if (threads[i] != p->pid && process_vm_readv(threads[i], &local, 1, &remote, 1, 0) == sizeof word &&
+            word == p->in.shared->probe_word) {
+            p->pid = threads[i];
+            return 1;
+        }
+    errno = ESRCH;
+    return 0;
 }
 
-int lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes)
+/* Perhaps less; as process_vm_readv. */
+static ssize_t read_some(struct duplex *p, void *to, uint64_t from, size_t bytes)
+{
+    struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
+    ssize_t n = process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
+    return n < 0 && errno == ESRCH && lend_finds_thread(p) ? process_vm_readv(p->pid, &local, 1, &remote, 1, 0) : n;
+}
+
+int lend_read_memory(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = read_some(p, (uint8_t *)to + done, from + done, bytes - done);
@@ -487,6 +510,8 @@ int lend_write_memory(struct duplex *p, const void *data, size_t bytes, const st
 {
     const struct iovec from = { (void *)data, bytes };
     ssize_t n = process_vm_writev(p->pid, &from, 1, (const struct iovec *)to, 1, 0);
+    if (n < 0 && errno == ESRCH && lend_finds_thread(p))
+        n = process_vm_writev(p->pid, &from, 1, (const struct iovec *)to, 1, 0);
     if (n < 0 && (errno == EPERM || errno == ENOSYS))
         atomic_store_explicit(&p->in.shared->can_write, 0, memory_order_relaxed);
     return n == (ssize_t)bytes;

@@ -115,8 +115,11 @@ void lend_cannot_read(struct duplex *p, size_t bytes, int error);
 int lend_is_allowed(const struct fabric *f);
 /* Say to the peer whether this rank can read its memory, once that can be found out. */
 void lend_probe(struct duplex *p);
+/* The kernel finds no memory (ESRCH) by the number that it was given for the peer: is another thread of its process
+ * there? Then that one's number is taken from now on. */
+int lend_finds_thread(struct duplex *p);
 /* Read all of it by the kernel, perhaps in several calls; 0: it does not, errno says why. */
-int lend_read_memory(const struct duplex *p, void *to, uint64_t from, size_t bytes);
+int lend_read_memory(struct duplex *p, void *to, uint64_t from, size_t bytes);
 /* Can this rank write the peer's memory by the kernel? That is tried when they connect. */
 static inline int lend_can_write(const struct duplex *p)
 {

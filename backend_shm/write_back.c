@@ -417,6 +417,8 @@ static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
     struct iovec remote[2] = { { (void *)(uintptr_t)p->borrowed.at, bytes },
                                { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word } };
     ssize_t n = process_vm_readv(p->pid, local, 2, remote, 2, 0);
+    if (n < 0 && errno == ESRCH && lend_finds_thread(p))
+        n = process_vm_readv(p->pid, local, 2, remote, 2, 0);
     if (n == (ssize_t)(bytes + sizeof word) && word == p->in.shared->probe_word)
         return 1;
     if (n == (ssize_t)(bytes + sizeof word)) {

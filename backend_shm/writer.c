@@ -1,5 +1,6 @@
 #include "writer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,12 +40,29 @@ static int state_of(const char *name)
     return state && state[1] ? state[2] : -1;
 }
 
+int writer_threads(pid_t pid, pid_t *threads, int space)
+{
+    char name[32];
+    snprintf(name, sizeof name, "/proc/%d/task", (int)pid);
+    DIR *folder = pid > 0 ? opendir(name) : NULL;
+    int count = 0;
+    for (struct dirent *entry; folder && count < space && (entry = readdir(folder));) {
+        long thread = strtol(entry->d_name, NULL, 10);
+        if (thread > 0)
+            threads[count++] = (pid_t)thread;
+    }
+    if (folder)
+        closedir(folder);
+    return count;
+}
+
 int writer_has_ended(pid_t pid)
 {
     char name[64];
+    pid_t threads[2];
     snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
     int state = pid > 0 ? state_of(name) : -1;
-    return state == 0 || state == 'Z' || state == 'X' || state == 'x';
+    return state == 0 || state == 'X' || state == 'x' || (state == 'Z' && writer_threads(pid, threads, 2) < 2);
 }
 
 int writer_is_out(pid_t pid, int thread)
