@@ -306,10 +306,12 @@ comm_status comm__auto_choose(comm_group *group)
 {
     if (!has_auto(group))
         return COMM_OK;
+    char text[COMM_ERROR_BYTES];
     comm_status status = COMM_OK;
     int32_t *hosts = hosts_of(group);
     if (!hosts)
         return comm__fail(COMM_ERR_NO_MEMORY, "opening group '%s'", group->name);
+    comm__error_before(text);
     for (size_t i = 0; i < group->channel_count && status == COMM_OK; i++) {
         struct channel *channel = &group->channels[i];
         if (!comm__is_auto(channel->choice.pair))
@@ -318,5 +320,6 @@ comm_status comm__auto_choose(comm_group *group)
         channel->choice.backend = channel->backend;
     }
     free(hosts);
+    comm__error_after(status, text);
     return status == COMM_OK ? merge_all(group) : status;
 }

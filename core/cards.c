@@ -87,7 +87,7 @@ comm_status comm__cards_find(struct cards *c, const char *backend, const char *k
             latest_bytes = bytes;
         }
     if (!latest)
-        return comm__fail(COMM_ERR_NOT_FOUND, "'%s' has been published by no rank", key);
+        return COMM_ERR_NOT_FOUND;
     char *data = malloc(latest_bytes + 1);
     if (!data)
         return comm__fail(COMM_ERR_NO_MEMORY, "no memory for '%s'", key);

@@ -28,7 +28,7 @@ void comm__cards_take(struct cards *c, const void *all, size_t bytes);
 /* The value at *at, of a card that is followed by a NUL; *at moves on. 0 at `end`, or if this is no card. Lends
  * *ret_key, "<backend>/<key>". */
 int comm__cards_next(const char **at, const char *end, const char **ret_key, size_t *ret_key_bytes, size_t *ret_bytes);
-/* Gives *ret_data (free), with a NUL after it; NOT_FOUND if it is on no card. */
+/* Gives *ret_data (free), with a NUL after it; NOT_FOUND, which leaves no text, if it is on no card. */
 comm_status comm__cards_find(struct cards *c, const char *backend, const char *key, void **ret_data, size_t *ret_bytes);
 
 #endif

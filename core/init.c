@@ -274,7 +274,7 @@ static comm_status fail_init(struct world *world, const comm_init_options *o, co
     return comm__fail(status, "%s", text);
 }
 
-comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
+static comm_status init(const comm_init_options *given, comm_group **ret_world)
 {
     comm_init_options o = COMM_INIT_OPTIONS_INIT;
     struct backend_string string;
@@ -311,4 +311,11 @@ comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
     }
     comm__join_end(&j);
     return status;
+}
+
+comm_status comm_init(const comm_init_options *given, comm_group **ret_world)
+{
+    char text[COMM_ERROR_BYTES];
+    comm__error_before(text);
+    return comm__error_after(init(given, ret_world), text);
 }

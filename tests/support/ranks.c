@@ -81,7 +81,10 @@ comm_status ranks_init(comm_init_options *options, comm_group **ret_world)
         options->rank = self.rank;
         options->world_size = self.size;
     }
+    const int had_text = *comm_last_error() != '\0';
     comm_status status = comm_init(options, ret_world);
+    if (status == COMM_OK && !had_text && *comm_last_error())
+        ranks_fail(__FILE__, __LINE__, "comm_init went well, and left the text of an error: %s", comm_last_error());
     comm_store_close(store); /* the world keeps what it needs */
     return status;
 }

@@ -117,6 +117,20 @@ const char *comm_last_error(void)
     return text ? text : "";
 }
 
+void comm__error_before(char text[COMM_ERROR_BYTES])
+{
+    snprintf(text, COMM_ERROR_BYTES, "%s", comm_last_error());
+    if (!text_of_thread()) /* now there is memory for one */
+        keep_text(text);
+}
+
+comm_status comm__error_after(comm_status status, const char text[COMM_ERROR_BYTES])
+{
+    if (status == COMM_OK && strcmp(comm_last_error(), text) != 0)
+        keep_text(text);
+    return status;
+}
+
 void comm_free(void *memory)
 {
     free(memory);

@@ -12,6 +12,11 @@ comm_status comm__fail(comm_status status, const char *format, ...) __attribute_
 /* Add what only the caller knows in front of this thread's text: "while X: <text>". */
 comm_status comm__fail_while(comm_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Around something that tries several ways: what failed on the way is no error if it goes well, and the thread has the
+ * text that it had before. */
+void comm__error_before(char text[COMM_ERROR_BYTES]);
+comm_status comm__error_after(comm_status status, const char text[COMM_ERROR_BYTES]);
+
 /* The initial-exec model makes thread-local variables cost one load. It takes all those of the library from the static
  * space, of which a library that is loaded late (by Python) gets little: so they must stay few and small, and what is
  * longer is allocated. */
