@@ -355,7 +355,8 @@ void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
     const struct duplex *p = (const struct duplex *)port;
     int phase = duplex_phase(p), error = p->dial_error;
     const char *what = phase == DUPLEX_RESOLVING    ? "the store has not said where it is"
-                       : phase == DUPLEX_GREETED    ? "it takes the connection, but does not answer: it is stopped"
+                       : phase == DUPLEX_GREETED    ? "it takes the connection, but does not answer: it is stopped, "
+                                                      "or has no descriptor left for it (ulimit -n)"
                        : phase != DUPLEX_CONNECTING ? ""
                        : error == EAGAIN            ? "its queue of connections is full: it is stopped"
                        : error == ECONNRESET        ? "it breaks off each connection"

@@ -200,13 +200,16 @@ static comm_status choose(struct tuner *t, size_t bytes, size_t *chosen)
             best = i;
     const struct candidate *before = &t->candidates[*chosen];
     double own = median_of(&t->candidates[OWN_CHOICE]), least = median_of(&t->candidates[best]);
-    if (least > better * own || !wins_nearly_always(&t->candidates[best], &t->candidates[OWN_CHOICE]))
+    int is_faster = least <= better * own;
+    int wins = is_faster && wins_nearly_always(&t->candidates[best], &t->candidates[OWN_CHOICE]);
+    if (!wins)
         *chosen = OWN_CHOICE;
     else if (*chosen == OWN_CHOICE || before->turns < turns || median_of(before) > as_good * least)
         *chosen = best;
     if (comm_group_rank(t->world) == 0)
-        fprintf(stderr, "comm-bench: %s %s %zu B: %.2f us as it is, %.2f us by %s\n", t->backend, t->op->name, bytes,
-                own, least, *t->candidates[best].name ? t->candidates[best].name : "the same");
+        fprintf(stderr, "comm-bench: %s %s %zu B: %.2f us as it is, %.2f us by %s%s\n", t->backend, t->op->name, bytes,
+                own, least, *t->candidates[best].name ? t->candidates[best].name : "the same",
+                is_faster && !wins ? ", but not in nearly every turn: no rule" : "");
     return COMM_OK;
 }
 
@@ -276,7 +279,8 @@ static void write_head(const struct tuner *t, int32_t hosts)
     fprintf(out,
             "# Rules for COMM_TUNING, by comm-bench --tune of libcomm %s, %s.\n"
             "# Measured with %d ranks on %d host%s: %s, %s, %d cores, %s %s.\n"
-            "# Where there is no rule, none was at least %.0f %% faster than the library's own choice.\n",
+            "# Where there is no rule, none was at least %.0f %% faster than the library's own choice, and in nearly "
+            "every turn.\n",
             comm_version(), date, comm_group_size(t->world), hosts, hosts == 1 ? "" : "s", machine.nodename,
             *model ? model : machine.machine, (int)sysconf(_SC_NPROCESSORS_ONLN), machine.sysname, machine.release,
             100 * (1 - better));

@@ -207,7 +207,9 @@ static void choose_slices(struct exec_op *op)
     op->slice_count = 1;
     op->slice_elements = total;
     if (slice_bytes && may_slice && total * op->element_bytes > slice_bytes) {
-        op->slice_count = (uint32_t)((total * op->element_bytes + slice_bytes - 1) / slice_bytes);
+        enum { MOST_SLICES = 1 << 30 };
+        const size_t slices = (total * op->element_bytes - 1) / slice_bytes + 1;
+        op->slice_count = (uint32_t)(slices < MOST_SLICES ? slices : MOST_SLICES);
         op->slice_elements = (total + op->slice_count - 1) / op->slice_count;
         op->slice_count = (uint32_t)((total + op->slice_elements - 1) / op->slice_elements);
     }

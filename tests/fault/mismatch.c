@@ -23,6 +23,7 @@ typedef comm_status (*call_fn)(comm_group *g, const comm_op_options *o, comm_wor
     }
 CALL(all_reduce, comm_all_reduce(g, a, b, FEW, f32, COMM_REDOP_SUM, o, w))
 CALL(all_reduce_more, comm_all_reduce(g, a, b, FEW + 1, f32, COMM_REDOP_SUM, o, w))
+CALL(all_reduce_none, comm_all_reduce(g, a, b, 0, f32, COMM_REDOP_SUM, o, w))
 CALL(all_reduce_max, comm_all_reduce(g, a, b, FEW, f32, COMM_REDOP_MAX, o, w))
 CALL(all_reduce_int, comm_all_reduce(g, a, b, FEW, COMM_DTYPE_I32, COMM_REDOP_SUM, o, w))
 CALL(all_reduce_large, comm_all_reduce(g, a, b, MANY, f32, COMM_REDOP_SUM, o, w))
@@ -86,6 +87,7 @@ static const struct disagreement {
     { all_reduce_large, all_reduce_large_min, "all_reduce(524288 x f32, sum)", "all_reduce(524288 x f32, min)" },
     { all_reduce_large, barrier, "all_reduce(524288 x f32, sum)", "barrier()" },
     { reduce_scatter, all_to_all, "reduce_scatter(24 x f32, sum)", "all_to_all(24 x f32)" },
+    { all_reduce, all_reduce_none, "all_reduce(24 x f32, sum)", "all_reduce(0 x f32, sum)" },
     { all_to_all, all_to_all_more, "all_to_all(24 x f32)", "all_to_all(32 x f32)" },
     { broadcast_0, broadcast_1, "broadcast(24 x f32, root 0)", "broadcast(24 x f32, root 1)" },
     { broadcast_1, broadcast_0, "broadcast(24 x f32, root 1)", "broadcast(24 x f32, root 0)" },

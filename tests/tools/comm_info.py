@@ -81,6 +81,7 @@ class Info(unittest.TestCase):
         parameters = {p["env"]: p for p in json.loads(told("--json", env={"COMM_TCP_LANES": "7"}))["parameters"]}
         self.assertEqual((parameters["COMM_TCP_LANES"]["value"], parameters["COMM_TCP_LANES"]["default"]), ("7", "4"))
         self.assertRegex(told("--parameters", env={"COMM_TCP_LANES": "7"}), r"COMM_TCP_LANES +tcp\.lanes += 7 ")
+        self.assertRegex(told("--parameters", env={"COMM_TCP_LANES": "many"}), r"COMM_TCP_LANES +tcp\.lanes += 4 ")
 
     def test_a_secret_stays_one(self):
         for words in ((), ("--json",), ("--parameters",), ("--markdown",)):

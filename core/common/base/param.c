@@ -257,11 +257,13 @@ comm_param_info comm__param_listed(size_t index)
     struct listed it = list[index];
     pthread_mutex_unlock(&lock);
     const char *text = getenv(it.env);
+    int64_t unused;
+    int counts = text && *text && (kind_of(it.param) == COMM_PARAM_TEXT || parse_number(it.param, text, &unused));
     return (comm_param_info){ .struct_bytes = sizeof(comm_param_info),
                               .name = it.param->name,
                               .env = it.env,
                               .scope = it.scope,
-                              .value = text && *text ? text : it.param->initial,
+                              .value = counts ? text : it.param->initial,
                               .initial = it.param->initial,
                               .help = it.param->help };
 }
