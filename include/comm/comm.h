@@ -908,7 +908,9 @@ COMM_API const char *comm_work_op(const comm_work *work);        /* "all_reduce"
  * ignores it, so a program need not ask. Results are the same with and without it. shm: peers map the memory of
  * comm_mem_alloc, reduce and copy right from there, and write results of all_reduce there; that of comm_mem_register is
  * read as any other memory is, through the kernel where it allows that. At log level info the library says which.
- * A peer that has no descriptor or no addresses left to map it warns once, and gets copies instead.
+ * A peer that has no descriptor or no addresses left to map it warns once, and gets copies instead. Each piece of
+ * comm_mem_alloc keeps a descriptor of this process there, and peers map 4096 pieces of a rank at most: few large
+ * pieces are better than many small ones.
  * For memory that is not of comm_mem_alloc, and that operations move again and again, shm asks the kernel for huge
  * pages (docs/tuning.md; COMM_SHM_HUGE_PAGES=0: never). Its contents and addresses stay.
  *

@@ -900,9 +900,19 @@ fault("shm", "connection_without_descriptors_is_given_up", "backend_shm/dial.c",
 fault("shm", "region_is_told_once_to_all", REGION, "struct told *t = &r->told[p->port.peer];",
       "struct told *t = &r->told[0];", "shm",
       "registered on shm")
-fault("shm", "memory_beyond_the_limit_of_files_is_taken", "backend_shm/segment.c", "is_too_large(bytes) ? EFBIG : 0",
-      "0", "limits")
-fault("shm", "rings_do_not_shrink_to_the_limit_of_files", "backend_shm/segment.c", " || fd == -EFBIG)", ")", "limits")
+fault("shm", "memory_beyond_the_limit_of_files_is_taken", "backend_shm/segment.c", "is_too_large(bytes) ? EFBIG : ",
+      "", "limits")
+fault("shm", "more_memory_than_there_is_is_taken", "backend_shm/segment.c", "bytes <= memory_left()", "1",
+      "shm_memory_left")
+fault("shm", "limits_of_groups_above_do_not_count", "backend_shm/memory_left.c", "(end = strrchr(name, '/'))", "0",
+      "shm_memory_left")
+fault("shm", "swap_does_not_count", "backend_shm/memory_left.c", "most = more(most,", "more(most,", "shm_memory_left")
+fault("shm", "first_thread_that_ends_is_the_process", LEND, "p->sees_threads ? writer_threads(", "0 ? writer_threads(",
+      "changes on shm")
+fault("shm", "process_that_was_closed_is_read", LEND, "prctl(PR_GET_DUMPABLE) != f->dumpable", "0", "changes on shm")
+fault("core", "ways_that_failed_leave_a_text", "core/common/base/error.c", "status == COMM_OK && strcmp", "0 && strcmp",
+      "two_levels")
+fault("shm", "rings_do_not_shrink_to_the_limit_of_files", "backend_shm/segment.c", " || fd == -EFBIG", "", "limits")
 fault("shm", "why_a_connection_ends_is_not_said", DUPLEX,
       "        region_say_end(p->watch.fd, port->lost_text);\n", "        ;\n", "shm_lend")
 fault("shm", "closed_descriptors_are_not_noticed", "backend_shm/events.c", "(errno == EBADF || errno == EINVAL)", "0",
