@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 
 #include "accept.h"
 #include "base/clock.h"
@@ -97,7 +96,6 @@ comm_status fabric_init(struct fabric *f, struct domain *d, const struct carrier
     f->store = info->store;
     f->connect_ms = exec_host->param_int(info->options, "shm", "connect_ms");
     f->ring_bytes = ring_bytes_here(info);
-    f->dumpable = prctl(PR_GET_DUMPABLE);
     f->cma_bytes = exec_host->param_int(info->options, "shm", "cma_bytes");
     f->cma_measured = (int)exec_host->param_int(info->options, "shm", "cma_measured");
     f->multicast_bytes = exec_host->param_int(info->options, "shm", "multicast_bytes");

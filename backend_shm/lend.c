@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -46,13 +45,10 @@ static void note_lendable(struct fabric *f, uintptr_t at)
 }
 
 /* The kernel does not read all memory for other processes (that of devices, say). What this process can be read from
- * itself, another one can. Both ends of a payload are tried, and their pages are not asked about again. But a process
- * that has given up privileges since (setuid), or says so (PR_SET_DUMPABLE), is closed to others. */
+ * itself, another one can. Both ends of a payload are tried, and their pages are not asked about again. */
 int lend_kernel_reads(struct fabric *f, const void *payload, size_t bytes)
 {
     const uintptr_t first = (uintptr_t)payload, last = first + bytes - 1;
-    if (prctl(PR_GET_DUMPABLE) != f->dumpable)
-        return 0;
     if (is_lendable(f, first) && is_lendable(f, last))
         return 1;
     uint8_t ends[2];

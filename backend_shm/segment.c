@@ -127,7 +127,8 @@ size_t segment_ring_least(void)
 int segment_create(size_t *ring_bytes, const int32_t nodes[2])
 {
     int fd = create(*ring_bytes, nodes);
-    while ((fd == -ENOSPC || fd == -ENOMEM || fd == -EFBIG || fd == -SEGMENT_NOT_LEFT) && *ring_bytes > segment_ring_least()) {
+    while ((fd == -ENOSPC || fd == -ENOMEM || fd == -EFBIG || fd == -SEGMENT_NOT_LEFT) &&
+           *ring_bytes > segment_ring_least()) {
         *ring_bytes /= 2;
         fd = create(*ring_bytes, nodes);
     }

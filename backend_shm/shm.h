@@ -203,7 +203,6 @@ struct fabric {
     /* lend.c */
     uint64_t probe_word;
     int64_t cma_bytes;
-    int dumpable; /* of this process, as it was: PR_GET_DUMPABLE */
     int cma_measured;
     enum copy_out_way copy_way;
     int64_t cma_call_ns, cma_copy_ns; /* what a read costs, and COPY_OUT_UNIT bytes of it; 0: not known */

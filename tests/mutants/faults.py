@@ -908,8 +908,7 @@ fault("shm", "limits_of_groups_above_do_not_count", "backend_shm/memory_left.c",
       "shm_memory_left")
 fault("shm", "swap_does_not_count", "backend_shm/memory_left.c", "most = more(most,", "more(most,", "shm_memory_left")
 fault("shm", "first_thread_that_ends_is_the_process", LEND, "p->sees_threads ? writer_threads(", "0 ? writer_threads(",
-      "changes on shm")
-fault("shm", "process_that_was_closed_is_read", LEND, "prctl(PR_GET_DUMPABLE) != f->dumpable", "0", "changes on shm")
+      "first threads end on shm")
 fault("core", "ways_that_failed_leave_a_text", "core/common/base/error.c", "status == COMM_OK && strcmp", "0 && strcmp",
       "two_levels")
 fault("shm", "rings_do_not_shrink_to_the_limit_of_files", "backend_shm/segment.c", " || fd == -EFBIG", "", "limits")
