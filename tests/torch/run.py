@@ -59,12 +59,17 @@ def pypi(library, folder):
             except (OSError, subprocess.CalledProcessError) as error:
                 skip(f"no PyTorch from PyPI: {error}")
             made.write_text("")
+        python = folder / "venv/bin/python"
+        # Without its bytecode each process compiles PyTorch's 1000 modules, which is two thirds of what it computes.
+        variables = {"TORCH_LIBCOMM_CACHE": str(folder / "venv/native"),
+                     "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
         if made.read_text() != state:
             install(folder / "venv")
+            # The ranks of several programs begin at the same time, and each would compile them.
+            subprocess.run([python, "-c", "import torch.distributed.fsdp, torch.distributed.tensor, torch_libcomm"],
+                           env={**os.environ, **variables}, capture_output=True)
             made.write_text(state)
-    # Without its bytecode each process compiles PyTorch's 1000 modules, which is two thirds of what it computes.
-    return folder / "venv/bin/python", {"TORCH_LIBCOMM_CACHE": str(folder / "venv/native"),
-                                        "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    return python, variables
 
 
 def install(venv):
