@@ -458,30 +458,44 @@ void lend_end_all(struct duplex *p)
 
 /* ---- The receiver ---- */
 
+/* Does this number stand for a thread of the peer's? */
+static int is_peers(const struct duplex *p, pid_t thread)
+{
+    uint64_t word = 0;
+    struct iovec local = { &word, sizeof word };
+    struct iovec remote = { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word };
+    return process_vm_readv(thread, &local, 1, &remote, 1, 0) == sizeof word && word == p->in.shared->probe_word;
+}
+
 int lend_finds_thread(struct duplex *p)
 {
     enum { SOME = 64 };
     pid_t threads[SOME];
-    uint64_t word = 0;
-    struct iovec local = { &word, sizeof word };
-    struct iovec remote = { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word };
-    int count = p->sees_threads ? writer_threads(greeting_peer(p->watch.fd), threads, SOME) : 0;
+    int count = p->sees_threads ? writer_threads(p->pid, threads, SOME) : 0;
     for (int i = 0; i < count; i++)
-        if (threads[i] != p->pid && process_vm_readv(threads[i], &local, 1, &remote, 1, 0) == sizeof word &&
-            word == p->in.shared->probe_word) {
-            p->pid = threads[i];
+        if (threads[i] != p->pid && is_peers(p, threads[i])) {
+            p->thread = threads[i];
             return 1;
         }
     errno = ESRCH;
     return 0;
 }
 
+/* While the process lives, its own number is no other one's; that of another thread of it may be, later. */
+static int may_be_another(const struct duplex *p)
+{
+    return p->thread != p->pid && !is_peers(p, p->thread);
+}
+
 /* Perhaps less; as process_vm_readv. */
 static ssize_t read_some(struct duplex *p, void *to, uint64_t from, size_t bytes)
 {
     struct iovec local = { to, bytes }, remote = { (void *)(uintptr_t)from, bytes };
-    ssize_t n = process_vm_readv(p->pid, &local, 1, &remote, 1, 0);
-    return n < 0 && errno == ESRCH && lend_finds_thread(p) ? process_vm_readv(p->pid, &local, 1, &remote, 1, 0) : n;
+    ssize_t n = process_vm_readv(p->thread, &local, 1, &remote, 1, 0);
+    int is_lost = n < 0 ? errno == ESRCH : may_be_another(p);
+    if (!is_lost)
+        return n;
+    return lend_finds_thread(p) ? process_vm_readv(p->thread, &local, 1, &remote, 1, 0) : -1;
 }
 
 int lend_read_memory(struct duplex *p, void *to, uint64_t from, size_t bytes)
@@ -505,9 +519,11 @@ _Static_assert(sizeof(struct ring_part) == sizeof(struct iovec) &&
 int lend_write_memory(struct duplex *p, const void *data, size_t bytes, const struct ring_part *to)
 {
     const struct iovec from = { (void *)data, bytes };
-    ssize_t n = process_vm_writev(p->pid, &from, 1, (const struct iovec *)to, 1, 0);
+    if (may_be_another(p) && !lend_finds_thread(p))
+        return 0;
+    ssize_t n = process_vm_writev(p->thread, &from, 1, (const struct iovec *)to, 1, 0);
     if (n < 0 && errno == ESRCH && lend_finds_thread(p))
-        n = process_vm_writev(p->pid, &from, 1, (const struct iovec *)to, 1, 0);
+        n = process_vm_writev(p->thread, &from, 1, (const struct iovec *)to, 1, 0);
     if (n < 0 && (errno == EPERM || errno == ENOSYS))
         atomic_store_explicit(&p->in.shared->can_write, 0, memory_order_relaxed);
     return n == (ssize_t)bytes;
@@ -611,7 +627,7 @@ void lend_probe(struct duplex *p)
     if (p->probed || !at)
         return;
     p->probed = 1;
-    p->pid = greeting_peer(p->watch.fd);
+    p->pid = p->thread = greeting_peer(p->watch.fd);
     if (p->pid > 0 && (!p->fabric->cma_bytes || !lend_read_memory(p, &word, at, sizeof word) ||
                        word != shared->probe_word))
         p->pid = 0;

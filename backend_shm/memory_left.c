@@ -41,6 +41,12 @@ static uint64_t more(uint64_t a, uint64_t b)
     return a == UINT64_MAX || b == UINT64_MAX || a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
+/* What is not known is nothing. */
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a == UINT64_MAX || b == UINT64_MAX ? a : a > b ? a - b : 0;
+}
+
 /* What it may have, and its swap, without what it has and cannot give back. */
 static uint64_t left_in_group(const char *group, uint64_t swap)
 {
@@ -48,8 +54,8 @@ static uint64_t left_in_group(const char *group, uint64_t swap)
     if (most == UINT64_MAX)
         return UINT64_MAX;
     uint64_t used = more(of_group(group, "memory.stat", "anon "), of_group(group, "memory.stat", "shmem "));
-    most = more(most, most_swap < swap ? most_swap : swap);
-    return used == UINT64_MAX ? most : most > used ? most - used : 0;
+    uint64_t swap_left = less(most_swap, of_group(group, "memory.swap.current", ""));
+    return less(more(most, swap_left < swap ? swap_left : swap), used);
 }
 
 /* Of its group and all that this one is in. */
@@ -61,7 +67,7 @@ static uint64_t left_in_groups(const char *proc, const char *groups, uint64_t sw
     FILE *f = fopen(path, "re");
     while (f && strncmp(line, "0::", 3) != 0)
         if (!fgets(line, sizeof line, f))
-            strcpy(line, "0::/"); /* version 1 */
+            strcpy(line, "0::/"); /* only version 1 */
     if (f)
         fclose(f);
     line[strcspn(line, "\n")] = '\0';
@@ -75,16 +81,21 @@ static uint64_t left_in_groups(const char *proc, const char *groups, uint64_t sw
     return left;
 }
 
+/* The caches of some file systems (ZFS) shrink, but MemAvailable does not count them. So what cannot be given back is
+ * taken from all. */
 uint64_t memory_left_in(const char *proc, const char *groups)
 {
+    static const char *const taken[] = { "AnonPages:", "Shmem:", "Hugetlb:" };
     enum { UNIT = 1024 };
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/meminfo", proc);
-    uint64_t available = read_entry(path, "MemAvailable:"), swap = read_entry(path, "SwapFree:");
-    swap = swap < UINT64_MAX / UNIT ? swap * UNIT : 0;
-    available = available < UINT64_MAX / UNIT ? more(available * UNIT, swap) : UINT64_MAX;
+    uint64_t kib = read_entry(path, "MemTotal:"), swap_kib = read_entry(path, "SwapFree:");
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        kib = less(kib, read_entry(path, taken[i]));
+    uint64_t swap = swap_kib < UINT64_MAX / UNIT ? swap_kib * UNIT : 0;
+    uint64_t left = kib < UINT64_MAX / UNIT ? more(kib * UNIT, swap) : UINT64_MAX;
     uint64_t of_groups = left_in_groups(proc, groups, swap);
-    return of_groups < available ? of_groups : available;
+    return of_groups < left ? of_groups : left;
 }
 
 uint64_t memory_left(void)

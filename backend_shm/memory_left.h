@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Bytes: of the machine, with its swap, or of this process's control group (version 2), if that has less. What only
- * caches files counts as left. UINT64_MAX: it is not known. */
+ * caches files counts as left. Processes that ask at the same time are told the same. UINT64_MAX: it is not known. */
 uint64_t memory_left(void);
 
 /* The same, with these instead of /proc and /sys/fs/cgroup. */

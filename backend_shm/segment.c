@@ -54,7 +54,7 @@ const char *segment_error(int error)
     if (error == EFBIG)
         return "the limit of file sizes (ulimit -f) holds for shared memory, too, and is less";
     if (error == SEGMENT_NOT_LEFT)
-        return "there is not so much memory left, on this machine or for this container (memory.max of its cgroup)";
+        return "there is not that much memory left, on this machine or for this container (memory.max of its cgroup)";
     if (error == SEGMENT_TOO_MANY)
         return "it has shared more than 4096 pieces";
     if (error == SEGMENT_CAN_SHRINK)

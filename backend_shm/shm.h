@@ -145,6 +145,7 @@ struct duplex {
     uint32_t piece_way;     /* that the latest of them went */
     int probed;            /* whether this rank can read the peer's memory is known, and said */
     pid_t pid;             /* the peer's, if its memory can be read */
+    pid_t thread;          /* by whose number the kernel finds it: pid, or another thread if the first one has ended */
     int sees_threads;      /* what the peer's threads do can be seen */
     uint32_t split_before; /* the latest loan that was */
     /* region.c */

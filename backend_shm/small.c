@@ -464,8 +464,9 @@ INLINED int are_here(struct fabric *f, struct small_shape *s, struct messages n,
 }
 
 /* To hand an op to the engine takes a microsecond and more for each message, in which the rank looks at nothing. If the
- * others do not wait for so long, they hand theirs over as well, and each is late for the next op of another one: of 16
- * ranks that never ends, and an op takes 40 us and not 3. So they wait longer if there are more. */
+ * others do not wait for so long, they hand theirs over as well, and each is late for the next op of another one. In a
+ * model of 16 ranks, which runs this code in virtual time, that goes on for good after one rank was late once: 40 us an
+ * op, and not 3. So they wait longer if there are more. */
 INLINED int64_t wait_ns(const struct fabric *f, struct messages n, int64_t spin_ns)
 {
     enum { FEW = 3, QUARTERS = 4 };

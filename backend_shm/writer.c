@@ -46,13 +46,14 @@ int writer_threads(pid_t pid, pid_t *threads, int space)
     snprintf(name, sizeof name, "/proc/%d/task", (int)pid);
     DIR *folder = pid > 0 ? opendir(name) : NULL;
     int count = 0;
-    for (struct dirent *entry; folder && count < space && (entry = readdir(folder));) {
+    if (!folder)
+        return -1;
+    for (struct dirent *entry; count < space && (entry = readdir(folder));) {
         long thread = strtol(entry->d_name, NULL, 10);
         if (thread > 0)
             threads[count++] = (pid_t)thread;
     }
-    if (folder)
-        closedir(folder);
+    closedir(folder);
     return count;
 }
 
@@ -62,7 +63,7 @@ int writer_has_ended(pid_t pid)
     pid_t threads[2];
     snprintf(name, sizeof name, "/proc/%d/stat", (int)pid);
     int state = pid > 0 ? state_of(name) : -1;
-    return state == 0 || state == 'X' || state == 'x' || (state == 'Z' && writer_threads(pid, threads, 2) < 2);
+    return state == 0 || state == 'X' || state == 'x' || (state == 'Z' && writer_threads(pid, threads, 2) == 1);
 }
 
 int writer_is_out(pid_t pid, int thread)

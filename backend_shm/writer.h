@@ -16,8 +16,8 @@ int writer_is_out(pid_t pid, int thread);
 
 /* Is the process no more? */
 int writer_has_ended(pid_t pid);
-/* The threads of the process, as many as there is space for. Its first one may have ended (pthread_exit) while others
- * go on: it is listed still, and the kernel then finds no memory by its number. */
+/* The threads of the process, as many as there is space for; -1: /proc does not say. Its first one may have ended
+ * (pthread_exit) while others go on: it is listed still, and the kernel then finds no memory by its number. */
 int writer_threads(pid_t pid, pid_t *threads, int space);
 
 #endif

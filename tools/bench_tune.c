@@ -279,8 +279,8 @@ static void write_head(const struct tuner *t, int32_t hosts)
     fprintf(out,
             "# Rules for COMM_TUNING, by comm-bench --tune of libcomm %s, %s.\n"
             "# Measured with %d ranks on %d host%s: %s, %s, %d cores, %s %s.\n"
-            "# Where there is no rule, none was at least %.0f %% faster than the library's own choice, and in nearly "
-            "every turn.\n",
+            "# Where there is no rule, none was both at least %.0f %% faster than the library's own choice and "
+            "faster in nearly every turn.\n",
             comm_version(), date, comm_group_size(t->world), hosts, hosts == 1 ? "" : "s", machine.nodename,
             *model ? model : machine.machine, (int)sysconf(_SC_NPROCESSORS_ONLN), machine.sysname, machine.release,
             100 * (1 - better));

@@ -552,12 +552,12 @@ struct comm_backend {
      *                 COMM_OP_FLAG_BEGUN
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
      * It may spin for spin_ns (10 us; some times as long if it goes on meanwhile), but must not sleep or block: the
-     * core holds the group's submission lock, so other threads of the group wait meanwhile. For many ranks it may spin
-     * longer: a quarter of spin_ns for each. Calling host->run_waits before it spins makes small ops faster. The op
-     * has the WAITING flag, its numbers, and submitted_ns 0. The core does not call it when a hook of the user's wants
-     * to be told of operations. A group_abort may come meanwhile, from another thread; group_close waits until run has
-     * returned. If submit then refuses an op that has BEGUN, the group ends with COMM_ERR_BACKEND, since the other
-     * ranks go on with it. The op's limit counts for a begun op as for any other. */
+     * core holds the group's submission lock, so other threads of the group wait meanwhile. If it waits for several
+     * ranks it may spin longer, by a quarter of spin_ns for each further one. Calling host->run_waits before it spins
+     * makes small ops faster. The op has the WAITING flag, its numbers, and submitted_ns 0. The core does not call it
+     * when a hook of the user's wants to be told of operations. A group_abort may come meanwhile, from another thread;
+     * group_close waits until run has returned. If submit then refuses an op that has BEGUN, the group ends with
+     * COMM_ERR_BACKEND, since the other ranks go on with it. The op's limit counts for a begun op as for any other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then

@@ -120,8 +120,10 @@ const char *comm_last_error(void)
 void comm__error_before(char text[COMM_ERROR_BYTES])
 {
     snprintf(text, COMM_ERROR_BYTES, "%s", comm_last_error());
-    if (!text_of_thread()) /* now there is memory for one */
+    if (!text_of_thread()) { /* now there is memory for one */
         keep_text(text);
+        lost_text = 0;
+    }
 }
 
 comm_status comm__error_after(comm_status status, const char text[COMM_ERROR_BYTES])
