@@ -204,7 +204,11 @@ static void some_are_killed(int rank, int size, void *arg)
     }
     CHECK_OK(comm_store_set(store, "here", "v", 1));
     CHECK_OK(comm_store_barrier(store, "survivors", size - 2, LONG_MS));
-    CHECK_STATUS(comm_store_wait(store, keys, 2, SHORT_MS), COMM_ERR_TIMEOUT);
+    comm_status status;
+    do /* a server that gets no time on a core has not said yet which keys are missing */
+        status = comm_store_wait(store, keys, 2, SHORT_MS);
+    while (status == COMM_ERR_TIMEOUT && strstr(comm_last_error(), "has not answered"));
+    CHECK_STATUS(status, COMM_ERR_TIMEOUT);
     CHECK_ERROR_SAYS("never'");
     CHECK_ERROR_SAYS("1 key ");
     add(store, "after", 1);
