@@ -418,8 +418,8 @@ static int read_by_kernel(struct duplex *p, uint8_t *to, size_t bytes)
                                { (void *)(uintptr_t)atomic_load(&p->in.shared->probe_at), sizeof word } };
     ssize_t n = process_vm_readv(p->thread, local, 2, remote, 2, 0);
     int is_lost = n < 0 ? errno == ESRCH : p->thread != p->pid && word != p->in.shared->probe_word;
-    if (is_lost && lend_finds_thread(p))
-        n = process_vm_readv(p->thread, local, 2, remote, 2, 0);
+    if (is_lost) /* what it has read is not the peer's */
+        n = lend_finds_thread(p) ? process_vm_readv(p->thread, local, 2, remote, 2, 0) : -1;
     if (n == (ssize_t)(bytes + sizeof word) && word == p->in.shared->probe_word)
         return 1;
     if (n == (ssize_t)(bytes + sizeof word)) {
