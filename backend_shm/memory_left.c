@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "setting.h"
+
 enum { PATH_BYTES = 4096 };
 
 /* The number behind `name` in a file of such lines, in its unit; UINT64_MAX: there is none. */
@@ -21,18 +23,12 @@ static uint64_t read_entry(const char *path, const char *name)
     return value;
 }
 
-/* Of a file in a group's folder. "max" is no number. */
-static uint64_t of_group(const char *group, const char *file, const char *name)
+/* Of a file in a group's folder that has one. "max" is none. */
+static uint64_t of_group(const char *group, const char *file)
 {
-    char path[PATH_BYTES + 32];
+    char path[PATH_BYTES + 32], line[64];
     snprintf(path, sizeof path, "%s/%s", group, file);
-    if (*name)
-        return read_entry(path, name);
-    char line[64] = "";
-    FILE *f = fopen(path, "re");
-    int is_number = f && fgets(line, sizeof line, f) && line[0] >= '0' && line[0] <= '9';
-    if (f)
-        fclose(f);
+    int is_number = setting_read(path, line, sizeof line) && line[0] >= '0' && line[0] <= '9';
     return is_number ? strtoull(line, NULL, 10) : UINT64_MAX;
 }
 
@@ -50,11 +46,13 @@ static uint64_t less(uint64_t a, uint64_t b)
 /* What it may have, and its swap, without what it has and cannot give back. */
 static uint64_t left_in_group(const char *group, uint64_t swap)
 {
-    uint64_t most = of_group(group, "memory.max", ""), most_swap = of_group(group, "memory.swap.max", "");
+    char stat[PATH_BYTES + 32];
+    uint64_t most = of_group(group, "memory.max");
     if (most == UINT64_MAX)
         return UINT64_MAX;
-    uint64_t used = more(of_group(group, "memory.stat", "anon "), of_group(group, "memory.stat", "shmem "));
-    uint64_t swap_left = less(most_swap, of_group(group, "memory.swap.current", ""));
+    snprintf(stat, sizeof stat, "%s/memory.stat", group);
+    uint64_t used = more(read_entry(stat, "anon "), read_entry(stat, "shmem "));
+    uint64_t swap_left = less(of_group(group, "memory.swap.max"), of_group(group, "memory.swap.current"));
     return less(more(most, swap_left < swap ? swap_left : swap), used);
 }
 

@@ -906,7 +906,7 @@ fault("shm", "more_memory_than_there_is_is_taken", "backend_shm/segment.c", "byt
       "shm_memory_left")
 fault("shm", "limits_of_groups_above_do_not_count", "backend_shm/memory_left.c", "(end = strrchr(name, '/'))", "0",
       "shm_memory_left")
-fault("shm", "swap_that_is_used_counts", "backend_shm/memory_left.c", "of_group(group, \"memory.swap.current\", \"\")",
+fault("shm", "swap_that_is_used_counts", "backend_shm/memory_left.c", "of_group(group, \"memory.swap.current\")",
       "0", "shm_memory_left")
 fault("shm", "first_thread_that_ends_is_the_process", LEND, "p->sees_threads ? writer_threads(", "0 ? writer_threads(",
       "first threads end on shm")
