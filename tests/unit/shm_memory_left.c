@@ -18,13 +18,13 @@
 
 enum { MIB = 1 << 20 };
 
-static char folder[] = "/tmp/comm-left-XXXXXX";
+static char folder[128];
 
 static void write_file(const char *name, const char *text)
 {
-    char path[256];
+    char path[320];
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    for (char *slash = strchr(path + sizeof folder, '/'); slash; slash = strchr(slash + 1, '/')) {
+    for (char *slash = strchr(path + strlen(folder) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         mkdir(path, 0700);
         *slash = '/';
@@ -38,7 +38,7 @@ static void write_file(const char *name, const char *text)
 /* In MiB; -1: not known. */
 static int64_t left(void)
 {
-    char proc[64], groups[64];
+    char proc[160], groups[160];
     snprintf(proc, sizeof proc, "%s/proc", folder);
     snprintf(groups, sizeof groups, "%s/groups", folder);
     uint64_t bytes = memory_left_in(proc, groups);
@@ -114,10 +114,12 @@ int main(void)
         cmocka_unit_test(the_least_of_machine_and_groups_counts),
         cmocka_unit_test(a_file_that_cannot_be_is_refused),
     };
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%.100s/comm-left-XXXXXX", base && *base ? base : "/tmp");
     if (!mkdtemp(folder))
         return 1;
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    char command[64];
+    char command[160];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     return failed | (system(command) != 0);
 }
