@@ -275,8 +275,7 @@ static int goes_by_kernel(struct duplex *p, const struct frame *h, uint8_t way)
 static uint64_t operation_bytes(const struct duplex *p, const struct frame *h)
 {
     const comm_op_traits *t = comm_op_traits_of(h->kind);
-    int has_blocks = t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS;
-    const struct exec_group *g = has_blocks ? group_find(p->fabric->domain, h->group) : NULL;
+    const struct exec_group *g = traits_have_blocks(t) ? group_find(p->fabric->domain, h->group) : NULL;
     uint64_t blocks = g ? (uint64_t)g->size : 1;
     return h->count * blocks * exec_host->dtype_bytes(h->dtype);
 }

@@ -94,9 +94,14 @@ struct op_list {
 };
 
 /* Does it move a block for each rank, not one vector that the plan cuts into chunks? */
+static inline int traits_have_blocks(const comm_op_traits *t)
+{
+    return t->send == COMM_OP_SIDE_BLOCKS || t->recv == COMM_OP_SIDE_BLOCKS;
+}
+
 static inline int op_has_blocks(const struct exec_op *op)
 {
-    return op->traits->send == COMM_OP_SIDE_BLOCKS || op->traits->recv == COMM_OP_SIDE_BLOCKS;
+    return traits_have_blocks(op->traits);
 }
 
 static inline int op_reduces(const struct exec_op *op)

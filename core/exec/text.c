@@ -28,7 +28,7 @@ static void spell(char *text, size_t capacity, const struct frame *h)
 {
     const comm_op_traits *traits = comm_op_traits_of(h->kind);
     /* 0 also stands for counts of blocks that differ */
-    int has_blocks = traits && (traits->send == COMM_OP_SIDE_BLOCKS || traits->recv == COMM_OP_SIDE_BLOCKS);
+    int has_blocks = traits && traits_have_blocks(traits);
     snprintf(text, capacity, "%s(", traits ? traits->name : "an unknown operation");
     if (h->kind != COMM_OP_BARRIER && (h->count || !has_blocks))
         text_add(text, capacity, "%llu x ", (unsigned long long)h->count);
