@@ -10,8 +10,9 @@
 #include "copy.h"
 
 enum {
-    LEAST_PAST = 1 << 10,    /* shorter copies never go past the caches: what they write is there 300 ns later */
-    LEAST_MEASURED = 4 << 10 /* past the caches: shorter ones mostly take that time */
+    LEAST_PAST = 1 << 10, /* shorter copies never go past the caches: what they write is there 300 ns later */
+    BRIEFER = 2 << 10,    /* RING_ASKED */
+    LEAST_LONG = 4 << 10  /* shorter ones mostly take that time: they are measured apart, and not for each byte */
 };
 
 /* The processor asks for whole lines, without their old content, if it knows that all of a line is written. Where short
@@ -76,13 +77,13 @@ enum { READ_NS = 5000, ASSUMED_NS = 2500 /* past the caches, until it is known *
 /* The reader's copy past the caches is the longer one; through them the writer's is. */
 static int64_t longer_ns(const struct copy_out *c, enum copy_out_way way)
 {
-    int64_t read_ns = READ_NS + c->past_ns / 8;
-    return way == COPY_OUT_CACHED ? c->cached_ns : read_ns > c->past_ns ? read_ns : c->past_ns;
+    int64_t read_ns = READ_NS + c->times.past_ns / 8;
+    return way == COPY_OUT_CACHED ? c->times.cached_ns : read_ns > c->times.past_ns ? read_ns : c->times.past_ns;
 }
 
 static int64_t writer_ns(const struct copy_out *c, enum copy_out_way way)
 {
-    return way == COPY_OUT_CACHED ? c->cached_ns : c->past_ns;
+    return way == COPY_OUT_CACHED ? c->times.cached_ns : c->times.past_ns;
 }
 
 /* 0: it has not told. */
@@ -107,7 +108,7 @@ static int64_t alternating_ns(const struct copy_out *c, enum copy_out_way way)
     if (told_ns && own_ns > told_ns)
         told_ns = own_ns;
     return told_ns ? writer_ns(c, way) + told_ns
-           : way == COPY_OUT_CACHED ? c->cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
+           : way == COPY_OUT_CACHED ? c->times.cached_ns / 2 * 3 : longer_ns(c, way) / 2 * 5;
 }
 
 /* Both ways? Of messages that it reduces it does not tell. */
@@ -115,6 +116,15 @@ static int sender_has_told(const struct copy_out *c)
 {
     return !c->reduces && reader_ns(c, COPY_OUT_SENDER, COPY_OUT_PAST) &&
            reader_ns(c, COPY_OUT_SENDER, COPY_OUT_CACHED);
+}
+
+/* One that is interrupted takes as long as hundreds, so one alone says nothing. */
+static int brief_is_past(const struct copy_out_times *t, size_t bytes)
+{
+    enum { LEAST_CACHED = 16, LEAST_TRIES = 2 };
+    const int64_t read_ns = READ_NS * (int64_t)bytes / COPY_OUT_UNIT;
+    return t->seen[COPY_OUT_CACHED] >= LEAST_CACHED && t->seen[COPY_OUT_PAST] >= LEAST_TRIES &&
+           t->cached_ns > t->past_ns + read_ns;
 }
 
 int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
@@ -126,10 +136,12 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
         return c->way == COPY_OUT_PAST;
     if (copy_out_is_new(c))
         return 0;
-    int64_t past_ns = c->past_ns ? c->past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
-    int is_known = c->past_ns && c->cached_ns && (overlaps || (bytes >= LEAST_MEASURED && sender_has_told(c)));
+    if (bytes < LEAST_LONG)
+        return brief_is_past(&c->brief[bytes > BRIEFER], bytes);
+    int64_t past_ns = c->times.past_ns ? c->times.past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
+    int is_known = c->times.past_ns && c->times.cached_ns && (overlaps || sender_has_told(c));
     if (!is_known)
-        return c->cached_ns > past_ns + read_ns;
+        return c->times.cached_ns > past_ns + read_ns;
     int64_t (*ns)(const struct copy_out *, enum copy_out_way) = overlaps ? overlapping_ns : alternating_ns;
     return ns(c, COPY_OUT_PAST) < ns(c, COPY_OUT_CACHED) / EIGHTHS * CLEARLY;
 }
@@ -148,15 +160,24 @@ int copy_out_is_told(const struct copy_out *c)
 int64_t copy_out_ns(const struct copy_out *c, int overlaps)
 {
     enum copy_out_way way = copy_out_is_past(c, COPY_OUT_UNIT, overlaps) ? COPY_OUT_PAST : COPY_OUT_CACHED;
-    int is_known = way == COPY_OUT_PAST ? c->past_ns != 0 : c->cached_ns != 0;
+    int is_known = way == COPY_OUT_PAST ? c->times.past_ns != 0 : c->times.cached_ns != 0;
     return !is_known || copy_out_is_new(c) ? 0 : overlaps ? overlapping_ns(c, way) : alternating_ns(c, way);
+}
+
+static struct copy_out_times *times_of(struct copy_out *c, size_t bytes)
+{
+    return bytes < LEAST_LONG ? &c->brief[bytes > BRIEFER] : &c->times;
 }
 
 static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void *from, size_t bytes, int is_past)
 {
+    enum { ENOUGH = 1 << 10 };
+    struct copy_out_times *t = times_of(c, bytes);
     int64_t began_ns = clock_now_ns();
     enum copy_out_way way = copy(to, from, bytes, is_past);
-    copy_out_note(is_past ? &c->past_ns : &c->cached_ns, clock_now_ns() - began_ns, bytes);
+    copy_out_note(is_past ? &t->past_ns : &t->cached_ns, clock_now_ns() - began_ns,
+                  bytes < LEAST_LONG ? COPY_OUT_UNIT : bytes);
+    t->seen[way] += t->seen[way] < ENOUGH;
     return way;
 }
 
@@ -170,10 +191,11 @@ static int is_turn_of_other(uint64_t copies)
 /* Through the caches, into lines that are in main memory: others take less, so only a short time says something. */
 static enum copy_out_way copy_cold(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
-    const int64_t known_ns = c->cached_ns;
+    struct copy_out_times *t = times_of(c, bytes);
+    const int64_t known_ns = t->cached_ns;
     copy_measured(c, to, from, bytes, 0);
-    if (known_ns && known_ns < c->cached_ns)
-        c->cached_ns = known_ns;
+    if (known_ns && known_ns < t->cached_ns)
+        t->cached_ns = known_ns;
     return COPY_OUT_CACHED;
 }
 
@@ -183,21 +205,20 @@ static enum copy_out_way copy_cold(struct copy_out *c, void *to, const void *fro
 static enum copy_out_way copy_past(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     enum { OFTEN_AT_FIRST = 64, SELDOM = 256, LAPS = 2, OFTEN = 8 };
-    uint64_t copies = c->copies++, lap = copy_out_lap(c);
+    uint64_t copies = times_of(c, bytes)->copies++, lap = copy_out_lap(c);
     uint64_t turn = lap % copy_out_tries_in(lap, OFTEN_AT_FIRST, SELDOM);
     int is_try = c->way == COPY_OUT_MEASURED && turn < LAPS;
-    if (c->way == COPY_OUT_MEASURED && !is_try && bytes >= LEAST_MEASURED && is_turn_of_other(copies))
+    if (c->way == COPY_OUT_MEASURED && !is_try && is_turn_of_other(copies))
         return copy_cold(c, to, from, bytes);
-    int is_measured = copies % OFTEN == 0 && (is_try ? turn == LAPS - 1 : bytes >= LEAST_MEASURED);
+    int is_measured = copies % OFTEN == 0 && (!is_try || turn == LAPS - 1);
     return is_measured ? copy_measured(c, to, from, bytes, !is_try) : copy(to, from, bytes, !is_try);
 }
 
 static enum copy_out_way copy_tried(struct copy_out *c, void *to, const void *from, size_t bytes)
 {
     int is_past = (c->way == COPY_OUT_MEASURED ? c->tries.way : c->way) == COPY_OUT_PAST;
-    int is_measured = c->tries.is_measured && !(is_past && bytes < LEAST_MEASURED);
     c->tries.copies--;
-    return is_measured ? copy_measured(c, to, from, bytes, is_past) : copy(to, from, bytes, is_past);
+    return c->tries.is_measured ? copy_measured(c, to, from, bytes, is_past) : copy(to, from, bytes, is_past);
 }
 
 enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_t bytes)
@@ -205,17 +226,16 @@ enum copy_out_way copy_out(struct copy_out *c, void *to, const void *from, size_
     enum { OFTEN = 8 };
     if (bytes < LEAST_PAST)
         return copy(to, from, bytes, 0);
-    const int is_short = bytes < LEAST_MEASURED;
     c->bytes += bytes;
     if (c->tries.copies)
         return copy_tried(c, to, from, bytes);
     if (copy_out_is_past(c, bytes, c->overlaps))
         return copy_past(c, to, from, bytes);
-    uint64_t copies = c->copies++;
+    uint64_t copies = times_of(c, bytes)->copies++;
     int is_turn = is_turn_of_other(copies);
     if (copy_out_is_within(c, COPY_OUT_COLD_LAPS) || (!is_turn && copies % OFTEN && !c->looks))
         return copy(to, from, bytes, 0);
     int is_other = is_turn || (c->looks && copies % 2);
     c->looks -= c->looks > 0;
-    return copy_measured(c, to, from, bytes, is_other && !is_short && c->way == COPY_OUT_MEASURED);
+    return copy_measured(c, to, from, bytes, is_other && c->way == COPY_OUT_MEASURED);
 }

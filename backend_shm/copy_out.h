@@ -8,8 +8,10 @@
  * 180 + 50 and 60 + 110.
  *
  * Nobody tells which cores two ranks have, and on a virtual machine that changes. So now and then a copy is measured,
- * and now and then one goes the other way. In a message of many pieces that goes one way both ranks copy at a time, and
- * the slower copy counts: the reader measures its copies, too, and tells the writer. */
+ * and now and then one goes the other way. Short copies mostly take the time until a line is there, and are measured
+ * apart: that of long ones says nothing of them. In a message of many pieces that goes one way both ranks copy at a
+ * time, and the slower copy counts: the reader measures its copies, too, and tells the writer.
+ */
 #ifndef COMM_SHM_COPY_OUT_H
 #define COMM_SHM_COPY_OUT_H
 
@@ -23,10 +25,18 @@ enum copy_out_way { COPY_OUT_MEASURED = -1, COPY_OUT_CACHED, COPY_OUT_PAST, COPY
 /* What the reader does meanwhile: copies what it reads, reduces it, or copies it and sends as much itself. */
 enum copy_out_reader { COPY_OUT_COPIER, COPY_OUT_REDUCER, COPY_OUT_SENDER, COPY_OUT_READERS };
 
+/* What copies take, each way, of late. */
+struct copy_out_times {
+    uint64_t copies;
+    int64_t cached_ns, past_ns; /* 0: not known */
+    uint32_t seen[COPY_OUT_WAYS]; /* so many have been measured, of the first few */
+};
+
+enum { COPY_OUT_BRIEFS = 2 };
+
 /* To one rank. */
 struct copy_out {
     enum copy_out_way way;      /* MEASURED: whichever is faster */
-    uint64_t copies;
     uint64_t bytes;             /* that have gone to the ring; of short ones not all are counted */
     int lap_shift;              /* the ring holds 2^lap_shift bytes */
     uint32_t looks;             /* so many of the next copies are measured, every other one the other way */
@@ -37,7 +47,8 @@ struct copy_out {
     } tries;
     int overlaps;               /* the next copies are pieces of a message that the reader copies at the same time */
     int reduces;                /* and reduces; or else reduces */
-    int64_t cached_ns, past_ns; /* that COPY_OUT_UNIT bytes take, of late; 0: not known */
+    struct copy_out_times times; /* that COPY_OUT_UNIT bytes take */
+    struct copy_out_times brief[COPY_OUT_BRIEFS]; /* that a copy of 1 to 2 KiB takes, and one of up to 4 KiB */
     /* What the reader of long messages takes for them; it is not trusted. 0: not known; NULL: it does not tell. */
     const _Atomic uint32_t (*reader_ns)[COPY_OUT_WAYS];
     const int64_t *taken_ns;    /* [COPY_OUT_WAYS]: what this rank's own part as COPY_OUT_SENDER takes; or NULL */

@@ -831,7 +831,7 @@ fault("shm", "sender_is_not_told_what_reads_take", LEND,
 fault("shm", "kernel_costs_what_it_did_at_first", LEND, "    double ns = kernel_ns(f, units, read_ns);",
       "    double ns = kernel_ns(f, units, f->cma_copy_ns);", "shm_lend")
 fault("shm", "copies_to_a_ring_are_never_tried_past_the_caches", COPY_OUT,
-      "is_other && !is_short && c->way", "0 && is_other && !is_short && c->way", "shm_copy_out")
+      "is_other && c->way", "0 && is_other && c->way", "shm_copy_out")
 fault("shm", "slow_copy_counts_at_once", COPY_OUT, "SLOW_SHARE = 8", "SLOW_SHARE = 1", "shm_copy_out")
 fault("shm", "cold_copies_are_measured", COPY_OUT, "copy_out_is_within(c, COPY_OUT_COLD_LAPS) || ", "",
       "shm_copy_out")
@@ -839,28 +839,34 @@ fault("shm", "way_of_copies_is_chosen_while_they_are_new", COPY_OUT, "    if (co
       "", "shm_copy_out")
 fault("shm", "laps_of_a_short_ring_are_few_bytes", "backend_shm/copy_out.h",
       " || c->bytes < laps * LEAST_LAP_BYTES", "", "shm_copy_out")
-fault("shm", "copies_into_lines_of_main_memory_are_measured", COPY_OUT, "is_try ? turn == LAPS - 1 :",
-      "is_try ? 1 :", "shm_copy_out")
+fault("shm", "copies_into_lines_of_main_memory_are_measured", COPY_OUT, "(!is_try || turn == LAPS - 1)",
+      "1", "shm_copy_out")
 fault("shm", "payloads_in_taken_lines_are_no_use_of_the_ring", "backend_shm/ring.c", "    r->copy.bytes += bytes;\n",
       "", "shm_ring")
-fault("shm", "slow_copy_into_main_memory_counts", COPY_OUT, "    if (known_ns && known_ns < c->cached_ns)\n",
+fault("shm", "slow_copy_into_main_memory_counts", COPY_OUT, "    if (known_ns && known_ns < t->cached_ns)\n",
       "    if (0)\n", "shm_copy_out")
-fault("shm", "nearness_is_noticed_by_laps_only", COPY_OUT, "bytes >= LEAST_MEASURED && is_turn_of_other(copies))", "0)",
+fault("shm", "nearness_is_noticed_by_laps_only", COPY_OUT, "!is_try && is_turn_of_other(copies))", "0)",
       "shm_copy_out")
 fault("shm", "tries_of_copies_go_any_way", COPY_OUT, "    if (c->tries.copies)\n", "    if (0)\n", "shm_copy_out")
-fault("shm", "tries_of_copies_are_all_measured", COPY_OUT, "c->tries.is_measured && !(is_past", "!(is_past",
+fault("shm", "tries_of_copies_are_all_measured", COPY_OUT, "return c->tries.is_measured ?", "return 1 ?",
       "shm_copy_out")
 fault("shm", "ordered_way_of_copies_is_not_tries", COPY_OUT, "(c->way == COPY_OUT_MEASURED ? c->tries.way : c->way)",
       "(c->tries.way)", "shm_copy_out")
-fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->cached_ns > past_ns + read_ns",
-      "c->cached_ns > past_ns", "shm_copy_out")
+fault("shm", "reader_of_main_memory_pays_nothing", COPY_OUT, "c->times.cached_ns > past_ns + read_ns",
+      "c->times.cached_ns > past_ns", "shm_copy_out")
+fault("shm", "reader_of_short_payloads_in_main_memory_pays_nothing", COPY_OUT, "t->cached_ns > t->past_ns + read_ns",
+      "t->cached_ns > t->past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
-fault("shm", "short_copies_past_the_caches_are_measured", COPY_OUT, ": bytes >= LEAST_MEASURED);", ": 1);",
+fault("shm", "short_copies_count_as_long_ones", COPY_OUT,
+      "return bytes < LEAST_LONG ? &c->brief[bytes > BRIEFER] : &c->times;", "return &c->times;", "shm_copy_out")
+fault("shm", "short_copies_are_measured_for_each_byte", COPY_OUT, "bytes < LEAST_LONG ? COPY_OUT_UNIT : bytes", "bytes",
+      "shm_copy_out")
+fault("shm", "one_slow_short_copy_counts", COPY_OUT, "LEAST_CACHED = 16", "LEAST_CACHED = 1", "shm_copy_out")
+fault("shm", "short_copies_go_past_the_caches_untried", COPY_OUT, "LEAST_TRIES = 2", "LEAST_TRIES = 0", "shm_copy_out")
+fault("shm", "short_copies_of_all_lengths_are_alike", COPY_OUT, "BRIEFER = 2 << 10", "BRIEFER = 4 << 10",
       "shm_copy_out")
 fault("shm", "tries_stay_frequent", "backend_shm/copy_out.h", "seen / SHARE < most ? seen / SHARE : most", "least",
       "shm_copy_out")
-fault("shm", "short_copies_are_tried_past_the_caches", COPY_OUT, "is_other && !is_short && c->way",
-      "is_other && c->way", "shm_copy_out")
 fault("shm", "short_copies_stay_past_the_caches", COPY_OUT, "c->way == COPY_OUT_MEASURED && turn < LAPS;", "0;",
       "shm_copy_out")
 fault("shm", "faster_copy_of_two_counts", COPY_OUT, "write_ns > told_ns ? write_ns : told_ns",
@@ -1261,9 +1267,12 @@ fault("shm", "lines_are_taken_that_are_not_free", RING, "waits && ring_free(r, (
       "shm_ring")
 fault("shm", "short_answers_go_past_the_caches", "backend_shm/ring.c", "if (!always && copy_out", "if (copy_out",
       "shm_ring")
-fault("shm", "long_answers_take_lines", "backend_shm/ring.c", " && bytes <= IN_TURN_BYTES", "", "shm_ring")
+fault("shm", "long_answers_take_lines", "backend_shm/ring.c",
+      "IN_TURN_BYTES = 8 << 10", "IN_TURN_BYTES = 16 << 10", "shm_ring")
+fault("shm", "short_swaps_go_past_the_caches", "backend_shm/ring.c", "RING_WAITS_BOTH ? BOTH_BYTES : 0",
+      "RING_WAITS_BOTH ? 0 : 0", "shm_ring")
 fault("shm", "answers_that_are_told_to_go_past_the_caches_do_not", "backend_shm/ring.c",
-      " && r->copy.way == COPY_OUT_MEASURED;", ";", "shm_ring")
+      "bytes <= most && r->copy.way == COPY_OUT_MEASURED;", "bytes <= most;", "shm_ring")
 fault("shm", "what_follows_taken_lines_is_not_copied", "backend_shm/ring.c", "    if (bytes > taken)\n", "    if (0)\n",
       "shm_ring")
 fault("shm", "room_behind_another_message_is_waited_for", ROOM, "if (others || ", "if (", "shm_room")

@@ -13,14 +13,15 @@
 #include "backend_shm/copy_out.h"
 #include "core/exec/copy.h"
 
-enum { BYTES = 32 << 10, LEAST = 1 << 10, LEAST_MEASURED = 4 << 10 };
+enum { BYTES = 32 << 10, LEAST = 1 << 10, BRIEFER = 2 << 10, LEAST_LONG = 4 << 10 };
 enum { LAP_SHIFT = 21, LAP = (1 << LAP_SHIFT) / BYTES, TRIED_LAPS = 64 /* two of so many */ };
 
-/* What COPY_OUT_UNIT bytes take: two cores with one cache, and two on different dies. */
+/* What COPY_OUT_UNIT bytes take: two cores with one cache, and two on different dies; and what any copy past the caches
+ * takes besides. */
 struct cost {
-    int64_t cached_ns, past_ns;
+    int64_t cached_ns, past_ns, there_ns;
 };
-static const struct cost near = { 3000, 3800 }, far = { 14000, 3000 };
+static const struct cost near = { 3000, 3800, 0 }, far = { 14000, 3000, 0 };
 
 static struct cost cost;
 static int64_t now_ns;
@@ -44,7 +45,8 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 {
     (void)clock;
     if (is_timed)
-        now_ns += (is_past ? cost.past_ns : cost.cached_ns) * (int64_t)copy_bytes / COPY_OUT_UNIT;
+        now_ns += (is_past ? cost.past_ns : cost.cached_ns) * (int64_t)copy_bytes / COPY_OUT_UNIT +
+                  (is_past ? cost.there_ns : 0);
     is_timed = !is_timed;
     *t = (struct timespec){ .tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000 };
     return 0;
@@ -83,8 +85,8 @@ static void what_is_faster_is_found(void **state)
     assert_in_range(copy_many(&c, 64, BYTES), 16, 64);
     assert_in_range(copy_many(&c, TRIED_LAPS * LAP, BYTES), (TRIED_LAPS - 2) * LAP - 64, (TRIED_LAPS - 2) * LAP - 32);
     assert_true(copy_out_ns(&c, 1) > far.past_ns && copy_out_ns(&c, 1) < far.cached_ns);
-    assert_true(copy_out_is_past(&c, LEAST, 0));
-    assert_false(copy_out_is_past(&c, LEAST - 1, 0));
+    assert_true(copy_out_is_past(&c, LEAST_LONG, 0));
+    assert_false(copy_out_is_past(&c, LEAST_LONG - 1, 0)); /* nothing is known of those */
 }
 
 /* Two copies of 32 at first, of 4096 at last. */
@@ -96,7 +98,7 @@ static void tries_get_rare(void **state)
     assert_in_range(copy_many(&c, 256, BYTES), 6, 10);
     copy_many(&c, (1 << 16) - 512, BYTES);
     assert_in_range(copy_many(&c, 1 << 16, BYTES), 24, 40);
-    c.copies = UINT64_MAX - 4095;
+    c.times.copies = UINT64_MAX - 4095;
     assert_in_range(copy_many(&c, 4096, BYTES), 1, 4);
 }
 
@@ -136,9 +138,9 @@ static void a_slow_copy_into_main_memory_says_nothing(void **state)
     cost.cached_ns = 3 * far.cached_ns;
     enum { COPIES = (TRIED_LAPS - 4) * LAP };
     assert_in_range(copy_many(&c, COPIES, BYTES), COPIES - 64, COPIES - 4);
-    assert_int_equal(c.cached_ns, far.cached_ns);
+    assert_int_equal(c.times.cached_ns, far.cached_ns);
     c.bytes = (uint64_t)(TRIED_LAPS + 2) << LAP_SHIFT;
-    c.copies = 4096;
+    c.times.copies = 4096;
     cost = near;
     copy_many(&c, LAP, BYTES);
     assert_false(copy_out_is_past(&c, BYTES, 0));
@@ -156,19 +158,19 @@ static void a_lap_fills_the_caches(void **state)
     copy_many(&c, TRIED_LAPS * LAP - 2 * LAP, BYTES);
     assert_true(copy_out_is_past(&c, BYTES, 0));
     c.bytes = ((uint64_t)TRIED_LAPS * TRIED_LAPS << LAP_SHIFT) - BYTES;
-    c.cached_ns = far.cached_ns;
+    c.times.cached_ns = far.cached_ns;
     cost.cached_ns = 10 * far.cached_ns;
     assert_int_equal(copy_many(&c, LAP, BYTES), 0);
-    assert_int_equal(c.cached_ns, far.cached_ns);
+    assert_int_equal(c.times.cached_ns, far.cached_ns);
     cost.cached_ns = far.cached_ns;
     cost.past_ns = 2 * far.past_ns;
     assert_int_equal(copy_many(&c, LAP - BEFORE, BYTES), 0);
     cost.cached_ns = far.cached_ns / 10 * 9;
     assert_int_equal(copy_many(&c, BEFORE, BYTES), 0);
-    assert_true(c.cached_ns < far.cached_ns && c.past_ns == far.past_ns);
-    c.cached_ns = far.cached_ns;
+    assert_true(c.times.cached_ns < far.cached_ns && c.times.past_ns == far.past_ns);
+    c.times.cached_ns = far.cached_ns;
     assert_in_range(copy_many(&c, LAP, BYTES), LAP - 2, LAP);
-    assert_true(c.past_ns > far.past_ns);
+    assert_true(c.times.past_ns > far.past_ns);
 }
 
 /* Whoever tries the ring says which way copies go, and whether they are measured. */
@@ -179,20 +181,20 @@ static void tries_go_the_way_that_is_said(void **state)
         const int is_far = i % 2, goes_past = i / 2 % 2, is_measured = i / 4;
         struct copy_out c = measured(is_far ? &far : &near);
         copy_many(&c, 1024, BYTES);
-        const int64_t cached_ns = c.cached_ns, past_ns = c.past_ns;
-        cost = (struct cost){ 1000, 1000 };
+        const int64_t cached_ns = c.times.cached_ns, past_ns = c.times.past_ns;
+        cost = (struct cost){ 1000, 1000, 0 };
         c.looks = 1; /* of others */
         c.tries.copies = LAP;
         c.tries.way = goes_past ? COPY_OUT_PAST : COPY_OUT_CACHED;
         c.tries.is_measured = is_measured;
         assert_int_equal(copy_many(&c, LAP, BYTES), goes_past ? LAP : 0);
         assert_int_equal(c.tries.copies, 0);
-        assert_int_equal(c.cached_ns < cached_ns, is_measured && !goes_past);
-        assert_int_equal(c.past_ns < past_ns, is_measured && goes_past);
+        assert_int_equal(c.times.cached_ns < cached_ns, is_measured && !goes_past);
+        assert_int_equal(c.times.past_ns < past_ns, is_measured && goes_past);
         c.tries.copies = 1;
-        c.past_ns = past_ns;
-        copy_many(&c, 1, LEAST_MEASURED - 1);
-        assert_int_equal(c.past_ns, past_ns);
+        c.times.past_ns = past_ns;
+        copy_many(&c, 1, LEAST_LONG - 1);
+        assert_int_equal(c.times.past_ns, past_ns);
         c.tries.copies = 1;
         c.way = goes_past ? COPY_OUT_CACHED : COPY_OUT_PAST; /* that is ordered */
         assert_int_equal(copy_many(&c, 1, BYTES), !goes_past);
@@ -208,7 +210,7 @@ static void one_slow_copy_changes_nothing(void **state)
     c.looks = 1;
     copy_many(&c, 1, BYTES);
     assert_int_equal(c.looks, 0);
-    assert_true(c.cached_ns > near.cached_ns);
+    assert_true(c.times.cached_ns > near.cached_ns);
     assert_false(copy_out_is_past(&c, BYTES, 0));
 }
 
@@ -225,7 +227,7 @@ static void a_slow_copy_counts_twice_at_most(void **state)
 /* Where each sends and receives the slower rank's part counts, whichever that is. */
 static void the_slower_rank_counts(void **state)
 {
-    static const struct cost cost_of_both = { 4000, 1500 };
+    static const struct cost cost_of_both = { 4000, 1500, 0 };
     _Atomic uint32_t told_ns[COPY_OUT_READERS][COPY_OUT_WAYS] = { { 0, 0 } };
     int64_t taken_ns[COPY_OUT_WAYS] = { 0, 0 };
     (void)state;
@@ -252,12 +254,12 @@ static void looks_go_both_ways(void **state)
     (void)state;
     struct copy_out c = measured(&near);
     copy_many(&c, 4100, BYTES);
-    cost = (struct cost){ 2000, 1000 };
+    cost = (struct cost){ 2000, 1000, 0 };
     c.looks = 20;
     assert_int_equal(copy_many(&c, 20, BYTES), 10);
     assert_int_equal(c.looks, 0);
-    assert_in_range(c.cached_ns, 2000, 2010);
-    assert_in_range(c.past_ns, 1000, 1010);
+    assert_in_range(c.times.cached_ns, 2000, 2010);
+    assert_in_range(c.times.past_ns, 1000, 1010);
 }
 
 /* What the first copies take is of pages that this process has not used yet, and of lines that are in no cache. All go
@@ -265,18 +267,18 @@ static void looks_go_both_ways(void **state)
 static void cold_copies_are_not_measured(void **state)
 {
     enum { COLD = COPY_OUT_COLD_LAPS * LAP, NEW = COPY_OUT_NEW_LAPS * LAP };
-    static const struct cost cold = { 200000, 100000 };
+    static const struct cost cold = { 200000, 100000, 0 };
     (void)state;
     struct copy_out c = measured(&cold);
     c.bytes = 0;
     assert_int_equal(copy_many(&c, COLD, BYTES), 0);
-    assert_int_equal(c.cached_ns, 0);
+    assert_int_equal(c.times.cached_ns, 0);
     cost = far;
     assert_in_range(copy_many(&c, NEW - COLD - 1, BYTES), 4, 32);
     assert_int_equal(copy_out_ns(&c, 1), 0);
     assert_int_equal(copy_out_write_ns(&c, BYTES), 0);
-    assert_int_equal(c.cached_ns, far.cached_ns);
-    assert_int_equal(c.past_ns, far.past_ns);
+    assert_int_equal(c.times.cached_ns, far.cached_ns);
+    assert_int_equal(c.times.past_ns, far.past_ns);
     assert_true(copy_out_is_new(&c));
     assert_false(copy_out_is_past(&c, BYTES, 0));
     copy_many(&c, 1, BYTES);
@@ -310,7 +312,7 @@ static void senseless_times_are_forgotten(void **state)
 /* The reader of what went past the caches pays for it, too. */
 static void a_small_gain_is_none(void **state)
 {
-    static const struct cost costs[] = { { 7900, 3000 }, { 8100, 3000 }, { 15900, 8000 }, { 16100, 8000 } };
+    static const struct cost costs[] = { { 7900, 3000, 0 }, { 8100, 3000, 0 }, { 15900, 8000, 0 }, { 16100, 8000, 0 } };
     (void)state;
     for (size_t i = 0; i < sizeof costs / sizeof *costs; i++) {
         struct copy_out c = measured(&costs[i]);
@@ -327,12 +329,12 @@ static void the_slower_of_two_counts(void **state)
         int is_past;
         int64_t ns;
     } cases[] = {
-        { { 5600, 1900 }, { 1500, 3500 }, 1, 3500 }, /* two cores of one die of Zen 4 */
-        { { 3000, 3800 }, { 2700, 6100 }, 0, 3000 }, /* of Zen 3 */
-        { { 5600, 1900 }, { 1500, 5000 }, 0, 5600 }, /* not clearly */
-        { { 5600, 1900 }, { 5600, 4800 }, 1, 4800 },
-        { { 2000, 1900 }, { 9000, 4800 }, 1, 4800 }, /* the reader is the slower one both ways */
-        { { 5600, 1900 }, { 1500, 4000000000 }, 0, 5600 }, /* senseless */
+        { { 5600, 1900, 0 }, { 1500, 3500, 0 }, 1, 3500 }, /* two cores of one die of Zen 4 */
+        { { 3000, 3800, 0 }, { 2700, 6100, 0 }, 0, 3000 }, /* of Zen 3 */
+        { { 5600, 1900, 0 }, { 1500, 5000, 0 }, 0, 5600 }, /* not clearly */
+        { { 5600, 1900, 0 }, { 5600, 4800, 0 }, 1, 4800 },
+        { { 2000, 1900, 0 }, { 9000, 4800, 0 }, 1, 4800 }, /* the reader is the slower one both ways */
+        { { 5600, 1900, 0 }, { 1500, 4000000000, 0 }, 0, 5600 }, /* senseless */
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -360,25 +362,61 @@ static void short_copies_are_cached(void **state)
     assert_int_equal(copy_out_ns(&c, 1), 0);
 }
 
-/* What they take past the caches is not measured: a single line, or many, are there at the same time. */
-static void shorter_copies_go_by_what_they_take_through_the_caches(void **state)
+/* Mostly they take the time until a line is there, so it is not said for each byte, and longer copies know nothing of
+ * it. */
+static void shorter_copies_are_measured_apart(void **state)
 {
+    static const struct cost dies = { 16000, 3000, 400 };
     (void)state;
     struct copy_out c = measured(&near);
-    assert_int_equal(copy_many(&c, 4096, LEAST_MEASURED - 1), 0);
-    c = measured(&far);
-    assert_in_range(copy_many(&c, 4096, LEAST), 4096 - 16, 4096 - 1);
-    assert_int_equal(copy_many(&c, 8192, LEAST), 8192);
-    assert_int_equal(c.past_ns, 0);
+    assert_in_range(copy_many(&c, 4096, LEAST_LONG - 1), 32, 64);
+    assert_false(copy_out_is_past(&c, LEAST_LONG - 1, 0));
+    c = measured(&dies);
+    assert_in_range(copy_many(&c, 4096, LEAST), 32, 64); /* 250 ns, and 445 */
+    assert_in_range(c.brief[0].cached_ns, 245, 255);
+    assert_in_range(c.brief[0].past_ns, 440, 450);
+    assert_in_range(copy_many(&c, 4096, LEAST_LONG - 1), 4096 - 512, 4096 - 8); /* 1000 and 587 */
+    assert_false(copy_out_is_past(&c, BRIEFER, 0));
+    assert_true(copy_out_is_past(&c, BRIEFER + 1, 0));
+    assert_int_equal(c.times.cached_ns, 0);
+    assert_int_equal(c.times.past_ns, 0);
+    assert_int_equal(copy_out_ns(&c, 1), 0);
     cost = near; /* that is found out, not at once */
-    assert_true(copy_many(&c, 4096, LEAST) == 4096);
-    copy_many(&c, TRIED_LAPS * (1 << LAP_SHIFT) / LEAST, LEAST);
-    assert_int_equal(copy_many(&c, 256, LEAST), 0);
-    cost = far;
-    copy_many(&c, 1024, BYTES);
-    assert_in_range(c.past_ns, far.past_ns, far.past_ns + 10);
-    assert_int_equal(copy_many(&c, 1024, LEAST_MEASURED - 1), 1024);
-    assert_in_range(c.past_ns, far.past_ns, far.past_ns + 10);
+    copy_many(&c, 2 * TRIED_LAPS * (1 << LAP_SHIFT) / LEAST_LONG, LEAST_LONG - 1);
+    assert_in_range(copy_many(&c, 256, LEAST_LONG - 1), 0, 2);
+}
+
+/* A first copy that is interrupted does not send all after it past the caches. */
+static void one_slow_shorter_copy_changes_nothing(void **state)
+{
+    enum { OFTEN = 8 };
+    (void)state;
+    struct copy_out c = measured(&near);
+    copy_many(&c, OFTEN, LEAST);
+    cost.cached_ns = 1000 * near.cached_ns;
+    assert_int_equal(copy_many(&c, 1, LEAST), 0);
+    assert_true(c.brief[0].cached_ns > 10 * c.brief[0].past_ns);
+    cost = near;
+    assert_in_range(copy_many(&c, 4096, LEAST), 32, 64);
+}
+
+/* Copies past the caches have been tried, too. */
+static void shorter_copies_go_past_the_caches_only_if_that_has_been_seen(void **state)
+{
+    (void)state;
+    struct copy_out c = measured(&far);
+    c.brief[0] = (struct copy_out_times){ .cached_ns = 300, .past_ns = 100, .seen = { 16, 2 } };
+    assert_true(copy_out_is_past(&c, LEAST, 0));
+    c.brief[0].seen[COPY_OUT_CACHED] = 15;
+    assert_false(copy_out_is_past(&c, LEAST, 0));
+    c.brief[0].seen[COPY_OUT_CACHED] = 16;
+    c.brief[0].seen[COPY_OUT_PAST] = 1;
+    assert_false(copy_out_is_past(&c, LEAST, 0));
+    c.brief[0].seen[COPY_OUT_PAST] = 2;
+    c.brief[0].cached_ns = 178; /* what its reader pays: 78 ns for 1 KiB */
+    assert_false(copy_out_is_past(&c, LEAST, 0));
+    c.brief[0].cached_ns = 179;
+    assert_true(copy_out_is_past(&c, LEAST, 0));
 }
 
 static void a_way_can_be_ordered(void **state)
@@ -391,6 +429,7 @@ static void a_way_can_be_ordered(void **state)
     c = measured(&near);
     c.way = COPY_OUT_PAST;
     assert_int_equal(copy_many(&c, 1024, BYTES), 1024);
+    assert_int_equal(copy_many(&c, 1024, LEAST), 1024);
     assert_int_equal(copy_many(&c, 1024, LEAST - 1), 0);
 }
 
@@ -431,7 +470,9 @@ int main(void)
         cmocka_unit_test(a_small_gain_is_none),
         cmocka_unit_test(the_slower_of_two_counts),
         cmocka_unit_test(short_copies_are_cached),
-        cmocka_unit_test(shorter_copies_go_by_what_they_take_through_the_caches),
+        cmocka_unit_test(shorter_copies_are_measured_apart),
+        cmocka_unit_test(one_slow_shorter_copy_changes_nothing),
+        cmocka_unit_test(shorter_copies_go_past_the_caches_only_if_that_has_been_seen),
         cmocka_unit_test(a_way_can_be_ordered),
         cmocka_unit_test(all_bytes_arrive),
     };

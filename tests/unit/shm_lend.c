@@ -489,26 +489,26 @@ static void what_is_faster(void **state)
     p->probed = 0;
     lend_probe(p);
     assert_true(f->cma_call_ns > 0 && f->cma_copy_ns > 0);
-    p->out.copy.cached_ns = 0;
+    p->out.copy.times.cached_ns = 0;
     assert_int_equal(suits(p, &h, data), 0); /* not known: the ring */
     f->cma_call_ns = 2000;
     f->cma_copy_ns = 6000;
-    p->out.copy.cached_ns = 6000;
+    p->out.copy.times.cached_ns = 6000;
     p->out.copy.bytes = NOT_NEW;
     assert_int_equal(suits(p, &h, data), 0); /* 8.5 us against 9.3: not clearly */
-    p->out.copy.cached_ns = 7000;
+    p->out.copy.times.cached_ns = 7000;
     assert_int_equal(suits(p, &h, data), 1); /* 8.5 against 10.8 */
-    p->out.copy.cached_ns = 5000;
+    p->out.copy.times.cached_ns = 5000;
     assert_int_equal(suits(p, &h, data), 1); /* 8.5 against 7.8: not clearly either */
-    p->out.copy.cached_ns = 4500;
+    p->out.copy.times.cached_ns = 4500;
     assert_int_equal(suits(p, &h, data), 0); /* 8.5 against 7.1 */
     h.bytes = 8192;
-    p->out.copy.cached_ns = 6000;
+    p->out.copy.times.cached_ns = 6000;
     assert_int_equal(suits(p, &h, data), 0); /* the call costs too much */
     h.bytes = 1 << 20;
     assert_int_equal(suits(p, &h, data), 0); /* both copy at the same time: 98 us against 104 */
     h.kind = COMM_OP_BROADCAST;
-    p->out.copy.cached_ns = 7500;
+    p->out.copy.times.cached_ns = 7500;
     p->out.copy.looks = 0;
     assert_in_range(lent_of_many(p, &h, data), MANY - 96, MANY - 32);
     assert_true(p->out.copy.tries.copies > 0); /* what goes to the ring is to be measured, or fills it */
@@ -521,11 +521,11 @@ static void what_is_faster(void **state)
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 20000);
     assert_in_range(lent_of_many(p, &h, data), 4, 31); /* much slower */
     assert_int_equal(p->out.copy.tries.copies, 0);
-    p->out.copy.cached_ns = 5000;
+    p->out.copy.times.cached_ns = 5000;
     assert_int_equal(lent_of_many(p, &h, data), 0); /* the kernel could not win if it were as fast as it can be */
     p->out.copy.way = COPY_OUT_MEASURED;
-    p->out.copy.cached_ns = 30000;
-    p->out.copy.past_ns = 3000;
+    p->out.copy.times.cached_ns = 30000;
+    p->out.copy.times.past_ns = 3000;
     assert_int_equal(copy_out_ns(&p->out.copy, 1), 5375); /* past the caches */
     assert_int_equal(lent_of_many(p, &h, data), 0);
     atomic_store(&sides[1].pair->in.shared->take_ns[0][COPY_OUT_PAST], 25000); /* 322 us against 417 */
@@ -534,7 +534,7 @@ static void what_is_faster(void **state)
 
 static void note_copies(struct duplex *p, int64_t cached_ns, uint32_t reader_ns)
 {
-    p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .bytes = NOT_NEW, .cached_ns = cached_ns,
+    p->out.copy = (struct copy_out){ .way = COPY_OUT_CACHED, .bytes = NOT_NEW, .times.cached_ns = cached_ns,
                                      .reader_ns = p->out.copy.reader_ns, .taken_ns = p->out.copy.taken_ns };
     atomic_store(&p->out.shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], reader_ns);
 }
@@ -881,10 +881,10 @@ static void the_slower_copy_decides_where_both_copy_at_a_time(void **state)
     sides[0].fabric.cma_bytes = 0;
     for (int i = 0; i < 4; i++) {
         out->copy.way = COPY_OUT_MEASURED;
-        out->copy.copies = UNMEASURED; /* the next five are */
+        out->copy.times.copies = UNMEASURED; /* the next five are */
         out->copy.bytes = NOT_NEW;
-        out->copy.cached_ns = 5600;
-        out->copy.past_ns = 1900;
+        out->copy.times.cached_ns = 5600;
+        out->copy.times.past_ns = 1900;
         atomic_store(&out->shared->take_ns[0][COPY_OUT_CACHED], 1500);
         atomic_store(&out->shared->take_ns[0][COPY_OUT_PAST], 3500);
         atomic_store(&out->shared->take_ns[COPY_OUT_SENDER][COPY_OUT_CACHED], 1500);
@@ -1586,7 +1586,7 @@ static void eager_messages_go_the_faster_way(void **state)
     sides[0].fabric.cma_copy_ns = 3000;
     p->out.copy.way = COPY_OUT_CACHED;
     p->out.copy.bytes = NOT_NEW;
-    p->out.copy.cached_ns = 4000;
+    p->out.copy.times.cached_ns = 4000;
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_IN_TURN), 0); /* nothing is known of the reader */
     atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
     atomic_store(&sides[1].pair->in.shared->read_ns[1], 5000); /* 3.5 us */
@@ -1594,12 +1594,12 @@ static void eager_messages_go_the_faster_way(void **state)
     assert_int_equal(p->ring_for, 0);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0); /* 3.2 us */
     assert_int_equal(p->ring_for, 0); /* the kernel could take 2.5 us, and is tried */
-    p->out.copy.cached_ns = 1000;
+    p->out.copy.times.cached_ns = 1000;
     atomic_store(&sides[1].pair->in.shared->record_ns, 1000);
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0); /* 1.2 us */
     assert_int_equal(p->ring_for, 64);
     atomic_store(&sides[1].pair->in.shared->record_ns, 5000);
-    p->out.copy.cached_ns = 8000;
+    p->out.copy.times.cached_ns = 8000;
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 1); /* 4.7 us */
     h.kind = COMM_OP_REDUCE;
     assert_int_equal(lend_is_sooner(p, &h, &loan, LEND_STREAM), 0);
