@@ -199,6 +199,7 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
         if (came || a->domain.done_count) { /* that a peer has read what was lent brings no record */
             if (missed)
                 waiting_came(&a->waiting);
+            waiting_anew(&a->waiting);
             idle_since = missed = 0;
             continue;
         }

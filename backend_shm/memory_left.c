@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "control_group.h"
 #include "setting.h"
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = CONTROL_GROUP_PATH_BYTES };
 
 /* The number behind `name` in a file of such lines, in its unit; UINT64_MAX: there is none. */
 static uint64_t read_entry(const char *path, const char *name)
@@ -44,8 +45,9 @@ static uint64_t less(uint64_t a, uint64_t b)
 }
 
 /* What it may have, and its swap, without what it has and cannot give back. */
-static uint64_t left_in_group(const char *group, uint64_t swap)
+static uint64_t left_in_group(const char *group, const void *arg)
 {
+    const uint64_t swap = *(const uint64_t *)arg;
     char stat[PATH_BYTES + 32];
     uint64_t most = of_group(group, "memory.max");
     if (most == UINT64_MAX)
@@ -54,29 +56,6 @@ static uint64_t left_in_group(const char *group, uint64_t swap)
     uint64_t used = more(read_entry(stat, "anon "), read_entry(stat, "shmem "));
     uint64_t swap_left = less(of_group(group, "memory.swap.max"), of_group(group, "memory.swap.current"));
     return less(more(most, swap_left < swap ? swap_left : swap), used);
-}
-
-/* Of its group and all that this one is in. */
-static uint64_t left_in_groups(const char *proc, const char *groups, uint64_t swap)
-{
-    char path[PATH_BYTES], line[PATH_BYTES / 2] = "";
-    uint64_t left = UINT64_MAX;
-    snprintf(path, sizeof path, "%s/self/cgroup", proc);
-    FILE *f = fopen(path, "re");
-    while (f && strncmp(line, "0::", 3) != 0)
-        if (!fgets(line, sizeof line, f))
-            strcpy(line, "0::/"); /* only version 1 */
-    if (f)
-        fclose(f);
-    line[strcspn(line, "\n")] = '\0';
-    for (char *name = line + (*line ? 3 : 0), *end = name + strlen(name); *line; *end = '\0') {
-        snprintf(path, sizeof path, "%s%s", groups, name);
-        uint64_t this_left = left_in_group(path, swap);
-        left = this_left < left ? this_left : left;
-        if (end == name || !(end = strrchr(name, '/')))
-            break;
-    }
-    return left;
 }
 
 /* The caches of some file systems (ZFS) shrink, but MemAvailable does not count them. So what cannot be given back is
@@ -92,7 +71,7 @@ uint64_t memory_left_in(const char *proc, const char *groups)
         kib = less(kib, read_entry(path, taken[i]));
     uint64_t swap = swap_kib < UINT64_MAX / UNIT ? swap_kib * UNIT : 0;
     uint64_t left = kib < UINT64_MAX / UNIT ? more(kib * UNIT, swap) : UINT64_MAX;
-    uint64_t of_groups = left_in_groups(proc, groups, swap);
+    uint64_t of_groups = control_group_least(proc, groups, left_in_group, &swap);
     return of_groups < left ? of_groups : left;
 }
 

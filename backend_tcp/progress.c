@@ -279,6 +279,7 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
         if (came || m->domain.done_count) { /* that a peer has read what was lent brings no record */
             if (missed)
                 waiting_came(&m->waiting);
+            waiting_anew(&m->waiting);
             idle_since = missed = 0;
             continue;
         }

@@ -5,10 +5,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "control_group.h"
 #include "say.h"
 
-/* After yielding to a program that kept the core; twice as long each time that it happens again soon. */
-static const int64_t LONG_REST_LEAST_NS = 5000000, LONG_REST_MAX_NS = 320000000;
+/* After yielding to a program that kept the core. */
+static const int64_t LONG_REST_LEAST_NS = 5000000, NO_POLL_LEAST_NS = 80000000, LONG_REST_MAX_NS = 320000000;
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
@@ -33,6 +34,13 @@ int waiting_shares_cores(const comm_world_info *info)
     return cores > 0 && waiting_local_ranks(info) > cores;
 }
 
+/* A container's limit on time, not on cores: who polls uses up what the ranks that compute need. */
+static int is_limited(const comm_world_info *info)
+{
+    enum { MILLICORES = 1000 };
+    return control_group_millicores("/proc", "/sys/fs/cgroup") < (uint64_t)waiting_local_ranks(info) * MILLICORES;
+}
+
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
 {
     /* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */
@@ -41,6 +49,7 @@ void waiting_choose(struct waiting *w, const char *backend, const comm_world_inf
     w->is_crowded = waiting_local_ranks(info) > cores || info->local_size > online;
     w->spin_ns = w->is_crowded ? 0 : exec_host->param_int(info->options, backend, "spin_us") * 1000;
     w->yield_ns = exec_host->param_int(info->options, backend, "yield_us") * 1000;
+    w->poll_ns = w->spin_ns && !is_limited(info) ? exec_host->param_int(info->options, backend, "poll_us") * 1000 : 0;
     w->yields = w->is_crowded;
     w->yield_until_ns = w->is_crowded ? INT64_MAX : 0;
 }
@@ -86,11 +95,8 @@ static void learn_to_measure(struct waiting *w, int64_t ended_ns)
     w->unmeasured = w->is_crowded && w->short_yields == SHORT_YIELDS ? UNMEASURED : 0;
 }
 
-/* When that took long, and not for another rank, the core went to a program that is not waiting for anything. If that
- * gets more than its share, a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to
- * one that yields. After the rest the thread tries again: a program that ran only briefly costs one short rest, one
- * that stays doubles the rest each time. */
-void waiting_yield(struct waiting *w, int64_t now)
+/* Has a program that waits for nothing had the core for long, and more than its share of it? */
+static int yields_for_long(struct waiting *w, int64_t now)
 {
     w->yields = now < w->yield_until_ns;
     if (w->got_back_ns < w->rest_until_ns)
@@ -98,12 +104,24 @@ void waiting_yield(struct waiting *w, int64_t now)
     sched_yield();
     int64_t ended_ns = clock_now_ns();
     learn_to_measure(w, ended_ns);
-    if (ended_ns - now <= WAITING_LONG_LOOK_NS || ranks_use_cores(&w->usage) || may_have_core(w, now, ended_ns))
-        return;
-    int64_t longer_ns = w->long_rest_ns < LONG_REST_MAX_NS ? 2 * w->long_rest_ns : LONG_REST_MAX_NS;
-    int is_soon = now - w->rest_until_ns < w->long_rest_ns;
-    w->long_rest_ns = is_soon ? longer_ns : LONG_REST_LEAST_NS;
-    w->rest_until_ns = now + w->long_rest_ns;
+    return ended_ns - now > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage) && !may_have_core(w, now, ended_ns);
+}
+
+/* Twice as long each time that it happens again soon: a program that ran only briefly costs one short rest, one that
+ * stays doubles it each time. */
+static void rest_longer(int64_t *until_ns, int64_t *rest_ns, int64_t least_ns, int64_t now)
+{
+    int64_t longer_ns = *rest_ns < LONG_REST_MAX_NS ? 2 * *rest_ns : LONG_REST_MAX_NS;
+    *rest_ns = now - *until_ns < *rest_ns ? longer_ns : least_ns;
+    *until_ns = now + *rest_ns;
+}
+
+/* Where a program gets a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to one
+ * that yields. */
+void waiting_yield(struct waiting *w, int64_t now)
+{
+    if (yields_for_long(w, now))
+        rest_longer(&w->rest_until_ns, &w->long_rest_ns, LONG_REST_LEAST_NS, now);
 }
 
 /* Neither a long copy nor an interrupt, such as that for packets that come, is one. */
@@ -112,6 +130,51 @@ int64_t waiting_switches(void)
     struct rusage usage = { 0 };
     getrusage(RUSAGE_THREAD, &usage);
     return usage.ru_nvcsw + usage.ru_nivcsw;
+}
+
+/* Polling brought nothing while the thread had the core. */
+static void in_vain(struct waiting *w, int64_t now)
+{
+    if (++w->vain < VAIN_MAX)
+        return;
+    w->vain = VAIN_MAX - 1; /* the next try decides */
+    if (w->share_ns && !w->yields) {
+        w->yields = 1;
+        w->yield_until_ns = now + w->share_ns;
+    } else {
+        w->rest_until_ns = now + w->rest_ns;
+    }
+}
+
+static int has_had_core(const struct waiting *w)
+{
+    return waiting_switches() == w->switches;
+}
+
+/* The thread has waited for longer than it spins, and nobody else wanted the core of late. Short waits are not changed
+ * by a program that does: for those the thread spins. */
+static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
+{
+    if (!w->poll_until_ns)
+        w->poll_until_ns = idle_since + w->poll_ns;
+    if (now >= w->poll_until_ns || now < w->no_poll_until_ns)
+        return 0;
+    if (!w->polls_on && !w->vain)
+        w->switches = waiting_switches();
+    w->polls_on = 1;
+    if (yields_for_long(w, now))
+        rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);
+    return 1;
+}
+
+/* Where another rank had the core meanwhile, as it may have waited for this thread to stop spinning, it was in vain. */
+void waiting_polled(struct waiting *w)
+{
+    w->polls_on = 0;
+    if (has_had_core(w))
+        waiting_paid(w);
+    else
+        in_vain(w, clock_now_ns());
 }
 
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
@@ -123,14 +186,9 @@ int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
             waiting_yield(w, now);
         return 1;
     }
-    if (!w->spin_ns || ++w->vain < VAIN_MAX) /* yielding alone keeps the core from no other rank */
-        return 0;
-    w->vain = VAIN_MAX - 1; /* the next try decides */
-    if (w->share_ns && !w->yields) {
-        w->yields = 1;
-        w->yield_until_ns = now + w->share_ns;
-    } else {
-        w->rest_until_ns = now + w->rest_ns;
-    }
+    if (polls_on(w, now, idle_since))
+        return 1;
+    if (w->spin_ns && !(w->polls_on && has_had_core(w))) /* yielding alone keeps the core from no other rank */
+        in_vain(w, now);
     return 0;
 }

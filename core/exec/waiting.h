@@ -11,7 +11,15 @@
  * spinning for that are 10 to 30 % slower, not faster. Nor is a program's fair share of a core, if waits are short:
  * beside two busy programs of other sessions four ranks on two cores had a 99th percentile of 34 us when they rested
  * after each of its slices, and 14 us without; the mean was 5 us in some runs and 10 to 27 in others, and is 9
- * without. */
+ * without.
+ *
+ * Real programs compute between operations, and one rank is later than the others by more than they spin. A thread that
+ * sleeps then takes 10 to 60 us to wake up: an all_reduce of 8 B between two ranks that had computed for 0.2 to 0.6 ms
+ * was done 10 to 16 us after the later one had come, and is now after 2. So a thread goes on polling for much longer
+ * than it spins, and yields between polls. That takes nothing from a program that wants the core: it gets it at the
+ * next yield, which takes long then, and for some time the thread sleeps after spinning, as such programs are left
+ * sooner by a thread that wakes up. It takes time from ranks whose control group has a limit; there no thread does it.
+ */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
 
@@ -28,12 +36,16 @@ struct waiting_usage {
 
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
+    int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields between polls then */
+    int polls_on;              /* it has since waiting_begins */
+    int64_t poll_until_ns;     /* the end of that; 0: it begins when the next wait is long. See waiting_anew */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
     int64_t yield_until_ns;    /* the end of that; never, if crowded */
     int yields;                /* it does now: seen without a look at the clock */
-    int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
     int64_t rest_until_ns;
+    int64_t long_rest_ns;      /* the latest one after yielding to a program that kept the core */
+    int64_t no_poll_until_ns, no_poll_ns; /* the same of polling on */
     int64_t got_back_ns;       /* when it got the core back, after such a yield or a rest */
     int64_t waits;             /* since then */
     int64_t yielded_ns;        /* the last yield that was measured ended then */
@@ -72,6 +84,7 @@ int64_t waiting_switches(void); /* how often this thread has left the core to an
 static inline void waiting_begins(struct waiting *w)
 {
     w->waits++;
+    w->polls_on = 0;
     if (w->vain)
         w->switches = waiting_switches();
 }
@@ -82,11 +95,22 @@ static inline void waiting_paid(struct waiting *w)
     w->vain = 0;
 }
 
+/* Something came to a thread that polled longer than it spins. */
+void waiting_polled(struct waiting *w);
+
+/* Something has come, so that the next wait may poll as long again. A thread that has slept in vain does not. */
+static inline void waiting_anew(struct waiting *w)
+{
+    w->poll_until_ns = 0;
+}
+
 /* Something came to a thread that has polled since waiting_begins. If it did not run all the time, that proves nothing:
  * the rank that sent this may have run meanwhile, on this core. */
 static inline void waiting_came(struct waiting *w)
 {
-    if (w->vain && waiting_switches() == w->switches)
+    if (w->polls_on)
+        waiting_polled(w);
+    else if (w->vain && waiting_switches() == w->switches)
         waiting_paid(w);
 }
 

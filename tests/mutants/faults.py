@@ -215,10 +215,10 @@ fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COM
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
-      " || ranks_use_cores(&w->usage) || may", " || may", "resting")
+      " && !ranks_use_cores(&w->usage)", "", "resting")
 fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h",
-      "    if (w->vain && waiting_switches() == w->switches)\n        waiting_paid(w);", "    waiting_paid(w);",
-      "resting", "shm_sleep")
+      "    else if (w->vain && waiting_switches() == w->switches)\n        waiting_paid(w);",
+      "    else\n        waiting_paid(w);", "resting", "shm_sleep")
 fault("h", "a_long_copy_is_time_away", "core/exec/waiting.c", "usage.ru_nvcsw + usage.ru_nivcsw", "clock_now_ns()",
       "resting")
 fault("h", "a_message_that_was_there_is_a_reason_to_spin", "backend_shm/fabric.h", "else if (turn > 1)", "else",
@@ -246,6 +246,22 @@ fault("h", "waits_in_a_rest_count", "core/exec/waiting.c", "if (w->got_back_ns <
       "resting")
 fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
       "resting")
+fault("h", "long_waits_sleep", "core/exec/waiting.c", "    if (polls_on(w, now, idle_since))\n        return 1;\n", "",
+      "resting")
+fault("h", "threads_that_slept_poll_on", "core/exec/waiting.c", "    if (!w->poll_until_ns)\n", "", "resting")
+fault("h", "threads_poll_on_beside_other_programs", "core/exec/waiting.c", " || now < w->no_poll_until_ns)",
+      ")", "resting")
+fault("h", "other_programs_end_short_waits", "core/exec/waiting.c",
+      "rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);", "waiting_yield(w, now);", "resting")
+fault("h", "long_waits_without_the_core_are_worth_it", "core/exec/waiting.c", "    if (has_had_core(w))\n",
+      "    if (1)\n", "resting")
+fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "!(w->polls_on && has_had_core(w))", "1", "resting")
+fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?", "1 ?",
+      "resting")
+fault("h", "limits_of_groups_above_do_not_count", "core/exec/control_group.c", "(end = strrchr(name, '/'))", "0",
+      "control_group", "shm_memory_left")
+fault("h", "limits_on_time_are_for_each_period", "core/exec/control_group.c", "quota * ONE_CORE / period",
+      "quota * ONE_CORE / 100000", "control_group")
 fault("h", "any_long_yield_is_for_a_rank", "core/exec/waiting.c", "passed_ns / 8 * EIGHTHS * cores;", "0;", "resting")
 fault("i", "waiting_records_once_more", "core/submit.c",
       "    if (LIKELY(run && !run->slot))", "    if (LIKELY(run))", "submit")
@@ -909,8 +925,6 @@ fault("shm", "region_is_told_once_to_all", REGION, "struct told *t = &r->told[p-
 fault("shm", "memory_beyond_the_limit_of_files_is_taken", "backend_shm/segment.c", "is_too_large(bytes) ? EFBIG : ",
       "", "limits")
 fault("shm", "more_memory_than_there_is_is_taken", "backend_shm/segment.c", "bytes <= memory_left()", "1",
-      "shm_memory_left")
-fault("shm", "limits_of_groups_above_do_not_count", "backend_shm/memory_left.c", "(end = strrchr(name, '/'))", "0",
       "shm_memory_left")
 fault("shm", "swap_that_is_used_counts", "backend_shm/memory_left.c", "of_group(group, \"memory.swap.current\")",
       "0", "shm_memory_left")
