@@ -157,6 +157,7 @@ struct bench_method {
     long repeats;
     int check;
     int sync;          /* a barrier before each call, which is not counted */
+    double compute_us; /* computing before each call, about so long; 0: none */
     size_t depth;      /* 1: each call waits; else so many works in flight */
 };
 

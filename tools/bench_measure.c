@@ -11,6 +11,10 @@
  * With --sync there is a barrier before each iteration, which is not counted: no rank runs ahead. The mean of step 3 is
  * then that of the single times.
  *
+ * With --compute each rank computes before each iteration, for 0.5 to 1.5 times as long as that says, and each for
+ * another time, as in programs. An iteration is then from the time when the last rank calls to the time when the last
+ * one has returned, by one clock: all ranks are on one host.
+ *
  * With --on-stream the calls return when they are enqueued. Step 3 waits for the stream after the last one, so the mean
  * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. The same
  * with --captured, but the call is captured into a CUDA graph, once, and the graph is launched in its place. */
@@ -145,8 +149,55 @@ static comm_status iterate_sync(struct lanes *lanes, long iterations, double *re
     return status;
 }
 
+/* Each rank's numbers are others, and the same in each run. */
+static void compute(double about_us, uint32_t *random)
+{
+    *random = *random * 1664525 + 1013904223;
+    double until_us = bench_now_us() + about_us * (0.5 + (double)(*random >> 8) / (1 << 24));
+    while (bench_now_us() < until_us)
+        continue;
+}
+
+/* Times of single iterations that follow after computing. `ends` is room for as many. */
+static comm_status times_after_computing(struct lanes *lanes, const struct bench_method *method, double *times,
+                                         double *ends, size_t count)
+{
+    struct bench_call *call = &lanes->lane[0].call;
+    uint32_t random = (uint32_t)call->rank * 2654435761u;
+    comm_status status = COMM_OK;
+    for (size_t i = 0; i < count && status == COMM_OK; i++) {
+        compute(method->compute_us, &random);
+        times[i] = bench_now_us();
+        status = run(call);
+        ends[i] = bench_now_us();
+    }
+    if (status == COMM_OK)
+        status = largest(lanes, times, count);
+    if (status == COMM_OK)
+        status = largest(lanes, ends, count);
+    for (size_t i = 0; i < count && status == COMM_OK; i++)
+        times[i] = ends[i] - times[i];
+    return status;
+}
+
+static comm_status mean_after_computing(struct lanes *lanes, const struct bench_method *method, long iterations,
+                                        double *ret_us)
+{
+    size_t count = (size_t)iterations;
+    double *times = calloc(2 * count, sizeof *times);
+    comm_status status = times ? times_after_computing(lanes, method, times, times + count, count)
+                               : COMM_ERR_NO_MEMORY;
+    *ret_us = 0;
+    for (size_t i = 0; i < count && status == COMM_OK; i++)
+        *ret_us += times[i] / (double)iterations;
+    free(times);
+    return status;
+}
+
 static comm_status mean_of(struct lanes *lanes, const struct bench_method *method, long iterations, double *ret_us)
 {
+    if (method->compute_us > 0)
+        return mean_after_computing(lanes, method, iterations, ret_us);
     double begin = bench_now_us();
     comm_status status = method->sync ? iterate_sync(lanes, iterations, ret_us) : iterate(lanes, iterations);
     if (!method->sync)
@@ -223,10 +274,12 @@ static comm_status check(struct bench_call *call, uint64_t *ret_errors)
     return status;
 }
 
-/* Times of single iterations: the slowest rank's, sorted. `capacity` of them are measured into `times`. Where one
- * follows the other, one look at the clock ends it and begins the next. */
+/* Times of single iterations: the slowest rank's. `capacity` of them are measured into `times`, behind which there is
+ * room for as many. Where one follows the other, one look at the clock ends it and begins the next. */
 static comm_status single_times(struct lanes *lanes, const struct bench_method *method, double *times, size_t capacity)
 {
+    if (method->compute_us > 0)
+        return times_after_computing(lanes, method, times, times + capacity, capacity);
     struct bench_call *call = &lanes->lane[0].call;
     const int is_apart = method->sync || (call->options.flags & COMM_OP_FLAG_ON_STREAM);
     comm_status status = barrier(lanes);
@@ -287,7 +340,7 @@ static comm_status measure(struct lanes *lanes, const struct bench_method *metho
         return status;
     size_t repeats = (size_t)method->repeats;
     size_t singles = row->iterations > SINGLE_LEAST || method->iterations ? (size_t)row->iterations : SINGLE_LEAST;
-    double *values = calloc(repeats + singles, sizeof *values), *times = values + repeats;
+    double *values = calloc(repeats + 2 * singles, sizeof *values), *times = values + repeats;
     if (!values)
         return COMM_ERR_NO_MEMORY;
     for (size_t i = 0; i < repeats && status == COMM_OK; i++) {

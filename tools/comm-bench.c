@@ -51,7 +51,7 @@ static const char summary[] =
     "root's "
     "buffer of gather and scatter, else the message. The mean is of back-to-back iterations on the slowest rank, "
     "and of the repeats the one in the middle; bandwidths are computed from it. Median and p99 are of single "
-    "iterations. With --sync all three are of single iterations.\n\n"
+    "iterations. With --sync or --compute all three are of single iterations.\n\n"
     "Exit status: 0 all right, 1 wrong results, 2 bad arguments, 3 an operation failed.";
 static const char usage[] = "OP[,OP...]\n--tune [OP...]\nstore\ngroups\nkernels\ncore";
 
@@ -59,7 +59,7 @@ enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
        KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
-       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP, KEY_SYNC };
+       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP, KEY_SYNC, KEY_COMPUTE };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -97,6 +97,10 @@ static const struct argp_option options[] = {
     { "sync", KEY_SYNC, NULL, 0,
       "A barrier before each iteration, which is not counted, as OSU's benchmarks have it for broadcast: no rank runs "
       "ahead (default: back to back)", 0 },
+    { "compute", KEY_COMPUTE, "US", 0,
+      "Before each iteration each rank computes for 0.5 to 1.5 times US microseconds, each for another time, as in "
+      "programs. An iteration counts from when the last rank calls to when the last one has returned. All ranks are on "
+      "one host", 0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not check the results", 0 },
     { "roofline", KEY_ROOFLINE, NULL, 0,
@@ -256,6 +260,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
             argp_error(state, "--device: %s", comm_last_error());
         break;
     case KEY_SYNC: a->method.sync = 1; break;
+    case KEY_COMPUTE: a->method.compute_us = parse_real(state, "--compute", arg, 1, 1e7); break;
     case KEY_CHECK: a->method.check = 1; break;
     case KEY_NO_CHECK: a->method.check = 0; break;
     case KEY_TABLE: a->format = BENCH_TABLE; break;
@@ -329,6 +334,9 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
     if (!*error && a->method.sync && (a->call.on_stream || a->method.depth > 1))
         snprintf(error, sizeof error, "--sync is for calls that wait: it goes neither with --async nor with "
                  "--on-stream or --captured");
+    if (!*error && a->method.compute_us > 0 && (a->call.on_stream || a->method.depth > 1 || a->method.sync))
+        snprintf(error, sizeof error, "--compute is for calls that wait: it goes neither with --async, --on-stream nor "
+                 "--captured, nor with --sync");
     if (!*error && a->plot && is_first)
         bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 COMM_BENCH, COMMRUN = sys.argv[1:3]
@@ -186,6 +187,17 @@ class Output(Bench):
                 self.assertEqual(len(self.rows(op, "-n", "3", "--bytes", "8,64K", "--sync")),
                                  1 if op == "barrier" else 2)
 
+    def test_computing_before_each(self):
+        for op in OPS:
+            with self.subTest(op):
+                self.assertEqual(len(self.rows(op, "-n", "3", "--bytes", "8,64K", "--compute", "50")),
+                                 1 if op == "barrier" else 2)
+        begin = time.monotonic()
+        status, out, err = run("barrier", "-n", "2", "--compute", "20000", "--iterations", "10", "--repeats", "1",
+                               "--no-check", "--csv")
+        self.assertEqual(status, 0, err)
+        self.assertGreater(time.monotonic() - begin, 10 * 2 * 0.5 * 0.02)  # of the mean, and of single ones
+
     def test_types_reductions_and_roots(self):
         for dtype in ("bf16", "f64", "u8", "bool", "c64"):
             self.rows("all_reduce,broadcast", "-n", "3", "--bytes", "100", "--dtype", dtype)
@@ -305,6 +317,9 @@ class Refusals(Bench):
                             (["all_reduce", "-n", "2", "--redop", "bxor"], "bxor does not reduce f32"),
                             (["all_reduce", "-n", "2", "--async", "0"], "--async"),
                             (["all_reduce", "-n", "2", "--async", "2", "--sync"], "--sync is for calls that wait"),
+                            (["all_reduce", "-n", "2", "--compute", "0"], "--compute"),
+                            (["all_reduce", "-n", "2", "--compute", "9", "--sync"], "--compute is for calls that wait"),
+                            (["all_reduce", "-n", "2", "--async", "2", "--compute", "9"], "--compute is for calls"),
                             (["all_reduce", "-n", "2", "--bind", "socket"], "'socket' is none of"),
                             (["all_reduce", "-n", "2", "--plot", "/tmp/a.bmp"], "must end with .png, .svg or .pdf"),
                             (["all_reduce", "-n", "2", "--plot", "/no/such/folder/a.png"], "cannot be written")):

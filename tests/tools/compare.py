@@ -134,6 +134,19 @@ class Compare(unittest.TestCase):
         self.assertEqual(done.returncode, 2)
         self.assertIn('--sync goes neither with --beside nor with gloo', done.stderr)
 
+    def test_ranks_that_compute_before_each_call(self):
+        done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'openmpi', '--compute', '100',
+                       '--tail', '--backend', 'cpu:shm')
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(', each computing for 50 to 150 us before each call, f32', done.stdout)
+        rows = [line.split(' | ')[0] for line in done.stdout.splitlines() if line.startswith('| all')]
+        self.assertEqual(rows, ['| all_reduce', '| all_reduce median', '| all_reduce p99'])
+        self.assertNotIn(' | - |', done.stdout)
+        for other in (['--sync', '--peers', 'openmpi'], ['--peers', 'gloo']):
+            done = compare('-n', '2', '--compute', '100', *other)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn('--compute goes neither with --sync', done.stderr)
+
     def test_tables_by_the_distance_of_the_cores(self):
         if len(os.sched_getaffinity(0)) < 2:
             self.skipTest('one core')

@@ -174,7 +174,7 @@ def run(arguments, environment, timeout):
 class Library:
     """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
 
-    tail, sync, ms, warm_up, distance = False, False, 60, 0, None
+    tail, sync, compute, ms, warm_up, distance = False, False, 0, 60, 0, None
 
     def run(self, ops, sizes, timeout):
         text, problem = run(*self.command_for(ops, sizes), timeout)
@@ -208,7 +208,8 @@ class Libcomm(Library):
         return [*self.command(), ','.join(ops), '--backend', self.backend, '--bytes', words_of(sizes), '--repeats', '1',
                 '--ms', str(self.ms), '--csv', *(['--warm-up', str(self.warm_up)] if self.warm_up else []),
                 *(['--distance', self.distance] if self.distance else []),
-                *(['--sync'] if self.sync else [])], self.environment
+                *(['--sync'] if self.sync else []),
+                *(['--compute', str(self.compute)] if self.compute else [])], self.environment
 
     def rows(self, text):
         for row in csv.DictReader(text.splitlines()):
@@ -230,6 +231,7 @@ class Peer(Library):
                 f'--warm-up={self.warm_up}']
         work += [f'--distance={self.distance}'] if self.distance else []
         work += ['--sync'] if self.sync else []
+        work += [f'--compute={self.compute}'] if self.compute else []
         return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
 
     def rows(self, text):
