@@ -100,7 +100,8 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps);
 /* Has the reader told what its part takes where each rank copies what it sends and what it receives? */
 int copy_out_is_told(const struct copy_out *c);
 
-/* What a copy of so many bytes takes this rank for each COPY_OUT_UNIT, the way that it would go; 0: not known. */
+/* What a copy of so many bytes, 4 KiB or more, takes this rank for each COPY_OUT_UNIT, the way that it would go; 0: not
+ * known. */
 int64_t copy_out_write_ns(const struct copy_out *c, size_t bytes);
 
 /* What COPY_OUT_UNIT bytes of a long message take, the faster way; 0: not known. If the copies overlap: the longer one;

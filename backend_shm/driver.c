@@ -57,6 +57,8 @@ static void unlock_and_complete(struct arena *a)
         struct completion few[FEW];
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
+        if (n)
+            waiting_anew(&a->waiting);
         if (!more)
             atomic_store_explicit(&a->helper.signs.has_done, 0, memory_order_relaxed);
         futex_lock_release(&a->lock);

@@ -57,6 +57,8 @@ static void unlock_and_complete(struct mesh *m)
         struct completion few[FEW];
         size_t n = queue_take_done(d, few, FEW);
         size_t more = d->done_count;
+        if (n)
+            waiting_anew(&m->waiting);
         if (!more)
             atomic_store_explicit(&m->helper.signs.has_done, 0, memory_order_relaxed);
         pthread_mutex_unlock(&m->lock);

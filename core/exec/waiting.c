@@ -38,7 +38,8 @@ int waiting_shares_cores(const comm_world_info *info)
 static int is_limited(const comm_world_info *info)
 {
     enum { MILLICORES = 1000 };
-    return control_group_millicores("/proc", "/sys/fs/cgroup") < (uint64_t)waiting_local_ranks(info) * MILLICORES;
+    int32_t local = waiting_local_ranks(info), ranks = local > info->local_size ? local : info->local_size;
+    return control_group_millicores("/proc", "/sys/fs/cgroup") < (uint64_t)ranks * MILLICORES;
 }
 
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
@@ -95,8 +96,8 @@ static void learn_to_measure(struct waiting *w, int64_t ended_ns)
     w->unmeasured = w->is_crowded && w->short_yields == SHORT_YIELDS ? UNMEASURED : 0;
 }
 
-/* Has a program that waits for nothing had the core for long, and more than its share of it? */
-static int yields_for_long(struct waiting *w, int64_t now)
+/* How long it took, from `now` on. */
+static int64_t yield_for(struct waiting *w, int64_t now)
 {
     w->yields = now < w->yield_until_ns;
     if (w->got_back_ns < w->rest_until_ns)
@@ -104,7 +105,7 @@ static int yields_for_long(struct waiting *w, int64_t now)
     sched_yield();
     int64_t ended_ns = clock_now_ns();
     learn_to_measure(w, ended_ns);
-    return ended_ns - now > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage) && !may_have_core(w, now, ended_ns);
+    return ended_ns - now;
 }
 
 /* Twice as long each time that it happens again soon: a program that ran only briefly costs one short rest, one that
@@ -116,11 +117,13 @@ static void rest_longer(int64_t *until_ns, int64_t *rest_ns, int64_t least_ns, i
     *until_ns = now + *rest_ns;
 }
 
-/* Where a program gets a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to one
- * that yields. */
+/* When that took long, and not for another rank, the core went to a program that is not waiting for anything. If that
+ * gets more than its share, a whole slice at every yield, better sleep: the scheduler prefers a thread that wakes up to
+ * one that yields. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
-    if (yields_for_long(w, now))
+    int64_t took_ns = yield_for(w, now);
+    if (took_ns > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage) && !may_have_core(w, now, now + took_ns))
         rest_longer(&w->rest_until_ns, &w->long_rest_ns, LONG_REST_LEAST_NS, now);
 }
 
@@ -151,8 +154,8 @@ static int has_had_core(const struct waiting *w)
     return waiting_switches() == w->switches;
 }
 
-/* The thread has waited for longer than it spins, and nobody else wanted the core of late. Short waits are not changed
- * by a program that does: for those the thread spins. */
+/* The thread has waited for longer than it spins, and nobody else wanted the core of late, no other rank either. Short
+ * waits are not changed by a program that does: for those the thread spins. */
 static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
 {
     if (!w->poll_until_ns)
@@ -162,7 +165,7 @@ static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
     if (!w->polls_on && !w->vain)
         w->switches = waiting_switches();
     w->polls_on = 1;
-    if (yields_for_long(w, now))
+    if (yield_for(w, now) > WAITING_LONG_LOOK_NS)
         rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);
     return 1;
 }

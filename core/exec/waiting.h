@@ -16,9 +16,9 @@
  * Real programs compute between operations, and one rank is later than the others by more than they spin. A thread that
  * sleeps then takes 10 to 60 us to wake up: an all_reduce of 8 B between two ranks that had computed for 0.2 to 0.6 ms
  * was done 10 to 16 us after the later one had come, and is now after 2. So a thread goes on polling for much longer
- * than it spins, and yields between polls. That takes nothing from a program that wants the core: it gets it at the
- * next yield, which takes long then, and for some time the thread sleeps after spinning, as such programs are left
- * sooner by a thread that wakes up. It takes time from ranks whose control group has a limit; there no thread does it.
+ * than it spins, and yields between polls. A program that wants the core gets it at the next yield, which takes long
+ * then, and for some time the thread sleeps after spinning, as such programs are left sooner by a thread that wakes up.
+ * It takes time from ranks whose control group (version 2) has a limit; there no thread does it.
  */
 #ifndef COMM_EXEC_WAITING_H
 #define COMM_EXEC_WAITING_H
@@ -59,8 +59,8 @@ struct waiting {
 
 enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to more than a short message */
 
-/* By the backend's parameters spin_us and yield_us. With more ranks on this host than cores the others need this core
- * more than we need to poll again: then a thread yields between polls. */
+/* By the backend's parameters spin_us, yield_us and poll_us. With more ranks on this host than cores the others need
+ * this core more than we need to poll again: then a thread yields between polls. */
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info);
 int32_t waiting_local_ranks(const comm_world_info *info); /* of this world on this host */
 /* Are these more than the cores that they may run on, together? The ranks of a host all say the same: what only one of
@@ -98,7 +98,8 @@ static inline void waiting_paid(struct waiting *w)
 /* Something came to a thread that polled longer than it spins. */
 void waiting_polled(struct waiting *w);
 
-/* Something has come, so that the next wait may poll as long again. A thread that has slept in vain does not. */
+/* Something has come or is done, so that the next wait may poll as long again. A thread that has slept in vain does
+ * not. */
 static inline void waiting_anew(struct waiting *w)
 {
     w->poll_until_ns = 0;

@@ -215,7 +215,7 @@ fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COM
 fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
-      " && !ranks_use_cores(&w->usage)", "", "resting")
+      " && !ranks_use_cores(&w->usage) && !may", " && !may", "resting")
 fault("h", "any_message_is_a_reason_to_spin", "core/exec/waiting.h",
       "    else if (w->vain && waiting_switches() == w->switches)\n        waiting_paid(w);",
       "    else\n        waiting_paid(w);", "resting", "shm_sleep")
@@ -247,17 +247,29 @@ fault("h", "waits_in_a_rest_count", "core/exec/waiting.c", "if (w->got_back_ns <
 fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
       "resting")
 fault("h", "long_waits_sleep", "core/exec/waiting.c", "    if (polls_on(w, now, idle_since))\n        return 1;\n", "",
-      "resting")
-fault("h", "threads_that_slept_poll_on", "core/exec/waiting.c", "    if (!w->poll_until_ns)\n", "", "resting")
+      "long_waits")
+fault("h", "threads_that_slept_poll_on", "core/exec/waiting.c", "    if (!w->poll_until_ns)\n", "", "long_waits")
 fault("h", "threads_poll_on_beside_other_programs", "core/exec/waiting.c", " || now < w->no_poll_until_ns)",
-      ")", "resting")
+      ")", "long_waits")
 fault("h", "other_programs_end_short_waits", "core/exec/waiting.c",
-      "rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);", "waiting_yield(w, now);", "resting")
+      "rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);", "waiting_yield(w, now);",
+      "long_waits")
+fault("h", "threads_poll_on_if_ranks_use_the_cores", "core/exec/waiting.c",
+      "if (yield_for(w, now) > WAITING_LONG_LOOK_NS)", "if (yield_for(w, now) > WAITING_LONG_LOOK_NS && "
+      "!ranks_use_cores(&w->usage))", "long_waits")
 fault("h", "long_waits_without_the_core_are_worth_it", "core/exec/waiting.c", "    if (has_had_core(w))\n",
-      "    if (1)\n", "resting")
-fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "!(w->polls_on && has_had_core(w))", "1", "resting")
-fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?", "1 ?",
-      "resting")
+      "    if (1)\n", "long_waits")
+fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "!(w->polls_on && has_had_core(w))", "1", "long_waits")
+fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
+      "!is_limited(info) ?", "long_waits")
+fault("h", "threads_poll_on_whose_time_is_limited", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
+      "w->spin_ns ?", "long_waits")
+fault("h", "ranks_of_other_host_ids_need_no_time", "core/exec/waiting.c",
+      "ranks = local > info->local_size ? local : info->local_size;", "ranks = local;", "long_waits")
+fault("h", "one_late_rank_ends_polling_on_shm", "backend_shm/driver.c",
+      "        if (n)\n            waiting_anew(&a->waiting);\n", "", "late_rank")
+fault("h", "one_late_rank_ends_polling_on_tcp", "backend_tcp/progress.c",
+      "        if (n)\n            waiting_anew(&m->waiting);\n", "", "late_rank")
 fault("h", "limits_of_groups_above_do_not_count", "core/exec/control_group.c", "(end = strrchr(name, '/'))", "0",
       "control_group", "shm_memory_left")
 fault("h", "limits_on_time_are_for_each_period", "core/exec/control_group.c", "quota * ONE_CORE / period",

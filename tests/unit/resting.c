@@ -10,7 +10,6 @@
 #include <cmocka.h>
 
 #include "core/common/base/clock.h"
-#include "core/exec/control_group.h"
 #include "core/exec/say.h"
 #include "core/exec/waiting.h"
 
@@ -219,118 +218,13 @@ static void a_message_that_was_not_waited_for_ends_no_rests(void **state)
     }
 }
 
-/* ---- Long waits ---- */
-
-static const struct waiting polling = { .spin_ns = MS, .yield_ns = MS, .rest_ns = 100 * MS, .poll_ns = 20 * MS };
-
-/* Does it poll after it has waited for so long? A yield takes no time, however busy this machine is. */
-static int polls_after(struct waiting *w, int64_t waited_ns)
-{
-    int64_t now = clock_now_ns() + 1000 * MS;
-    return waiting_look_again(w, now, now - waited_ns);
-}
-
-static void a_long_wait_is_polled_as_long_as_nobody_else_wants_the_core(void **state)
-{
-    (void)state;
-    for (int64_t poll_ns = 0; poll_ns <= 20 * MS; poll_ns += 20 * MS) {
-        struct waiting w = polling;
-        w.poll_ns = poll_ns;
-        waiting_begins(&w);
-        assert_true(polls_after(&w, MS - 1));
-        assert_false(w.polls_on);
-        assert_int_equal(polls_after(&w, MS), poll_ns != 0);
-        assert_int_equal(polls_after(&w, 19 * MS), poll_ns != 0);
-        assert_int_equal(w.polls_on, poll_ns != 0);
-        assert_false(waiting_look_again(&w, w.poll_until_ns, w.poll_until_ns - 20 * MS));
-    }
-}
-
-/* Nobody missed the core meanwhile: the next short wait is no other than before. */
-static void a_long_wait_with_the_core_is_not_in_vain(void **state)
-{
-    struct waiting w = { .vain = 1 };
-    (void)state;
-    for (int tries = 1; w.vain; tries++) {
-        assert_true(tries < 1000); /* unless it really loses the core right there */
-        w = polling;
-        waiting_begins(&w);
-        assert_true(polls_after(&w, MS));
-        assert_false(waiting_look_again(&w, w.poll_until_ns, w.poll_until_ns - 20 * MS));
-    }
-}
-
-/* A thread that waits for hours does not poll for 20 ms each second. */
-static void a_thread_that_has_slept_polls_on_when_something_has_come(void **state)
-{
-    struct waiting w = polling;
-    (void)state;
-    assert_true(polls_after(&w, MS));
-    int64_t end_ns = w.poll_until_ns;
-    assert_false(waiting_look_again(&w, end_ns, end_ns - 20 * MS));
-    waiting_begins(&w); /* it has slept */
-    w.rest_until_ns = w.vain = 0;
-    assert_true(waiting_look_again(&w, end_ns + 1000 * MS, end_ns + 1000 * MS));
-    assert_false(waiting_look_again(&w, end_ns + 1001 * MS, end_ns + 1000 * MS));
-    waiting_anew(&w);
-    w.rest_until_ns = w.vain = 0;
-    waiting_begins(&w);
-    assert_true(polls_after(&w, MS));
-}
-
-/* That a yield took so long says it. Short waits go on as before. */
-static void nobody_polls_on_where_another_program_wants_the_core(void **state)
-{
-    struct waiting w = polling;
-    int64_t begun_ns = MS;
-    (void)state;
-    for (int64_t rest_ns = 80 * MS; rest_ns <= 320 * MS; rest_ns *= 2) {
-        waiting_anew(&w);
-        waiting_begins(&w);
-        w.rest_until_ns = w.vain = 0;
-        assert_true(waiting_look_again(&w, begun_ns, begun_ns - MS)); /* this machine has run for longer than that */
-        assert_int_equal(w.no_poll_until_ns, begun_ns + rest_ns);
-        assert_int_equal(w.rest_until_ns, 0);
-        waiting_anew(&w);
-        assert_false(waiting_look_again(&w, begun_ns + rest_ns - 1, begun_ns + rest_ns - 1 - MS));
-        begun_ns += rest_ns;
-        waiting_anew(&w);
-        w.rest_until_ns = w.vain = 0;
-    }
-}
-
-/* Another rank may have had the core: that it waited for this one to stop spinning. */
-static void a_long_wait_without_the_core_is_in_vain(void **state)
-{
-    const struct timespec nap = { .tv_nsec = 100000 };
-    struct waiting w = polling;
-    (void)state;
-    for (int i = 1; i <= 2; i++) {
-        waiting_begins(&w);
-        assert_true(polls_after(&w, MS));
-        nanosleep(&nap, NULL);
-        waiting_came(&w);
-        assert_int_equal(w.vain, i);
-        assert_false(w.polls_on);
-    }
-    for (int tries = 1; w.vain; tries++) {
-        assert_true(tries < 1000); /* unless it really loses the core right there */
-        w.vain = 2;
-        w.rest_until_ns = 0;
-        waiting_anew(&w);
-        waiting_begins(&w);
-        assert_true(polls_after(&w, MS));
-        waiting_came(&w);
-    }
-}
-
 /* ---- Spin, or yield to the other ranks? ---- */
 
 static int64_t one_per_name(const void *options, const char *backend, const char *name)
 {
     (void)options;
     assert_string_equal(backend, "shm");
-    return strcmp(name, "spin_us") == 0 ? 7 : strcmp(name, "yield_us") == 0 ? 9 : 11;
+    return strcmp(name, "spin_us") == 0 ? 7 : 9;
 }
 
 static uint32_t info_bytes = sizeof(comm_world_info);
@@ -348,8 +242,6 @@ static int is_crowded(int32_t local, int32_t cores, int32_t launched)
     waiting_choose(&w, "shm", &info);
     assert_int_equal(w.spin_ns, w.is_crowded ? 0 : 7000);
     assert_int_equal(w.yield_ns, 9000);
-    const uint64_t millicores = control_group_millicores("/proc", "/sys/fs/cgroup");
-    assert_int_equal(w.poll_ns, w.is_crowded || millicores < 1000 * (uint64_t)local ? 0 : 11000);
     assert_int_equal(w.yields, w.is_crowded);
     /* The ranks of a host must agree on this: what one of them sees of the machine does not count. */
     int has_cores = info_bytes == sizeof info && cores > 0;
@@ -386,11 +278,6 @@ int main(void)
         cmocka_unit_test(spinning_in_vain_ends_in_rests),
         cmocka_unit_test(spinning_in_vain_ends_in_yields_first),
         cmocka_unit_test(a_message_that_was_not_waited_for_ends_no_rests),
-        cmocka_unit_test(a_long_wait_is_polled_as_long_as_nobody_else_wants_the_core),
-        cmocka_unit_test(a_long_wait_with_the_core_is_not_in_vain),
-        cmocka_unit_test(a_thread_that_has_slept_polls_on_when_something_has_come),
-        cmocka_unit_test(nobody_polls_on_where_another_program_wants_the_core),
-        cmocka_unit_test(a_long_wait_without_the_core_is_in_vain),
         cmocka_unit_test(a_fair_share_is_no_reason_to_rest_if_waits_are_short),
         cmocka_unit_test(waits_are_counted_from_the_end_of_a_rest),
         cmocka_unit_test(a_short_yield_is_no_reason_to_rest),
