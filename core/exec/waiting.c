@@ -149,11 +149,6 @@ static void in_vain(struct waiting *w, int64_t now)
     }
 }
 
-static int has_had_core(const struct waiting *w)
-{
-    return waiting_switches() == w->switches;
-}
-
 /* The thread has waited for longer than it spins, and nobody else wanted the core of late, no other rank either. Short
  * waits are not changed by a program that does: for those the thread spins. */
 static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
@@ -162,22 +157,26 @@ static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
         w->poll_until_ns = idle_since + w->poll_ns;
     if (now >= w->poll_until_ns || now < w->no_poll_until_ns)
         return 0;
-    if (!w->polls_on && !w->vain)
+    if (!w->polls_on_ns && !w->vain)
         w->switches = waiting_switches();
-    w->polls_on = 1;
+    if (!w->polls_on_ns)
+        w->polls_on_ns = now;
     if (yield_for(w, now) > WAITING_LONG_LOOK_NS)
         rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);
     return 1;
 }
 
-/* Where another rank had the core meanwhile, as it may have waited for this thread to stop spinning, it was in vain. */
+/* What came as soon as another rank had the core, which may have waited for this thread to stop spinning, says that to
+ * spin was in vain. */
 void waiting_polled(struct waiting *w)
 {
-    w->polls_on = 0;
-    if (has_had_core(w))
-        waiting_paid(w);
+    int64_t now = clock_now_ns();
+    int is_soon = now - w->polls_on_ns < w->spin_ns;
+    w->polls_on_ns = 0;
+    if (is_soon && waiting_switches() != w->switches)
+        in_vain(w, now);
     else
-        in_vain(w, clock_now_ns());
+        waiting_paid(w);
 }
 
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
@@ -191,7 +190,7 @@ int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
     }
     if (polls_on(w, now, idle_since))
         return 1;
-    if (w->spin_ns && !(w->polls_on && has_had_core(w))) /* yielding alone keeps the core from no other rank */
+    if (w->spin_ns && !w->polls_on_ns) /* yielding alone keeps the core from no other rank */
         in_vain(w, now);
     return 0;
 }

@@ -37,7 +37,7 @@ struct waiting_usage {
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields between polls then */
-    int polls_on;              /* it has since waiting_begins */
+    int64_t polls_on_ns;       /* since when it does, in this wait; 0: it does not */
     int64_t poll_until_ns;     /* the end of that; 0: it begins when the next wait is long. See waiting_anew */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
@@ -84,7 +84,7 @@ int64_t waiting_switches(void); /* how often this thread has left the core to an
 static inline void waiting_begins(struct waiting *w)
 {
     w->waits++;
-    w->polls_on = 0;
+    w->polls_on_ns = 0;
     if (w->vain)
         w->switches = waiting_switches();
 }
@@ -109,7 +109,7 @@ static inline void waiting_anew(struct waiting *w)
  * the rank that sent this may have run meanwhile, on this core. */
 static inline void waiting_came(struct waiting *w)
 {
-    if (w->polls_on)
+    if (w->polls_on_ns)
         waiting_polled(w);
     else if (w->vain && waiting_switches() == w->switches)
         waiting_paid(w);

@@ -257,9 +257,12 @@ fault("h", "other_programs_end_short_waits", "core/exec/waiting.c",
 fault("h", "threads_poll_on_if_ranks_use_the_cores", "core/exec/waiting.c",
       "if (yield_for(w, now) > WAITING_LONG_LOOK_NS)", "if (yield_for(w, now) > WAITING_LONG_LOOK_NS && "
       "!ranks_use_cores(&w->usage))", "long_waits")
-fault("h", "long_waits_without_the_core_are_worth_it", "core/exec/waiting.c", "    if (has_had_core(w))\n",
-      "    if (1)\n", "long_waits")
-fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "!(w->polls_on && has_had_core(w))", "1", "long_waits")
+fault("h", "long_waits_without_the_core_are_worth_it", "core/exec/waiting.c",
+      "if (is_soon && waiting_switches() != w->switches)", "if (0)", "long_waits")
+fault("h", "any_long_wait_without_the_core_is_in_vain", "core/exec/waiting.c",
+      "if (is_soon && waiting_switches() != w->switches)", "if (waiting_switches() != w->switches)", "long_waits")
+fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "if (w->spin_ns && !w->polls_on_ns)",
+      "if (w->spin_ns)", "long_waits")
 fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
       "!is_limited(info) ?", "long_waits")
 fault("h", "threads_poll_on_whose_time_is_limited", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
