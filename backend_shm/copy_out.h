@@ -10,8 +10,7 @@
  * Nobody tells which cores two ranks have, and on a virtual machine that changes. So now and then a copy is measured,
  * and now and then one goes the other way. Short copies mostly take the time until a line is there, and are measured
  * apart: that of long ones says nothing of them. In a message of many pieces that goes one way both ranks copy at a
- * time, and the slower copy counts: the reader measures its copies, too, and tells the writer.
- */
+ * time, and the slower copy counts: the reader measures its copies, too, and tells the writer. */
 #ifndef COMM_SHM_COPY_OUT_H
 #define COMM_SHM_COPY_OUT_H
 

@@ -54,7 +54,7 @@ struct waiting {
     struct waiting_usage usage;
     int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */
-    int64_t switches;          /* when waiting_begins was called */
+    int64_t switches;          /* when this wait began, if `vain` says something; else when it began to poll on */
 };
 
 enum { WAITING_LONG_LOOK_NS = 1000000 }; /* a yield of so long gave the core to more than a short message */
