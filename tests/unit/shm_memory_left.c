@@ -5,35 +5,19 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "backend_shm/memory_left.h"
 #include "backend_shm/segment.h"
+#include "kernel_files.h"
 
 enum { MIB = 1 << 20 };
 
-static char folder[128];
-
-static void write_file(const char *name, const char *text)
-{
-    char path[320];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    for (char *slash = strchr(path + strlen(folder) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(path, 0700);
-        *slash = '/';
-    }
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
+static const char *folder;
 
 /* In MiB; -1: not known. */
 static int64_t left(void)
@@ -49,32 +33,33 @@ static void the_least_of_machine_and_groups_counts(void **state)
 {
     (void)state;
     assert_int_equal(left(), -1);
-    write_file("proc/meminfo", "MemTotal: 1024000 kB\nMemAvailable:   10 kB\nAnonPages:   102400 kB\nShmem: 51200 kB\n"
-                               "SwapTotal: 900000 kB\nSwapFree: 102400 kB\nHugetlb: 51200 kB\n");
+    kernel_files_write("proc/meminfo", "MemTotal: 1024000 kB\nMemAvailable:   10 kB\nAnonPages:   102400 kB\n"
+                                       "Shmem: 51200 kB\nSwapTotal: 900000 kB\nSwapFree: 102400 kB\n"
+                                       "Hugetlb: 51200 kB\n");
     assert_int_equal(left(), 900);
-    write_file("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
+    kernel_files_write("proc/self/cgroup", "1:name=systemd:/x\n0::/a/b\n");
     assert_int_equal(left(), 900);
-    write_file("groups/a/b/memory.max", "max\n");
+    kernel_files_write("groups/a/b/memory.max", "max\n");
     assert_int_equal(left(), 900);
-    write_file("groups/a/memory.max", "629145600\n"); /* 600 MiB, and all swap */
+    kernel_files_write("groups/a/memory.max", "629145600\n"); /* 600 MiB, and all swap */
     assert_int_equal(left(), 700);
-    write_file("groups/a/memory.swap.max", "83886080\n");
-    write_file("groups/a/memory.swap.current", "31457280\n");
+    kernel_files_write("groups/a/memory.swap.max", "83886080\n");
+    kernel_files_write("groups/a/memory.swap.current", "31457280\n");
     assert_int_equal(left(), 650);
-    write_file("groups/a/memory.swap.max", "0\n");
+    kernel_files_write("groups/a/memory.swap.max", "0\n");
     assert_int_equal(left(), 600);
-    write_file("groups/a/memory.stat", "anon 104857600\nfile 314572800\nshmem 209715200\n");
+    kernel_files_write("groups/a/memory.stat", "anon 104857600\nfile 314572800\nshmem 209715200\n");
     assert_int_equal(left(), 300);
-    write_file("groups/a/b/memory.max", "52428800\n");
-    write_file("groups/a/b/memory.swap.max", "0\n");
-    write_file("groups/a/b/memory.stat", "anon 52428801\nshmem 0\n");
+    kernel_files_write("groups/a/b/memory.max", "52428800\n");
+    kernel_files_write("groups/a/b/memory.swap.max", "0\n");
+    kernel_files_write("groups/a/b/memory.stat", "anon 52428801\nshmem 0\n");
     assert_int_equal(left(), 0);
-    write_file("proc/self/cgroup", "0::/\n"); /* a name space of its own */
+    kernel_files_write("proc/self/cgroup", "0::/\n"); /* a name space of its own */
     assert_int_equal(left(), 900);
-    write_file("groups/memory.max", "104857600\n");
-    write_file("groups/memory.swap.max", "max\n");
+    kernel_files_write("groups/memory.max", "104857600\n");
+    kernel_files_write("groups/memory.swap.max", "max\n");
     assert_int_equal(left(), 200);
-    write_file("proc/self/cgroup", "5:memory:/a/b\n"); /* without version 2 */
+    kernel_files_write("proc/self/cgroup", "5:memory:/a/b\n"); /* without version 2 */
     assert_int_equal(left(), 200);
 }
 
@@ -114,12 +99,7 @@ int main(void)
         cmocka_unit_test(the_least_of_machine_and_groups_counts),
         cmocka_unit_test(a_file_that_cannot_be_is_refused),
     };
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%.100s/comm-left-XXXXXX", base && *base ? base : "/tmp");
-    if (!mkdtemp(folder))
-        return 1;
+    folder = kernel_files_make();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    char command[160];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return failed | (system(command) != 0);
+    return failed | kernel_files_remove();
 }
