@@ -11,7 +11,6 @@
 
 enum {
     LEAST_PAST = 1 << 10, /* shorter copies never go past the caches: what they write is there 300 ns later */
-    BRIEFER = 2 << 10,    /* RING_ASKED */
     LEAST_LONG = 4 << 10  /* shorter ones mostly take that time: they are measured apart, and not for each byte */
 };
 
@@ -137,7 +136,7 @@ int copy_out_is_past(const struct copy_out *c, size_t bytes, int overlaps)
     if (copy_out_is_new(c))
         return 0;
     if (bytes < LEAST_LONG)
-        return brief_is_past(&c->brief[bytes > BRIEFER], bytes);
+        return brief_is_past(&c->brief[bytes > COPY_OUT_BRIEFER], bytes);
     int64_t past_ns = c->times.past_ns ? c->times.past_ns : ASSUMED_NS, read_ns = past_ns > READ_NS ? past_ns : READ_NS;
     int is_known = c->times.past_ns && c->times.cached_ns && (overlaps || sender_has_told(c));
     if (!is_known)
@@ -166,7 +165,7 @@ int64_t copy_out_ns(const struct copy_out *c, int overlaps)
 
 static struct copy_out_times *times_of(struct copy_out *c, size_t bytes)
 {
-    return bytes < LEAST_LONG ? &c->brief[bytes > BRIEFER] : &c->times;
+    return bytes < LEAST_LONG ? &c->brief[bytes > COPY_OUT_BRIEFER] : &c->times;
 }
 
 static enum copy_out_way copy_measured(struct copy_out *c, void *to, const void *from, size_t bytes, int is_past)

@@ -31,7 +31,8 @@ struct copy_out_times {
     uint32_t seen[COPY_OUT_WAYS]; /* so many have been measured, of the first few */
 };
 
-enum { COPY_OUT_BRIEFS = 2 };
+/* Copies of less than 4 KiB, apart by whether the writer may have asked for all their lines: up to so many bytes. */
+enum { COPY_OUT_BRIEFER = 2 << 10, COPY_OUT_BRIEFS = 2 };
 
 /* To one rank. */
 struct copy_out {

@@ -40,7 +40,7 @@ enum {
     RING_PARTS = 16,    /* of a message that both copy, at most: split.h */
     RING_BACK_SIZES = 16, /* of operations whose results are written back: write_back.c */
     RING_AHEAD = 8,     /* records of a lane whose lines are taken at a time: ring_take_ahead */
-    RING_ASKED = 2 << 10,  /* longest payload in a stream for whose lines the writer asks a record earlier */
+    RING_ASKED = COPY_OUT_BRIEFER, /* longest payload in a stream for whose lines the writer asks a record earlier */
     RING_TAKEN = 16 << 10, /* longest payload that is sent at once, in one record */
     RING_PIECE = 32 << 10, /* payload in a record of a longer one: the reader works on one while the next is written */
 };

@@ -889,13 +889,14 @@ fault("shm", "reader_of_short_payloads_in_main_memory_pays_nothing", COPY_OUT, "
       "t->cached_ns > t->past_ns", "shm_copy_out")
 fault("shm", "what_the_reader_tells_is_not_heard", COPY_OUT, "!told_ns ? ", "1 ? ", "shm_copy_out")
 fault("shm", "short_copies_count_as_long_ones", COPY_OUT,
-      "return bytes < LEAST_LONG ? &c->brief[bytes > BRIEFER] : &c->times;", "return &c->times;", "shm_copy_out")
+      "return bytes < LEAST_LONG ? &c->brief[bytes > COPY_OUT_BRIEFER] : &c->times;", "return &c->times;",
+      "shm_copy_out")
 fault("shm", "short_copies_are_measured_for_each_byte", COPY_OUT, "bytes < LEAST_LONG ? COPY_OUT_UNIT : bytes", "bytes",
       "shm_copy_out")
 fault("shm", "one_slow_short_copy_counts", COPY_OUT, "LEAST_CACHED = 16", "LEAST_CACHED = 1", "shm_copy_out")
 fault("shm", "short_copies_go_past_the_caches_untried", COPY_OUT, "LEAST_TRIES = 2", "LEAST_TRIES = 0", "shm_copy_out")
-fault("shm", "short_copies_of_all_lengths_are_alike", COPY_OUT, "BRIEFER = 2 << 10", "BRIEFER = 4 << 10",
-      "shm_copy_out")
+fault("shm", "short_copies_of_all_lengths_are_alike", "backend_shm/copy_out.h",
+      "BRIEFER = 2 << 10", "BRIEFER = 4 << 10", "shm_copy_out")
 fault("shm", "tries_stay_frequent", "backend_shm/copy_out.h", "seen / SHARE < most ? seen / SHARE : most", "least",
       "shm_copy_out")
 fault("shm", "short_copies_stay_past_the_caches", COPY_OUT, "c->way == COPY_OUT_MEASURED && turn < LAPS;", "0;",
