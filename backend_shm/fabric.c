@@ -166,6 +166,35 @@ int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns)
     return 1;
 }
 
+/* Is there something to write to this peer as soon as it has room? Or does it wait for room itself? Then it writes no
+ * more until this rank has read what is there, and the rank that is late may wait for it. */
+static int needs_engine(struct duplex *p)
+{
+    const struct ring_record *unused;
+    int awaits_room = p->port.state == PORT_UP &&
+                      atomic_load_explicit(&p->in.shared->awaits_credit, memory_order_relaxed) &&
+                      ring_look(&p->in, &unused) != RING_NOTHING;
+    return p->tx_head || awaits_room;
+}
+
+static int engine_is_needed(struct fabric *f)
+{
+    int is_needed = f->domain->works_out > 0;
+    for (int32_t i = 0; !is_needed && i < f->domain->peers.size; i++)
+        is_needed = needs_engine(&f->duplexes[i]);
+    return is_needed;
+}
+
+int fabric_waits_on(struct fabric *f, int64_t idle_since)
+{
+    struct waiting *w = f->looks.waiting;
+    int64_t now = clock_now_ns();
+    if (!waiting_spins(w) || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed) ||
+        engine_is_needed(f) || !exec_host->run_may_wait())
+        return 0;
+    return waiting_polls_on(w, now, idle_since);
+}
+
 void fabric_timer(struct fabric *f, int64_t now_ns)
 {
     accept_timer(f, now_ns);

@@ -71,13 +71,20 @@ static inline int fabric_look_again(struct fabric *f, unsigned turn, unsigned lo
     return 1;
 }
 
+/* A thread does an op at once, and fabric_look_again says that it has looked long enough for what another rank sends.
+ * Wait on (1), for as long as it would poll in the engine, or give the op to that (0)? The engine is kept from all else
+ * meanwhile, so it must have nothing to do, and no other thread may want the lock or the group. */
+int fabric_waits_on(struct fabric *f, int64_t idle_since);
+
 /* It has come, in this turn. What is there at the first look was not waited for. */
 static inline void fabric_found(const struct fabric *f, unsigned turn, int64_t until_ns)
 {
-    if (until_ns)
+    if (until_ns) {
         waiting_came(f->looks.waiting);
-    else if (turn > 1)
+        waiting_anew(f->looks.waiting);
+    } else if (turn > 1) {
         waiting_paid(f->looks.waiting);
+    }
 }
 
 /* With the lock: an op is run at once, so the helper need not look. */

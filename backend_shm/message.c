@@ -257,7 +257,7 @@ static comm_status receive_now(struct fabric *f, struct exec_group *g, const com
             fabric_found(f, turn, until_ns);
             return status;
         }
-        if (what == RING_MORE || !look_again(f, p, turn, spin_ns, &until_ns))
+        if (what == RING_MORE || (!look_again(f, p, turn, spin_ns, &until_ns) && !fabric_waits_on(f, until_ns)))
             return COMM_ERR_UNSUPPORTED;
     }
 }

@@ -302,7 +302,8 @@ static int are_here(struct rounds_call *c, const struct rounds_step *recvs, int 
             fabric_found(c->fabric, turn, turn > 1 ? c->until_ns : 0);
             return 1;
         }
-        if (!fabric_look_again(c->fabric, turn, FABRIC_LOOKS_ONCE, c->spin_ns, &c->until_ns))
+        if (!fabric_look_again(c->fabric, turn, FABRIC_LOOKS_ONCE, c->spin_ns, &c->until_ns) &&
+            !fabric_waits_on(c->fabric, c->until_ns))
             return 0;
     }
 }

@@ -456,7 +456,8 @@ INLINED int are_here(struct fabric *f, struct small_shape *s, struct messages n,
             return 1;
         }
         int misses_mate = here < s->mates;
-        if (!fabric_look_again(f, turn, core && !misses_mate ? looks : FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
+        if (!fabric_look_again(f, turn, core && !misses_mate ? looks : FABRIC_LOOKS_ONCE, spin_ns, &until_ns) &&
+            !fabric_waits_on(f, until_ns))
             return 0;
         if (n.sends > 1 && core && misses_mate && turn == 1)
             take_next(s, n);

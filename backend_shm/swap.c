@@ -72,7 +72,7 @@ static const struct ring_record *await_offer(const struct swap *s, struct fabric
         }
         if (what != RING_NOTHING && !duplex_passes_credit(s->peer))
             return NULL;
-        if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns))
+        if (!fabric_look_again(f, turn, FABRIC_LOOKS_ONCE, spin_ns, &until_ns) && !fabric_waits_on(f, until_ns))
             return NULL;
     }
 }

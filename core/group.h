@@ -207,8 +207,9 @@ comm_status comm__group_route(comm_group *group, comm_op *op, struct channel **r
 comm_status comm__group_submit(comm_group *group, struct channel *channel, comm_op *const *ops, comm_work **works,
                                size_t count, comm_work *parent);
 
-/* host->run_waits */
+/* host->run_waits, host->run_may_wait */
 void comm__run_waits(void);
+int32_t comm__run_may_wait(void);
 
 /* A time limit in nanoseconds: the group's for COMM_TIMEOUT_DEFAULT; INT64_MAX: none. */
 int64_t comm__group_limit_ns(const comm_group *group, int64_t timeout_ms);

@@ -258,4 +258,5 @@ const comm_host comm__host = {
     .widen = comm__widen,
     .narrow = comm__narrow,
     .reduce_to_two_kernel = comm__reduce_to_two_kernel,
+    .run_may_wait = comm__run_may_wait,
 };

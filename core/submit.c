@@ -187,11 +187,13 @@ static comm_status take_works(comm_group *group, comm_op *const *ops, comm_work 
 
 /* When the core ends the group because of the op: when its time is over, or later for a backend that can say more about
  * it. */
-static int64_t due_ns(const struct channel *channel, int64_t timeout_ns)
+static int64_t due_ns(const struct channel *channel, const comm_op *op)
 {
+    if (op->timeout_ns == DEADLINE_NEVER)
+        return DEADLINE_NEVER;
     int64_t grace_ns = channel->backend->traits & COMM_BACKEND_KEEPS_DEADLINES ? WATCHDOG_VERDICT_NS : 0;
-    int64_t begin_ns = timeout_ns == DEADLINE_NEVER ? 0 : clock_soon_ns() + grace_ns;
-    return timeout_ns > DEADLINE_NEVER - begin_ns ? DEADLINE_NEVER : begin_ns + timeout_ns;
+    int64_t begin_ns = (op->submitted_ns ? op->submitted_ns : clock_soon_ns()) + grace_ns;
+    return op->timeout_ns > DEADLINE_NEVER - begin_ns ? DEADLINE_NEVER : begin_ns + op->timeout_ns;
 }
 
 static void number(comm_group *group, struct channel *channel, comm_op *op)
@@ -230,7 +232,7 @@ static void fill_in(comm_group *group, struct channel *channel, const comm_op *o
     work->began = slot->began;
     work->record = slot->number;
     work->timeout_ns = op->timeout_ns;
-    work->due_ns = due_ns(channel, op->timeout_ns);
+    work->due_ns = due_ns(channel, op);
     work->internal = op->tag < COMM_ANY_TAG;
     comm__pending_add(&group->pending, work);
     comm__hooks_submitted(group, op, work);
@@ -354,6 +356,7 @@ struct run {
     const comm_op *op;
     const struct record_what *what;
     struct record_slot *slot; /* NULL: not recorded yet */
+    int64_t since_ns;         /* when the backend first asked whether it may wait on; 0: it has not */
 };
 
 static inline void record_run(struct run *run)
@@ -371,6 +374,18 @@ ON_EACH_CALL void comm__run_waits(void)
     struct run *run = comm__thread.run;
     if (LIKELY(run && !run->slot))
         record_run(run);
+}
+
+/* The op's limit counts from the first time that this is asked, which is some microseconds late. */
+int32_t comm__run_may_wait(void)
+{
+    struct run *run = comm__thread.run;
+    if (!run || futex_lock_is_awaited(&run->group->submission))
+        return 0;
+    int64_t now = clock_now_ns();
+    if (!run->since_ns)
+        run->since_ns = now;
+    return now - run->since_ns < run->op->timeout_ns;
 }
 
 /* The op takes longer: it gets a work. From here on it cannot be refused, only fail. */
@@ -420,7 +435,7 @@ __attribute__((noinline)) static comm_status run_otherwise(struct run *run, stru
 static inline comm_status run_held(comm_group *group, struct channel *channel, comm_op *op,
                                    const struct record_what *what, comm_work **ret_work)
 {
-    struct run run = { group, op, what, NULL };
+    struct run run = { .group = group, .op = op, .what = what };
     *ret_work = NULL;
     number(group, channel, op);
     op->flags &= channel->backend->op_flags;
@@ -430,8 +445,12 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
     if (UNLIKELY(!run.slot && status != COMM_ERR_UNSUPPORTED))
         record_run(&run);
     comm__thread.run = NULL;
-    if (UNLIKELY(status != COMM_OK))
-        return run_otherwise(&run, channel, op, status, fail_count, ret_work);
+    if (UNLIKELY(status != COMM_OK)) {
+        op->submitted_ns = run.since_ns;
+        status = run_otherwise(&run, channel, op, status, fail_count, ret_work);
+        op->submitted_ns = 0; /* the next call may use this op */
+        return status;
+    }
     run.slot->status = COMM_OK;
     run.slot->ended = run.slot->began; /* to read the counter again would cost as much as the rest of the call */
     return COMM_OK;

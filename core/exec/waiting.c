@@ -122,7 +122,7 @@ static void rest_longer(int64_t *until_ns, int64_t *rest_ns, int64_t least_ns, i
  * one that yields. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
-    int64_t took_ns = yield_for(w, now);
+    const int64_t took_ns = yield_for(w, now);
     if (took_ns > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage) && !may_have_core(w, now, now + took_ns))
         rest_longer(&w->rest_until_ns, &w->long_rest_ns, LONG_REST_LEAST_NS, now);
 }
@@ -149,31 +149,40 @@ static void in_vain(struct waiting *w, int64_t now)
     }
 }
 
-/* The thread has waited for longer than it spins, and nobody else wanted the core of late, no other rank either. Short
- * waits are not changed by a program that does: for those the thread spins. */
-static int polls_on(struct waiting *w, int64_t now, int64_t idle_since)
+/* Nobody else may have wanted the core of late, no other rank either. Short waits are not changed by a program that
+ * does: for those the thread spins. It yields as soon as it has spun, and then seldom: each system call takes the core
+ * for up to a microsecond in which what comes is not seen, and leaves its caches and predictions as they were not. */
+int waiting_polls_on(struct waiting *w, int64_t now, int64_t idle_since)
 {
+    enum { YIELD_EVERY_NS = 20000, SWITCHES_NS = 2000 };
     if (!w->poll_until_ns)
         w->poll_until_ns = idle_since + w->poll_ns;
     if (now >= w->poll_until_ns || now < w->no_poll_until_ns)
         return 0;
-    if (!w->polls_on_ns && !w->vain)
-        w->switches = waiting_switches();
-    if (!w->polls_on_ns)
+    if (now - idle_since < w->spin_ns || (w->polls_on_ns && now - w->yielded_ns < YIELD_EVERY_NS))
+        return 1;
+    if (!w->polls_on_ns) {
+        if (!w->vain)
+            w->switches = waiting_switches();
         w->polls_on_ns = now;
-    if (yield_for(w, now) > WAITING_LONG_LOOK_NS)
+        w->gave_core = 0;
+    }
+    const int64_t took_ns = yield_for(w, now);
+    w->gave_core |= took_ns > SWITCHES_NS;
+    if (took_ns > WAITING_LONG_LOOK_NS)
         rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);
     return 1;
 }
 
 /* What came as soon as another rank had the core, which may have waited for this thread to stop spinning, says that to
- * spin was in vain. */
+ * spin was in vain. Whether it had is asked only if a yield took so long that it may have: that is a system call, too,
+ * and the caller waits. */
 void waiting_polled(struct waiting *w)
 {
     int64_t now = clock_now_ns();
     int is_soon = now - w->polls_on_ns < w->spin_ns;
     w->polls_on_ns = 0;
-    if (is_soon && waiting_switches() != w->switches)
+    if (is_soon && w->gave_core && waiting_switches() != w->switches)
         in_vain(w, now);
     else
         waiting_paid(w);
@@ -188,7 +197,7 @@ int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
             waiting_yield(w, now);
         return 1;
     }
-    if (polls_on(w, now, idle_since))
+    if (waiting_polls_on(w, now, idle_since))
         return 1;
     if (w->spin_ns && !w->polls_on_ns) /* yielding alone keeps the core from no other rank */
         in_vain(w, now);

@@ -38,6 +38,7 @@ struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields between polls then */
     int64_t polls_on_ns;       /* since when it does, in this wait; 0: it does not */
+    int gave_core;             /* since then a yield took so long that another rank may have run */
     int64_t poll_until_ns;     /* the end of that; 0: it begins when the next wait is long. See waiting_anew */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
@@ -128,6 +129,9 @@ static inline int waiting_yield_unmeasured(struct waiting *w)
     sched_yield();
     return 1;
 }
+
+/* Nothing has come since idle_since: poll for as long as a thread does that has a core of its own (1), or not (0)? */
+int waiting_polls_on(struct waiting *w, int64_t now, int64_t idle_since);
 
 /* Nothing has come since idle_since: poll again (1), or sleep (0)? */
 int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since);

@@ -396,6 +396,10 @@ typedef struct comm_host {
      * other than SUM, AVG and PREMUL_SUM, for BOOL and for an illegal pair: use reduce_kernel, and copy. */
     void (*(*reduce_to_two_kernel)(comm_redop redop, comm_dtype dtype))(void *dst, void *also, const void *a,
                                                                         const void *b, size_t count);
+    /* For `run` that has waited for spin_ns: 1 if it may wait on for other ranks, which are late. 0: another thread
+     * wants the group, or the op's limit has passed; return IN_PROGRESS, or UNSUPPORTED. Ask again every few
+     * microseconds, in the thread that `run` was called in; elsewhere it is 0.  Does not block. */
+    int32_t (*run_may_wait)(void);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */
@@ -553,11 +557,13 @@ struct comm_backend {
      *   else          not begun, as when submit fails; UNSUPPORTED: not here, use submit
      * It may spin for spin_ns (10 us; some times as long if it goes on meanwhile), but must not sleep or block: the
      * core holds the group's submission lock, so other threads of the group wait meanwhile. If it waits for several
-     * ranks it may spin longer, by a quarter of spin_ns for each further one. Calling host->run_waits before it spins
-     * makes small ops faster. The op has the WAITING flag, its numbers, and submitted_ns 0. The core does not call it
-     * when a hook of the user's wants to be told of operations. A group_abort may come meanwhile, from another thread;
-     * group_close waits until run has returned. If submit then refuses an op that has BEGUN, the group ends with
-     * COMM_ERR_BACKEND, since the other ranks go on with it. The op's limit counts for a begun op as for any other. */
+     * ranks it may spin longer, by a quarter of spin_ns for each further one; and as long as host->run_may_wait says so
+     * if the backend has nothing else to do meanwhile, yielding the core now and then. Calling host->run_waits before
+     * it spins makes small ops faster. The op has the WAITING flag, its numbers, and submitted_ns 0. The core does not
+     * call it when a hook of the user's wants to be told of operations. A group_abort may come meanwhile, from another
+     * thread; group_close waits until run has returned. If submit then refuses an op that has BEGUN, the group ends
+     * with COMM_ERR_BACKEND, since the other ranks go on with it. The op's limit counts for a begun op as for any
+     * other. */
     comm_status (*run)(void *state, const comm_op *op, int64_t spin_ns);
 
     /* Help: called by a thread that waits for `work`. Move data until the work is done or `deadline_ns` passes, then

@@ -246,8 +246,8 @@ fault("h", "waits_in_a_rest_count", "core/exec/waiting.c", "if (w->got_back_ns <
       "resting")
 fault("h", "ranks_yield_for_ever", "core/exec/waiting.c", "    w->yields = now < w->yield_until_ns;\n", "",
       "resting")
-fault("h", "long_waits_sleep", "core/exec/waiting.c", "    if (polls_on(w, now, idle_since))\n        return 1;\n", "",
-      "long_waits")
+fault("h", "long_waits_sleep", "core/exec/waiting.c",
+      "    if (waiting_polls_on(w, now, idle_since))\n        return 1;\n", "", "long_waits")
 fault("h", "threads_that_slept_poll_on", "core/exec/waiting.c", "    if (!w->poll_until_ns)\n", "", "long_waits")
 fault("h", "threads_poll_on_beside_other_programs", "core/exec/waiting.c", " || now < w->no_poll_until_ns)",
       ")", "long_waits")
@@ -255,12 +255,57 @@ fault("h", "other_programs_end_short_waits", "core/exec/waiting.c",
       "rest_longer(&w->no_poll_until_ns, &w->no_poll_ns, NO_POLL_LEAST_NS, now);", "waiting_yield(w, now);",
       "long_waits")
 fault("h", "threads_poll_on_if_ranks_use_the_cores", "core/exec/waiting.c",
-      "if (yield_for(w, now) > WAITING_LONG_LOOK_NS)", "if (yield_for(w, now) > WAITING_LONG_LOOK_NS && "
-      "!ranks_use_cores(&w->usage))", "long_waits")
+      "    if (took_ns > WAITING_LONG_LOOK_NS)\n        rest_longer(&w->no_poll",
+      "    if (took_ns > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage))\n        rest_longer(&w->no_poll",
+      "long_waits")
 fault("h", "long_waits_without_the_core_are_worth_it", "core/exec/waiting.c",
-      "if (is_soon && waiting_switches() != w->switches)", "if (0)", "long_waits")
+      "if (is_soon && w->gave_core && waiting_switches() != w->switches)", "if (0)", "long_waits")
 fault("h", "any_long_wait_without_the_core_is_in_vain", "core/exec/waiting.c",
-      "if (is_soon && waiting_switches() != w->switches)", "if (waiting_switches() != w->switches)", "long_waits")
+      "if (is_soon && w->gave_core &&", "if (w->gave_core &&", "long_waits")
+fault("h", "short_yields_let_other_ranks_run", "core/exec/waiting.c", "is_soon && w->gave_core &&", "is_soon &&",
+      "long_waits")
+fault("h", "once_a_core_was_given_away_for_ever", "core/exec/waiting.c", "        w->gave_core = 0;\n", "",
+      "long_waits")
+fault("h", "threads_that_poll_on_yield_after_each_look", "core/exec/waiting.c",
+      " || (w->polls_on_ns && now - w->yielded_ns < YIELD_EVERY_NS))", ")", "long_waits")
+fault("h", "threads_that_would_spin_yield", "core/exec/waiting.c", "    if (now - idle_since < w->spin_ns || (w->polls",
+      "    if ((w->polls", "long_waits")
+fault("h", "threads_that_poll_on_yield_once", "core/exec/waiting.c",
+      " && now - w->yielded_ns < YIELD_EVERY_NS))", "))", "long_waits")
+FABRIC = "backend_shm/fabric.c"
+fault("h", "resting_thread_waits_on", FABRIC, "_spins(w) || waiting_rests(w, now) ||", "_spins(w) ||", "shm_room")
+fault("h", "yielding_thread_waits_on", FABRIC, "!waiting_spins(w) || waiting_rests", "waiting_rests", "shm_room")
+fault("h", "threads_wait_on_that_others_wait_for", FABRIC,
+      "atomic_load_explicit(f->looks.contenders, memory_order_relaxed) ||\n        engine", "engine", "shm_room")
+fault("h", "threads_wait_on_that_the_engine_needs", FABRIC, "is_needed = f->domain->works_out > 0;", "is_needed = 0;",
+      "shm_room")
+fault("h", "threads_wait_on_that_must_send", FABRIC, "return p->tx_head || awaits_room;", "return awaits_room;",
+      "shm_room")
+fault("h", "threads_wait_on_for_ranks_that_wait_for_them", FABRIC, "return p->tx_head || awaits_room;",
+      "return p->tx_head != NULL;", "shm_room")
+fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " || !exec_host->run_may_wait())", ")", "shm_room")
+fault("h", "a_peer_that_has_waited_for_room_still_does", FABRIC, " &&\n                      ring_look(&p->in, &unused)"
+      " != RING_NOTHING;", ";", "shm_room")
+fault("h", "lost_peers_wait_for_room", FABRIC, "int awaits_room = p->port.state == PORT_UP &&", "int awaits_room =",
+      "shm_room")
+fault("h", "one_late_rank_ends_polling_at_once", "backend_shm/fabric.h",
+      "        waiting_anew(f->looks.waiting);\n", "", "late_rank")
+fault("h", "late_ranks_are_for_the_engine", "backend_shm/small.c",
+      " &&\n            !fabric_waits_on(f, until_ns))", ")", "late_rank")
+fault("h", "ranks_that_are_late_in_rounds_are_for_the_engine", "backend_shm/rounds.c",
+      " &&\n            !fabric_waits_on(c->fabric, c->until_ns))", ")", "late_rank")
+fault("h", "late_ranks_with_long_sums_are_for_the_engine", "backend_shm/swap.c", " && !fabric_waits_on(f, until_ns))",
+      ")", "late_rank")
+fault("h", "late_messages_are_for_the_engine", "backend_shm/message.c", " && !fabric_waits_on(f, until_ns)))", "))",
+      "late_rank")
+fault("i", "waiting_operations_keep_other_threads_out", "core/submit.c",
+      "    if (!run || futex_lock_is_awaited(&run->group->submission))", "    if (!run)", "submit")
+fault("i", "waiting_operations_have_no_limit", "core/submit.c",
+      "    return now - run->since_ns < run->op->timeout_ns;", "    return 1;", "submit")
+fault("i", "limits_begin_after_the_wait", "core/submit.c", "        op->submitted_ns = run.since_ns;\n", "", "submit")
+fault("i", "limits_begin_with_the_hand_over", "core/submit.c",
+      "(op->submitted_ns ? op->submitted_ns : clock_soon_ns())", "clock_soon_ns()", "submit")
+fault("i", "limits_begin_with_an_earlier_call", "core/submit.c", "        op->submitted_ns = 0;", "        ;", "submit")
 fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "if (w->spin_ns && !w->polls_on_ns)",
       "if (w->spin_ns)", "long_waits")
 fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",

@@ -18,6 +18,7 @@
 static const int64_t MS = 1000000;
 
 static int64_t now_ns, yield_ns;
+static int yields;
 static long switches;
 static uint64_t millicores;
 
@@ -36,6 +37,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 int __wrap_sched_yield(void)
 {
     now_ns += yield_ns;
+    yields++;
     return 0;
 }
 
@@ -91,6 +93,24 @@ static void a_long_wait_is_polled_as_long_as_nobody_else_wants_the_core(void **s
     w.poll_ns = 0;
     assert_in_range(wait_for(&w, 10 * MS), MS, 2 * MS);
     assert_int_equal(w.vain, 1);
+}
+
+/* At once, and then seldom, as it is blind meanwhile; but often enough for who wants the core. */
+static void a_long_wait_is_seldom_interrupted(void **state)
+{
+    (void)state;
+    struct waiting w = polling();
+    yields = 0;
+    wait_for(&w, MS);
+    assert_true(waiting_polls_on(&w, now_ns, now_ns - MS + 1)); /* as it spins */
+    assert_int_equal(yields, 0);
+    comes(&w);
+    wait_for(&w, MS + MS / 100);
+    assert_int_equal(yields, 1);
+    comes(&w);
+    yields = 0;
+    wait_for(&w, 3 * MS);
+    assert_in_range(yields, 60, 101);
 }
 
 /* A thread that waits for hours does not poll for 20 ms each second. */
@@ -156,6 +176,11 @@ static void a_long_wait_without_the_core_is_in_vain(void **state)
 {
     (void)state;
     struct waiting w = polling();
+    wait_for(&w, 3 * MS / 2);
+    switches++;
+    comes(&w); /* no yield took so long that another rank can have run */
+    assert_int_equal(w.vain, 0);
+    yield_ns = MS / 100;
     for (int i = 1; i <= 2; i++) {
         wait_for(&w, 3 * MS / 2);
         switches++;
@@ -174,6 +199,11 @@ static void a_long_wait_without_the_core_is_in_vain(void **state)
     wait_for(&w, 3 * MS / 2);
     switches++;
     wait_for(&w, 0); /* the next wait begins */
+    comes(&w);
+    assert_int_equal(w.vain, 0);
+    yield_ns = MS / 1000;
+    wait_for(&w, 3 * MS / 2);
+    switches++;
     comes(&w);
     assert_int_equal(w.vain, 0);
 }
@@ -226,6 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_wait_is_polled_as_long_as_nobody_else_wants_the_core),
+        cmocka_unit_test(a_long_wait_is_seldom_interrupted),
         cmocka_unit_test(a_thread_that_has_slept_polls_on_when_something_has_come),
         cmocka_unit_test(nobody_polls_on_where_another_program_wants_the_core),
         cmocka_unit_test(other_programs_are_noticed_beside_ranks_that_poll),

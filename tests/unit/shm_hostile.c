@@ -39,6 +39,11 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
+static int32_t host_run_may_wait(void)
+{
+    return 0;
+}
+
 static void host_run_waits(void)
 {
 }
@@ -57,7 +62,8 @@ static const char *host_param_text(const void *options, const char *backend, con
 
 static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
                                 .param_int = host_param_int, .param_text = host_param_text,
-                                .run_waits = host_run_waits };
+                                .run_waits = host_run_waits,
+                                .run_may_wait = host_run_may_wait };
 static const struct port_ops operations = { .send = duplex_send, .send_text = duplex_send_text,
                                             .give_credit = duplex_give_credit, .read = duplex_read,
                                             .forget = duplex_forget, .sweep = duplex_sweep };

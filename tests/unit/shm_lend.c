@@ -61,12 +61,18 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
+static int32_t host_run_may_wait(void)
+{
+    return 0;
+}
+
 static void host_run_waits(void)
 {
 }
 
 static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
-                                .dtype_bytes = comm_dtype_bytes, .run_waits = host_run_waits };
+                                .dtype_bytes = comm_dtype_bytes, .run_waits = host_run_waits,
+                                .run_may_wait = host_run_may_wait };
 
 static float local[BYTES]; /* what the receiver reduces with, if it does */
 static struct message reduction = { .may_write_back = 1 };

@@ -13,7 +13,9 @@
 
 #include "backend_shm/duplex.h"
 #include "backend_shm/events.h"
+#include "backend_shm/fabric.h"
 #include "backend_shm/room.h"
+#include "base/clock.h"
 #include "core/exec/groups.h"
 #include "core/exec/say.h"
 
@@ -89,7 +91,15 @@ static int32_t host_log_wanted(int32_t level)
     return 1;
 }
 
-static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted };
+static int32_t may_wait;
+
+static int32_t host_run_may_wait(void)
+{
+    return may_wait;
+}
+
+static const comm_host host = { .struct_bytes = sizeof host, .log = host_log, .log_wanted = host_log_wanted,
+                                .run_may_wait = host_run_may_wait };
 static const struct port_events events = { on_begins, on_complete, on_frame, on_sent };
 static const struct port_ops operations = { .send = duplex_send, .give_credit = duplex_give_credit,
                                             .take_credit = duplex_take_credit, .read = duplex_read,
@@ -412,6 +422,89 @@ static void a_peer_that_lies_about_credit_has_no_room(void **state)
     close_sides();
 }
 
+/* ---- A thread that waits in an operation which it does at once ---- */
+
+static int receiver_waits_on(void)
+{
+    struct waiting *w = &sides[1].waiting;
+    w->no_poll_until_ns = 0; /* on a busy machine a yield may take long */
+    return fabric_waits_on(&sides[1].fabric, clock_now_ns());
+}
+
+static void a_thread_waits_on_unless_it_is_wanted_elsewhere(void **state)
+{
+    struct side *s = &sides[1];
+    (void)state;
+    open_sides(512 << 10);
+    read_at_a_time = 0;
+    s->waiting = (struct waiting){ .spin_ns = SECOND_NS, .poll_ns = LONG_NS };
+    may_wait = 1;
+    assert_true(receiver_waits_on());
+    s->waiting.rest_until_ns = INT64_MAX;
+    assert_false(receiver_waits_on());
+    s->waiting.rest_until_ns = 0;
+    atomic_store(&s->contenders, 1);
+    assert_false(receiver_waits_on());
+    atomic_store(&s->contenders, 0);
+    s->domain.works_out = 1; /* the engine has an operation, too */
+    assert_false(receiver_waits_on());
+    s->domain.works_out = 0;
+    may_wait = 0;
+    assert_false(receiver_waits_on());
+    may_wait = 1;
+    s->waiting.poll_until_ns = 1; /* it has polled for long enough */
+    assert_false(receiver_waits_on());
+    s->waiting.poll_until_ns = 0;
+    assert_true(receiver_waits_on());
+    s->waiting.yields = 1; /* it may share its core with the rank that is late */
+    assert_false(receiver_waits_on());
+    s->waiting.yields = 0;
+    s->waiting.poll_until_ns = s->waiting.poll_ns = 0;
+    assert_false(receiver_waits_on());
+    close_sides();
+}
+
+static void a_thread_does_not_wait_on_while_something_is_to_be_sent(void **state)
+{
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .bytes = 4096 };
+    (void)state;
+    open_sides(512 << 10);
+    read_at_a_time = 0;
+    sides[0].waiting = (struct waiting){ .spin_ns = SECOND_NS, .poll_ns = LONG_NS };
+    may_wait = 1;
+    while (has_room(4096))
+        send_one(0, 4096);
+    assert_true(fabric_waits_on(&sides[0].fabric, clock_now_ns()));
+    while (!sides[0].pair->tx_head)
+        duplex_send(&sides[0].pair->port, &h, data, 4096, NULL);
+    sides[0].waiting.no_poll_until_ns = 0;
+    assert_false(fabric_waits_on(&sides[0].fabric, clock_now_ns()));
+    close_sides();
+}
+
+/* Another rank may stand still until this one reads, and the rank that this one waits for may wait for that. */
+static void a_thread_does_not_wait_on_while_a_peer_waits_for_room(void **state)
+{
+    (void)state;
+    open_sides(512 << 10);
+    read_at_a_time = 0;
+    sides[1].waiting = (struct waiting){ .spin_ns = SECOND_NS, .poll_ns = LONG_NS };
+    may_wait = 1;
+    while (has_room(4096))
+        send_one(0, 4096);
+    assert_true(receiver_waits_on()); /* the peer does something else */
+    assert_false(await(4096, 0));
+    assert_false(receiver_waits_on());
+    sides[1].pair->port.state = PORT_LOST;
+    assert_true(receiver_waits_on());
+    sides[1].pair->port.state = PORT_UP;
+    assert_false(receiver_waits_on());
+    read_messages(sent_count);
+    atomic_store(&sides[1].pair->in.shared->awaits_credit, 1); /* not taken back, but all is read */
+    assert_true(receiver_waits_on());
+    close_sides();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +519,9 @@ int main(void)
         cmocka_unit_test(credit_in_front_is_passed),
         cmocka_unit_test(a_peer_that_lies_or_is_lost_is_not_waited_for),
         cmocka_unit_test(a_peer_that_lies_about_credit_has_no_room),
+        cmocka_unit_test(a_thread_waits_on_unless_it_is_wanted_elsewhere),
+        cmocka_unit_test(a_thread_does_not_wait_on_while_something_is_to_be_sent),
+        cmocka_unit_test(a_thread_does_not_wait_on_while_a_peer_waits_for_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

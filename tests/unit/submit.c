@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/work.h"
 #include "keeper.h"
 #include "ranks.h"
 
@@ -313,6 +314,76 @@ static void an_operation_has_one_record(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* ---- Waiting on, in the call ---- */
+
+static atomic_int waits_on;
+
+static void *call_barrier_well(void *group)
+{
+    CHECK_OK(comm_barrier(group, NULL, NULL));
+    return NULL;
+}
+
+/* As a backend does that waits for a rank which is late. */
+static comm_status run_while_it_may(const comm_op *op, int64_t spin_ns)
+{
+    (void)op, (void)spin_ns;
+    while (keeper_host->run_may_wait())
+        atomic_store(&waits_on, 1);
+    return run_says;
+}
+
+/* Another thread's operations come first, in the order of the calls. */
+static void a_waiting_run_ends_when_another_thread_wants_the_group(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper_run");
+    CHECK_OK(comm_group_set_timeout(world, 3600000));
+    CHECK(!keeper_host->run_may_wait()); /* outside of `run` */
+    keeper_runs = run_while_it_may;
+    for (int i = 0; i < 20; i++) {
+        pthread_t caller;
+        comm_work *work;
+        int32_t value = 1;
+        run_says = i % 2 ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
+        atomic_store(&waits_on, 0);
+        CHECK(pthread_create(&caller, NULL, call_barrier_well, world) == 0);
+        while (!atomic_load(&waits_on))
+            ;
+        CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, &work));
+        CHECK(keeper_count() == 2);
+        struct kept first = keeper_take(0), second = keeper_take(0);
+        CHECK(first.op.kind == COMM_OP_BARRIER && second.op.kind == COMM_OP_ALL_REDUCE);
+        CHECK(first.op.seq + 1 == second.op.seq && second.op.submitted_ns == 0);
+        CHECK(first.op.submitted_ns > 0 && first.work->due_ns == first.op.submitted_ns + first.op.timeout_ns);
+        keeper_host->work_complete(first.work, COMM_OK, NULL);
+        keeper_host->work_complete(second.work, COMM_OK, NULL);
+        CHECK(pthread_join(caller, NULL) == 0);
+        comm_work_release(work);
+    }
+    comm_work *work;
+    CHECK_OK(comm_barrier(world, NULL, &work)); /* as before, but it does not wait */
+    struct kept kept = keeper_take(0);
+    CHECK(kept.op.submitted_ns == 0);
+    keeper_host->work_complete(kept.work, COMM_OK, NULL);
+    comm_work_release(work);
+    CHECK_OK(comm_group_close(world));
+}
+
+/* It waits for all of the limit, and then the core ends the group. */
+static void a_waiting_run_ends_with_the_limit(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    keeper_runs = run_while_it_may;
+    for (int i = 0; i < 2; i++) {
+        comm_group *world = ranks_world("cpu:keeper_run");
+        CHECK_OK(comm_group_set_timeout(world, 20));
+        run_says = i ? COMM_IN_PROGRESS : COMM_ERR_UNSUPPORTED;
+        CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_DEADLINE);
+        CHECK_OK(comm_group_close(world));
+    }
+}
+
 static void *call_often(void *group)
 {
     for (int i = 0; i < 2000; i++)
@@ -347,5 +418,7 @@ int main(void)
            ranks_run(1, &threads, what_outlives_the_spin_gets_a_work, NULL) ||
            ranks_run(1, &threads, an_operation_has_one_record, NULL) ||
            ranks_run(1, &threads, groups_end_while_an_operation_runs, NULL) ||
+           ranks_run(1, &threads, a_waiting_run_ends_when_another_thread_wants_the_group, NULL) ||
+           ranks_run(1, &threads, a_waiting_run_ends_with_the_limit, NULL) ||
            ranks_run(1, &threads, threads_take_turns, NULL);
 }

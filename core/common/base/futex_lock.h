@@ -57,6 +57,12 @@ static inline void futex_lock_take(struct futex_lock *lock)
         futex_lock_wait(lock);
 }
 
+/* For its holder: does a thread wait for it, for longer than a moment? It may not be seen at once. */
+static inline int futex_lock_is_awaited(struct futex_lock *lock)
+{
+    return atomic_load_explicit(&lock->word, memory_order_relaxed) == FUTEX_LOCK_AWAITED;
+}
+
 /* The look is before the store, as the lock's memory may be freed right after it. A thread that begins to wait in
  * between is not seen, and sleeps until its time is over: see futex_lock_wait. */
 static inline void futex_lock_release(struct futex_lock *lock)
