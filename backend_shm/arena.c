@@ -37,6 +37,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->domain.shares_cores = waiting_shares_cores(info);
     domain_keeps_payloads(&a->domain);
     waiting_choose(&a->waiting, "shm", info);
+    a->nap_ns = exec_host->param_int(info->options, "shm", "nap_us") * 1000;
     a->domain.matching.eager_bytes = fabric_eager_bytes(info);
     a->domain.matching.eager_reduced_bytes = 4 * a->domain.matching.eager_bytes;
     if (a->waiting.is_crowded) { /* one that is announced waits for the receiver's turn on a core */

@@ -365,8 +365,17 @@ static void resolve(struct domain *d, const atomic_int *stop)
         dial_resolve(f, stop);
 }
 
-static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .turn = helper_turn,
-                                              .resolve = resolve };
+/* To wake up for each message takes 20 us and more of the program's time (in a virtual machine), a system call of its
+ * peer's, and what both have in caches. Two ranks that overlap an all_reduce of 64 KiB or 1 MiB with 2 ms of computing,
+ * on two cores, took 0.12 or 0.68 ms longer so than if they did one after the other; with naps of 1 ms it is 0.05. */
+static int64_t helper_nap_ns(struct domain *d, int64_t now)
+{
+    struct arena *a = arena_of(d);
+    return a->nap_ns && waiting_computes(&a->waiting, now) ? a->nap_ns : 0;
+}
+
+static const struct helper_ops helper_ops = { .try_lock = try_lock, .lock = enter, .nap_ns = helper_nap_ns,
+                                              .turn = helper_turn, .resolve = resolve };
 
 void driver_start(struct arena *a)
 {

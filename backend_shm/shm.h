@@ -231,6 +231,7 @@ struct arena {
     atomic_int parked;
     int64_t helper_until_ns; /* when its sleep ends if nothing happens */
     struct waiting waiting;
+    int64_t nap_ns;          /* how long the helper naps while the program computes; 0: it does not */
     int64_t due_ns;            /* the next deadline, handshake or tick */
     int64_t tick_due_ns;
     int64_t linger_ms;

@@ -80,10 +80,21 @@ static int takes_lock(struct helper *h, int is_driven, int64_t now)
     return 1;
 }
 
+static int64_t nap_ns(const struct helper *h, int is_driven, int64_t now)
+{
+    int may = !is_driven && h->ops->nap_ns && atomic_load(h->async_works);
+    return may ? h->ops->nap_ns(h->domain, now) : 0;
+}
+
+static void nap(int64_t ns)
+{
+    struct timespec t = { ns / 1000000000, ns % 1000000000 };
+    nanosleep(&t, NULL);
+}
+
 static void *help(void *argument)
 {
     struct helper *h = argument;
-    const struct timespec nap = { 0, HELPER_NAP_NS };
     struct helper_memory memory = { 0 };
     for (;;) {
         unsigned wakes = atomic_load(&h->wakes); /* before `stop`: see park */
@@ -92,17 +103,18 @@ static void *help(void *argument)
         int64_t now = clock_now_ns();
         int is_driven = helper_sees_driver(&memory, &h->signs, wakes, atomic_load(h->async_works), now);
         h->ops->resolve(h->domain, &h->stop);
+        int64_t naps_ns = nap_ns(h, is_driven, now);
         if (takes_lock(h, is_driven, now)) {
-            int wait_ms = h->ops->turn(h->domain, is_driven);
+            int wait_ms = h->ops->turn(h->domain, is_driven || naps_ns);
             if (wait_ms && !atomic_load(&h->stop)) /* its bell may be heard already */
                 sleep_until_it_happens(h, wait_ms);
             atomic_store(&h->polls, 0);
-            if (!is_driven)
+            if (!is_driven && !naps_ns)
                 continue;
         }
-        int64_t rest_ns = helper_rest_ns(&memory, &h->signs, is_driven, now);
-        if (rest_ns <= HELPER_NAP_NS)
-            nanosleep(&nap, NULL);
+        int64_t rest_ns = naps_ns ? naps_ns : helper_rest_ns(&memory, &h->signs, is_driven, now);
+        if (naps_ns || rest_ns <= HELPER_NAP_NS)
+            nap(rest_ns);
         else
             park(h, wakes, rest_ns);
     }

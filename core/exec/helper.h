@@ -8,6 +8,9 @@
  * 10 us between 4 ranks on 2 cores: broadcast of 64 KiB 29 us, and 11 now.) A long rest is followed by a short one, so
  * that the end of a stream is noticed soon after.
  *
+ * Where the program computes on all of its cores meanwhile, to wake up for each message would cost it more than the op
+ * itself. There a backend may have the helper nap between its turns, and sleep until nothing else.
+ *
  * A thread whose ops are all there when it calls looks at nothing else. So the helper looks around now and then though
  * a thread drives: for ranks that connect, questions, news of the end of a group, and what is due. */
 #ifndef COMM_EXEC_HELPER_H
@@ -91,9 +94,13 @@ struct helper_ops {
     /* Take the domain's lock: only if it is free (0: it is not), or as other short visitors do. */
     int (*try_lock)(struct domain *d);
     void (*lock)(struct domain *d);
+    /* Optional, asked while there are ops that no thread waits for, and none drives: how long to nap after the turn; 0:
+     * not, but to sleep until something happens. */
+    int64_t (*nap_ns)(struct domain *d, int64_t now);
     /* Look after the domain, with the lock, and release it. Returns for how many ms to sleep then, until something
-     * happens; 0 if `is_driven`, or if there is more to do. Before it releases the lock it says in helper->polls
-     * whether that is so: a thread that then changes something, or takes what happens for itself, rouses it. */
+     * happens; 0 if `is_driven`, which is also said before a nap, or if there is more to do. Before it releases the
+     * lock it says in helper->polls whether that is so: a thread that then changes something, or takes what happens for
+     * itself, rouses it. */
     int (*turn)(struct domain *d, int is_driven);
     /* What may block, without the lock, until *stop. */
     void (*resolve)(struct domain *d, const atomic_int *stop);

@@ -2,6 +2,7 @@
 
 #include <stddef.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -10,6 +11,8 @@
 
 /* After yielding to a program that kept the core. */
 static const int64_t LONG_REST_LEAST_NS = 5000000, NO_POLL_LEAST_NS = 80000000, LONG_REST_MAX_NS = 320000000;
+
+enum { MILLICORES = 1000 };
 
 enum { VAIN_MAX = 3 }; /* a rank that is late now and then must not keep us from spinning for the next message */
 
@@ -34,17 +37,21 @@ int waiting_shares_cores(const comm_world_info *info)
     return cores > 0 && waiting_local_ranks(info) > cores;
 }
 
+/* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */
+static int32_t ranks_here(const comm_world_info *info)
+{
+    int32_t local = waiting_local_ranks(info);
+    return local > info->local_size ? local : info->local_size;
+}
+
 /* A container's limit on time, not on cores: who polls uses up what the ranks that compute need. */
 static int is_limited(const comm_world_info *info)
 {
-    enum { MILLICORES = 1000 };
-    int32_t local = waiting_local_ranks(info), ranks = local > info->local_size ? local : info->local_size;
-    return control_group_millicores("/proc", "/sys/fs/cgroup") < (uint64_t)ranks * MILLICORES;
+    return control_group_millicores("/proc", "/sys/fs/cgroup") < (uint64_t)ranks_here(info) * MILLICORES;
 }
 
 void waiting_choose(struct waiting *w, const char *backend, const comm_world_info *info)
 {
-    /* The launcher counts ranks of this machine that COMM_HOST_ID or containers put on several hosts. */
     int32_t online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
     int32_t cores = local_cores(info) > 0 ? local_cores(info) : online;
     w->is_crowded = waiting_local_ranks(info) > cores || info->local_size > online;
@@ -53,6 +60,23 @@ void waiting_choose(struct waiting *w, const char *backend, const comm_world_inf
     w->poll_ns = w->spin_ns && !is_limited(info) ? exec_host->param_int(info->options, backend, "poll_us") * 1000 : 0;
     w->yields = w->is_crowded;
     w->yield_until_ns = w->is_crowded ? INT64_MAX : 0;
+    w->process.share = (int64_t)MILLICORES * cores / ranks_here(info);
+}
+
+int waiting_computes(struct waiting *w, int64_t now)
+{
+    enum { BRIEF_NS = 50000 }; /* too brief to tell */
+    struct waiting_process *p = &w->process;
+    int64_t passed_ns = now - p->asked_ns, least = p->share > MILLICORES ? p->share - MILLICORES / 2 : p->share / 2;
+    if (passed_ns < BRIEF_NS)
+        return p->computes;
+    struct timespec t = { 0 };
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    int64_t used_ns = t.tv_sec * 1000000000LL + t.tv_nsec, more_ns = used_ns - p->used_ns;
+    p->computes = more_ns > passed_ns / MILLICORES * least;
+    p->asked_ns = now;
+    p->used_ns = used_ns;
+    return p->computes;
 }
 
 /* Has the core gone to another rank, which does its part of a long operation? Then the ranks have used nearly all of

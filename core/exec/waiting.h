@@ -34,6 +34,13 @@ struct waiting_usage {
     int64_t asked_ns, used_ns; /* the last answer */
 };
 
+/* CPU time of this process, by which its helper thread knows whether the program computes. */
+struct waiting_process {
+    int64_t share;             /* of the host's cores, in thousandths */
+    int64_t asked_ns, used_ns; /* the last answer */
+    int computes;
+};
+
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
     int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields between polls then */
@@ -53,6 +60,7 @@ struct waiting {
     int short_yields;          /* in a row, one soon after the other */
     int unmeasured;            /* the next yields need not be measured */
     struct waiting_usage usage;
+    struct waiting_process process;
     int is_crowded;            /* more ranks on this host than cores that they may run on */
     int vain;                  /* times in a row that spinning brought nothing */
     int64_t switches;          /* when this wait began, if `vain` says something; else when it began to poll on */
@@ -115,6 +123,10 @@ static inline void waiting_came(struct waiting *w)
     else if (w->vain && waiting_switches() == w->switches)
         waiting_paid(w);
 }
+
+/* Has this process used its share of the host's cores since this was last asked, all but the half of one? For one
+ * thread that asks again and again. */
+int waiting_computes(struct waiting *w, int64_t now);
 
 /* Let another rank run. */
 void waiting_yield(struct waiting *w, int64_t now);

@@ -298,6 +298,21 @@ fault("h", "late_ranks_with_long_sums_are_for_the_engine", "backend_shm/swap.c",
       ")", "late_rank")
 fault("h", "late_messages_are_for_the_engine", "backend_shm/message.c", " && !fabric_waits_on(f, until_ns)))", "))",
       "late_rank")
+fault("h", "helpers_wake_up_beside_programs_that_compute", "core/exec/helper.c",
+      "is_driven || naps_ns);", "is_driven);", "helper_thread")
+fault("h", "helpers_nap_without_operations", "core/exec/helper.c", " && h->ops->nap_ns && atomic_load(h->async_works)",
+      " && h->ops->nap_ns", "helper_thread")
+fault("h", "helpers_nap_though_a_thread_drives", "core/exec/helper.c", "int may = !is_driven && ", "int may = ",
+      "helper_thread")
+fault("h", "helpers_that_nap_can_be_woken", "core/exec/helper.c", "if (naps_ns || rest_ns <= HELPER_NAP_NS)",
+      "if (rest_ns <= 0)", "helper_thread")
+fault("h", "programs_compute_with_all_cores_or_not_at_all", "core/exec/waiting.c",
+      "p->share > MILLICORES ? p->share - MILLICORES / 2 : p->share / 2;", "p->share - MILLICORES / 2;", "long_waits")
+fault("h", "programs_compute_that_leave_a_core", "core/exec/waiting.c",
+      "p->share > MILLICORES ? p->share - MILLICORES / 2 : p->share / 2;", "p->share / 2;", "long_waits")
+fault("h", "programs_computed_at_any_time", "core/exec/waiting.c", "    p->used_ns = used_ns;\n", "", "long_waits")
+fault("h", "programs_compute_for_a_moment", "core/exec/waiting.c",
+      "    if (passed_ns < BRIEF_NS)\n        return p->computes;\n", "", "long_waits")
 fault("i", "waiting_operations_keep_other_threads_out", "core/submit.c",
       "    if (!run || futex_lock_is_awaited(&run->group->submission))", "    if (!run)", "submit")
 fault("i", "waiting_operations_have_no_limit", "core/submit.c",
@@ -313,7 +328,7 @@ fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spi
 fault("h", "threads_poll_on_whose_time_is_limited", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
       "w->spin_ns ?", "long_waits")
 fault("h", "ranks_of_other_host_ids_need_no_time", "core/exec/waiting.c",
-      "ranks = local > info->local_size ? local : info->local_size;", "ranks = local;", "long_waits")
+      "return local > info->local_size ? local : info->local_size;", "return local;", "long_waits")
 fault("h", "one_late_rank_ends_polling_on_shm", "backend_shm/driver.c",
       "        if (n)\n            waiting_anew(&a->waiting);\n", "", "late_rank")
 fault("h", "one_late_rank_ends_polling_on_tcp", "backend_tcp/progress.c",

@@ -21,11 +21,12 @@ enum { PATIENCE_S = 20 };
 static atomic_int async_works;
 static struct helper helper;
 static sem_t rounds, parks;                       /* posted at each */
-static atomic_int round_count, locks, turns, sleeps; /* how often */
+static atomic_int round_count, locks, turns, driven_turns, sleeps, asked; /* how often */
 static int lock_is_free, parks_briefly, turn_ms, sleeps_long;
 static sem_t beds; /* posted before it sleeps long */
 static atomic_int slept_at; /* so many descriptors */
 static int sleep_ms;
+static int64_t naps_ns;
 static void (*in_round)(int number);
 static void (*in_turn)(void);
 
@@ -67,6 +68,7 @@ static int turn(struct domain *d, int is_driven)
 {
     (void)d;
     turns++;
+    driven_turns += is_driven;
     if (in_turn)
         in_turn();
     atomic_store(&helper.polls, turn_ms && !is_driven);
@@ -82,7 +84,15 @@ static void resolve(struct domain *d, const atomic_int *stop)
     sem_post(&rounds);
 }
 
-static const struct helper_ops ops = { .try_lock = try_lock, .lock = lock, .turn = turn, .resolve = resolve };
+static int64_t nap_ns(struct domain *d, int64_t now)
+{
+    (void)d, (void)now;
+    asked++;
+    return naps_ns;
+}
+
+static const struct helper_ops ops = { .try_lock = try_lock, .lock = lock, .nap_ns = nap_ns, .turn = turn,
+                                       .resolve = resolve };
 
 static void await(sem_t *event)
 {
@@ -112,7 +122,9 @@ static int open_helper(void **state)
     sem_init(&rounds, 0, 0);
     sem_init(&parks, 0, 0);
     sem_init(&beds, 0, 0);
-    round_count = locks = turns = sleeps = 0;
+    round_count = locks = turns = sleeps = asked = 0;
+    async_works = driven_turns = 0;
+    naps_ns = 0;
     lock_is_free = parks_briefly = turn_ms = sleeps_long = 0;
     slept_at = 0;
     sleep_ms = PATIENCE_S * 1000;
@@ -268,6 +280,41 @@ static void it_looks_around_though_ranks_drive(void **state)
     assert_int_equal(sleeps, 0);
 }
 
+/* It would be woken for each message. */
+static void beside_a_program_that_computes_it_naps(void **state)
+{
+    (void)state;
+    atomic_store(&helper.signs.waiter_drives, 0);
+    lock_is_free = async_works = 1;
+    turn_ms = 100;
+    naps_ns = 1000;
+    assert_int_equal(helper_start(&helper, -1), COMM_OK);
+    await_rounds(4);
+    helper_stop(&helper);
+    assert_true(turns >= 3 && asked >= turns);
+    assert_int_equal(driven_turns, turns);
+    assert_int_equal(sleeps, 0);
+    assert_int_equal(sem_trywait(&parks), -1);
+}
+
+static void it_does_not_nap_without_operations(void **state)
+{
+    (void)state;
+    atomic_store(&helper.signs.waiter_drives, 0);
+    lock_is_free = parks_briefly = 1;
+    turn_ms = 100;
+    naps_ns = (int64_t)PATIENCE_S * 2000000000;
+    assert_int_equal(helper_start(&helper, -1), COMM_OK);
+    await_rounds(4);
+    atomic_store(&helper.signs.waiter_drives, 1); /* nor where a thread drives */
+    await_rounds(2);
+    async_works = 1;
+    await_rounds(4);
+    helper_stop(&helper);
+    assert_int_equal(asked, 0);
+    assert_true(sleeps > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -280,6 +327,8 @@ int main(void)
         cmocka_unit_test_setup(it_is_not_roused_where_it_does_not_sleep, open_helper),
         cmocka_unit_test_setup(it_leaves_the_lock_to_a_thread_that_waits, open_helper),
         cmocka_unit_test_setup(it_looks_around_though_ranks_drive, open_helper),
+        cmocka_unit_test_setup(beside_a_program_that_computes_it_naps, open_helper),
+        cmocka_unit_test_setup(it_does_not_nap_without_operations, open_helper),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,8 @@
 static const int64_t MS = 1000000;
 
 static int64_t now_ns, yield_ns;
-static int yields;
+static int yields, cpu_asked;
+static int64_t used_ns; /* CPU time of the process */
 static long switches;
 static uint64_t millicores;
 
@@ -29,7 +30,11 @@ uint64_t __wrap_control_group_millicores(const char *proc, const char *groups);
 
 int __wrap_clock_gettime(clockid_t clock, struct timespec *t)
 {
-    (void)clock;
+    if (clock == CLOCK_PROCESS_CPUTIME_ID) {
+        cpu_asked++;
+        *t = (struct timespec){ .tv_sec = used_ns / 1000000000, .tv_nsec = used_ns % 1000000000 };
+        return 0;
+    }
     *t = (struct timespec){ .tv_sec = now_ns / 1000000000, .tv_nsec = now_ns % 1000000000 };
     return 0;
 }
@@ -229,6 +234,54 @@ static int64_t polls_for(int32_t local, int32_t cores, int32_t launched)
     return w.poll_ns;
 }
 
+/* Of one of `ranks` on so many cores, which has used so much CPU time in 10 ms. */
+static int computes(int32_t ranks, int32_t cores, int64_t used_us)
+{
+    const int32_t hosts[8] = { 0 };
+    struct waiting w = { 0 };
+    comm_world_info info = { .struct_bytes = sizeof info, .size = ranks, .hosts = hosts, .local_cores = cores };
+    waiting_choose(&w, "shm", &info);
+    waiting_computes(&w, now_ns);
+    now_ns += 10 * MS;
+    used_ns += used_us * 1000;
+    return waiting_computes(&w, now_ns);
+}
+
+static void a_program_computes_that_uses_its_share_of_the_cores(void **state)
+{
+    static const comm_host fake = { .param_int = param };
+    (void)state;
+    exec_host = &fake;
+    now_ns = 1000 * MS;
+    assert_true(computes(2, 2, 5100)); /* one core each */
+    assert_false(computes(2, 2, 4900));
+    assert_false(computes(2, 4, 14900)); /* two: the helper has one for itself */
+    assert_true(computes(2, 4, 15100));
+    assert_true(computes(4, 2, 2600)); /* half of one */
+    assert_false(computes(4, 2, 2400));
+    assert_true(computes(2, 3, 10100));
+    assert_false(computes(2, 3, 9900));
+}
+
+/* What so little time says is nothing. */
+static void whether_a_program_computes_is_not_asked_at_once_again(void **state)
+{
+    struct waiting w = { .process.share = 1000 };
+    (void)state;
+    now_ns += 10 * MS;
+    waiting_computes(&w, now_ns);
+    now_ns += MS;
+    used_ns += MS;
+    assert_true(waiting_computes(&w, now_ns));
+    cpu_asked = 0;
+    now_ns += MS / 50;
+    assert_true(waiting_computes(&w, now_ns));
+    assert_int_equal(cpu_asked, 0);
+    now_ns += MS / 20;
+    assert_false(waiting_computes(&w, now_ns));
+    assert_int_equal(cpu_asked, 1);
+}
+
 static void only_ranks_that_have_cores_and_time_poll_on(void **state)
 {
     static const comm_host fake = { .param_int = param };
@@ -261,6 +314,8 @@ int main(void)
         cmocka_unit_test(nobody_polls_on_where_another_program_wants_the_core),
         cmocka_unit_test(other_programs_are_noticed_beside_ranks_that_poll),
         cmocka_unit_test(a_long_wait_without_the_core_is_in_vain),
+        cmocka_unit_test(a_program_computes_that_uses_its_share_of_the_cores),
+        cmocka_unit_test(whether_a_program_computes_is_not_asked_at_once_again),
         cmocka_unit_test(only_ranks_that_have_cores_and_time_poll_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
