@@ -158,6 +158,7 @@ struct bench_method {
     int check;
     int sync;          /* a barrier before each call, which is not counted */
     double compute_us; /* computing before each call, about so long; 0: none */
+    double overlap_us; /* computing while each operation is under way; 0: none */
     size_t depth;      /* 1: each call waits; else so many works in flight */
 };
 

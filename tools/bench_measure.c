@@ -15,6 +15,9 @@
  * another time, as in programs. An iteration is then from the time when the last rank calls to the time when the last
  * one has returned, by one clock: all ranks are on one host.
  *
+ * With --overlap each iteration starts the operation, computes, and waits for it. What is to be computed takes so long
+ * on a core that has nothing else to do, and that time is taken off: the row is what the operation adds.
+ *
  * With --on-stream the calls return when they are enqueued. Step 3 waits for the stream after the last one, so the mean
  * is the time on the device; a single time is the host's for the call, and the stream is waited for after it. The same
  * with --captured, but the call is captured into a CUDA graph, once, and the graph is launched in its place. */
@@ -194,10 +197,68 @@ static comm_status mean_after_computing(struct lanes *lanes, const struct bench_
     return status;
 }
 
+static volatile double computed;
+
+static void compute_steps(long steps)
+{
+    double x = 1;
+    for (long i = 0; i < steps; i++)
+        x = x * 1.0000001 + 0.1;
+    computed = x;
+}
+
+static double thread_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+/* So many take a core a microsecond, at its best. */
+static double steps_per_us(void)
+{
+    enum { STEPS = 500000, TRIES = 20 };
+    double best = 0;
+    for (int i = 0; i < TRIES; i++) {
+        double begin = thread_us();
+        compute_steps(STEPS);
+        double found = STEPS / (thread_us() - begin);
+        best = found > best ? found : best;
+    }
+    return best;
+}
+
+/* What each iteration takes longer than computing alone; their mean. `times` may be NULL. */
+static comm_status overlap(struct lanes *lanes, const struct bench_method *method, long iterations, double *times,
+                           double *ret_mean_us)
+{
+    static double rate; /* measured once */
+    struct lane *lane = &lanes->lane[0];
+    comm_status status = COMM_OK;
+    if (rate == 0)
+        rate = steps_per_us();
+    double first = bench_now_us(), begin = first, end = first;
+    for (long i = 0; i < iterations && status == COMM_OK; i++) {
+        status = lane->call.op->run(&lane->call, &lane->work);
+        if (status == COMM_OK)
+            compute_steps((long)(rate * method->overlap_us));
+        if (status == COMM_OK)
+            status = lane_wait(lane);
+        end = bench_now_us();
+        if (times)
+            times[i] = end - begin - method->overlap_us;
+        begin = end;
+    }
+    *ret_mean_us = (end - first) / (double)iterations - method->overlap_us;
+    return status;
+}
+
 static comm_status mean_of(struct lanes *lanes, const struct bench_method *method, long iterations, double *ret_us)
 {
     if (method->compute_us > 0)
         return mean_after_computing(lanes, method, iterations, ret_us);
+    if (method->overlap_us > 0)
+        return overlap(lanes, method, iterations, NULL, ret_us);
     double begin = bench_now_us();
     comm_status status = method->sync ? iterate_sync(lanes, iterations, ret_us) : iterate(lanes, iterations);
     if (!method->sync)
@@ -283,7 +344,11 @@ static comm_status single_times(struct lanes *lanes, const struct bench_method *
     struct bench_call *call = &lanes->lane[0].call;
     const int is_apart = method->sync || (call->options.flags & COMM_OP_FLAG_ON_STREAM);
     comm_status status = barrier(lanes);
-    double begin = bench_now_us();
+    double begin = bench_now_us(), unused;
+    if (status == COMM_OK && method->overlap_us > 0) {
+        status = overlap(lanes, method, (long)capacity, times, &unused);
+        return status == COMM_OK ? largest(lanes, times, capacity) : status;
+    }
     for (size_t i = 0; i < capacity && status == COMM_OK; i++) {
         if (method->sync)
             status = barrier(lanes);

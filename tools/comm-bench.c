@@ -59,7 +59,7 @@ enum { KEY_BYTES = 256, KEY_FACTOR, KEY_DTYPE, KEY_REDOP, KEY_ROOT, KEY_IN_PLACE
        KEY_MS, KEY_REPEATS, KEY_CHECK, KEY_NO_CHECK, KEY_CSV, KEY_JSON, KEY_TABLE, KEY_PLOT, KEY_ASYNC, KEY_BIND,
        KEY_BACKEND, KEY_CLIENTS, KEY_OPS, KEY_KEYS, KEY_VALUE_BYTES, KEY_WAITERS, KEY_PEER, KEY_GROUPS, KEY_ONLY,
        KEY_DEVICE, KEY_ON_STREAM, KEY_CAPTURED, KEY_REGISTERED, KEY_TUNE,
-       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP, KEY_SYNC, KEY_COMPUTE };
+       KEY_ROOFLINE, KEY_DISTANCE, KEY_WARM_UP, KEY_SYNC, KEY_COMPUTE, KEY_OVERLAP };
 
 static const struct argp_option options[] = {
     { NULL, 0, NULL, 0, "What to run:", 1 },
@@ -101,6 +101,9 @@ static const struct argp_option options[] = {
       "Before each iteration each rank computes for 0.5 to 1.5 times US microseconds, each for another time, as in "
       "programs. An iteration counts from when the last rank calls to when the last one has returned. All ranks are on "
       "one host", 0 },
+    { "overlap", KEY_OVERLAP, "US", 0,
+      "In each iteration each rank starts the operation, computes what takes a core US microseconds, and waits for it. "
+      "The times are what the iterations take beyond that: what the operation adds. Of collectives", 0 },
     { "check", KEY_CHECK, NULL, 0, "Check each size once against random data (default)", 0 },
     { "no-check", KEY_NO_CHECK, NULL, 0, "Do not check the results", 0 },
     { "roofline", KEY_ROOFLINE, NULL, 0,
@@ -260,6 +263,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
             argp_error(state, "--device: %s", comm_last_error());
         break;
     case KEY_SYNC: a->method.sync = 1; break;
+    case KEY_OVERLAP: a->method.overlap_us = parse_real(state, "--overlap", arg, 1, 1e7); break;
     case KEY_COMPUTE: a->method.compute_us = parse_real(state, "--compute", arg, 1, 1e7); break;
     case KEY_CHECK: a->method.check = 1; break;
     case KEY_NO_CHECK: a->method.check = 0; break;
@@ -337,6 +341,13 @@ static void check_arguments(const struct argp *argp, struct arguments *a, int is
     if (!*error && a->method.compute_us > 0 && (a->call.on_stream || a->method.depth > 1 || a->method.sync))
         snprintf(error, sizeof error, "--compute is for calls that wait: it goes neither with --async, --on-stream nor "
                  "--captured, nor with --sync");
+    if (!*error && a->method.overlap_us > 0 &&
+        (a->call.on_stream || a->method.depth > 1 || a->method.sync || a->method.compute_us > 0))
+        snprintf(error, sizeof error, "--overlap goes neither with --async, --on-stream nor --captured, nor with "
+                 "--sync or --compute");
+    for (size_t i = 0; i < a->op_count && !*error && a->method.overlap_us > 0; i++)
+        if (a->ops[i]->from == BENCH_FROM_PEER)
+            snprintf(error, sizeof error, "--overlap is for collectives: %s is none", a->ops[i]->name);
     if (!*error && a->plot && is_first)
         bench_plot_possible(a->plot, error, sizeof error);
     if (!*error)

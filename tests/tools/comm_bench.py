@@ -198,6 +198,17 @@ class Output(Bench):
         self.assertEqual(status, 0, err)
         self.assertGreater(time.monotonic() - begin, 10 * 2 * 0.5 * 0.02)  # of the mean, and of single ones
 
+    def test_computing_meanwhile(self):
+        for op in OPS[:-1]:
+            with self.subTest(op):
+                self.assertEqual(len(self.rows(op, "-n", "3", "--bytes", "8,64K", "--overlap", "50")),
+                                 1 if op == "barrier" else 2)
+        begin = time.monotonic()
+        status, out, err = run("barrier", "-n", "2", "--overlap", "20000", "--iterations", "10", "--repeats", "1",
+                               "--no-check", "--csv")
+        self.assertEqual(status, 0, err)
+        self.assertGreater(time.monotonic() - begin, 10 * 2 * 0.02)
+
     def test_types_reductions_and_roots(self):
         for dtype in ("bf16", "f64", "u8", "bool", "c64"):
             self.rows("all_reduce,broadcast", "-n", "3", "--bytes", "100", "--dtype", dtype)
@@ -320,6 +331,10 @@ class Refusals(Bench):
                             (["all_reduce", "-n", "2", "--compute", "0"], "--compute"),
                             (["all_reduce", "-n", "2", "--compute", "9", "--sync"], "--compute is for calls that wait"),
                             (["all_reduce", "-n", "2", "--async", "2", "--compute", "9"], "--compute is for calls"),
+                            (["all_reduce", "-n", "2", "--overlap", "0"], "--overlap"),
+                            (["all_reduce", "-n", "2", "--overlap", "9", "--sync"], "--overlap goes neither with"),
+                            (["all_reduce", "-n", "2", "--overlap", "9", "--compute", "9"], "--overlap goes neither"),
+                            (["pingpong", "-n", "2", "--overlap", "9"], "--overlap is for collectives: pingpong"),
                             (["all_reduce", "-n", "2", "--bind", "socket"], "'socket' is none of"),
                             (["all_reduce", "-n", "2", "--plot", "/tmp/a.bmp"], "must end with .png, .svg or .pdf"),
                             (["all_reduce", "-n", "2", "--plot", "/no/such/folder/a.png"], "cannot be written")):

@@ -19,6 +19,10 @@ import xml.etree.ElementTree
 COMPARE, BUILD = sys.argv[1], sys.argv[2]
 
 
+COLLECTIVES = ('all_reduce', 'broadcast', 'reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'gather', 'scatter',
+               'barrier')
+
+
 def compare(*arguments):
     return subprocess.run([sys.executable, COMPARE, '--build', BUILD, *arguments], capture_output=True, text=True,
                           timeout=100)
@@ -146,6 +150,22 @@ class Compare(unittest.TestCase):
             done = compare('-n', '2', '--compute', '100', *other)
             self.assertEqual(done.returncode, 2)
             self.assertIn('--compute goes neither with --sync', done.stderr)
+
+    def test_ranks_that_compute_meanwhile(self):
+        done = compare('-n', '2', '--bytes', '64', '--repetitions', '1', '--peers', 'openmpi', '--overlap', '100',
+                       '--tail', '--backend', 'cpu:shm', '--ops', ','.join(COLLECTIVES))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(', each computing for 100 us while the operation is under way; what that adds, f32', done.stdout)
+        rows = [line.split(' | ')[0] for line in done.stdout.splitlines() if line.startswith('| all_reduce')]
+        self.assertEqual(rows, ['| all_reduce', '| all_reduce median', '| all_reduce p99'])
+        self.assertNotIn(' | - |', done.stdout)
+        for other in (['--sync', '--peers', 'openmpi'], ['--compute', '9', '--peers', 'openmpi'], ['--peers', 'gloo']):
+            done = compare('-n', '2', '--overlap', '100', *other)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn('--overlap goes neither with --sync', done.stderr)
+        done = compare('-n', '2', '--overlap', '100', '--peers', 'openmpi', '--ops', 'pingpong')
+        self.assertEqual(done.returncode, 2)
+        self.assertIn('--overlap is for collectives', done.stderr)
 
     def test_tables_by_the_distance_of_the_cores(self):
         if len(os.sched_getaffinity(0)) < 2:

@@ -174,7 +174,7 @@ def run(arguments, environment, timeout):
 class Library:
     """`run` gives rows as far as they came, and raises RuntimeError if some did not."""
 
-    tail, sync, compute, ms, warm_up, distance = False, False, 0, 60, 0, None
+    tail, sync, compute, overlap, ms, warm_up, distance = False, False, 0, 0, 60, 0, None
 
     def run(self, ops, sizes, timeout):
         text, problem = run(*self.command_for(ops, sizes), timeout)
@@ -209,7 +209,8 @@ class Libcomm(Library):
                 '--ms', str(self.ms), '--csv', *(['--warm-up', str(self.warm_up)] if self.warm_up else []),
                 *(['--distance', self.distance] if self.distance else []),
                 *(['--sync'] if self.sync else []),
-                *(['--compute', str(self.compute)] if self.compute else [])], self.environment
+                *(['--compute', str(self.compute)] if self.compute else []),
+                *(['--overlap', str(self.overlap)] if self.overlap else [])], self.environment
 
     def rows(self, text):
         for row in csv.DictReader(text.splitlines()):
@@ -232,6 +233,7 @@ class Peer(Library):
         work += [f'--distance={self.distance}'] if self.distance else []
         work += ['--sync'] if self.sync else []
         work += [f'--compute={self.compute}'] if self.compute else []
+        work += [f'--overlap={self.overlap}'] if self.overlap else []
         return [*self.command, *work, *(['--tail'] if self.tail else [])], self.environment
 
     def rows(self, text):
