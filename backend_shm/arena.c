@@ -58,6 +58,7 @@ static comm_status arena_allocate(struct arena *a, const comm_world_info *info)
     a->waiting.rest_ns = REST_NS;
     a->waiting.share_ns = SHARE_NS;
     const struct carrier_looks looks = { &a->waiting, &a->contenders, &a->helper.signs.runs };
+    a->fabric.is_alone = 1;
     return fabric_init(&a->fabric, &a->domain, &driver_of_arenas, &looks, info);
 }
 

@@ -189,8 +189,9 @@ int fabric_waits_on(struct fabric *f, int64_t idle_since)
 {
     struct waiting *w = f->looks.waiting;
     int64_t now = clock_now_ns();
-    if (!waiting_spins(w) || waiting_rests(w, now) || atomic_load_explicit(f->looks.contenders, memory_order_relaxed) ||
-        engine_is_needed(f) || !exec_host->run_may_wait())
+    if (!f->is_alone || !waiting_spins(w) || waiting_rests(w, now) ||
+        atomic_load_explicit(f->looks.contenders, memory_order_relaxed) || engine_is_needed(f) ||
+        !exec_host->run_may_wait())
         return 0;
     return waiting_polls_on(w, now, idle_since);
 }

@@ -73,7 +73,8 @@ static inline int fabric_look_again(struct fabric *f, unsigned turn, unsigned lo
 
 /* A thread does an op at once, and fabric_look_again says that it has looked long enough for what another rank sends.
  * Wait on (1), for as long as it would poll in the engine, or give the op to that (0)? The engine is kept from all else
- * meanwhile, so it must have nothing to do, and no other thread may want the lock or the group. */
+ * meanwhile, so it must have nothing to do, and no other thread may want the lock or the group. Nor may there be
+ * sockets: whether a rank of another host waits for this one to read does not show. */
 int fabric_waits_on(struct fabric *f, int64_t idle_since);
 
 /* It has come, in this turn. What is there at the first look was not waited for. */

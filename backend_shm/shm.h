@@ -174,6 +174,7 @@ struct fabric {
     struct domain *domain;
     const struct carrier_driver *driver;
     struct carrier_looks looks;
+    int is_alone;            /* an arena's: there are no sockets that its driver must look at */
     struct duplex *duplexes; /* [size]: those of ranks of this host are ports of the domain */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;

@@ -276,14 +276,16 @@ FABRIC = "backend_shm/fabric.c"
 fault("h", "resting_thread_waits_on", FABRIC, "_spins(w) || waiting_rests(w, now) ||", "_spins(w) ||", "shm_room")
 fault("h", "yielding_thread_waits_on", FABRIC, "!waiting_spins(w) || waiting_rests", "waiting_rests", "shm_room")
 fault("h", "threads_wait_on_that_others_wait_for", FABRIC,
-      "atomic_load_explicit(f->looks.contenders, memory_order_relaxed) ||\n        engine", "engine", "shm_room")
+      "        atomic_load_explicit(f->looks.contenders, memory_order_relaxed) || engine", "        engine", "shm_room")
+fault("h", "threads_wait_on_that_must_look_at_sockets", FABRIC, "!f->is_alone || ", "", "shm_room")
 fault("h", "threads_wait_on_that_the_engine_needs", FABRIC, "is_needed = f->domain->works_out > 0;", "is_needed = 0;",
       "shm_room")
 fault("h", "threads_wait_on_that_must_send", FABRIC, "return p->tx_head || awaits_room;", "return awaits_room;",
       "shm_room")
 fault("h", "threads_wait_on_for_ranks_that_wait_for_them", FABRIC, "return p->tx_head || awaits_room;",
       "return p->tx_head != NULL;", "shm_room")
-fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " || !exec_host->run_may_wait())", ")", "shm_room")
+fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " ||\n        !exec_host->run_may_wait())", ")",
+      "shm_room")
 fault("h", "a_peer_that_has_waited_for_room_still_does", FABRIC, " &&\n                      ring_look(&p->in, &unused)"
       " != RING_NOTHING;", ";", "shm_room")
 fault("h", "lost_peers_wait_for_room", FABRIC, "int awaits_room = p->port.state == PORT_UP &&", "int awaits_room =",

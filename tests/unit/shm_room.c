@@ -114,6 +114,7 @@ static void open_side(int rank, int memory, size_t ring_bytes, int socket)
     assert_int_equal(events_open(&s->fabric), COMM_OK);
     s->fabric.up = s->up;
     s->fabric.duplexes = s->pairs;
+    s->fabric.is_alone = 1;
     s->waiting = (struct waiting){ .yields = 1, .yield_until_ns = INT64_MAX, .is_crowded = 1 };
     s->fabric.looks = (struct carrier_looks){ .waiting = &s->waiting, .contenders = &s->contenders };
     s->pair = &s->pairs[1 - rank];
@@ -456,6 +457,9 @@ static void a_thread_waits_on_unless_it_is_wanted_elsewhere(void **state)
     assert_false(receiver_waits_on());
     s->waiting.poll_until_ns = 0;
     assert_true(receiver_waits_on());
+    s->fabric.is_alone = 0; /* there are sockets, too */
+    assert_false(receiver_waits_on());
+    s->fabric.is_alone = 1;
     s->waiting.yields = 1; /* it may share its core with the rank that is late */
     assert_false(receiver_waits_on());
     s->waiting.yields = 0;
