@@ -1,5 +1,6 @@
 #include "fabric.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,23 +167,36 @@ int fabric_look_at_clock(struct fabric *f, int64_t spin_ns, int64_t *until_ns)
     return 1;
 }
 
-/* Is there something to write to this peer as soon as it has room? Or does it wait for room itself? Then it writes no
- * more until this rank has read what is there, and the rank that is late may wait for it. */
+/* Is there something to write to this peer as soon as it has room? Or has it no room itself, or too little of late?
+ * Then it writes no more until this rank has read what is there, and the rank that is late may wait for it. */
 static int needs_engine(struct duplex *p)
 {
     const struct ring_record *unused;
-    int awaits_room = p->port.state == PORT_UP &&
-                      atomic_load_explicit(&p->in.shared->awaits_credit, memory_order_relaxed) &&
-                      ring_look(&p->in, &unused) != RING_NOTHING;
-    return p->tx_head || awaits_room;
+    if (p->tx_head || p->port.state != PORT_UP)
+        return p->tx_head != NULL;
+    struct ring_shared *in = p->in.shared;
+    int has_no_room = atomic_load_explicit(&in->waits, memory_order_relaxed) ||
+                      atomic_load_explicit(&in->awaits_credit, memory_order_relaxed);
+    return has_no_room && ring_look(&p->in, &unused) != RING_NOTHING;
 }
 
-static int engine_is_needed(struct fabric *f)
+/* Has the kernel something for the engine: a rank that connects, or one that ends? That costs a system call. */
+static int kernel_has_news(struct fabric *f, int64_t now)
+{
+    enum { EVERY_NS = 1000000 };
+    struct pollfd events = { .fd = f->epoll, .events = POLLIN };
+    if (now - f->asked_ns < EVERY_NS)
+        return 0;
+    f->asked_ns = now;
+    return poll(&events, 1, 0) > 0;
+}
+
+static int engine_is_needed(struct fabric *f, int64_t now)
 {
     int is_needed = f->domain->works_out > 0;
     for (int32_t i = 0; !is_needed && i < f->domain->peers.size; i++)
         is_needed = needs_engine(&f->duplexes[i]);
-    return is_needed;
+    return is_needed || kernel_has_news(f, now);
 }
 
 int fabric_waits_on(struct fabric *f, int64_t idle_since)
@@ -190,7 +204,7 @@ int fabric_waits_on(struct fabric *f, int64_t idle_since)
     struct waiting *w = f->looks.waiting;
     int64_t now = clock_now_ns();
     if (!f->is_alone || !waiting_spins(w) || waiting_rests(w, now) ||
-        atomic_load_explicit(f->looks.contenders, memory_order_relaxed) || engine_is_needed(f) ||
+        atomic_load_explicit(f->looks.contenders, memory_order_relaxed) || engine_is_needed(f, now) ||
         !exec_host->run_may_wait())
         return 0;
     return waiting_polls_on(w, now, idle_since);

@@ -175,6 +175,7 @@ struct fabric {
     const struct carrier_driver *driver;
     struct carrier_looks looks;
     int is_alone;            /* an arena's: there are no sockets that its driver must look at */
+    int64_t asked_ns;        /* when a thread that waited on last asked the kernel whether something has happened */
     struct duplex *duplexes; /* [size]: those of ranks of this host are ports of the domain */
     struct duplex **up;      /* [size]: those that are up */
     int32_t up_count;

@@ -144,6 +144,7 @@ comm_group *comm__turn_begin(comm_group *group, int takes_turn)
         return rr->groups[0];
     comm__callbacks_defer(); /* they may submit to this group */
     pthread_mutex_lock(&rr->lock);
+    comm__thread.takes_turn = 1;
     return rr->groups[rr->taken % rr->count];
 }
 
@@ -156,6 +157,7 @@ void comm__turn_end(comm_group *group, int takes_turn, size_t submitted)
         rr->taken++;
         atomic_fetch_add_explicit(&group->seq, submitted, memory_order_relaxed);
     }
+    comm__thread.takes_turn = 0;
     pthread_mutex_unlock(&rr->lock);
     comm__callbacks_run();
 }

@@ -239,12 +239,19 @@ static void fill_in(comm_group *group, struct channel *channel, const comm_op *o
     comm__work_begin(work);
 }
 
+/* Now, or earlier if the backend has waited already. */
+static int64_t began(const comm_op *op)
+{
+    int64_t waited_ns = op->submitted_ns ? clock_now_ns() - op->submitted_ns : 0;
+    return ticks_now() - (waited_ns ? (int64_t)((double)waited_ns / comm__ns_per_tick()) : 0);
+}
+
 /* Number, record and fill in one op. */
 static void begin(comm_group *group, struct channel *channel, comm_op *op, comm_work *work)
 {
     number(group, channel, op);
     op->flags &= channel->backend->op_flags; /* hints; what an op demands was checked */
-    fill_in(group, channel, op, recorder_begin(&group->recorder, op, ticks_now()), work);
+    fill_in(group, channel, op, recorder_begin(&group->recorder, op, began(op)), work);
 }
 
 /* The backend has not begun the op. */
@@ -376,11 +383,12 @@ ON_EACH_CALL void comm__run_waits(void)
         record_run(run);
 }
 
-/* The op's limit counts from the first time that this is asked, which is some microseconds late. */
+/* The op's limit counts from the first time that this is asked, which is some microseconds late. Who waits for the turn
+ * of a round-robin group is not known. */
 int32_t comm__run_may_wait(void)
 {
     struct run *run = comm__thread.run;
-    if (!run || futex_lock_is_awaited(&run->group->submission))
+    if (!run || comm__thread.takes_turn || futex_lock_is_awaited(&run->group->submission))
         return 0;
     int64_t now = clock_now_ns();
     if (!run->since_ns)
@@ -452,7 +460,8 @@ static inline comm_status run_held(comm_group *group, struct channel *channel, c
         return status;
     }
     run.slot->status = COMM_OK;
-    run.slot->ended = run.slot->began; /* to read the counter again would cost as much as the rest of the call */
+    /* To read the counter again would cost as much as the rest of a short call. */
+    run.slot->ended = UNLIKELY(run.since_ns) ? ticks_now() : run.slot->began;
     return COMM_OK;
 }
 

@@ -16,6 +16,7 @@ struct comm__thread {
             uint16_t hooks;     /* of these the hooks */
         } in;
     };
+    int takes_turn;                  /* of a round-robin group: other threads of it wait: round_robin.c */
     struct run *run;                 /* the op that this thread is doing in a backend's slot `run`: submit.c */
     uint32_t defers;                 /* work.c: how many ask to keep callbacks back */
     comm_work *first_due, *last_due; /* callbacks that are kept back */

@@ -215,7 +215,7 @@ static double thread_us(void)
 }
 
 /* So many take a core a microsecond, at its best. */
-static double steps_per_us(void)
+static double measure_steps(void)
 {
     enum { STEPS = 500000, TRIES = 20 };
     double best = 0;
@@ -228,15 +228,22 @@ static double steps_per_us(void)
     return best;
 }
 
+/* That takes long, the first time. */
+static double steps_per_us(void)
+{
+    static double steps;
+    if (steps == 0)
+        steps = measure_steps();
+    return steps;
+}
+
 /* What each iteration takes longer than computing alone; their mean. `times` may be NULL. */
 static comm_status overlap(struct lanes *lanes, const struct bench_method *method, long iterations, double *times,
                            double *ret_mean_us)
 {
-    static double rate; /* measured once */
+    const double rate = steps_per_us();
     struct lane *lane = &lanes->lane[0];
     comm_status status = COMM_OK;
-    if (rate == 0)
-        rate = steps_per_us();
     double first = bench_now_us(), begin = first, end = first;
     for (long i = 0; i < iterations && status == COMM_OK; i++) {
         status = lane->call.op->run(&lane->call, &lane->work);
@@ -303,6 +310,8 @@ static comm_status warm_up(struct lanes *lanes, const struct bench_method *metho
 static comm_status choose_iterations(struct lanes *lanes, const struct bench_method *method, long *ret_iterations)
 {
     double us = 0;
+    if (method->overlap_us > 0)
+        steps_per_us(); /* the first estimate would have it in its time */
     comm_status status = iterate(lanes, 1);
     if (status == COMM_OK)
         status = barrier(lanes);

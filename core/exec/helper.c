@@ -86,6 +86,14 @@ static int64_t nap_ns(const struct helper *h, int is_driven, int64_t now)
     return may ? h->ops->nap_ns(h->domain, now) : 0;
 }
 
+static int64_t rest_ns(const struct helper *h, struct helper_memory *memory, int is_driven, int64_t naps_ns,
+                       int64_t now)
+{
+    if (naps_ns == 0)
+        return helper_rest_ns(memory, &h->signs, is_driven, now);
+    return h->has_found && naps_ns > HELPER_NAP_NS ? HELPER_NAP_NS : naps_ns;
+}
+
 static void nap(int64_t ns)
 {
     struct timespec t = { ns / 1000000000, ns % 1000000000 };
@@ -112,11 +120,11 @@ static void *help(void *argument)
             if (!is_driven && !naps_ns)
                 continue;
         }
-        int64_t rest_ns = naps_ns ? naps_ns : helper_rest_ns(&memory, &h->signs, is_driven, now);
-        if (naps_ns || rest_ns <= HELPER_NAP_NS)
-            nap(rest_ns);
+        int64_t rests_ns = rest_ns(h, &memory, is_driven, naps_ns, now);
+        if (naps_ns || rests_ns <= HELPER_NAP_NS)
+            nap(rests_ns);
         else
-            park(h, wakes, rest_ns);
+            park(h, wakes, rests_ns);
     }
 }
 

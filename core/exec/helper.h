@@ -9,7 +9,8 @@
  * that the end of a stream is noticed soon after.
  *
  * Where the program computes on all of its cores meanwhile, to wake up for each message would cost it more than the op
- * itself. There a backend may have the helper nap between its turns, and sleep until nothing else.
+ * itself. There a backend may have the helper nap between its turns, and sleep until nothing else; briefly if a turn
+ * found something, as more may come soon.
  *
  * A thread whose ops are all there when it calls looks at nothing else. So the helper looks around now and then though
  * a thread drives: for ranks that connect, questions, news of the end of a group, and what is due. */
@@ -122,6 +123,7 @@ struct helper {
     atomic_int stop;
     pthread_t thread;
     int runs;
+    int has_found;         /* the backend's, of its latest turn: something had come, or was done. For naps */
 };
 
 /* With zeroed memory. `async_works`: ops that no thread waits for. Each helper_init is followed by one helper_stop,

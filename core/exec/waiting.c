@@ -223,7 +223,8 @@ int waiting_look_again(struct waiting *w, int64_t now, int64_t idle_since)
     }
     if (waiting_polls_on(w, now, idle_since))
         return 1;
-    if (w->spin_ns && !w->polls_on_ns) /* yielding alone keeps the core from no other rank */
+    int has_polled = w->polls_on_ns || (w->poll_ns && now >= w->poll_until_ns); /* perhaps not in this wait */
+    if (w->spin_ns && !has_polled) /* yielding alone keeps the core from no other rank */
         in_vain(w, now);
     return 0;
 }

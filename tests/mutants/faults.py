@@ -280,20 +280,37 @@ fault("h", "threads_wait_on_that_others_wait_for", FABRIC,
 fault("h", "threads_wait_on_that_must_look_at_sockets", FABRIC, "!f->is_alone || ", "", "shm_room")
 fault("h", "threads_wait_on_that_the_engine_needs", FABRIC, "is_needed = f->domain->works_out > 0;", "is_needed = 0;",
       "shm_room")
-fault("h", "threads_wait_on_that_must_send", FABRIC, "return p->tx_head || awaits_room;", "return awaits_room;",
+fault("h", "threads_wait_on_that_must_send", FABRIC, "        return p->tx_head != NULL;\n", "        return 0;\n",
       "shm_room")
-fault("h", "threads_wait_on_for_ranks_that_wait_for_them", FABRIC, "return p->tx_head || awaits_room;",
-      "return p->tx_head != NULL;", "shm_room")
+fault("h", "threads_wait_on_for_ranks_that_wait_for_them", FABRIC,
+      "atomic_load_explicit(&in->waits, memory_order_relaxed) ||\n", "0 ||\n", "shm_room")
+fault("h", "threads_wait_on_for_ranks_that_wait_in_calls", FABRIC,
+      "atomic_load_explicit(&in->awaits_credit, memory_order_relaxed);", "0;", "shm_room")
+fault("h", "threads_wait_on_while_ranks_connect", FABRIC, "return is_needed || kernel_has_news(f, now);",
+      "return is_needed;", "shm_room")
+fault("h", "threads_that_wait_on_ask_the_kernel_each_time", FABRIC,
+      "    if (now - f->asked_ns < EVERY_NS)\n        return 0;\n", "", "shm_room")
+fault("h", "offers_are_waited_for_in_order", "backend_shm/small.c",
+      "(!s->is_offered || s->recv_messages == 1) && fabric", "fabric", "late_rank")
+fault("h", "helpers_nap_long_between_messages", "core/exec/helper.c", "h->has_found && naps_ns > HELPER_NAP_NS ?",
+      "0 ?", "helper_thread")
+fault("h", "polling_in_the_call_was_in_vain", "core/exec/waiting.c", " || (w->poll_ns && now >= w->poll_until_ns);",
+      ";", "long_waits")
+fault("i", "records_of_late_ranks_have_no_time", "core/submit.c", "UNLIKELY(run.since_ns) ? ticks_now() : ", "",
+      "submit")
+fault("i", "records_begin_after_the_wait", "core/submit.c", "op->submitted_ns ? clock_now_ns() - op->submitted_ns : 0;",
+      "0;", "submit")
+fault("i", "turns_are_kept_while_a_rank_is_late", "core/submit.c", " || comm__thread.takes_turn ||", " ||", "submit")
 fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " ||\n        !exec_host->run_may_wait())", ")",
       "shm_room")
-fault("h", "a_peer_that_has_waited_for_room_still_does", FABRIC, " &&\n                      ring_look(&p->in, &unused)"
-      " != RING_NOTHING;", ";", "shm_room")
-fault("h", "lost_peers_wait_for_room", FABRIC, "int awaits_room = p->port.state == PORT_UP &&", "int awaits_room =",
+fault("h", "a_peer_that_has_waited_for_room_still_does", FABRIC, "return has_no_room && ring_look(&p->in, &unused) !="
+      " RING_NOTHING;", "return has_no_room;", "shm_room")
+fault("h", "lost_peers_wait_for_room", FABRIC, "if (p->tx_head || p->port.state != PORT_UP)", "if (p->tx_head)",
       "shm_room")
 fault("h", "one_late_rank_ends_polling_at_once", "backend_shm/fabric.h",
       "        waiting_anew(f->looks.waiting);\n", "", "late_rank")
 fault("h", "late_ranks_are_for_the_engine", "backend_shm/small.c",
-      " &&\n            !fabric_waits_on(f, until_ns))", ")", "late_rank")
+      " &&\n            !waits_on(f, s, until_ns))", ")", "late_rank")
 fault("h", "ranks_that_are_late_in_rounds_are_for_the_engine", "backend_shm/rounds.c",
       " &&\n            !fabric_waits_on(c->fabric, c->until_ns))", ")", "late_rank")
 fault("h", "late_ranks_with_long_sums_are_for_the_engine", "backend_shm/swap.c", " && !fabric_waits_on(f, until_ns))",
@@ -306,8 +323,8 @@ fault("h", "helpers_nap_without_operations", "core/exec/helper.c", " && h->ops->
       " && h->ops->nap_ns", "helper_thread")
 fault("h", "helpers_nap_though_a_thread_drives", "core/exec/helper.c", "int may = !is_driven && ", "int may = ",
       "helper_thread")
-fault("h", "helpers_that_nap_can_be_woken", "core/exec/helper.c", "if (naps_ns || rest_ns <= HELPER_NAP_NS)",
-      "if (rest_ns <= 0)", "helper_thread")
+fault("h", "helpers_that_nap_can_be_woken", "core/exec/helper.c", "if (naps_ns || rests_ns <= HELPER_NAP_NS)",
+      "if (rests_ns <= 0)", "helper_thread")
 fault("h", "programs_compute_with_all_cores_or_not_at_all", "core/exec/waiting.c",
       "p->share > MILLICORES ? p->share - MILLICORES / 2 : p->share / 2;", "p->share - MILLICORES / 2;", "long_waits")
 fault("h", "programs_compute_that_leave_a_core", "core/exec/waiting.c",
@@ -316,14 +333,14 @@ fault("h", "programs_computed_at_any_time", "core/exec/waiting.c", "    p->used_
 fault("h", "programs_compute_for_a_moment", "core/exec/waiting.c",
       "    if (passed_ns < BRIEF_NS)\n        return p->computes;\n", "", "long_waits")
 fault("i", "waiting_operations_keep_other_threads_out", "core/submit.c",
-      "    if (!run || futex_lock_is_awaited(&run->group->submission))", "    if (!run)", "submit")
+      "|| futex_lock_is_awaited(&run->group->submission))", ")", "submit")
 fault("i", "waiting_operations_have_no_limit", "core/submit.c",
       "    return now - run->since_ns < run->op->timeout_ns;", "    return 1;", "submit")
 fault("i", "limits_begin_after_the_wait", "core/submit.c", "        op->submitted_ns = run.since_ns;\n", "", "submit")
 fault("i", "limits_begin_with_the_hand_over", "core/submit.c",
       "(op->submitted_ns ? op->submitted_ns : clock_soon_ns())", "clock_soon_ns()", "submit")
 fault("i", "limits_begin_with_an_earlier_call", "core/submit.c", "        op->submitted_ns = 0;", "        ;", "submit")
-fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "if (w->spin_ns && !w->polls_on_ns)",
+fault("h", "long_waits_are_in_vain", "core/exec/waiting.c", "if (w->spin_ns && !has_polled)",
       "if (w->spin_ns)", "long_waits")
 fault("h", "threads_poll_on_that_shall_not_spin", "core/exec/waiting.c", "w->spin_ns && !is_limited(info) ?",
       "!is_limited(info) ?", "long_waits")

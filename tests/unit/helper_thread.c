@@ -297,6 +297,24 @@ static void beside_a_program_that_computes_it_naps(void **state)
     assert_int_equal(sem_trywait(&parks), -1);
 }
 
+static void find(void)
+{
+    helper.has_found = 1;
+}
+
+static void it_naps_briefly_if_something_has_come(void **state)
+{
+    (void)state;
+    atomic_store(&helper.signs.waiter_drives, 0);
+    lock_is_free = async_works = 1;
+    in_turn = find;
+    naps_ns = (int64_t)PATIENCE_S * 2000000000;
+    assert_int_equal(helper_start(&helper, -1), COMM_OK);
+    await_rounds(4);
+    helper_stop(&helper);
+    assert_int_equal(driven_turns, turns);
+}
+
 static void it_does_not_nap_without_operations(void **state)
 {
     (void)state;
@@ -328,6 +346,7 @@ int main(void)
         cmocka_unit_test_setup(it_leaves_the_lock_to_a_thread_that_waits, open_helper),
         cmocka_unit_test_setup(it_looks_around_though_ranks_drive, open_helper),
         cmocka_unit_test_setup(beside_a_program_that_computes_it_naps, open_helper),
+        cmocka_unit_test_setup(it_naps_briefly_if_something_has_come, open_helper),
         cmocka_unit_test_setup(it_does_not_nap_without_operations, open_helper),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -128,6 +128,7 @@ static void a_thread_that_has_slept_polls_on_when_something_has_come(void **stat
         now_ns += 1000 * MS; /* it has slept */
         assert_in_range(wait_for(&w, 10 * MS), MS, 2 * MS);
     }
+    assert_int_equal(w.vain, 0);
     comes(&w);
     assert_in_range(wait_for(&w, 3000 * MS), 20 * MS, 21 * MS);
 }

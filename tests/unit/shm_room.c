@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "backend_shm/descriptor.h"
 #include "backend_shm/duplex.h"
 #include "backend_shm/events.h"
 #include "backend_shm/fabric.h"
@@ -503,8 +504,39 @@ static void a_thread_does_not_wait_on_while_a_peer_waits_for_room(void **state)
     assert_true(receiver_waits_on());
     sides[1].pair->port.state = PORT_UP;
     assert_false(receiver_waits_on());
-    read_messages(sent_count);
+    atomic_store(&sides[1].pair->in.shared->awaits_credit, 0); /* nor does it wait for that; it has more to send */
+    assert_true(receiver_waits_on());
+    struct frame h = { .type = FRAME_EAGER, .kind = COMM_OP_BROADCAST, .group = 7, .bytes = 4096 };
+    while (!atomic_load(&sides[1].pair->in.shared->waits)) {
+        duplex_send(&sides[0].pair->port, &h, data, 4096, NULL);
+        sent_count++;
+    }
+    assert_false(receiver_waits_on());
+    while (received_count < sent_count) {
+        read_messages(1);
+        duplex_look(sides[0].pair);
+    }
     atomic_store(&sides[1].pair->in.shared->awaits_credit, 1); /* not taken back, but all is read */
+    assert_true(receiver_waits_on());
+    close_sides();
+}
+
+/* A rank connects, or ends. The kernel is asked now and then. */
+static void a_thread_does_not_wait_on_while_the_kernel_has_something(void **state)
+{
+    struct side *s = &sides[1];
+    (void)state;
+    open_sides(512 << 10);
+    s->waiting = (struct waiting){ .spin_ns = SECOND_NS, .poll_ns = LONG_NS };
+    may_wait = 1;
+    assert_true(receiver_waits_on());
+    bell_ring(s->fabric.bell.fd);
+    s->fabric.asked_ns = clock_now_ns() + SECOND_NS;
+    assert_true(receiver_waits_on()); /* not asked */
+    s->fabric.asked_ns = 0;
+    assert_false(receiver_waits_on());
+    events_turn(&s->fabric, 0);
+    s->fabric.asked_ns = 0;
     assert_true(receiver_waits_on());
     close_sides();
 }
@@ -526,6 +558,7 @@ int main(void)
         cmocka_unit_test(a_thread_waits_on_unless_it_is_wanted_elsewhere),
         cmocka_unit_test(a_thread_does_not_wait_on_while_something_is_to_be_sent),
         cmocka_unit_test(a_thread_does_not_wait_on_while_a_peer_waits_for_room),
+        cmocka_unit_test(a_thread_does_not_wait_on_while_the_kernel_has_something),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -370,6 +370,57 @@ static void a_waiting_run_ends_when_another_thread_wants_the_group(int rank, int
     CHECK_OK(comm_group_close(world));
 }
 
+static comm_status run_for_a_while(const comm_op *op, int64_t spin_ns)
+{
+    (void)op, (void)spin_ns;
+    int64_t until_ns = keeper_host->now_ns() + 1000000;
+    keeper_host->run_waits();
+    while (keeper_host->now_ns() < until_ns)
+        CHECK(keeper_host->run_may_wait());
+    return run_says;
+}
+
+/* What has waited for another rank takes its time in the record, whoever does it then. */
+static void a_record_has_the_wait(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    static const comm_status says[] = { COMM_OK, COMM_ERR_UNSUPPORTED, COMM_IN_PROGRESS };
+    comm_group *world = ranks_world("cpu:keeper_run");
+    keeper_runs = run_for_a_while;
+    for (int i = 0; i < 3; i++) {
+        comm_status ends = COMM_OK;
+        comm_record record;
+        pthread_t thread;
+        size_t count;
+        run_says = says[i];
+        if (i)
+            CHECK(pthread_create(&thread, NULL, complete_kept, &ends) == 0);
+        CHECK_OK(comm_barrier(world, NULL, NULL));
+        if (i)
+            CHECK(pthread_join(thread, NULL) == 0);
+        CHECK_OK(comm_group_records(world, &record, sizeof record, 1, &count));
+        CHECK(count == 1 && record.completed_ns - record.submitted_ns >= 900000);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Other threads of such a group wait for the turn, which it does not know. */
+static void a_round_robin_group_is_not_waited_for(int rank, int size, void *arg)
+{
+    (void)rank, (void)size, (void)arg;
+    comm_group *world = ranks_world("cpu:keeper_run"), *turns;
+    CHECK_OK(comm_group_round_robin((comm_group *const[]){ world }, 1, NULL, &turns));
+    keeper_runs = run_while_it_may;
+    run_says = COMM_OK;
+    atomic_store(&waits_on, 0);
+    CHECK_OK(comm_barrier(turns, NULL, NULL));
+    CHECK(!atomic_load(&waits_on));
+    keeper_runs = run_for_a_while;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(turns));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* It waits for all of the limit, and then the core ends the group. */
 static void a_waiting_run_ends_with_the_limit(int rank, int size, void *arg)
 {
@@ -420,5 +471,7 @@ int main(void)
            ranks_run(1, &threads, groups_end_while_an_operation_runs, NULL) ||
            ranks_run(1, &threads, a_waiting_run_ends_when_another_thread_wants_the_group, NULL) ||
            ranks_run(1, &threads, a_waiting_run_ends_with_the_limit, NULL) ||
+           ranks_run(1, &threads, a_record_has_the_wait, NULL) ||
+           ranks_run(1, &threads, a_round_robin_group_is_not_waited_for, NULL) ||
            ranks_run(1, &threads, threads_take_turns, NULL);
 }

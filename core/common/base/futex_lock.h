@@ -57,7 +57,8 @@ static inline void futex_lock_take(struct futex_lock *lock)
         futex_lock_wait(lock);
 }
 
-/* For its holder: does a thread wait for it, for longer than a moment? It may not be seen at once. */
+/* For its holder: does a thread wait for it, for longer than a moment? It may not be seen at once, and is also said to
+ * a holder that has waited itself. */
 static inline int futex_lock_is_awaited(struct futex_lock *lock)
 {
     return atomic_load_explicit(&lock->word, memory_order_relaxed) == FUTEX_LOCK_AWAITED;
