@@ -128,10 +128,10 @@ static int say_what_holds_up(const struct exec_group *g, char *text, size_t capa
 static void say_what_we_do(const struct exec_group *g, char *text, size_t capacity)
 {
     const struct exec_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
+    const struct call *now = queue_call(g, g->ended_seq + 1); /* also one that is begun, and not the engine's yet */
     *text = '\0';
-    if (g->head)
-        text_add(text, capacity, "is in %s #%llu", exec_host->op_name(g->head->op.kind),
-                 (unsigned long long)g->head->op.seq);
+    if (now)
+        text_add(text, capacity, "is in %s #%llu", exec_host->op_name(now->kind), (unsigned long long)now->seq);
     else if (g->ended_seq == 0)
         text_add(text, capacity, "has called no collective yet");
     else
@@ -145,7 +145,7 @@ static void say_what_we_do(const struct exec_group *g, char *text, size_t capaci
     else if (send)
         text_add(text, capacity, ", and sends a message to %s with tag %d", text_rank(g, send->op.root),
                  (int)send->op.tag);
-    for (const struct exec_group *other = g->domain->groups; other && !g->head; other = other->next)
+    for (const struct exec_group *other = g->domain->groups; other && !now; other = other->next)
         if (other != g && other->head) {
             text_add(text, capacity, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
                 (unsigned long long)other->head->op.seq, other->name);
@@ -188,7 +188,8 @@ void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
         answer_for_closed(p, h, &answer);
         return;
     }
-    if (g->entered_seq >= h->seq)
+    const struct call *now = queue_call(g, g->ended_seq + 1);
+    if (g->entered_seq >= h->seq || (now && now->seq >= h->seq))
         answer.flags |= FRAME_ANSWER_ENTERED;
     if (g->head && (g->head->op.seq == h->seq || h->seq == 0)) {
         answer.flags |= FRAME_ANSWER_IN_IT;

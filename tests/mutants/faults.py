@@ -300,6 +300,9 @@ fault("i", "records_of_late_ranks_have_no_time", "core/submit.c", "UNLIKELY(run.
       "submit")
 fault("i", "records_begin_after_the_wait", "core/submit.c", "op->submitted_ns ? clock_now_ns() - op->submitted_ns : 0;",
       "0;", "submit")
+fault("i", "operations_in_their_calls_have_not_begun", "core/exec/desync.c",
+      "const struct call *now = queue_call(g, g->ended_seq + 1); /* also", "const struct call *now = NULL; /* also",
+      "desync")
 fault("i", "turns_are_kept_while_a_rank_is_late", "core/submit.c", " || comm__thread.takes_turn ||", " ||", "submit")
 fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " ||\n        !exec_host->run_may_wait())", ")",
       "shm_room")

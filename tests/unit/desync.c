@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "core/exec/desync.h"
+#include "core/exec/queue.h"
 #include "pair.h"
 
 static const int64_t MS = 1000000, LIMIT_NS = 1000 * 1000000ll, STEP_NS = PAIR_ANSWER_MS * 1000000ll / 4;
@@ -143,6 +144,23 @@ static void the_other_tells_of_its_trouble(void **state)
     pair_port(1)->ops = before;
 }
 
+/* It is done in the call, or on its way from there to the engine. */
+static void an_operation_in_its_call_is_known(void **state)
+{
+    static uint32_t others[2];
+    const comm_op op = all_reduce_of(others, 100 * LIMIT_NS);
+    (void)state;
+    ask();
+    queue_runs(pair_group(1), &op);
+    while (pair_next(0) && pair_next(0)->type != FRAME_QUERY)
+        pair_drop(0);
+    assert_int_equal(pair_deliver(0), FRAME_QUERY);
+    assert_int_equal(pair_next(1)->flags & FRAME_ANSWER_ENTERED, FRAME_ANSWER_ENTERED);
+    assert_int_equal(pair_deliver(1), FRAME_ANSWER);
+    look(0, LIMIT_NS + 2 * MS);
+    ended_saying(": all ranks have called it; rank 0 waits for rank 1");
+}
+
 /* Rank 0 receives from rank 1, which is in a collective, and waits there: for rank 0. */
 static void the_peer_of_a_receive_waits_in_a_collective(void **state)
 {
@@ -214,6 +232,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(silence_lasts_for_all_steps, setup, teardown),
         cmocka_unit_test_setup_teardown(a_time_without_running_is_one_step, setup, teardown),
         cmocka_unit_test_setup_teardown(the_other_tells_of_its_trouble, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_operation_in_its_call_is_known, setup, teardown),
         cmocka_unit_test_setup_teardown(an_answer_that_nobody_has_read_counts, setup, teardown),
         cmocka_unit_test_setup_teardown(what_comes_at_last_is_no_reason_to_end, setup, teardown),
     };
