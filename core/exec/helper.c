@@ -91,7 +91,7 @@ static int64_t rest_ns(const struct helper *h, struct helper_memory *memory, int
 {
     if (naps_ns == 0)
         return helper_rest_ns(memory, &h->signs, is_driven, now);
-    return h->has_found && naps_ns > HELPER_NAP_NS ? HELPER_NAP_NS : naps_ns;
+    return h->finds >= HELPER_FINDS && naps_ns > HELPER_NAP_NS ? HELPER_NAP_NS : naps_ns;
 }
 
 static void nap(int64_t ns)

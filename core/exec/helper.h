@@ -9,8 +9,8 @@
  * that the end of a stream is noticed soon after.
  *
  * Where the program computes on all of its cores meanwhile, to wake up for each message would cost it more than the op
- * itself. There a backend may have the helper nap between its turns, and sleep until nothing else; briefly if a turn
- * found something, as more may come soon.
+ * itself. There a backend may have the helper nap between its turns, and sleep until nothing else; briefly if some
+ * turns in a row found something, as more may come soon.
  *
  * A thread whose ops are all there when it calls looks at nothing else. So the helper looks around now and then though
  * a thread drives: for ranks that connect, questions, news of the end of a group, and what is due. */
@@ -28,6 +28,7 @@ enum {
     HELPER_AWHILE_NS = 5000000,
     HELPER_DOUBLINGS = 3,  /* the longest rest is so many times twice as long */
     HELPER_SPIN_NS = 20000,
+    HELPER_FINDS = 3, /* one op alone must not make the naps brief */
     HELPER_LOOK_AROUND_NS = 100000000,
 };
 
@@ -123,7 +124,7 @@ struct helper {
     atomic_int stop;
     pthread_t thread;
     int runs;
-    int has_found;         /* the backend's, of its latest turn: something had come, or was done. For naps */
+    unsigned finds;        /* the backend's, for naps: turns in a row that found something to have come, or done */
 };
 
 /* With zeroed memory. `async_works`: ops that no thread waits for. Each helper_init is followed by one helper_stop,

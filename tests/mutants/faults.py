@@ -292,8 +292,8 @@ fault("h", "threads_that_wait_on_ask_the_kernel_each_time", FABRIC,
       "    if (now - f->asked_ns < EVERY_NS)\n        return 0;\n", "", "shm_room")
 fault("h", "offers_are_waited_for_in_order", "backend_shm/small.c",
       "(!s->is_offered || s->recv_messages == 1) && fabric", "fabric", "late_rank")
-fault("h", "helpers_nap_long_between_messages", "core/exec/helper.c", "h->has_found && naps_ns > HELPER_NAP_NS ?",
-      "0 ?", "helper_thread")
+fault("h", "helpers_nap_long_between_messages", "core/exec/helper.c",
+      "h->finds >= HELPER_FINDS && naps_ns > HELPER_NAP_NS ?", "0 ?", "helper_thread")
 fault("h", "polling_in_the_call_was_in_vain", "core/exec/waiting.c", " || (w->poll_ns && now >= w->poll_until_ns);",
       ";", "long_waits")
 fault("i", "records_of_late_ranks_have_no_time", "core/submit.c", "UNLIKELY(run.since_ns) ? ticks_now() : ", "",

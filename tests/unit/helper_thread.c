@@ -299,7 +299,7 @@ static void beside_a_program_that_computes_it_naps(void **state)
 
 static void find(void)
 {
-    helper.has_found = 1;
+    helper.finds = HELPER_FINDS;
 }
 
 static void it_naps_briefly_if_something_has_come(void **state)
