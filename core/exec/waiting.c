@@ -146,7 +146,7 @@ static void rest_longer(int64_t *until_ns, int64_t *rest_ns, int64_t least_ns, i
  * one that yields. */
 void waiting_yield(struct waiting *w, int64_t now)
 {
-    const int64_t took_ns = yield_for(w, now);
+    int64_t took_ns = yield_for(w, now);
     if (took_ns > WAITING_LONG_LOOK_NS && !ranks_use_cores(&w->usage) && !may_have_core(w, now, now + took_ns))
         rest_longer(&w->rest_until_ns, &w->long_rest_ns, LONG_REST_LEAST_NS, now);
 }

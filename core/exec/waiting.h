@@ -16,7 +16,7 @@
  * Real programs compute between operations, and one rank is later than the others by more than they spin. A thread that
  * sleeps then takes 10 to 60 us to wake up: an all_reduce of 8 B between two ranks that had computed for 0.2 to 0.6 ms
  * was done 10 to 16 us after the later one had come, and is now after 2. So a thread goes on polling for much longer
- * than it spins, and yields between polls. A program that wants the core gets it at the next yield, which takes long
+ * than it spins, and yields now and then. A program that wants the core gets it at the next yield, which takes long
  * then, and for some time the thread sleeps after spinning, as such programs are left sooner by a thread that wakes up.
  * It takes time from ranks whose control group (version 2) has a limit; there no thread does it.
  */
@@ -43,10 +43,10 @@ struct waiting_process {
 
 struct waiting {
     int64_t spin_ns, yield_ns; /* how long a thread polls, or polls and yields, before it sleeps */
-    int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields between polls then */
+    int64_t poll_ns;           /* how long in all, if nobody else wants the core: it yields now and then */
     int64_t polls_on_ns;       /* since when it does, in this wait; 0: it does not */
-    int gave_core;             /* since then a yield took so long that another rank may have run */
     int64_t poll_until_ns;     /* the end of that; 0: it begins when the next wait is long. See waiting_anew */
+    int gave_core;             /* since polls_on_ns a yield took so long that another rank may have run */
     int64_t rest_ns;           /* how long it rests after polling without result */
     int64_t share_ns;          /* how long it yields between polls before that; 0: it does not */
     int64_t yield_until_ns;    /* the end of that; never, if crowded */
