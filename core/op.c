@@ -39,15 +39,32 @@ static const char *described_name(const comm_op *op)
     return name ? name : "an unknown operation";
 }
 
+/* Of an op that has been checked, and has its number. */
+static void say_peer(const comm_op *op, char *text, size_t capacity)
+{
+    char peer[16], tag[24] = "";
+    if (op->kind == COMM_OP_RECV && op->root == COMM_ANY_SOURCE)
+        snprintf(peer, sizeof peer, "any rank");
+    else
+        snprintf(peer, sizeof peer, "rank %" PRId32, op->root);
+    if (op->tag == COMM_ANY_TAG)
+        snprintf(tag, sizeof tag, " with any tag");
+    else if (op->tag > COMM_ANY_TAG) /* the others are libcomm's own */
+        snprintf(tag, sizeof tag, " with tag %" PRId32, op->tag);
+    snprintf(text, capacity, " %s %s%s", op->kind == COMM_OP_RECV ? "from" : "to", peer, tag);
+}
+
 void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t capacity)
 {
-    char number[24] = "", where[OP_PLACE_BYTES];
+    char number[24] = "", peer[48] = "", where[OP_PLACE_BYTES];
     const char *label = op && op->label ? op->label : "", *quote = *label ? "'" : "";
     if (op && op->group_seq)
         snprintf(number, sizeof number, " #%" PRIu64, op->group_seq);
+    if (op && op->group_seq && comm__op_is_peer(op->kind))
+        say_peer(op, peer, sizeof peer);
     comm__op_place_text(place, where);
-    snprintf(text, capacity, "%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote, number,
-             where);
+    snprintf(text, capacity, "%s%s%s%s%s%s%s on %s", described_name(op), *label ? " " : "", quote, label, quote,
+             number, peer, where);
 }
 
 /* What is being checked; every refusal begins with it. */

@@ -13,9 +13,10 @@ struct op_place {
 };
 
 /* "group 'g' (rank 2 of 8)", or "... (rank 2 of 8, world rank 5)" where the two differ. */
-enum { OP_PLACE_BYTES = 200, OP_DESCRIBED_BYTES = 360 };
+enum { OP_PLACE_BYTES = 200, OP_DESCRIBED_BYTES = 400 };
 void comm__op_place_text(const struct op_place *place, char text[OP_PLACE_BYTES]);
-/* "all_reduce #12 on group ...", without the number while the op has none. NULL is "idle". */
+/* "all_reduce #12 on group ...", "recv #3 from rank 1 with tag 5 on group ..."; without number, peer and tag while the
+ * op has no number. NULL is "idle". */
 void comm__op_describe(const comm_op *op, const struct op_place *place, char *text, size_t capacity);
 
 /* "all_reduce"; NULL for an unknown kind. */

@@ -229,6 +229,8 @@ static void fill_in(comm_group *group, struct channel *channel, const comm_op *o
     work->channel = channel;
     work->kind = op->kind;
     work->seq = op->group_seq;
+    work->root = op->root;
+    work->op_tag = op->tag;
     work->began = slot->began;
     work->record = slot->number;
     work->timeout_ns = op->timeout_ns;

@@ -281,7 +281,7 @@ static void complete_parent(comm_work *work)
 
 void comm__work_describe(const comm_work *work, char *text, size_t capacity)
 {
-    comm_op op = { .kind = work->kind, .group_seq = work->seq };
+    comm_op op = { .kind = work->kind, .group_seq = work->seq, .root = work->root, .tag = work->op_tag };
     comm__group_describe(work->group, &op, text, capacity);
 }
 

@@ -43,6 +43,7 @@ struct comm_work {
     struct channel *channel; /* where it runs; NULL for the one work of a batch */
     void *slot;              /* the backend's own */
     uint64_t seq;
+    int32_t root, op_tag; /* of the op */
     uint64_t number; /* in the list of pending works, with its neighbours there: see pending.h. 0: not there */
     struct comm_work *older, *newer;
     uint64_t record; /* its record, if the end is not written there yet; guarded by the submission lock */

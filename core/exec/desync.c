@@ -124,31 +124,42 @@ static int say_what_holds_up(const struct exec_group *g, char *text, size_t capa
     return *trouble != '\0';
 }
 
-/* What this rank does in the group: a text that follows "rank 3". */
-static void say_what_we_do(const struct exec_group *g, char *text, size_t capacity)
+/* The first receive that is not done, or else the first send. */
+static int say_message(const struct exec_group *g, const char *before, char *text, size_t capacity)
 {
-    const struct exec_op *recv = users_own(g->recvs.head), *send = users_own(g->sends.head);
+    const struct exec_op *recv = users_own(g->recvs.head), *op = recv ? recv : users_own(g->sends.head);
+    char tag[TEXT_TAG_BYTES];
+    if (!op)
+        return 0;
+    text_add(text, capacity, "%s%s %s with %s", before, recv ? "waits for a message from" : "sends a message to",
+             op->op.root == COMM_ANY_SOURCE ? "any rank" : text_rank(g, op->op.root), text_tag(op->op.tag, tag));
+    return 1;
+}
+
+/* What this rank does in the group: a text that follows "rank 3". `for_message`: a rank asks that waits for a message
+ * and not for a collective. */
+static void say_what_we_do(const struct exec_group *g, int for_message, char *text, size_t capacity)
+{
     const struct call *now = queue_call(g, g->ended_seq + 1); /* also one that is begun, and not the engine's yet */
+    const char *elsewhere = "; it is in";
     *text = '\0';
-    if (now)
+    if (now) {
         text_add(text, capacity, "is in %s #%llu", exec_host->op_name(now->kind), (unsigned long long)now->seq);
-    else if (g->ended_seq == 0)
+    } else if (for_message && !say_message(g, "", text, capacity)) {
+        text_add(text, capacity, "is in no operation of this group");
+        elsewhere = ", but in";
+    } else if (!for_message && g->ended_seq == 0) {
         text_add(text, capacity, "has called no collective yet");
-    else
+    } else if (!for_message) {
         text_add(text, capacity, "has finished %s #%llu and called no collective since",
                  exec_host->op_name(queue_call(g, g->ended_seq)->kind), (unsigned long long)g->ended_seq);
-    if (recv && recv->op.root == COMM_ANY_SOURCE)
-        text_add(text, capacity, ", and waits for a message from any rank");
-    else if (recv)
-        text_add(text, capacity, ", and waits for a message from %s with tag %d", text_rank(g, recv->op.root),
-                 (int)recv->op.tag);
-    else if (send)
-        text_add(text, capacity, ", and sends a message to %s with tag %d", text_rank(g, send->op.root),
-                 (int)send->op.tag);
+    }
+    if (now || !for_message)
+        say_message(g, ", and ", text, capacity);
     for (const struct exec_group *other = g->domain->groups; other && !now; other = other->next)
         if (other != g && other->head) {
-            text_add(text, capacity, "; it is in %s #%llu of group '%.40s'", exec_host->op_name(other->head->op.kind),
-                (unsigned long long)other->head->op.seq, other->name);
+            text_add(text, capacity, "%s %s #%llu of group '%.40s'", elsewhere,
+                     exec_host->op_name(other->head->op.kind), (unsigned long long)other->head->op.seq, other->name);
             return;
         }
 }
@@ -198,7 +209,7 @@ void desync_query(struct exec_group *g, struct port *p, const struct frame *h)
         answer.flags |= FRAME_ANSWER_BEHIND;
     }
     tell_collective(g, h->seq, &answer);
-    say_what_we_do(g, text, sizeof text);
+    say_what_we_do(g, h->seq == 0, text, sizeof text);
     if (say_what_holds_up(g, text, sizeof text))
         answer.flags |= FRAME_ANSWER_HELD_UP;
     p->ops->send_text(p, &answer, text, 1);
@@ -309,33 +320,66 @@ static int is_silent(const struct exec_group *g, int32_t rank)
     return rank >= 0 && rank != g->rank && !g->answers[rank].answered;
 }
 
-static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
+static void name_silent(struct verdict *v, struct exec_group *g, int32_t rank)
 {
-    const struct exec_op *op = g->asks_for;
-    const struct answer *a = &g->answers[rank];
     char why[400];
-    if (!a->answered) {
-        say_why_silent(g, rank, why, sizeof why);
-        name_missing(v, g, rank, why);
-    } else if (op_is_p2p(op) ? rank == op->op.root
-                             : !(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND)) {
-        name_missing(v, g, rank, a->text);
-    } else if (!op_is_p2p(op) && (a->flags & FRAME_ANSWER_HELD_UP) && !is_silent(g, awaited_by(g, rank))) {
-        name_missing(v, g, rank, a->text);
-    } else if (!op_is_p2p(op) && awaited_by(g, rank) >= 0) {
-        name_waiting(v, g, rank, awaited_by(g, rank));
-    }
+    say_why_silent(g, rank, why, sizeof why);
+    name_missing(v, g, rank, why);
 }
 
-/* Whom the peer of a send or receive waits for in a collective, whom that one, and so on up to the one that is missing.
- * `rank` may be any source. */
-static void name_chain(struct verdict *v, struct exec_group *g, int32_t rank)
+static void judge_rank(struct verdict *v, struct exec_group *g, int32_t rank)
 {
-    for (int32_t named = 0, awaited; rank >= 0 && rank != g->rank && named < g->size; named++, rank = awaited) {
+    const struct answer *a = &g->answers[rank];
+    if (!a->answered)
+        name_silent(v, g, rank);
+    else if (!(a->flags & FRAME_ANSWER_ENTERED) || (a->flags & FRAME_ANSWER_BEHIND) ||
+             ((a->flags & FRAME_ANSWER_HELD_UP) && !is_silent(g, awaited_by(g, rank))))
+        name_missing(v, g, rank, a->text);
+    else if (awaited_by(g, rank) >= 0)
+        name_waiting(v, g, rank, awaited_by(g, rank));
+}
+
+static void judge_collective(struct verdict *v, struct exec_group *g, const struct exec_op *collective)
+{
+    for (int32_t r = 0; r < g->size; r++)
+        if (r != g->rank)
+            judge_rank(v, g, r);
+        else if (engine_awaits(collective) >= 0)
+            name_waiting(v, g, r, engine_awaits(collective));
+}
+
+/* The peer, whom that one waits for in a collective, and so on up to the rank that is missing there. */
+static void judge_message(struct verdict *v, struct exec_group *g, const struct exec_op *op)
+{
+    int32_t rank = op->matched ? group_rank_of(g, op->message.port) : op->op.root, awaited;
+    for (int32_t r = 0; r < g->size && rank == COMM_ANY_SOURCE; r++)
+        if (is_silent(g, r))
+            name_silent(v, g, r);
+    if (rank >= 0 && rank != g->rank && g->answers[rank].answered) {
+        char what[FRAME_ANSWER_TEXT_MAX + 40];
+        snprintf(what, sizeof what, "%s %s",
+                 op->op.kind == COMM_OP_SEND ? "has not received it; it"
+                 : op->matched               ? "has not sent all of it; it"
+                                             : "has not sent it; it",
+                 g->answers[rank].text);
+        name_missing(v, g, rank, what);
+    }
+    for (int32_t named = 0; rank >= 0 && rank != g->rank && named < g->size; named++, rank = awaited) {
+        if (is_silent(g, rank))
+            name_silent(v, g, rank);
         awaited = awaited_by(g, rank);
         if (awaited >= 0)
             name_waiting(v, g, rank, awaited);
     }
+}
+
+static void say_why_no_message(const struct exec_group *g, const struct exec_op *op, char *text, size_t capacity)
+{
+    if (op->op.root == g->rank)
+        text_add(text, capacity, ": its peer is %s itself, which has not called the matching %s",
+                 text_rank(g, g->rank), op->op.kind == COMM_OP_RECV ? "send" : "receive");
+    else
+        text_add(text, capacity, ": no rank has sent a message that fits");
 }
 
 /* The ranks in their order: two that speak at the same time say the same. */
@@ -344,15 +388,12 @@ static void verdict(struct exec_group *g)
     struct exec_op *op = g->asks_for;
     const struct exec_op *collective = culprit(g, op);
     struct verdict v = { .missing = "" };
-    char what[256], text[FRAME_TEXT_MAX] = "";
+    char what[OP_TEXT_BYTES], text[FRAME_TEXT_MAX] = "";
     queue_describe(g, &op->op, what, sizeof what);
-    for (int32_t r = 0; r < g->size; r++)
-        if (r != g->rank)
-            judge_rank(&v, g, r);
-        else if (collective && engine_awaits(collective) >= 0)
-            name_waiting(&v, g, r, engine_awaits(collective));
-    if (!collective)
-        name_chain(&v, g, op->op.root);
+    if (collective)
+        judge_collective(&v, g, collective);
+    else
+        judge_message(&v, g, op);
     text_add(text, sizeof text, "%s: timed out: its time limit of %lld ms has passed", what,
              (long long)(op->op.timeout_ns / 1000000));
     if (collective && collective != op)
@@ -360,16 +401,15 @@ static void verdict(struct exec_group *g)
             (unsigned long long)collective->op.seq);
     if (*v.missing)
         text_add(text, sizeof text, ": %s", v.missing);
-    else if (!collective && op->op.root == g->rank)
-        text_add(text, sizeof text, ": its peer is %s itself, which has not called the matching send or receive",
-                 text_rank(g, g->rank));
     else if (!collective)
-        text_add(text, sizeof text, ": no rank has sent a message that fits");
+        say_why_no_message(g, op, text, sizeof text);
     else
         text_add(text, sizeof text, ": all ranks have called it");
     if (v.unnamed)
         text_add(text, sizeof text, "; and %d more", v.unnamed);
     text_add(text, sizeof text, "%s", v.waits);
+    if (!collective && op->op.kind == COMM_OP_RECV)
+        p2p_say_unexpected(op, text, sizeof text);
     group_fail(g, COMM_ERR_DEADLINE, text);
 }
 

@@ -29,7 +29,7 @@ static void end_ops(struct exec_group *g, struct exec_op *op, void (*cancel)(str
     for (; op; op = next) {
         next = op->next;
         cancel(op);
-        char what[256], whole[FRAME_TEXT_MAX + 512];
+        char what[OP_TEXT_BYTES], whole[FRAME_TEXT_MAX + 512];
         queue_describe(g, &op->op, what, sizeof what);
         group_say_reason(g, what, whole, sizeof whole);
         queue_done(g->domain, op->work, g->status, whole);

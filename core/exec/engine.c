@@ -234,7 +234,7 @@ void engine_start(struct exec_op *op)
     struct exec_group *g = op->group;
     const char *wrong = prepare_op(op);
     if (wrong) {
-        char what[256], text[512];
+        char what[OP_TEXT_BYTES], text[512];
         queue_describe(g, &op->op, what, sizeof what);
         snprintf(text, sizeof text, "%s: %s", what, wrong);
         group_fail(g, COMM_ERR_NO_MEMORY, text);

@@ -34,7 +34,7 @@ static void received(struct exec_op *op, int32_t from, int32_t tag)
         queue_complete(op, COMM_OK, NULL);
         return;
     }
-    char what[256], text[512];
+    char what[OP_TEXT_BYTES], text[512];
     queue_describe(g, &op->op, what, sizeof what);
     snprintf(text, sizeof text, "%s: the message from %s with tag %d has %zu B, the receive space for %zu B", what,
              text_rank(g, from), (int)tag, m->came, m->bytes);
@@ -254,4 +254,28 @@ int p2p_needs(const struct exec_group *g, const struct port *p)
             (op->op.root == COMM_ANY_SOURCE && op->op.tag >= COMM_ANY_TAG && all_gone(g)))
             return 1;
     return 0;
+}
+
+/* ---- What came instead ---- */
+
+static const struct unexpected *first_unmatched(const struct exec_group *g, int32_t rank)
+{
+    const struct unexpected *u = rank == g->rank ? NULL : g->p2p_boxes[rank].unexpected.head;
+    while (u && (u->claimed || u->head.tag < 0))
+        u = u->next;
+    return u;
+}
+
+void p2p_say_unexpected(const struct exec_op *recv, char *text, size_t capacity)
+{
+    const struct exec_group *g = recv->group;
+    for (int32_t r = 0; r < g->size; r++) {
+        const struct unexpected *u =
+            recv->op.root == COMM_ANY_SOURCE || recv->op.root == r ? first_unmatched(g, r) : NULL;
+        if (u) {
+            text_add(text, capacity, "; %s has sent a message with tag %d that no receive asks for", text_rank(g, r),
+                     (int)u->head.tag);
+            return;
+        }
+    }
 }

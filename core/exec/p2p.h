@@ -15,5 +15,7 @@ int p2p_begins(struct exec_group *g, struct port *p, const struct frame *h);
 int p2p_announced(struct exec_group *g, struct port *p, const struct frame *h);
 /* Some send or receive of the group needs the peer. */
 int p2p_needs(const struct exec_group *g, const struct port *p);
+/* Add to a text that the peer of this receive, or any rank, has sent messages that no receive has asked for. */
+void p2p_say_unexpected(const struct exec_op *recv, char *text, size_t capacity);
 
 #endif

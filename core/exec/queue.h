@@ -52,6 +52,7 @@ const struct call *queue_call(const struct exec_group *g, uint64_t seq);
 /* Does this frame of the peer's belong to this collective of ours? If not, both sides fail. */
 int queue_matches_call(struct exec_group *g, const struct port *p, const struct frame *h, const struct call *mine);
 /* Where errors of an op begin: "all_reduce #12 on group 'world' (rank 2 of 8)". */
+enum { OP_TEXT_BYTES = 400 };
 void queue_describe(const struct exec_group *g, const comm_op *op, char *text, size_t capacity);
 
 #endif

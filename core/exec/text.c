@@ -16,6 +16,14 @@ const char *text_peer(const struct exec_group *g, int32_t rank)
     return say_rank(rank, world_rank, g->domain->peers.at[world_rank]->where);
 }
 
+const char *text_tag(int32_t tag, char text[TEXT_TAG_BYTES])
+{
+    if (tag == COMM_ANY_TAG)
+        return "any tag";
+    snprintf(text, TEXT_TAG_BYTES, "tag %d", (int)tag);
+    return text;
+}
+
 /* ---- Calls ---- */
 
 static const char *or_unknown(const char *name)

@@ -10,6 +10,9 @@
 /* A rank of the group, and the same with its address; in the buffers of say_rank. */
 const char *text_rank(const struct exec_group *g, int32_t rank);
 const char *text_peer(const struct exec_group *g, int32_t rank);
+/* "tag 5" or "any tag". */
+enum { TEXT_TAG_BYTES = 16 };
+const char *text_tag(int32_t tag, char text[TEXT_TAG_BYTES]);
 /* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes`
  * that we expect. */
 void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text,

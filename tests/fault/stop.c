@@ -245,44 +245,117 @@ static void who_waits_for_whom(int rank, int size, void *arg)
 
 /* ---- Messages that are not sent or not received ---- */
 
+/* What rank 0 waits for in a group of its own, and what it must be told; rank 1 has done something else there. */
+enum { TO_SEND = -2, LONG = 1 << 20 };
+static const struct message_case {
+    int peer; /* TO_SEND: a long message to rank 1 */
+    int32_t tag;
+    const char *words, *more;
+} message_cases[] = {
+    { 1, 0, "recv #1 from rank 1 with tag 0 on group '",
+      " has not sent it; it is in no operation of this group, but in barrier #2 of group 'world'" },
+    { COMM_ANY_SOURCE, COMM_ANY_TAG, "recv #1 from any rank with any tag on group '",
+      "no rank has sent a message that fits" },
+    { 0, 3, ": its peer is rank 0", " itself, which has not called the matching send" },
+    { TO_SEND, 9, "send #1 to rank 1 with tag 9 on group '", " has not received it; it is in no operation" },
+    { 1, 5, " has not sent it; it is in", " has sent a message with tag 6 that no receive asks for" },
+    { COMM_ANY_SOURCE, 5, "no rank has sent a message that fits; rank 1", " has sent a message with tag 6 that no " },
+    { 1, COMM_ANY_TAG, " has not sent it; it waits for a message from rank 0", " with tag 7" },
+    { 1, 8, " has not sent it; it sends a message to rank 0", " has sent a message with tag 7 that no receive asks" },
+};
+enum { MESSAGE_CASES = sizeof message_cases / sizeof *message_cases, TAG_6 = 4, RECEIVES = 6, SENDS_LONG = 7 };
+
+/* What rank 1 does in the group of that case. */
+static void do_another_thing(int i, comm_group *group, float *data, comm_work **ret_work)
+{
+    comm_op_options o = limit_of(20000);
+    o.tag = 7;
+    if (i == RECEIVES)
+        CHECK_OK(comm_recv(group, data, 4, COMM_DTYPE_F32, 0, &o, ret_work));
+    if (i == SENDS_LONG)
+        CHECK_OK(comm_send(group, data, LONG, COMM_DTYPE_F32, 0, &o, ret_work));
+    o.tag = 6;
+    if (i == TAG_6 || i == TAG_6 + 1)
+        CHECK_OK(comm_send(group, data, 4, COMM_DTYPE_F32, 0, &o, NULL));
+}
+
+/* Rank 2, which is stopped or does not exist, is named only if it is `named`. */
+static void wait_in_vain(const struct message_case *c, comm_group *group, float *data, int named)
+{
+    int is_named;
+    comm_op_options limit = limit_of(300);
+    limit.tag = c->tag;
+    comm_status status = c->peer == TO_SEND ? comm_send(group, data, LONG, COMM_DTYPE_F32, 1, &limit, NULL)
+                                            : comm_recv(group, data, 4, COMM_DTYPE_F32, c->peer, &limit, NULL);
+    CHECK_STATUS(status, COMM_ERR_DEADLINE);
+    CHECK_SAYS(comm_last_error(), c->words);
+    CHECK_SAYS(comm_last_error(), c->more);
+    is_named = strstr(comm_last_error(), ": rank 2") || strstr(comm_last_error(), "; rank 2");
+    CHECK(is_named == (named == 2));
+}
+
 static void messages_that_do_not_come(int rank, int size, void *arg)
 {
-    static const char *const words[] = { "rank 1 (", "no rank has sent a message that fits",
-                                         "which has not called the matching send or receive", "rank 1 (" };
     struct scenario *s = arg;
-    comm_group *world = fault_world(), *g[4];
-    comm_op_options limit = limit_of(300);
-    static float data[1 << 20];
-    comm_status status = COMM_OK;
-    for (int i = 0; i < 4; i++)
+    comm_group *world = fault_world(), *g[MESSAGE_CASES];
+    comm_work *works[MESSAGE_CASES] = { NULL };
+    static float data[LONG];
+    for (int i = 0; i < MESSAGE_CASES; i++) {
         CHECK_OK(comm_group_dup(world, NULL, &g[i]));
-    CHECK_OK(comm_barrier(world, NULL, NULL));
-    for (int i = 0; rank == 0 && i < 4; i++) {
-        switch (i) {
-        case 0:
-            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, 1, &limit, NULL);
-            break;
-        case 1:
-            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, COMM_ANY_SOURCE, &limit, NULL);
-            break;
-        case 2:
-            status = comm_recv(g[i], data, 4, COMM_DTYPE_F32, 0, &limit, NULL);
-            break;
-        default:
-            status = comm_send(g[i], data, 1 << 20, COMM_DTYPE_F32, 1, &limit, NULL);
-        }
-        CHECK_STATUS(status, COMM_ERR_DEADLINE);
-        CHECK_SAYS(comm_last_error(), words[i]);
-        if (i == 0)
-            CHECK_SAYS(comm_last_error(), "has called no collective yet; it is in barrier #2 of group 'world'");
+        if (rank == 1)
+            do_another_thing(i, g[i], data, &works[i]);
     }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    for (int i = 0; rank == 0 && i < MESSAGE_CASES; i++)
+        wait_in_vain(&message_cases[i], g[i], data, -1);
     CHECK_OK(comm_barrier(world, NULL, NULL)); /* rank 1 was here all the time */
-    for (int i = 0; i < 4; i++) {
-        if (i != 2) /* rank 0 is alone with its message to itself, but its group has ended for all */
+    for (int i = 0; i < MESSAGE_CASES; i++) {
+        if (message_cases[i].peer != 0) /* rank 0 is alone with its message to itself: the other may not know yet */
             CHECK_STATUS(comm_group_status(g[i]), COMM_ERR_DEADLINE);
+        if (works[i])
+            CHECK_STATUS(comm_work_wait(works[i], 0), COMM_ERR_DEADLINE);
+        comm_work_release(works[i]);
         CHECK_OK(comm_group_close(g[i]));
     }
     (void)size, (void)s;
+    CHECK_OK(fault_close(world));
+}
+
+/* It does not answer. It is named where a message may be from it, and not where neither the receive nor the rank that
+ * this is from waits for it. */
+static void messages_beside_a_stopped_rank(int rank, int size, void *arg)
+{
+    static const struct message_case cases[] = {
+        { 1, 5, "timed out", " has not sent it; it is in no operation of this group" },
+        { 2, 5, " has not answered within ", " has sent a message with tag 6 that no receive asks for" },
+        { COMM_ANY_SOURCE, 5, " has not answered within ", " has sent a message with tag 6 that no receive asks for" },
+    };
+    enum { CASES = sizeof cases / sizeof *cases, STOPPED = 2 };
+    struct scenario *s = arg;
+    comm_group *world = fault_world(), *g[CASES];
+    comm_op_options tag_6 = limit_of(20000);
+    static float data[4];
+    tag_6.tag = 6;
+    atomic_store(&s->page->pids[rank], getpid());
+    for (int i = 0; i < CASES; i++) {
+        CHECK_OK(comm_group_dup(world, NULL, &g[i]));
+        if (rank == STOPPED)
+            CHECK_OK(comm_send(g[i], data, 4, COMM_DTYPE_F32, 0, &tag_6, NULL));
+    }
+    CHECK_OK(menu_do(world, MENU_ALL_TO_ALL, WAIT_CALL, NULL));
+    fault_meet(s->page);
+    if (rank == 0) {
+        fault_stop(atomic_load(&s->page->pids[STOPPED]));
+        for (int i = 0; i < CASES; i++)
+            wait_in_vain(&cases[i], g[i], data, i == 0 ? -1 : STOPPED);
+        CHECK(kill(atomic_load(&s->page->pids[STOPPED]), SIGCONT) == 0);
+        fault_raise(s->page, 0);
+    } else {
+        fault_await(s->page, 0);
+    }
+    for (int i = 0; i < CASES; i++)
+        CHECK_OK(comm_group_close(g[i]));
+    (void)size;
     CHECK_OK(fault_close(world));
 }
 
@@ -356,6 +429,7 @@ int main(void)
     failed |= run_with(4, 0, who_waits_for_whom, "who waits for whom");
     unsetenv("COMM_TCP_ALGO");
     failed |= run_with(2, 0, messages_that_do_not_come, "messages that do not come");
+    failed |= run_with(3, 0, messages_beside_a_stopped_rank, "messages beside a stopped rank");
     failed |= run_with(1, 0, alone, "a world of one rank");
     failed |= run_with(3, 0, waiting_ends_the_operation_goes_on, "a wait that ends");
     return failed;

@@ -121,13 +121,28 @@ fault("d", "active_port_that_moves_keeps_its_place", PORT, "last->active_index =
 
 # ---- e: words ----
 
-fault("e", "trouble_with_a_silent_rank_is_told_by_all", DESYNC, " && !is_silent(g, awaited_by(g, rank))) {",
-      ") {", "stop")
-fault("e", "whom_the_peer_of_a_receive_waits_for_is_not_said", DESYNC, "        name_chain(&v, g, op->op.root);",
-      "        (void)name_chain;", "desync")
+fault("e", "trouble_with_a_silent_rank_is_told_by_all", DESYNC, " && !is_silent(g, awaited_by(g, rank))))",
+      "))", "stop")
+fault("e", "whom_the_peer_of_a_receive_waits_for_is_not_said", DESYNC,
+      "        if (awaited >= 0)\n            name_waiting(v, g, rank, awaited);", "", "desync")
+fault("e", "ranks_without_a_part_in_a_message_are_named", DESYNC, "g->size && rank == COMM_ANY_SOURCE; r++)",
+      "g->size; r++)", "stop")
+fault("e", "silent_peer_of_a_message_is_not_named", DESYNC,
+      "        if (is_silent(g, rank))\n            name_silent(v, g, rank);\n        awaited", "        awaited",
+      "stop")
+fault("e", "silent_ranks_that_any_message_may_be_from_are_not_named", DESYNC,
+      "rank == COMM_ANY_SOURCE; r++)\n        if (is_silent(g, r))", "rank == COMM_ANY_SOURCE; r++)\n        if (0)",
+      "stop")
+fault("e", "who_waits_for_a_message_is_told_of_collectives", DESYNC, "say_what_we_do(g, h->seq == 0,",
+      "say_what_we_do(g, 0,", "stop")
+fault("e", "message_with_another_tag_is_not_told_of", "core/exec/p2p.c",
+      "        if (u) {\n            text_add(", "        if (0) {\n            text_add(", "stop")
+fault("e", "messages_of_other_ranks_are_told_of", "core/exec/p2p.c",
+      "recv->op.root == COMM_ANY_SOURCE || recv->op.root == r ?", "1 ?", "stop")
+fault("e", "peer_of_an_operation_is_not_said_of_its_work", "core/work.c", ".root = work->root, ", "", "connect")
 fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));",
       "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
-fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND)) {", ") {", "stop",
+fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND) ||", "||", "stop",
       "reasons")
 TEXT = "core/exec/text.c"
 fault("e", "world_rank_in_the_place_of_the_groups", TEXT, "return say_rank(rank, g->world_ranks[rank], \"\");",

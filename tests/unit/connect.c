@@ -111,7 +111,7 @@ static void wrong_calls_are_refused(int rank, int size, void *arg)
     CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, NULL, &work));
     CHECK_OK(comm_work_on_complete(work, connect_here, world));
     CHECK_STATUS(comm_group_connect(world, COMM_DEVICE_DEFAULT, 0), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS("recv #1 on group 'world' (rank 0 of 1) has not finished");
+    CHECK_ERROR_SAYS("recv #1 from rank 0 with tag 0 on group 'world' (rank 0 of 1) has not finished");
     CHECK_OK(comm_send(world, &(int32_t){ 1 }, 1, COMM_DTYPE_I32, 0, NULL, NULL));
     CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
