@@ -139,7 +139,7 @@ fault("e", "message_with_another_tag_is_not_told_of", "core/exec/p2p.c",
       "        if (u) {\n            text_add(", "        if (0) {\n            text_add(", "stop")
 fault("e", "messages_of_other_ranks_are_told_of", "core/exec/p2p.c",
       "recv->op.root == COMM_ANY_SOURCE || recv->op.root == r ?", "1 ?", "stop")
-fault("e", "peer_of_an_operation_is_not_said_of_its_work", "core/work.c", ".root = work->root, ", "", "connect")
+fault("e", "tag_of_an_operation_is_not_said_of_its_work", "core/work.c", ", .tag = work->op_tag", "", "connect")
 fault("e", "who_waits_for_whom_is_swapped", DESYNC, "text_rank(g, rank),\n                 text_rank(g, awaited));",
       "text_rank(g, awaited),\n                 text_rank(g, rank));", "stop", "reasons")
 fault("e", "rank_that_is_behind_is_not_named", DESYNC, "|| (a->flags & FRAME_ANSWER_BEHIND) ||", "||", "stop",

@@ -100,6 +100,7 @@ static void wrong_calls_are_refused(int rank, int size, void *arg)
     comm_group *world = ranks_world("cpu:tcp"), *turns;
     comm_work *work;
     int32_t value;
+    comm_op_options tagged = COMM_OP_OPTIONS_INIT;
     CHECK_OK(comm_group_connect(world, COMM_DEVICE_DEFAULT, 0)); /* nothing to do */
     CHECK_OK(comm_group_round_robin(&world, 1, NULL, &turns));
     CHECK_OK(comm_group_connect(turns, COMM_DEVICE_DEFAULT, 0));
@@ -108,11 +109,12 @@ static void wrong_calls_are_refused(int rank, int size, void *arg)
     CHECK_STATUS(comm_group_connect(world, COMM_DEVICE_DEFAULT, -2), COMM_ERR_INVALID);
     CHECK_STATUS(comm_group_connect(world, COMM_DEVICE_CUDA, 0), COMM_ERR_UNSUPPORTED);
     CHECK_ERROR_SAYS("no backend for device cuda");
-    CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, NULL, &work));
+    tagged.tag = 5;
+    CHECK_OK(comm_recv(world, &value, 1, COMM_DTYPE_I32, 0, &tagged, &work));
     CHECK_OK(comm_work_on_complete(work, connect_here, world));
     CHECK_STATUS(comm_group_connect(world, COMM_DEVICE_DEFAULT, 0), COMM_ERR_INVALID);
-    CHECK_ERROR_SAYS("recv #1 from rank 0 with tag 0 on group 'world' (rank 0 of 1) has not finished");
-    CHECK_OK(comm_send(world, &(int32_t){ 1 }, 1, COMM_DTYPE_I32, 0, NULL, NULL));
+    CHECK_ERROR_SAYS("recv #1 from rank 0 with tag 5 on group 'world' (rank 0 of 1) has not finished");
+    CHECK_OK(comm_send(world, &(int32_t){ 1 }, 1, COMM_DTYPE_I32, 0, &tagged, NULL));
     CHECK_OK(comm_work_wait(work, 0));
     comm_work_release(work);
     CHECK_OK(comm_coalesce_begin(world));
