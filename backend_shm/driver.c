@@ -192,12 +192,12 @@ static void drive(struct arena *a, comm_work *work, int64_t deadline_ns)
     int64_t now = clock_now_ns(), idle_since = now;
     int missed = 0; /* we poll again: the poll before found nothing */
     for (unsigned turn = 1; !a->domain.done_count && !exec_host->work_done(work); turn++) {
-        if (atomic_load_explicit(&a->contenders, memory_order_relaxed))
-            break;
         events_awake(&a->fabric);
         int came = look_at_active(a);
         if (has_news(a) || a->domain.retired)
             end_turn(a);
+        if (atomic_load_explicit(&a->contenders, memory_order_relaxed)) /* may take long to get a core: look first */
+            break;
         if (came || a->domain.done_count) { /* that a peer has read what was lent brings no record */
             if (missed)
                 waiting_came(&a->waiting);
@@ -235,7 +235,7 @@ static void park(struct arena *a, comm_work *work, int64_t until_ns)
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&a->park_lock);
     atomic_fetch_add(&a->parked, 1); /* before a last look: see tell_waiting */
-    if (!exec_host->work_done(work))
+    if (!exec_host->work_done(work) && atomic_load(&a->helper.signs.waiter_drives)) /* who wakes us when it stops */
         pthread_cond_timedwait(&a->park, &a->park_lock, &t);
     atomic_fetch_sub(&a->parked, 1);
     pthread_mutex_unlock(&a->park_lock);

@@ -713,6 +713,7 @@ void duplex_accept(struct port *port, uint32_t offer)
     for (uint32_t i = 0; i < RING_LOANS; i++)
         if (p->offers[i].place.loan == offer)
             p->accepted |= 1u << i;
+    events_awake(p->fabric); /* nobody rings for it: a helper that sleeps must look */
 }
 
 static const char *begin_lent(struct duplex *p, const struct frame *h, const struct ring_place *place)

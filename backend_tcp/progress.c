@@ -272,12 +272,12 @@ static void drive(struct mesh *m, comm_work *work, int64_t deadline_ns)
     int64_t now = clock_now_ns(), idle_since = now;
     int missed = 0; /* we poll again: the poll before found nothing */
     for (unsigned turn = 1; !m->domain.done_count && !exec_host->work_done(work); turn++) {
-        if (atomic_load_explicit(&m->contenders, memory_order_relaxed))
-            break;
         local_awake(m);
         int came = poll_active(m);
         if (has_news(m) || m->domain.retired)
             end_turn(m);
+        if (atomic_load_explicit(&m->contenders, memory_order_relaxed)) /* may take long to get a core: look first */
+            break;
         if (came || m->domain.done_count) { /* that a peer has read what was lent brings no record */
             if (missed)
                 waiting_came(&m->waiting);
@@ -310,7 +310,7 @@ static void park(struct mesh *m, comm_work *work, int64_t until_ns)
     struct timespec t = { until_ns / 1000000000, until_ns % 1000000000 };
     pthread_mutex_lock(&m->park_lock);
     atomic_fetch_add(&m->parked, 1); /* before a last look: see tell_waiting */
-    if (!exec_host->work_done(work))
+    if (!exec_host->work_done(work) && atomic_load(&m->helper.signs.waiter_drives)) /* who wakes us when it stops */
         pthread_cond_timedwait(&m->park, &m->park_lock, &t);
     atomic_fetch_sub(&m->parked, 1);
     pthread_mutex_unlock(&m->park_lock);

@@ -531,6 +531,8 @@ fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/group
       "u->head.group == id && u->port == p", "u->port == p", "match")
 fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
       "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
+fault("shm", "helper_sleeps_though_an_offer_is_accepted", "backend_shm/duplex.c",
+      "    events_awake(p->fabric); /* nobody rings for it", "    /* nobody rings for it", "shm_lend")
 fault("shm", "old_offer_with_the_number_of_a_new_one_is_read", "backend_shm/duplex.c",
       "if (p->offers[i].place.loan == loan)", "if (0)", "shm_lend")
 fault("tcp", "early_messages_are_not_compared", "core/exec/submit.c", "g->early && r < g->size",

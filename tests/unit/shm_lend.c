@@ -1203,6 +1203,26 @@ static void a_bell_that_another_thread_hears(void **state)
     assert_int_equal(roused, 2);
 }
 
+/* Its receive comes when the helper sleeps already, and the peer has rung. */
+static void an_offer_that_is_wanted_while_the_helper_sleeps(void **state)
+{
+    static const struct carrier_driver driver = { .rouse_helper = count_rousing };
+    struct fabric *f = &sides[1].fabric;
+    uint8_t *data = message_bytes(0);
+    (void)state;
+    assert_int_equal(announce(0, COMM_OP_SEND, data, BYTES), 1);
+    look(1);
+    roused = f->has_barrier = 0;
+    f->driver = &driver;
+    assert_int_equal(events_asleep(f), 1);
+    duplex_accept(&sides[1].pair->port, offers[0]);
+    assert_int_equal(roused, 1);
+    look(1);
+    assert_int_equal(received_count, 1);
+    assert_memory_equal(received, data, BYTES);
+    free(data);
+}
+
 /* This side sleeps; and, after what the other side has done: was its bell rung? */
 static void sleep_at(int side)
 {
@@ -2976,6 +2996,7 @@ static const struct CMUnitTest tests[] = {
     LENT(one_that_is_taken_back_while_it_is_read_at_once),
     LENT(one_that_is_read_by_a_peer_that_leaves),
     LENT(one_that_nobody_waits_for_as_the_peer_is_lost),
+    LENT(an_offer_that_is_wanted_while_the_helper_sleeps),
     LENT(a_bell_that_another_thread_hears),
     LENT(a_receiver_that_sleeps_is_woken),
     LENT(a_sender_that_sleeps_is_woken_when_all_is_read),
