@@ -150,9 +150,10 @@ static struct candidates candidates_for(const char *device)
 
 static void print_auto(void)
 {
-    const char *device;
-    printf("auto, which is the default for the cpu: a group gets the first that can serve the hosts of its ranks "
-           "(COMM_EXPLAIN=1 says which, and why):\n");
+    const char *device, *set = getenv("COMM_BACKEND");
+    printf("auto, which is the default for the cpu%s%s%s: a group gets the first that can serve the hosts of its ranks "
+           "(COMM_EXPLAIN=1 says which, and why):\n",
+           set && *set ? " (but here COMM_BACKEND is '" : "", set ? set : "", set && *set ? "')" : "");
     for (comm_device d = COMM_DEVICE_CPU; (device = comm_device_name(d)); d++) {
         struct candidates c = candidates_for(device);
         if (c.count)

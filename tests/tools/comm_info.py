@@ -101,6 +101,8 @@ class Info(unittest.TestCase):
     def test_what_auto_takes(self):
         self.assertEqual(json.loads(told("--json"))["auto"], {"cpu": ["shm", "shm-tcp", "tcp"]})
         self.assertRegex(told(), r"(?m)^auto, which is the default for the cpu: .*\n  cpu +shm, shm-tcp, tcp\n")
+        self.assertIn("the default for the cpu (but here COMM_BACKEND is 'cpu:tcp'): a group",
+                      told(env={"COMM_BACKEND": "cpu:tcp"}))
         self.assertEqual(json.loads(told("--json", env=ON_STANDIN))["auto"]["cuda"], ["nccl"])
 
     def test_a_tuning_file(self):
