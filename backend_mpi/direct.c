@@ -4,6 +4,7 @@
  *
  * Little data is sent whole to all ranks that need the result. Much is cut into a part per rank: each reduces its own,
  * and the results are sent on. */
+#include <stddef.h>
 #include <string.h>
 
 #include "state.h"
@@ -23,6 +24,18 @@ static char *input_of(const struct flight *f, int rank, size_t bytes)
     return f->scratch + (size_t)(rank > own ? rank - 1 : rank) * bytes;
 }
 
+/* Cores of before these functions let the user's function call them. */
+static void call_users(const struct flight *f, const void *in, void *inout, size_t count)
+{
+    enum { END = offsetof(comm_host, reduce_fn_ends) + sizeof host->reduce_fn_ends };
+    int can_tell = host->struct_bytes >= END;
+    if (can_tell)
+        host->reduce_fn_begins();
+    f->op.reduce_fn(in, inout, count, f->op.dtype, f->op.reduce_context);
+    if (can_tell)
+        host->reduce_fn_ends();
+}
+
 /* A function of the user's writes over what comes from the higher rank. */
 static comm_status fold_by_user(struct flight *f, char *to, const char *own, size_t count)
 {
@@ -36,7 +49,7 @@ static comm_status fold_by_user(struct flight *f, char *to, const char *own, siz
     for (int r = 0; r < f->group->info->size; r++) {
         char *next = r == rank ? copy : input_of(f, r, bytes);
         if (inout)
-            f->op.reduce_fn(inout, next, count, f->op.dtype, f->op.reduce_context);
+            call_users(f, inout, next, count);
         inout = next;
     }
     pthread_mutex_unlock(&f->group->user);

@@ -300,6 +300,9 @@ static void read_failed(struct link *l, ssize_t n)
 {
     if (n == 0)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "closed the connection: its process has ended, or was killed");
+    else if (errno == EFAULT)
+        port_lose(&l->port, COMM_ERR_BACKEND, "cannot be received from: this rank's buffer is memory that cannot be "
+                                              "written, at least in part (is it freed, too short, or on a device?)");
     else
         port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost: the connection broke: %s", strerror(errno));
 }
@@ -490,7 +493,10 @@ static void read_the_rest(struct link *l)
 {
     while (l->port.state == PORT_UP && link_read(&l->port))
         ;
-    if (l->port.state == PORT_UP)
+    if (l->port.state == PORT_UP && l->broken == EFAULT)
+        port_lose(&l->port, COMM_ERR_BACKEND, "cannot be sent to: this rank's buffer is memory that cannot be read, at "
+                                              "least in part (is it freed, too short, or on a device?)");
+    else if (l->port.state == PORT_UP)
         port_lose(&l->port, COMM_ERR_PEER_LOST, "is lost: sending to it failed: %s", strerror(l->broken));
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/likely.h"
 #include "base/utf8.h"
 #include "fork.h"
 #include "round_robin.h"
@@ -64,6 +65,8 @@ comm_status comm__group_usable(const comm_group *group, const char *call)
         return comm__fail(COMM_ERR_INVALID, "%s: the group is NULL", call);
     if (comm__forked_since(group->generation))
         return comm__fail_forked(group, call);
+    if (UNLIKELY(comm__thread.in.reductions))
+        return comm__refuse_in_reduce_fn(call);
     /* Pairs with the release in remember_end. */
     if (atomic_load_explicit(&group->ended, memory_order_acquire) != COMM_OK)
         return fail_ended(group, call);
@@ -135,6 +138,9 @@ comm_status comm_group_abort(comm_group *group, const char *reason)
         return comm__fail(COMM_ERR_INVALID, "comm_group_abort: the group is NULL");
     if (comm__forked_since(group->generation))
         return comm__fail_forked(group, "comm_group_abort");
+    comm_status status = comm__refuse_in_reduce_fn("comm_group_abort");
+    if (status != COMM_OK)
+        return status;
     char text[COMM_ERROR_BYTES], self[GROUP_RANK_BYTES];
     comm__group_rank_text(group, group->rank, self);
     snprintf(text, sizeof text, "%s of group '%s' called comm_group_abort%s%s", self, group->name,
@@ -170,7 +176,9 @@ comm_status comm_group_abort_all(comm_group *any, const char *reason)
         return comm__fail(COMM_ERR_INVALID, "comm_group_abort_all: the group is NULL");
     if (comm__forked_since(any->generation))
         return comm__fail_forked(any, "comm_group_abort_all");
-    comm_status status = hold_all(any->world, &groups, &count);
+    comm_status status = comm__refuse_in_reduce_fn("comm_group_abort_all");
+    if (status == COMM_OK)
+        status = hold_all(any->world, &groups, &count);
     if (status != COMM_OK)
         return status;
     for (size_t i = 0; i < count; i++) {

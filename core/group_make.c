@@ -22,7 +22,9 @@ static comm_status check_parent(const comm_group *parent, const char *call, cons
         return comm__fail(COMM_ERR_INVALID, "%s: %s is NULL", call, parent ? "ret_group" : "the group");
     if (comm__forked_since(parent->generation))
         return comm__fail_forked(parent, call);
-    comm_status status = comm__check_struct(options, sizeof *options, "comm_group_options");
+    comm_status status = comm__refuse_in_reduce_fn(call);
+    if (status == COMM_OK)
+        status = comm__check_struct(options, sizeof *options, "comm_group_options");
     if (status == COMM_OK && options && options->flags)
         status = comm__fail(COMM_ERR_INVALID, "%s: options->flags is 0x%x; there are none yet", call, options->flags);
     if (status == COMM_OK && options &&

@@ -196,6 +196,9 @@ comm_status comm_mem_release(comm_memory *memory)
         return COMM_OK;
     if (comm__forked_since(memory->group->generation))
         return comm__fail_forked(memory->group, "comm_mem_release");
+    comm_status status = comm__refuse_in_reduce_fn("comm_mem_release");
+    if (status != COMM_OK)
+        return status;
     leave(memory);
     destroy(memory, 0);
     return COMM_OK;

@@ -13,7 +13,8 @@ struct comm__thread {
         struct {
             uint32_t batches;   /* open ones: coalesce.c */
             uint16_t callbacks; /* functions of the user's that this thread is in: works' callbacks, hooks */
-            uint16_t hooks;     /* of these the hooks */
+            uint8_t hooks;      /* of these the hooks */
+            uint8_t reductions; /* reduce_fns of the user's that it is in; the backend may hold locks meanwhile */
         } in;
     };
     int takes_turn;                  /* of a round-robin group: other threads of it wait: round_robin.c */

@@ -189,12 +189,32 @@ void comm__work_begin(comm_work *work)
 
 /* ---- Completion ---- */
 
-comm_status comm__refuse_in_callback(const char *call)
+comm_status comm__refuse_in_reduce_fn(const char *call)
 {
-    return comm__thread.in.callbacks == 0
+    return comm__thread.in.reductions == 0
                ? COMM_OK
                : comm__fail(COMM_ERR_INVALID,
-                            "%s: a work's callback or a hook must not wait; let another thread call this", call);
+                            "%s: a reduce_fn must not call libcomm: the operation that it is called for waits for it. "
+                            "Call this before or after the operation, or let another thread do it", call);
+}
+
+void comm__reduce_fn_begins(void)
+{
+    comm__thread.in.reductions++;
+}
+
+void comm__reduce_fn_ends(void)
+{
+    assert(comm__thread.in.reductions > 0);
+    comm__thread.in.reductions--;
+}
+
+comm_status comm__refuse_in_callback(const char *call)
+{
+    if (comm__thread.in.callbacks)
+        return comm__fail(COMM_ERR_INVALID,
+                          "%s: a work's callback or a hook must not wait; let another thread call this", call);
+    return comm__refuse_in_reduce_fn(call);
 }
 
 void comm__callback_enter(void)

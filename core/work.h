@@ -127,6 +127,10 @@ comm_status comm__work_result(const comm_work *work);
 comm_status comm__refuse_in_callback(const char *call);
 void comm__callback_enter(void);
 void comm__callback_leave(void);
+/* Nor from a reduce_fn of the user's, at all: the thread may hold what the call would wait for. */
+comm_status comm__refuse_in_reduce_fn(const char *call);
+void comm__reduce_fn_begins(void);
+void comm__reduce_fn_ends(void);
 
 /* Between begin and end, callbacks of works that this thread completes wait: the thread holds a lock that they may
  * need. */

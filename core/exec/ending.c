@@ -98,11 +98,11 @@ static int is_missed(const struct exec_group *g, const struct port *p)
     return (p->state != PORT_LEFT && p->heard) || (g->head && engine_needs(g->head, p)) || p2p_needs(g, p);
 }
 
-/* It has sent frames to this rank, and its connection ended without BYE. A peer that has sent BYE, or never sent a
- * frame, concerns only operations that need it. */
+/* It has sent frames to this rank, and its connection ended without BYE, not through this rank's own fault. A peer that
+ * has sent BYE, or never sent a frame, concerns only operations that need it. */
 static int is_dead(const struct port *p)
 {
-    return p->state == PORT_LOST && p->heard;
+    return p->state == PORT_LOST && p->heard && p->lost_status != COMM_ERR_BACKEND;
 }
 
 static void tell_loss(struct exec_group *g, struct port *p, const char *text)
@@ -135,7 +135,7 @@ static void peer_gone(struct domain *d, struct port *p)
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
         comm_status status = p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status;
-        const int is_lost = status != COMM_ERR_BACKEND; /* else only its address is not known */
+        const int is_lost = status != COMM_ERR_BACKEND; /* else its address is not known, or it is this rank's fault */
         if (is_lost)
             exec_host->rank_lost(g->token, p->peer, whole);
         group_fail_as_reported(g, &(struct reason){ status, g->rank, whole, is_lost ? (uint64_t)p->peer + 1 : 0,

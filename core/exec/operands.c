@@ -211,7 +211,9 @@ static void user_reduce(const struct exec_op *op, void *dst, const void **source
      * part always `inout`. Every source but this rank's own is scratch, which may be overwritten. */
     const void *running = sources[0];
     for (int32_t r = 1; r < op->group->size; r++) {
+        exec_host->reduce_fn_begins();
         op->op.reduce_fn(running, (void *)sources[r], count, op->op.dtype, op->op.reduce_context);
+        exec_host->reduce_fn_ends();
         running = sources[r];
     }
     if (running != dst)

@@ -400,6 +400,11 @@ typedef struct comm_host {
      * wants the group, or the op's limit has passed; return IN_PROGRESS, or UNSUPPORTED. Ask again every few
      * microseconds, in the thread that `run` was called in; elsewhere it is 0.  Does not block. */
     int32_t (*run_may_wait)(void);
+
+    /* Around each call of op->reduce_fn, in the thread that makes it: a call of libcomm's from that function, which may
+     * have to wait for this thread, is refused with INVALID. */
+    void (*reduce_fn_begins)(void);
+    void (*reduce_fn_ends)(void);
 } comm_host;
 
 /* ---- 5 Worlds and groups ----------------------------------------------------------------------- */

@@ -305,10 +305,10 @@ COMM_API int32_t comm_redop_supports(comm_redop redop, comm_dtype dtype);
 /* A reduction of the user's: for each i, inout[i] = in[i] OP inout[i], where `in` comes from lower
  * ranks than `inout` (MPI_User_function's order). The operation must be associative; it need not
  * be commutative. It is called on a thread that drives the group, one call at a time per group, and must not call
- * libcomm. A call gets some of the elements, from 1 to all of them. `in` and `inout` are aligned for `dtype` if the
- * buffers that were given to the operation are. For BYTE with options->element_bytes, `count` is in elements of that
- * size, whole ones only; the function gets the size by its context, and addresses are multiples of it from the
- * start of the buffer, not aligned. */
+ * libcomm: what would use a group is refused there with INVALID. A call gets some of the elements, from 1 to all of
+ * them. `in` and `inout` are aligned for `dtype` if the buffers that were given to the operation are. For BYTE with
+ * options->element_bytes, `count` is in elements of that size, whole ones only; the function gets the size by its
+ * context, and addresses are multiples of it from the start of the buffer, not aligned. */
 typedef void (*comm_reduce_fn)(const void *in, void *inout, size_t count, comm_dtype dtype, void *context);
 
 enum {

@@ -1,7 +1,9 @@
 /* Why a group ended is told also to ranks that have not opened it yet, or have closed it: the first reason counts, and
  * the rank that gave it is named, although that rank may have closed the group and left the world long before. */
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "faults.h"
 
@@ -309,6 +311,29 @@ static void a_loss_is_told_with_the_address(int rank, int size, void *arg)
     CHECK_OK(fault_close(groups[0]));
 }
 
+/* Sending fails in the middle of a message, through no fault of the peer's. */
+static void a_buffer_that_cannot_be_read(int rank, int size, void *arg)
+{
+    enum { BYTES = 1 << 20 };
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    char *data = mmap(NULL, BYTES, rank == 0 ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t lost = 0;
+    CHECK(data != MAP_FAILED);
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    if (rank == 0) {
+        CHECK(comm_recv(world, data, BYTES, COMM_DTYPE_BYTE, 1, NULL, NULL) != COMM_OK);
+    } else {
+        CHECK_STATUS(comm_send(world, data, BYTES, COMM_DTYPE_BYTE, 0, NULL, NULL), COMM_ERR_BACKEND);
+        CHECK_SAYS(comm_last_error(), "this rank's buffer is memory that cannot be read");
+        CHECK_OK(comm_group_lost_ranks(world, NULL, 0, &lost));
+        CHECK(lost == 0);
+    }
+    (void)size, (void)s;
+    munmap(data, BYTES);
+    CHECK_OK(fault_close(world));
+}
+
 static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
 {
     struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
@@ -333,6 +358,8 @@ int main(void)
     failed |= run(SIZE, who_has_left_is_told_to_all, 0, 0, "a loss that others have noticed");
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
+    if (!getenv("FAULT_BACKEND")) /* with shm it is this process that reads it, and crashes */
+        failed |= run(2, a_buffer_that_cannot_be_read, 0, 0, "a buffer that cannot be read");
     struct scenario s = { .page = page_new(3) };
     struct ranks_options rank_2_dies = { .limit_s = 30, .may_fail = 1 << 2, .name = "a loss is told with the address" };
     failed |= fault_run(3, &rank_2_dies, a_loss_is_told_with_the_address, &s);

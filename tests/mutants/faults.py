@@ -499,8 +499,8 @@ fault("tcp", "loss_counts_by_hearsay", RECEIVE, "h->reporter < 0 || h->reporter 
       "h->reporter < 0 ||", "hostile")
 fault("tcp", "closed_world_is_a_closed_group", GROUPS, "if (g->id == d->world) {", "if (0) {", "engine")
 fault("tcp", "loss_is_not_known_in_a_group_that_opens_later", GROUPS, "note_lost(g, &said);", ";", "reasons")
-fault("tcp", "rank_whose_address_is_not_known_counts_as_lost", "core/exec/ending.c", "status != COMM_ERR_BACKEND;",
-      "1;", "opening")
+fault("tcp", "rank_whose_address_is_not_known_counts_as_lost", "core/exec/ending.c",
+      "is_lost = status != COMM_ERR_BACKEND;", "is_lost = 1;", "opening")
 fault("tcp", "members_are_not_told_whom_another_backend_lost", "core/exec/ending.c",
       "tell_what_others_lost(g);\n    tell", "tell", "chaos")
 fault("tcp", "loss_counts_from_a_group_without_the_lost", RECEIVE, " || group_rank_of(g, lost) < 0)", ")", "hostile")
@@ -531,6 +531,13 @@ fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/group
       "u->head.group == id && u->port == p", "u->port == p", "match")
 fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
       "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
+fault("core", "reduce_fns_make_groups", "core/group_make.c", "    comm_status status = comm__refuse_in_reduce_fn(call);\n",
+      "    comm_status status = COMM_OK;\n", "manual")
+fault("core", "reduce_fns_abort", "core/group.c",
+      "    comm_status status = comm__refuse_in_reduce_fn(\"comm_group_abort\");", "    comm_status status = COMM_OK;",
+      "manual")
+fault("tcp", "rank_is_lost_by_a_buffer_that_cannot_be_read", "core/exec/ending.c",
+      " && p->lost_status != COMM_ERR_BACKEND;", ";", "reasons")
 fault("shm", "helper_sleeps_though_an_offer_is_accepted", "backend_shm/duplex.c",
       "    events_awake(p->fabric); /* nobody rings for it", "    /* nobody rings for it", "shm_lend")
 fault("shm", "old_offer_with_the_number_of_a_new_one_is_read", "backend_shm/duplex.c",

@@ -292,6 +292,41 @@ static void any_alignment_works(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* What a thread that is in a reduce_fn would wait for may be that thread. */
+static void call_libcomm(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    comm_group *world = context, *other;
+    comm_work *work;
+    float data = 0;
+    CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("barrier: a reduce_fn must not call libcomm");
+    CHECK_STATUS(comm_barrier(world, NULL, &work), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_send(world, &data, 1, COMM_DTYPE_F32, 0, NULL, &work), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_coalesce_begin(world), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_monitored_barrier(world, NULL), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_flush(world, 0), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_dup(world, NULL, &other), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_close(world), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_abort(world, "no"), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_group_abort_all(world, "no"), COMM_ERR_INVALID);
+    CHECK(comm_group_size(world) > 1);
+    *(float *)inout += *(const float *)in;
+    (void)count, (void)dtype;
+}
+
+static void a_reduce_fn_calls_libcomm(int rank, int size, void *arg)
+{
+    comm_group *world = ranks_world(arg);
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    float value = (float)rank;
+    options.reduce_fn = call_libcomm;
+    options.reduce_context = world;
+    CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_USER, &options, NULL));
+    CHECK(value == (float)(size * (size - 1) / 2));
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
 /* ---- What is recorded, and what hooks see ---- */
 
 static void records_keep_what_was_asked_for(int rank, int size, void *arg)
@@ -734,6 +769,8 @@ int main(void)
            ranks_run(3, &how, in_place_is_the_own_block, NULL) ||
            ranks_run(4, &how, blocks_that_are_read_may_overlap, NULL) ||
            ranks_run(3, &how, any_alignment_works, NULL) || ranks_run(5, &how, any_alignment_works, NULL) ||
+           ranks_run(3, &how, a_reduce_fn_calls_libcomm, (void *)"tcp") ||
+           ranks_run(3, &how, a_reduce_fn_calls_libcomm, (void *)"shm") ||
            ranks_run(1, &how, records_keep_what_was_asked_for, NULL) ||
            ranks_run(3, &how, a_byte_string_is_two_operations, NULL) ||
            ranks_run(3, &how, a_callback_may_wait_for_what_is_done, NULL) ||
