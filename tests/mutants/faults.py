@@ -531,7 +531,8 @@ fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/group
       "u->head.group == id && u->port == p", "u->port == p", "match")
 fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
       "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
-fault("core", "reduce_fns_make_groups", "core/group_make.c", "    comm_status status = comm__refuse_in_reduce_fn(call);\n",
+fault("core", "reduce_fns_make_groups", "core/group_make.c",
+      "    comm_status status = comm__refuse_in_reduce_fn(call);\n",
       "    comm_status status = COMM_OK;\n", "manual")
 fault("core", "reduce_fns_abort", "core/group.c",
       "    comm_status status = comm__refuse_in_reduce_fn(\"comm_group_abort\");", "    comm_status status = COMM_OK;",
