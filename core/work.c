@@ -535,6 +535,7 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
         if (status != COMM_OK)
             return status;
     }
+    const int64_t since_ns = deadline_ns < DEADLINE_NEVER && !work_is_done(work) ? clock_now_ns() : 0;
     while (!work_is_done(work)) {
         int64_t due_ns = comm__work_due_ns(work);
         drive_once(work, deadline_ns < due_ns ? deadline_ns : due_ns);
@@ -546,8 +547,9 @@ comm_status comm__work_drive(comm_work *work, int64_t deadline_ns)
         if (now >= deadline_ns) {
             char who[COMM_ERROR_BYTES];
             comm__work_describe(work, who, sizeof who);
-            return comm__fail(COMM_ERR_TIMEOUT, "waiting for %s timed out: not finished yet; the operation goes on",
-                              who);
+            return comm__fail(COMM_ERR_TIMEOUT,
+                              "waiting for %s timed out after %lld ms: not finished yet; the operation goes on", who,
+                              (long long)((now - since_ns) / 1000000));
         }
     }
     return COMM_OK;

@@ -389,7 +389,8 @@ static void waiting_ends_the_operation_goes_on(int rank, int size, void *arg)
     } else {
         CHECK_OK(menu_begin(world, MENU_BARRIER, NULL, &work));
         CHECK_STATUS(comm_work_wait(work, 150), COMM_ERR_TIMEOUT);
-        CHECK_SAYS(comm_last_error(), "the operation goes on");
+        CHECK_SAYS(comm_last_error(), " timed out after ");
+        CHECK_SAYS(comm_last_error(), " ms: not finished yet; the operation goes on");
         fault_raise(s->page, rank);
         CHECK_OK(comm_work_wait(work, 0));
         comm_work_release(work);
