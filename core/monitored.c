@@ -255,6 +255,16 @@ static comm_status lead(comm_group *group, struct monitor *m, int64_t timeout_ms
 
 /* ---- The others ---- */
 
+/* Rank 0 decides when its own limit is over. If it came later than this rank, that is as much later, and then its
+ * answer has to get here: a rank that gave up at its own limit would call rank 0 missing, which knows who is. */
+enum { VERDICT_MS = 1000 };
+
+static int64_t verdict_deadline_ns(int64_t deadline_ns)
+{
+    return deadline_ns < INT64_MAX - VERDICT_MS * INT64_C(1000000) ? deadline_ns + VERDICT_MS * INT64_C(1000000)
+                                                                   : INT64_MAX;
+}
+
 static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_ms, int64_t deadline_ns)
 {
     struct message come = { .number = m->number };
@@ -265,11 +275,14 @@ static comm_status follow(comm_group *group, struct monitor *m, int64_t timeout_
     /* Answers to earlier barriers, which we gave up, come first. */
     do {
         if (status == COMM_OK)
-            status = hear(group, inbox, deadline_ns, &source);
+            status = hear(group, inbox, verdict_deadline_ns(deadline_ns), &source);
     } while (status == COMM_OK && inbox->message.number < m->number);
     comm__group_rank_text(group, 0, leader);
     if (status == COMM_ERR_TIMEOUT)
-        return timed_out(group, m, "no answer from %s within %" PRId64 " ms", leader, timeout_ms);
+        return timed_out(group, m,
+                         "no answer from %s within %" PRId64 " ms, nor in the %d ms after that: it has not come, has "
+                         "given this barrier up, or has more time left than this rank and waits for another one",
+                         leader, timeout_ms, VERDICT_MS);
     if (status != COMM_OK || inbox->message.status == COMM_OK)
         return status;
     int32_t missing = inbox->message.missing_rank;

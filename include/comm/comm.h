@@ -770,9 +770,11 @@ COMM_API comm_status comm_barrier(comm_group *group, const comm_op_options *opti
 /* A barrier that finds the missing ranks: returns TIMEOUT after options->timeout_ms, naming on rank 0 all ranks that
  * have not come, and one of them on the ranks that have. It leaves the group usable. Uses point-to-point messages with
  * a tag of its own. (c10d's monitored_barrier with wait_all_ranks.)
+ * Rank 0 decides when its timeout_ms is over. The other ranks wait for its answer for 1 s beyond their own timeout_ms,
+ * since rank 0 may have come a moment later than they have; only then is rank 0 itself the one that they name.
  * All ranks call it equally often. A rank that comes after rank 0 has given up gets TIMEOUT, too: when rank 0 is in its
- * next one, or else after the latecomer's own timeout_ms. A rank that gives up for itself (its timeout_ms is shorter
- * than rank 0's) has come all the same.
+ * next one, or else after the latecomer's own timeout_ms and that second. A rank that gives up for itself (its
+ * timeout_ms is shorter than rank 0's by more than a second) has come all the same.
  * Threads any.  Errors  TIMEOUT, and what a send and a receive can fail with. */
 COMM_API comm_status comm_monitored_barrier(comm_group *group, const comm_op_options *options);
 
