@@ -91,7 +91,7 @@ static comm_status shm_group_open(void *world, const comm_group_info *info, void
     if (status == COMM_OK)
         status = g ? group_create(&a->domain, info, &g->exec) : exec_fail(COMM_ERR_NO_MEMORY, "no memory");
     if (status == COMM_OK)
-        status = dial_all_read(&a->fabric, info->world_ranks, info->size, &g->exec->kernel_reads);
+        status = dial_all_read(&a->fabric, info, &g->exec->kernel_reads);
     if (status != COMM_OK) {
         if (g && g->exec)
             group_destroy(g->exec);

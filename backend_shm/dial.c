@@ -72,16 +72,48 @@ static comm_status ask_store(const struct fabric *f, int32_t peer, int64_t wait_
     return exec_host->store_get(f->store, NULL, key, wait_ms, ret_data, ret_bytes);
 }
 
-comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t size, int *ret_read)
+static comm_status fail_not_open(const comm_group_info *group, int32_t rank, comm_status status, int64_t began_ns)
 {
-    enum { MS = 10000 /* none, mostly: all ranks have it */ };
+    const char *who = say_rank(rank, group->world_ranks[rank], "");
+    if (status == COMM_ERR_PEER_LOST)
+        return exec_fail(status, "group '%s': %s has ended, or has closed its world, and has not opened shm for it",
+                         group->name, who);
+    return exec_fail(status, "group '%s' timed out after %lld ms: %s has not opened shm for it; make the group on "
+                     "every member, with the same backend string", group->name,
+                     (long long)(clock_now_ns() - began_ns) / 1000000, who);
+}
+
+/* The card of a member, which has it in the store once it has opened this backend. */
+static comm_status await_card(const struct fabric *f, const comm_group_info *group, int32_t rank, int64_t began_ns,
+                              int64_t deadline_ns, void **ret_card, size_t *ret_bytes)
+{
+    enum { LOOK_MS = 1000, EARLY_MS = 10 };
+    for (;;) {
+        const int64_t left_ms = clock_left_ms(deadline_ns);
+        const int64_t ask_ms = left_ms < 0 || left_ms > LOOK_MS ? LOOK_MS : left_ms;
+        const int64_t asked_until_ns = clock_deadline_ns(ask_ms);
+        comm_status status = ask_store(f, group->world_ranks[rank], ask_ms ? ask_ms : 1, ret_card, ret_bytes);
+        if (status != COMM_ERR_TIMEOUT)
+            return status;
+        if (exec_host->rank_is_lost(group->token, group->world_ranks[rank]) ||
+            exec_host->rank_check(group->token, group->world_ranks[rank]) != COMM_OK)
+            return fail_not_open(group, rank, COMM_ERR_PEER_LOST, began_ns);
+        /* The store has a limit of its own while the world opens, and answers at once when that is over. */
+        if (clock_left_ms(deadline_ns) == 0 || clock_left_ms(asked_until_ns) > EARLY_MS)
+            return fail_not_open(group, rank, COMM_ERR_TIMEOUT, began_ns);
+    }
+}
+
+comm_status dial_all_read(struct fabric *f, const comm_group_info *group, int *ret_read)
+{
     static const char line[] = "\n" CARD_READS "\n";
     const size_t length = sizeof line - 1;
-    *ret_read = size > 2 && f->domain->peers.size <= RECALL_RANKS_MAX; /* two ranks do not ask */
-    for (int32_t r = 0; *ret_read && r < size; r++) {
+    const int64_t began_ns = clock_now_ns(), deadline_ns = clock_deadline_ns(group->timeout_ms);
+    *ret_read = group->size > 2 && f->domain->peers.size <= RECALL_RANKS_MAX; /* two ranks do not ask */
+    for (int32_t r = 0; *ret_read && r < group->size; r++) {
         void *card = NULL;
         size_t bytes = 0;
-        comm_status status = ask_store(f, world_ranks[r], MS, &card, &bytes);
+        comm_status status = await_card(f, group, r, began_ns, deadline_ns, &card, &bytes);
         if (status != COMM_OK)
             return status;
         *ret_read = bytes >= length && memcmp((const char *)card + bytes - length, line, length) == 0;

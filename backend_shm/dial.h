@@ -6,9 +6,9 @@
 
 /* What others need to know to find this rank goes to the store. */
 comm_status dial_publish(struct fabric *f);
-/* By what these ranks have published: may all of them read others' memory by the kernel? Each member of a group gets
- * the same answer. */
-comm_status dial_all_read(struct fabric *f, const int32_t *world_ranks, int32_t size, int *ret_read);
+/* By what its members have published: may all of them read others' memory by the kernel? Each member gets the same
+ * answer. Waits for members that have not opened this backend, for the group's time limit. */
+comm_status dial_all_read(struct fabric *f, const comm_group_info *group, int *ret_read);
 
 /* Where a peer that has connected to this rank is, for errors, unless that is known. */
 void dial_note_place(struct duplex *p);

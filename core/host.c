@@ -113,12 +113,15 @@ static comm_status look_after_others(struct world *world)
 static comm_status wait_for_key(struct world_backend *wb, const comm_group *group, const char *key, int64_t timeout_ms,
                                 void **ret_data, size_t *ret_bytes)
 {
+    const int64_t began_ns = clock_now_ns();
     int64_t deadline_ns = clock_deadline_ns(timeout_ms ? timeout_ms : comm_store_timeout(wb->store));
-    for (;;) {
+    for (int pieces = 0;; pieces++) {
         int64_t left = clock_left_ms(deadline_ns);
         int last = left >= 0 && left <= JOIN_LOOK_MS;
         comm_status status = comm_store_get(wb->store, key, last ? (left ? left : 1) : JOIN_LOOK_MS, ret_data,
                                             ret_bytes);
+        if (status == COMM_ERR_TIMEOUT && last && pieces > 0) /* the store has timed the last piece only */
+            return comm__fail_while(status, "waiting for %lld ms", (long long)(clock_now_ns() - began_ns) / 1000000);
         if (status != COMM_ERR_TIMEOUT || last)
             return status;
         status = look_after_others(wb->world);

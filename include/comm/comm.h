@@ -411,14 +411,16 @@ typedef struct comm_group_options {
  * sent, no store is asked and no other rank is waited for, so it cannot hang, and a member that never makes the group
  * is noticed by the group's first operation (or comm_group_connect), which waits for it until its time limit. What
  * "auto" may choose for some of the ranks is open since comm_init; but the first group with another backend opens that,
- * which needs the store and takes as long as there.
+ * which needs the store. It may wait there for the other members, which open it by making the group, until the group's
+ * time limit: then it gives TIMEOUT and names a rank that has not, or PEER_LOST if that rank is known to have gone.
  * (c10d's new_group with use_local_synchronization, MPI_Comm_create_group.)
  *
  * Order    every member calls it. Other ranks may call it too, and get *ret_group = NULL. Groups of one and the same
  *          list of ranks must be made in the same order by its members.
  * Memory   borrows; gives *ret_group.
  * Threads  any.
- * Errors   INVALID (a rank twice, out of range, an empty list), NOT_FOUND (backend). */
+ * Errors   INVALID (a rank twice, out of range, an empty list), NOT_FOUND (backend); for a backend that is opened, also
+ *          TIMEOUT, PEER_LOST and those of the store. A call that failed may be repeated. */
 COMM_API comm_status comm_group_create(comm_group *parent, const int32_t *ranks, size_t count,
                                        const comm_group_options *options, comm_group **ret_group);
 

@@ -278,6 +278,40 @@ static void texts_of_a_permuted_group_give_both_numbers(int rank, int size, void
     CHECK_OK(comm_group_close(world));
 }
 
+/* The members of a group that none of them has opened the backend for wait for each other, in the store. */
+static void a_member_that_makes_no_group_is_named(int rank, int size, void *arg)
+{
+    const int32_t members[] = { 0, 1, 2 }, others[] = { 0, 1, 3 };
+    comm_group *world = ranks_world(backend), *group = NULL;
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
+    comm_op_options brief = COMM_OP_OPTIONS_INIT;
+    (void)size, (void)arg;
+    options.backend = "cpu:shm";
+    options.timeout_ms = 700;
+    if (rank < 2) {
+        CHECK_STATUS(comm_group_create(world, members, 3, &options, &group), COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("opening backend 'shm': group 'world[0-2]' timed out after ");
+        CHECK_ERROR_SAYS(": rank 2 has not opened shm for it; make the group on every member");
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    options.timeout_ms = 30000;
+    if (rank < 3) {
+        CHECK_OK(comm_group_create(world, members, 3, &options, &group));
+        CHECK(sum_over(group, 1) == 3);
+        CHECK_OK(comm_group_close(group));
+    }
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    brief.timeout_ms = 30000;
+    if (rank < 2) { /* rank 3 leaves, and that is known */
+        CHECK_STATUS(comm_barrier(world, &brief, NULL), COMM_ERR_PEER_LOST);
+        CHECK_STATUS(comm_group_create(world, others, 3, &options, &group), COMM_ERR_PEER_LOST);
+        CHECK_ERROR_SAYS("group 'world[0,1,3]': rank 2 (world rank 3) has ended, or has closed its world, and has not");
+    } else if (rank == 2) {
+        CHECK_STATUS(comm_barrier(world, &brief, NULL), COMM_ERR_PEER_LOST);
+    }
+    CHECK_OK(comm_group_close(world));
+}
+
 static void wrong_options_are_refused(int rank, int size, void *arg) /* joining itself: join.c */
 {
     (void)rank, (void)size, (void)arg;
@@ -352,5 +386,6 @@ int main(void)
     if (run(&threads) || ranks_run(2, &threads, several_devices_must_be_told_apart, NULL))
         return 1;
     backend = "cpu:tcp";
-    return run(&processes) || ranks_run(6, &processes, hosts_are_told_to_all, NULL);
+    return run(&processes) || ranks_run(6, &processes, hosts_are_told_to_all, NULL) ||
+           ranks_run(4, &processes, a_member_that_makes_no_group_is_named, NULL);
 }
