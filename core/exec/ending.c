@@ -115,6 +115,15 @@ static void tell_loss(struct exec_group *g, struct port *p, const char *text)
     tell_members(g, &why);
 }
 
+/* It has said BYE, and its frames came before that: if a collective here still misses some, it has not called it. */
+static void say_left(struct exec_group *g, struct port *p, char *text, size_t capacity)
+{
+    snprintf(text, capacity, "%s has closed its world before %s was done with it", text_peer(g, group_rank_of(g, p)),
+             text_rank(g, g->rank));
+    if (g->head && engine_needs(g->head, p))
+        text_add(text, capacity, ", without calling collective #%llu", (unsigned long long)g->head->op.seq);
+}
+
 static void peer_gone(struct domain *d, struct port *p)
 {
     int is_news = is_dead(p) && !p->loss_told;
@@ -130,8 +139,7 @@ static void peer_gone(struct domain *d, struct port *p)
             continue;
         char whole[768];
         if (p->state == PORT_LEFT)
-            snprintf(whole, sizeof whole, "%s has closed its world before %s was done with it", text_peer(g, rank),
-                     text_rank(g, g->rank));
+            say_left(g, p, whole, sizeof whole);
         else
             snprintf(whole, sizeof whole, "%s %s", text_peer(g, rank), p->lost_text ? p->lost_text : "is lost");
         comm_status status = p->state == PORT_LEFT ? COMM_ERR_PEER_LOST : p->lost_status;

@@ -49,11 +49,16 @@ static void note_closed(struct exec_group *g)
     g->why.text = NULL;
     if (g->status != COMM_OK)
         return;
-    char text[256];
+    char text[384];
     struct reason why = { .status = COMM_OK, .reporter = g->rank, .text = text };
     if (g->id == d->world) { /* a BYE follows, but what comes before it is answered */
         snprintf(text, sizeof text, "%s has closed its world before the others were done with it",
                  text_peer(g, g->rank));
+        if (g->entered_seq)
+            text_add(text, sizeof text, "; the last collective that it called is #%llu",
+                     (unsigned long long)g->entered_seq);
+        else
+            text_add(text, sizeof text, "; it has called no collective");
         why.lost = (uint64_t)d->peers.rank + 1;
         why.lost_here = 1;
     } else {

@@ -343,6 +343,7 @@ static void a_world_that_is_closed_says_so(void **state)
     assert_int_equal(works[0][0].completed, 1);
     assert_int_equal(works[0][0].status, COMM_ERR_PEER_LOST);
     assert_non_null(strstr(works[0][0].error, " has closed its world before "));
+    assert_non_null(strstr(works[0][0].error, "; it has called no collective"));
     assert_int_equal(pair_lost(), 1);
 }
 
