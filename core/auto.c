@@ -5,6 +5,8 @@
 
 #include "base/log.h"
 #include "base/param.h"
+#include "host_difference.h"
+#include "host_id.h"
 #include "registry.h"
 
 enum { CANDIDATES_MAX = 64, REASONS_BYTES = COMM_ERROR_BYTES / 2 };
@@ -162,12 +164,15 @@ static void write_hosts(const comm_group *group, const int32_t *hosts, char *tex
 static void explain(const comm_group *group, const struct backend_pair *pair, const comm_backend *taken,
                     const int32_t *hosts, const char *reasons)
 {
-    char places[80];
+    char places[80], difference[HOST_DIFFERENCE_TEXT + 40] = "";
     if (group->rank != 0 || !comm__param_int("explain"))
         return;
     write_hosts(group, hosts, places, sizeof places);
-    comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %s: auto takes %s for %s%s%s", group->name, group->size,
-              group->size == 1 ? "" : "s", places, taken->name, device_of(pair), *reasons ? "; " : "", reasons);
+    if (*reasons)
+        comm__host_difference(group, difference, sizeof difference);
+    comm__log(COMM_LOG_WARN, "group '%s' of %d rank%s on %s: auto takes %s for %s%s%s%s%s", group->name, group->size,
+              group->size == 1 ? "" : "s", places, taken->name, device_of(pair), *reasons ? "; " : "", reasons,
+              *difference ? "; " : "", difference);
 }
 
 /* The first that serves ranks on these hosts; UNSUPPORTED: none does. Why those before it do not is in `reasons`. */

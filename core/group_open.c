@@ -14,6 +14,8 @@
 #include "coalesce.h"
 #include "fork.h"
 #include "group.h"
+#include "host_difference.h"
+#include "host_id.h"
 #include "memory.h"
 #include "join.h"
 #include "launch.h"
@@ -424,6 +426,17 @@ static comm_status open_world_backend(comm_group *group, const struct channel *c
     return COMM_OK;
 }
 
+/* The backend may have refused the group because of its ranks' hosts. If its user thinks that they are one, the rule
+ * (host_id.c) and the text of the refusal do not say which part of the rule they do not meet. */
+static comm_status explain_hosts(const comm_group *group, const comm_backend *backend, comm_status status)
+{
+    char difference[HOST_DIFFERENCE_TEXT + 40];
+    if (status != COMM_ERR_UNSUPPORTED || !backend->serves_hosts)
+        return status;
+    comm__host_difference(group, difference, sizeof difference);
+    return *difference ? comm__fail(status, "%s; %s", comm_last_error(), difference) : status;
+}
+
 static comm_status open_channel(const struct group_plan *plan, comm_group *group, struct channel *channel)
 {
     struct world *world = group->world;
@@ -452,7 +465,8 @@ static comm_status open_channel(const struct group_plan *plan, comm_group *group
     };
     uint64_t fail_count = comm__fail_count();
     status = backend->group_open(wb->state, &info, &channel->state);
-    return check_opened(backend, "group_open", status, fail_count, &channel->state);
+    status = check_opened(backend, "group_open", status, fail_count, &channel->state);
+    return explain_hosts(group, backend, status);
 }
 
 static void close_channels(comm_group *group, int32_t forked)

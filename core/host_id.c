@@ -20,21 +20,100 @@
 #include "base/netaddr.h"
 #include "base/param.h"
 
-uint64_t comm__host_id(void)
+struct identity {
+    char network[NETADDR_IDENTITY_BYTES]; /* the kernel and the network name space */
+    uint64_t memory, users, user;
+};
+
+static void read_identity(struct identity *i)
 {
-    char network[NETADDR_IDENTITY_BYTES], text[NETADDR_IDENTITY_BYTES + 96];
-    const char *given = comm__param_text("host_id");
     struct stat memory = { 0 }, users = { 0 };
-    if (*given)
-        return XXH64(given, strlen(given), 1); /* another seed: no such text is a host's own identity */
-    netaddr_identity(network);
+    netaddr_identity(i->network);
     if (stat("/dev/shm", &memory) != 0)
         memory.st_dev = 0;
     if (stat("/proc/self/ns/user", &users) != 0) /* in which name space geteuid counts */
         users.st_ino = 0;
-    int bytes = snprintf(text, sizeof text, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, network, (uint64_t)memory.st_dev,
-                         (uint64_t)users.st_ino, (uint64_t)geteuid());
+    i->memory = (uint64_t)memory.st_dev;
+    i->users = (uint64_t)users.st_ino;
+    i->user = (uint64_t)geteuid();
+}
+
+uint64_t comm__host_id(void)
+{
+    char text[NETADDR_IDENTITY_BYTES + 96];
+    const char *given = comm__param_text("host_id");
+    struct identity own;
+    if (*given)
+        return XXH64(given, strlen(given), 1); /* another seed: no such text is a host's own identity */
+    read_identity(&own);
+    int bytes = snprintf(text, sizeof text, "%s %" PRIu64 " %" PRIu64 " %" PRIu64, own.network, own.memory, own.users,
+                         own.user);
     return XXH64(text, (size_t)bytes, 0);
+}
+
+/* ---- What tells two hosts apart ---- */
+
+void comm__host_parts_mine(char text[HOST_PARTS_TEXT])
+{
+    const char *given = comm__param_text("host_id");
+    struct identity own;
+    read_identity(&own);
+    char *network = strrchr(own.network, ' ');
+    *network++ = '\0';
+    int used = snprintf(text, HOST_PARTS_TEXT, "%08" PRIx64 " %08" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " ",
+                        XXH64(own.network, strlen(own.network), 0) >> 32, XXH64(network, strlen(network), 0) >> 32,
+                        own.memory, own.users, own.user);
+    snprintf(text + used, HOST_PARTS_TEXT - (size_t)used, "%.40s", given);
+    for (char *at = text + used; *at; at++)
+        if ((unsigned char)*at < ' ')
+            *at = '?';
+}
+
+struct parts {
+    uint64_t kernel, network, memory, users, user;
+    int given; /* where what COMM_HOST_ID says begins */
+};
+
+static int read_parts(const char *text, struct parts *p)
+{
+    return sscanf(text, "%" SCNx64 " %" SCNx64 " %" SCNu64 " %" SCNu64 " %" SCNu64 "%n", &p->kernel, &p->network,
+                  &p->memory, &p->users, &p->user, &p->given) == 5 && text[p->given++] == ' ';
+}
+
+static void quote(const char *given, char text[HOST_PARTS_TEXT])
+{
+    if (*given)
+        snprintf(text, HOST_PARTS_TEXT, "'%.40s'", given);
+    else
+        snprintf(text, HOST_PARTS_TEXT, "not set");
+}
+
+void comm__host_parts_differ(const char *mine, const char *theirs, char *text, size_t capacity)
+{
+    struct parts a, b;
+    char given[2][HOST_PARTS_TEXT], user[80];
+    *text = '\0';
+    if (!read_parts(mine, &a) || !read_parts(theirs, &b))
+        return;
+    if (mine[a.given] || theirs[b.given]) {
+        quote(mine + a.given, given[0]);
+        quote(theirs + b.given, given[1]);
+        snprintf(text, capacity, "have different values of COMM_HOST_ID (%s and %s)", given[0], given[1]);
+        return;
+    }
+    snprintf(user, sizeof user, "as different users (%" PRIu64 " and %" PRIu64 ")", a.user, b.user);
+    const struct {
+        int differ;
+        const char *what;
+    } each[] = { { a.user != b.user, user },
+                 { a.users != b.users, "in different user name spaces" },
+                 { a.memory != b.memory, "with different file systems at /dev/shm" },
+                 { a.network != b.network, "in different network name spaces" } };
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof each / sizeof *each && a.kernel == b.kernel; i++)
+        if (each[i].differ && used < capacity)
+            used += (size_t)snprintf(text + used, capacity - used, "%s %s",
+                                     used ? " and" : "run on the same kernel, but", each[i].what);
 }
 
 /* ---- Numbers ---- */

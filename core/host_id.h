@@ -11,6 +11,12 @@
  * network name space. */
 uint64_t comm__host_id(void);
 
+/* What the identity is made of, as a line for other ranks to compare. And what differs between two such lines: "run on
+ * the same kernel, but as different users (0 and 65534)"; "" if the kernels do, or it cannot be told. */
+enum { HOST_PARTS_TEXT = 160, HOST_DIFFERENCE_TEXT = 240 };
+void comm__host_parts_mine(char text[HOST_PARTS_TEXT]);
+void comm__host_parts_differ(const char *mine, const char *theirs, char *text, size_t capacity);
+
 /* Number the hosts that `size` ranks with these identities are on. */
 comm_status comm__hosts_number(const uint64_t *ids, int32_t size, int32_t *ret_hosts);
 

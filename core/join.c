@@ -3,9 +3,9 @@
  * Keys, below "comm/<world name>[/<restart>]/":
  *   worlds      how many worlds of this name have come together here
  * and for the world number <n>, which is that count at its beginning, below "<n>/":
- *   rank/<r>    the process that has joined as rank r, its host (host_id.c) and its cores (host_cores.c), and the port
- *               that shows that it lives (lifeline.c); a second one is refused (commrun looks at these, and may set the
- *               verdict)
+ *   rank/<r>    the process that has joined as rank r, its host (host_id.c), its cores (host_cores.c), what its host is
+ *               known by (host_difference.c), and the port that shows that it lives (lifeline.c); a second one is
+ *               refused (commrun looks at these, and may set the verdict)
  *   terms       the world's size, the marks of its secret and its tuning, its backends and their settings, and the
  *               process that said so
  *               first; a rank that disagrees ends the joining for all
@@ -55,7 +55,8 @@ enum {
     VERDICT_SHOWN = 900,  /* of a text why there will be no world, at most */
     FETCHED_AT_ONCE = 128, /* keys; so that no answer of a store is long */
     CARDS_MAX = 1024,     /* ranks; the last one to open fetches the cards of so many for all */
-    HOST_TEXT = 17,       /* comm__host_id in a claim, and a space; behind it comm__host_cores_mine */
+    HOST_TEXT = 18,       /* comm__host_id in a claim, and two spaces; between them comm__host_cores_mine, and at last
+                           * comm__host_parts_mine */
 };
 
 struct round {
@@ -173,14 +174,16 @@ static comm_status find_number(struct joining *j)
  * there, others can watch it. */
 static comm_status claim_rank(struct joining *j)
 {
-    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + HOST_CORES_TEXT + LIFELINE_ENDPOINT_BYTES];
-    char who[WHO_BYTES], claim[JOIN_NONCE_TEXT], cores[HOST_CORES_TEXT];
+    char key[32], mine[WHO_BYTES + 1 + HOST_TEXT + HOST_CORES_TEXT + HOST_PARTS_TEXT + LIFELINE_ENDPOINT_BYTES];
+    char who[WHO_BYTES], claim[JOIN_NONCE_TEXT], cores[HOST_CORES_TEXT], parts[HOST_PARTS_TEXT];
     comm_status status = make_nonce(claim);
     if (status != COMM_OK)
         return status;
     write_who(who, claim);
     comm__host_cores_mine(cores);
-    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 " %s\n%s", who, comm__host_id(), cores, j->lifeline.endpoint);
+    comm__host_parts_mine(parts);
+    snprintf(mine, sizeof mine, "%s\n%016" PRIx64 " %s %s\n%s", who, comm__host_id(), cores, parts,
+             j->lifeline.endpoint);
     snprintf(key, sizeof key, "rank/%d", j->rank);
     void *there;
     size_t bytes;

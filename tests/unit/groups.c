@@ -349,6 +349,7 @@ static void hosts_are_told_to_all(int rank, int size, void *arg)
     static const int32_t expected[] = { 0, 1, 0, 2, 1, 0 }, backwards[] = { 5, 4, 3, 2, 1, 0 };
     int32_t hosts[6] = { 0 };
     comm_group *group;
+    comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     (void)arg;
     setenv("COMM_HOST_ID", texts[rank], 1);
     if (rank == 3)
@@ -361,6 +362,11 @@ static void hosts_are_told_to_all(int rank, int size, void *arg)
     for (int r = 0; r < size; r++)
         CHECK(hosts[r] == expected[size - 1 - r]);
     CHECK_OK(comm_group_close(group));
+    options.backend = "cpu:shm";
+    CHECK_STATUS(comm_group_create(world, backwards, (size_t)size, &options, &group), COMM_ERR_UNSUPPORTED);
+    CHECK_ERROR_SAYS("ranks 0 and 1 are on different hosts");
+    CHECK_ERROR_SAYS("; ranks 0 and 1 have different values of COMM_HOST_ID ('z' and 'a')");
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* a rank asks the others' store for it */
     CHECK_OK(comm_group_close(world));
 }
 

@@ -80,6 +80,43 @@ static void another_user_is_on_another_host(void **state)
     assert_int_not_equal(same_in(CLONE_NEWUSER), 1);
 }
 
+static void differ(const char *mine, const char *theirs, const char *expected)
+{
+    char text[HOST_DIFFERENCE_TEXT];
+    comm__host_parts_differ(mine, theirs, text, sizeof text);
+    assert_string_equal(text, expected);
+}
+
+static void what_differs_between_hosts_is_named(void **state)
+{
+    char own[HOST_PARTS_TEXT], text[HOST_DIFFERENCE_TEXT];
+    (void)state;
+    differ("1a 2b 3 4 0 ", "1a 2b 3 4 65534 ", "run on the same kernel, but as different users (0 and 65534)");
+    differ("1a 2b 3 4 0 ", "1a 2c 3 4 0 ", "run on the same kernel, but in different network name spaces");
+    differ("1a 2b 3 4 0 ", "1a 2c 5 6 0 ",
+           "run on the same kernel, but in different user name spaces and with different file systems at /dev/shm and "
+           "in different network name spaces");
+    differ("1a 2b 3 4 0 ", "1b 2c 5 6 7 ", "");
+    differ("1a 2b 3 4 0 ", "1a 2b 3 4 0 ", "");
+    differ("1a 2b 3 4 0 a b", "1b 2b 3 4 0 ", "have different values of COMM_HOST_ID ('a b' and not set)");
+    differ("1a 2b 3 4 0", "1a 2b 3 4 65534 ", "");
+    differ("", "1a 2b", "");
+    unsetenv("COMM_HOST_ID");
+    comm__host_parts_mine(own);
+    differ(own, own, "");
+    if (seteuid(geteuid() + 1) == 0) {
+        char theirs[HOST_PARTS_TEXT];
+        comm__host_parts_mine(theirs);
+        assert_int_equal(seteuid(getuid()), 0);
+        comm__host_parts_differ(own, theirs, text, sizeof text);
+        assert_non_null(strstr(text, "run on the same kernel, but as different users ("));
+    }
+    setenv("COMM_HOST_ID", "two\nlines", 1);
+    comm__host_parts_mine(text);
+    differ(own, text, "have different values of COMM_HOST_ID (not set and 'two?lines')");
+    unsetenv("COMM_HOST_ID");
+}
+
 static void hosts_are_numbered_as_they_appear(void **state)
 {
     const uint64_t ids[] = { 900, 900, 7, 55, 7, 900, 1, UINT64_MAX };
@@ -137,6 +174,7 @@ int main(void)
         cmocka_unit_test(a_text_takes_the_rules_place),
         cmocka_unit_test(another_user_is_on_another_host),
         cmocka_unit_test(name_spaces_tell_hosts_apart),
+        cmocka_unit_test(what_differs_between_hosts_is_named),
         cmocka_unit_test(hosts_are_numbered_as_they_appear),
         cmocka_unit_test(many_ranks_take_little_text),
         cmocka_unit_test(a_wrong_text_is_refused),
