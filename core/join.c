@@ -9,6 +9,7 @@
  *   terms       the world's size, the marks of its secret and its tuning, its backends and their settings, and the
  *               process that said so
  *               first; a rank that disagrees ends the joining for all
+ *   twice       a process that was refused, since its rank had joined: "rank 1 (host a, process 7)"
  *   nonce       from rank 0: makes the world's id, and the secret of connections, fresh
  *   left, gone  how many have closed the world; all of them have (only if rank 0 serves the store)
  *
@@ -118,6 +119,15 @@ static int shown(const char *who, size_t bytes)
     return (int)n;
 }
 
+/* If this process was to be another rank, that one is missing: the ranks that wait for it should know why. */
+static void leave_note(const struct joining *j)
+{
+    char who[WHO_BYTES], note[WHO_BYTES + 32];
+    write_who(who, "");
+    int bytes = snprintf(note, sizeof note, "rank %d (%.*s)", j->rank, shown(who, strlen(who)), who);
+    (void)comm_store_set(j->store, "twice", note, (size_t)bytes);
+}
+
 static comm_status fail_claimed(const struct joining *j, const char *who, size_t bytes)
 {
     char mine[WHO_BYTES];
@@ -128,6 +138,8 @@ static comm_status fail_claimed(const struct joining *j, const char *who, size_t
             "rank %d has joined already, in this process. If an earlier comm_init failed, use another name "
             "for the world, or another store than %s",
             j->rank, comm_store_url(j->names));
+    if (j->store)
+        leave_note(j);
     return comm__fail(COMM_ERR_INVALID,
                       "rank %d has joined already (%.*s). Either two processes have this rank, or the store %s holds "
                       "an earlier run: start a fresh one",
@@ -492,10 +504,26 @@ static int is_there(struct joining *j, const struct round *round, int32_t first,
     return comm_store_check(j->store, keys, (size_t)(last - first), &there) != COMM_OK || there;
 }
 
+/* "; a second process came as rank 1 (host a, process 7)", or "". */
+static void write_note(struct joining *j, char *text, size_t capacity)
+{
+    const char *keys[] = { "twice" };
+    int32_t there = 0;
+    void *note;
+    size_t bytes;
+    *text = '\0';
+    if (comm_store_check(j->store, keys, 1, &there) != COMM_OK || !there ||
+        comm_store_get(j->store, keys[0], JOIN_LOOK_MS, &note, &bytes) != COMM_OK)
+        return;
+    snprintf(text, capacity, "; a second process came as %.*s, and was refused: give each process a rank of its own",
+             shown(note, bytes), (const char *)note);
+    comm_free(note);
+}
+
 /* "61 of 64 ranks have joined, missing: 3, 17, 40". Asks about many ranks at once, and not further than it can say. */
 static void write_missing(struct joining *j, const struct round *round, char *text, size_t capacity)
 {
-    char missing[256] = "", why[300];
+    char missing[256] = "", why[300], note[WHO_BYTES + 128] = "";
     size_t used = 0;
     int64_t joined = 0;
     snprintf(why, sizeof why, "%s", comm_last_error()); /* of waiting for them: it had more time to be right */
@@ -511,14 +539,16 @@ static void write_missing(struct joining *j, const struct round *round, char *te
             if (!is_there(j, round, r, r + 1))
                 used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used ? ", " : "", r);
     }
-    snprintf(text, capacity, "%" PRId64 " of %d ranks have %s, missing: %s%s", joined, j->size, round->done,
+    if (used && round == &showing_up)
+        write_note(j, note, sizeof note);
+    snprintf(text, capacity, "%" PRId64 " of %d ranks have %s, missing: %s%s%s", joined, j->size, round->done,
              used ? missing : "none; the last rank has not reported it yet",
-             used >= sizeof missing - 16 ? " ..." : "");
+             used >= sizeof missing - 16 ? " ..." : "", note);
 }
 
 static comm_status give_up(struct joining *j, const struct round *round)
 {
-    char missing[512], who[WHO_BYTES], text[COMM_ERROR_BYTES];
+    char missing[640], who[WHO_BYTES], text[COMM_ERROR_BYTES];
     write_missing(j, round, missing, sizeof missing);
     write_who(who, "");
     snprintf(text, sizeof text, "rank %d (%.*s) timed out after %" PRId64 " ms: %s", j->rank, shown(who, strlen(who)),
@@ -537,7 +567,7 @@ static int speaks(struct joining *j, const struct round *round)
 
 static void say_who_is_missing(struct joining *j, const struct round *round)
 {
-    char text[512];
+    char text[640];
     int32_t level = comm__log_wanted(COMM_LOG_INFO) ? COMM_LOG_INFO : COMM_LOG_WARN;
     if (!comm__log_wanted(COMM_LOG_WARN))
         return;

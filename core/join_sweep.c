@@ -23,7 +23,7 @@ enum { SWEEP_MS = 1000 }; /* at most: when all have come together, the store's s
 
 /* The terms go first, and "all" last: to commrun, ranks wait for a world that has terms, but no "all". */
 static const char *const first_ranks[] = { "terms", "joined", "verdict", "all", NULL };
-static const char *const last_ranks[] = { "nonce", "opened", "outcome", "open", NULL };
+static const char *const last_ranks[] = { "nonce", "twice", "opened", "outcome", "open", NULL };
 
 static comm_status remove_backends(comm_store *old, const char *card, size_t bytes)
 {

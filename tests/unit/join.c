@@ -265,6 +265,32 @@ static void one_of_two_that_claim_a_rank_is_refused(int rank, int size, void *ar
     comm_store_close(our_store());
 }
 
+/* Processes 1 and 2 both say that they are rank 1 of 3, so rank 2 is missing. Rank 0 comes once one is refused. */
+static void the_others_hear_that_a_rank_came_twice(int rank, int size, void *arg)
+{
+    const char *refused[] = { "refused" };
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world = NULL;
+    (void)arg;
+    options.store = our_store();
+    options.world_size = size;
+    options.rank = rank > 0;
+    options.timeout_ms = rank == 0 ? 300 : TIMEOUT_MS;
+    if (rank == 0)
+        CHECK_OK(comm_store_wait(our_store(), refused, 1, TIMEOUT_MS));
+    comm_status status = comm_init(&options, &world);
+    if (rank > 0 && status == COMM_ERR_INVALID) {
+        CHECK_ERROR_SAYS("rank 1 has joined already (host ");
+        CHECK_OK(comm_store_set(our_store(), "refused", "", 0));
+    } else {
+        CHECK_STATUS(status, COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("missing: 2; a second process came as rank 1 (host ");
+        CHECK_ERROR_SAYS("), and was refused: give each process a rank of its own");
+    }
+    CHECK_OK(comm_store_barrier(our_store(), "done", size, TIMEOUT_MS));
+    comm_store_close(our_store());
+}
+
 /* A run leaves its file behind; the next run on it is told so, whether the first one had come together or not. */
 static void the_file_of_an_earlier_run_is_noticed(int rank, int size, void *arg)
 {
@@ -439,6 +465,7 @@ int main(void)
     RUN(4, a_wrong_world_size_is_told_to_all, &last);
     RUN(3, a_wrong_secret_is_told_to_all, NULL);
     RUN(3, one_of_two_that_claim_a_rank_is_refused, NULL);
+    RUN(3, the_others_hear_that_a_rank_came_twice, NULL);
     RUN(1, the_file_of_an_earlier_run_is_noticed, &one);
     RUN(1, the_file_of_an_earlier_run_is_noticed, &three);
     RUN(two, a_timeout_names_who_is_missing, NULL);
