@@ -18,6 +18,7 @@
 #include "duplex.h"
 #include "lend.h"
 #include "say.h"
+#include "text.h"
 
 enum {
     ASK_MS = 20,      /* so long for one peer, then for the next one */
@@ -386,8 +387,7 @@ void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
 {
     const struct duplex *p = (const struct duplex *)port;
     int phase = duplex_phase(p), error = p->dial_error;
-    const char *what = phase == DUPLEX_RESOLVING    ? "the store has not said where it is"
-                       : phase == DUPLEX_GREETED    ? "it takes the connection, but does not answer: it is stopped, "
+    const char *what = phase == DUPLEX_GREETED      ? "it takes the connection, but does not answer: it is stopped, "
                                                       "or has no descriptor left for it (ulimit -n)"
                        : phase != DUPLEX_CONNECTING ? ""
                        : error == EAGAIN            ? "its queue of connections is full: it is stopped"
@@ -397,7 +397,10 @@ void dial_describe_trouble(const struct port *port, char *text, size_t capacity)
                        : error == ENOMEM            ? "this rank has no memory for the connection"
                                            : "this rank has no descriptor left for the connection: raise the limit "
                                              "(ulimit -n)";
-    snprintf(text, capacity, "%s", what);
+    if (phase == DUPLEX_RESOLVING)
+        text_unresolved(p->fabric->domain, text, capacity);
+    else
+        snprintf(text, capacity, "%s", what);
 }
 
 /* ---- Time ---- */

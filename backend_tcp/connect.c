@@ -15,6 +15,7 @@
 #include "resolve.h"
 #include "say.h"
 #include "socket.h"
+#include "text.h"
 
 enum {
     CONNECT_MS = 3000,     /* an address that drops what we send must not keep us from the next one */
@@ -238,9 +239,11 @@ void connect_describe_trouble(const struct port *p, char *text, size_t capacity)
     if (phase != LINK_NOT_OPENING && phase != LINK_AWAITED)
         what = *l->trouble                ? l->trouble
                : phase == LINK_CHALLENGED ? "it takes the connection, but does not answer: it is stopped, or cut off"
-               : phase == LINK_RESOLVING  ? "the store has not said where it is"
                                           : "no answer to connecting";
-    snprintf(text, capacity, "%s", what);
+    if (phase == LINK_RESOLVING && !*l->trouble)
+        text_unresolved(&l->mesh->domain, text, capacity);
+    else
+        snprintf(text, capacity, "%s", what);
 }
 
 /* ---- Time ---- */

@@ -13,6 +13,8 @@ const char *text_peer(const struct exec_group *g, int32_t rank);
 /* "tag 5" or "any tag". */
 enum { TEXT_TAG_BYTES = 16 };
 const char *text_tag(int32_t tag, char text[TEXT_TAG_BYTES]);
+/* Of a peer whose address is asked for: it is in the store once the peer has opened the backend. */
+void text_unresolved(const struct domain *d, char *text, size_t capacity);
 /* The member `rank` is in another collective than we are, `mine`; or in the same, but sends other than the `bytes`
  * that we expect. */
 void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text,

@@ -281,7 +281,7 @@ static void texts_of_a_permuted_group_give_both_numbers(int rank, int size, void
 /* The members of a group that none of them has opened the backend for wait for each other, in the store. */
 static void a_member_that_makes_no_group_is_named(int rank, int size, void *arg)
 {
-    const int32_t members[] = { 0, 1, 2 }, others[] = { 0, 1, 3 };
+    const int32_t members[] = { 0, 1, 2 }, others[] = { 0, 1, 3 }, pair[] = { 0, 2 };
     comm_group *world = ranks_world(backend), *group = NULL;
     comm_group_options options = COMM_GROUP_OPTIONS_INIT;
     comm_op_options brief = COMM_OP_OPTIONS_INIT;
@@ -292,6 +292,13 @@ static void a_member_that_makes_no_group_is_named(int rank, int size, void *arg)
         CHECK_STATUS(comm_group_create(world, members, 3, &options, &group), COMM_ERR_TIMEOUT);
         CHECK_ERROR_SAYS("opening backend 'shm': group 'world[0-2]' timed out after ");
         CHECK_ERROR_SAYS(": rank 2 has not opened shm for it; make the group on every member");
+    }
+    if (rank == 0) { /* a group of two does not wait for that */
+        CHECK_OK(comm_group_create(world, pair, 2, &options, &group));
+        CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_DEADLINE);
+        CHECK_ERROR_SAYS("rank 1 (world rank 2) cannot be reached by rank 0");
+        CHECK_ERROR_SAYS("it has not opened shm yet (make the group on every member, with the same backend string)");
+        CHECK_OK(comm_group_close(group));
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
     options.timeout_ms = 30000;
