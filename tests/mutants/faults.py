@@ -477,6 +477,8 @@ fault("core", "complex_product_has_the_wrong_sign", "core/reduce_kernels.c",
       "dst[2 * i] = settle(ar * br + negate(ai * bi));                                                            \\",
       "dst[2 * i] = settle(ar * br + ai * bi);                                                                    \\",
       *KERNELS)
+fault("core", "monitored_barrier_does_not_wait_for_the_verdict", "core/monitored.c", "enum { VERDICT_MS = 1000 };",
+      "enum { VERDICT_MS = 0 };", "groups")
 fault("core", "monitored_barrier_counts_an_older_call", "core/monitored.c",
       "if (m->heard[r] >= m->number)\n            status = post(",
       "if (m->heard[r] + 1 >= m->number)\n            status = post(", "manual", "groups", "rows on 3")
@@ -667,9 +669,9 @@ fault("core", "run_of_hosts_may_jump", "core/host_id.c", "host < 0 || host > cou
 fault("core", "hosts_are_written_by_the_first_run", "core/host_id.c",
       "end < size && hosts[end] == hosts[begin]; end++)",
       "end < size && hosts[end] >= hosts[begin]; end++)", "host_id")
-fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(network);",
-      "    memset(network, 'n', sizeof network - 1), network[sizeof network - 1] = 0;", "host_id")
-fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev,", "(uint64_t)0,",
+fault("core", "hosts_ignore_the_network_name_space", "core/host_id.c", "    netaddr_identity(i->network);",
+      "    snprintf(i->network, sizeof i->network, \"n n\");", "host_id")
+fault("core", "hosts_ignore_the_shared_memory", "core/host_id.c", "(uint64_t)memory.st_dev;", "(uint64_t)0;",
       "host_id")
 fault("core", "cache_is_each_ranks_own", "core/exec/cache.c", "ranks < c->sharers ? ranks : c->sharers;", "1;", "cache")
 fault("core", "short_blocks_go_past_the_caches", "core/exec/cache.c", "block_bytes >= least_bytes &&", "", "cache")
@@ -1644,8 +1646,8 @@ fault("shm", "what_is_adopted_was_not_written", ENGINE, "    note_written(slot, 
       "swap")
 fault("shm", "loans_of_what_cannot_be_submitted_stay", "core/exec/submit.c",
       "            group_fail(g, status, exec_host->last_error());", "            ;", "swap")
-fault("shm", "ranks_choose_slices_alone", "backend_shm/dial.c", "ask_store(f, world_ranks[r], MS,",
-      "ask_store(f, f->domain->peers.rank, MS,", "swap")
+fault("shm", "ranks_choose_slices_alone", "backend_shm/dial.c", "ask_store(f, group->world_ranks[rank], ask_ms",
+      "ask_store(f, f->domain->peers.rank, ask_ms", "swap")
 fault("shm", "other_half_is_summed", SWAP, "    s->sum_to = place_in(op, out, &sum->dst, &unused);",
       "    s->sum_to = place_in(op, out, &send->dst, &unused);", ON_SHM, "write_back")
 
