@@ -1,5 +1,6 @@
 /* comm_init: find the store, come together (join.c), and open the world group. */
 #include <comm/store.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/misspelt.h"
 #include "base/param.h"
 #include "base/deadline.h"
 #include "fork.h"
@@ -274,6 +276,14 @@ static comm_status fail_init(struct world *world, const comm_init_options *o, co
     return comm__fail(status, "%s", text);
 }
 
+/* By one rank: the others mostly have the same ones. The backends are registered by now. */
+static void warn_of_variables(int32_t rank)
+{
+    static atomic_flag once = ATOMIC_FLAG_INIT;
+    if (rank <= 0 && !atomic_flag_test_and_set(&once))
+        comm__misspelt_warn();
+}
+
 static comm_status init(const comm_init_options *given, comm_group **ret_world)
 {
     comm_init_options o = COMM_INIT_OPTIONS_INIT;
@@ -302,6 +312,7 @@ static comm_status init(const comm_init_options *given, comm_group **ret_world)
     if (status == COMM_OK)
         status = confirm(world, &j, open_world(world, &o, &j));
     close_names(&j);
+    warn_of_variables(j.rank);
     if (status == COMM_OK) {
         lift_deadline(world);
         world->came_together = 1;

@@ -533,6 +533,12 @@ fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/group
       "u->head.group == id && u->port == p", "u->port == p", "match")
 fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
       "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
+MISSPELT = "core/common/base/misspelt.c"
+fault("core", "any_variable_resembles_one", MISSPELT, "4 * distance(", "1 * distance(", "misspelt")
+fault("core", "variables_without_their_last_word_are_not_told_of", MISSPELT,
+      "(strncmp(name, known, length) == 0 && known[length] == '_') ||", "0 ||", "misspelt")
+fault("core", "names_that_begin_like_a_backend_are_its_own", MISSPELT, "name[PREFIX_BYTES + i] == '_' && i >", "i >",
+      "misspelt")
 fault("core", "reduce_fns_make_groups", "core/group_make.c",
       "    comm_status status = comm__refuse_in_reduce_fn(call);\n",
       "    comm_status status = COMM_OK;\n", "manual")

@@ -18,22 +18,29 @@ static comm_log_fn sink;
 static void *sink_context;
 static _Atomic int32_t level_in_force = -1; /* -1: not read from COMM_LOG yet */
 
+/* -1: it is none. */
 static int32_t level_from_text(const char *text)
 {
     for (int32_t i = 0; i <= COMM_LOG_DEBUG; i++)
         if (strcmp(text, level_names[i]) == 0)
             return i;
-    return COMM_LOG_WARN;
+    return -1;
+}
+
+static int32_t read_level(void)
+{
+    const char *text = comm__param_text("log");
+    const int32_t level = level_from_text(text), most = level < 0 ? COMM_LOG_WARN : level;
+    atomic_store_explicit(&level_in_force, most, memory_order_relaxed);
+    if (level < 0)
+        comm__log(COMM_LOG_WARN, "COMM_LOG: '%s' is none of off, error, warn, info and debug; using warn", text);
+    return most;
 }
 
 int comm__log_wanted(int32_t level)
 {
     int32_t most = atomic_load_explicit(&level_in_force, memory_order_relaxed);
-    if (most < 0) {
-        most = level_from_text(comm__param_text("log"));
-        atomic_store_explicit(&level_in_force, most, memory_order_relaxed);
-    }
-    return level <= most;
+    return level <= (most < 0 ? read_level() : most);
 }
 
 void comm__log(int32_t level, const char *format, ...)
