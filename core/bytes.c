@@ -1,5 +1,8 @@
 /* Byte strings of unequal length: the lengths first, then the bytes. Built from the collectives, and so works on every
  * backend. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,17 +21,27 @@ static comm_op_options cpu_options(const comm_op_options *given)
     return options;
 }
 
+/* A number that no string in memory can have is refused before the other ranks hear of it. */
+static comm_status check_length(const comm_group *group, const char *call, const char *name, const void *data,
+                                size_t bytes)
+{
+    if (bytes > PTRDIFF_MAX)
+        return comm__fail(COMM_ERR_INVALID, "%s on group '%s': %s is %zu: is it negative?", call, group->name, name,
+                          bytes);
+    if (!data && bytes)
+        return comm__fail(COMM_ERR_INVALID, "%s on group '%s': the data is NULL, but it has %zu bytes", call,
+                          group->name, bytes);
+    return COMM_OK;
+}
+
 static comm_status check_call(const comm_group *group, const char *call, const comm_op_options *options,
-                              const void *data, size_t bytes, int has_results)
+                              int has_results)
 {
     comm_status status = comm__group_usable(group, call);
     if (status == COMM_OK)
         status = comm__batch_refuse(group, call);
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_op_options");
-    if (status == COMM_OK && !data && bytes)
-        status = comm__fail(COMM_ERR_INVALID, "%s on group '%s': the data is NULL, but it has %zu bytes", call,
-                            group->name, bytes);
     if (status == COMM_OK && !has_results)
         status = comm__fail(COMM_ERR_INVALID, "%s on group '%s': a pointer for the results is NULL", call, group->name);
     return status;
@@ -43,20 +56,75 @@ static void *allocate(size_t bytes)
     return memory;
 }
 
-static comm_status no_memory(comm_group *group, const char *call)
+/* The other ranks may be in the second half already; without this they would wait until the deadline. */
+__attribute__((format(printf, 4, 5))) static comm_status end_group(comm_group *group, const char *call,
+                                                                   comm_status status, const char *format, ...)
 {
-    /* The others are in the second half already; without this they would wait until the deadline. */
-    comm_group_abort(group, "out of memory in a byte string collective");
-    return comm__fail(COMM_ERR_NO_MEMORY, "%s on group '%s'", call, group->name);
+    char reason[COMM_ERROR_BYTES], where[OP_PLACE_BYTES], text[COMM_ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof reason, format, arguments);
+    va_end(arguments);
+    comm__group_place(group, where);
+    snprintf(text, sizeof text, "%s on %s: %.*s", call, where, (int)sizeof text / 2, reason);
+    comm__group_abort(group, status, text);
+    return comm__fail(status, "%s", text);
 }
 
-static comm_status total_of(const comm_group *group, const char *call, const size_t *bytes, size_t *ret_total)
+/* Not NO_MEMORY, after which the group would go on. */
+static comm_status no_memory(comm_group *group, const char *call, size_t total, int32_t rank, size_t bytes)
 {
-    *ret_total = 0;
-    for (int32_t r = 0; r < group->size; r++)
-        if (__builtin_add_overflow(*ret_total, bytes[r], ret_total))
-            return comm__fail(COMM_ERR_PROTOCOL, "%s on group '%s': the lengths add up to more than memory holds", call,
-                              group->name);
+    char who[GROUP_RANK_BYTES];
+    comm__group_rank_text(group, rank, who);
+    return end_group(group, call, COMM_ERR_ABORTED,
+                     "out of memory: could not allocate %zu bytes for what was sent, of which %s gave %zu; this ends "
+                     "the group",
+                     total, who, bytes);
+}
+
+static comm_status no_memory_for_lengths(const comm_group *group, const char *call)
+{
+    return comm__fail(COMM_ERR_NO_MEMORY, "%s on group '%s': could not allocate %zu bytes for the lengths of %d ranks",
+                      call, group->name, (size_t)group->size * sizeof(size_t), group->size);
+}
+
+static comm_status absurd_length(comm_group *group, const char *call, int32_t rank, size_t bytes)
+{
+    char who[GROUP_RANK_BYTES];
+    comm__group_rank_text(group, rank, who);
+    return end_group(group, call, COMM_ERR_PROTOCOL,
+                     "%s gave the length %zu: that, or the sum of all lengths, is more than the address space holds",
+                     who, bytes);
+}
+
+/* Memory for one string, whose length `rank` gave. */
+static comm_status allocate_string(comm_group *group, const char *call, int32_t rank, size_t bytes, void **ret_data)
+{
+    if (bytes > PTRDIFF_MAX)
+        return absurd_length(group, call, rank, bytes);
+    void *data = allocate(bytes);
+    if (!data)
+        return no_memory(group, call, bytes, rank, bytes);
+    *ret_data = data;
+    return COMM_OK;
+}
+
+static comm_status allocate_strings(comm_group *group, const char *call, const size_t *bytes, void **ret_data)
+{
+    size_t total = 0;
+    int32_t longest = 0;
+    int overflows = 0;
+    for (int32_t r = 0; r < group->size; r++) {
+        overflows |= __builtin_add_overflow(total, bytes[r], &total);
+        if (bytes[r] > bytes[longest])
+            longest = r;
+    }
+    if (overflows || total > PTRDIFF_MAX)
+        return absurd_length(group, call, longest, bytes[longest]);
+    void *data = allocate(total);
+    if (!data)
+        return no_memory(group, call, total, longest, bytes[longest]);
+    *ret_data = data;
     return COMM_OK;
 }
 
@@ -64,19 +132,19 @@ comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t se
                                   const comm_op_options *options, void **ret_data, size_t **ret_bytes)
 {
     static const char call[] = "comm_all_gather_bytes";
-    comm_status status = check_call(group, call, options, send, send_bytes, ret_data && ret_bytes);
+    comm_status status = check_call(group, call, options, ret_data && ret_bytes);
+    if (status == COMM_OK)
+        status = check_length(group, call, "send_bytes", send, send_bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
-    size_t *bytes = malloc((size_t)group->size * sizeof *bytes), total;
+    size_t *bytes = malloc((size_t)group->size * sizeof *bytes);
     if (!bytes)
-        return comm__fail(COMM_ERR_NO_MEMORY, "%s on group '%s'", call, group->name);
+        return no_memory_for_lengths(group, call);
     void *data = NULL;
     status = comm_all_gather(group, &send_bytes, bytes, 1, COMM_DTYPE_U64, &cpu, NULL);
     if (status == COMM_OK)
-        status = total_of(group, call, bytes, &total);
-    if (status == COMM_OK && !(data = allocate(total)))
-        status = no_memory(group, call);
+        status = allocate_strings(group, call, bytes, &data);
     if (status == COMM_OK)
         status = comm_all_gather_v(group, send, data, bytes, NULL, COMM_DTYPE_BYTE, &cpu, NULL);
     if (status != COMM_OK) {
@@ -93,20 +161,20 @@ comm_status comm_gather_bytes(comm_group *group, const void *send, size_t send_b
                               const comm_op_options *options, void **ret_data, size_t **ret_bytes)
 {
     static const char call[] = "comm_gather_bytes";
-    comm_status status = check_call(group, call, options, send, send_bytes, ret_data && ret_bytes);
+    comm_status status = check_call(group, call, options, ret_data && ret_bytes);
+    if (status == COMM_OK)
+        status = check_length(group, call, "send_bytes", send, send_bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
     int is_root = group->rank == root;
-    size_t *bytes = is_root ? malloc((size_t)group->size * sizeof *bytes) : NULL, total = 0;
+    size_t *bytes = is_root ? malloc((size_t)group->size * sizeof *bytes) : NULL;
     if (is_root && !bytes)
-        return comm__fail(COMM_ERR_NO_MEMORY, "%s on group '%s'", call, group->name);
+        return no_memory_for_lengths(group, call);
     void *data = NULL;
     status = comm_gather(group, &send_bytes, bytes, 1, COMM_DTYPE_U64, root, &cpu, NULL);
     if (status == COMM_OK && is_root)
-        status = total_of(group, call, bytes, &total);
-    if (status == COMM_OK && is_root && !(data = allocate(total)))
-        status = no_memory(group, call);
+        status = allocate_strings(group, call, bytes, &data);
     if (status == COMM_OK)
         status = comm_gather_v(group, send, send_bytes, data, bytes, NULL, COMM_DTYPE_BYTE, root, &cpu, NULL);
     if (status != COMM_OK) {
@@ -124,15 +192,16 @@ comm_status comm_broadcast_bytes(comm_group *group, const void *data, size_t byt
 {
     static const char call[] = "comm_broadcast_bytes";
     int is_root = group && group->rank == root;
-    comm_status status =
-        check_call(group, call, options, is_root ? data : NULL, is_root ? bytes : 0, ret_data && ret_bytes);
+    comm_status status = check_call(group, call, options, ret_data && ret_bytes);
+    if (status == COMM_OK && is_root)
+        status = check_length(group, call, "bytes", data, bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
     void *copy = NULL;
     status = comm_broadcast(group, &bytes, 1, COMM_DTYPE_U64, root, &cpu, NULL);
-    if (status == COMM_OK && !(copy = allocate(bytes)))
-        status = no_memory(group, call);
+    if (status == COMM_OK)
+        status = allocate_string(group, call, root, bytes, &copy);
     if (status == COMM_OK && is_root && bytes)
         memcpy(copy, data, bytes);
     if (status == COMM_OK)
@@ -146,26 +215,45 @@ comm_status comm_broadcast_bytes(comm_group *group, const void *data, size_t byt
     return COMM_OK;
 }
 
+static comm_status check_parts(const comm_group *group, const char *call, const void *const *send,
+                               const size_t *send_bytes)
+{
+    size_t total = 0;
+    if (!send || !send_bytes)
+        return comm__fail(COMM_ERR_INVALID, "%s on group '%s': send or send_bytes is NULL at the root", call,
+                          group->name);
+    for (int32_t r = 0; r < group->size; r++) {
+        char name[32];
+        snprintf(name, sizeof name, "send_bytes[%d]", r);
+        if (!send[r] && send_bytes[r] && send_bytes[r] <= PTRDIFF_MAX)
+            return comm__fail(COMM_ERR_INVALID, "%s on group '%s': send[%d] is NULL, but has %zu bytes", call,
+                              group->name, r, send_bytes[r]);
+        comm_status status = check_length(group, call, name, send[r], send_bytes[r]);
+        if (status != COMM_OK)
+            return status;
+        total += send_bytes[r]; /* of two that are not above PTRDIFF_MAX */
+        if (total > PTRDIFF_MAX)
+            return comm__fail(COMM_ERR_INVALID, "%s on group '%s': send_bytes[0] to send_bytes[%d] are %zu bytes, more "
+                              "than the address space holds", call, group->name, r, total);
+    }
+    return COMM_OK;
+}
+
 comm_status comm_scatter_bytes(comm_group *group, const void *const *send, const size_t *send_bytes, int32_t root,
                                const comm_op_options *options, void **ret_data, size_t *ret_bytes)
 {
     static const char call[] = "comm_scatter_bytes";
-    comm_status status = check_call(group, call, options, NULL, 0, ret_data && ret_bytes);
-    if (status == COMM_OK && group->rank == root && (!send || !send_bytes))
-        status =
-            comm__fail(COMM_ERR_INVALID, "%s on group '%s': send or send_bytes is NULL at the root", call, group->name);
-    for (int32_t r = 0; status == COMM_OK && group->rank == root && r < group->size; r++)
-        if (!send[r] && send_bytes[r])
-            status = comm__fail(COMM_ERR_INVALID, "%s on group '%s': send[%d] is NULL, but has %zu bytes", call,
-                                group->name, r, send_bytes[r]);
+    comm_status status = check_call(group, call, options, ret_data && ret_bytes);
+    if (status == COMM_OK && group->rank == root)
+        status = check_parts(group, call, send, send_bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
     void *data = NULL;
     size_t bytes = 0;
     status = comm_scatter(group, send_bytes, &bytes, 1, COMM_DTYPE_U64, root, &cpu, NULL);
-    if (status == COMM_OK && !(data = allocate(bytes)))
-        status = no_memory(group, call);
+    if (status == COMM_OK)
+        status = allocate_string(group, call, root, bytes, &data);
     if (status == COMM_OK)
         status = comm_scatter_list(group, send, send_bytes, data, bytes, COMM_DTYPE_BYTE, root, &cpu, NULL);
     if (status != COMM_OK) {
@@ -180,7 +268,10 @@ comm_status comm_scatter_bytes(comm_group *group, const void *const *send, const
 comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, int32_t peer,
                             const comm_op_options *options)
 {
-    comm_status status = check_call(group, "comm_send_bytes", options, data, bytes, 1);
+    static const char call[] = "comm_send_bytes";
+    comm_status status = check_call(group, call, options, 1);
+    if (status == COMM_OK)
+        status = check_length(group, call, "bytes", data, bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
@@ -189,39 +280,72 @@ comm_status comm_send_bytes(comm_group *group, const void *data, size_t bytes, i
     return status == COMM_OK ? comm_send(group, data, bytes, COMM_DTYPE_BYTE, peer, &cpu, NULL) : status;
 }
 
-static comm_status fail_other_message(const comm_group *group, const char *call, int32_t source, int32_t tag)
+/* A message that has come, or what fitted of it. */
+struct arrival {
+    int32_t source, tag;
+    size_t bytes;
+};
+
+static comm_status not_a_string(comm_group *group, const char *call, const struct arrival *came, const char *why)
 {
     char who[GROUP_RANK_BYTES];
-    comm__group_rank_text(group, source, who);
-    return comm__fail(COMM_ERR_MISMATCH, "%s on group '%s': %s sent something else with tag %d", call, group->name, who,
-                      tag);
+    comm__group_rank_text(group, came->source, who);
+    return end_group(group, call, COMM_ERR_MISMATCH,
+                     "what came from %s with tag %d was not sent with comm_send_bytes: %s; receive with comm_recv what "
+                     "comm_send sends. This ends the group",
+                     who, came->tag, why);
+}
+
+/* A message of exactly so many bytes. */
+static comm_status receive(comm_group *group, const char *call, void *data, size_t bytes, int32_t peer,
+                           const comm_op_options *options, struct arrival *ret_came)
+{
+    comm_work *work;
+    comm_status status = comm_recv(group, data, bytes, COMM_DTYPE_BYTE, peer, options, &work);
+    if (status != COMM_OK)
+        return status;
+    status = comm_work_wait(work, 0);
+    *ret_came = (struct arrival){ comm_work_source_rank(work), comm_work_tag(work), comm_work_received_count(work) };
+    comm_work_release(work);
+    char why[COMM_ERROR_BYTES];
+    if (status == COMM_ERR_TRUNCATED)
+        snprintf(why, sizeof why, "%s", comm_last_error());
+    else if (status == COMM_OK && ret_came->bytes != bytes)
+        snprintf(why, sizeof why, "it has %zu bytes instead of %zu", ret_came->bytes, bytes);
+    else
+        return status;
+    return not_a_string(group, call, ret_came, why);
 }
 
 comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_options *options, void **ret_data,
                             size_t *ret_bytes, int32_t *ret_source)
 {
     static const char call[] = "comm_recv_bytes";
-    comm_status status = check_call(group, call, options, NULL, 0, ret_data && ret_bytes);
+    comm_status status = check_call(group, call, options, ret_data && ret_bytes);
     if (status != COMM_OK)
         return status;
     comm_op_options cpu = cpu_options(options);
+    struct arrival came;
     uint64_t length;
-    comm_work *work;
-    status = comm_recv(group, &length, 1, COMM_DTYPE_U64, peer, &cpu, &work);
+    status = receive(group, call, &length, sizeof length, peer, &cpu, &came);
     if (status != COMM_OK)
         return status;
-    status = comm_work_wait(work, 0);
-    /* The bytes come from the same rank, with the same tag. */
-    int32_t source = comm_work_source_rank(work);
-    cpu.tag = comm_work_tag(work);
-    if (status == COMM_OK && comm_work_received_count(work) != 1)
-        status = fail_other_message(group, call, source, cpu.tag);
-    comm_work_release(work);
-    void *data = NULL;
-    if (status == COMM_OK && !(data = allocate((size_t)length)))
-        status = no_memory(group, call);
-    if (status == COMM_OK)
-        status = comm_recv(group, data, (size_t)length, COMM_DTYPE_BYTE, source, &cpu, NULL);
+    char text[GROUP_RANK_BYTES + 80];
+    if (length > PTRDIFF_MAX) {
+        snprintf(text, sizeof text, "its 8 bytes are %" PRIu64 ", which is no length", length);
+        return not_a_string(group, call, &came, text);
+    }
+    void *data = allocate((size_t)length);
+    cpu.tag = came.tag; /* the bytes come from the same rank, with the same tag */
+    if (!data) {
+        comm__group_rank_text(group, came.source, text);
+        status = end_group(group, call, COMM_ERR_ABORTED,
+                           "out of memory: could not allocate %" PRIu64 " bytes, the length that came from %s with tag "
+                           "%d; was it sent with comm_send_bytes? This ends the group",
+                           length, text, came.tag);
+    } else {
+        status = receive(group, call, data, (size_t)length, came.source, &cpu, &came);
+    }
     if (status != COMM_OK) {
         free(data);
         return status;
@@ -229,6 +353,6 @@ comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_optio
     *ret_data = data;
     *ret_bytes = (size_t)length;
     if (ret_source)
-        *ret_source = source;
+        *ret_source = came.source;
     return COMM_OK;
 }

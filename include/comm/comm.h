@@ -86,7 +86,7 @@ enum {
     COMM_ERR_DEADLINE = -21,  /* an operation did not finish in its time and ended its group */
     COMM_ERR_MISMATCH = -22,  /* ranks called different operations; the text spells out both */
     COMM_ERR_PROTOCOL = -23,  /* bytes from a peer made no sense */
-    COMM_ERR_ABORTED = -24,   /* comm_group_abort, here or on another rank */
+    COMM_ERR_ABORTED = -24,   /* here or on another rank: comm_group_abort, or no memory for a byte string */
     COMM_ERR_BACKEND = -25,   /* the backend's own library failed, or the store that it needs */
 
     COMM_ERR_FORKED = -40, /* the handle was made before fork(); it lives on in the parent only */
@@ -832,8 +832,9 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
  * Order    as for the collectives, and the messages, of which they are made.
  * Memory   borrows; gives *ret_data, with a NUL byte after it that is not counted, and *ret_bytes: comm_free each.
  * Threads  any.
- * Errors   those of the operations; INVALID inside a batch; NO_MEMORY, which ends the group once the lengths are
- *          known. */
+ * Errors   those of the operations; INVALID inside a batch, or for a length above PTRDIFF_MAX. What comes may end the
+ *          group on all ranks: ABORTED (no memory for it; the text says how many bytes of which rank), PROTOCOL
+ *          (lengths that no memory holds), MISMATCH (comm_recv_bytes: it was not sent with comm_send_bytes). */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,
                                            const comm_op_options *options, void **ret_data, size_t **ret_bytes);
 /* As above at the root; elsewhere both are NULL. */

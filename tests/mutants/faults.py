@@ -227,7 +227,7 @@ fault("i", "any_source_takes_the_last_arrived", P2P, "u->arrival < first->arriva
       "flow", "p2p on tcp", "programs on tcp")
 fault("i", "any_tag_takes_internal_tags", P2P, "COMM_ANY_TAG ? tag >= 0 :", "COMM_ANY_TAG ? 1 :", "bytes on tcp",
       "p2p on tcp", "groups")
-fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = comm_work_tag(work);\n", "", "bytes on tcp",
+fault("i", "recv_bytes_takes_bytes_of_any_tag", "core/bytes.c", "cpu.tag = came.tag;", "", "bytes on tcp",
       "bytes on loopback", "rows on 2")
 fault("h", "ranks_at_work_are_taken_for_other_programs", "core/exec/waiting.c",
       " && !ranks_use_cores(&w->usage) && !may", " && !may", "resting")

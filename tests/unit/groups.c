@@ -222,6 +222,100 @@ static void byte_strings_travel(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+static void negative_lengths_are_refused(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world(backend);
+    const size_t minus_3 = (size_t)-3, part_bytes[] = { 1, minus_3, 1 }, much[] = { 1, PTRDIFF_MAX, 1 };
+    const void *parts[] = { "a", "b", "c" };
+    void *data;
+    size_t *lengths, length;
+    CHECK_STATUS(comm_all_gather_bytes(world, "abc", minus_3, NULL, &data, &lengths), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("comm_all_gather_bytes on group 'world': send_bytes is 18446744073709551613: is it negative?");
+    CHECK_STATUS(comm_gather_bytes(world, NULL, minus_3, 0, NULL, &data, &lengths), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("send_bytes is 18446744073709551613: is it negative?");
+    CHECK_STATUS(comm_broadcast_bytes(world, "abc", minus_3, rank, NULL, &data, &length), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("bytes is 18446744073709551613: is it negative?");
+    CHECK_STATUS(comm_scatter_bytes(world, parts, part_bytes, rank, NULL, &data, &length), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("send_bytes[1] is 18446744073709551613: is it negative?");
+    CHECK_STATUS(comm_scatter_bytes(world, parts, much, rank, NULL, &data, &length), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("more than the address space holds");
+    CHECK_STATUS(comm_send_bytes(world, "abc", minus_3, 0, NULL), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("bytes is 18446744073709551613: is it negative?");
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
+/* Rank 1 gives a length that no string has, by the operation that the calls of the others begin with. */
+static void check_gathered_length(comm_group *world, int rank, uint64_t length, comm_status expected, const char *says)
+{
+    comm_group *group;
+    uint64_t lengths[8];
+    void *data;
+    size_t *gathered;
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    if (rank == 1) {
+        comm_status status = comm_all_gather(group, &length, lengths, 1, COMM_DTYPE_U64, NULL, NULL);
+        if (status == COMM_OK) /* the others may be faster, and their reason is here before this has ended */
+            status = comm_barrier(group, NULL, NULL);
+        CHECK_STATUS(status, expected);
+    } else {
+        CHECK_STATUS(comm_all_gather_bytes(group, "abc", 3, NULL, &data, &gathered), expected);
+    }
+    CHECK_ERROR_SAYS(says);
+    CHECK_ERROR_SAYS("comm_all_gather_bytes on group");
+    CHECK_STATUS(comm_group_status(group), expected);
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* loopback forgets a group that all who have opened it have closed */
+    CHECK_OK(comm_group_close(group));
+}
+
+/* Rank 0 sends something with comm_send that rank 1 receives with comm_recv_bytes. */
+static void check_received(comm_group *world, int rank, const void *message, size_t bytes, comm_status expected,
+                           const char *says)
+{
+    comm_group *group;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    void *data;
+    size_t length;
+    options.tag = 6;
+    CHECK_OK(comm_group_dup(world, NULL, &group));
+    comm_status status = COMM_OK;
+    if (rank == 0)
+        status = comm_send(group, message, bytes, COMM_DTYPE_BYTE, 1, &options, NULL);
+    if (rank == 1)
+        status = comm_recv_bytes(group, 0, &options, &data, &length, NULL);
+    else if (status == COMM_OK)
+        status = comm_barrier(group, NULL, NULL);
+    CHECK_STATUS(status, expected);
+    CHECK_ERROR_SAYS(says);
+    CHECK_ERROR_SAYS("from rank 0 with tag 6");
+    CHECK_ERROR_SAYS("sent with comm_send_bytes");
+    CHECK_STATUS(comm_group_status(group), expected);
+    CHECK_OK(comm_barrier(world, NULL, NULL)); /* loopback forgets a group that all who have opened it have closed */
+    CHECK_OK(comm_group_close(group));
+}
+
+static void absurd_lengths_end_the_group(int rank, int size, void *arg)
+{
+    (void)size, (void)arg;
+    comm_group *world = ranks_world(backend);
+    const uint64_t negative = (uint64_t)-3;
+    static const char letters[400];
+    check_gathered_length(world, rank, negative, COMM_ERR_PROTOCOL, "rank 1 gave the length 18446744073709551613");
+    check_received(world, rank, letters, 4, COMM_ERR_MISMATCH, "it has 4 bytes instead of 8");
+    check_received(world, rank, letters, 400, COMM_ERR_MISMATCH, "400");
+    check_received(world, rank, &negative, 8, COMM_ERR_MISMATCH, "18446744073709551613, which is no length");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these abort instead */
+    const uint64_t much = (uint64_t)1 << 61;
+    check_gathered_length(world, rank, much, COMM_ERR_ABORTED,
+                          "could not allocate 2305843009213693958 bytes for what was sent, of which rank 1 gave "
+                          "2305843009213693952");
+    check_received(world, rank, &much, 8, COMM_ERR_ABORTED, "could not allocate 2305843009213693952 bytes");
+#endif
+    CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_group_close(world));
+}
+
 static void a_monitored_barrier_names_who_is_missing(int rank, int size, void *arg)
 {
     (void)arg;
@@ -383,6 +477,8 @@ static int run(const struct ranks_options *how)
            ranks_run(6, how, groups_are_divided, NULL) || ranks_run(6, how, groups_are_enumerated, NULL) ||
            ranks_run(4, how, abort_ends_the_group_and_shrink_goes_on, NULL) ||
            ranks_run(3, how, different_calls_are_a_mismatch, NULL) || ranks_run(3, how, byte_strings_travel, NULL) ||
+           ranks_run(3, how, negative_lengths_are_refused, NULL) ||
+           ranks_run(3, how, absurd_lengths_end_the_group, NULL) ||
            ranks_run(4, how, a_monitored_barrier_names_who_is_missing, NULL) ||
            ranks_run(3, how, texts_of_a_permuted_group_give_both_numbers, NULL) ||
            ranks_run(2, how, wrong_options_are_refused, NULL) ||
