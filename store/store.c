@@ -56,6 +56,20 @@ void store_release(comm_store *s)
         s->kind->close(s);
 }
 
+static comm_status check_options(const comm_store_options *o)
+{
+    if (o->timeout_ms < COMM_TIMEOUT_INFINITE)
+        return comm__fail(COMM_ERR_INVALID, "comm_store_open: options.timeout_ms is %lld; give milliseconds, 0 for 5 "
+                          "minutes, or COMM_TIMEOUT_INFINITE", (long long)o->timeout_ms);
+    if (o->world_size < 0)
+        return comm__fail(COMM_ERR_INVALID, "comm_store_open: options.world_size is %d; give a number of processes, or "
+                          "0 if it is not known", (int)o->world_size);
+    if (o->reserved != 0)
+        return comm__fail(COMM_ERR_INVALID, "comm_store_open: options.reserved is %d; it must be 0: begin with "
+                          "COMM_STORE_OPTIONS_INIT", (int)o->reserved);
+    return COMM_OK;
+}
+
 static comm_status full_options(const comm_store_options *options, comm_store_options *ret_full)
 {
     *ret_full = (comm_store_options)COMM_STORE_OPTIONS_INIT;
@@ -68,9 +82,7 @@ static comm_status full_options(const comm_store_options *options, comm_store_op
         if (((const char *)options)[i])
             return comm__fail(COMM_ERR_VERSION, "comm_store_open: options of a newer libcomm than this one (%s)",
                               comm_version());
-    if (ret_full->timeout_ms == 0)
-        ret_full->timeout_ms = STORE_TIMEOUT_MS;
-    return COMM_OK;
+    return check_options(ret_full);
 }
 
 static const struct {
@@ -98,6 +110,8 @@ comm_status comm_store_open(const char *url, const comm_store_options *options, 
     if (!url || !ret_store)
         return comm__fail(COMM_ERR_INVALID, "comm_store_open: the URL or ret_store is NULL");
     comm_status status = full_options(options, &full);
+    if (full.timeout_ms == 0)
+        full.timeout_ms = STORE_TIMEOUT_MS;
     for (size_t i = 0; status == COMM_OK && i < KIND_COUNT; i++)
         if (strncasecmp(url, kinds[i].scheme, strlen(kinds[i].scheme)) == 0)
             return kinds[i].open(url, &full, ret_store);

@@ -45,15 +45,16 @@ typedef struct comm_store_options {
     uint32_t struct_bytes;
     int32_t serve;         /* tcp: 1 runs the server in this process, on a thread of its own, until the store is closed
                             * */
-    int64_t timeout_ms;    /* to open, and then the handle's own; 0: 5 minutes */
-    int32_t world_size;    /* 0: not known. tcp: a client that gives it is counted as joined; with serve, open returns
-                              when world_size clients have joined. file: how many will open it; more are refused, and
-                              the last to close removes the file */
+    int64_t timeout_ms;    /* to open, and then the handle's own; 0: 5 minutes; COMM_TIMEOUT_INFINITE: no limit; other
+                            * negative numbers are INVALID */
+    int32_t world_size;    /* 0: not known; negative: INVALID. tcp: a client that gives it is counted as joined; with
+                              serve, open returns when world_size clients have joined. file: how many will open it;
+                              more are refused, and the last to close removes the file */
     int32_t listen_fd_plus_one; /* tcp, serve: an already listening socket, plus one; the store takes it */
     const char *bind;      /* tcp, serve: the address to listen on; NULL: the URL's host if it is one, else all */
     int32_t multi_tenant;  /* tcp, serve: 1 shares the server with this process's other such stores at the same address
                               and port; the last of them to close ends it */
-    int32_t reserved;      /* 0 */
+    int32_t reserved;      /* 0, else INVALID */
 } comm_store_options;
 #define COMM_STORE_OPTIONS_INIT { (uint32_t)sizeof(comm_store_options), 0, 0, 0, 0, NULL, 0, 0 }
 
@@ -67,9 +68,9 @@ typedef struct comm_store_options {
  *                        hash:// alone is a fresh one
  * A file whose openers have all died without closing it is left from a crashed job, and refused; the text names them.
  * Memory  gives *ret_store (comm_store_close).
- * Errors  INVALID (quotes the part of the URL; the file is left over, or its world is complete), NOT_FOUND (unknown
- *         scheme), TIMEOUT (no answer: says host, address, and the last refusal; or the file is still that of the
- *         last world), SYSTEM (for example the port is taken), PROTOCOL (the file is something else). */
+ * Errors  INVALID (quotes the part of the URL, or the option; the file is left over, or its world is complete),
+ *         NOT_FOUND (unknown scheme), TIMEOUT (no answer: says host, address, and the last refusal; serve: says how
+ *         many clients have joined; or the file is still that of the last world), SYSTEM (for example the port is taken), PROTOCOL (the file is something else). */
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
 /* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; after that the handle

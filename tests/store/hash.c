@@ -93,10 +93,31 @@ static void names_are_apart(void)
     comm_store_close(other);
 }
 
+/* Of a store of any kind: they are checked before its scheme is looked at. */
+static void wrong_options_are_refused(void)
+{
+    static const char *const says[] = { "options.timeout_ms is -5", "options.world_size is -3",
+                                        "options.reserved is 7" };
+    comm_store_options wrong[3] = { COMM_STORE_OPTIONS_INIT, COMM_STORE_OPTIONS_INIT, COMM_STORE_OPTIONS_INIT };
+    comm_store *store;
+    wrong[0].timeout_ms = -5;
+    wrong[1].world_size = -3;
+    wrong[2].reserved = 7;
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(comm_store_open("hash://", &wrong[i], &store), COMM_ERR_INVALID);
+        CHECK_ERROR_SAYS(says[i]);
+    }
+    wrong[0].timeout_ms = COMM_TIMEOUT_INFINITE;
+    CHECK_OK(comm_store_open("hash://", &wrong[0], &store));
+    CHECK(comm_store_timeout(store) == COMM_TIMEOUT_INFINITE);
+    comm_store_close(store);
+}
+
 int main(void)
 {
     alarm(100);
     names_are_apart();
+    wrong_options_are_refused();
     run_threads(open_at_one_moment);
     run_threads(come_and_go);
     return 0;
