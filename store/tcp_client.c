@@ -405,18 +405,21 @@ static comm_status tcp_clone(comm_store *s, const struct store_wait *wait, comm_
     return COMM_OK;
 }
 
-/* Count ourselves in, as PyTorch's clients do. */
+/* Count ourselves in, as PyTorch's clients do. With `serve` the server is in this process, so clients are what is
+ * missing, even if the limit passes in a query. */
 static comm_status tcp_join(struct tcp_store *t, int32_t world_size, int serve, const struct store_wait *wait)
 {
-    int64_t joined = 0;
+    int64_t joined = 0, now_joined = 0;
     comm_status status = tcp_join_add(&t->base, 1, wait, &joined);
     while (status == COMM_OK && serve && joined < world_size) {
-        if (store_wait_over(wait))
-            return comm__fail(COMM_ERR_TIMEOUT, "opening %s timed out after %lld ms: %lld of %d clients have joined",
-                              t->base.url, store_wait_ms(wait), (long long)joined, (int)world_size);
         struct timespec pause = { 0, JOIN_POLL_MS * 1000000 };
         nanosleep(&pause, NULL);
-        status = tcp_join_add(&t->base, 0, wait, &joined);
+        status = store_wait_over(wait) ? COMM_ERR_TIMEOUT : tcp_join_add(&t->base, 0, wait, &now_joined);
+        if (status == COMM_OK)
+            joined = now_joined;
+        else if (status == COMM_ERR_TIMEOUT)
+            comm__fail(status, "opening %s timed out after %lld ms: %lld of %d clients have joined", t->base.url,
+                       store_wait_ms(wait), (long long)joined, (int)world_size);
     }
     return status;
 }

@@ -545,11 +545,26 @@ static void no_store_at_all(void)
     free(server);
 }
 
+/* It serves itself, so what is missing is the other client, whatever it was doing when the limit passed. */
+static void a_client_that_does_not_come(void)
+{
+    comm_store *store;
+    comm_store_options options = COMM_STORE_OPTIONS_INIT;
+    options.serve = 1;
+    options.world_size = 2;
+    for (int i = 0; i < 10; i++) {
+        options.timeout_ms = 100 + i;
+        CHECK_STATUS(comm_store_open("tcp://127.0.0.1:0", &options, &store), COMM_ERR_TIMEOUT);
+        CHECK_ERROR_SAYS("1 of 2 clients have joined");
+    }
+}
+
 int main(void)
 {
     static void (*const tests[])(void) = {
         pytorch_of_today, timeouts_on_pytorch, what_pytorch_may_have, what_pytorch_may_lack, ours, pytorch_before_2_5,
         pytorch_2_1, pytorch_1_13, broken_servers, a_server_that_is_silent, no_store_at_all,
+        a_client_that_does_not_come,
     };
     alarm(100);
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
