@@ -153,13 +153,18 @@ comm_status file_leave(struct file_share *f, comm_status status)
 
 /* ---- Reading ---- */
 
+/* A file of which no record could be read may be anything, so nothing here says to delete it just so. */
 static comm_status fail_damaged(const struct file_share *f, const char *why)
 {
-    return comm__fail(
-        COMM_ERR_PROTOCOL,
-        "the store file %s is damaged at offset %lld: %s. It is no store of libcomm, or something else has written "
-        "to it; delete it, or use another path for each job",
-        f->path, (long long)f->read_to, why);
+    if (f->read_to == 0)
+        return comm__fail(COMM_ERR_PROTOCOL,
+                          "the file %s is no store of libcomm's, or is damaged: at offset 0: %s. Use another path; or "
+                          "remove it, if it is left from a job",
+                          f->path, why);
+    return comm__fail(COMM_ERR_PROTOCOL,
+                      "the store file %s is damaged at offset %lld: %s. Something else has written to it; delete it, "
+                      "or use another path for each job",
+                      f->path, (long long)f->read_to, why);
 }
 
 static comm_status add_opener(struct file_share *f, struct table_bytes who)

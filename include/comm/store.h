@@ -70,7 +70,8 @@ typedef struct comm_store_options {
  * Memory  gives *ret_store (comm_store_close).
  * Errors  INVALID (quotes the part of the URL, or the option; the file is left over, or its world is complete),
  *         NOT_FOUND (unknown scheme), TIMEOUT (no answer: says host, address, and the last refusal; serve: says how
- *         many clients have joined; or the file is still that of the last world), SYSTEM (for example the port is taken), PROTOCOL (the file is something else). */
+ *         many clients have joined; or the file is still that of the last world), SYSTEM (for example the port is
+ *         taken), PROTOCOL (the file is something else). */
 COMM_API comm_status comm_store_open(const char *url, const comm_store_options *options, comm_store **ret_store);
 
 /* Close; NULL is fine. Calls of other threads that wait on this handle end with ABORTED first; after that the handle

@@ -242,6 +242,8 @@ static void garbage_is_an_error_at_once(void)
             CHECK_STATUS(try_open(0, &store), COMM_ERR_PROTOCOL);
             CHECK_ERROR_SAYS(rows[i].words);
             CHECK_ERROR_SAYS(path);
+            CHECK_ERROR_SAYS("is no store of libcomm's, or is damaged");
+            CHECK(!strstr(comm_last_error(), "delete it"));
             CHECK(file_bytes() == (off_t)rows[i].count); /* another program's file: not touched */
         } else {
             CHECK_OK(try_open(0, &store));
