@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "dial.h"
 #include "descriptor.h"
 #include "events.h"
@@ -263,7 +264,8 @@ comm_status accept_open(struct fabric *f)
     f->listener.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (f->listener.fd < 0 || bind(f->listener.fd, (struct sockaddr *)&address, bytes) != 0 ||
         listen(f->listener.fd, 4096) != 0 || !events_watch(f, &f->listener))
-        return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s%s", strerror(errno),
+                         descriptors_cure(errno));
     return COMM_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "arena.h"
+#include "base/descriptors.h"
 #include "base/likely.h"
 #include "base/param_rows.h"
 #include "ending.h"
@@ -35,8 +36,8 @@ static comm_status shm_query(void *context)
     if (failed)
         return exec_fail(COMM_ERR_UNSUPPORTED,
                          "ranks cannot share memory here: neither memfd_create nor a file in /dev/shm gives %zu "
-                         "bytes: %s",
-                         2 * ring_bytes, segment_error(-failed));
+                         "bytes: %s%s",
+                         2 * ring_bytes, segment_error(-failed), descriptors_cure(-failed));
     return COMM_OK;
 }
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "descriptor.h"
 #include "dial.h"
 #include "duplex.h"
@@ -43,7 +44,8 @@ comm_status events_open(struct fabric *f)
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
     f->bell.fd = f->epoll < 0 ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (f->bell.fd < 0 || epoll_ctl(f->epoll, EPOLL_CTL_ADD, f->bell.fd, &e) != 0)
-        return exec_fail(COMM_ERR_SYSTEM, "making the descriptors that a rank sleeps at: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "making the descriptors that a rank sleeps at: %s%s",
+                         strerror(errno), descriptors_cure(errno));
     return COMM_OK;
 }
 

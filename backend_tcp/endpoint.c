@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/descriptors.h"
 #include "base/netaddr.h"
 #include "base/utf8.h"
 #include "say.h"
@@ -65,7 +66,8 @@ comm_status endpoint_publish(struct mesh *m)
                         (int)m->tcp_port);
     int listed = netaddr_list(endpoint + used, sizeof endpoint - (size_t)used, interface_wanted, m->interfaces);
     if (listed < 0)
-        return exec_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "listing this host's addresses: %s%s", strerror(errno),
+                         descriptors_cure(errno));
     note_own_place(m, endpoint + used);
     snprintf(key, sizeof key, "tcp/%d", (int)m->domain.peers.rank);
     return exec_host->store_set(m->store, key, endpoint, (size_t)(used + listed));

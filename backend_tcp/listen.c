@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/netaddr.h"
 #include "connect.h"
 #include "endpoint.h"
@@ -241,7 +242,8 @@ comm_status listen_open(struct mesh *m)
     int port;
     m->listener = netaddr_listen(4096, &port);
     if (m->listener < 0)
-        return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s", strerror(errno));
+        return exec_fail(COMM_ERR_SYSTEM, "listening for the other ranks: %s%s", strerror(errno),
+                         descriptors_cure(errno));
     m->tcp_port = port;
     snprintf(m->links[m->domain.peers.rank].port.where, sizeof m->links[0].port.where, "%.64s:%d",
              m->domain.peers.host_name, (int)m->tcp_port);

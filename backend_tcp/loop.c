@@ -132,7 +132,8 @@ comm_status loop_open(struct mesh *m, void (*on_due)(struct mesh *m, int64_t now
     if (!failed)
         failed = uv_async_init(&m->loop, &m->wake, on_wake);
     if (failed)
-        return exec_fail(COMM_ERR_SYSTEM, "making an event loop: %s", uv_strerror(failed));
+        return exec_fail(COMM_ERR_SYSTEM, "making an event loop: %s%s", uv_strerror(failed),
+                         descriptors_cure(-failed));
     uv_timer_init(&m->loop, &m->timer);
     uv_timer_init(&m->loop, &m->nap);
     m->timer.data = m->nap.data = m->wake.data = m;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/error.h"
 
 enum {
@@ -30,7 +31,8 @@ comm_status tcp_conn_create(int fd, struct tcp_conn **ret_conn)
     c->look_ms = LOOK_MS;
     c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (c->wake_fd < 0) {
-        comm_status status = comm__fail(COMM_ERR_SYSTEM, "eventfd: %s", strerror(errno));
+        comm_status status = comm__fail(COMM_ERR_SYSTEM, "eventfd: %s%s", strerror(errno),
+                                        descriptors_cure(errno));
         tcp_conn_destroy(c);
         return status;
     }

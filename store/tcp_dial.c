@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/monotonic_cond.h"
@@ -172,8 +173,8 @@ static void note_refusal(struct refusal *refusal, const struct addrinfo *a, int 
 {
     char host[64] = "?", port[16] = "?";
     getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(refusal->text, sizeof refusal->text, "%s port %s: %s", host, port,
-             error ? strerror(error) : "no answer");
+    snprintf(refusal->text, sizeof refusal->text, "%s port %s: %s%s", host, port,
+             error ? strerror(error) : "no answer", descriptors_cure(error));
     refusal->undecided |= error != ECONNREFUSED;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/error.h"
 
 enum { BACKLOG = 65535 }; /* the kernel cuts it down to somaxconn: a whole job may connect in one moment */
@@ -110,7 +111,8 @@ static comm_status cannot_listen(const char *host, int32_t port, int error)
 {
     char owner[128];
     if (error != EADDRINUSE)
-        return comm__fail(COMM_ERR_SYSTEM, "serve a store on %s port %d: %s", host, port, strerror(error));
+        return comm__fail(COMM_ERR_SYSTEM, "serve a store on %s port %d: %s%s", host, port, strerror(error),
+                          descriptors_cure(error));
     describe_owner(port, owner, sizeof owner);
     return comm__fail(COMM_ERR_SYSTEM,
                       "serve a store on %s port %d: the port is in use%s; choose another one, or port 0 to let the "

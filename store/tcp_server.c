@@ -579,7 +579,9 @@ static comm_status server_init(struct tcp_server *server)
     server->stop.data = server->listener.data = server->accept_again.data = server;
     if (!error)
         error = -pthread_create(&server->thread, NULL, run, server);
-    return error ? comm__fail(COMM_ERR_SYSTEM, "start a store server: %s", uv_strerror(error)) : COMM_OK;
+    return !error ? COMM_OK
+                  : comm__fail(COMM_ERR_SYSTEM, "start a store server: %s%s", uv_strerror(error),
+                               descriptors_cure(-error));
 }
 
 comm_status tcp_server_start(int listen_fd, struct tcp_server **ret_server)

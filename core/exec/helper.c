@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/descriptors.h"
 #include "base/monotonic_cond.h"
 #include "say.h"
 
@@ -134,7 +135,8 @@ comm_status helper_start(struct helper *h, int events)
     h->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int failed = h->bell < 0 ? errno : pthread_create(&h->thread, NULL, help, h);
     if (failed)
-        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s", strerror(failed));
+        return exec_fail(COMM_ERR_SYSTEM, "starting the helper thread: %s%s", strerror(failed),
+                         descriptors_cure(failed));
     h->runs = 1;
     return COMM_OK;
 }

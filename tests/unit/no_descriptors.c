@@ -228,12 +228,43 @@ static int few_descriptors(const char *backend)
     return 0;
 }
 
+/* Whatever the last one was wanted for, the error says what to do. */
+static void opening_says_what_to_raise(int rank, int size, void *arg)
+{
+    static const char *const meeting_points[] = { "hash://", "tcp://127.0.0.1:0" };
+    (void)rank, (void)size;
+    setenv("COMM_LOG", "error", 1);
+    for (int i = 0; i < 2; i++) {
+        comm_init_options options = COMM_INIT_OPTIONS_INIT;
+        comm_group *world;
+        comm_status status = COMM_ERR_SYSTEM;
+        options.world_size = 1;
+        options.rendezvous = meeting_points[i];
+        options.backend = arg;
+        options.timeout_ms = 200;
+        for (int left = 0; status != COMM_OK; left++) {
+            take_descriptors();
+            CHECK(left < taken_count);
+            for (int k = 0; k < left; k++)
+                close(taken[--taken_count]);
+            status = comm_init(&options, &world);
+            if (status != COMM_OK)
+                CHECK_ERROR_SAYS("(raise the limit: ulimit -n)");
+            give_descriptors();
+        }
+        CHECK_OK(comm_group_close(world));
+    }
+}
+
 int main(void)
 {
     turn = mmap(NULL, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(turn != MAP_FAILED);
     if (ranks_run(2, NULL, one_closes_all_descriptors, "cpu:shm") || few_descriptors("cpu:shm") ||
         few_descriptors("cpu:shm-tcp"))
+        return 1;
+    if (ranks_run(1, NULL, opening_says_what_to_raise, "cpu:tcp") ||
+        ranks_run(1, NULL, opening_says_what_to_raise, "cpu:shm"))
         return 1;
     for (int size = 2; size <= 4; size++)
         if (ranks_run(size, NULL, one_has_no_descriptors, "cpu:shm") ||

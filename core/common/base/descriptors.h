@@ -24,4 +24,10 @@ static inline int descriptors_for_loop(void)
     return error;
 }
 
+/* What an error text has behind the system's words for `error`. */
+static inline const char *descriptors_cure(int error)
+{
+    return error == EMFILE ? " (raise the limit: ulimit -n)" : "";
+}
+
 #endif
