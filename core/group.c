@@ -292,6 +292,8 @@ comm_status comm_group_status(const comm_group *group)
 {
     if (!group)
         return comm__fail(COMM_ERR_INVALID, "comm_group_status: the group is NULL");
+    if (comm__forked_since(group->generation))
+        return comm__fail_forked(group, "comm_group_status");
     comm_status status = atomic_load_explicit(&group->ended, memory_order_acquire);
     if (status == COMM_OK && group->round_robin)
         return comm__round_robin_status(group);

@@ -534,7 +534,8 @@ COMM_API int64_t comm_group_timeout(const comm_group *group); /* in ms; COMM_TIM
 COMM_API comm_status comm_group_set_timeout(comm_group *group, int64_t timeout_ms);
 COMM_API uint64_t comm_group_seq(const comm_group *group); /* collectives submitted so far */
 COMM_API comm_store *comm_group_store(comm_group *group);  /* the world's, prefixed for this group: yours to use */
-COMM_API comm_status comm_group_status(const comm_group *group); /* OK, or why the group has ended */
+/* OK, or why the group has ended; FORKED in the child of a fork. */
+COMM_API comm_status comm_group_status(const comm_group *group);
 
 /* Ranks between groups: this group's rank -> the world's, and back. NOT_FOUND says that it is in no such group. */
 COMM_API comm_status comm_group_world_rank(const comm_group *group, int32_t rank, int32_t *ret_world_rank);

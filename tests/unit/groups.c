@@ -434,6 +434,7 @@ static void a_forked_child_is_told_so(int rank, int size, void *arg)
     pid_t child = fork();
     if (child == 0) {
         int ok = comm_barrier(world, NULL, NULL) == COMM_ERR_FORKED && strstr(comm_last_error(), "fork()") &&
+                 comm_group_status(world) == COMM_ERR_FORKED && strstr(comm_last_error(), "comm_group_status: ") &&
                  comm_group_close(world) == COMM_ERR_FORKED;
         _exit(ok ? 0 : 1);
     }
