@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "coalesce.h"
 #include "group.h"
 
@@ -28,6 +29,9 @@ static comm_status check_length(const comm_group *group, const char *call, const
     if (bytes > PTRDIFF_MAX)
         return comm__fail(COMM_ERR_INVALID, "%s on group '%s': %s is %zu: is it negative?", call, group->name, name,
                           bytes);
+    if (bytes > LIMIT_BUFFER_BYTES)
+        return comm__fail(COMM_ERR_INVALID, "%s on group '%s': %s is %zu, more than the address space holds", call,
+                          group->name, name, bytes);
     if (!data && bytes)
         return comm__fail(COMM_ERR_INVALID, "%s on group '%s': the data is NULL, but it has %zu bytes", call,
                           group->name, bytes);
@@ -50,7 +54,7 @@ static comm_status check_call(const comm_group *group, const char *call, const c
 /* Memory that is never NULL for 0 bytes, with a NUL after the data, so that it can be printed as text. */
 static void *allocate(size_t bytes)
 {
-    char *memory = bytes < PTRDIFF_MAX ? malloc(bytes + 1) : NULL;
+    char *memory = malloc(bytes + 1);
     if (memory)
         memory[bytes] = '\0';
     return memory;
@@ -100,7 +104,7 @@ static comm_status absurd_length(comm_group *group, const char *call, int32_t ra
 /* Memory for one string, whose length `rank` gave. */
 static comm_status allocate_string(comm_group *group, const char *call, int32_t rank, size_t bytes, void **ret_data)
 {
-    if (bytes > PTRDIFF_MAX)
+    if (bytes > LIMIT_BUFFER_BYTES)
         return absurd_length(group, call, rank, bytes);
     void *data = allocate(bytes);
     if (!data)
@@ -119,7 +123,7 @@ static comm_status allocate_strings(comm_group *group, const char *call, const s
         if (bytes[r] > bytes[longest])
             longest = r;
     }
-    if (overflows || total > PTRDIFF_MAX)
+    if (overflows || total > LIMIT_BUFFER_BYTES)
         return absurd_length(group, call, longest, bytes[longest]);
     void *data = allocate(total);
     if (!data)
@@ -225,14 +229,14 @@ static comm_status check_parts(const comm_group *group, const char *call, const 
     for (int32_t r = 0; r < group->size; r++) {
         char name[32];
         snprintf(name, sizeof name, "send_bytes[%d]", r);
-        if (!send[r] && send_bytes[r] && send_bytes[r] <= PTRDIFF_MAX)
+        if (!send[r] && send_bytes[r] && send_bytes[r] <= LIMIT_BUFFER_BYTES)
             return comm__fail(COMM_ERR_INVALID, "%s on group '%s': send[%d] is NULL, but has %zu bytes", call,
                               group->name, r, send_bytes[r]);
         comm_status status = check_length(group, call, name, send[r], send_bytes[r]);
         if (status != COMM_OK)
             return status;
-        total += send_bytes[r]; /* of two that are not above PTRDIFF_MAX */
-        if (total > PTRDIFF_MAX)
+        total += send_bytes[r]; /* of two that are not above the limit */
+        if (total > LIMIT_BUFFER_BYTES)
             return comm__fail(COMM_ERR_INVALID, "%s on group '%s': send_bytes[0] to send_bytes[%d] are %zu bytes, more "
                               "than the address space holds", call, group->name, r, total);
     }
@@ -331,7 +335,7 @@ comm_status comm_recv_bytes(comm_group *group, int32_t peer, const comm_op_optio
     if (status != COMM_OK)
         return status;
     char text[GROUP_RANK_BYTES + 80];
-    if (length > PTRDIFF_MAX) {
+    if (length > LIMIT_BUFFER_BYTES) {
         snprintf(text, sizeof text, "its 8 bytes are %" PRIu64 ", which is no length", length);
         return not_a_string(group, call, &came, text);
     }

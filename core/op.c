@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/utf8.h"
 
 const char *comm__op_name(int32_t kind)
@@ -228,7 +229,7 @@ static comm_status check_ranks(const struct check *c, const comm_op_traits *t)
 
 /* ---- Buffers ---- */
 
-/* Bytes of the whole side, without gaps. A number that does not fit into size_t is refused. */
+/* Bytes of the whole side, without gaps. Numbers that no buffer can have are refused. */
 static comm_status side_bytes(const struct check *c, const char *name, const comm_buffers *side, uint8_t shape,
                               size_t *ret_bytes)
 {
@@ -241,20 +242,23 @@ static comm_status side_bytes(const struct check *c, const char *name, const com
             if (side->offsets)
                 overflows |= __builtin_add_overflow(end, side->offsets[r], &end);
             overflows |= __builtin_add_overflow(elements, side->counts[r], &elements);
-            overflows |= end > PTRDIFF_MAX / element_bytes;
+            overflows |= end > LIMIT_BUFFER_BYTES / element_bytes;
         }
     } else if (shape == COMM_OP_SIDE_BLOCKS) {
         overflows = __builtin_mul_overflow(side->count, (size_t)c->place->size, &elements);
     }
     overflows |= __builtin_mul_overflow(elements, element_bytes, ret_bytes);
-    if (!overflows && *ret_bytes <= PTRDIFF_MAX)
+    if (!overflows && *ret_bytes <= LIMIT_BUFFER_BYTES)
         return COMM_OK;
     if (side->counts)
         return refuse(c, COMM_ERR_INVALID,
                       "the %s side's counts and offsets reach beyond the address space; is one of them negative?",
                       name);
-    return refuse(c, COMM_ERR_INVALID, "the %s buffer would be longer than the address space (count %zu of %s)%s", name,
-                  side->count, comm_dtype_name(c->op->dtype), side->count > PTRDIFF_MAX ? "; is it negative?" : "");
+    return refuse(c, COMM_ERR_INVALID,
+                  "the count %zu is absurd: %s%zu bytes of %s, so the %s buffer would be longer than the address "
+                  "space%s",
+                  side->count, overflows ? "more than " : "", overflows ? SIZE_MAX : *ret_bytes,
+                  comm_dtype_name(c->op->dtype), name, side->count > PTRDIFF_MAX ? "; is it negative?" : "");
 }
 
 static comm_status check_side(const struct check *c, const char *name, const comm_buffers *side, uint8_t shape,

@@ -833,7 +833,7 @@ COMM_API comm_status comm_coalesce_cancel(comm_group *group);
  * Order    as for the collectives, and the messages, of which they are made.
  * Memory   borrows; gives *ret_data, with a NUL byte after it that is not counted, and *ret_bytes: comm_free each.
  * Threads  any.
- * Errors   those of the operations; INVALID inside a batch, or for a length above PTRDIFF_MAX. What comes may end the
+ * Errors   those of the operations; INVALID inside a batch, or for a length that no memory has. What comes may end the
  *          group on all ranks: ABORTED (no memory for it; the text says how many bytes of which rank), PROTOCOL
  *          (lengths that no memory holds), MISMATCH (comm_recv_bytes: it was not sent with comm_send_bytes). */
 COMM_API comm_status comm_all_gather_bytes(comm_group *group, const void *send, size_t send_bytes,

@@ -86,6 +86,13 @@ static void buffers_are_checked(void **state)
     assert_refused(all_reduce(memory, other, SIZE_MAX / 2), NULL, COMM_ERR_INVALID, "longer than the address space");
     assert_refused(all_reduce(memory, other, (size_t)-4), NULL, COMM_ERR_INVALID, "is it negative?");
     assert_refused(all_gather(memory, other, SIZE_MAX / 8), NULL, COMM_ERR_INVALID, "longer than the address space");
+    /* Not that the buffers overlap, nor that there is none. */
+    assert_refused(all_reduce(memory, other, (size_t)1 << 60), NULL, COMM_ERR_INVALID,
+                   "the count 1152921504606846976 is absurd: 4611686018427387904 bytes of f32");
+    assert_refused(all_reduce(NULL, other, (size_t)1 << 62), NULL, COMM_ERR_INVALID,
+                   "the count 4611686018427387904 is absurd: more than 18446744073709551615 bytes of f32");
+    assert_refused(all_gather(memory, memory, (size_t)1 << 56), NULL, COMM_ERR_INVALID,
+                   "the count 72057594037927936 is absurd: 288230376151711744 bytes of f32");
 }
 
 static void only_the_named_overlaps_are_taken(void **state)
