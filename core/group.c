@@ -391,8 +391,10 @@ int32_t comm_group_supports(comm_group *group, int32_t kind, comm_dtype dtype, c
     if (status != COMM_OK)
         return 0;
     options.device = device;
-    options.premul = scalar;
-    options.reduce_fn = never_reduces;
+    if (traits->traits & COMM_OP_TRAIT_REDUCES) {
+        options.premul = redop == COMM_REDOP_PREMUL_SUM ? scalar : NULL;
+        options.reduce_fn = redop == COMM_REDOP_USER ? never_reduces : NULL;
+    }
     if (traits->traits & (COMM_OP_TRAIT_ROOTED | COMM_OP_TRAIT_PEER))
         op.root = 0;
     comm_group *asked = group->round_robin ? group->round_robin->groups[0] : group;

@@ -166,7 +166,7 @@ static comm_status take_options(comm_op *op, const struct check *c, const comm_o
         op->tag = options.tag;
     op->device = options.device;
     op->stream = options.stream;
-    op->premul = op->redop == COMM_REDOP_PREMUL_SUM ? options.premul : NULL;
+    op->premul = options.premul;
     op->reduce_fn = options.reduce_fn;
     op->reduce_context = options.reduce_context;
     op->element_bytes = options.element_bytes;
@@ -206,6 +206,20 @@ static comm_status check_types(const struct check *c, const comm_op_traits *t)
         return refuse(c, COMM_ERR_INVALID, "the reduce op is 'user', but options->reduce_fn is NULL");
     if (op->redop == COMM_REDOP_PREMUL_SUM && !op->premul)
         return refuse(c, COMM_ERR_INVALID, "the reduce op is 'premul_sum', but options->premul is NULL");
+    return COMM_OK;
+}
+
+/* A reduce op that was meant to use them, but is another one, would give wrong results. */
+static comm_status check_unused(const struct check *c, const comm_op_traits *t)
+{
+    const comm_op *op = c->op;
+    int reduces = (t->traits & COMM_OP_TRAIT_REDUCES) != 0;
+    if (op->premul && !(reduces && op->redop == COMM_REDOP_PREMUL_SUM))
+        return refuse(c, COMM_ERR_INVALID, "options->premul is given, but it is for COMM_REDOP_PREMUL_SUM%s%s",
+                      reduces ? "; the reduce op is " : "", reduces ? comm_redop_name(op->redop) : "");
+    if (op->reduce_fn && !(reduces && op->redop == COMM_REDOP_USER))
+        return refuse(c, COMM_ERR_INVALID, "options->reduce_fn is given, but it is for COMM_REDOP_USER%s%s",
+                      reduces ? "; the reduce op is " : "", reduces ? comm_redop_name(op->redop) : "");
     return COMM_OK;
 }
 
@@ -409,6 +423,8 @@ comm_status comm__op_prepare(comm_op *op, const struct op_place *place, const co
     comm_status status = take_options(op, &c, options);
     if (status == COMM_OK)
         status = check_types(&c, t);
+    if (status == COMM_OK)
+        status = check_unused(&c, t);
     if (status == COMM_OK)
         status = take_element(op, &c, t);
     if (status == COMM_OK)

@@ -338,8 +338,8 @@ typedef struct comm_op_options {
                               * in this stream already. NULL is the device's default stream, not "no stream". Unused on
                               * the CPU */
     const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read, or
-                              * see COMM_OP_FLAG_PREMUL_ON_DEVICE */
-    comm_reduce_fn reduce_fn; /* USER */
+                              * see COMM_OP_FLAG_PREMUL_ON_DEVICE. INVALID elsewhere, if it is not NULL */
+    comm_reduce_fn reduce_fn; /* USER. INVALID elsewhere, if it is not NULL */
     void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
     const char *label;       /* borrows; a few words of yours that errors and records will show */
     uint32_t element_bytes;  /* USER on BYTE: the size of one element, any number, for reducing structs; counts are in

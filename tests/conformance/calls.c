@@ -398,10 +398,10 @@ void prepare(const struct one *c, comm_group *g, struct memory *m)
     m->options = (comm_op_options)COMM_OP_OPTIONS_INIT;
     m->options.tag = c->kind == SEND_RECV && !on_gpu(c) ? (int32_t)(c->count % 7) : 0;
     m->options.device = c->device;
-    m->options.reduce_fn = first_nonzero;
+    m->options.reduce_fn = reduces(c->kind) && c->redop == COMM_REDOP_USER ? first_nonzero : NULL;
     m->options.flags = c->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     value_write(c->dtype, value_factor(c->dtype, rank), m->factor);
-    m->options.premul = m->factor;
+    m->options.premul = reduces(c->kind) && c->redop == COMM_REDOP_PREMUL_SUM ? m->factor : NULL;
     fill_send(c, m, rank, size);
     fill_expected(c, m, rank, size);
     if (c->in_place)

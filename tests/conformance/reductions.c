@@ -216,7 +216,7 @@ static void run(const struct reduction *r, comm_group *g, uint8_t *recv)
 {
     comm_op_options options = COMM_OP_OPTIONS_INIT;
     int32_t rank = comm_group_rank(g);
-    options.premul = r->factors[rank];
+    options.premul = r->redop == COMM_REDOP_PREMUL_SUM ? r->factors[rank] : NULL;
     options.device = r->device;
     options.flags = r->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;
     comm_status status =
@@ -454,15 +454,15 @@ static void refusals(int rank, int size, void *arg)
     comm_group *world = ranks_world(suite->backend);
     comm_op_options o = COMM_OP_OPTIONS_INIT;
     o.device = suite->on_gpu ? gpu_device() : COMM_DEVICE_DEFAULT;
-    o.reduce_fn = keep_lower;
     double *send = gpu_buffer(o.device, 4 * RANKS_MAX * sizeof *send), *recv = send + 2 * RANKS_MAX;
     int64_t *came = (int64_t *)send, *sum = (int64_t *)recv;
-    o.premul = &came;
     for (comm_redop redop = 0; redop <= COMM_REDOP_USER; redop++)
         for (comm_dtype dtype = 1; dtype < COMM_DTYPE_END; dtype++) {
             if (comm_redop_supports(redop, dtype) && (!suite->on_gpu || gpu_reduces(redop, dtype, size)))
                 continue;
             comm_work *work = NULL;
+            o.premul = redop == COMM_REDOP_PREMUL_SUM ? &came : NULL;
+            o.reduce_fn = redop == COMM_REDOP_USER ? keep_lower : NULL;
             CHECK_STATUS(comm_all_reduce(world, send, recv, 1, dtype, redop, &o, NULL), COMM_ERR_UNSUPPORTED);
             CHECK_ERROR_SAYS(comm_redop_name(redop));
             if (redop == COMM_REDOP_USER) /* NCCL can call it for no dtype */
@@ -475,6 +475,8 @@ static void refusals(int rank, int size, void *arg)
             CHECK(work == NULL);
         }
     *came = rank;
+    o.premul = NULL;
+    o.reduce_fn = NULL;
     CHECK_OK(comm_all_reduce(world, came, sum, 1, COMM_DTYPE_I64, COMM_REDOP_SUM, &o, NULL));
     CHECK(*sum == size * (size - 1) / 2);
     gpu_buffer_free(o.device, send);

@@ -319,8 +319,8 @@ static void set_options(struct call *c)
         return;
     struct reduction r = reduction_of(c, 0);
     reference_factor(&r, c->rank, c->factor);
-    c->options.premul = c->factor;
-    c->options.reduce_fn = reference_user;
+    c->options.premul = s->redop == COMM_REDOP_PREMUL_SUM ? c->factor : NULL;
+    c->options.reduce_fn = s->redop == COMM_REDOP_USER ? reference_user : NULL;
     c->options.reduce_context = reference_user_contexts + program_element(s);
     c->options.element_bytes = (uint32_t)s->struct_bytes;
     c->options.flags = s->rank_order ? COMM_OP_FLAG_RANK_ORDER : 0;

@@ -60,6 +60,11 @@ static void texts_name_op_group_and_rank(void **state)
                    "all_reduce on group 'world' (rank 1 of 4): comm_op_options: struct");
 }
 
+static void reduce_nothing(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
+{
+    (void)in, (void)inout, (void)count, (void)dtype, (void)context;
+}
+
 static void types_and_reduce_ops_are_checked(void **state)
 {
     (void)state;
@@ -75,6 +80,22 @@ static void types_and_reduce_ops_are_checked(void **state)
     op.redop = COMM_REDOP_SUM;
     op.dtype = COMM_DTYPE_BYTE;
     assert_refused(op, NULL, COMM_ERR_UNSUPPORTED, "byte");
+    op.dtype = COMM_DTYPE_F32;
+    comm_op_options options = COMM_OP_OPTIONS_INIT;
+    options.premul = memory;
+    assert_refused(op, &options, COMM_ERR_INVALID,
+                   "options->premul is given, but it is for COMM_REDOP_PREMUL_SUM; the reduce op is sum");
+    options.premul = NULL;
+    options.reduce_fn = reduce_nothing;
+    assert_refused(op, &options, COMM_ERR_INVALID,
+                   "options->reduce_fn is given, but it is for COMM_REDOP_USER; the reduce op is sum");
+    op.redop = COMM_REDOP_USER;
+    assert_taken(op, &options);
+    op = all_gather(memory, other, 4);
+    assert_refused(op, &options, COMM_ERR_INVALID, "options->reduce_fn is given");
+    options.reduce_fn = NULL;
+    options.premul = memory;
+    assert_refused(op, &options, COMM_ERR_INVALID, "options->premul is given");
 }
 
 static void buffers_are_checked(void **state)
