@@ -533,6 +533,28 @@ fault("exec", "messages_for_other_unopened_groups_are_dropped", "core/exec/group
       "u->head.group == id && u->port == p", "u->port == p", "match")
 fault("exec", "messages_between_two_are_counted_as_early", "core/exec/groups.c",
       "boxes_create(info->size, NULL)", "boxes_create(info->size, &g->early)", "match")
+fault("core", "rank_0_is_called_missing_at_once", "core/monitored.c",
+      "hear(group, inbox, verdict_deadline_ns(deadline_ns),", "hear(group, inbox, deadline_ns,", "groups")
+fault("core", "negative_lengths_of_byte_strings_are_sent", "core/bytes.c", "    if (bytes > PTRDIFF_MAX)\n",
+      "    if (0)\n", "groups")
+fault("core", "absurd_lengths_of_byte_strings_are_believed", "core/bytes.c",
+      "    if (overflows || total > LIMIT_BUFFER_BYTES)", "    if (0)", "groups")
+fault("core", "absurd_counts_are_believed", "core/op.c", "    if (!overflows && *ret_bytes <= LIMIT_BUFFER_BYTES)",
+      "    if (!overflows)", "op")
+fault("core", "premul_of_another_reduce_op_is_ignored", "core/op.c",
+      "op->premul && !(reduces && op->redop == COMM_REDOP_PREMUL_SUM)", "0", "op")
+fault("core", "reduce_fn_of_another_reduce_op_is_ignored", "core/op.c",
+      "op->reduce_fn && !(reduces && op->redop == COMM_REDOP_USER)", "0", "op")
+fault("core", "who_waits_does_not_hear_of_a_rank_that_came_twice", "core/join.c", "        leave_note(j);", "        ;",
+      "join")
+fault("core", "users_do_not_tell_hosts_apart", "core/host_id.c", "{ a.user != b.user, user }", "{ 0, user }", "host_id")
+fault("core", "group_in_a_child_of_fork_is_well", "core/group.c",
+      "        return comm__fail_forked(group, \"comm_group_status\");", "        return COMM_OK;", "groups")
+fault("store", "negative_time_limit_of_a_store_is_none", "store/store.c",
+      "    if (o->timeout_ms < COMM_TIMEOUT_INFINITE)", "    if (0)", "store hash")
+fault("store", "lone_server_blames_itself", "store/tcp_client.c",
+      "        else if (status == COMM_ERR_TIMEOUT)\n            comm__fail(",
+      "        else if (0)\n            comm__fail(", "store scripted")
 MISSPELT = "core/common/base/misspelt.c"
 fault("core", "any_variable_resembles_one", MISSPELT, "4 * distance(", "1 * distance(", "misspelt")
 fault("core", "variables_without_their_last_word_are_not_told_of", MISSPELT,
