@@ -272,7 +272,7 @@ const struct call *queue_call(const struct exec_group *g, uint64_t seq)
 
 static void mismatch(struct exec_group *g, const struct port *p, const struct frame *h, const struct call *mine)
 {
-    char text[768];
+    char text[FRAME_TEXT_MAX];
     text_mismatch(g, group_rank_of(g, p), h, mine, text, sizeof text);
     group_fail(g, COMM_ERR_MISMATCH, text);
 }

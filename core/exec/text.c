@@ -62,6 +62,14 @@ static void spell_own(char *text, size_t capacity, const struct call *call)
     spell(text, capacity, &h);
 }
 
+/* The list of all counts is agreed, but a header has only one of them. */
+static int may_be_own_counts(const struct frame *theirs, const struct call *mine)
+{
+    const comm_op_traits *traits = comm_op_traits_of(mine->kind);
+    return theirs->kind == mine->kind && theirs->dtype == mine->dtype && theirs->redop == mine->redop && traits &&
+           traits->traits & COMM_OP_TRAIT_COUNTS_AGREE;
+}
+
 void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine, char *text,
                    size_t capacity)
 {
@@ -74,7 +82,10 @@ void text_mismatch(const struct exec_group *g, int32_t rank, const struct frame 
     if (strcmp(ours, theirs) == 0)
         text_add(text, capacity, ", with other settings that choose algorithms and slices (algo and slice_bytes, and "
                                  "their variables in the environment), other counts for the ranks, elements of "
-                                 "another size, or only one of them with COMM_OP_FLAG_RANK_ORDER");
+                                 "another size, or only one of them the _v form or with COMM_OP_FLAG_RANK_ORDER");
+    else if (may_be_own_counts(h, mine))
+        text_add(text, capacity, "; if that is the _v form, these are the counts of their own blocks, and their lists "
+                                 "of counts differ elsewhere");
 }
 
 void text_lengths(const struct exec_group *g, int32_t rank, const struct frame *h, const struct call *mine,

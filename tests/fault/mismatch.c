@@ -179,6 +179,8 @@ static void they_disagree(int rank, int size, void *arg)
         CHECK_SAYS(text, "their counts must be the same");
     }
     CHECK_SAYS(text, "the ranks of group 'world' disagree on collective #2: rank ");
+    if (d->ours == all_gather_v || d->ours == reduce_scatter_v) /* the counts shown need not be those that differ */
+        CHECK_SAYS(text, "the _v form");
     CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_MISMATCH);
     /* Another group of the same ranks goes on. */
     CHECK_OK(comm_all_reduce(other, &one, &one, 1, COMM_DTYPE_I32, COMM_REDOP_SUM, NULL, NULL));
