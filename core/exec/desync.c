@@ -133,6 +133,8 @@ static int say_message(const struct exec_group *g, const char *before, char *tex
         return 0;
     text_add(text, capacity, "%s%s %s with %s", before, recv ? "waits for a message from" : "sends a message to",
              op->op.root == COMM_ANY_SOURCE ? "any rank" : text_rank(g, op->op.root), text_tag(op->op.tag, tag));
+    if (recv && !recv->matched)
+        p2p_say_unexpected(recv, text, capacity);
     return 1;
 }
 

@@ -120,16 +120,19 @@ static void one_is_late(int rank, int size, void *arg)
 {
     struct scenario *s = arg;
     comm_group *world = fault_world(), *other;
-    comm_op_options limit = limit_of(400), quick = limit_of(20000);
+    comm_op_options limit = limit_of(400), quick = limit_of(20000), other_tag = limit_of(20000);
     comm_work *work = NULL;
+    other_tag.tag = 6;
     enum instead instead = (enum instead)s->stopped;
     float data[4] = { 0 };
     CHECK_OK(comm_group_dup(world, NULL, &other));
     if (instead != NOTHING)
         CHECK_OK(comm_barrier(world, &quick, NULL));
+    int32_t from = s->victim == 0;
+    if (instead == RECEIVING && rank == from)
+        CHECK_OK(comm_send(world, data, 4, COMM_DTYPE_F32, s->victim, &other_tag, NULL));
     fault_meet(s->page);
     if (rank == s->victim) {
-        int32_t from = rank == 0;
         if (instead == RECEIVING) {
             quick.tag = 5;
             CHECK_OK(comm_recv(world, data, 4, COMM_DTYPE_F32, from, &quick, &work));
@@ -151,8 +154,10 @@ static void one_is_late(int rank, int size, void *arg)
     }
     CHECK_NAMES(comm_last_error(), s->victim);
     CHECK_SAYS(comm_last_error(), instead == NOTHING ? "has called no collective yet" : "has finished barrier #1");
-    if (instead == RECEIVING)
+    if (instead == RECEIVING) {
         CHECK_SAYS(comm_last_error(), " and waits for a message from rank ");
+        CHECK_SAYS(comm_last_error(), " has sent a message with tag 6 that no receive asks for");
+    }
     if (instead == ELSEWHERE)
         CHECK_SAYS(comm_last_error(), "it is in barrier #1 of group '");
     all_say_the_same(s->page, rank, size, -1);

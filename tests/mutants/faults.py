@@ -137,6 +137,8 @@ fault("e", "who_waits_for_a_message_is_told_of_collectives", DESYNC, "say_what_w
       "say_what_we_do(g, 0,", "stop")
 fault("e", "message_with_another_tag_is_not_told_of", "core/exec/p2p.c",
       "        if (u) {\n            text_add(", "        if (0) {\n            text_add(", "stop")
+fault("e", "message_with_another_tag_is_not_told_of_beside_a_collective", DESYNC, "    if (recv && !recv->matched)\n",
+      "    if (0)\n", "stop")
 fault("e", "messages_of_other_ranks_are_told_of", "core/exec/p2p.c",
       "recv->op.root == COMM_ANY_SOURCE || recv->op.root == r ?", "1 ?", "stop")
 fault("e", "tag_of_an_operation_is_not_said_of_its_work", "core/work.c", ", .tag = work->op_tag", "", "connect")
