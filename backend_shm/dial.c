@@ -73,15 +73,18 @@ static comm_status ask_store(const struct fabric *f, int32_t peer, int64_t wait_
     return exec_host->store_get(f->store, NULL, key, wait_ms, ret_data, ret_bytes);
 }
 
-static comm_status fail_not_open(const comm_group_info *group, int32_t rank, comm_status status, int64_t began_ns)
+static comm_status fail_not_open(const struct fabric *f, const comm_group_info *group, int32_t rank,
+                                 comm_status status, int64_t began_ns)
 {
     const char *who = say_rank(rank, group->world_ranks[rank], "");
     if (status == COMM_ERR_PEER_LOST)
         return exec_fail(status, "group '%s': %s has ended, or has closed its world, and has not opened shm for it",
                          group->name, who);
-    return exec_fail(status, "group '%s' timed out after %lld ms: %s has not opened shm for it; make the group on "
-                     "every member, with the same backend string", group->name,
-                     (long long)(clock_now_ns() - began_ns) / 1000000, who);
+    return exec_fail(status, "group '%s' timed out after %lld ms: %s has not opened shm for it%s", group->name,
+                     (long long)(clock_now_ns() - began_ns) / 1000000, who,
+                     group->id == f->domain->world
+                         ? "; it has joined the world: is it stopped, or short of memory or descriptors?"
+                         : "; make the group on every member, with the same backend string");
 }
 
 /* The card of a member, which has it in the store once it has opened this backend. */
@@ -98,10 +101,10 @@ static comm_status await_card(const struct fabric *f, const comm_group_info *gro
             return status;
         if (exec_host->rank_is_lost(group->token, group->world_ranks[rank]) ||
             exec_host->rank_check(group->token, group->world_ranks[rank]) != COMM_OK)
-            return fail_not_open(group, rank, COMM_ERR_PEER_LOST, began_ns);
+            return fail_not_open(f, group, rank, COMM_ERR_PEER_LOST, began_ns);
         /* The store has a limit of its own while the world opens, and answers at once when that is over. */
         if (clock_left_ms(deadline_ns) == 0 || clock_left_ms(asked_until_ns) > EARLY_MS)
-            return fail_not_open(group, rank, COMM_ERR_TIMEOUT, began_ns);
+            return fail_not_open(f, group, rank, COMM_ERR_TIMEOUT, began_ns);
     }
 }
 

@@ -13,12 +13,9 @@
 static char *parts_of(const struct world *world, int32_t rank)
 {
     char key[32];
-    const char *keys[] = { key };
-    int32_t there = 0;
     void *claim;
     snprintf(key, sizeof key, "rank/%d", rank);
-    if (comm_store_check(world->store, keys, 1, &there) != COMM_OK || !there ||
-        comm_store_get(world->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
+    if (comm_store_get(world->store, key, JOIN_LOOK_MS, &claim, NULL) != COMM_OK)
         return NULL;
     const char *at = strchr(claim, '\n');
     for (int i = 0; at && i < 2; i++) /* the identity and the cores go before it */

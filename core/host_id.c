@@ -20,6 +20,8 @@
 #include "base/netaddr.h"
 #include "base/param.h"
 
+enum { HOST_GIVEN_SHOWN = 40 };
+
 struct identity {
     char network[NETADDR_IDENTITY_BYTES]; /* the kernel and the network name space */
     uint64_t memory, users, user;
@@ -63,7 +65,7 @@ void comm__host_parts_mine(char text[HOST_PARTS_TEXT])
     int used = snprintf(text, HOST_PARTS_TEXT, "%08" PRIx64 " %08" PRIx64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " ",
                         XXH64(own.network, strlen(own.network), 0) >> 32, XXH64(network, strlen(network), 0) >> 32,
                         own.memory, own.users, own.user);
-    snprintf(text + used, HOST_PARTS_TEXT - (size_t)used, "%.40s", given);
+    snprintf(text + used, HOST_PARTS_TEXT - (size_t)used, "%.*s", HOST_GIVEN_SHOWN, given);
     for (char *at = text + used; *at; at++)
         if ((unsigned char)*at < ' ')
             *at = '?';
@@ -83,7 +85,7 @@ static int read_parts(const char *text, struct parts *p)
 static void quote(const char *given, char text[HOST_PARTS_TEXT])
 {
     if (*given)
-        snprintf(text, HOST_PARTS_TEXT, "'%.40s'", given);
+        snprintf(text, HOST_PARTS_TEXT, "'%.40s%s'", given, strlen(given) < HOST_GIVEN_SHOWN ? "" : "...");
     else
         snprintf(text, HOST_PARTS_TEXT, "not set");
 }

@@ -620,6 +620,8 @@ comm_status comm_work_test(comm_work *work, int32_t *ret_done)
     comm_status status = check_work(work, "comm_work_test");
     if (status == COMM_OK && !ret_done)
         status = comm__fail(COMM_ERR_INVALID, "comm_work_test: ret_done is NULL");
+    if (status == COMM_OK && !work_is_done(work))
+        status = comm__refuse_in_reduce_fn("comm_work_test");
     if (status != COMM_OK)
         return status;
     if (!work_is_done(work) && work->batch)
@@ -652,6 +654,8 @@ static comm_status order_stream(comm_work *work, void *stream)
 comm_status comm_work_wait_stream(comm_work *work, void *stream)
 {
     comm_status status = check_work(work, "comm_work_wait_stream");
+    if (status == COMM_OK)
+        status = comm__refuse_in_reduce_fn("comm_work_wait_stream");
     if (status != COMM_OK)
         return status;
     if (work->batch)

@@ -87,7 +87,8 @@ enum {
     COMM_ERR_MISMATCH = -22,  /* ranks called different operations; the text spells out both */
     COMM_ERR_PROTOCOL = -23,  /* bytes from a peer made no sense */
     COMM_ERR_ABORTED = -24,   /* here or on another rank: comm_group_abort, or no memory for a byte string */
-    COMM_ERR_BACKEND = -25,   /* the backend's own library failed, or the store that it needs */
+    COMM_ERR_BACKEND = -25,   /* the backend's own library failed, or the store that it needs, or the kernel could
+                               * not read or write this rank's buffer */
 
     COMM_ERR_FORKED = -40, /* the handle was made before fork(); it lives on in the parent only */
     COMM_ERR_BUG = -41,    /* libcomm broke its own rule; please report the text */
@@ -338,8 +339,8 @@ typedef struct comm_op_options {
                               * in this stream already. NULL is the device's default stream, not "no stream". Unused on
                               * the CPU */
     const void *premul;      /* PREMUL_SUM: borrows one element of the call's dtype, in memory that the CPU can read, or
-                              * see COMM_OP_FLAG_PREMUL_ON_DEVICE. INVALID elsewhere, if it is not NULL */
-    comm_reduce_fn reduce_fn; /* USER. INVALID elsewhere, if it is not NULL */
+                              * see COMM_OP_FLAG_PREMUL_ON_DEVICE. In other operations INVALID, if it is not NULL */
+    comm_reduce_fn reduce_fn; /* USER. In other operations INVALID, if it is not NULL */
     void *reduce_context;    /* USER: given to reduce_fn; keeps until the work completes */
     const char *label;       /* borrows; a few words of yours that errors and records will show */
     uint32_t element_bytes;  /* USER on BYTE: the size of one element, any number, for reducing structs; counts are in

@@ -561,11 +561,15 @@ MISSPELT = "core/common/base/misspelt.c"
 fault("core", "any_variable_resembles_one", MISSPELT, "4 * distance(", "1 * distance(", "misspelt")
 fault("core", "variables_without_their_last_word_are_not_told_of", MISSPELT,
       "(strncmp(name, known, length) == 0 && known[length] == '_') ||", "0 ||", "misspelt")
-fault("core", "names_that_begin_like_a_backend_are_its_own", MISSPELT, "name[PREFIX_BYTES + i] == '_' && i >", "i >",
-      "misspelt")
+fault("core", "names_that_begin_like_a_backend_are_its_own", MISSPELT,
+      "name[PREFIX_BYTES + i] == '_' ? PREFIX_BYTES + i + 1 : 0", "PREFIX_BYTES + i + 1", "misspelt")
+fault("core", "variables_of_other_backends_are_compared", MISSPELT, "            return 0;\n    }",
+      "            return PREFIX_BYTES;\n    }", "misspelt")
 fault("core", "reduce_fns_make_groups", "core/group_make.c",
       "    comm_status status = comm__refuse_in_reduce_fn(call);\n",
       "    comm_status status = COMM_OK;\n", "manual")
+fault("core", "reduce_fns_test_works", "core/work.c",
+      "        status = comm__refuse_in_reduce_fn(\"comm_work_test\");", "        ;", "manual")
 fault("core", "reduce_fns_abort", "core/group.c",
       "    comm_status status = comm__refuse_in_reduce_fn(\"comm_group_abort\");", "    comm_status status = COMM_OK;",
       "manual")

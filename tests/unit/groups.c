@@ -381,7 +381,8 @@ static void a_member_that_makes_no_group_is_named(int rank, int size, void *arg)
     comm_op_options brief = COMM_OP_OPTIONS_INIT;
     (void)size, (void)arg;
     options.backend = "cpu:shm";
-    options.timeout_ms = 700;
+    options.timeout_ms = 2000;
+    CHECK_OK(comm_barrier(world, NULL, NULL));
     if (rank < 2) {
         CHECK_STATUS(comm_group_create(world, members, 3, &options, &group), COMM_ERR_TIMEOUT);
         CHECK_ERROR_SAYS("opening backend 'shm': group 'world[0-2]' timed out after ");

@@ -293,10 +293,17 @@ static void any_alignment_works(int rank, int size, void *arg)
 }
 
 /* What a thread that is in a reduce_fn would wait for may be that thread. */
+struct from_reduce_fn {
+    comm_group *world;
+    comm_work *pending;
+};
+
 static void call_libcomm(const void *in, void *inout, size_t count, comm_dtype dtype, void *context)
 {
-    comm_group *world = context, *other;
+    const struct from_reduce_fn *f = context;
+    comm_group *world = f->world, *other;
     comm_work *work;
+    int32_t is_done;
     float data = 0;
     CHECK_STATUS(comm_barrier(world, NULL, NULL), COMM_ERR_INVALID);
     CHECK_ERROR_SAYS("barrier: a reduce_fn must not call libcomm");
@@ -309,6 +316,10 @@ static void call_libcomm(const void *in, void *inout, size_t count, comm_dtype d
     CHECK_STATUS(comm_group_close(world), COMM_ERR_INVALID);
     CHECK_STATUS(comm_group_abort(world, "no"), COMM_ERR_INVALID);
     CHECK_STATUS(comm_group_abort_all(world, "no"), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_work_test(f->pending, &is_done), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_work_wait(f->pending, 0), COMM_ERR_INVALID);
+    CHECK_STATUS(comm_work_wait_stream(f->pending, NULL), COMM_ERR_INVALID);
+    CHECK(comm_work_status(f->pending) == COMM_IN_PROGRESS);
     CHECK(comm_group_size(world) > 1);
     *(float *)inout += *(const float *)in;
     (void)count, (void)dtype;
@@ -318,12 +329,17 @@ static void a_reduce_fn_calls_libcomm(int rank, int size, void *arg)
 {
     comm_group *world = ranks_world(arg);
     comm_op_options options = COMM_OP_OPTIONS_INIT;
+    struct from_reduce_fn f = { .world = world };
     float value = (float)rank;
     options.reduce_fn = call_libcomm;
-    options.reduce_context = world;
+    options.reduce_context = &f;
+    CHECK_OK(comm_recv(world, NULL, 0, COMM_DTYPE_BYTE, COMM_ANY_SOURCE, NULL, &f.pending));
     CHECK_OK(comm_all_reduce(world, &value, &value, 1, COMM_DTYPE_F32, COMM_REDOP_USER, &options, NULL));
     CHECK(value == (float)(size * (size - 1) / 2));
     CHECK_OK(comm_barrier(world, NULL, NULL));
+    CHECK_OK(comm_send(world, NULL, 0, COMM_DTYPE_BYTE, (rank + 1) % size, NULL, NULL));
+    CHECK_OK(comm_work_wait(f.pending, 0));
+    comm_work_release(f.pending);
     CHECK_OK(comm_group_close(world));
 }
 

@@ -44,10 +44,11 @@ static void what_is_told(int rank, int size, void *arg)
     CHECK_TOLD("COMM_TCP_EAGERBYTES", "is COMM_TCP_EAGER_BYTES meant?");
     CHECK_TOLD("COMM_SHM_WHATEVER", "COMM_SHM_WHATEVER is set, but backend 'shm' has no such parameter");
     CHECK_TOLD("COMM_TCP_", "backend 'tcp' has no such parameter");
-    static const char *const quiet[] = { "COMM_SHM_LANES", "COMM_LOG", "COMM_JOB", "COMM_LAUNCHER", "COMM_STORE_URL",
-                                         "COMM_", "COMM_X", "COMM_DEBUG", "COMM_MY_PROGRAMS_OWN", "MY_COMM_BACKENDS",
-                                         "COMM_TCPX", "COMM_NAME_THAT_IS_MUCH_LONGER_THAN_ANY_OF_LIBCOMMS_EVER_ARE_AND_"
-                                                      "WILL_BE" };
+    static const char *const quiet[] = {
+        "COMM_SHM_LANES", "COMM_LOG", "COMM_JOB", "COMM_LAUNCHER", "COMM_STORE_URL", "COMM_", "COMM_X", "COMM_DEBUG",
+        "COMM_MY_PROGRAMS_OWN", "MY_COMM_BACKENDS", "COMM_TCPX", "COMM_MPI_LINGER_MS", "COMM_UCX_LANES",
+        "COMM_CORE_COUNT", "COMM_NAME_THAT_IS_MUCH_LONGER_THAN_ANY_OF_LIBCOMMS_EVER_ARE_AND_WILL_BE",
+    };
     for (size_t i = 0; i < sizeof quiet / sizeof *quiet; i++)
         if (*told_of(quiet[i], "1"))
             ranks_fail(__FILE__, __LINE__, "%s: '%s'", quiet[i], said);

@@ -241,7 +241,7 @@ static void opening_says_what_to_raise(int rank, int size, void *arg)
         options.world_size = 1;
         options.rendezvous = meeting_points[i];
         options.backend = arg;
-        options.timeout_ms = 200;
+        options.timeout_ms = 1000;
         for (int left = 0; status != COMM_OK; left++) {
             take_descriptors();
             CHECK(left < taken_count);

@@ -41,37 +41,45 @@ static int resembles(const char *name, const char *known)
     if (strlen(known) > NAME_BYTES)
         return 0;
     return (strncmp(name, known, length) == 0 && known[length] == '_') ||
-           4 * distance(name + PREFIX_BYTES, known + PREFIX_BYTES) <= (int)length - PREFIX_BYTES;
+           4 * distance(name, known) <= (int)length;
 }
 
-/* The backend whose parameters begin as this name does: COMM_SHM_TCP_ALGO is of shm-tcp. "": none. */
-static const char *scope_of(const char *name, const char *scope, const char *best)
+/* What the parameters of that scope begin with: "COMM_" for the core, "COMM_SHM_TCP_" for shm-tcp. The length, or 0 if
+ * this name begins otherwise: it may be of a backend that is not loaded. */
+static size_t prefix_of(const char *name, const char *scope)
 {
     size_t i = 0;
+    if (strcmp(scope, "core") == 0)
+        return PREFIX_BYTES;
     for (; scope[i]; i++) {
         const char c = scope[i] == '-' ? '_' : scope[i];
         if (name[PREFIX_BYTES + i] != (c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c))
-            return best;
+            return 0;
     }
-    return name[PREFIX_BYTES + i] == '_' && i > strlen(best) ? scope : best;
+    return name[PREFIX_BYTES + i] == '_' ? PREFIX_BYTES + i + 1 : 0;
 }
 
 static void check(const char *name)
 {
-    const char *meant = NULL, *scope = "";
+    const char *meant = NULL, *backend = NULL;
+    size_t longest = PREFIX_BYTES;
     for (size_t i = 0; i < comm__param_count(); i++) {
         const comm_param_info p = comm__param_listed(i);
+        const size_t prefix = prefix_of(name, p.scope);
         if (strcmp(p.env, name) == 0)
             return;
-        if (!meant && resembles(name, p.env))
+        if (prefix && !meant && resembles(name + prefix, p.env + prefix))
             meant = p.env;
-        scope = scope_of(name, p.scope, scope);
+        if (prefix > longest) {
+            longest = prefix;
+            backend = p.scope;
+        }
     }
     if (meant)
         comm__log(COMM_LOG_WARN, "%s is set, and is no variable of libcomm's; is %s meant?", name, meant);
-    else if (*scope)
+    else if (backend)
         comm__log(COMM_LOG_WARN, "%s is set, but backend '%s' has no such parameter; comm-info lists them", name,
-                  scope);
+                  backend);
 }
 
 void comm__misspelt_warn(void)
