@@ -553,7 +553,7 @@ fault("core", "users_do_not_tell_hosts_apart", "core/host_id.c", "{ a.user != b.
 fault("core", "group_in_a_child_of_fork_is_well", "core/group.c",
       "        return comm__fail_forked(group, \"comm_group_status\");", "        return COMM_OK;", "groups")
 fault("store", "negative_time_limit_of_a_store_is_none", "store/store.c",
-      "    if (o->timeout_ms < COMM_TIMEOUT_INFINITE)", "    if (0)", "store hash")
+      "    if (o->timeout_ms < COMM_TIMEOUT_INFINITE)", "    if (0)", "store hash alone")
 fault("store", "lone_server_blames_itself", "store/tcp_client.c",
       "        else if (status == COMM_ERR_TIMEOUT)\n            comm__fail(",
       "        else if (0)\n            comm__fail(", "store scripted")
