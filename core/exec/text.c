@@ -26,8 +26,8 @@ const char *text_tag(int32_t tag, char text[TEXT_TAG_BYTES])
 
 void text_unresolved(const struct domain *d, char *text, size_t capacity)
 {
-    snprintf(text, capacity, "the store has not said where it is: it has not opened %.40s yet (make the group on every "
-             "member, with the same backend string), or the store does not answer", d->backend);
+    snprintf(text, capacity, "the store has not said where it is: that rank has not opened %.40s yet (make the group "
+             "on every member, with the same backend string), or the store does not answer", d->backend);
 }
 
 /* ---- Calls ---- */

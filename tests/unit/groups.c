@@ -390,7 +390,8 @@ static void a_member_that_makes_no_group_is_named(int rank, int size, void *arg)
         CHECK_OK(comm_group_create(world, pair, 2, &options, &group));
         CHECK_STATUS(comm_barrier(group, NULL, NULL), COMM_ERR_DEADLINE);
         CHECK_ERROR_SAYS("rank 1 (world rank 2) cannot be reached by rank 0");
-        CHECK_ERROR_SAYS("it has not opened shm yet (make the group on every member, with the same backend string)");
+        CHECK_ERROR_SAYS("that rank has not opened shm yet (make the group on every member, with the same backend "
+                         "string)");
         CHECK_OK(comm_group_close(group));
     }
     CHECK_OK(comm_barrier(world, NULL, NULL));
