@@ -275,6 +275,8 @@ static void say_why_silent(const struct exec_group *g, int32_t rank, char *text,
     p->ops->describe_trouble(p, trouble, sizeof trouble);
     if (p->state == PORT_LEFT)
         snprintf(text, capacity, "has closed its world");
+    else if (p->state == PORT_LOST && p->lost_text) /* before it was heard, and no operation needs it in particular */
+        snprintf(text, capacity, "%s", p->lost_text);
     else if (p->state == PORT_UP)
         snprintf(text, capacity, "has not answered within %lld ms: %.200s", (long long)g->answer_ms,
                  *trouble ? trouble : "it is stopped, or gets no time on a core");

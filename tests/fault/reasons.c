@@ -334,6 +334,27 @@ static void a_buffer_that_cannot_be_read(int rank, int size, void *arg)
     CHECK_OK(fault_close(world));
 }
 
+/* No message is awaited from rank 1 in particular, and it has gone before it was connected with anybody. */
+static void gone_before_it_was_heard(int rank, int size, void *arg)
+{
+    struct scenario *s = arg;
+    comm_group *world = fault_world();
+    comm_op_options limit = COMM_OP_OPTIONS_INIT;
+    int32_t data;
+    limit.timeout_ms = 300;
+    if (rank == 1)
+        CHECK_OK(fault_close(world));
+    fault_meet(s->page);
+    if (rank == 1)
+        return;
+    CHECK_STATUS(comm_recv(world, &data, 1, COMM_DTYPE_I32, COMM_ANY_SOURCE, &limit, NULL), COMM_ERR_DEADLINE);
+    CHECK_NAMES(comm_last_error(), 1);
+    CHECK_SAYS(comm_last_error(), "cannot be reached");
+    CHECK_SAYS(comm_last_error(), "its process has ended, or has closed its world");
+    (void)size;
+    CHECK_OK(fault_close(world));
+}
+
 static int run(int size, void (*fn)(int, int, void *), int leaves, int late, const char *what)
 {
     struct scenario s = { .page = page_new(size), .leaves = leaves, .late = late };
@@ -358,6 +379,7 @@ int main(void)
     failed |= run(SIZE, who_has_left_is_told_to_all, 0, 0, "a loss that others have noticed");
     for (int late = 0; late < 3; late++)
         failed |= run(3, disagreed_before_it_came, 1, late, "a disagreement before it came");
+    failed |= run(3, gone_before_it_was_heard, 0, 1, "gone before it was heard");
     if (!getenv("FAULT_BACKEND")) /* with shm it is this process that reads it, and crashes */
         failed |= run(2, a_buffer_that_cannot_be_read, 0, 0, "a buffer that cannot be read");
     struct scenario s = { .page = page_new(3) };

@@ -320,6 +320,8 @@ fault("i", "records_begin_after_the_wait", "core/submit.c", "op->submitted_ns ? 
 fault("i", "operations_in_their_calls_have_not_begun", "core/exec/desync.c",
       "const struct call *now = queue_call(g, g->ended_seq + 1); /* also", "const struct call *now = NULL; /* also",
       "desync")
+fault("f", "a_lost_rank_has_not_connected_yet", "core/exec/desync.c",
+      "    else if (p->state == PORT_LOST && p->lost_text)", "    else if (0)", "reasons")
 fault("i", "turns_are_kept_while_a_rank_is_late", "core/submit.c", " || comm__thread.takes_turn ||", " ||", "submit")
 fault("h", "threads_wait_on_when_the_core_says_no", FABRIC, " ||\n        !exec_host->run_may_wait())", ")",
       "shm_room")
