@@ -162,6 +162,7 @@ static int resolve(const struct tcp_peer *peer, const struct store_wait *wait, s
 struct refusal {
     char text[256];
     int undecided; /* another answer than "connection refused" */
+    int no_loopback, no_other; /* an address of this host cannot be reached as its loopback is down; nor can others */
 };
 
 struct attempt {
@@ -169,13 +170,24 @@ struct attempt {
     const struct addrinfo *address;
 };
 
+/* As in a new network name space, until somebody sets it up. */
+static int loopback_is_down(const struct addrinfo *a, int error)
+{
+    return error == ENETUNREACH && a->ai_family == AF_INET &&
+           ntohl(((const struct sockaddr_in *)a->ai_addr)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
 static void note_refusal(struct refusal *refusal, const struct addrinfo *a, int error)
 {
     char host[64] = "?", port[16] = "?";
+    int is_down = loopback_is_down(a, error);
     getnameinfo(a->ai_addr, a->ai_addrlen, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(refusal->text, sizeof refusal->text, "%s port %s: %s%s", host, port,
-             error ? strerror(error) : "no answer", descriptors_cure(error));
+    snprintf(refusal->text, sizeof refusal->text, "%s port %s: %s%s%s", host, port,
+             error ? strerror(error) : "no answer", descriptors_cure(error),
+             is_down ? ": the loopback interface is down: `ip link set lo up`" : "");
     refusal->undecided |= error != ECONNREFUSED;
+    refusal->no_loopback |= is_down;
+    refusal->no_other &= error == ENETUNREACH || error == EADDRNOTAVAIL;
 }
 
 /* Begin to connect: 1 connected, 0 under way, -1 refused (noted). */
@@ -370,14 +382,15 @@ static void say_still_waiting(const struct tcp_peer *peer, int64_t began_ns, int
 
 comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struct tcp_conn **ret_conn)
 {
-    struct refusal refusal = { "no answer", 0 };
+    struct refusal refusal = { .text = "no answer" };
     int64_t pause_ms = PAUSE_FIRST_MS, next_news_ms = comm__param_int("progress_log_ms");
     int attempts = 0;
     int hello = peer->hello ? peer->hello - 1 : HELLO_MODERN;
     for (;;) {
         int understood;
         attempts++;
-        refusal.undecided = 0;
+        refusal.undecided = refusal.no_loopback = 0;
+        refusal.no_other = 1;
         struct tcp_conn *c = dial_once(peer, (enum hello)hello, wait, &refusal, &understood);
         /* ours, which had to reset an earlier connection: greet it properly */
         if (c && c->ordered && c->dialect != WIRE_DIALECT_MODERN) {
@@ -393,6 +406,9 @@ comm_status tcp_dial(struct tcp_peer *peer, const struct store_wait *wait, struc
         if (peer->hello && !refusal.undecided)
             return comm__fail(COMM_ERR_PEER_LOST, "connect again to the store at %s port %d: %s; the server has ended",
                               peer->host, peer->port, refusal.text);
+        if (refusal.no_loopback && refusal.no_other)
+            return comm__fail(COMM_ERR_SYSTEM, "connecting to the store at %s port %d: %s", peer->host, peer->port,
+                              refusal.text);
         if (store_wait_closed(wait))
             return COMM_ERR_ABORTED;
         if (store_wait_over(wait))

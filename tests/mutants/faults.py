@@ -1735,8 +1735,8 @@ fault("core", "signals_wait_for_the_other_nodes", EARLY, "sigaction(ending[i], &
       "signal(ending[i], SIG_IGN);", "commrun")
 fault("core", "time_limit_waits_for_the_other_nodes", EARLY, "    setitimer(ITIMER_REAL, &timer, NULL);\n", "",
       "commrun")
-fault("core", "own_server_is_tried_without_a_loopback", "tools/commrun.c", "if (options.serve && loopback_is_down()) {",
-      "if (0 && loopback_is_down()) {", "commrun")
+fault("core", "store_is_tried_again_without_a_loopback", "store/tcp_dial.c",
+      "if (refusal.no_loopback && refusal.no_other)", "if (0)", "commrun")
 
 # ---- Why ranks have different backends ----
 

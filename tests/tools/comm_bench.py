@@ -279,6 +279,14 @@ class Tuning(Bench):
 
 
 class Launchers(Bench):
+    def test_a_loopback_interface_that_is_down_is_named(self):
+        inside = ["unshare", "--user", "--map-root-user", "--net"]
+        if not shutil.which("unshare") or subprocess.run([*inside, "true"], capture_output=True).returncode:
+            self.skipTest("no network name spaces here")
+        status, _, err = run("barrier", "-n", "2", *QUICK, launcher=inside)  # or it is tried again for minutes
+        self.assertEqual(status, 1)
+        self.assertIn("Network is unreachable: the loopback interface is down: `ip link set lo up`\n", err)
+
     def test_commrun(self):
         rows = self.rows("all_reduce", "--backend", "cpu:tcp", "--bytes", "8:1K",
                          launcher=[COMMRUN, "-n", "4", "--no-prefix"])
