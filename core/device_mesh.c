@@ -602,6 +602,8 @@ static comm_status flatten(comm_mesh *mesh, const char *name, const comm_group_o
         options.backend = like->backend_asked;
     if (!options.timeout_ms)
         options.timeout_ms = comm_group_timeout(like);
+    if (!options.device)
+        options.device = like->device;
     return add_dimension(mesh->layout, like->world->root, axes_of(mesh), name, name, &options, ret_dimension);
 }
 
@@ -626,6 +628,15 @@ static comm_status flatten_as(comm_mesh *mesh, const char *name, const comm_grou
     return status == COMM_OK ? view_create(layout, &d, 1, "comm_mesh_flatten", ret_mesh) : status;
 }
 
+/* A mesh of groups that were given keeps them, but not their world, which ends with the last one that is closed. */
+static comm_status check_open(comm_group *group)
+{
+    comm_status status = comm__group_usable(group, "comm_mesh_flatten");
+    if (status == COMM_OK && atomic_load(&group->closing))
+        status = comm__fail(COMM_ERR_INVALID, "comm_mesh_flatten: the mesh's group '%s' has been closed", group->name);
+    return status;
+}
+
 comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_group_options *options,
                               comm_mesh **ret_mesh)
 {
@@ -633,7 +644,7 @@ comm_status comm_mesh_flatten(comm_mesh *mesh, const char *name, const comm_grou
     if (status == COMM_OK)
         status = comm__check_struct(options, sizeof *options, "comm_group_options");
     if (status == COMM_OK)
-        status = comm__group_usable(mesh->dimensions[0]->group, "comm_mesh_flatten");
+        status = check_open(mesh->dimensions[0]->group);
     char *joined = NULL;
     if (status == COMM_OK && (!name || !*name))
         status = join_names(mesh, &joined);

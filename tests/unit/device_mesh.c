@@ -256,6 +256,22 @@ static void groups_make_a_mesh(int rank, int size, void *arg)
     CHECK_OK(comm_group_close(world));
 }
 
+/* The mesh keeps the groups, but their world has ended. */
+static void groups_that_are_closed_make_no_more(int rank, int size, void *arg)
+{
+    comm_init_options options = COMM_INIT_OPTIONS_INIT;
+    comm_group *world;
+    comm_mesh *mesh, *none = NULL;
+    (void)rank, (void)size, (void)arg;
+    CHECK_OK(ranks_init(&options, &world));
+    CHECK_OK(comm_mesh_from_groups(&world, dp_tp, 1, NULL, &mesh));
+    CHECK_OK(comm_group_close(world));
+    CHECK_STATUS(comm_mesh_flatten(mesh, "all", NULL, &none), COMM_ERR_INVALID);
+    CHECK_ERROR_SAYS("the mesh's group 'world' has been closed");
+    CHECK(none == NULL);
+    CHECK_OK(comm_mesh_destroy(mesh));
+}
+
 static void mistakes_are_named(int rank, int size, void *arg)
 {
     (void)rank, (void)size, (void)arg;
@@ -302,5 +318,7 @@ int main(void)
             return 1;
     return ranks_run(8, NULL, views_share_the_groups, NULL) || ranks_run(8, NULL, dimensions_are_flattened, NULL) ||
            ranks_run(6, NULL, listed_ranks_of_a_subgroup_make_a_mesh, NULL) ||
-           ranks_run(6, NULL, groups_make_a_mesh, NULL) || ranks_run(4, NULL, mistakes_are_named, NULL);
+           ranks_run(6, NULL, groups_make_a_mesh, NULL) ||
+           ranks_run(1, NULL, groups_that_are_closed_make_no_more, NULL) ||
+           ranks_run(4, NULL, mistakes_are_named, NULL);
 }
